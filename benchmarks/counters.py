@@ -18,7 +18,7 @@ from unittest import mock
 
 import attrs
 
-from fiber._wire import frames as wire
+from fiber._wire import frames
 
 #: methods of a socket that are one system call each
 _SOCKET = ("send", "sendmsg", "recv", "recv_into")
@@ -75,8 +75,8 @@ def counting(workers: Iterable[int] = ()) -> Iterator[Counts]:
             counts.calls += 1
             counts.bytes += result if isinstance(result, int) else len(result)
 
-        wrap(wire, "header", frame)
-        wrap(wire, "parse", frame)
+        wrap(frames, "header", frame)
+        wrap(frames, "parse", frame)
         wrap(selectors.DefaultSelector, "select", call)
         wrap(os, "read", call)
         wrap(os, "write", call)

@@ -17,7 +17,7 @@ from typing import Any
 
 from fiber._agent import instructions as job_instructions
 from fiber._agent.instructions import Instructions
-from fiber._base.serial_executor import Callbacks
+from fiber._base.serial_executor import CallbackThread
 from fiber._runtime import runtime
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
@@ -46,28 +46,28 @@ class Swarm:
         return self._map(function, items, retry=False)
 
     def _map(self, function: Any, items: Sequence[Any], *, retry: bool) -> list[Any]:
-        result: MapResult[Any] = MapResult(len(items), Callbacks("unused"))
+        result: MapResult[Any] = MapResult(len(items), CallbackThread("unused"))
         call = self.dispatcher.prepare(function, Mode.MAP, result, items=items, retry=retry)
         self.dispatcher.add(call)
         return result.get()
 
 
-class _Staff:
+class _Observer:
     """Employs whoever proves to be of this run."""
 
-    def knows(self, ident: str) -> bool:
+    def accepts(self, ident: str) -> bool:
         return True
 
-    def is_up(self, ident: str) -> None:
+    def worker_ready(self, ident: str) -> None:
         """Nobody waits for it by name."""
 
-    def is_broken(self, ident: str, error: BaseException) -> None:
+    def initializer_failed(self, ident: str, error: BaseException) -> None:
         raise error
 
-    def is_cut(self, ident: str) -> None:
+    def worker_disconnected(self, ident: str) -> None:
         """They end all at once."""
 
-    def is_retired(self, ident: str) -> None:
+    def worker_retired(self, ident: str) -> None:
         """As above."""
 
 
@@ -80,7 +80,9 @@ def swarm(workers: int, patience: float = 60.0) -> Iterator[Swarm]:
     """
     current = runtime.current()
     target = current.new_target()
-    dispatcher = Dispatcher(target, current.reactor, max_attempts=3, quota=None, staff=_Staff())
+    dispatcher = Dispatcher(
+        target, current.reactor, max_attempts=3, maxtasksperchild=None, observer=_Observer()
+    )
     current.endpoint.serve(target, dispatcher)
     hosts = []
     try:
@@ -144,7 +146,7 @@ class _Worker(Worker):
         hello = Hello.mine(instructions.ident_of(index))
         self.link = job_instructions.dial(instructions, hello)
         super().__init__(self.link, target, self._never)
-        self._attendant = _Nobody()  # type: ignore[assignment] # all that is asked of it
+        self._control_reader = _Nobody()  # type: ignore[assignment] # all that is asked of it
 
     def begin(self) -> None:
         self._ask(protocol.CREDITS)

@@ -38,7 +38,7 @@ nitpick_ignore_regex = [
     (r"py:mod", r"array"),
     (r"py:.*", r"contextlib\..*"),
     # of constructors that users do not call, and joblib's own
-    (r"py:.*", r"(Callbacks|Lane|SemLock|FallbackToBackend)"),
+    (r"py:.*", r"(CallbackThread|ExecutorCall|SemLock|FallbackToBackend)"),
     (r"py:.*", r"(_T|_R|_S|fiber\..*\.[A-Z]|fiber\..*\._.*|.*\b_[A-Za-z]\w*)"),
     (
         r"py:(class|exc)",

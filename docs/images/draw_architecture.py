@@ -47,7 +47,9 @@ BOXES = (
     Box("_ring", ("members, ranks,", "mpirun"), 40, 125, 130, 70),
     Box("_workers", ("keeps N workers", "alive"), 185, 125, 130, 70),
     Box("_objects", ("queues, locks,", "shared memory"), 330, 125, 130, 70),
-    Box("_runtime", ("what one process owns, made on first use, closed in order",), 40, 215, 420, 45),
+    Box(
+        "_runtime", ("what one process owns, made on first use, closed in order",), 40, 215, 420, 45
+    ),
     Box("_launch", ("starts jobs, merges reports of their ends",), 40, 280, 420, 45),
     Box("_plugins, _config", ("backends by name, settings",), 40, 345, 203, 45),
     Box("_agent", ("forks, watches, ends",), 257, 345, 203, 45),

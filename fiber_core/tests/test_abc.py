@@ -53,7 +53,7 @@ def specs(*argvs):
     ]
 
 
-def test_all_that_were_started_are_told_in_their_order(opened):
+def test_all_started_jobs_are_returned_in_their_order(opened):
     jobs = opened().submit_group(specs(("true",), ("true",)), 1.0)
 
     assert [job.name for job in jobs] == ["member 0", "member 1"]

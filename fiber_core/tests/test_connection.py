@@ -71,7 +71,7 @@ def test_a_one_way_pipe_has_a_reading_and_a_writing_end():
             writer.poll()
 
 
-def test_a_closed_end_says_so(ends):
+def test_a_closed_end_raises(ends):
     end, _ = ends
     assert not end.closed
     end.close()
@@ -191,7 +191,7 @@ def test_poll_in_another_process(ends):
     finish(child)
 
 
-def test_poll_here(ends):
+def test_poll_in_one_process(ends):
     first, second = ends
     assert not first.poll()
     assert not first.poll(0.01)
@@ -230,7 +230,7 @@ def test_the_stdlibs_wait_takes_ours_as_well(ends):
     assert stdlib.wait([here], PATIENCE) == [here]
 
 
-def test_wait_tells_of_an_end(ends):
+def test_wait_returns_at_an_end(ends):
     here, there = ends
     here.fileno()
     there.close()
@@ -240,7 +240,7 @@ def test_wait_tells_of_an_end(ends):
         here.recv()
 
 
-def test_two_handles_of_one_end_are_both_told(ends):
+def test_two_handles_of_one_end_both_get_the_end(ends):
     here, there = ends
     again = pickle.loads(pickle.dumps(here))
     with again:

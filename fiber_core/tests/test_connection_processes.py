@@ -9,7 +9,7 @@ import signal
 import pytest
 
 import fiber
-import strangers
+import process_signals
 from children import PATIENCE, finish, start
 from fiber.connection import wait
 
@@ -128,7 +128,7 @@ def test_an_end_closed_here_right_after_the_start_works_in_the_child(ends):
     finish(child)
 
 
-def test_the_childs_close_is_heard_while_it_lives_on(ends):
+def test_the_childs_close_ends_the_pipe_while_it_lives_on(ends):
     here, there = ends
     go = fiber.Queue()
     child = start(close_and_wait, there, go)
@@ -152,7 +152,7 @@ def test_an_end_that_the_child_forgets_is_a_closed_one(ends):
     finish(child)
 
 
-def test_the_childs_end_is_heard_after_all_it_sent(ends):
+def test_the_childs_end_comes_after_all_it_sent(ends):
     here, there = ends
     child = start(send_range, there, 1000)
     there.close()
@@ -163,13 +163,13 @@ def test_the_childs_end_is_heard_after_all_it_sent(ends):
     finish(child)
 
 
-def test_the_childs_death_is_heard(ends):
+def test_the_childs_death_ends_the_pipe(ends):
     here, there = ends
     ready = fiber.Queue()
     child = start(wait_forever, there, ready)
     there.close()
     ready.get(timeout=PATIENCE)
-    strangers.kill(child)
+    process_signals.kill(child)
 
     with pytest.raises(EOFError):
         here.recv()
@@ -178,7 +178,7 @@ def test_the_childs_death_is_heard(ends):
     child.join(PATIENCE)
 
 
-def test_a_child_that_never_came_so_far_is_heard_of_as_well(ends):
+def test_a_child_that_died_before_it_loaded_the_end_ends_the_pipe(ends):
     here, there = ends
     child = start(len, there)
     there.close()
@@ -189,7 +189,7 @@ def test_a_child_that_never_came_so_far_is_heard_of_as_well(ends):
     assert child.exitcode == 1
 
 
-def test_a_child_hears_that_nobody_reads(ends):
+def test_a_child_gets_an_error_where_there_is_no_reader(ends):
     here, there = ends
     results = fiber.Queue()
     child = start(send_until_broken, there, results)
@@ -215,7 +215,7 @@ def test_many_readers_of_one_end_get_each_message_once(ends):
     assert sorted(number for part in got for number in part) == list(range(300))
 
 
-def test_many_writers_of_one_end_are_heard_whole(ends):
+def test_many_writers_of_one_end_are_read_whole(ends):
     here, there = ends
     writers = [start(send_range, there, 200) for _ in range(3)]
     got = [here.recv() for _ in range(600)]
@@ -251,7 +251,7 @@ def test_a_pipe_whose_maker_keeps_one_end_ends_with_it():
     child = start(make_pipe, results, go)
     end = results.get(timeout=PATIENCE)
     assert end.recv() == "from its maker"
-    strangers.kill(child)
+    process_signals.kill(child)
 
     with pytest.raises(EOFError, match="the process that this pipe lives in is gone"):
         end.recv()
@@ -284,7 +284,7 @@ def wait_and_read(end, results):
             return
 
 
-def test_all_that_wait_for_an_end_are_told_though_nobody_reads(ends):
+def test_all_that_wait_for_an_end_get_it_without_reading(ends):
     here, there = ends
     news, go = fiber.Queue(), fiber.Queue()
     children = [start(wait_and_tell, there, news, go) for _ in range(3)]

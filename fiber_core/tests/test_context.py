@@ -1,4 +1,4 @@
-"""Contexts: every name of a start method, what is chosen, and what children are told."""
+"""Contexts: the names of start methods, the chosen one, and that of children."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_choices_of_ours_and_of_the_stdlib_are_apart():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_child_is_told_the_method_and_the_stdlib_is_left_alone(method):
+def test_a_child_gets_the_start_method_and_the_stdlib_is_left_alone(method):
     context = fiber.get_context(method)
     results = context.SimpleQueue()
     child = context.Process(target=tell_methods, args=(results,))
@@ -166,7 +166,7 @@ def test_a_child_is_told_the_method_and_the_stdlib_is_left_alone(method):
     assert child.exitcode == 0
 
 
-def test_a_child_of_the_package_is_told_what_was_chosen():
+def test_a_child_of_the_package_gets_the_chosen_method():
     fiber.set_start_method("forkserver")
     results = fiber.SimpleQueue()
     child = fiber.Process(target=tell_methods, args=(results,))
@@ -247,20 +247,20 @@ def test_a_child_is_interrupted_as_by_ctrl_c():
 
 
 def test_modules_are_preloaded_by_the_backend_once(monkeypatch):
-    monkeypatch.setattr(preload, "_wanted", [])
+    monkeypatch.setattr(preload, "_requested", [])
     seen = []
 
     class Backend:
         def preload(self, modules):
             seen.append(modules)
 
-    teller = preload.Teller(Backend())
-    teller.tell()
+    requests = preload.PreloadRequests(Backend())
+    requests.send()
     fiber.set_forkserver_preload(["__main__", "decimal"])
-    teller.tell()
-    teller.tell()
+    requests.send()
+    requests.send()
     fiber.set_forkserver_preload(["fractions"])
-    teller.tell()
+    requests.send()
 
     assert seen == [("decimal",), ("fractions",)]
 
@@ -333,7 +333,7 @@ def test_children_start_with_the_executable_that_was_set(tmp_path):
     assert (done.stdout, done.stderr) == ("the-script\n", "")
 
 
-def test_a_frozen_program_is_told_what_it_lacks(monkeypatch):
+def test_a_frozen_program_gets_an_error_that_says_what_it_lacks(monkeypatch):
     fiber.freeze_support()
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(RuntimeError, match=r"call set_executable\(\)"):

@@ -1,4 +1,4 @@
-"""Executor: what the documentation of concurrent.futures says of executors, and what is better."""
+"""Executor: what the documentation of concurrent.futures promises, and what Fiber adds."""
 
 from __future__ import annotations
 
@@ -137,15 +137,15 @@ class TestSubmit:
 
 class TestCancel:
     def test_a_future_that_waits_is_cancelled_and_never_runs(self, busy, gate, tmp_path):
-        told = tmp_path / "told"
-        futures = [busy.submit(note, str(told), n) for n in range(20)]
+        noted = tmp_path / "told"
+        futures = [busy.submit(note, str(noted), n) for n in range(20)]
         assert all(future.cancel() for future in futures[4:])
         assert all(future.cancelled() and future.done() for future in futures[4:])
         gate.touch()
         concurrent.futures.wait(futures, PATIENCE)
-        assert {int(n) for n in told.read_text().split()} <= {0, 1, 2, 3}
+        assert {int(n) for n in noted.read_text().split()} <= {0, 1, 2, 3}
 
-    def test_who_waits_for_a_cancelled_future_is_told_at_once(self, busy):
+    def test_waiting_for_a_cancelled_future_ends_at_once(self, busy):
         future = busy.submit(square, 3)
         threading.Timer(0.1, future.cancel).start()
         assert concurrent.futures.wait([future], PATIENCE).done == {future}

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 import fiber
-import strangers
+import process_signals
 from fiber.exceptions import StartError, WorkerCrashedError
 from fiber.executor import BrokenExecutor, Executor
 from pool_tasks import nap, pid
@@ -119,7 +119,7 @@ class TestDeath:
         for _ in range(3):
             executor.submit(pid).result(PATIENCE)
             killed.append(next(one for one in fiber.active_children() if one not in killed))
-            strangers.kill(killed[-1])
+            process_signals.kill(killed[-1])
         assert [future.result(PATIENCE) for future in futures] == [0.002] * 500
 
     def test_a_task_that_always_kills_its_worker_fails_alone(self, executor):
@@ -134,7 +134,7 @@ class TestDeath:
 
 
 class TestFork:
-    def test_a_fork_of_the_users_own_is_told_so_and_its_end_ends_nothing(self, executor):
+    def test_a_fork_of_the_users_own_gets_an_error_and_its_end_ends_nothing(self, executor):
         assert executor.submit(square, 3).result(PATIENCE) == 9
         reading, writing = os.pipe()
         child = os.fork()
@@ -148,6 +148,6 @@ class TestFork:
                 os._exit(0)
         os.close(writing)
         os.waitpid(child, 0)
-        with open(reading) as told:
-            assert told.read() == "ForkedError"
+        with open(reading) as noted:
+            assert noted.read() == "ForkedError"
         assert executor.submit(square, 4).result(PATIENCE) == 16

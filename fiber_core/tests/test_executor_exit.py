@@ -69,7 +69,7 @@ def test_callbacks_are_called_then(run):
     assert sorted(lines) == ["did 1", "told 1"]
 
 
-def test_so_are_those_of_executors_that_nobody_holds(run):
+def test_so_are_those_of_executors_without_a_reference(run):
     lines = run("""
         def begin():
             fiber.Executor(1).submit(slow, 1)

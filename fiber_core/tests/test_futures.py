@@ -1,4 +1,4 @@
-"""Futures and the calls they belong to, with workers that say what a test wants."""
+"""Futures and the calls they belong to, with workers played by the tests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._base.serial_executor import Callbacks
+from fiber._base.serial_executor import CallbackThread
 from fiber.exceptions import StartError
-from fiber.executor import BrokenExecutor, Lane
+from fiber.executor import BrokenExecutor, ExecutorCall
 from tasks_world import Master
 
 
@@ -20,16 +20,16 @@ def same(x):
 
 
 class Force:
-    """Stands in for a workforce: one dispatcher, whose workers the test plays."""
+    """Stands in for worker groups: one dispatcher, with workers played by the tests."""
 
     def __init__(self):
         self.master = Master("a")
         self.peer = self.master.peers["a"]
-        self.callbacks = Callbacks("test-callbacks")
+        self.callbacks = CallbackThread("test-callbacks")
 
-    def prepare(self, func, mode, sink, items, begun):
+    def prepare(self, func, mode, sink, items, on_dispatch):
         dispatcher = self.master.dispatcher
-        call = dispatcher.prepare(func, mode, sink, items=items, begun=begun)
+        call = dispatcher.prepare(func, mode, sink, items=items, on_dispatch=on_dispatch)
         return SimpleNamespace(dispatcher=dispatcher), call
 
     def work(self):
@@ -46,25 +46,25 @@ def force():
 
 
 @pytest.fixture
-def lane(force):
-    return Lane(force, same)
+def call(force):
+    return ExecutorCall(force, same)
 
 
-def test_each_future_gets_its_own_result(force, lane):
-    futures = [lane.submit((n,), {}) for n in range(3)]
+def test_each_future_gets_its_own_result(force, call):
+    futures = [call.submit((n,), {}) for n in range(3)]
     force.work()
     assert [future.result(0) for future in futures] == [0, 1, 2]
 
 
-def test_a_lane_of_one_task_is_done_with_it(force):
-    lane = Lane(force, same, ((7,), {}))
+def test_a_call_of_one_task_is_done_with_it(force):
+    call = ExecutorCall(force, same, ((7,), {}))
     force.work()
-    assert lane.only.result(0) == 7
-    lane.close()
+    assert call.only.result(0) == 7
+    call.close()
 
 
-def test_a_future_runs_once_its_task_was_sent(force, lane):
-    first, second = lane.submit((1,), {}), lane.submit((2,), {})
+def test_a_future_runs_once_its_task_was_sent(force, call):
+    first, second = call.submit((1,), {}), call.submit((2,), {})
     assert not first.running()
     force.master.ask(force.peer)
     assert first.running()
@@ -73,8 +73,8 @@ def test_a_future_runs_once_its_task_was_sent(force, lane):
     assert second.cancel()
 
 
-def test_a_cancelled_task_is_never_sent_and_who_waits_is_told(force, lane):
-    kept, cancelled = lane.submit((1,), {}), lane.submit((2,), {})
+def test_a_cancelled_task_is_never_sent_and_waiting_for_it_ends(force, call):
+    kept, cancelled = call.submit((1,), {}), call.submit((2,), {})
     assert cancelled.cancel()
     assert concurrent.futures.wait([cancelled], 0).done == {cancelled}
     force.work()
@@ -84,8 +84,8 @@ def test_a_cancelled_task_is_never_sent_and_who_waits_is_told(force, lane):
         cancelled.result(0)
 
 
-def test_a_task_that_is_sent_again_goes_on_running(force, lane):
-    future = lane.submit((1,), {})
+def test_a_task_that_is_sent_again_goes_on_running(force, call):
+    future = call.submit((1,), {})
     force.master.ask(force.peer)
     force.master.dispatcher.lost("a", None, counts=False)
     assert future.running()
@@ -95,64 +95,64 @@ def test_a_task_that_is_sent_again_goes_on_running(force, lane):
     assert future.result(0) == 1
 
 
-def test_what_cannot_go_on_is_broken_for_each_and_for_who_comes_later(force, lane):
-    future = lane.submit((1,), {})
+def test_an_ended_call_is_broken_for_each_future_and_for_later_tasks(force, call):
+    future = call.submit((1,), {})
     reason = StartError("no worker came up")
     force.master.dispatcher.end(reason)
     error = future.exception(0)
     assert isinstance(error, BrokenExecutor)
     assert error.__cause__ is reason
     with pytest.raises(BrokenExecutor, match="no worker came up"):
-        lane.submit((2,), {})
+        call.submit((2,), {})
 
 
-def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, lane):
+def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, call):
     called, seen = [], threading.Event()
 
     def note(future):
         called.append((threading.current_thread().name, future.result(0)))
         # another thread can use the dispatcher meanwhile
-        other = threading.Thread(target=lane.submit, args=((2,), {}))
+        other = threading.Thread(target=call.submit, args=((2,), {}))
         other.start()
         other.join(20)
         called.append(other.is_alive())
         seen.set()
 
-    lane.submit((1,), {}).add_done_callback(note)
+    call.submit((1,), {}).add_done_callback(note)
     force.work()
     assert seen.wait(20)
     assert called == [("test-callbacks", 1), False]
 
 
-def test_callbacks_of_a_cancellation_run_where_it_was_cancelled(lane):
+def test_callbacks_of_a_cancellation_run_where_it_was_cancelled(call):
     called = []
-    future = lane.submit((1,), {})
+    future = call.submit((1,), {})
     future.add_done_callback(lambda _: called.append(threading.current_thread()))
     assert future.cancel()
     assert called == [threading.current_thread()]
 
 
-def test_all_that_waits_can_be_cancelled(force, lane):
-    futures = [lane.submit((n,), {}) for n in range(5)]
+def test_all_that_waits_can_be_cancelled(force, call):
+    futures = [call.submit((n,), {}) for n in range(5)]
     force.master.ask(force.peer)
-    lane.cancel_all()
+    call.cancel_all()
     assert [future.cancelled() for future in futures] == [False, True, True, True, True]
 
 
-def test_a_lane_may_be_closed_twice(force, lane):
-    lane.submit((1,), {})
-    lane.close()
-    lane.close()
+def test_a_call_may_be_closed_twice(force, call):
+    call.submit((1,), {})
+    call.close()
+    call.close()
     force.work()
-    assert lane.error is None
+    assert call.error is None
 
 
 def test_a_function_that_cannot_be_pickled_is_the_error_of_its_future():
     class Refusing(Force):
-        def prepare(self, func, mode, sink, items, begun):
+        def prepare(self, func, mode, sink, items, on_dispatch):
             sink.broken(TypeError("cannot pickle it"))
             return SimpleNamespace(dispatcher=self.master.dispatcher), None
 
-    lane = Lane(Refusing(), same)
-    assert isinstance(lane.only.exception(0), TypeError)
-    assert not lane.only.cancel()
+    call = ExecutorCall(Refusing(), same)
+    assert isinstance(call.only.exception(0), TypeError)
+    assert not call.only.cancel()

@@ -82,7 +82,7 @@ class TestStacking:
 
         assert get_meta(work) == Meta(cpu=1, memory=100, devices={"gpu": 1})
 
-    def test_the_outer_one_counts_where_both_say_the_same_key(self):
+    def test_the_outer_one_counts_where_both_give_the_same_key(self):
         @meta(cpu=8, gpu=0)
         @meta(cpu=1, gpu=4)
         def work():
@@ -249,20 +249,20 @@ class TestWhatIsRefused:
 
 
 def _plain():
-    """Says nothing."""
+    """A function without hints."""
 
 
-class TestWhatIsSaidOfNothing:
+class TestAsks:
     def test_functions_without_hints_share_one_value(self):
         assert get_meta(_plain) is get_meta(len)
 
     def test_it_asks_for_nothing(self):
         assert not get_meta(_plain).asks
 
-    @pytest.mark.parametrize("said", [{"cpu": 1}, {"memory": 5}, {"gpu": 1}, {"image": "a"}])
-    def test_whoever_says_more_asks(self, said):
-        assert get_meta(meta(**said)(lambda: None)).asks
+    @pytest.mark.parametrize("given", [{"cpu": 1}, {"memory": 5}, {"gpu": 1}, {"image": "a"}])
+    def test_hints_of_resources_ask(self, given):
+        assert get_meta(meta(**given)(lambda: None)).asks
 
-    @pytest.mark.parametrize("said", [{"retry": False}, {"slots": 2}, {"gpu": 0}])
-    def test_what_no_worker_needs_is_not_asked(self, said):
-        assert not get_meta(meta(**said)(lambda: None)).asks
+    @pytest.mark.parametrize("given", [{"retry": False}, {"slots": 2}, {"gpu": 0}])
+    def test_hints_that_are_no_resources_do_not_ask(self, given):
+        assert not get_meta(meta(**given)(lambda: None)).asks

@@ -132,7 +132,7 @@ class TestWorkers:
         with pytest.raises(ValueError, match="no meaning"):
             backend.effective_n_jobs(0)
 
-    def test_one_job_stays_here(self):
+    def test_one_job_runs_in_the_program(self):
         with joblib.parallel_config(backend="fiber", n_jobs=1):
             assert set(run(pid, range(3))) == {os.getpid()}
 
@@ -191,9 +191,9 @@ class TestErrors:
             assert parallel(joblib.delayed(square)(x) for x in range(3)) == [0, 1, 4]
 
     def test_an_error_ends_the_others_soon(self, in_fiber, tmp_path):
-        told = tmp_path / "told"
+        noted = tmp_path / "told"
         calls = [joblib.delayed(fail_at)(3, 3), joblib.delayed(nap)(60)]
-        calls += [joblib.delayed(note)(str(told), n) for n in range(20)]
+        calls += [joblib.delayed(note)(str(noted), n) for n in range(20)]
         with pytest.raises(ValueError, match="bad 3"):
             joblib.Parallel(batch_size=1, pre_dispatch="all")(calls)
 

@@ -169,7 +169,7 @@ def test_children_inherit_the_authkey_of_the_process(address, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [b"another", None])
-def test_another_authkey_is_refused_and_holds_up_nobody(address, wrong):
+def test_another_authkey_is_refused_and_delays_no_other(address, wrong):
     with Listener(address, authkey=KEY) as listener:
         with pytest.raises(AuthenticationError):
             Client(listener.address, authkey=wrong)
@@ -178,7 +178,7 @@ def test_another_authkey_is_refused_and_holds_up_nobody(address, wrong):
             assert listener.accept().recv() == "right"
 
 
-def test_the_origin_of_the_last_connection_is_told(address):
+def test_the_origin_of_the_last_connection_is_known(address):
     with Listener(address, authkey=KEY) as listener:
         assert listener.last_accepted is None
         with Client(listener.address, authkey=KEY), listener.accept():
@@ -193,7 +193,7 @@ def test_the_origin_of_the_last_connection_is_told(address):
 # -- the end
 
 
-def test_who_waits_for_connections_hears_that_the_listener_is_closed(address):
+def test_a_thread_that_accepts_gets_an_error_when_the_listener_is_closed(address):
     listener = Listener(address, authkey=KEY)
     outcomes = queue.Queue()
 
@@ -224,7 +224,7 @@ def test_connections_outlive_their_listener(address):
         assert (end.recv(), client.recv()) == (1, 2)
 
 
-def test_a_connection_that_nobody_accepted_ends_with_its_listener(address):
+def test_a_connection_that_was_not_accepted_ends_with_its_listener(address):
     with Listener(address, authkey=KEY) as listener:
         client = Client(listener.address, authkey=KEY)
     with client, pytest.raises(EOFError):
@@ -306,7 +306,7 @@ def make_and_send(end):
     end.recv()
 
 
-def test_what_is_sent_before_the_newcomer_is_told_is_for_its_realm(address, monkeypatch):
+def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(address, monkeypatch):
     """Whoever accepts may be faster than the answer to who came."""
     sent = threading.Event()
     real = auth_listener.encode
@@ -330,6 +330,6 @@ def test_what_is_sent_before_the_newcomer_is_told_is_for_its_realm(address, monk
 def put_into_what_comes(address):
     with Client(address, authkey=KEY) as end:
         numbers = end.recv()
-        assert numbers._object.address.realm is not None
+        assert numbers._object.address.auth_domain is not None
         numbers.put(7)
         end.send("over")

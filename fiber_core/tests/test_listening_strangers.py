@@ -16,7 +16,7 @@ from fiber._wire import frames
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
 from fiber.connection import Client, Listener
-from wire_world import Stranger, frame
+from wire_world import RawDialer, frame
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -54,7 +54,7 @@ def serves(listener):
         return end.recv() == "right"
 
 
-def test_strangers_that_say_nothing_or_nonsense_hold_up_nobody(listener, tmp_path):
+def test_silent_strangers_and_nonsense_delay_no_other(listener, tmp_path):
     bomb = pickle.dumps(Marked(tmp_path / "loaded"))
     with contextlib.ExitStack() as held:
         for junk in (b"", b"x", b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), bomb):
@@ -68,10 +68,10 @@ def test_strangers_that_say_nothing_or_nonsense_hold_up_nobody(listener, tmp_pat
 def test_a_pickle_before_the_proof_is_not_loaded(tmp_path):
     with Listener(str(tmp_path / "here"), authkey=KEY) as listener:
         url = own_url(listener)
-        stranger = Stranger(url, Credentials.of_authkey(b"another"))
+        stranger = RawDialer(url, Credentials.of_authkey(b"another"))
         try:
             bomb = pickle.dumps(Marked(tmp_path / "loaded"))
-            stranger.say(frame(Kind.CALL, bomb, target=2**64 - 2))
+            stranger.send_bytes(frame(Kind.CALL, bomb, target=2**64 - 2))
             assert stranger.is_cut_off()
         finally:
             stranger.close()

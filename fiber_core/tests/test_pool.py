@@ -15,7 +15,7 @@ from multiprocessing.pool import MaybeEncodingError, RemoteTraceback
 import pytest
 
 import fiber
-import strangers
+import process_signals
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
@@ -395,7 +395,7 @@ class TestDeath:
         assert sorted(got) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert len(errors) == 1
 
-    def test_an_exit_code_is_told(self, pool):
+    def test_an_exit_code_is_in_the_error(self, pool):
         with pytest.raises(WorkerCrashedError, match=r"7") as caught:
             pool.map(exit_on_five, range(10))
         assert {str(attempt.reason) for attempt in caught.value.attempts} == {"EXIT(7)"}
@@ -415,7 +415,7 @@ class TestDeath:
         with fiber.Pool(2) as pool:
             pool.apply(pid)
             victim = next(one for one in pool._pool if one.is_alive())
-            strangers.send(victim, signal.SIGSTOP)
+            process_signals.send(victim, signal.SIGSTOP)
             assert sorted(pool.map(square, range(200))) == [x * x for x in range(200)]
             deadline = time.monotonic() + 30
             while victim in fiber.active_children():

@@ -1,4 +1,4 @@
-"""What tasks of a pool may do to objects that come in the arguments of several of them."""
+"""Tasks may change objects that come in the arguments of several of them."""
 
 import pytest
 

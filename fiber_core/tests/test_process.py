@@ -1,4 +1,4 @@
-"""Process: start, join, exit codes, signals, what crosses and what does not."""
+"""Process: start, join, exit codes, signals, which objects are passed to it and which are not."""
 
 from __future__ import annotations
 

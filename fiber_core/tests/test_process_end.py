@@ -1,4 +1,4 @@
-"""What a child does at its end, besides ending."""
+"""Exit of a child: handlers, joins and output."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_was_left_for_the_end_is_done(target, said, capfd):
 
 
 class NeverStarted:
-    """What a process has in place of a child that never came up."""
+    """Stands in for a child that never came up."""
 
     def wait(self, timeout=None):
         return 1

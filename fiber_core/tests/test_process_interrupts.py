@@ -1,4 +1,4 @@
-"""Ctrl-C: who is interrupted with a program, and how the program ends."""
+"""Ctrl-C: which processes are interrupted with a program, and how the program ends."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Program:
         os.write(self._end, text.encode())
 
     def ends(self):
-        """Wait for its end; its exit code and the rest of what was written."""
+        """Wait for its end; returns its exit code and the rest of its output."""
         while self._read():
             pass
         return self.process.wait(PATIENCE), self.output
@@ -367,7 +367,7 @@ def test_the_second_ends_children_that_ignore_the_first(program, way, first):
     assert "Traceback" not in output
 
 
-def test_at_a_prompt_it_interrupts_the_children_and_the_program_ends_when_it_is_told(tmp_path):
+def test_at_a_prompt_it_interrupts_the_children_and_the_program_ends_by_its_own_exit(tmp_path):
     one = Program(["-i", "-c", HEAD], "terminal", tmp_path)
     try:
         one.until(">>> ")
@@ -397,8 +397,8 @@ def test_at_a_prompt_children_that_were_started_later_are_waited_for(tmp_path):
         one.kill()
 
 
-class Elsewhere:
-    """What a process has in place of a child that no terminal reaches."""
+class RemoteChild:
+    """Stands in for a child that no terminal reaches."""
 
     def __init__(self, error=None):
         self.error = error
@@ -417,13 +417,13 @@ class Elsewhere:
         return True
 
 
-class TestChildrenElsewhere:
+class TestRemoteChildren:
     @pytest.fixture
     def started(self, monkeypatch):
         monkeypatch.setattr(processes, "active_children", lambda: [first, second])
         first, second = fiber.Process(name="first"), fiber.Process(name="second", daemon=True)
         for process in (first, second):
-            process._popen = Elsewhere()
+            process._popen = RemoteChild()
         return first, second
 
     def test_all_are_interrupted_where_a_join_is(self, started, caplog):

@@ -1,4 +1,4 @@
-"""What children print reaches the parent's terminal; a runtime of its own for each test's capture."""
+"""Output of children reaches the parent's terminal; a runtime of its own for each test's capture."""
 
 from __future__ import annotations
 

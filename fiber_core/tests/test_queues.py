@@ -11,8 +11,8 @@ import time
 import pytest
 
 import fiber
+import process_signals
 import soak
-import strangers
 from children import PATIENCE, finish, start
 from fiber.exceptions import ForkedError, PeerLostError
 
@@ -147,7 +147,7 @@ def test_no_maxsize_is_no_limit(maxsize):
     assert one.qsize() == 100
 
 
-def test_a_closed_queue_says_so():
+def test_a_closed_queue_raises():
     one = fiber.Queue()
     one.close()
     one.close()
@@ -268,7 +268,7 @@ def test_a_reader_gets_what_each_writer_put_in_its_order():
         assert [number for writer, number in got if writer == name] == list(range(count))
 
 
-def test_maxsize_holds_writers_elsewhere_back():
+def test_maxsize_holds_writers_of_other_processes_back():
     one = fiber.Queue(2)
     child = start(put_range, one, "child", 20)
     got = []
@@ -305,7 +305,7 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
             one.put(number)
             if number % 1500 == 1499:
                 victim = running.pop(0)
-                strangers.kill(victim)
+                process_signals.kill(victim)
                 victim.join(PATIENCE)
                 kills += 1
                 running.append(start(record, one, folder / str(next(names))))
@@ -314,7 +314,7 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         for child in running:
-            strangers.kill(child)
+            process_signals.kill(child)
             child.join(PATIENCE)
         got = collections.Counter(
             int(line) for path in folder.iterdir() for line in path.read_text().split()
@@ -366,7 +366,7 @@ def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():
         made.get(timeout=PATIENCE)
 
 
-def test_a_killed_owner_is_named_to_those_who_wait():
+def test_a_killed_owner_is_named_in_the_error_of_those_that_wait():
     results, go = fiber.Queue(), fiber.Queue()
     child = start(make_queue, results, go)
     made = results.get(timeout=PATIENCE)
@@ -374,7 +374,7 @@ def test_a_killed_owner_is_named_to_those_who_wait():
     reader = start(get_in, made, results)
     assert results.get(timeout=PATIENCE) == "ready"
     pid = child.pid
-    strangers.kill(child)
+    process_signals.kill(child)
 
     assert f": {pid} on " in results.get(timeout=PATIENCE)
     finish(reader)
@@ -388,7 +388,7 @@ def test_a_child_that_never_looks_at_its_queue_does_no_harm():
     assert one.get() == 1
 
 
-def test_a_users_own_fork_is_told_that_it_cannot_use_one():
+def test_a_users_own_fork_gets_an_error():
     one = fiber.Queue()
     read, write = os.pipe()
     pid = os.fork()

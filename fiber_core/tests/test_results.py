@@ -1,4 +1,4 @@
-"""Results to wait for: one, a list, a stream; what is told when and to whom."""
+"""Results to wait for: one, a list, an iterator; order of callbacks and wake-ups."""
 
 import gc
 import threading
@@ -7,7 +7,7 @@ from multiprocessing import TimeoutError as MpTimeoutError
 
 import pytest
 
-from fiber._base.serial_executor import Callbacks
+from fiber._base.serial_executor import CallbackThread
 from fiber.exceptions import TerminatedError, WorkerCrashedError
 from fiber.results import (
     AsyncResult,
@@ -20,7 +20,7 @@ from fiber.results import (
 
 
 class Ran:
-    """Runs callbacks at once, on the thread of who settles, and notes their values."""
+    """Runs callbacks at once, on the thread that sets the result, and notes their values."""
 
     def __init__(self):
         self.values = []
@@ -55,7 +55,7 @@ class FakeFeeder:
     def stop(self):
         self.calls.append("stop")
 
-    def hurry(self):
+    def drain(self):
         self.calls.append("hurry")
 
     def taken(self, count):
@@ -89,7 +89,7 @@ class TestOneResult:
         assert result.get() == result.get(timeout=0) == 5
         assert ran.values == [5]
 
-    def test_an_error_is_raised_and_told_to_the_error_callback(self, ran):
+    def test_an_error_is_raised_and_passed_to_the_error_callback(self, ran):
         result = AsyncResult(ran, pytest.fail, ran.note)
         error = KeyError("x")
         result.accept(0, [None], {0: error})
@@ -233,12 +233,12 @@ def many_failed(*callbacks):
 class TestCallbacks:
     @pytest.fixture
     def callbacks(self):
-        callbacks = Callbacks("test-callbacks")
+        callbacks = CallbackThread("test-callbacks")
         yield callbacks
         callbacks.close()
 
     @pytest.mark.parametrize("make", [one, one_failed, many, many_failed])
-    def test_nobody_who_waits_goes_on_before_the_callback_has_returned(self, callbacks, make):
+    def test_waiting_ends_after_the_callback_has_returned(self, callbacks, make):
         held, woken, returned = Held(), [], threading.Event()
         result = make(callbacks, held, held)
         result.watch(lambda: woken.append(held.release.is_set()))
@@ -281,7 +281,7 @@ class TestCallbacks:
         second.wait(30)
         assert seen == [True, 1, [1, 2], "second"]
 
-    def test_one_that_raises_keeps_nobody_waiting(self, callbacks, monkeypatch):
+    def test_one_that_raises_blocks_no_waiter(self, callbacks, monkeypatch):
         raised = []
         monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_type))
 
@@ -383,7 +383,7 @@ class TestStreams:
             with pytest.raises(MpTimeoutError):
                 results.next(timeout)
 
-    def test_a_result_wakes_who_waits(self):
+    def test_a_result_wakes_waiters(self):
         stream, _ = streams()
         threading.Timer(0.02, stream.accept, [0, ["a"], {}]).start()
         assert stream.take(20) == "a"
@@ -434,7 +434,7 @@ class TestStreams:
     def test_without_a_feeder_it_works_all_the_same(self):
         stream = Stream()
         stream.broken(TypeError("cannot be pickled"))
-        stream.hurry()
+        stream.drain()
         with pytest.raises(TypeError):
             stream.take(0)
 
@@ -460,7 +460,7 @@ class TestIteratorsThatAreLeft:
         assert "hurry" not in feeder.calls
         stream.accept(2, [3], {})
         assert not stream._ready
-        stream.hurry()
+        stream.drain()
         assert feeder.calls[-1] == "hurry"
 
     def test_an_iterator_keeps_its_pool_alive(self):

@@ -63,7 +63,7 @@ def test_a_copy_has_memory_of_its_own():
     copies = [sharedctypes.copy(first), copy.copy(first), copy.deepcopy(first)]
     first[0] = (5, 6)
     assert [(one[0].x, type(one)) for one in copies] == [(1, type(first))] * 3
-    assert [x is not None for x in map(sharedctypes.local_ctypes.hold_of, copies)] == [
+    assert [x is not None for x in map(sharedctypes.local_ctypes.handle_of, copies)] == [
         True,
         False,
         False,
@@ -137,7 +137,7 @@ def test_numpy_sees_the_memory():
     assert (seen.flags.aligned, seen.ctypes.data % 64) == (True, 0)
 
 
-def test_too_much_is_an_error_that_says_so():
+def test_too_much_is_an_error_with_the_reason():
     with pytest.raises(OSError, match="no room for"):
         RawArray("b", 2**50)
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 import fiber
-import strangers
+import process_signals
 from children import PATIENCE, finish, start
 from fiber._runtime import runtime
 from fiber.exceptions import HolderDiedWarning, PeerLostError
@@ -122,7 +122,7 @@ def check_changed(number, numbers, text, point, points, raw):
     assert raw[:] == [1, 0, 0]
 
 
-def test_what_a_child_changes_is_seen_here():
+def test_what_a_child_changes_is_seen_in_the_parent():
     things = everything()
     finish(start(change, *things))
     check_changed(*things)
@@ -191,11 +191,11 @@ def test_what_a_child_made_is_used_here_and_its_memory_outlives_it():
     assert value.get_obj().value == 6
 
 
-def test_the_death_of_who_held_the_lock_is_told_and_no_deadlock():
+def test_the_death_of_the_locks_holder_is_an_error_and_no_deadlock():
     value, outbox = fiber.Value("i", 0), fiber.SimpleQueue()
     child = start(hold_and_wait, value, outbox)
     outbox.get()
-    strangers.kill(child)
+    process_signals.kill(child)
     with pytest.warns(HolderDiedWarning, match="died"):
         assert value.acquire(timeout=PATIENCE)
     assert value.get_obj().value == 1

@@ -90,7 +90,7 @@ def total_of_kept(factor):
 # tests
 
 
-def test_an_array_is_a_view_that_nobody_can_write_to():
+def test_an_array_is_a_view_that_cannot_be_written_to():
     array = np.arange(100_000.0)
     handle = fiber.shared(array)
     array[0] = 7
@@ -117,7 +117,7 @@ def test_its_memory_goes_with_its_last_holder():
     assert open_memory() > before
     [handle.value for handle in handles]
     handles.clear()
-    until(lambda: open_memory() == before, patience=PATIENCE)
+    until(lambda: open_memory() == before, timeout=PATIENCE)
 
 
 def test_a_copy_is_the_same():
@@ -176,7 +176,7 @@ def test_one_value_may_hold_another():
         assert pool.apply(_inner_total, (outer,)) == 10
     before = open_memory()
     del outer
-    until(lambda: open_memory() < before, patience=PATIENCE)
+    until(lambda: open_memory() < before, timeout=PATIENCE)
 
 
 def test_a_worker_lets_go_of_what_it_returned():
@@ -186,7 +186,7 @@ def test_a_worker_lets_go_of_what_it_returned():
         assert [handle.value[0] for handle in found] == [0, 1, 2]
         assert pool.apply(open_memory) > before
         found.clear()
-        until(lambda: pool.apply(open_memory) == before, patience=PATIENCE)
+        until(lambda: pool.apply(open_memory) == before, timeout=PATIENCE)
 
 
 def test_a_task_finds_the_value_that_the_one_before_it_read():
@@ -214,13 +214,13 @@ def test_a_maker_that_ends_waits_until_its_value_is_where_it_went():
     assert handle.value.sum() == 2000
 
 
-def test_who_has_it_reads_on_when_its_maker_is_killed_and_others_are_told():
+def test_a_process_with_a_copy_reads_on_when_its_maker_is_killed_and_others_get_an_error():
     outboxes = [fiber.SimpleQueue() for _ in range(2)]
     child = fiber.Process(target=make_and_wait, args=outboxes)
     child.start()
     first = outboxes[0].get()
     first.value  # noqa: B018 - it is here from now on
-    until(lambda: not outboxes[1].empty(), patience=PATIENCE)
+    until(lambda: not outboxes[1].empty(), timeout=PATIENCE)
     child.kill()
     assert ended(child) == -signal.SIGKILL
     late = outboxes[1].get()

@@ -1,4 +1,4 @@
-"""Where outcomes wait until they are taken: by waiting, by asking, by being told."""
+"""Streams of outcomes: taken by waiting, by polling and by watching."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ def test_an_outcome_may_be_an_error():
 
 
 @pytest.mark.parametrize("end", ["done", "broken", "accept", "fail"])
-def test_who_watches_is_told_once(end):
-    told, stream = [], UnorderedStream()
-    stream.watch(lambda: told.append(1))
+def test_a_watcher_is_woken_once(end):
+    noted, stream = [], UnorderedStream()
+    stream.watch(lambda: noted.append(1))
     arguments = {"broken": [OSError()], "accept": [0, [1], {}], "fail": [0, 1, OSError()]}
     for _ in range(2):
         getattr(stream, end)(*arguments.get(end, []))
-    assert told == [1]
+    assert noted == [1]
 
 
-def test_who_watches_late_is_told_at_once():
-    told, stream = [], Stream()
+def test_a_late_watcher_is_woken_at_once():
+    noted, stream = [], Stream()
     stream.accept(0, [1], {})
-    stream.watch(lambda: told.append(1))
-    assert told == [1]
+    stream.watch(lambda: noted.append(1))
+    assert noted == [1]
 
 
-def test_who_watches_no_more_is_not_told():
-    told, stream = [], Stream()
+def test_after_unwatch_nothing_is_woken():
+    noted, stream = [], Stream()
 
     def wake():
-        told.append(1)
+        noted.append(1)
 
     stream.watch(wake)
     stream.unwatch(wake)
     stream.unwatch(wake)
     stream.done()
-    assert told == []
+    assert noted == []
 
 
-def test_results_in_order_wake_nobody_early_for_good():
+def test_results_in_order_wake_for_the_next_one_only():
     stream = Stream()
-    told = []
-    stream.watch(lambda: told.append(stream.poll()))
+    noted = []
+    stream.watch(lambda: noted.append(stream.poll()))
     # one that is not the next: whoever was told asks, finds nothing and waits again
     stream.accept(1, ["b"], {})
-    stream.watch(lambda: told.append(stream.poll()))
+    stream.watch(lambda: noted.append(stream.poll()))
     stream.accept(0, ["a"], {})
-    assert told == [None, ("a", None)]
+    assert noted == [None, ("a", None)]

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import fiber
-import strangers
+import process_signals
 from children import PATIENCE, finish, start
 from fiber import synchronize
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, PeerLostError
@@ -144,8 +144,8 @@ def test_an_interrupt_takes_nothing_with_it():
     lock, results = fiber.Lock(), fiber.SimpleQueue()
     lock.acquire()
     child = start(be_interrupted, lock, results)
-    until(lambda: lock._object._permits.waiting)
-    strangers.send(child, signal.SIGINT)
+    until(lambda: lock._object._semaphore.waiting)
+    process_signals.send(child, signal.SIGINT)
     assert results.get() == "interrupted"
     finish(child)
     lock.release()

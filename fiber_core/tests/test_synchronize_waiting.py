@@ -125,7 +125,7 @@ def test_its_lock_may_live_in_another_process(where):
     else:
         lender = start(lend, results, go_on, fiber.RLock())
         condition = results.get()
-    assert condition._apart == (where == "there")
+    assert condition._owners_differ == (where == "there")
     turn = fiber.SimpleQueue()
     turn.put(0)
     child = start(ping_pong, condition, turn, 1, 20)
@@ -184,7 +184,7 @@ def test_an_event_is_seen_by_all():
 # -- barriers
 
 
-def test_a_barrier_opens_when_all_are_there():
+def test_a_barrier_opens_when_all_have_arrived():
     barrier, results = fiber.Barrier(3), fiber.Queue()
     children = [start(meet, barrier, results, 5) for _ in range(2)]
     places = [barrier.wait() for _ in range(5)]
@@ -195,7 +195,7 @@ def test_a_barrier_opens_when_all_are_there():
     assert (barrier.parties, barrier.n_waiting, barrier.broken) == (3, 0, False)
 
 
-def test_its_action_is_run_once_a_round_by_whoever_comes_last():
+def test_its_action_is_run_once_a_round_by_the_last_party():
     ran, results = fiber.Queue(), fiber.Queue()
     barrier = fiber.Barrier(2, lambda: ran.put("ran"))
     child = start(meet, barrier, results, 4)
@@ -225,7 +225,7 @@ def test_a_failing_action_breaks_it():
 
 
 @pytest.mark.parametrize("end", ["abort", "reset", "timeout"])
-def test_those_who_wait_hear_that_it_broke(end):
+def test_waiting_parties_get_an_error_when_it_breaks(end):
     barrier, results = fiber.Barrier(3), fiber.Queue()
     child = start(meet_or_break, barrier, results)
     while not barrier.n_waiting:
@@ -257,7 +257,7 @@ def hand_over(results):
     results.put((fiber.Event(), fiber.Condition(), fiber.Barrier(2)))
 
 
-def test_whoever_uses_what_has_gone_with_its_owner_is_told():
+def test_using_an_object_of_a_dead_owner_raises_an_error():
     results = fiber.SimpleQueue()
     child = start(hand_over, results)
     event, condition, barrier = results.get()

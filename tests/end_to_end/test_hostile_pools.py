@@ -20,7 +20,7 @@ import pytest
 import fiber
 import pool_tasks as tasks
 from fiber._tasks.dispatcher import Dispatcher
-from fiber._tasks.worker import Functions
+from fiber._tasks.worker import FunctionCache
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 
 
@@ -136,7 +136,7 @@ class TestFunctions:
 
         def limited():
             # as small a cache as there can be, in the worker that is there already
-            (found,) = (f for f in gc.get_objects() if isinstance(f, Functions))
+            (found,) = (f for f in gc.get_objects() if isinstance(f, FunctionCache))
             found.__init__(2**16, 2**16)
 
         big = [bytes([n]) * 2**16 for n in range(3)]

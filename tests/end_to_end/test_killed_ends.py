@@ -10,8 +10,8 @@ import time
 import pytest
 
 import fiber
+import process_signals
 import soak
-import strangers
 from children import PATIENCE, start
 from fiber.connection import wait
 
@@ -128,7 +128,7 @@ def test_the_other_end_of_a_pipe_is_killed(lives):
         else:
             dying, end = start(talk, there), here
         there.close()
-        killer = threading.Timer(rng.uniform(0, 0.3), strangers.kill, (dying,))
+        killer = threading.Timer(rng.uniform(0, 0.3), process_signals.kill, (dying,))
         killer.start()
         if lives == "with a third":
             results = fiber.Queue()
@@ -154,7 +154,7 @@ def test_the_only_writer_of_a_queue_is_killed(maxsize):
         dying = start(fill, numbers)
         # it is up once something came
         read = [numbers.get(timeout=PATIENCE)]
-        killer = threading.Timer(rng.uniform(0, 0.2), strangers.kill, (dying,))
+        killer = threading.Timer(rng.uniform(0, 0.2), process_signals.kill, (dying,))
         killer.start()
         while True:
             # asked before looking: what it sent before its death may come a moment after it
@@ -192,7 +192,7 @@ def test_the_only_writer_of_a_queue_that_lives_with_it_is_killed(maxsize):
         for reader in readers:
             reader.start()
         time.sleep(rng.uniform(0, 0.2))
-        strangers.kill(dying)
+        process_signals.kill(dying)
         for reader in readers:
             reader.join(PATIENCE)
         dying.join(PATIENCE)

@@ -14,8 +14,8 @@ import warnings
 import pytest
 
 import fiber
+import process_signals
 import soak
-import strangers
 from children import PATIENCE, finish, start
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
 
@@ -32,7 +32,7 @@ def kill(child, rng):
     """Kill a child in a moment; once it is gone for certain."""
     # the pace is random, not waiting for anything: faults come when they come
     threading.Event().wait(rng.uniform(0, 0.05))
-    strangers.kill(child)
+    process_signals.kill(child)
     child.join(PATIENCE)
     assert child.exitcode == -signal.SIGKILL
 

@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 import fiber
+import process_signals
 import soak
-import strangers
 from fiber._runtime import runtime
 from fiber.exceptions import HolderDiedWarning
 from wire_world import until
@@ -72,11 +72,11 @@ class Counting:
             found[:] = [self.holder.value]
             return found[0]
 
-        until(is_held, patience=PATIENCE)
+        until(is_held, timeout=PATIENCE)
         slot = found[0] - 1
         for _ in range(rng.randrange(2000)):
             pass
-        strangers.kill(self.children[slot])
+        process_signals.kill(self.children[slot])
         self.children[slot].join(PATIENCE)
         assert self.children[slot].exitcode == -signal.SIGKILL
         return slot
@@ -89,7 +89,7 @@ class Counting:
         self.value.release()
         before = self.counts[:]
         others = [n for n in range(ADDERS) if n != slot]
-        until(lambda: all(self.counts[n] > before[n] for n in others), patience=PATIENCE)
+        until(lambda: all(self.counts[n] > before[n] for n in others), timeout=PATIENCE)
         return any(issubclass(one.category, HolderDiedWarning) for one in told)
 
     def close(self):

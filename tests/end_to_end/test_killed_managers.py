@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 import fiber
+import process_signals
 import soak
-import strangers
 from fiber.managers import AsyncManager, SyncManager, gather
 
 pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 120)
@@ -102,7 +102,7 @@ def test_a_killed_manager_is_heard_of_by_everybody(shared_runtime):
         for user in users:
             user.start()
         time.sleep(rng.uniform(0, 0.5))
-        strangers.kill(manager._process)
+        process_signals.kill(manager._process)
         found = [reports.get(timeout=60) for _ in users]
         for user in users:
             user.join(60)
@@ -136,7 +136,7 @@ def test_handles_of_a_killed_manager_end_and_those_of_others_go_on(shared_runtim
         rng = random.Random(current.seed)
         dying, living = Simulators(), Simulators()
         busy, idle, other = dying.Simulator(), dying.Simulator(), living.Simulator()
-        killer = threading.Timer(rng.uniform(0, 0.2), strangers.kill, (dying._process,))
+        killer = threading.Timer(rng.uniform(0, 0.2), process_signals.kill, (dying._process,))
         killer.start()
         handles = [idle.wait(), *(busy.step(n) for n in range(100))]
         others = [other.step(n) for n in range(100)]
@@ -185,7 +185,7 @@ def test_killed_users_cost_the_others_nothing(shared_runtime):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         for user in users:
-            strangers.kill(user)
+            process_signals.kill(user)
             user.join(60)
         while manager._number_of_objects() > before:
             assert time.monotonic() < deadline, manager._debug_info()

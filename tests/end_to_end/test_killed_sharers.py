@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import fiber
+import process_signals
 import soak
-import strangers
 from fiber._runtime import runtime
 from wire_world import until
 
@@ -83,7 +83,7 @@ class Sharing:
     def all_read(self):
         """Wait until each reader has read one more."""
         before = self.right[:]
-        until(lambda: all(map(int.__lt__, before, self.right[:])), patience=PATIENCE)
+        until(lambda: all(map(int.__lt__, before, self.right[:])), timeout=PATIENCE)
 
     def kill(self, rng):
         """Kill one of them in the midst of it and start another; who it was."""
@@ -91,7 +91,7 @@ class Sharing:
         victim = self.maker if slot < 0 else self.readers[slot]
         for _ in range(rng.randrange(200_000)):
             pass
-        strangers.kill(victim)
+        process_signals.kill(victim)
         victim.join(PATIENCE)
         assert victim.exitcode == -signal.SIGKILL
         if slot < 0:

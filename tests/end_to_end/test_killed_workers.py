@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 import fiber
+import process_signals
 import soak
-import strangers
 from short_work import work
 
 ITEMS = 20_000
@@ -54,7 +54,7 @@ class Killer:
 
     def _send(self, worker):
         try:
-            strangers.send(worker, self.signum)
+            process_signals.send(worker, self.signum)
         except ProcessLookupError:
             return False
         return True

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ring_command import RingCommand, fail_by_a_rank
+from ring_command import RingCommand, check_failed_rank
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,7 +79,7 @@ def until(ring, wanted):
 
 
 def test_a_command_runs_in_every_rank_and_its_code_is_the_rings(environ):
-    fail_by_a_rank(RingCommand(environ))
+    check_failed_rank(RingCommand(environ))
 
 
 def test_it_is_suspended_resumed_and_deleted_while_it_runs(ring, lasting):

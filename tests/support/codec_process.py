@@ -1,4 +1,4 @@
-"""Another process that loads what the codec made and calls it, as a worker of a prompt's would."""
+"""Process that loads pickled functions of the codec and calls them, as a worker does."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 from fiber._wire import codec, frames
 
-__all__ = ["Elsewhere", "there_and_back", "typed"]
+__all__ = ["CodecProcess", "roundtrip", "typed_at_prompt"]
 
 _LENGTH = struct.Struct("<Q")
-#: has no module of its own by the name of __main__, as a process that fiber starts has none
+#: its __main__ is an empty module, as in processes that fiber starts
 _SCRIPT = """
 import struct, sys, types
 from fiber._wire import codec, frames
@@ -38,8 +38,8 @@ while head := given.read(8):
 """
 
 
-class Elsewhere:
-    """A process that calls what it is sent, one after another."""
+class CodecProcess:
+    """Process that calls the functions sent to it, one after another."""
 
     def __init__(self, *, paths: Iterable[Path] = (), main_by_reference: bool = False) -> None:
         known = [str(path) for path in paths] + [os.environ.get("PYTHONPATH", "")]
@@ -51,7 +51,7 @@ class Elsewhere:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, known))},
         )
 
-    def __enter__(self) -> Elsewhere:
+    def __enter__(self) -> CodecProcess:
         return self
 
     def __exit__(
@@ -63,7 +63,7 @@ class Elsewhere:
         self._process.communicate(timeout=20)
 
     def call(self, function: Any, *arguments: Any) -> Any:
-        """Call a function there; returns what it returned, or raises what it raised."""
+        """Call a function in the process; returns its result or raises its exception."""
         whole = frames.joined(codec.dumps((function, arguments)))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -76,13 +76,13 @@ class Elsewhere:
         return answer
 
 
-def there_and_back(value: Any) -> Any:
-    """An object after a journey through bytes, within this process."""
+def roundtrip(value: Any) -> Any:
+    """Pickle and unpickle an object in this process."""
     return codec.loads(memoryview(bytearray(frames.joined(codec.dumps(value)))))
 
 
-def typed(source: str, **known: Any) -> dict[str, Any]:
-    """The globals of a prompt into which something was typed."""
+def typed_at_prompt(source: str, **known: Any) -> dict[str, Any]:
+    """Execute source as if typed at a prompt; returns its globals."""
     space = {"__name__": "__main__", **known}
     exec(compile(source, "<prompt>", "exec", dont_inherit=True), space)
     return space

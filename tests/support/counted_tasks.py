@@ -1,4 +1,4 @@
-"""What counted workers do: tasks that take what they say they take, whatever the machine is at."""
+"""Tasks of counted workers: they take a fixed time by a clock of their own, however busy the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _now = 0.0
 
 
 def own_clock() -> None:
-    """Initialize a worker: what its tasks are said to take is all that its entries take."""
+    """Initialize a worker: entries take the sum of the fixed times of their tasks."""
     worker.time = SimpleNamespace(perf_counter=lambda: _now)
 
 
@@ -35,7 +35,7 @@ def _take(seconds: float, item: Any) -> Any:
 
 
 def same(item: Any) -> Any:
-    """A task that gives back what it got."""
+    """A task that returns its argument."""
     return item
 
 
@@ -52,14 +52,14 @@ def most_traced(_: Any = None) -> int:
 
 
 def put_in_rounds(items: Any, count: int, go: Any) -> None:
-    """Put so many items into a queue each time that it is told to, until it is told to end."""
+    """Put ``count`` items into a queue for each true item of ``go``, until a false one."""
     while go.get():
         for number in range(count):
             items.put(number)
 
 
 def get_all(items: Any, count: int, done: Any, go: Any) -> None:
-    """Empty a queue, say so, and stay until told."""
+    """Take ``count`` items from a queue, put into ``done``, and stay until ``go`` has an item."""
     for _ in range(count):
         items.get()
     done.put(None)
@@ -67,7 +67,7 @@ def get_all(items: Any, count: int, done: Any, go: Any) -> None:
 
 
 def echo(end: Any) -> None:
-    """Give back what comes over a pipe until nothing does."""
+    """Send items of a pipe back until None comes."""
     while (item := end.recv()) is not None:
         end.send(item)
 

@@ -1,4 +1,4 @@
-"""Real distributions made in a temporary folder, for tests of plugins."""
+"""Distributions with entry points, made in a temporary folder for tests of plugins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refuse(context):
 
 
 class Site:
-    """A folder like site-packages, into which distributions are put."""
+    """Folder of distributions, like site-packages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class Site:
         entry_points: Mapping[str, str],
         modules: Mapping[str, str] | None = None,
     ) -> None:
-        """Put a distribution into the folder: its metadata, its entry points and its modules."""
+        """Add a distribution: its metadata, its entry points and its modules."""
         info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -48,7 +48,7 @@ class Site:
             (self.folder / f"{module}.py").write_text(text)
 
     def entry_points(self) -> list[importlib.metadata.EntryPoint]:
-        """The entry points of the distributions in this folder alone."""
+        """List the entry points of the distributions in this folder only."""
         found = importlib.metadata.distributions(path=[str(self.folder)])
         # the order of a folder's entries is the file system's
         ordered = sorted(found, key=lambda distribution: distribution.metadata["Name"])

@@ -1,6 +1,6 @@
-"""A Docker engine of the tests' own: its socket, folder, bridge and image, all gone at the end.
+"""A Docker engine of the tests' own, with socket, folder, bridge and image; all removed at the end.
 
-A ``conftest.py`` that wants it says ``from dockerd import engine``. Each pytest process, and so
+A ``conftest.py`` imports the fixture: ``from dockerd import engine``. Each pytest process, and so
 each worker of xdist, has one of its own.
 """
 
@@ -33,13 +33,13 @@ __all__ = ["DISTRIBUTIONS", "IMAGE", "Daemon", "Engine", "archive", "engine", "s
 
 #: the image that holds this checkout and its Python
 IMAGE = "fiber-test"
-#: what it holds, with all that they need
+#: distributions in it, with their dependencies
 DISTRIBUTIONS = ("fiber-core", "fiber-local", "fiber-docker", "docker", "pytest")
-#: what tests and examples send to their children, where it is installed
-_IF_THERE = ("fiber-k8s", "gymnasium", "hypothesis", "numpy")
-_PATIENCE = 60.0
+#: further distributions that tests and examples use, where they are installed
+_OPTIONAL = ("fiber-k8s", "gymnasium", "hypothesis", "numpy")
+_TIMEOUT = 60.0
 _PROGRAMS = ("dockerd", "containerd", "runc", "ip")
-#: what Debian's administrators have, and a user's PATH may lack
+#: PATH with the folders of administrators, which a user's may lack
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
@@ -49,7 +49,7 @@ class Engine:
 
     #: as in ``DOCKER_HOST``
     url: str
-    #: the process behind it; None for one that is not to be restarted
+    #: its process; None for an engine that tests must not restart
     daemon: Daemon | None = None
     #: address of this host on the engine's bridge
     gateway: str
@@ -63,7 +63,7 @@ class Engine:
         return docker.DockerClient(base_url=self.url, version="auto", **options)
 
     def containers(self, run_id: str | None = None) -> list[str]:
-        """Names and states of the containers that exist, of one run of fiber's or of all."""
+        """Names and states of existing containers, of one run or of all."""
         filters = {} if run_id is None else {"label": f"fiber.run={run_id}"}
         with contextlib.closing(self.docker()) as client:
             found = client.api.containers(all=True, filters=filters)
@@ -71,25 +71,25 @@ class Engine:
         return [f"{(item['Names'] or [item['Id']])[0]}: {item['Status']}" for item in found]
 
     def left(self, seconds: float) -> list[str]:
-        """The containers that exist after so many seconds, or once there is none."""
+        """Containers left: waits until there is none, for so many seconds at most."""
         deadline = time.monotonic() + seconds
         while (found := self.containers()) and time.monotonic() < deadline:
-            # the engine removes some by itself, after it has told of their ends
+            # the engine removes some by itself, after the event of their end
             time.sleep(0.2)
         return found
 
     def pause(self, container: str) -> None:
-        """Freeze a container, also one that was started a moment ago and may not be made ready."""
+        """Freeze a container, also one that was started a moment ago and cannot be paused yet."""
         from docker.errors import APIError
 
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         with contextlib.closing(self.docker()) as client:
             while True:
                 try:
                     client.api.pause(container)
                 except APIError:
                     assert time.monotonic() < deadline
-                    # no event tells when it can be paused
+                    # there is no event for that
                     time.sleep(0.05)
                 else:
                     return
@@ -107,14 +107,14 @@ class Engine:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """An engine that runs, with the image; absent engines skip or fail as FIBER_REQUIRE says."""
+    """A running engine with the image; without one, tests skip or fail by FIBER_REQUIRE."""
     need("docker", missing())
     with started() as running:
         yield running
 
 
 def missing() -> str | None:
-    """What an engine lacks here; None where one can be started."""
+    """The requirement of an engine that this machine lacks; None where it has all."""
     if os.getuid() != 0:
         return "an engine of our own can be started by root only"
     absent = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
@@ -127,10 +127,10 @@ def missing() -> str | None:
 def started(
     distributions: Sequence[str] = DISTRIBUTIONS, config: Mapping[str, Any] | None = None
 ) -> Iterator[Engine]:
-    """Start an engine, and end it with all that it made.
+    """Start an engine, and remove it with all that it made.
 
     Args:
-        distributions: what the image holds besides Python.
+        distributions: distributions in the image.
         config: dockerd's, as in ``daemon.json``.
     """
     _sweep()
@@ -167,7 +167,7 @@ def is_installed(distribution: str) -> bool:
 
 @contextlib.contextmanager
 def _bridge() -> Iterator[tuple[str, int]]:
-    """A bridge of a name and a network that nobody else has."""
+    """A bridge with a name and a network of its own."""
     for number in range(1, 250):
         name = f"fiber{number}"
         # an address of its own: a bridge without one takes that of some port, so another one with each
@@ -180,7 +180,7 @@ def _bridge() -> Iterator[tuple[str, int]]:
         raise RuntimeError(msg)
     try:
         _ip("addr", "add", f"10.231.{number}.1/24", "dev", name).check_returncode()
-        # whose it is, for who finds it after the tests were killed
+        # the owner's pid, for a sweep after the tests were killed
         _ip("link", "set", name, "alias", f"{os.getpid():x}").check_returncode()
         _ip("link", "set", name, "up").check_returncode()
         yield name, number
@@ -190,8 +190,8 @@ def _bridge() -> Iterator[tuple[str, int]]:
 
 @contextlib.contextmanager
 def archive(folder: Path, distributions: Sequence[str]) -> Iterator[Callable[[], Path]]:
-    """The image's filesystem, made while the engine starts; the value waits for it."""
-    distributions = [*distributions, *filter(is_installed, _IF_THERE)]
+    """Archive of the image's file system, made meanwhile; call the value to wait for it."""
+    distributions = [*distributions, *filter(is_installed, _OPTIONAL)]
     path = folder / "root.tar"
     failures: list[BaseException] = []
 
@@ -270,38 +270,38 @@ class Daemon:
             environ.pop(name, None)
         with (
             log.open("ab") as stream,
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify,
         ):
             ready.unlink(missing_ok=True)
-            ear.bind(str(ready))
-            ear.settimeout(_PATIENCE)
+            notify.bind(str(ready))
+            notify.settimeout(_TIMEOUT)
             # a session of its own, so that Ctrl-C reaches the tests alone
             self._process = subprocess.Popen(
                 self._argv, stdout=stream, stderr=stream, env=environ, start_new_session=True
             )
             if self._was_started:
-                # by a test, which has it from a fixture of wider scope
+                # a test has restarted an engine of a fixture with wider scope
                 hygiene.restarted.add(self._process.pid)
             self._was_started = True
-            _await_ready(ear, log)
+            _await_ready(notify, log)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it by a signal, and wait for that; nothing where it is stopped."""
+        """End it by a signal and wait; nothing where it is stopped."""
         process, self._process = self._process, None
         if process is None:
             return
         process.send_signal(number)
         try:
-            process.wait(_PATIENCE)
+            process.wait(_TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
-def _await_ready(ear: socket.socket, log: Path) -> None:
-    """Wait for the word that dockerd gives to whoever started it."""
+def _await_ready(notify: socket.socket, log: Path) -> None:
+    """Wait for dockerd's notification that it is ready, as in sd_notify(3)."""
     try:
-        while b"READY=1" not in ear.recv(4096):
+        while b"READY=1" not in notify.recv(4096):
             pass
     except TimeoutError as error:
         msg = f"dockerd did not come up: {log.read_text()[-2000:]}"
@@ -309,7 +309,7 @@ def _await_ready(ear: socket.socket, log: Path) -> None:
 
 
 def _load(engine: Engine, archive: Path) -> None:
-    with contextlib.closing(engine.docker(timeout=_PATIENCE * 5)) as client:
+    with contextlib.closing(engine.docker(timeout=_TIMEOUT * 5)) as client:
         path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         answer = client.api.import_image_from_file(str(archive), IMAGE, "latest", [path])
         assert "sha256:" in answer, answer
@@ -323,7 +323,7 @@ def _sweep() -> None:
             unmount(folder)
             shutil.rmtree(folder, ignore_errors=True)
     for bridge in Path("/sys/class/net").glob("fiber[0-9]*"):
-        # somebody else may sweep at the same time
+        # another process may sweep at the same time
         with contextlib.suppress(OSError):
             if _is_gone((bridge / "ifalias").read_text().strip()):
                 _ip("link", "del", bridge.name)
@@ -335,7 +335,7 @@ def _is_gone(owner: str) -> bool:
 
 
 def unmount(folder: Path) -> None:
-    """What a daemon that was killed left mounted."""
+    """Unmount the file systems that a killed daemon has left below a folder."""
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         target = line.split(" ")[1]
         if target.startswith(f"{folder}/"):

@@ -14,7 +14,7 @@ __all__ = ["environ", "run", "whole"]
 _OPEN = """
 import gc, json, os, socket, sys, threading, time
 from pathlib import Path
-from wire_world import Listening, Mailbox, hello
+from wire_world import ListeningEndpoint, Mailbox, hello
 from fiber.exceptions import ForkedError, PeerLostError
 from fiber._wire import fork
 from fiber._wire.client import Client
@@ -26,7 +26,7 @@ from fiber._wire.frames import Kind
 
 def open_all(scheme, folder):
     global listening, link, client, peer
-    listening = Listening(scheme, folder)
+    listening = ListeningEndpoint(scheme, folder)
     fork.register(listening.reactor)
     link = listening.link()
     client = Client(listening.url, listening.credentials, hello("client"), listening.reactor)

@@ -1,8 +1,8 @@
-"""A job as journals are told of it, and how its processes ended."""
+"""A job as it is entered in journals, and the status of a process that has ended."""
 
 from __future__ import annotations
 
-from fiber._agent.supervisor.jobs import judge
+from fiber._agent.supervisor.jobs import report_exit
 from fiber.model import JobSpec, ProcessStatus
 
 SPEC = JobSpec(
@@ -17,14 +17,14 @@ SPEC = JobSpec(
 
 def ended(index: int, pid: int | None, code: int) -> ProcessStatus:
     """The status of a process that exited with ``code``."""
-    verdict = judge(code << 8)
+    report = report_exit(code << 8)
     return ProcessStatus(
         index=index,
-        state=verdict.state,
+        state=report.state,
         pid=pid,
-        reason=verdict.reason,
-        exit_code=verdict.exit_code,
-        message=verdict.message,
+        reason=report.reason,
+        exit_code=report.exit_code,
+        message=report.message,
         log_tail=("last words",),
         peak_memory=5,
     )

@@ -17,7 +17,7 @@ from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.logs import last_lines
 
-__all__ = ["Ends", "Masters", "grant", "libraries"]
+__all__ = ["Masters", "PodEndTimes", "grant", "libraries"]
 
 _PLURALS = {"ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
 
@@ -29,7 +29,7 @@ def grant(cluster):
 
 
 def libraries(**env):
-    """What a master's pod mounts so that it, and its children, find what this Python has installed.
+    """Mounts and variables with which a master's pod and its children find this Python's libraries.
 
     Args:
         env: more variables.
@@ -42,8 +42,8 @@ def libraries(**env):
     }
 
 
-class Ends:
-    """When the API first said of each pod that it had ended, by this host's clock."""
+class PodEndTimes:
+    """Times at which the API first reported the end of each pod, by this host's clock."""
 
     def __init__(self, cluster):
         self._changed = threading.Condition()
@@ -74,7 +74,7 @@ def _has_ended(pod):
 
 
 class Masters:
-    """Starts masters, waits for their ends, and looks at what is left."""
+    """Starts masters, waits for their ends, and checks that nothing is left."""
 
     def __init__(self, cluster, image):
         self.cluster = cluster
@@ -115,7 +115,7 @@ class Masters:
     def wait(self, name, timeout=240.0):
         """The exit code of a master, and the last lines that it wrote."""
         (code,) = self.cluster.wait_for("pods", lambda pods: _code(pods, name), timeout=timeout)
-        return code, self.said(name)
+        return code, self.output(name)
 
     def has_ended(self, name, within=0.0):
         """Whether a master has ended, or does so within some seconds."""
@@ -149,8 +149,8 @@ class Masters:
                 if environ.get("HOSTNAME") == name:
                     process.kill()
 
-    def said(self, name):
-        """What a master has written so far, its last lines."""
+    def output(self, name):
+        """The last lines that a master has written so far."""
         return list(last_lines(self._client, name, 1000, "main"))
 
     def workers(self, phase="Running"):

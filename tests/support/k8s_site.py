@@ -1,4 +1,4 @@
-"""Backends on an emulated cluster, with what its pods do and what they are seen to do."""
+"""Backends on an emulated cluster, with scripts of its pods and recorders of statuses."""
 
 import collections
 import itertools
@@ -12,11 +12,11 @@ from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from k8s_world import process
 
-__all__ = ["Scripts", "Site", "Told"]
+__all__ = ["Scripts", "Site", "StatusRecorder"]
 
 
 class Scripts:
-    """What the pods of a test do, by the names of their processes."""
+    """Scripts of a test's pods, by the names of their processes."""
 
     def __init__(self):
         self._acts = {}
@@ -30,8 +30,8 @@ class Scripts:
         return self._acts.get(name, Act())
 
 
-class Told:
-    """What a backend's stream of events told, collected on a thread."""
+class StatusRecorder:
+    """Statuses from a backend's stream of events, recorded by a thread."""
 
     def __init__(self, backend, run_id):
         self._changed = threading.Condition()
@@ -73,7 +73,7 @@ class Told:
 
 
 class Site:
-    """One run on a cluster."""
+    """Opens backends on one cluster."""
 
     def __init__(self, cluster, scripts):
         self.cluster = cluster
@@ -92,7 +92,7 @@ class Site:
         )
         backend = K8sBackend(context)
         backend.run = run_id
-        backend.told = Told(backend, run_id)
+        backend.recorder = StatusRecorder(backend, run_id)
         self._open.append(backend)
         return backend
 
@@ -108,7 +108,7 @@ class Site:
     def close(self):
         for backend in self._open:
             backend.close()
-            backend.told.join()
+            backend.recorder.join()
 
     def wait_until_gone(self, run_id, plurals=("pods", "secrets", "leases")):
         """Wait until nothing is left of a run."""
@@ -125,7 +125,7 @@ class Site:
             )
 
     def left(self, run_id):
-        """What there is of a run, a word for each thing."""
+        """Objects that exist of a run: ``KIND NAME``."""
         things = [
             (plural, one["metadata"])
             for plural in ("pods", "secrets", "leases")

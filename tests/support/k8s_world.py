@@ -1,4 +1,4 @@
-"""Pods as a cluster has them, for tests of what is made of them."""
+"""Pods and recordings of a real cluster, for tests of pure functions."""
 
 import copy
 import functools
@@ -9,7 +9,7 @@ import pytest
 
 from fiber.model import JobSpec
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.manifest import CONTAINER, Around, manifest
+from fiber_k8s.manifest import CONTAINER, PodContext, manifest
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "k8s-recordings"
 
@@ -153,9 +153,9 @@ def process(**changes):
     return spec(**{"argv": argv, "entry": "fiber._runtime.bootstrap:main", **changes})
 
 
-def make(job=None, around=None, **settings):
+def make(job=None, pod_context=None, **settings):
     """The pod of a job, by the settings."""
-    return manifest(job or process(), K8sConfig(**settings), around or Around())
+    return manifest(job or process(), K8sConfig(**settings), pod_context or PodContext())
 
 
 def container(pod):
@@ -179,7 +179,7 @@ def recorded(name):
 
 
 def pods_of(name, pod=None):
-    """What a watch told of pods in a recording: pairs of a kind and an object."""
+    """Events of pods in a recording: pairs of a type and an object."""
     told = [line["line"] for line in recorded(name) if line.get("type") == "watch"]
     return [
         (event["type"], event["object"])

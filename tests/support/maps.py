@@ -35,7 +35,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 
 class Maps:
@@ -63,18 +63,18 @@ class Maps:
     def wait_right(self) -> None:
         """Wait until one more map has ended, which had the right results."""
         try:
-            said = self._lines.get(timeout=_PATIENCE)
+            line_read = self._lines.get(timeout=_TIMEOUT)
         except queue.Empty:
             raise AssertionError("it hangs") from None
-        assert said == "right", said or f"it ended with {self._process.wait()}"
+        assert line_read == "right", line_read or f"it ended with {self._process.wait()}"
 
     def end(self) -> None:
         """Have it end by itself, which goes well."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        while (said := self._lines.get(timeout=_PATIENCE)) != "over":
-            assert said == "right", said or f"it ended with {self._process.wait()}"
-        assert self._process.wait(_PATIENCE) == 0
+        while (line_read := self._lines.get(timeout=_TIMEOUT)) != "over":
+            assert line_read == "right", line_read or f"it ended with {self._process.wait()}"
+        assert self._process.wait(_TIMEOUT) == 0
 
     def close(self) -> None:
         """End it, if it has not ended. Idempotent."""

@@ -16,7 +16,7 @@ import attrs
 from fiber._launch.router import Router
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
-from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.store import Store
 from fiber._wire import frames
 from fiber._wire.client import Client
@@ -32,7 +32,7 @@ RUN = Credentials.new()
 
 
 class Node:
-    """What a store asks of its process, and the store."""
+    """A process with a store: the parts of a runtime that a store uses, and the store."""
 
     def __init__(self, ident: str, folder: Path, *, host: str | None = None, linger: float = 5.0):
         mine = hello(ident)
@@ -45,12 +45,12 @@ class Node:
         self.config = SimpleNamespace(linger=linger, max_frame=frames.MAX_FRAME)
         self.reactor = Reactor(f"test-{ident}")
         self.instructions = None
-        self.router = Router(self)  # type: ignore[arg-type] # it has what they ask of it
+        self.router = Router(self)  # type: ignore[arg-type] # it has what the router uses
         self.endpoint = Endpoint(RUN, self.hello, self.reactor)
         self.endpoint.listen(address("ipc", folder))
         self._targets = itertools.count(1)
         self._clients: dict[str, Client] = {}
-        self.store = Store(self)  # type: ignore[arg-type] # it has what a store asks of it
+        self.store = Store(self)  # type: ignore[arg-type] # it has what a store uses
 
     def new_target(self) -> int:
         return next(self._targets)
@@ -73,19 +73,19 @@ class Node:
         return made
 
     def settle(self) -> None:
-        """Wait until the handler has done what it was told."""
+        """Wait until the handler thread has run all actions."""
         done = threading.Event()
         self.reactor.call_soon(done.set)
         assert done.wait(20)
 
-    def remote(self, channel: Channel, end: int = 0, ticket: int = 0) -> Any:
-        """Another node's object as this one sees it, held; the owner has heard of it."""
-        remote = self.store.take(channel.address, end, ticket)
+    def remote(self, channel: Channel, end: int = 0, reference_id: int = 0) -> Any:
+        """Another node's object at this one, held, once the owner has counted that."""
+        remote = self.store.hold(channel.address, end, reference_id)
         remote.sync()
         return remote
 
     def die(self) -> None:
-        """End without a word, as a killed process does."""
+        """End as a killed process does."""
         for client in self._clients.values():
             client.close()
         self.endpoint.close()
@@ -93,8 +93,8 @@ class Node:
         self.store.is_closing = True
         for owner in list(self.store._owners.values()):
             owner.close()
-        if self.store._errands is not None:
-            self.store._errands.close()
+        if self.store._background is not None:
+            self.store._background.close()
 
     def close(self) -> None:
         """End as a process does that ends normally."""
@@ -124,23 +124,23 @@ class World:
 
 
 def take(side: Any, timeout: float | None = 20, block: bool = True) -> bytes:
-    """The next item of an object's first lane."""
-    return bytes(side.source(0).take(block, timeout))
+    """The next item of an object's first direction."""
+    return bytes(side.reader(0).take(block, timeout))
 
 
 def put(side: Any, *items: bytes, timeout: float | None = None, block: bool = True) -> None:
-    """Put items into an object's first lane."""
+    """Put items into an object's first direction."""
     for item in items:
-        side.sink(0).put(item, block, timeout)
+        side.writer(0).put(item, block, timeout)
 
 
-def readable(bell: Bell) -> bool:
-    """Wait for a bell."""
-    return bool(select.select([bell.fd], [], [], 20)[0])
+def readable(ready_fd: ReadyFd) -> bool:
+    """Wait until a descriptor is readable."""
+    return bool(select.select([ready_fd.fd], [], [], 20)[0])
 
 
 def in_thread(action: Callable[[], Any]) -> Callable[[], Any]:
-    """Run something on a thread of its own; what waits for its outcome."""
+    """Run an action on a thread of its own; a function that waits for its outcome."""
     outcome: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
 
     def run() -> None:

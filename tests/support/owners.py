@@ -14,11 +14,11 @@ from pathlib import Path
 import require
 from fiber.backend_parts.liveness import OWNER_FILE, Owner
 
-__all__ = ["DEAD", "ELSEWHERE", "need", "owned_by", "running"]
+__all__ = ["DEAD", "REMOTE", "need", "owned_by", "running"]
 
 #: a process of this PID namespace that has ended, and one of which nothing can be known here
 DEAD = Owner.current()._replace(pid=4194304)
-ELSEWHERE = Owner("far/boot/1/1", 17, 1.0, "far")
+REMOTE = Owner("far/boot/1/1", 17, 1.0, "far")
 _UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 #: goes on until whoever started it lets it end, or kills it
 _WAIT = "\nimport sys\nsys.stdin.read()\n"

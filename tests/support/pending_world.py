@@ -24,7 +24,7 @@ from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
 
 #: seconds after which an unanswered revoke lets the same units go elsewhere
-PATIENCE = 0.1
+ANSWER_TIMEOUT = 0.1
 
 
 @attrs.define(eq=False)
@@ -47,11 +47,11 @@ class Piece:
 
 
 @attrs.define(eq=False)
-class Hand:
+class ModelWorker:
     """A worker as the world sees it."""
 
     name: str
-    quota: int | None
+    maxtasksperchild: int | None
     credits: int = 0
     given: int = 0
     pieces: list[Piece] = attrs.Factory(list)
@@ -86,13 +86,13 @@ class Task:
 
 
 class World:
-    """Feeds the table, does what it instructs, and asserts that each instruction is allowed."""
+    """Feeds the table, carries out its commands, and asserts that each command is allowed."""
 
     def __init__(self):
         super().__init__()
         self.now = 1000.0
         self.tasks: dict[int, Task] = {}
-        self.hands: dict[str, Hand] = {}
+        self.models: dict[str, ModelWorker] = {}
         self.max_attempts = 0
         self.table = None
 
@@ -103,50 +103,50 @@ class World:
 
     # The world's side of it.
 
-    def ask_for(self, hand, slots):
-        slots = min(slots, 2 - hand.credits - len(hand.pieces))
-        if slots > 0 and not hand.retired:
-            hand.credits += slots
-            self.feed(WorkerAsked(hand.name, slots))
+    def ask_for(self, model, slots):
+        slots = min(slots, 2 - model.credits - len(model.pieces))
+        if slots > 0 and not model.retired:
+            model.credits += slots
+            self.feed(WorkerAsked(model.name, slots))
 
-    def report_and_ask_for(self, hand, units, took):
-        if hand.pieces:
-            self.report_for(hand, units, took)
-        self.ask_for(hand, 2)
+    def report_and_ask_for(self, model, units, took):
+        if model.pieces:
+            self.report_for(model, units, took)
+        self.ask_for(model, 2)
 
-    def report_for(self, hand, units, took):
-        piece = hand.pieces[0]
+    def report_for(self, model, units, took):
+        piece = model.pieces[0]
         start, stop = piece.done, min(piece.done + units * piece.chunk, piece.stop)
         self.now += took
         piece.done = stop
         if stop == piece.stop:
-            hand.pieces.pop(0)
+            model.pieces.pop(0)
         self.feed(
-            UnitsDone(hand.name, piece.entry, start, stop, took),
+            UnitsDone(model.name, piece.entry, start, stop, took),
             reported=(piece.call, start, stop),
         )
         task = self.tasks[piece.call]
         task.suspects -= set(range(start, stop))
 
-    def lose_hand(self, hand, counts, kind):
-        del self.hands[hand.name]
+    def lose_model(self, model, counts, kind):
+        del self.models[model.name]
         attempt = None
         if kind is not None:
-            attempt = Attempt(worker=hand.name, host="here", pid=1, reason=Reason(kind, 9))
+            attempt = Attempt(worker=model.name, host="here", pid=1, reason=Reason(kind, 9))
         blames = counts and kind is ReasonKind.SIGNAL
         freed = set()
-        for piece in hand.pieces:
+        for piece in model.pieces:
             task = self.tasks[piece.call]
             items = set(range(piece.done, piece.stop))
-            single = len(hand.pieces) == 1 and piece.stop - piece.start <= piece.chunk
+            single = len(model.pieces) == 1 and piece.stop - piece.start <= piece.chunk
             if single and blames:
                 task.deaths.setdefault(piece.done, []).append(attempt)
-            elsewhere = self.held_of(task)
+            held_by_others = self.held_of(task)
             if task.retry:
-                task.suspects |= items - elsewhere
-                task.tainted |= items & elsewhere
-            freed |= {(piece.call, item) for item in items - elsewhere}
-        self.feed(WorkerLost(hand.name, attempt, counts), freed=freed)
+                task.suspects |= items - held_by_others
+                task.tainted |= items & held_by_others
+            freed |= {(piece.call, item) for item in items - held_by_others}
+        self.feed(WorkerLost(model.name, attempt, counts), freed=freed)
 
     def withdraw_from(self, task, start, stop):
         # what somebody holds, or may have begun, is none of it
@@ -161,8 +161,8 @@ class World:
         """The items of a call that workers hold."""
         return {
             item
-            for hand in self.hands.values()
-            for piece in hand.pieces
+            for model in self.models.values()
+            for piece in model.pieces
             if piece.call == task.call
             for item in range(piece.done, piece.stop)
         }
@@ -201,16 +201,16 @@ class World:
                 assert {(done.call, item) for item in items} <= freed
                 assert not items & task.finished
             elif isinstance(done, Revoke):
-                (piece,) = [p for p in self.hands[done.worker].pieces if p.entry == done.entry]
+                (piece,) = [p for p in self.models[done.worker].pieces if p.entry == done.entry]
                 assert self.tasks[piece.call].retry
                 assert piece.revoked_at is None
                 piece.revoked_at = self.now
             elif isinstance(done, Retire):
-                hand = self.hands[done.worker]
-                assert not hand.retired
-                assert not hand.pieces
-                assert hand.draining or hand.given == hand.quota
-                hand.retired = True
+                model = self.models[done.worker]
+                assert not model.retired
+                assert not model.pieces
+                assert model.draining or model.given == model.maxtasksperchild
+                model.retired = True
             else:
                 assert isinstance(done, CallDone)
                 task = self.tasks[done.call]
@@ -229,39 +229,39 @@ class World:
         into |= items
 
     def on_dispatch(self, done):
-        hand, task = self.hands[done.worker], self.tasks[done.call]
+        model, task = self.models[done.worker], self.tasks[done.call]
         items = set(range(done.start, done.stop))
-        assert hand.credits > 0
-        hand.credits -= 1
-        assert not hand.draining
-        assert not hand.retired
+        assert model.credits > 0
+        model.credits -= 1
+        assert not model.draining
+        assert not model.retired
         assert not task.dropped
         assert not task.done
-        assert len(hand.pieces) < 2
-        assert not any(piece.alone for piece in hand.pieces)
+        assert len(model.pieces) < 2
+        assert not any(piece.alone for piece in model.pieces)
         assert 0 <= done.start < done.stop <= task.count
         assert done.start % task.chunk == 0
         assert done.stop % task.chunk == 0 or (task.closed and done.stop == task.count)
         assert done.chunk == task.chunk
         assert not items & task.finished
         units = -(-len(items) // task.chunk)
-        hand.given += units
-        assert hand.quota is None or hand.given <= hand.quota
-        for other in self.hands.values():
+        model.given += units
+        assert model.maxtasksperchild is None or model.given <= model.maxtasksperchild
+        for other in self.models.values():
             for piece in other.pieces:
                 both = items & set(range(piece.done, piece.stop))
                 if piece.call == done.call and both:
-                    assert other is not hand
+                    assert other is not model
                     assert task.retry
                     assert piece.revoked_at is not None
-                    assert self.now >= piece.revoked_at + PATIENCE
+                    assert self.now >= piece.revoked_at + ANSWER_TIMEOUT
         alone = bool(items & task.suspects) or not task.retry
         if alone:
-            assert not hand.pieces
+            assert not model.pieces
             assert units == 1
         if not task.retry:
             assert not items & task.given, "at most once"
         task.given |= items
-        hand.pieces.append(
+        model.pieces.append(
             Piece(done.entry, done.call, done.start, done.stop, task.chunk, done.start, alone)
         )

@@ -1,4 +1,4 @@
-"""What pools are given to do in tests, in a module that a fresh worker imports in no time."""
+"""Tasks of pools in tests, in a module that a fresh worker imports in no time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _state: list[int] = []
 
 
 def same(x: Any) -> Any:
-    """What it was given."""
+    """Its argument."""
     return x
 
 

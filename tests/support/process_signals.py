@@ -1,6 +1,6 @@
-"""Signals that children get from strangers: Fiber is not asked and hears of nothing.
+"""Signals sent to children behind Fiber's back.
 
-A child's own number is that of its container, where it has one, and another process's here.
+A child's pid is that of its container's namespace, where it has one, and differs on the host.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 import psutil
 
-__all__ = ["kill", "pid_here", "send"]
+__all__ = ["host_pid", "kill", "send"]
 
 
 def kill(process: BaseProcess) -> None:
-    """End a child as a power cut does."""
+    """Send SIGKILL to a child."""
     send(process, signal.SIGKILL)
 
 
@@ -28,11 +28,11 @@ def send(process: BaseProcess, signum: int) -> None:
     Raises:
         ProcessLookupError: it has ended.
     """
-    os.kill(pid_here(process), signum)
+    os.kill(host_pid(process), signum)
 
 
-def pid_here(process: BaseProcess) -> int:
-    """The number by which this machine knows a child of any backend.
+def host_pid(process: BaseProcess) -> int:
+    """Find a child's pid in the namespace of this host, on any backend.
 
     Raises:
         ProcessLookupError: it has ended.

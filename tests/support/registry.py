@@ -1,4 +1,4 @@
-"""A registry of images that asks for a password, on a loopback port; gone at the end."""
+"""A registry of images with a password, on a loopback port; removed at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import attrs
 __all__ = ["PASSWORD", "USER", "Registry", "missing", "started"]
 
 USER, PASSWORD = "fiber", "open-sesame"  # of nobody but this registry
-#: the password as the registry compares it, which is made to be slow
+#: bcrypt hash of the password
 _HASH = "$2y$05$.W.D3EUZRlYY3xcnJbyoC.3Ilwcty2.LvTBvGkqBvkyXCBV8MvG1y"
 _CONFIG = """\
 version: 0.1
@@ -40,12 +40,12 @@ class Registry:
     address: str
 
     def auth(self) -> str:
-        """Its user and password, as the docker command keeps them."""
+        """User and password in base64, as in the docker command's config.json."""
         return base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
 
 def missing() -> str | None:
-    """What a registry lacks here; None where one can be started."""
+    """The requirement of a registry that this machine lacks; None where it has all."""
     if shutil.which("docker-registry") is None:
         return "docker-registry not found; run apt-get install docker-registry"
     return None
@@ -68,10 +68,10 @@ def started(folder: Path) -> Iterator[Registry]:
         stack.callback(process.stdout.close)
         stack.callback(process.wait)
         stack.callback(process.kill)
-        said: list[str] = []
-        address = _address(process.stdout, said)
+        log: list[str] = []
+        address = _address(process.stdout, log)
         # it logs each request, and would wait for a reader
-        reader = threading.Thread(target=said.extend, args=(process.stdout,), name="registry")
+        reader = threading.Thread(target=log.extend, args=(process.stdout,), name="registry")
         reader.start()
         stack.pop_all()
         try:
@@ -83,11 +83,11 @@ def started(folder: Path) -> Iterator[Registry]:
             process.stdout.close()
 
 
-def _address(words: Iterable[str], said: list[str]) -> str:
-    for line in words:
-        said.append(line)
+def _address(output: Iterable[str], log: list[str]) -> str:
+    for line in output:
+        log.append(line)
         found = re.search(r"listening on (127\.0\.0\.1:\d+)", line)
         if found:
             return found[1]
-    msg = f"the registry did not come up: {''.join(said)[-2000:]}"
+    msg = f"the registry did not come up: {''.join(log)[-2000:]}"
     raise RuntimeError(msg)

@@ -14,10 +14,10 @@ import fiber
 from distributions import Site
 from fiber._runtime import runtime
 
-__all__ = ["FarHost", "far"]
+__all__ = ["RemoteHost", "remote_host"]
 
 
-class FarHost:
+class RemoteHost:
     """A host that the backend ``far`` runs jobs on.
 
     Args:
@@ -40,8 +40,8 @@ class FarHost:
 
     def environ(self, backend: str = "far", **settings: object) -> dict[str, str]:
         """For a program that begins a run."""
-        said = {**self.settings(backend), **settings}
-        variables = {f"FIBER_{key}".upper(): str(value) for key, value in said.items()}
+        values = {**self.settings(backend), **settings}
+        variables = {f"FIBER_{key}".upper(): str(value) for key, value in values.items()}
         path = os.pathsep.join([str(self.site), os.environ.get("PYTHONPATH", "")])
         return {**os.environ, **variables, "PYTHONPATH": path}
 
@@ -55,9 +55,9 @@ class FarHost:
 
 
 @pytest.fixture
-def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FarHost]:
+def remote_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteHost]:
     """A remote host; this process uses it until the test ends."""
-    host = FarHost(tmp_path)
+    host = RemoteHost(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(host.site)])
     host.use()
     yield host

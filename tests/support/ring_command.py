@@ -1,4 +1,4 @@
-"""``fiber ring`` as a person uses it, from several shells, on whichever backend the environment names."""
+"""The command ``fiber ring`` in subprocesses, on the backend that the environment names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RingCommand", "fail_by_a_rank", "lead_a_life", "ring_command"]
+__all__ = ["RingCommand", "check_failed_rank", "check_lifecycle", "ring_command"]
 
 PATIENCE = 120.0
 
 
 class RingCommand:
-    """Runs it.
+    """Runs ``fiber ring`` with an environment.
 
     Args:
         environ: of the command.
@@ -29,7 +29,7 @@ class RingCommand:
         self._environ = dict(environ)
 
     def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run it, whatever it ends with."""
+        """Run the command; returns the process, whatever its exit code."""
         return subprocess.run(
             [sys.executable, "-m", "fiber.cli.main", "ring", *words],
             env=self._environ,
@@ -41,17 +41,17 @@ class RingCommand:
         )
 
     def __call__(self, *words: str) -> str:
-        """Run it; what it wrote."""
+        """Run the command, which must succeed; returns its standard output."""
         done = self.ask(*words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def status(self) -> dict[str, Any]:
-        """Where the ring called r stands."""
+        """Return the status of the ring called r."""
         return dict(json.loads(self("status", "r", "--json")))
 
     def until(self, phase: str) -> dict[str, Any]:
-        """Wait for a phase of it."""
+        """Wait until that ring has a phase; returns its status."""
         deadline = time.monotonic() + PATIENCE
         while (found := self.status())["phase"] != phase:
             assert time.monotonic() < deadline, found
@@ -62,11 +62,11 @@ class RingCommand:
 
 @contextlib.contextmanager
 def ring_command(state: Path, **settings: str) -> Iterator[RingCommand]:
-    """The command of a user who has no other rings.
+    """Provide the command with a state folder of its own, so that no other rings exist.
 
     Args:
-        state: a folder for what it keeps.
-        settings: variables besides those of this process.
+        state: folder of the state.
+        settings: variables on top of this process's environment.
     """
     # pytest's own folders have names too long for a socket
     with tempfile.TemporaryDirectory(prefix="fc-") as runs:
@@ -74,16 +74,16 @@ def ring_command(state: Path, **settings: str) -> Iterator[RingCommand]:
         yield RingCommand({**os.environ, **settings, **own})
 
 
-def lead_a_life(
+def check_lifecycle(
     ring: RingCommand, backend: str, are_there: Callable[[], bool], are_gone: Callable[[], bool]
 ) -> None:
-    """A detached ring of two is suspended, resumed, looked at and deleted.
+    """Start a detached ring of two, suspend, resume, inspect and delete it.
 
     Args:
         ring: the command.
         backend: the backend's name.
-        are_there: whether the platform has both jobs.
-        are_gone: whether it has none any more; waits a while for that.
+        are_there: True if the platform has both jobs.
+        are_gone: True once it has neither; waits a while.
     """
     ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", 'echo "up $RANK"; sleep 1000')
     assert ring.until("running")["backend"] == backend
@@ -102,8 +102,8 @@ def lead_a_life(
     assert are_gone()
 
 
-def fail_by_a_rank(ring: RingCommand) -> None:
-    """A rank's exit code is the ring's, and it is told which one it was, and what each wrote."""
+def check_failed_rank(ring: RingCommand) -> None:
+    """Run a ring with a failing rank: exit code, rank and output must be reported."""
     script = 'echo "I am $RANK"; exit $((RANK * 3))'
     done = ring.ask("run", "-n", "2", "--name", "r", "sh", "-c", script)
 

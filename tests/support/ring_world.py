@@ -1,19 +1,19 @@
-"""Plays the platform and the workers of a ring's machine: does what it says, when a test wants."""
+"""Model of the platform and workers around a ring's state machine, driven by tests."""
 
 from __future__ import annotations
 
 from fiber._ring import events
 from fiber._ring.events import (
-    Admit,
-    Change,
-    Collect,
+    CleanUp,
+    CollectState,
     Conclude,
     EndWorker,
-    Forget,
-    Form,
-    Go,
     Halt,
+    StartJoin,
+    StartRendezvous,
+    StartRun,
     StartWorker,
+    UpdateMembers,
 )
 from fiber._ring.machine import RingMachine
 from fiber._ring.model import Failure, Group, Host
@@ -24,14 +24,14 @@ RAISED = Failure(reason="raised", message="ValueError: no")
 
 
 class RingWorld:
-    """A machine and what it believes to be outside of it."""
+    """A state machine and the jobs, members and rounds that its commands imply."""
 
     def open(self, *groups, slots=1, workers=None, **policy):
         self.now = 0.0
         groups = groups or (Group(workers=workers or 3, slots=slots),)
         self.policy = Policy(**policy)
         self.machine = RingMachine(groups, self.policy)
-        #: jobs that exist, with the instruction that made each
+        #: jobs that exist, with the command that made each
         self.jobs = {}
         self.hosts = {}
         self.up = set()
@@ -47,59 +47,59 @@ class RingWorld:
 
     def feed(self, event):
         self.log.append(event)
-        for instruction in self.machine.handle(event, self.now):
-            self.log.append(instruction)
-            self.follow(instruction)
+        for command in self.machine.handle(event, self.now):
+            self.log.append(command)
+            self.follow(command)
         return self
 
-    def follow(self, told):
-        assert not self.forgotten, f"{told} after everything was forgotten"
-        if isinstance(told, StartWorker):
-            assert told.worker not in self.jobs
-            assert told.seat not in {
+    def follow(self, command):
+        assert not self.forgotten, f"{command} after everything was forgotten"
+        if isinstance(command, StartWorker):
+            assert command.worker not in self.jobs
+            assert command.seat not in {
                 job.seat for number, job in self.jobs.items() if number not in self.ending
             }, "two workers on one seat"
-            self.jobs[told.worker] = told
-        elif isinstance(told, Form):
-            assert {placement.worker for placement in told.placements} <= self.up - self.ending
-            assert told.round == self.round + 1
-            self.round, self.forming, self.running = told.round, True, False
-            self.members = told.placements
-            ranks = [rank for placement in told.placements for rank in placement.ranks]
+            self.jobs[command.worker] = command
+        elif isinstance(command, StartRendezvous):
+            assert {placement.worker for placement in command.placements} <= self.up - self.ending
+            assert command.round == self.round + 1
+            self.round, self.forming, self.running = command.round, True, False
+            self.members = command.placements
+            ranks = [rank for placement in command.placements for rank in placement.ranks]
             assert ranks == list(range(len(ranks)))
-        elif isinstance(told, Admit):
+        elif isinstance(command, StartJoin):
             assert self.running
-            assert told.worker in self.up - self.ending
-            self.newcomer = told.worker
-        elif isinstance(told, Change):
+            assert command.worker in self.up - self.ending
+            self.newcomer = command.worker
+        elif isinstance(command, UpdateMembers):
             assert self.running
-            assert told.round == self.round
-            ranks = [rank for placement in told.placements for rank in placement.ranks]
+            assert command.round == self.round
+            ranks = [rank for placement in command.placements for rank in placement.ranks]
             assert ranks == list(range(len(ranks)))
-            assert not {placement.worker for placement in told.placements} & self.ending
-            self.members = told.placements
-        elif isinstance(told, Go):
+            assert not {placement.worker for placement in command.placements} & self.ending
+            self.members = command.placements
+        elif isinstance(command, StartRun):
             assert self.forming
-            assert told.round == self.round
+            assert command.round == self.round
             self.forming, self.running = False, True
-        elif isinstance(told, Collect):
-            assert set(told.workers) <= {placement.worker for placement in self.members}
+        elif isinstance(command, CollectState):
+            assert set(command.workers) <= {placement.worker for placement in self.members}
             self.collecting = True
-        elif isinstance(told, EndWorker):
-            self.ending.add(told.worker)
+        elif isinstance(command, EndWorker):
+            self.ending.add(command.worker)
             if not (self.policy.keeps_workers or self.policy.is_live):
                 self.running = self.forming = False
-        elif isinstance(told, Halt):
+        elif isinstance(command, Halt):
             self.halting = True
-        elif isinstance(told, Conclude):
-            self.concluded.append(told.failure)
-        elif isinstance(told, Forget):
+        elif isinstance(command, Conclude):
+            self.concluded.append(command.failure)
+        elif isinstance(command, CleanUp):
             self.forgotten += 1
 
     # -- what may happen
 
     def start(self):
-        return self.feed(events.StartAsked())
+        return self.feed(events.StartRequested())
 
     def comes_up(self, worker, host="a"):
         self.up.add(worker)
@@ -113,20 +113,20 @@ class RingWorld:
         return self
 
     def forms(self):
-        return self.feed(events.Formed(self.round))
+        return self.feed(events.RendezvousCompleted(self.round))
 
     def runs(self):
         """Whatever it takes from the start until user code runs."""
         return self.all_come_up().forms()
 
     def waits(self, worker, words):
-        return self.feed(events.WorkerWaits(worker, words))
+        return self.feed(events.WorkerPending(worker, words))
 
     def gone(self, worker, failure=DIED):
         self.jobs.pop(worker, None)
         self.up.discard(worker)
         self.ending.discard(worker)
-        return self.feed(events.WorkerGone(worker, failure))
+        return self.feed(events.WorkerEnded(worker, failure))
 
     def those_ending_end(self):
         for worker in sorted(self.ending):
@@ -141,16 +141,16 @@ class RingWorld:
     def joins(self):
         """The newcomer and those that run know each other."""
         newcomer, self.newcomer = self.newcomer, None
-        return self.feed(events.Admitted(self.round, newcomer))
+        return self.feed(events.JoinCompleted(self.round, newcomer))
 
     def is_kept_out(self, failure):
         """They do not."""
         newcomer, self.newcomer = self.newcomer, None
-        return self.feed(events.NotAdmitted(self.round, newcomer, failure))
+        return self.feed(events.JoinFailed(self.round, newcomer, failure))
 
     def collected(self):
         self.collecting = False
-        return self.feed(events.Collected(self.round))
+        return self.feed(events.StateCollected(self.round))
 
     def passes(self, seconds):
         """Time passes; ticks come when they are due."""
@@ -174,6 +174,6 @@ class RingWorld:
     def phase(self):
         return self.machine.phase.value
 
-    def said(self, kind):
-        """The instructions of a kind, so far."""
+    def all_of(self, kind):
+        """The commands of a kind, so far."""
         return [one for one in self.log if isinstance(one, kind)]

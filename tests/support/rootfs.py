@@ -1,4 +1,4 @@
-"""Makes a root filesystem of this machine's own Python, small enough to be imported in seconds.
+"""Root file system with this machine's own Python, small enough to be imported in seconds.
 
 It holds the interpreter that runs the tests with its standard library, a shell and a few
 programs, this checkout's distributions, and what they need. No registry is asked.
@@ -33,13 +33,13 @@ _PROGRAMS = ("bash", "cat", "chmod", "cp", "env", "false", "id", "kill", "ls", "
 _MORE_PROGRAMS = ("sed", "sh", "sleep", "tar", "test", "touch", "true")
 _LEFT_OUT = re.compile(
     r"/(test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|config-[^/]*)/"
-    # what is compiled at this moment has a number at its end until it is whole
+    # bytecode that is being written has a number at its end
     r"|\.pyc\.\d+$"
     rf"|\.opt-\d\.pyc$|\.(?!{sys.implementation.cache_tag})[a-z]+-\d+\.pyc$|/lib-dynload/(_tkinter|_test|_ctypes_test|nis)[^/]*$|/pydoc_data/"
 )
-#: parts of the C library of old, which programs from elsewhere still name
+#: former parts of the C library, which programs built elsewhere still name
 _NAMED = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1")
-#: what is large, and imported by nobody
+#: large parts that nothing imports
 _UNUSED = re.compile(r"kubernetes/aio/|numpy/.*/tests/")
 _FOLDERS = ("dev", "etc", "home", "opt", "proc", "root", "run", "srv", "sys", "usr", "usr/bin")
 _MORE_FOLDERS = ("usr/lib", "usr/lib64", "usr/local", "usr/local/bin", "usr/sbin", "var", "work")
@@ -60,8 +60,8 @@ def write(stream: IO[bytes], distributions: Sequence[str]) -> None:
     """Write the filesystem as a tar archive.
 
     Args:
-        stream: where to.
-        distributions: what it shall hold besides Python; what they need comes along.
+        stream: the destination.
+        distributions: distributions in it besides Python, with their dependencies.
     """
     with tarfile.open(fileobj=stream, mode="w|") as archive:
         tree = _Tree(archive)
@@ -90,12 +90,12 @@ def write(stream: IO[bytes], distributions: Sequence[str]) -> None:
 
 
 class _Tree:
-    """An archive in which each path comes once, and the shared libraries that its files need."""
+    """An archive with each path once, and the shared libraries that its binaries need."""
 
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
-        self._there: set[str] = set()
-        self._linked: set[Path] = set()
+        self._names: set[str] = set()
+        self._binaries: set[Path] = set()
 
     def folder(self, name: str, mode: int = 0o755) -> None:
         info = tarfile.TarInfo(name)
@@ -121,10 +121,10 @@ class _Tree:
         with path.open("rb") as stream:
             self._add(info, stream)
         if ".so" in path.name:
-            self._linked.add(path)
+            self._binaries.add(path)
 
     def source(self, path: Path, name: str) -> None:
-        """A file, and if it is Python's what each process would else compile again and again."""
+        """Add a file, and the bytecode of a Python source, so that no process has to compile it."""
         if path.suffix == ".py" and (code := _compiled(path, f"/{name}")) is not None:
             folder, _, file = name.rpartition("/")
             tag = sys.implementation.cache_tag
@@ -135,10 +135,10 @@ class _Tree:
 
     def binary(self, path: Path, name: str) -> None:
         self.file(path, name)
-        self._linked.add(path)
+        self._binaries.add(path)
 
     def libraries(self) -> None:
-        found = _shared(self._linked)
+        found = _shared(self._binaries)
         folder = found["libc.so.6"].parent
         named = {name: folder / name for name in _NAMED if (folder / name).exists()}
         for name, path in sorted({**named, **found}.items()):
@@ -146,8 +146,8 @@ class _Tree:
             self.file(path, f"usr/lib64/{name}" if loader else f"usr/lib/{name}")
 
     def _add(self, info: tarfile.TarInfo, stream: IO[bytes] | None = None) -> None:
-        if info.name not in self._there:
-            self._there.add(info.name)
+        if info.name not in self._names:
+            self._names.add(info.name)
             self._archive.addfile(info, stream)
 
 

@@ -1,4 +1,4 @@
-"""Hosts to reach by ssh: real sshds in network namespaces joined by a bridge, with links to cut.
+"""Hosts for ssh: real sshds in network namespaces joined by a bridge, with links to cut.
 
 Each host has its own network, hostname, home and host key; they share this machine's files and
 processes. The bridge has a namespace of its own too, where no firewall of this machine applies.
@@ -25,7 +25,7 @@ from netns import command, free_subnet, ip, kill, sweep, sweep_folders
 from require import need
 
 _SSHD = "/usr/sbin/sshd"
-_PATIENCE = 15.0
+_TIMEOUT = 15.0
 
 _CONFIG = """\
 Port {port}
@@ -47,7 +47,7 @@ SetEnv XDG_RUNTIME_DIR={directory}/run
 Subsystem sftp internal-sftp
 """
 
-# what the host sees of files: its own passwd, so its own home, and nothing of what is hidden
+# file system of a host: its own passwd, so its own home, and empty folders over the hidden ones
 _ENTER = """\
 mount --make-rprivate /
 hostname "$1"
@@ -60,7 +60,7 @@ exec "$@"
 
 
 def why_no_hosts() -> str | None:
-    """What is missing to make hosts here; None where nothing is."""
+    """The requirement of such hosts that this machine lacks; None where it has all."""
     if os.geteuid() != 0:
         return "making network namespaces needs root"
     for program, package in (
@@ -93,7 +93,7 @@ class SshHost:
     port_of_switch: tuple[str, str]
     #: its files: home, run directory, host key
     directory: Path
-    #: folders of this machine that it does not see
+    #: folders of this machine that are empty on it
     hidden: tuple[str, ...] = ()
     #: the port of its sshd
     port: int = 22
@@ -106,7 +106,7 @@ class SshHost:
 
     @property
     def known_hosts_line(self) -> str:
-        """What a user who trusts it has in ``known_hosts``."""
+        """Its line for ``known_hosts``."""
         kind, key, *_ = (self.directory / "host_key.pub").read_text().split()
         return f"{self.address} {kind} {key}"
 
@@ -122,7 +122,7 @@ class SshHost:
             self.sshd = subprocess.Popen(
                 [*command, "-e"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
             )
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
                 socket.create_connection((self.address, self.port), timeout=1).close()
@@ -131,13 +131,13 @@ class SshHost:
                     words = (self.directory / "sshd.log").read_text()[-2000:]
                     msg = f"sshd of {self.name} does not answer ({error}): {words}"
                     raise RuntimeError(msg) from error
-                # sshd tells nobody when it listens
+                # there is no event for an sshd that listens
                 time.sleep(0.02)
             else:
                 return
 
     def kill_sshd(self, *, sessions: bool = True) -> None:
-        """End its sshd, and those of its sessions, without a word to anybody."""
+        """Kill its sshd, and those of its sessions, without closing connections."""
         assert self.sshd is not None
         if sessions:
             for pid in self.pids():
@@ -147,24 +147,24 @@ class SshHost:
         self.sshd.wait()
 
     def drop_sessions(self) -> None:
-        """End the ssh connections there are; new ones are accepted."""
+        """Kill the sshds of open connections; new ones are accepted."""
         for pid in self.pids():
             # the one that listens is "sshd: /usr/sbin/sshd …"
             if command(pid).startswith("sshd: ") and _SSHD not in command(pid):
                 kill(pid)
 
     def cut(self) -> None:
-        """Cut its link: nothing goes in or out, and nobody is told."""
+        """Cut its link: packets in both directions are dropped, without errors."""
         switch, port = self.port_of_switch
         ip("-n", switch, "link", "set", port, "down")
 
     def restore(self) -> None:
-        """Mend its link."""
+        """Undo :meth:`cut`."""
         switch, port = self.port_of_switch
         ip("-n", switch, "link", "set", port, "up")
 
     def isolate(self) -> None:
-        """Have it neither reach nor be reached by other hosts that are isolated; nobody is told."""
+        """Drop packets between it and other isolated hosts, without errors."""
         switch, port = self.port_of_switch
         ip("-n", switch, "link", "set", port, "type", "bridge_slave", "isolated", "on")
 
@@ -174,7 +174,7 @@ class SshHost:
         ip("-n", switch, "link", "set", port, "type", "bridge_slave", "isolated", "off")
 
     def refuse_outgoing(self, *, to: str) -> None:
-        """Have it unable to open connections to an address, as hosts outside a NAT are."""
+        """Reset connections that it opens to an address, as for hosts outside a NAT."""
         rule = ["-p", "tcp", "-d", to, "--syn", "-j", "REJECT", "--reject-with", "tcp-reset"]
         self._iptables("-A", *rule)
 
@@ -187,16 +187,16 @@ class SshHost:
         subprocess.run(command, check=True, capture_output=True)
 
     def pids(self) -> list[int]:
-        """Every process of this host."""
+        """Pids of all its processes."""
         return [int(word) for word in ip("netns", "pids", self.namespace).split()]
 
     def jobs(self) -> list[str]:
-        """Its processes that are no part of sshd."""
+        """Its processes except for sshd's, as ``PID: COMMAND``."""
         found = [(pid, command(pid)) for pid in self.pids()]
         return [f"{pid}: {text}" for pid, text in found if text and not text.startswith("sshd")]
 
     def kill_all(self) -> None:
-        """End all its processes, as a power cut does."""
+        """Kill all its processes, as a power cut does."""
         for pid in self.pids():
             kill(pid)
         if self.sshd is not None:
@@ -205,7 +205,7 @@ class SshHost:
 
 @attrs.define
 class SshWorld:
-    """Hosts that the tests' own process reaches by ssh, and what a user needs to."""
+    """Hosts that the tests' own process reaches by ssh, with key, known_hosts and settings."""
 
     directory: Path
     hosts: list[SshHost] = attrs.field(factory=list)
@@ -216,21 +216,21 @@ class SshWorld:
 
     @property
     def key(self) -> Path:
-        """The private key that all hosts accept."""
+        """Path of the private key that all hosts accept."""
         return self.directory / "user_key"
 
     @property
     def known_hosts(self) -> Path:
-        """The file with the keys of all hosts."""
+        """Path of the file with the host keys of all hosts."""
         return self.directory / "known_hosts"
 
     @property
     def hosts_file(self) -> Path:
-        """A hosts file of fiber-ssh's with all hosts."""
+        """Path of fiber-ssh's hosts file with all hosts."""
         return self.directory / "hosts.ini"
 
     def environ(self, slots: int = 4) -> dict[str, str]:
-        """Settings by which fiber uses these hosts and nothing of the user's."""
+        """Environment variables with these hosts and without the user's own configuration."""
         lines = ["[*]", "user = root", f"key = {self.key}", f"python = {sys.executable}"]
         for host in self.hosts:
             lines += ["", f"[{host.name}]", f"address = {host.address}", f"slots = {slots}"]
@@ -288,21 +288,21 @@ class SshWorld:
         self.namespaces.append(name)
         return name
 
-    def _link(self, here: str, switch: str, port: str) -> None:
-        ip("link", "add", here, "type", "veth", "peer", "name", port, "netns", switch)
-        self.links.append(here)
+    def _link(self, local: str, switch: str, port: str) -> None:
+        ip("link", "add", local, "type", "veth", "peer", "name", port, "netns", switch)
+        self.links.append(local)
         ip("-n", switch, "link", "set", port, "master", "br0", "up")
 
     def jobs(self) -> list[str]:
-        """The processes of all hosts that are no part of sshd."""
+        """Processes of all hosts except for sshd's, as ``HOST: PID: COMMAND``."""
         return [f"{host.name}: {job}" for host in self.hosts for job in host.jobs()]
 
     def close(self) -> list[str]:
-        """Remove everything; returns the processes of jobs that were left on hosts."""
-        deadline = time.monotonic() + _PATIENCE
+        """Remove hosts and network; returns the processes of jobs that were left."""
+        deadline = time.monotonic() + _TIMEOUT
         left = self.jobs()
         while left and time.monotonic() < deadline:
-            # processes that are no children of ours tell nobody when they have ended
+            # there is no event for the end of processes that are no children
             time.sleep(0.05)
             left = self.jobs()
         for host in self.hosts:
@@ -316,11 +316,11 @@ class SshWorld:
 
 @contextlib.contextmanager
 def ssh_hosts(*names: str, hidden: Sequence[str] = ()) -> Iterator[SshWorld]:
-    """Make hosts, or skip where they cannot be made; nothing is left of them.
+    """Make hosts, or skip where they cannot be made; remove them at the end.
 
     Args:
         names: hostnames.
-        hidden: folders of this machine that hosts do not see.
+        hidden: folders of this machine that are empty on hosts.
     """
     need("ssh", why_no_hosts())
     sweep()

@@ -1,7 +1,7 @@
-"""Programs that use ssh hosts, started by tests as users start them: ``python ssh_masters.py WHAT``.
+"""Programs that use ssh hosts, started by tests as by users: ``python ssh_masters.py NAME N``.
 
-Each prints what it found as one line of JSON at the end, and says ``up`` with the workers' hosts and
-pids once it has them.
+Each prints its result as one line of JSON at the end. Most print ``up`` with the hosts and pids of
+their workers once these run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ITEMS = 400
 
 
 def where(_: int = 0) -> tuple[str, int]:
-    """The host and pid of the worker; others get the next ones."""
+    """Host and pid of the worker, after a pause in which other workers take the next tasks."""
     time.sleep(0.1)
     return socket.gethostname(), os.getpid()
 
@@ -32,13 +32,13 @@ def slow_square(number: int) -> int:
 
 
 def read(path: str) -> tuple[str, str]:
-    """The host and what it finds in a file of its working directory."""
+    """Host of the worker, and the text of a file in its working directory."""
     time.sleep(0.1)
     return socket.gethostname(), Path(path).read_text()
 
 
-def say_up(pool: Any, processes: int) -> None:
-    """Wait until all workers were seen, and tell of them."""
+def print_up(pool: Any, processes: int) -> None:
+    """Wait until all workers have run a task; print their hosts and pids."""
     seen: set[tuple[str, int]] = set()
     deadline = time.monotonic() + 60
     while len(seen) < processes and time.monotonic() < deadline:
@@ -47,9 +47,9 @@ def say_up(pool: Any, processes: int) -> None:
 
 
 def squares(processes: int) -> None:
-    """A map that goes on while hosts and workers die; the end tells what came of it."""
+    """Map over slow tasks while hosts and workers die; prints correctness, seconds and workers."""
     with fiber.Pool(processes) as pool:
-        say_up(pool, processes)
+        print_up(pool, processes)
         begin = time.monotonic()
         found = pool.map(slow_square, range(ITEMS), chunksize=1)
         good = found == [n * n for n in range(ITEMS)]
@@ -59,36 +59,36 @@ def squares(processes: int) -> None:
 
 
 def absolutes(processes: int) -> None:
-    """The least that a pool can do."""
+    """Map over two numbers."""
     with fiber.Pool(processes) as pool:
         found = pool.map(abs, [-1, -2], chunksize=1)
     print(json.dumps(found), flush=True)
 
 
 def wait(processes: int) -> None:
-    """Workers that run until somebody ends this program."""
+    """Workers that run until this program is killed."""
     with fiber.Pool(processes) as pool:
-        say_up(pool, processes)
+        print_up(pool, processes)
         pool.map(time.sleep, [600] * processes, chunksize=1)
 
 
 def files(processes: int) -> None:
-    """What the hosts find in a file."""
+    """Read a file on all hosts."""
     with fiber.Pool(processes) as pool:
-        say_up(pool, processes)
+        print_up(pool, processes)
         found = sorted(set(pool.map(read, ["data/words.txt"] * 20, chunksize=1)))
     print(json.dumps(found), flush=True)
 
 
 def make(objects: Any, over: Any) -> None:
-    """Make objects for a process elsewhere, and use them with it."""
+    """Make shared objects for a process on another host, and use them with it."""
     queue, lock, counter = fiber.Queue(), fiber.Lock(), fiber.Value("i", 0)
-    near, far = fiber.Pipe()
+    local, remote = fiber.Pipe()
     with fiber.Manager() as manager:
         names = manager.dict()
-        objects.put((socket.gethostname(), queue, far, names, lock, counter))
-        near.send(len(queue.get()))
-        near.send(near.recv())
+        objects.put((socket.gethostname(), queue, remote, names, lock, counter))
+        local.send(len(queue.get()))
+        local.send(local.recv())
         with lock:
             counter.value += 1
             names["maker"] = socket.gethostname()
@@ -96,7 +96,7 @@ def make(objects: Any, over: Any) -> None:
 
 
 def use(objects: Any, over: Any, answers: Any) -> None:
-    """Use what a process elsewhere has made."""
+    """Use shared objects that a process on another host has made."""
     maker, queue, end, names, lock, counter = objects.get()
     queue.put(bytes(8 << 20))
     size = end.recv()
@@ -121,7 +121,7 @@ def use(objects: Any, over: Any, answers: Any) -> None:
 
 
 def meet(_: int) -> None:
-    """Two processes, a manager's third one, and all that they share; one hosts what the other uses."""
+    """Two processes and a manager's: one owns the objects that the other uses."""
     objects, answers, over = fiber.Queue(), fiber.Queue(), fiber.Event()
     processes = [
         fiber.Process(target=make, args=(objects, over)),

@@ -1,4 +1,4 @@
-"""A program of :mod:`ssh_masters` as tests start it, read it and end it."""
+"""Processes of :mod:`ssh_masters` for tests: start, output, end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ssh_hosts import SshWorld
 
 __all__ = ["LEASE", "Master", "left_on"]
 
-#: seconds for which hosts and programs bear each other's silence
+#: FIBER_LEASE of these programs, in seconds
 LEASE = 6.0
 _PROGRAM = Path(ssh_masters.__file__)
 
 
 class Master:
-    """A program on this machine that uses the hosts.
+    """A master on this machine that uses the hosts.
 
     Args:
         world: the hosts.
@@ -52,7 +52,7 @@ class Master:
         self._lines.put(None)
 
     def line(self, timeout: float = 60) -> str:
-        """The next line."""
+        """The next line of its output."""
         line = self._lines.get(timeout=timeout)
         assert line is not None, f"it ended with {self.process.wait()}"
         return line
@@ -64,13 +64,13 @@ class Master:
         return [(host, pid) for host, pid in json.loads(rest)]
 
     def end(self) -> Any:
-        """What it found, once it has ended."""
+        """Its result, once it has ended."""
         found = json.loads(self.line())
         assert self.process.wait(60) == 0
         return found
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """Kill it and reap it."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -80,9 +80,9 @@ class Master:
 
 
 def left_on(world: SshWorld, seconds: float) -> list[str]:
-    """The processes that hosts still have after so many seconds, or once there is none."""
+    """Processes left on hosts: waits until there is none, for so many seconds at most."""
     deadline = time.monotonic() + seconds
     while (left := world.jobs()) and time.monotonic() < deadline:
-        # nobody tells of the end of processes that are no children of ours
+        # there is no event for the end of processes that are no children
         time.sleep(0.05)
     return left

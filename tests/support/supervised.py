@@ -27,7 +27,7 @@ class Supervised:
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
-        self.said: dict[str, list[JobStatus]] = {}
+        self.statuses: dict[str, list[JobStatus]] = {}
         self.notices: list[str] = []
         self.reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._news = threading.Condition()
@@ -81,7 +81,7 @@ class Supervised:
         return self.end(self.submit(entry, private, **changes))
 
     def ready(self, entry: str, private: bytes = b"", **changes: Any) -> Accepted:
-        """Start a job and wait until each of its processes has said ready."""
+        """Start a job and wait until each of its processes has written ready."""
         accepted = self.submit(entry, private, **changes)
         self.lines(accepted, max(1, len(accepted.pids)))
         return accepted
@@ -97,16 +97,16 @@ class Supervised:
             seen = 0
             deadline = time.monotonic() + PATIENCE
             while True:
-                for status in self.said.get(job_id, [])[seen:]:
+                for status in self.statuses.get(job_id, [])[seen:]:
                     seen += 1
                     if there(status):
                         return status
                 if not self._news.wait(max(0.0, deadline - time.monotonic())):
-                    msg = f"{job_id} only said {self.said.get(job_id)}"
+                    msg = f"{job_id} only had {self.statuses.get(job_id)}"
                     raise TimeoutError(msg)
 
     def log(self, accepted: Accepted) -> str:
-        """What a job has written so far."""
+        """Output of a job so far."""
         path = self.folder / "logs" / f"{accepted.job_id}.log"
         return path.read_text() if path.exists() else ""
 
@@ -114,7 +114,7 @@ class Supervised:
         """Wait for so many lines of a job."""
         deadline = time.monotonic() + PATIENCE
         while len(lines := self.log(accepted).splitlines()) < count:
-            over = [s for s in self.said.get(accepted.job_id, []) if s.state.is_terminal]
+            over = [s for s in self.statuses.get(accepted.job_id, []) if s.state.is_terminal]
             if time.monotonic() > deadline or (over and lines == self.log(accepted).splitlines()):
                 msg = f"{accepted.job_id} only wrote {lines}: {over}"
                 raise TimeoutError(msg)
@@ -124,7 +124,7 @@ class Supervised:
 
     def _on_status(self, job_id: str, status: JobStatus) -> None:
         with self._news:
-            self.said.setdefault(job_id, []).append(status)
+            self.statuses.setdefault(job_id, []).append(status)
             self._news.notify_all()
 
 
@@ -148,5 +148,5 @@ def until_gone(*pids: int) -> None:
         if time.monotonic() > deadline:
             msg = f"still there: {left}"
             raise TimeoutError(msg)
-        # their end is told to their parent alone
+        # their parent alone gets their exit status
         time.sleep(0.005)

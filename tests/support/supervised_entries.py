@@ -33,7 +33,7 @@ def fail(private: bytes, index: int) -> None:
 
 
 def leave(private: bytes, index: int) -> None:
-    """Leave as a program does that has something to say."""
+    """Exit with a text, as ``sys.exit("text")`` does."""
     sys.exit("said at the end")
 
 
@@ -70,19 +70,19 @@ def tell_descriptors(private: bytes, index: int) -> None:
 
 
 def tell_environ(private: bytes, index: int) -> None:
-    """Print the values of the variables whose names were given."""
+    """Print the values of the given variables."""
     for name in private.decode().split():
         print(name, os.environ.get(name))
 
 
 def wait(private: bytes, index: int) -> None:
-    """Say ready and wait."""
+    """Write "ready" and wait."""
     print("ready", flush=True)
     pause()
 
 
 def count_interrupts(private: bytes, index: int) -> None:
-    """Say ready, then so at each SIGINT; end with 7 at the last of so many."""
+    """Write "ready", then a line at each SIGINT; end with 7 at the last of so many."""
     wanted = int(private)
     heard = 0
 
@@ -100,13 +100,13 @@ def count_interrupts(private: bytes, index: int) -> None:
 
 
 def wait_for_signal(private: bytes, index: int) -> int:
-    """Say ready, wait for SIGTERM, say so and end with 9."""
+    """Write "ready", wait for SIGTERM, write that it came and end with 9."""
     signal.signal(signal.SIGTERM, lambda *_: (print("asked", flush=True), os._exit(9)))
     return wait(private, index) or 0
 
 
 def ignore_signals(private: bytes, index: int) -> None:
-    """Say ready and wait; SIGTERM does nothing."""
+    """Write "ready" and wait; SIGTERM does nothing."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     wait(private, index)
 

@@ -1,4 +1,4 @@
-"""Both ends of a pool without sockets: peers, links, staff and sinks that note what happens."""
+"""Both ends of a pool without sockets: peers, links, observers and sinks that note what happens."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fiber._wire.reactor import Timer
 from fiber.exceptions import PeerLostError
 
 __all__ = [
-    "FakeLaid",
     "FakeLink",
-    "FakeMemory",
+    "FakeObserver",
+    "FakePayload",
+    "FakePayloadStore",
     "FakePeer",
     "FakeReactor",
-    "FakeStaff",
     "Master",
     "Sink",
     "message",
@@ -37,7 +37,7 @@ PATIENCE = 20.0
 
 
 def until(condition: Callable[[], Any]) -> None:
-    """Wait for a state that no event tells of, such as another thread's bookkeeping."""
+    """Wait for a state that no event announces, such as another thread's bookkeeping."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
@@ -50,14 +50,14 @@ def message(kind: Kind, segments: Sequence[frames.Buffer] = (), number: int = 0)
 
 
 class FakePeer:
-    """A worker's connection as the pool has it."""
+    """Owner side of a worker's connection."""
 
     def __init__(self, ident: str) -> None:
         self.ident = ident
         self.state: dict[int, object] = {}
         self.sent: list[Message] = []
         self.closed = False
-        self.is_near = False
+        self.is_same_host = False
 
     def send(
         self, kind: Kind, target: int, number: int, segments: Sequence[frames.Buffer] = ()
@@ -105,11 +105,11 @@ class FakeReactor:
                 action()
 
 
-class FakeLaid:
-    """Bytes that are laid."""
+class FakePayload:
+    """A payload in memory of the test."""
 
-    def __init__(self, place: bytes, content: bytes) -> None:
-        self.place = place
+    def __init__(self, locator: bytes, content: bytes) -> None:
+        self.locator = locator
         self.size = len(content)
         self.closed = False
         self._content = content
@@ -124,46 +124,48 @@ class FakeLaid:
         self.closed = True
 
 
-class FakeMemory:
-    """Memory that several ends of a test share; with no room where ``room`` says so."""
+class FakePayloadStore:
+    """Store that several ends of a test share; without room where ``room`` is False."""
 
     def __init__(self) -> None:
-        self.laid: list[FakeLaid] = []
+        self.payloads: list[FakePayload] = []
         self.room = True
 
-    def lay(self, segments: Sequence[frames.Buffer]) -> FakeLaid | None:
+    def write(self, segments: Sequence[frames.Buffer]) -> FakePayload | None:
         if not self.room:
             return None
-        self.laid.append(FakeLaid(b"place %d" % len(self.laid), frames.joined(segments)))
-        return self.laid[-1]
+        self.payloads.append(FakePayload(b"place %d" % len(self.payloads), frames.joined(segments)))
+        return self.payloads[-1]
 
-    def find(self, place: bytes) -> FakeLaid | None:
-        return next((one for one in self.laid if one.place == place and not one.closed), None)
+    def find(self, locator: bytes) -> FakePayload | None:
+        return next(
+            (one for one in self.payloads if one.locator == locator and not one.closed), None
+        )
 
 
-class FakeStaff:
-    """Notes what it is told of workers."""
+class FakeObserver:
+    """Notes the events of workers."""
 
     def __init__(self, *known: str) -> None:
         self.known = set(known)
-        self.told: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
         self.errors: list[BaseException] = []
 
-    def knows(self, ident: str) -> bool:
+    def accepts(self, ident: str) -> bool:
         return ident in self.known
 
-    def is_up(self, ident: str) -> None:
-        self.told.append(("up", ident))
+    def worker_ready(self, ident: str) -> None:
+        self.events.append(("up", ident))
 
-    def is_broken(self, ident: str, error: BaseException) -> None:
-        self.told.append(("broken", ident))
+    def initializer_failed(self, ident: str, error: BaseException) -> None:
+        self.events.append(("broken", ident))
         self.errors.append(error)
 
-    def is_cut(self, ident: str) -> None:
-        self.told.append(("cut", ident))
+    def worker_disconnected(self, ident: str) -> None:
+        self.events.append(("cut", ident))
 
-    def is_retired(self, ident: str) -> None:
-        self.told.append(("retired", ident))
+    def worker_retired(self, ident: str) -> None:
+        self.events.append(("retired", ident))
 
 
 class Sink:
@@ -197,24 +199,24 @@ class Sink:
 
 
 class Master:
-    """A dispatcher with workers that do what a test tells them."""
+    """A dispatcher with workers played by a test."""
 
     def __init__(
         self,
         *workers: str,
-        quota: int | None = None,
+        maxtasksperchild: int | None = None,
         max_attempts: int = 3,
-        memory: FakeMemory | None = None,
+        store: FakePayloadStore | None = None,
     ) -> None:
         self.reactor = FakeReactor()
-        self.staff = FakeStaff(*workers)
+        self.observer = FakeObserver(*workers)
         self.dispatcher = Dispatcher(
             TARGET,
             cast("Any", self.reactor),
             max_attempts=max_attempts,
-            quota=quota,
-            staff=self.staff,
-            memory=memory,
+            maxtasksperchild=maxtasksperchild,
+            observer=self.observer,
+            store=store,
         )
         self.peers = {name: self.connect(name) for name in workers}
 
@@ -234,12 +236,12 @@ class Master:
 
     def ask(self, peer: Any, credits_: int = 1) -> None:
         """A worker asks for work."""
-        self.tell(peer, Kind.ASK, [protocol.ask(credits_)])
+        self.send(peer, Kind.ASK, [protocol.ask(credits_)])
 
-    def tell(
+    def send(
         self, peer: Any, kind: Kind, segments: Sequence[frames.Buffer] = (), *, number: int = 0
     ) -> None:
-        """A worker says something."""
+        """Send a message as a worker."""
         self.dispatcher.on_message(peer, message(kind, segments, number))
 
     def finish(
@@ -254,7 +256,7 @@ class Master:
                 outcomes.add(value)
         start, stop = range_.get("start", head.start), range_.get("stop", head.stop)
         done = Done(head.entry, start, stop, 0.001, credits_)
-        self.tell(peer, Kind.DONE, [done.encode(), *outcomes.encode()])
+        self.send(peer, Kind.DONE, [done.encode(), *outcomes.encode()])
 
     def work(self, peer: Any, function: Callable[[Any], Any], *, seen: int = 0) -> int:
         """A worker does all it was sent and gets from then on; how many entries it has had."""
@@ -268,7 +270,7 @@ class Master:
 
 
 class FakeLink:
-    """A worker's connection as the worker has it; closed when its test is over."""
+    """Worker side of a worker's connection; closed when its test is over."""
 
     def __init__(self) -> None:
         self.fd, self._end = os.pipe()
@@ -308,8 +310,8 @@ class FakeLink:
 
     # -- what the test does as the pool
 
-    def give(self, kind: Kind, segments: Sequence[frames.Buffer] = (), number: int = 0) -> None:
-        """The pool says something."""
+    def deliver(self, kind: Kind, segments: Sequence[frames.Buffer] = (), number: int = 0) -> None:
+        """Send a message as the pool."""
         with self._changed:
             self._coming.append(message(kind, segments, number))
             os.write(self._end, b"x")
@@ -322,7 +324,7 @@ class FakeLink:
             self._changed.notify_all()
 
     def next(self, kind: Kind) -> Message:
-        """What the worker says next, which is of a kind."""
+        """The worker's next message, which must be of this kind."""
         found = self.sent.get(timeout=PATIENCE)
         assert found.kind is kind, f"{found.kind.name} came, {kind.name} was expected"
         return found

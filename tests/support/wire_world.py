@@ -1,4 +1,4 @@
-"""Both sides of a connection for tests of the transport, and strangers who say what they like."""
+"""Both sides of a connection for tests of the transport, and raw dialers that send any bytes."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from fiber._tasks.dispatcher import Dispatcher
 from fiber._wire import frames
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import Dialler, Hello
+from fiber._wire.handshake import DialerHandshake, Hello
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link, socket_for
-from fiber._wire.listener import UnixListening
+from fiber._wire.listener import UnixListener
 from fiber._wire.nng import RawSocket
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 
 __all__ = [
-    "PATIENCE",
+    "TIMEOUT",
     "Echo",
-    "Listening",
+    "ListeningEndpoint",
     "Mailbox",
     "Pool",
-    "Stranger",
+    "RawDialer",
     "address",
-    "close_carriers",
-    "echoes",
+    "answers_echo",
+    "close_listeners",
     "frame",
     "hello",
-    "outcome",
+    "in_thread",
     "readable",
     "received",
     "until",
     "warnings",
 ]
 
-#: how long a test waits for what must come; never how long anything takes
-PATIENCE = 20.0
+#: longest wait in seconds for an event that must come
+TIMEOUT = 20.0
 _numbers = itertools.count()
 
 
@@ -61,27 +61,27 @@ def _mine() -> Hello:
 
 
 def hello(ident: str) -> Hello:
-    """This process under a name."""
+    """Make the hello of this process with another ident."""
     return attrs.evolve(_mine(), ident=ident)
 
 
 def address(scheme: str, folder: Path) -> ListenAddress:
-    """A fresh address of a scheme."""
+    """Make an unused address of a scheme."""
     if scheme in ("unix", "ipc"):
         return ListenAddress(bind_url=f"{scheme}://{folder}/{next(_numbers)}")
     return ListenAddress(bind_url=f"{scheme}://127.0.0.1:0")
 
 
-def until(condition: Callable[[], Any], *, patience: float = PATIENCE) -> None:
-    """Wait for a state that no event tells of, such as another thread's bookkeeping."""
-    deadline = time.monotonic() + patience
+def until(condition: Callable[[], Any], *, timeout: float = TIMEOUT) -> None:
+    """Poll a condition without an event, such as another thread's bookkeeping."""
+    deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.002)
 
 
 class Mailbox:
-    """A service that keeps what it gets."""
+    """Service that queues messages and lost peers."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[tuple[Peer, Message]] = queue.Queue()
@@ -94,46 +94,48 @@ class Mailbox:
         self.lost.put(peer)
 
     def next(self) -> tuple[Peer, Message]:
-        return self.messages.get(timeout=PATIENCE)
+        return self.messages.get(timeout=TIMEOUT)
 
     def next_lost(self) -> Peer:
-        return self.lost.get(timeout=PATIENCE)
+        return self.lost.get(timeout=TIMEOUT)
 
 
 class Echo:
-    """A service that answers every call with its own body."""
+    """Service that answers every call with its own body."""
 
     def on_message(self, peer: Peer, message: Message) -> None:
         peer.send(Kind.REPLY, message.target, message.id, [message.body])
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """It keeps nothing."""
+        """Do nothing."""
 
 
 class Pool:
-    """The master's side of a pool at target 1; everybody is one of its workers."""
+    """Master's side of a pool at target 1; every peer is one of its workers."""
 
     def __init__(self, reactor: Reactor) -> None:
-        self.dispatcher = Dispatcher(1, reactor, max_attempts=3, quota=None, staff=self)
+        self.dispatcher = Dispatcher(
+            1, reactor, max_attempts=3, maxtasksperchild=None, observer=self
+        )
 
-    def knows(self, ident: str) -> bool:
+    def accepts(self, ident: str) -> bool:
         return True
 
-    def is_up(self, ident: str) -> None:
+    def worker_ready(self, ident: str) -> None:
         """Nothing follows."""
 
-    def is_broken(self, ident: str, error: BaseException) -> None:
+    def initializer_failed(self, ident: str, error: BaseException) -> None:
         """Nothing follows."""
 
-    def is_retired(self, ident: str) -> None:
+    def worker_retired(self, ident: str) -> None:
         """Nothing follows."""
 
-    def is_cut(self, ident: str) -> None:
+    def worker_disconnected(self, ident: str) -> None:
         self.dispatcher.lost(ident, None, counts=False)
 
 
-class Listening:
-    """An endpoint with a handler thread, and the links that were opened to it; closes all."""
+class ListeningEndpoint:
+    """Endpoint with a handler thread, and the links opened to it; closes all."""
 
     def __init__(
         self, scheme: str, folder: Path, *, credentials: Credentials | None = None, **options: Any
@@ -155,27 +157,27 @@ class Listening:
         self._opened.append(link)
         return link
 
-    def stranger(self, credentials: Credentials | None = None) -> Stranger:
-        stranger = Stranger(self.url, credentials or self.credentials)
+    def stranger(self, credentials: Credentials | None = None) -> RawDialer:
+        stranger = RawDialer(self.url, credentials or self.credentials)
         self._opened.append(stranger)
         return stranger
 
     def peer(self, ident: str = "dialler") -> Peer:
-        """The proven peer of a name."""
+        """Wait for the proven peer of a name."""
         until(lambda: any(peer.ident == ident for peer in self.endpoint.peers()))
         return next(peer for peer in self.endpoint.peers() if peer.ident == ident)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the handler thread from doing anything meanwhile."""
+        """Block the handler thread in the ``with`` block."""
         holding, go = threading.Event(), threading.Event()
 
         def hold() -> None:
             holding.set()
-            go.wait(PATIENCE)
+            go.wait(TIMEOUT)
 
         self.reactor.call_soon(hold)
-        assert holding.wait(PATIENCE)
+        assert holding.wait(TIMEOUT)
         try:
             yield
         finally:
@@ -188,8 +190,8 @@ class Listening:
         self.reactor.stop()
 
 
-class Stranger:
-    """A dialler that says what it is told, proven or not."""
+class RawDialer:
+    """Dialer that sends any bytes, proven or not."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -200,16 +202,16 @@ class Stranger:
             self._socket.close()
             raise
 
-    def say(self, data: bytes) -> None:
-        """Send any bytes; nothing happens where the listener has cut us off."""
+    def send_bytes(self, data: bytes) -> None:
+        """Send any bytes; nothing happens where the listener has closed the connection."""
         with contextlib.suppress(TransportError):
             self._socket.send(lambda: data)
 
-    def hear(self) -> frames.Frame:
-        """The next frame of the listener.
+    def receive_frame(self) -> frames.Frame:
+        """Receive the next frame of the listener.
 
         Raises:
-            PeerLostError: it has cut us off.
+            PeerLostError: it has closed the connection.
         """
         poll = select.poll()
         for fd in self._socket.fds:
@@ -221,24 +223,24 @@ class Stranger:
                 return frames.parse(received[1])
             if lost:
                 raise PeerLostError("cut off")
-            assert poll.poll(1000 * PATIENCE), "nothing was heard"
+            assert poll.poll(1000 * TIMEOUT), "no frame was received"
 
     def is_cut_off(self) -> bool:
-        """Wait for the end of the connection."""
+        """Wait until the listener has closed the connection."""
         try:
             while True:
-                self.hear()
+                self.receive_frame()
         except PeerLostError:
             return True
 
-    def prove(self, who: Hello) -> None:
-        """Become a peer."""
-        dialler = Dialler(self._credentials, who)
-        said: tuple[Kind, bytes] | None = dialler.hello()
-        while said is not None:
-            kind, body = said
-            self.say(frames.header(kind, size=len(body)) + body)
-            said = dialler.receive(self.hear())
+    def prove(self, mine: Hello) -> None:
+        """Do the handshake."""
+        handshake = DialerHandshake(self._credentials, mine)
+        sending: tuple[Kind, bytes] | None = handshake.hello()
+        while sending is not None:
+            kind, body = sending
+            self.send_bytes(frames.header(kind, size=len(body)) + body)
+            sending = handshake.receive(self.receive_frame())
 
     def close(self) -> None:
         self._socket.close()
@@ -253,24 +255,24 @@ def frame(
     size: int | None = None,
     ack: int = 0,
 ) -> bytes:
-    """One frame as it travels."""
+    """Make the bytes of one frame."""
     size = len(body) if size is None else size
     return frames.header(kind, ack=ack, target=target, id=number, size=size) + body
 
 
-def echoes(link: Link, target: int = 1) -> bool:
-    """True where the endpoint serves a link."""
+def answers_echo(link: Link, target: int = 1) -> bool:
+    """Return True where the endpoint answers a call on a link."""
     link.send(Kind.CALL, target, 99, [b"still there"])
-    message = link.receive(timeout=PATIENCE)
+    message = link.receive(timeout=TIMEOUT)
     return message is not None and bytes(message.body) == b"still there"
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged as a warning."""
+    """List the messages logged as warnings."""
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def outcome(action: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+def in_thread(action: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
     """Run an action on a thread; returns a function that waits for its result or exception."""
     box: list[Any] = []
 
@@ -284,25 +286,25 @@ def outcome(action: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
     thread.start()
 
     def wait() -> Any:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive(), "it still waits"
         return box[0]
 
     return wait
 
 
-def close_carriers(listening: Listening) -> None:
+def close_listeners(listening: ListeningEndpoint) -> None:
     """Close the sockets of an endpoint as the system does when its process is killed."""
-    for carrier in listening.endpoint._carriers.values():
-        if isinstance(carrier, UnixListening):
-            for line in list(carrier._lines.values()):
-                line.socket.shutdown(socket.SHUT_RDWR)
+    for listener in listening.endpoint._listeners.values():
+        if isinstance(listener, UnixListener):
+            for connection in list(listener._connections.values()):
+                connection.socket.shutdown(socket.SHUT_RDWR)
         else:
             # its reactor may be held, for which close() waits
-            carrier._socket.close()
+            listener._socket.close()
 
 
-def readable(fd: int, seconds: float = PATIENCE) -> bool:
+def readable(fd: int, seconds: float = TIMEOUT) -> bool:
     """Wait until a descriptor is readable; False where it does not become so."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
@@ -310,7 +312,7 @@ def readable(fd: int, seconds: float = PATIENCE) -> bool:
 
 
 def received(sock: RawSocket) -> tuple[int, bytearray]:
-    """The next frame of a socket, with its pipe."""
+    """Wait for the next frame of a socket; returns it with its pipe."""
     assert readable(sock.fd)
     found = sock.receive()
     assert found is not None

@@ -89,7 +89,7 @@ _HOMES = {
     "shared": "fiber.sharing",
 }
 
-# what the stdlib's package has as methods of its default context
+# methods of the default context, as in the stdlib's package
 _METHODS = {
     "Array",
     "RawArray",
@@ -158,7 +158,7 @@ __all__ = [
 ]
 
 
-# sub-modules that the stdlib's package has as attributes, some of them once anybody imported them
+# sub-modules that are attributes of the stdlib's package, at least once imported
 _MODULES = {
     "connection",
     "context",

@@ -1,3 +1,3 @@
-"""The version of fiber-core; the build reads it here."""
+"""Version of fiber-core; the build reads it here."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""What a third party subclasses: :class:`Backend` and :class:`ResourceProvider`."""
+"""Base classes for plugins: :class:`Backend` and :class:`ResourceProvider`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Backend(abc.ABC):
         """Start a job; return once the platform has accepted it.
 
         Raises:
-            SubmitError: the platform refused it, with its own words.
+            SubmitError: the platform refused it; the message has the platform's own text.
             CapabilityError: the spec asks for what this backend does not declare.
             BackendUnavailableError: the platform could not be asked. Where it has answered before,
                 the core submits the same spec again, for a minute in all: what an attempt left on
@@ -62,9 +62,9 @@ class Backend(abc.ABC):
         timeout: float,
         are_placed: Callable[[Sequence[Job], float], bool],
     ) -> Sequence[Job]:
-        """Submit one job after another, and end them all unless all start: for :meth:`submit_group`.
+        """Submit jobs one by one, and end them all unless all start.
 
-        It is there for platforms that know no groups themselves.
+        For :meth:`submit_group` on platforms without groups of their own.
 
         Args:
             specs: the jobs.
@@ -82,13 +82,15 @@ class Backend(abc.ABC):
                 jobs.append(self.submit(spec))  # noqa: PERF401 - those before a failure must be known
             if are_placed(jobs, timeout):
                 return jobs
-            words = [status.message for status in self.status(jobs) if not status.state.is_terminal]
+            messages = [
+                status.message for status in self.status(jobs) if not status.state.is_terminal
+            ]
             msg = f"not all of {len(specs)} jobs could be started within {timeout:g} s"
-            why = next(filter(None, words), "")
-            raise SubmitError(f"{msg}: {why}" if why else msg)
+            reason = next(filter(None, messages), "")
+            raise SubmitError(f"{msg}: {reason}" if reason else msg)
         except BaseException:
             for job in jobs:
-                # it may have ended by itself, and been forgotten
+                # it may have ended by itself and been removed
                 with contextlib.suppress(UnknownJobError):
                     self.kill(job)
             raise
@@ -100,13 +102,13 @@ class Backend(abc.ABC):
         One stream a run, resumed by the implementation after a break. The current status of jobs
         submitted before the call comes first. A terminal status is yielded exactly once.
 
-        A job that was told to end, and whose platform answers and does not confirm that for some 20 s
-        after its grace, has failed for the reason NODE_LOST: a host that is lost confirms nothing.
+        A job that was terminated and whose end the platform, while reachable, does not confirm within
+        some 20 s after its grace has failed with the reason NODE_LOST.
         """
 
     @abc.abstractmethod
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
-        """The present status of many jobs, in their order, in one call to the platform."""
+        """Return the status of many jobs, in their order, in one call to the platform."""
 
     @abc.abstractmethod
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
@@ -133,14 +135,13 @@ class Backend(abc.ABC):
         self.signal(job, 0, signal.SIGINT)
         return True
 
-    def warm_up(self) -> None:  # noqa: B027 - nothing is a sound answer
-        """Jobs are about to be submitted: begin what takes a while, and wait for nothing."""
+    def warm_up(self) -> None:  # noqa: B027 - optional
+        """Prepare for jobs about to be submitted: start slow steps, but do not wait for them."""
 
-    def preload(self, modules: Sequence[str]) -> None:  # noqa: B027 - nothing is a sound answer
+    def preload(self, modules: Sequence[str]) -> None:  # noqa: B027 - optional
         """Have modules imported once in the process that forks jobs, so that each job has them.
 
-        A hint: backends that do not fork ignore it, and so does everybody a module that cannot be
-        imported.
+        A hint: backends that do not fork ignore it, and a module that cannot be imported is skipped.
         """
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
@@ -170,7 +171,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def list(self, run_id: str | None = None) -> Sequence[Job]:
-        """The jobs that exist, of one run or of all runs of this user."""
+        """List the jobs that exist, of one run or of all runs of this user."""
 
     @abc.abstractmethod
     def cleanup(self, run_id: str) -> None:
@@ -190,9 +191,9 @@ class Backend(abc.ABC):
         raise CapabilityError(self.name, "images", "prepare_image")
 
     def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
-        """Remove what runs of this user left that are over, wherever they were begun.
+        """Remove what ended runs of this user left on the platform, from whichever host they began.
 
-        For ``fiber gc``, which looks itself after the runs that were begun on this host. Only what is
+        For ``fiber gc``, which itself cleans up after runs that began on this host. Only what is
         proven to be over may be removed; ``fiber.backend_parts.liveness`` has the rule, and proofs.
 
         Args:
@@ -205,14 +206,14 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def capacity(self) -> Capacity:
-        """The platform's room for jobs."""
+        """Return the platform's capacity for jobs."""
 
     @abc.abstractmethod
     def reach(self, job: Job) -> Reach:
-        """How the job and the process that submitted it meet."""
+        """Return how the job and the process that submitted it connect."""
 
     def open_stream(self, job: Job) -> socket.socket:
-        """Open a byte stream to where ``FIBER_REACH`` of a running job says ``streams:WHERE``.
+        """Open a byte stream to the socket that ``FIBER_REACH=streams:WHERE`` of a running job names.
 
         For jobs that cannot dial the process that submitted them, whose ``reach`` is ``REVERSED``:
         the core keeps a few such streams open in each job, and carries connections over them.
@@ -244,29 +245,28 @@ class Backend(abc.ABC):
 
 
 class ResourceProvider(abc.ABC):
-    """Devices of one kind: how to find them and how a process is told which are its own.
+    """Devices of one kind: how to find them, and the environment that assigns them to a process.
 
-    Instances must be picklable: the process that gets devices asks the provider for its
-    environment.
+    Instances must be picklable: ``environment`` is called in the process that gets the devices.
     """
 
-    #: the word users write: ``@fiber.meta(gpu=1)``
+    #: name of the kind for users: ``@fiber.meta(gpu=1)``
     kind: str
-    #: the word Kubernetes and container runtimes share, for example ``nvidia.com/gpu``
+    #: name for Kubernetes and container runtimes, for example ``nvidia.com/gpu``
     device_class: str
 
     @abc.abstractmethod
     def probe(self) -> Sequence[str]:
-        """An argv that prints this host's devices; ``{python}`` stands for a Python with fiber."""
+        """Return an argv that prints this host's devices; ``{python}`` stands for a Python with fiber."""
 
     @abc.abstractmethod
     def parse(self, output: str) -> Sequence[Device]:
-        """Devices from what :meth:`probe` printed; an empty sequence where there are none.
+        """Parse the devices in the output of :meth:`probe`; an empty sequence where there are none.
 
         Raises:
-            ResourceError: the output makes no sense, quoted in the message.
+            ResourceError: the output is malformed; the message quotes it.
         """
 
     @abc.abstractmethod
     def environment(self, devices: Sequence[Device]) -> Mapping[str, str]:
-        """Environment that makes a process see exactly these devices."""
+        """Return environment variables with which a process sees exactly these devices."""

@@ -1,13 +1,11 @@
 """``Pipe``, ``Listener``, ``Client`` and ``wait``: as in ``multiprocessing.connection``.
 
+``Pipe`` makes the two ends of a pipe between processes of a run. ``Listener`` and ``Client``
+connect programs that share an address and an authkey. ``wait`` takes connections, sentinels of
+processes, sockets and pipes at once.
+
 ``answer_challenge`` and ``deliver_challenge`` are the standard library's own, which work with any
-connection. Nothing here needs them: who connects has proved itself before.
-
-``Pipe`` and its ends.
-
-``wait`` for several connections, sentinels of processes, sockets and pipes at once.
-
-``Listener`` and ``Client``: connections between programs that share an address and an authkey.
+connection. Fiber does not need them: peers authenticate before a connection is made.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.auth_listener import Door, enter, open_door
-from fiber._objects.handle import Channels, Handle, decode, encode
-from fiber._objects.queue.messages import Item, Laden
-from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.auth_listener import AuthListener, connect_to, open_listener
+from fiber._objects.handle import ChannelObject, Handle, decode, encode
+from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._wire import fork
 from fiber.exceptions import PeerLostError
 
@@ -51,17 +49,17 @@ class Connection(Handle):
     """One end of a pipe; the same as ``multiprocessing.connection.Connection``.
 
     An end may be held by many processes and threads: each message is read by one of them, whole.
-    ``recv`` raises ``EOFError`` once nobody holds the other end and all that it sent was read.
+    ``recv`` raises ``EOFError`` once no process holds the other end and all that it sent was read.
     """
 
-    _object: Channels
+    _object: ChannelObject
 
     def _open(self) -> None:
         shape = self._object.shape
-        read, written = shape.lane_read_by(self._end), shape.lane_written_by(self._end)
-        self._source = None if read is None else self._object.source(read)
-        self._sink = None if written is None else self._object.sink(written)
-        self._silent: Bell | None = None
+        read, written = shape.direction_read_by(self._end), shape.direction_written_by(self._end)
+        self._reader = None if read is None else self._object.reader(read)
+        self._writer = None if written is None else self._object.writer(written)
+        self._never_ready: ReadyFd | None = None
         self._closed = False
 
     # -- whole objects
@@ -69,23 +67,23 @@ class Connection(Handle):
     def send(self, obj: Any) -> None:
         """Send an object.
 
-        To a process of this host it arrives, whatever becomes of this one afterwards. To another host
-        it is on its way when this returns, and arrives unless this process is killed in that moment;
-        :meth:`close` waits until it has.
+        To a process of this host it arrives, whatever becomes of this one afterwards. To another
+        host it is on its way when this returns, and arrives unless this process is killed in that
+        moment; :meth:`close` waits until it has.
 
         Raises:
-            BrokenPipeError: nobody holds the other end any more.
+            BrokenPipeError: no process holds the other end any more.
             Exception: what pickling it raised.
             OSError: this end is closed, or only reads.
         """
         self._check_writable()
-        self._put(encode(obj, realm=self._readers()))
+        self._put(encode(obj, auth_domain=self._receiving_domain()))
 
     def recv(self) -> Any:
         """Wait for the next object.
 
         Raises:
-            EOFError: nobody holds the other end any more and all it sent was read.
+            EOFError: no process holds the other end any more and all it sent was read.
             OSError: this end is closed, or only writes.
         """
         return decode(self._next())
@@ -97,7 +95,7 @@ class Connection(Handle):
 
         Raises:
             ValueError: the part is not within it.
-            BrokenPipeError: nobody holds the other end any more.
+            BrokenPipeError: no process holds the other end any more.
             OSError: this end is closed, or only reads.
         """
         self._check_writable()
@@ -128,7 +126,7 @@ class Connection(Handle):
         Raises:
             OSError: it is longer than ``maxlength``, and this end reads no more; or this end is
                 closed, or only writes.
-            EOFError: nobody holds the other end any more and all it sent was read.
+            EOFError: no process holds the other end any more and all it sent was read.
         """
         self._check_readable()
         if maxlength is not None and maxlength < 0:
@@ -136,19 +134,19 @@ class Connection(Handle):
             raise ValueError(msg)
         message = self._next_bytes()
         if maxlength is not None and len(message) > maxlength:
-            if self._sink is None:
+            if self._writer is None:
                 self.close()
-            self._source = None
+            self._reader = None
             msg = "bad message length"
             raise OSError(msg)
         return bytes(message)
 
     def recv_bytes_into(self, buf: Any, offset: int = 0) -> int:
-        """Wait for the next message and write its bytes into a buffer; how many.
+        """Wait for the next message and write its bytes into a buffer; returns how many.
 
         Raises:
             BufferTooShort: they do not fit; its first argument has them.
-            EOFError: nobody holds the other end any more and all it sent was read.
+            EOFError: no process holds the other end any more and all it sent was read.
             OSError: this end is closed, or only writes.
         """
         self._check_readable()
@@ -174,8 +172,8 @@ class Connection(Handle):
             OSError: this end is closed, or only writes.
         """
         self._check_readable()
-        assert self._source is not None
-        return self._source.ready(timeout)
+        assert self._reader is not None
+        return self._reader.poll(timeout)
 
     def fileno(self) -> int:
         """A descriptor that is readable while ``recv`` would not wait.
@@ -184,11 +182,11 @@ class Connection(Handle):
             OSError: this end is closed.
         """
         self._check_open()
-        if self._source is not None:
-            return self._source.bell().fd
-        if self._silent is None:
-            self._silent = Bell()
-        return self._silent.fd
+        if self._reader is not None:
+            return self._reader.ready_fd().fd
+        if self._never_ready is None:
+            self._never_ready = ReadyFd()
+        return self._never_ready.fd
 
     @property
     def closed(self) -> bool:
@@ -197,27 +195,27 @@ class Connection(Handle):
 
     @property
     def readable(self) -> bool:
-        """True where it can be read from."""
-        return self._source is not None
+        """True if it can be read from."""
+        return self._reader is not None
 
     @property
     def writable(self) -> bool:
-        """True where it can be written to."""
-        return self._sink is not None
+        """True if it can be written to."""
+        return self._writer is not None
 
     def close(self) -> None:
-        """Let go of this end; other holders of it go on using it. Idempotent.
+        """Close this handle; other holders of the end go on using it. Idempotent.
 
         Returns when all that was sent arrives whatever becomes of this process, on other hosts too.
         """
         if self._closed:
             return
         self._closed = True
-        if self._sink is not None and not fork.is_stranger():
-            self._sink.deliver()
-        if self._silent is not None:
-            self._silent.close()
-        self._let_go()
+        if self._writer is not None and not fork.is_forked_child():
+            self._writer.deliver()
+        if self._never_ready is not None:
+            self._never_ready.close()
+        self._release()
 
     def __enter__(self) -> Connection:
         return self
@@ -239,29 +237,29 @@ class Connection(Handle):
         return super().__reduce__()
 
     def _state(self) -> tuple[Any, ...]:
-        return (self._readers(),)
+        return (self._receiving_domain(),)
 
     def _restore(self, *state: Any) -> None:
-        (self._realm,) = state
+        (self._auth_domain,) = state
 
     def _put(self, item: Item) -> None:
-        assert self._sink is not None
+        assert self._writer is not None
         try:
-            self._sink.put(item, True, None)
+            self._writer.put(item, True, None)
         except PeerLostError as error:
             raise BrokenPipeError(str(error)) from error
 
     def _next(self) -> Item:
         self._check_readable()
-        assert self._source is not None
-        return self._source.take(True, None)
+        assert self._reader is not None
+        return self._reader.take(True, None)
 
     def _next_bytes(self) -> bytes | bytearray | memoryview:
         item = self._next()
-        return item.pickled if isinstance(item, Laden) else item
+        return item.pickled if isinstance(item, ItemWithReferences) else item
 
     def _check_open(self) -> None:
-        if fork.is_stranger():
+        if fork.is_forked_child():
             fork.check()
         if self._closed:
             msg = "handle is closed"
@@ -269,19 +267,19 @@ class Connection(Handle):
 
     def _check_readable(self) -> None:
         self._check_open()
-        if self._source is None:
+        if self._reader is None:
             msg = "connection is write-only"
             raise OSError(msg)
 
     def _check_writable(self) -> None:
         self._check_open()
-        if self._sink is None:
+        if self._writer is None:
             msg = "connection is read-only"
             raise OSError(msg)
 
 
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:  # noqa: N802 - the stdlib's name
-    """The two ends of a new pipe; where not ``duplex``, the first reads and the second writes.
+    """Make a pipe and return its two ends; if not ``duplex``, the first reads, the second writes.
 
     The pipe lives in this process. Its ends may go to any process of the run.
     """
@@ -290,13 +288,13 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:  # noqa: N802 - 
     for end in (0, 1) if duplex else (1, 0):
         channel.hold(end)
         connection = Connection.__new__(Connection)
-        connection._take_hold(channel, end)  # noqa: SLF001 - made here and by its pickle only
+        connection._attach(channel, end)  # noqa: SLF001 - made here and by its pickle only
         ends.append(connection)
     return ends[0], ends[1]
 
 
 def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
-    """Wait until something can be read from one of several objects; those of which it is true.
+    """Wait until one of several objects is readable; returns the readable ones.
 
     Args:
         object_list: connections, sentinels of processes, sockets, the stdlib's connections, or
@@ -308,7 +306,7 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     for one in objects:
         by_fd.setdefault(one if isinstance(one, int) else one.fileno(), []).append(one)
     deadline = None if timeout is None else time.monotonic() + timeout
-    # a set of descriptors of its own costs less than a kernel object for one wait
+    # poll needs no kernel object, which costs more than it saves for one wait
     with getattr(selectors, "PollSelector", selectors.DefaultSelector)() as selector:
         for fd in by_fd:
             selector.register(fd, selectors.EVENT_READ)
@@ -322,21 +320,21 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
 class Listener:
     """Waits at an address for other programs, or processes of this run, to connect.
 
-    The same as ``multiprocessing.connection.Listener``, except for who gets in: nothing that a peer
-    sends is looked at before it has proved who it is, so one with another authkey, one that says
-    nothing and one that talks nonsense hold up nobody, and :meth:`accept` hears of none of them.
+    The same as ``multiprocessing.connection.Listener``, except for authentication: nothing that a
+    peer sends is interpreted before it has proved its identity. A peer with another authkey, a
+    silent one or one with another protocol delays no other, and :meth:`accept` does not see it.
 
     Args:
         address: a ``(host, port)`` tuple, where port 0 is any, or the path of a socket; None for
             any address that the rest of the run can reach.
-        family: ``"AF_INET"`` or ``"AF_UNIX"``; as the address tells where it is None.
+        family: ``"AF_INET"`` or ``"AF_UNIX"``; None for that of the address.
         backlog: accepted for compatibility; any number of connections may wait to be accepted.
-        authkey: what the other side must know as well. None for processes of this run alone, which
-            show that they are.
+        authkey: secret that the other side must know as well. None for processes of this run alone,
+            which authenticate by the run's credentials.
 
     Raises:
         OSError: the address cannot be bound.
-        TypeError: the authkey is no bytes.
+        TypeError: the authkey is not bytes.
         ValueError: no such family, or an empty authkey.
     """
 
@@ -347,21 +345,21 @@ class Listener:
         backlog: int = 1,
         authkey: bytes | None = None,
     ) -> None:
-        # apart from this object, which is closed when nobody has it any more
-        came: queue.SimpleQueue[tuple[Connection, Any] | None] = queue.SimpleQueue()
+        # no reference to this object, which is closed when it is collected
+        accepted: queue.SimpleQueue[tuple[Connection, Any] | None] = queue.SimpleQueue()
 
-        def welcome(peer: Peer) -> Connection:
-            here, there = Pipe()
-            # before anybody sends by it: the other end is told to the newcomer afterwards
-            here._realm = peer.realm  # noqa: SLF001 - made here
-            came.put((here, peer.address))
-            return there
+        def make_pipe(peer: Peer) -> Connection:
+            own_end, other_end = Pipe()
+            # before an item is sent: the peer gets the other end after this returns
+            own_end._auth_domain = peer.auth_domain  # noqa: SLF001 - made here
+            accepted.put((own_end, peer.address))
+            return other_end
 
-        self._came = came
-        self._door: Door | None = open_door(address, family, authkey, welcome)
-        self._address = self._door.address
+        self._accepted = accepted
+        self._listener: AuthListener | None = open_listener(address, family, authkey, make_pipe)
+        self._address = self._listener.address
         self._last_accepted: Any = None
-        self._closing = weakref.finalize(self, _close, self._door, came)
+        self._closing = weakref.finalize(self, _close, self._listener, accepted)
         self._closing.atexit = False
 
     def accept(self) -> Connection:
@@ -370,10 +368,10 @@ class Listener:
         Raises:
             OSError: the listener is closed.
         """
-        found = self._came.get() if self._door is not None else None
+        found = self._accepted.get() if self._listener is not None else None
         if found is None:
-            # for others that wait
-            self._came.put(None)
+            # for other threads that wait
+            self._accepted.put(None)
             msg = "listener is closed"
             raise OSError(msg)
         connection, self._last_accepted = found
@@ -381,8 +379,8 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening; connections that were accepted stay. Idempotent."""
-        if self._door is not None:
-            self._door = None
+        if self._listener is not None:
+            self._listener = None
             self._closing()
 
     @property
@@ -413,24 +411,27 @@ def Client(  # noqa: N802 - the stdlib's name
     """Connect to a :class:`Listener` of another program, or of another process of this run.
 
     Args:
-        address: what the listener's ``address`` says.
+        address: the listener's ``address``.
         family: as for the listener.
         authkey: the listener's; None where it is of this run.
 
     Raises:
         AuthenticationError: the other side has another authkey, or is of another run.
-        ConnectionRefusedError: nobody listens there; FileNotFoundError where there is no such path.
-        TypeError: the authkey is no bytes.
+        ConnectionRefusedError: no process listens at the address; FileNotFoundError if it is a path
+            that does not exist.
+        TypeError: the authkey is not bytes.
         ValueError: no such family, or an empty authkey.
     """
-    connection: Connection = enter(address, family, authkey)
+    connection: Connection = connect_to(address, family, authkey)
     return connection
 
 
-def _close(door: Door, came: queue.SimpleQueue[tuple[Connection, Any] | None]) -> None:
-    door.close()
-    while not came.empty():
-        waiting = came.get()
+def _close(
+    listener: AuthListener, accepted: queue.SimpleQueue[tuple[Connection, Any] | None]
+) -> None:
+    listener.close()
+    while not accepted.empty():
+        waiting = accepted.get()
         if waiting is not None:
             waiting[0].close()
-    came.put(None)
+    accepted.put(None)

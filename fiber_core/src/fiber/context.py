@@ -1,6 +1,6 @@
-"""Contexts: the package's functions and classes once for each name of a start method.
+"""Contexts: the package's functions and classes bound to a start method each.
 
-Every name means Fiber's own start; see ``fiber._base.start_methods``.
+Each start method starts processes in Fiber's one way; see ``fiber._base.start_methods``.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ __all__ = [
 
 
 class BaseContext(_stdlib.BaseContext):
-    """What every context has: the names of the package, bound to one start method.
+    """Base of all contexts: the names of the package, bound to one start method.
 
-    What it makes is Fiber's, which the annotations of the stdlib's methods do not foresee.
+    A subclass of the stdlib's, with Fiber's objects for the stdlib's, so some annotations differ.
     """
 
     _name: str
@@ -103,7 +103,7 @@ class BaseContext(_stdlib.BaseContext):
         return queues.Queue(maxsize, ctx=self.get_context())
 
     def JoinableQueue(self, maxsize: int = 0) -> queues.JoinableQueue[Any]:  # type: ignore[override]  # noqa: N802
-        """A queue that counts what is unfinished, see :class:`fiber.queues.JoinableQueue`."""
+        """A queue that counts unfinished tasks, see :class:`fiber.queues.JoinableQueue`."""
         from fiber import queues
 
         return queues.JoinableQueue(maxsize, ctx=self.get_context())
@@ -123,7 +123,7 @@ class BaseContext(_stdlib.BaseContext):
         return synchronize.Lock(ctx=self.get_context())
 
     def RLock(self) -> synchronize.RLock:  # type: ignore[override]  # noqa: N802
-        """A lock that its holder may take again, see :class:`fiber.synchronize.RLock`."""
+        """A lock that its holder may acquire again, see :class:`fiber.synchronize.RLock`."""
         from fiber import synchronize
 
         return synchronize.RLock(ctx=self.get_context())
@@ -141,7 +141,7 @@ class BaseContext(_stdlib.BaseContext):
         return synchronize.Semaphore(value, ctx=self.get_context())
 
     def BoundedSemaphore(self, value: int = 1) -> synchronize.BoundedSemaphore:  # type: ignore[override]  # noqa: N802
-        """One that is never released too often, see :class:`fiber.synchronize.BoundedSemaphore`."""
+        """A bounded semaphore, see :class:`fiber.synchronize.BoundedSemaphore`."""
         from fiber import synchronize
 
         return synchronize.BoundedSemaphore(value, ctx=self.get_context())
@@ -196,10 +196,10 @@ class BaseContext(_stdlib.BaseContext):
     # -- how children start
 
     def freeze_support(self) -> None:
-        """Nothing in an interpreter; a frozen program is told what it has to do.
+        """Check that a frozen program can start children; nothing in an interpreter.
 
         Raises:
-            RuntimeError: the program is frozen and has not said which Python starts its children.
+            RuntimeError: the program is frozen and has not called :meth:`set_executable`.
         """
         if getattr(sys, "frozen", False) and _python() == sys.executable:
             msg = (
@@ -213,7 +213,7 @@ class BaseContext(_stdlib.BaseContext):
         spawn.set_executable(executable)
 
     def set_forkserver_preload(self, module_names: list[str]) -> None:
-        """Have modules imported once where processes are forked from, so that each has them.
+        """Import modules once in the process that children are forked from.
 
         A hint: a backend that does not fork ignores it.
 
@@ -226,7 +226,7 @@ class BaseContext(_stdlib.BaseContext):
         from fiber._agent.supervisor import preload
 
         # each child loads __main__ for itself
-        preload.want([name for name in module_names if name != "__main__"])
+        preload.request([name for name in module_names if name != "__main__"])
 
     def allow_connection_pickling(self) -> None:
         """Nothing: connections are pickled without it."""
@@ -260,7 +260,7 @@ class BaseContext(_stdlib.BaseContext):
 
     @property
     def reducer(self) -> Any:
-        """What pickles: :mod:`fiber.reduction`.
+        """The module that pickles: :mod:`fiber.reduction`.
 
         Raises:
             ValueError: on setting it to anything else.
@@ -277,7 +277,7 @@ class BaseContext(_stdlib.BaseContext):
             raise ValueError(msg)
 
     def _check_available(self) -> None:
-        """A context of a name exists where the name does."""
+        """Do nothing: a context exists only where its start method does."""
 
 
 class FiberProcess(Process):
@@ -305,7 +305,7 @@ class ForkServerProcess(Process):
 
 
 class DefaultContext(BaseContext):
-    """The context behind the names of the package: that of the method that was chosen, if any."""
+    """The context of the package's own names: that of the chosen start method, if any."""
 
     Process = Process
 
@@ -318,10 +318,10 @@ class DefaultContext(BaseContext):
         return super().get_context(self.get_start_method() if method is None else method)
 
     def set_start_method(self, method: str | None, force: bool = False) -> None:
-        """Choose a start method, which :meth:`get_start_method` and children are told.
+        """Choose a start method, also for children.
 
         Raises:
-            RuntimeError: one was chosen already, or asked for, and not ``force``.
+            RuntimeError: one was chosen before, or read, and not ``force``.
             ValueError: there is no method of that name on this platform.
         """
         if start_methods.chosen() is not None and not force:
@@ -341,12 +341,12 @@ class DefaultContext(BaseContext):
         return start_methods.chosen()
 
     def get_all_start_methods(self) -> list[str]:
-        """Every name that the platform has, the default first."""
+        """All start methods of the platform, the default first."""
         return start_methods.names()
 
 
 class FiberContext(BaseContext):
-    """The context "fiber", a name that the stdlib has for nothing of its own."""
+    """The context "fiber", a start method that the stdlib does not have."""
 
     _name = "fiber"
     Process = FiberProcess

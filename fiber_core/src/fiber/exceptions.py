@@ -8,8 +8,8 @@
      │   ├─ PluginClashError           two distributions offer the same name
      │   └─ PluginVersionError         written for another version of the API
      ├─ BackendError
-     │   ├─ UnknownBackendError        nobody offers that name
-     │   ├─ BackendNotInstalledError   known, and not installed
+     │   ├─ UnknownBackendError        no plugin offers that name
+     │   ├─ BackendNotInstalledError   published, but not installed
      │   ├─ BackendUnavailableError    the platform could not be asked
      │   ├─ CapabilityError            the backend does not do that
      │   ├─ AmbiguousImageError        a folder describes several images
@@ -19,11 +19,11 @@
      ├─ ResourceError                devices cannot be found or granted
      ├─ TransportError               (also OSError)
      │   ├─ HandshakeError             the two sides do not trust or understand each other
-     │   ├─ WireError                  a frame that makes no sense
+     │   ├─ WireError                  a malformed frame
      │   └─ PeerLostError              the other side is gone (also EOFError, ConnectionError)
-     │       └─ LeaseLostError           and with it what this process held of it
+     │       └─ LeaseLostError           and with it a lock that this process held
      ├─ HolderDiedError              a lock's holder died, and on_holder_death is "raise"
-     ├─ ForkedError                  fiber was used in a process that the user's own fork made
+     ├─ ForkedError                  fiber was used in a process forked by user code
      ├─ TerminatedError              the pool was terminated first (also ProcessError)
      └─ WorkerCrashedError           a task ended its workers; holds the attempts and the results
 
@@ -72,11 +72,11 @@ __all__ = [
 
 
 class FiberError(Exception):
-    """Base of all exceptions of Fiber's own."""
+    """Base class of Fiber's own exceptions."""
 
 
 class ConfigError(FiberError, ValueError):
-    """A setting is unknown or has a bad value; the text names the key, its origin, what is allowed."""
+    """A setting is unknown or invalid; the text names the key, its origin and the allowed values."""
 
 
 class PluginError(FiberError):
@@ -97,15 +97,15 @@ class PluginVersionError(PluginError):
 
 
 class BackendError(FiberError):
-    """Something about a backend or its jobs."""
+    """Base class of errors of a backend or its jobs."""
 
 
 class UnknownBackendError(BackendError):
-    """Nobody offers a backend of that name."""
+    """No installed plugin offers a backend of that name."""
 
 
 class BackendNotInstalledError(BackendError):
-    """A backend of that name is known, its distribution is not installed."""
+    """A backend of that name is published, but its distribution is not installed."""
 
 
 class BackendUnavailableError(BackendError):
@@ -113,7 +113,7 @@ class BackendUnavailableError(BackendError):
 
 
 class CapabilityError(BackendError):
-    """The backend does not do what was asked of it."""
+    """The backend does not support an operation, or an option of a job."""
 
     def __init__(self, backend: str, capability: str, what: str) -> None:
         super().__init__(backend, capability, what)
@@ -121,7 +121,7 @@ class CapabilityError(BackendError):
         self.backend = backend
         #: field of :class:`~fiber.model.Capabilities` that is not declared
         self.capability = capability
-        #: what was asked for
+        #: the operation or option
         self.what = what
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class CapabilityError(BackendError):
 
 
 class AmbiguousImageError(BackendError):
-    """A folder describes several images, and which is meant cannot be told."""
+    """A folder describes several images, and none was chosen."""
 
     def __init__(self, folder: str, candidates: Sequence[str]) -> None:
         super().__init__(folder, candidates)
@@ -147,7 +147,7 @@ class AmbiguousImageError(BackendError):
 
 
 class SubmitError(BackendError):
-    """The platform refused a job; the text has its own words."""
+    """The platform refused a job; the text has the platform's own message."""
 
 
 class UnknownJobError(BackendError):
@@ -155,7 +155,7 @@ class UnknownJobError(BackendError):
 
 
 class StartError(BackendError):
-    """A job was accepted and its process never said hello; the text tells why."""
+    """A job was accepted but its process never connected; the text has the reason."""
 
 
 class ResourceError(FiberError):
@@ -163,18 +163,18 @@ class ResourceError(FiberError):
 
 
 class TransportError(FiberError, OSError):
-    """Something about a connection."""
+    """Base class of errors of a connection."""
 
 
 class HandshakeError(TransportError):
     """The two sides do not trust or do not understand each other; the text names both and the fix."""
 
-    #: True where the other side proved who it is, and cannot be worked with all the same
+    #: True where the other side proved who it is, and only the versions disagree
     proven: bool = False
 
 
 class WireError(TransportError):
-    """A frame that makes no sense; its sender is closed."""
+    """A malformed frame was received; the connection to its sender is closed."""
 
 
 class PeerLostError(TransportError, ConnectionError, EOFError):
@@ -182,11 +182,11 @@ class PeerLostError(TransportError, ConnectionError, EOFError):
 
 
 class LeaseLostError(PeerLostError):
-    """The connection to a lock's owner was lost while this process held it; others may by now."""
+    """The connection to a lock's owner was lost while this process held it; others may hold it now."""
 
 
 class HolderDiedError(FiberError):
-    """A process died while it held a lock; what the lock guards may be half changed."""
+    """A process died while it held a lock; the guarded state may be inconsistent."""
 
 
 class HolderDiedWarning(RuntimeWarning):
@@ -194,7 +194,7 @@ class HolderDiedWarning(RuntimeWarning):
 
 
 class ForkedError(FiberError, RuntimeError):
-    """Fiber was used in a process made by the user's own fork; use fiber.Process there."""
+    """Fiber was used in a process forked by user code; start it with fiber.Process."""
 
 
 class TerminatedError(FiberError, ProcessError):

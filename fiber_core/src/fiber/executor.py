@@ -1,10 +1,8 @@
-"""``Executor``: the surface of ``concurrent.futures`` over crews of workers.
+"""``Executor``: the interface of ``concurrent.futures`` over groups of workers on any backend.
 
-Futures of tasks, and the calls that they belong to.
-
-One call of an executor's map: its results as they come, and what is drawn in between.
-
-What an executor's tasks need of it, whether somebody still holds the executor itself or not.
+An :class:`Executor` holds a :class:`Core`, which outlives it until its tasks are done. Tasks of one
+importable function are items of one :class:`ExecutorCall`, which holds their futures; a map is a
+call with a :class:`MapStream`.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from fiber._tasks.protocol import Mode
 from fiber._wire import codec, fork
-from fiber._workers.group import Workforce
-from fiber._workers.options import Wish, require_int
+from fiber._workers.group import WorkerGroups
+from fiber._workers.options import PoolOptions, require_int
 from fiber.exceptions import FiberError, StartError
 from fiber.process import Process
 from fiber.results import Stream
@@ -38,20 +36,19 @@ from fiber.results import Stream
 if TYPE_CHECKING:
     from fiber._tasks.call import Call
     from fiber._tasks.dispatcher import Dispatcher
-    from fiber._workers.group import Workforce
 
 __all__ = ["BrokenExecutor", "Executor", "Future"]
 
 T = TypeVar("T")
 _Callback = Callable[[Any], Any]
-#: a callback with what it is called with
+#: a callback and its argument
 _Waiting: TypeAlias = tuple[_Callback, Any]
 _local = threading.local()
 _log = logging.getLogger("concurrent.futures")
 
 
 class BrokenExecutor(FiberError, BrokenProcessPool):  # noqa: N818 - as its base is named
-    """No worker can be kept alive, or all were ended; the cause tells why.
+    """No worker can be kept alive, or all were ended; its cause is the reason.
 
     It is a ``concurrent.futures.process.BrokenProcessPool``. A single dead worker is no reason for
     it: the worker is replaced and its tasks run again.
@@ -59,7 +56,7 @@ class BrokenExecutor(FiberError, BrokenProcessPool):  # noqa: N818 - as its base
 
 
 def broken(cause: BaseException) -> BrokenExecutor:
-    """The error of whoever waits for, or asks for, what cannot be done because of ``cause``."""
+    """A :class:`BrokenExecutor` for futures and calls that fail because of ``cause``."""
     error = BrokenExecutor(f"the executor cannot go on: {cause}")
     error.__cause__ = cause
     return error
@@ -72,20 +69,20 @@ class Future(_futures.Future[T]):
     its task then never runs.
 
     Args:
-        lane: the call it belongs to.
-        index: its item there.
+        call: the call it belongs to.
+        index: index of its item in that call.
     """
 
-    def __init__(self, lane: Lane, index: int) -> None:
+    def __init__(self, call: ExecutorCall, index: int) -> None:
         super().__init__()
-        self._lane = lane
+        self._executor_call = call
         self._index = index
-        self._is_told = False
+        self._is_started = False
 
     def cancel(self) -> bool:
         """Keep the task from running; False where it was sent to a worker already."""
         with _deferring() as later:
-            done = self._lane.cancel(self, self._index)
+            done = self._executor_call.cancel(self, self._index)
         for waiting in later:
             _run(waiting)
         return done
@@ -93,31 +90,31 @@ class Future(_futures.Future[T]):
     def add_done_callback(self, fn: Callable[[_futures.Future[T]], object]) -> None:
         """Have ``fn(self)`` called when it is done or cancelled; at once where it is already.
 
-        Callbacks run one after another, on a thread of the executor or that of who cancels.
+        Callbacks run one after another, on a thread of the executor or the one that cancels.
         """
         if not self.done():
-            self._lane.make_ready()
+            self._executor_call.start_callbacks()
         super().add_done_callback(functools.partial(_call, fn))
 
-    # -- for its lane, under the lock
+    # -- for its call, under the lock
 
     def cancel_now(self) -> bool:
-        """The stdlib's ``cancel``, and everybody who waits is told; True for the first time."""
-        if not super().cancel() or self._is_told:
+        """The stdlib's ``cancel``, which also wakes waiting threads; True for the first time."""
+        if not super().cancel() or self._is_started:
             return False
-        self._is_told = True
+        self._is_started = True
         self.set_running_or_notify_cancel()
         return True
 
     def begin(self) -> None:
         """Its task is sent to a worker, for the first time or again."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_started:
+            self._is_started = True
             self.set_running_or_notify_cancel()
 
     def settle(self, value: Any, error: BaseException | None) -> None:
-        """Its outcome is there."""
-        # one that was cancelled, or that its user set, has an outcome of its own
+        """Set its outcome."""
+        # a future that was cancelled, or set by its user, has an outcome of its own
         with contextlib.suppress(_futures.InvalidStateError):
             if error is None:
                 self.set_result(value)
@@ -125,38 +122,40 @@ class Future(_futures.Future[T]):
                 self.set_exception(error)
 
 
-class Lane:
-    """The futures of one call, as a sink of results; more may be added while it is open.
+class ExecutorCall:
+    """One call of an executor with its futures, as a sink; tasks may be added while it is open.
 
     Args:
-        workforce: does the work.
-        func: what is called.
-        task: arguments and keywords of the only task; None for a lane that grows.
+        groups: the executor's workers.
+        func: the function.
+        task: arguments and keywords of the only task; None for a call that grows.
     """
 
     def __init__(
         self,
-        workforce: Workforce,
+        groups: WorkerGroups,
         func: Callable[..., Any],
         task: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
     ) -> None:
-        #: what it calls; held, so that nothing else can have its identity
+        #: the function; held, so that no other object can get its id()
         self.func = func
-        #: why nothing more can come, if so
+        #: the error that ended it, if any
         self.error: BaseException | None = None
-        self._callbacks = workforce.callbacks
+        self._callbacks = groups.callbacks
         self._futures: dict[int, Future[Any]] = {}
         self.only = self._futures[0] = Future(self, 0)
         items = None if task is None else [task]
-        crew, self._call = workforce.prepare(func, Mode.APPLY, self, items, begun=self._begun)
-        self._dispatcher: Dispatcher = crew.dispatcher
+        group, self._call = groups.prepare(
+            func, Mode.APPLY, self, items, on_dispatch=self._on_dispatch
+        )
+        self._dispatcher: Dispatcher = group.dispatcher
         if self._call is not None:
             if task is None:
                 del self._futures[0]
             self._dispatcher.add(self._call)
 
     def submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Add a task to a lane that grows.
+        """Add a task to a call that grows.
 
         Raises:
             BrokenExecutor: its workers are gone for good.
@@ -171,21 +170,21 @@ class Lane:
         return future
 
     def close(self) -> None:
-        """Let it end with what it has."""
+        """Add no more tasks; idempotent."""
         if self._call is not None:
             with self._dispatcher.lock:
                 if self._call.grows:
                     self._dispatcher.extend(self._call, (), closed=True)
 
     def cancel_all(self) -> None:
-        """Cancel what was not sent to a worker."""
+        """Cancel the tasks that were not sent to a worker."""
         with self._dispatcher.lock:
             pending = list(self._futures.values())
         for future in pending:
             future.cancel()
 
     def cancel(self, future: Future[Any], index: int) -> bool:
-        """Cancel a future of this lane."""
+        """Cancel a future of this call."""
         if self._call is None:
             return False
         with self._dispatcher.lock:
@@ -193,11 +192,11 @@ class Lane:
                 self._dispatcher.withdraw(self._call, index, index + 1)
             return future.cancelled()
 
-    def make_ready(self) -> None:
-        """Have what runs callbacks up: a thread cannot be started while the interpreter ends."""
+    def start_callbacks(self) -> None:
+        """Start the thread of callbacks: that is impossible while the interpreter ends."""
         self._callbacks.start()
 
-    def _begun(self, start: int, stop: int) -> None:
+    def _on_dispatch(self, start: int, stop: int) -> None:
         for index in range(start, stop):
             future = self._futures.get(index)
             if future is not None:
@@ -220,7 +219,7 @@ class Lane:
                 self._futures.pop(index).settle(None, error)
 
     def done(self) -> None:
-        """All outcomes are there."""
+        """Every task has its outcome."""
 
     def broken(self, error: BaseException) -> None:
         """No worker is left, or the function cannot be sent."""
@@ -228,13 +227,13 @@ class Lane:
         with self._settling():
             while self._futures:
                 _, future = self._futures.popitem()
-                # a fault of the function itself is the task's own
+                # an error of the function itself, such as that it cannot be pickled, is the task's own
                 mine = isinstance(error, FiberError)
                 future.settle(None, broken(error) if mine else error)
 
     @contextlib.contextmanager
     def _settling(self) -> Iterator[None]:
-        """Have callbacks run on their thread: locks are held here."""
+        """Run callbacks on the thread of callbacks: locks are held here."""
         with _deferring() as later:
             yield
         for waiting in later:
@@ -243,7 +242,7 @@ class Lane:
 
 @contextlib.contextmanager
 def _deferring() -> Iterator[list[_Waiting]]:
-    """Collect the callbacks that this thread would call meanwhile."""
+    """Collect the callbacks that this thread would call inside the block."""
     before = getattr(_local, "later", None)
     later: list[_Waiting] = []
     _local.later = later
@@ -271,15 +270,15 @@ def _run(waiting: _Waiting) -> None:
 
 
 class MapStream(Stream):
-    """Where the results of a map come in; it can be cancelled, and drawn into where it grows."""
+    """Sink of a map's results; its call can be cancelled, and extended where it grows."""
 
     def __init__(self) -> None:
         super().__init__()
         self._dispatcher: Dispatcher | None = None
         self._call: Call | None = None
 
-    def belongs_to(self, dispatcher: Dispatcher, call: Call) -> None:
-        """Its call."""
+    def bind(self, dispatcher: Dispatcher, call: Call) -> None:
+        """Note its call and the dispatcher of that."""
         self._dispatcher, self._call = dispatcher, call
 
     def add(self, items: list[Any]) -> None:
@@ -288,14 +287,14 @@ class MapStream(Stream):
             self._dispatcher.extend(self._call, items)
 
     def close(self) -> None:
-        """Add no more."""
+        """Add no more items; idempotent."""
         if self._dispatcher is not None and self._call is not None:
             with self._dispatcher.lock:
                 if self._call.grows:
                     self._dispatcher.extend(self._call, (), closed=True)
 
     def cancel_all(self) -> None:
-        """Have what was not sent to a worker not run."""
+        """Cancel the items that were not sent to a worker."""
         if self._dispatcher is not None and self._call is not None:
             self._dispatcher.withdraw(self._call, 0, self._call.count)
 
@@ -303,14 +302,14 @@ class MapStream(Stream):
 def results(
     core: Core, stream: MapStream, rest: Iterator[Any] | None, chunk: int, timeout: float | None
 ) -> Iterator[Any]:
-    """The results in order; what is not drawn or not sent yet when it ends never runs.
+    """Iterator of a map's results in order; when it is closed, items that were not sent never run.
 
     Args:
         core: the executor's.
-        stream: where they come in.
-        rest: items that are added as results are taken, where their number is bounded.
-        chunk: how many at a time.
-        timeout: seconds from now for all of them.
+        stream: receives the results.
+        rest: items to be added as results are taken, with a ``buffersize``; else None.
+        chunk: items to add at a time.
+        timeout: seconds from now for all results.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     return _results(core, stream, rest, chunk, deadline)
@@ -337,7 +336,7 @@ def _results(
                 raise error
             taken += 1
             yield value
-            # no reference to what the caller may let go
+            # no reference to a result that the caller may release
             del value
     finally:
         stream.close()
@@ -345,7 +344,7 @@ def _results(
 
 
 def _refill(core: Core, stream: MapStream, rest: Iterator[Any], chunk: int) -> Iterator[Any] | None:
-    if not core.is_held:
+    if not core.is_referenced:
         stream.close()
         return None
     items = list(itertools.islice(rest, chunk))
@@ -357,32 +356,32 @@ def _refill(core: Core, stream: MapStream, rest: Iterator[Any], chunk: int) -> I
     return None
 
 
-#: functions whose calls stay open for more tasks
-_OPEN = 256
+#: most functions whose calls stay open for more tasks
+_MAX_OPEN_CALLS = 256
 _OVER = "cannot schedule new futures after shutdown"
 _ENDING = "cannot schedule new futures after interpreter shutdown"
 
 
 class Core:
-    """The workers of an executor and the calls they work at. Thread-safe.
+    """Workers and calls of an executor, without the executor itself. Thread-safe.
 
     Tasks of one importable function share a call, so that they travel together where they are
     short, as the items of a map do. Anything else is a call of its own.
 
     Args:
-        wish: what the executor was made with.
+        options: of the executor.
     """
 
-    def __init__(self, wish: Wish) -> None:
-        self.workforce = Workforce(wish, "executor")
+    def __init__(self, options: PoolOptions) -> None:
+        self.groups = WorkerGroups(options, "executor")
         self._lock = threading.RLock()
-        self._lanes: OrderedDict[int, Lane] = OrderedDict()
+        self._open_calls: OrderedDict[int, ExecutorCall] = OrderedDict()
         #: calls of one task each, and those that map made, until they are done
-        self._others: weakref.WeakSet[Lane] = weakref.WeakSet()
+        self._other_calls: weakref.WeakSet[ExecutorCall] = weakref.WeakSet()
         self._maps: weakref.WeakSet[MapStream] = weakref.WeakSet()
         self._began = False
-        #: False once nobody holds the executor itself
-        self.is_held = True
+        #: False once the executor itself was collected
+        self.is_referenced = True
         self._finishing = threading.Lock()
         self._is_finished = False
         self._finisher: threading.Thread | None = None
@@ -406,16 +405,16 @@ class Core:
         with self._lock:
             self._begin()
             if not _has_home(func):
-                lane = self._new_lane(func, (args, kwargs))
-                self._others.add(lane)
-                return lane.only
-            found = self._lanes.get(id(func))
+                call = self._new_call(func, (args, kwargs))
+                self._other_calls.add(call)
+                return call.only
+            found = self._open_calls.get(id(func))
             if found is None:
-                found = self._new_lane(func)
+                found = self._new_call(func)
                 if found.error is not None:
                     return found.only
-                self._lanes[id(func)] = found
-                if len(self._lanes) > _OPEN:
+                self._open_calls[id(func)] = found
+                if len(self._open_calls) > _MAX_OPEN_CALLS:
                     self._close_one()
             return found.submit(args, kwargs)
 
@@ -430,51 +429,51 @@ class Core:
         """
         with self._lock:
             self._begin()
-            with _telling():
-                crew, call = self.workforce.prepare(
+            with _as_broken_executor():
+                group, call = self.groups.prepare(
                     func, Mode.STARMAP, stream, None if grows else items, chunk
                 )
             if call is not None:
-                stream.belongs_to(crew.dispatcher, call)
+                stream.bind(group.dispatcher, call)
                 self._maps.add(stream)
-                crew.dispatcher.add(call)
+                group.dispatcher.add(call)
                 if grows:
                     stream.add(items)
 
     def check(self) -> None:
         """Raise where no more tasks are taken."""
         fork.check()
-        self.workforce.check()
+        self.groups.check()
 
     # -- its end
 
     def shut_down(self, *, cancel: bool) -> None:
-        """Take no more tasks; let what there is be done, or cancel what was not sent."""
+        """Take no more tasks; finish those there are, or cancel those that were not sent."""
         self._close(RuntimeError(_OVER), cancel=cancel)
 
     def finish(self) -> None:
-        """Wait until all is done and the workers are gone; after :meth:`shut_down`."""
-        if self.workforce.callbacks.is_current():
-            # which ends before the rest does
+        """Wait until all tasks are done and the workers have ended; after :meth:`shut_down`."""
+        if self.groups.callbacks.is_current():
+            # the thread of callbacks cannot wait for its own end
             self.finish_later()
             return
         with self._finishing:
             if not self._began or self._is_finished:
                 return
-            self.workforce.join()
+            self.groups.join()
             self._is_finished = True
         for finalizer in (self._terminate, self._at_exit):
             if finalizer is not None:
                 finalizer.cancel()
 
     def finish_later(self) -> None:
-        """The same on a thread of its own."""
+        """As :meth:`shut_down` and :meth:`finish`, on a thread of its own."""
         if not self._began or self._is_finished or self._finisher is not None:
             return
         self._finisher = threading.Thread(
-            target=self._shut_down_and_finish, name=f"{self.workforce.name}-end", daemon=True
+            target=self._shut_down_and_finish, name=f"{self.groups.name}-end", daemon=True
         )
-        # while the interpreter ends no thread can be started, and what follows waits for all
+        # while the interpreter ends no thread can be started; the exit handler finishes
         with contextlib.suppress(RuntimeError):
             self._finisher.start()
 
@@ -483,7 +482,7 @@ class Core:
         self.finish()
 
     def terminate(self) -> None:
-        """End the workers at once; what is not done is a ``BrokenExecutor``."""
+        """End the workers at once; unfinished tasks fail with ``BrokenExecutor``."""
         self._close(RuntimeError(_OVER), cancel=False)
         if self._terminate is not None:
             self._terminate()
@@ -497,11 +496,15 @@ class Core:
 
     def _close(self, refusal: BaseException, *, cancel: bool) -> None:
         with self._lock:
-            self.workforce.refuse(refusal)
-            calls: list[Lane | MapStream] = [*self._lanes.values(), *self._others, *self._maps]
-            # kept where they are found again, since they may be cancelled later
-            self._others.update(self._lanes.values())
-            self._lanes.clear()
+            self.groups.refuse(refusal)
+            calls: list[ExecutorCall | MapStream] = [
+                *self._open_calls.values(),
+                *self._other_calls,
+                *self._maps,
+            ]
+            # kept, since they may be cancelled later
+            self._other_calls.update(self._open_calls.values())
+            self._open_calls.clear()
             for call in calls:
                 call.close()
         if cancel:
@@ -513,25 +516,25 @@ class Core:
     def _begin(self) -> None:
         self.check()
         if not self._began:
-            self.workforce.begin()
-            self._terminate = self.workforce.end_with(self.workforce)
-            # before the workers are ended, as futures that are pending are waited for
+            self.groups.begin()
+            self._terminate = self.groups.end_with(self.groups)
+            # before the workers are ended, since pending futures are waited for
             self._at_exit = util.Finalize(None, _exit, args=(weakref.ref(self),), exitpriority=20)
             self._began = True
 
-    def _new_lane(self, func: Any, task: Any = None) -> Lane:
-        with _telling():
-            return Lane(self.workforce, func, task)
+    def _new_call(self, func: Any, task: Any = None) -> ExecutorCall:
+        with _as_broken_executor():
+            return ExecutorCall(self.groups, func, task)
 
     def _close_one(self) -> None:
-        _, lane = self._lanes.popitem(last=False)
-        self._others.add(lane)
-        lane.close()
+        _, call = self._open_calls.popitem(last=False)
+        self._other_calls.add(call)
+        call.close()
 
 
 @contextlib.contextmanager
-def _telling() -> Iterator[None]:
-    """Raise what keeps all workers from coming up as the executor's own error."""
+def _as_broken_executor() -> Iterator[None]:
+    """Raise a ``StartError`` of the workers as :class:`BrokenExecutor`."""
     try:
         yield
     except StartError as error:
@@ -539,7 +542,7 @@ def _telling() -> Iterator[None]:
 
 
 def _has_home(func: Any) -> bool:
-    """True where ``func`` goes by reference, so that it is the same function each time."""
+    """True where ``func`` is pickled by reference, so that it is the same function each time."""
     if not isinstance(func, (types.FunctionType, types.BuiltinFunctionType, type)):
         return False
     name = getattr(func, "__module__", None)
@@ -552,7 +555,7 @@ def _has_home(func: Any) -> bool:
 
 
 def _exit(core: weakref.ref[Core]) -> None:
-    """The interpreter ends."""
+    """Exit handler of a core that may be gone."""
     held = core()
     if held is not None:
         held.exit()
@@ -564,8 +567,8 @@ P = ParamSpec("P")
 class Executor(_futures.Executor):
     """Workers that run functions; the same as ``concurrent.futures.ProcessPoolExecutor``, and more.
 
-    They are started by the first task. A worker that dies is replaced and what it had is run again;
-    a task that ends ``max_attempts`` workers while it is alone on them fails with
+    They are started by the first task. A worker that dies is replaced and its unfinished tasks
+    run again; a task that ends ``max_attempts`` workers while it is alone on them fails with
     ``WorkerCrashedError``, and the executor and the other tasks go on.
 
     Args:
@@ -582,7 +585,7 @@ class Executor(_futures.Executor):
 
     Raises:
         ValueError: a number makes no sense.
-        TypeError: the initializer cannot be called, or a number is none.
+        TypeError: the initializer cannot be called, or a number has another type.
     """
 
     def __init__(
@@ -609,19 +612,19 @@ class Executor(_futures.Executor):
                 msg = "max_tasks_per_child must be >= 1"
                 raise ValueError(msg)
         self._core = Core(
-            Wish(
+            PoolOptions(
                 size=max_workers,
                 initializer=initializer,
                 initargs=initargs,
-                quota=max_tasks_per_child,
+                maxtasksperchild=max_tasks_per_child,
                 error_handling=error_handling,
-                least=min,
-                most=max,
+                min_size=min,
+                max_size=max,
                 per_job=processes_per_job,
                 max_attempts=max_attempts,
             )
         )
-        self._max_workers = self._core.workforce.wanted
+        self._max_workers = self._core.groups.initial_size
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Have ``fn(*args, **kwargs)`` called in a worker.
@@ -646,7 +649,7 @@ class Executor(_futures.Executor):
         Args:
             fn: called with an item of each iterable.
             iterables: drawn at once, unless there is a ``buffersize``.
-            timeout: seconds after which whoever waits for a result gets a ``TimeoutError``.
+            timeout: seconds after which waiting for a result raises ``TimeoutError``.
             chunksize: items that stay together on one worker.
             buffersize: chunks that may be on their way or waiting to be taken; more are drawn as
                 results are taken.
@@ -674,11 +677,11 @@ class Executor(_futures.Executor):
         return results(self._core, stream, rest if grows else None, chunksize, timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more tasks, and let the workers go once all is done.
+        """Take no more tasks, and end the workers once all tasks are done.
 
         Args:
             wait: return when they have ended; otherwise at once.
-            cancel_futures: cancel what was not sent to a worker.
+            cancel_futures: cancel tasks that were not sent to a worker.
         """
         if os.getpid() != self._pid:
             return
@@ -689,7 +692,7 @@ class Executor(_futures.Executor):
             self._core.finish_later()
 
     def terminate_workers(self) -> None:
-        """End the workers at once; what is not done is a ``BrokenExecutor``."""
+        """End the workers at once; unfinished tasks fail with ``BrokenExecutor``."""
         self._core.terminate()
 
     def kill_workers(self) -> None:
@@ -698,8 +701,8 @@ class Executor(_futures.Executor):
 
     @property
     def _processes(self) -> dict[int | None, Process]:
-        """The workers' process objects by pid, where the stdlib has them and programs look."""
-        return {process.pid: process for process in self._core.workforce.processes()}
+        """The workers' process objects by pid; the stdlib has them, and programs use them."""
+        return {process.pid: process for process in self._core.groups.processes()}
 
     def __repr__(self) -> str:
         cls = type(self)
@@ -712,6 +715,6 @@ class Executor(_futures.Executor):
     def __del__(self) -> None:
         core: Core | None = getattr(self, "_core", None)
         if core is not None and os.getpid() == self._pid:
-            # on any thread, whatever locks that holds: nothing is waited for here
-            core.is_held = False
+            # on any thread, whatever locks that holds: this must not wait
+            core.is_referenced = False
             core.finish_later()

@@ -1,4 +1,4 @@
-"""What a function or class needs when it runs in a process of its own: :func:`meta`."""
+"""Resource hints of functions and classes that run in a process: :func:`meta`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _megabytes_or_none(value: int | str | None) -> int | None:
 
 @values.frozen(kw_only=True)
 class Meta:
-    """Hints of one function or class; None and absent kinds mean "not said"."""
+    """Hints of one function or class; None and absent kinds mean "not given"."""
 
     #: CPUs, fractions allowed
     cpu: float | None = values.field(default=None, validator=_cpu)
@@ -94,31 +94,31 @@ class Meta:
 
     @property
     def resources(self) -> ResourceRequest:
-        """The part that a job's platform grants."""
+        """The resources that a job's platform grants."""
         return ResourceRequest(cpu=self.cpu, memory=self.memory, devices=self.devices)
 
     @property
     def asks(self) -> bool:
-        """True where a worker must have something for it."""
+        """True where it needs workers with certain resources or an image."""
         needs = self.cpu, self.memory, self.image
         return needs != (None, None, None) or any(self.devices.values())
 
     def merged(self, over: Meta) -> Meta:
-        """These hints with those that ``over`` says on top."""
+        """These hints, overridden by those that ``over`` gives."""
         if over is _NONE:
             return self
         if self is _NONE:
             return over
-        said = {
+        given = {
             field.name: value
             for field in light_values.fields(Meta)
             if (value := getattr(over, field.name)) is not None
         }
-        said["devices"] = {**self.devices, **over.devices}
-        return values.evolve(self, **said)
+        given["devices"] = {**self.devices, **over.devices}
+        return values.evolve(self, **given)
 
 
-#: what most functions say
+#: the hints of most functions
 _NONE = Meta()
 
 
@@ -132,10 +132,10 @@ def meta(
     slots: int | None = None,
     **provider_kinds: int,
 ) -> Callable[[_T], _T]:
-    """Say what a function, or a class with ``run()``, needs when Fiber runs it in a process.
+    """Decorator: resources that a function, or a class with ``run()``, needs in a process of Fiber.
 
     The target is returned itself, with the hints stored on it as an immutable value; they hold for
-    it alone. Stacked decorators add up; where two say the same key, the outer one counts.
+    it alone. Stacked decorators add up; where two give the same key, the outer one counts.
 
     Args:
         cpu: CPUs, fractions allowed.
@@ -175,11 +175,11 @@ def meta(
 def get_meta(target: object) -> Meta:
     """The hints of a function, class, instance, bound method or partial; empty where none are.
 
-    Of several places that have some, the outer one counts: a partial's own over its function's, a
+    Where several have some, the outer one counts: a partial's own over its function's, a
     class's over those of its ``run`` method or of ``__call__``.
     """
     if type(target) is FunctionType:
-        # asked for each task
+        # called for each task
         return _own(target)
     if isinstance(target, functools.partial):
         return get_meta(target.func).merged(_own(target))

@@ -1,6 +1,6 @@
-"""Every hook that Fiber calls, and the marker for implementations.
+"""Specifications of all hooks that Fiber calls, and the marker for implementations.
 
-Hooks answer "who can?" and announce events; methods of the chosen object do the work.
+Hooks collect what plugins offer and announce events; methods of the chosen object do the work.
 Implementations may accept fewer arguments than a specification names.
 """
 

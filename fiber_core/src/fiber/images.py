@@ -1,4 +1,4 @@
-"""Names of images, and the file of a folder that describes one: for backends that run images."""
+"""Names of container images, and the file in a folder that describes one; for backends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(
     r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:(?P<sum>[0-9a-fA-F]{32,})"
 )
-#: what registries allow for host and repository together
+#: most characters of host and repository together, as registries allow
 _LONGEST = 255
-#: what is kept of a folder's name
+#: most characters kept of a folder's name
 _LONGEST_FOLDER = 63
 
 
 @values.frozen(kw_only=True)
 class Reference:
-    """An image's name in its parts: ``registry/repository:tag@digest``."""
+    """Name of an image, parsed: ``registry/repository:tag@digest``."""
 
     #: host and port of the registry; None where none is written and the engine has its own
     registry: str | None = None
@@ -40,7 +40,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Read a name as engines do.
+        """Parse a name as container engines do.
 
         The first part is a registry where it has a dot, a colon or a capital letter, or is
         ``localhost``.
@@ -70,7 +70,7 @@ class Reference:
         return cls(registry=registry, repository=repository, tag=tag or None, digest=digest or None)
 
     def tagged(self, tag: str) -> Reference:
-        """The same repository with another tag, and without a digest."""
+        """Return the same repository with another tag, and without a digest."""
         return Reference(registry=self.registry, repository=self.repository, tag=tag)
 
     @property
@@ -85,18 +85,18 @@ class Reference:
 
 
 def repository_for(folder: str | Path) -> str:
-    """A repository's last part, valid whatever the folder is called."""
+    """Return a valid last part of a repository's name for a folder of any name."""
     name = re.sub(r"[^a-z0-9]+", "-", Path(folder).resolve().name.lower())
     return name[:_LONGEST_FOLDER].strip("-") or "image"
 
 
 def file_of(context: str | Path, first: str, others: str) -> Path | None:
-    """The file that describes the image of a folder; None where it has none.
+    """Find the file that describes the image of a folder; None where it has none.
 
     Args:
-        context: the folder, or the very file.
-        first: name of the file that is meant where there are several.
-        others: pattern of names that are as good where there is only one.
+        context: the folder, or the file itself.
+        first: name of the file that is preferred.
+        others: pattern of other names, of which only one file may exist.
 
     Raises:
         AmbiguousImageError: there are several of the others.

@@ -29,7 +29,7 @@ def register(name: str = "fiber", *, make_default: bool = False) -> None:
     """Make the backend known to joblib.
 
     Args:
-        name: what ``parallel_config`` and ``Parallel`` call it.
+        name: its name in ``parallel_config`` and ``Parallel``.
         make_default: use it where no backend is named.
     """
     register_parallel_backend(name, FiberBackend, make_default=make_default)
@@ -39,7 +39,7 @@ class FiberBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
     """Runs joblib's batches in Fiber's workers, on the selected backend of Fiber's.
 
     The workers stay from one ``Parallel`` call to the next inside one ``parallel_config``. Parallel
-    calls inside a task use threads, and what is inside these is sequential, as with loky. Without
+    calls inside a task use threads, and calls inside those are sequential, as with loky. Without
     ``n_jobs`` there are as many workers as the backend has CPUs.
 
     Args:
@@ -91,7 +91,7 @@ class FiberBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         require: str | None = None,
         **memmapping: Any,
     ) -> int:
-        """Have workers for a ``Parallel``; joblib calls it.
+        """Get workers ready for a ``Parallel``; joblib calls it.
 
         Raises:
             FallbackToBackend: one worker would do no better than none.
@@ -100,27 +100,27 @@ class FiberBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         if count == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         self.parallel = parallel
-        wanted = count, self.inner_max_num_threads
-        if self._executor is None or self._made_with != wanted:
-            self._let_go()
+        needed = count, self.inner_max_num_threads
+        if self._executor is None or self._made_with != needed:
+            self._release()
             limits = self._prepare_worker_env(n_jobs=count)
             self._executor = Executor(
                 count, initializer=_limit_threads, initargs=(limits,), **self.backend_kwargs
             )
-            self._made_with = wanted
+            self._made_with = needed
         return count
 
     def submit(
         self, func: Callable[[], Any], callback: Callable[[Any], object] | None = None
     ) -> Future[Any]:
-        """Have a batch run; joblib calls it."""
+        """Submit a batch; joblib calls it."""
         assert self._executor is not None, "joblib configures a backend before it uses it"
         future: Future[Any] = self._executor.submit(_run, func)
         if callback is not None:
             future.add_done_callback(callback)
         return future
 
-    #: what joblib before 1.5 calls it
+    #: its name in joblib before 1.5
     apply_async = submit
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
@@ -143,11 +143,11 @@ class FiberBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
 
     def terminate(self) -> None:
         """A ``Parallel`` is over; the workers stay for the next one of this backend."""
-        # it holds us, and we would hold it: the workers end with the last reference to us
+        # a cycle with it would keep this object, whose last reference ends the workers
         self.parallel = None
         self.reset_batch_stats()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False)
@@ -158,5 +158,5 @@ def _run(batch: Callable[[], Any]) -> Any:
 
 
 def _limit_threads(limits: dict[str, str]) -> None:
-    """In each worker, before numerical libraries are imported there."""
+    """Set the limits in a worker, before numerical libraries are imported there."""
     os.environ.update(limits)

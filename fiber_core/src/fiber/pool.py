@@ -1,4 +1,4 @@
-"""``Pool``: the surface of ``multiprocessing.pool.Pool`` over crews of workers."""
+"""``Pool``: the interface of ``multiprocessing.pool.Pool`` over groups of workers on any backend."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from fiber._runtime.start import starting
+from fiber._runtime.start import ready_runtime
 from fiber._tasks.protocol import Mode
-from fiber._workers.options import Wish, chunk_of
+from fiber._workers.options import PoolOptions, resolve_chunksize
 from fiber.results import (
     AsyncResult,
     IMapIterator,
@@ -54,7 +54,7 @@ ApplyResult = AsyncResult
 
 
 def __getattr__(name: str) -> Any:
-    # the stdlib's own, of no use to most programs, which would wait for their import
+    # the stdlib's own; imported when used, since the import takes time
     if name in {"MaybeEncodingError", "RemoteTraceback", "ThreadPool"}:
         from multiprocessing import pool
 
@@ -66,8 +66,8 @@ def __getattr__(name: str) -> Any:
 class Pool:
     """Workers that run functions; the same as ``multiprocessing.pool.Pool``, and more.
 
-    A worker that dies is replaced and what it had is run again; a task that ends ``max_attempts``
-    workers while it is alone on them is given up with ``WorkerCrashedError``.
+    A worker that dies is replaced and its unfinished tasks run again; a task that ends
+    ``max_attempts`` workers while it is alone on them fails with ``WorkerCrashedError``.
 
     Args:
         processes: workers at first; None for as many as the backend has CPUs.
@@ -75,8 +75,8 @@ class Pool:
         initargs: its arguments.
         maxtasksperchild: chunks that a worker does before it is replaced.
         context: accepted for compatibility.
-        error_handling: False where no task may run twice: what a lost worker may have begun is
-            reported as failed (``@fiber.meta(retry=False)`` does it for one function).
+        error_handling: False where no task may run twice: tasks that a lost worker may have begun
+            fail (``@fiber.meta(retry=False)`` does it for one function).
         min: fewest workers of a pool that shrinks when idle.
         max: most workers of a pool that grows while work waits.
         processes_per_job: workers in one job of the backend.
@@ -104,28 +104,28 @@ class Pool:
     ) -> None:
         # first, so that __del__ of a pool that was never made finds it
         self._state = TERMINATE
-        wish = Wish(
+        options = PoolOptions(
             size=processes,
             initializer=initializer,
             initargs=initargs,
-            quota=maxtasksperchild,
+            maxtasksperchild=maxtasksperchild,
             error_handling=error_handling,
-            least=min,
-            most=max,
+            min_size=min,
+            max_size=max,
             per_job=processes_per_job,
             max_attempts=max_attempts,
         )
-        # before what else a pool needs is imported, which takes as long
-        starting(wish.judge)
-        from fiber._workers.group import Workforce
+        # first, so that the supervisor starts while the rest is imported
+        ready_runtime(options.validate)
+        from fiber._workers.group import WorkerGroups
 
         self._lock = threading.RLock()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-        self._workforce = Workforce(wish, "pool")
-        self._callbacks = self._workforce.callbacks
-        self._workforce.begin()
+        self._groups = WorkerGroups(options, "pool")
+        self._callbacks = self._groups.callbacks
+        self._groups.begin()
         self._state = RUN
-        self._terminate = self._workforce.end_with(self)
+        self._terminate = self._groups.end_with(self)
 
     def __repr__(self) -> str:
         cls = type(self)
@@ -134,17 +134,17 @@ class Pool:
     @property
     def size(self) -> int:
         """Workers that the pool keeps."""
-        return self._workforce.size
+        return self._groups.size
 
     @property
     def _processes(self) -> int:
-        """The same, where the stdlib's pool has it and programs look."""
+        """As :attr:`size`; the stdlib's pool has it, and programs use it."""
         return self.size
 
     @property
     def _pool(self) -> list[Process]:
-        """The workers' process objects, where the stdlib's pool has them and programs look."""
-        return self._workforce.processes()
+        """The workers' process objects; the stdlib's pool has them, and programs use them."""
+        return self._groups.processes()
 
     # -- one task
 
@@ -216,10 +216,10 @@ class Pool:
         callback: Callable[[T], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> AsyncResult[T]:
-        """The same, not waited for; callbacks run on a thread of the pool before it is ready."""
+        """As :meth:`apply`, without waiting; a callback runs on a thread of the pool before it is ready."""
         result: AsyncResult[T] = AsyncResult(self._callbacks, callback, error_callback, self)
         item = (tuple(args), dict(kwds or {}))
-        self._workforce.add(func, Mode.APPLY, result, [item])
+        self._groups.add(func, Mode.APPLY, result, [item])
         return result
 
     # -- many tasks
@@ -249,7 +249,7 @@ class Pool:
         callback: Callable[[list[T]], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> MapResult[T]:
-        """The same, not waited for."""
+        """As :meth:`map`, without waiting."""
         return self._map(func, Mode.MAP, iterable, chunksize, callback, error_callback)
 
     def starmap(
@@ -269,7 +269,7 @@ class Pool:
         callback: Callable[[list[T]], Any] | None = None,
         error_callback: Callable[[BaseException], Any] | None = None,
     ) -> MapResult[T]:
-        """The same, not waited for."""
+        """As :meth:`starmap`, without waiting."""
         return self._map(func, Mode.STARMAP, iterable, chunksize, callback, error_callback)
 
     def imap(
@@ -285,28 +285,28 @@ class Pool:
     def imap_unordered(
         self, func: Callable[[S], T], iterable: Iterable[S], chunksize: int = 1
     ) -> IMapUnorderedIterator[T]:
-        """The same with results as they come."""
+        """As :meth:`imap`, with results in the order in which they come."""
         stream = self._imap(func, iterable, chunksize, UnorderedStream())
         return IMapUnorderedIterator(stream, self)
 
     # -- the pool itself
 
     def resize(self, processes: int) -> None:
-        """Keep so many workers from now on; those in surplus finish what they have begun."""
-        self._workforce.resize(processes)
+        """Keep ``processes`` workers from now on; those in surplus finish what they have begun."""
+        self._groups.resize(processes)
 
     def close(self) -> None:
-        """Take no more tasks; workers end when all is done."""
+        """Take no more tasks; the workers end when all tasks are done."""
         with self._lock:
             if self._state == RUN:
                 self._state = CLOSE
-                self._workforce.refuse(ValueError("Pool not running"))
+                self._groups.refuse(ValueError("Pool not running"))
 
     def terminate(self) -> None:
-        """End the workers at once; what is not done fails with ``TerminatedError``."""
+        """End the workers at once; unfinished tasks fail with ``TerminatedError``."""
         with self._lock:
             self._state = TERMINATE
-            self._workforce.refuse(ValueError("Pool not running"))
+            self._groups.refuse(ValueError("Pool not running"))
         self._terminate()
 
     def join(self) -> None:
@@ -319,8 +319,8 @@ class Pool:
             msg = "Pool is still running"
             raise ValueError(msg)
         for stream in list(self._streams):
-            stream.hurry()
-        self._workforce.join()
+            stream.drain()
+        self._groups.join()
         self._terminate.cancel()
 
     def __enter__(self) -> Pool:
@@ -351,7 +351,7 @@ class Pool:
     # -- inside
 
     def _check_running(self) -> None:
-        self._workforce.check()
+        self._groups.check()
 
     def _map(
         self,
@@ -362,22 +362,22 @@ class Pool:
         callback: Any,
         error_callback: Any,
     ) -> MapResult[Any]:
-        chunk = chunk_of(chunksize)
+        chunk = resolve_chunksize(chunksize)
         self._check_running()
         items = list(iterable)
         result: MapResult[Any] = MapResult(
             len(items), self._callbacks, callback, error_callback, self
         )
-        self._workforce.add(func, mode, result, items, chunk)
+        self._groups.add(func, mode, result, items, chunk)
         return result
 
     def _imap(self, func: Any, iterable: Iterable[Any], chunksize: int, stream: Stream) -> Stream:
-        chunk = chunk_of(chunksize)
-        crew, call = self._workforce.add(func, Mode.MAP, stream, None, chunk)
+        chunk = resolve_chunksize(chunksize)
+        group, call = self._groups.add(func, Mode.MAP, stream, None, chunk)
         if call is not None:
             from fiber._tasks.feeder import Feeder
 
-            feeder = Feeder(crew.dispatcher, call, iterable, workers=crew.fleet.size)
+            feeder = Feeder(group.dispatcher, call, iterable, workers=group.manager.size)
             stream.attach(feeder)
             self._streams.add(stream)
             feeder.start()

@@ -1,4 +1,4 @@
-"""``Process`` on top of a job: the stdlib's class with another way to start."""
+"""``Process``: the stdlib's class, started as a job of a backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fiber.model import ResourceRequest
 
 log = logging.getLogger("fiber")
 
-# its children are kept there, where the stdlib's own functions and exit handler look
+# children are kept in its set, which the stdlib's functions and exit handler use
 _stdlib: Any = _process
 
 __all__ = [
@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 
-#: True once this process was interrupted and is ending by it
+#: True once this process is ending because it was interrupted
 _interrupted = False
 _at_exit: util.Finalize | None = None
-#: names of processes that a message has before it counts the others
+#: most names of processes in a message; the others are counted
 _NAMED = 5
 
 
@@ -56,11 +56,11 @@ class Process(_process.BaseProcess):
 
     Raises:
         StartError: from ``join`` and ``exitcode``, when the platform could not start it; the text
-            has the platform's own words.
+            has the platform's message.
     """
 
     if TYPE_CHECKING:
-        # what BaseProcess keeps and its stubs do not tell
+        # attributes of BaseProcess that its stubs do not have
         _popen: Child | None
         _parent_pid: int
         _closed: bool
@@ -99,9 +99,9 @@ class Process(_process.BaseProcess):
         self.started_as(self._launch())
 
     def started_as(self, child: Child) -> None:
-        """Note the job that this process became; :meth:`start` does, and pools do."""
+        """Set the job that this process became; called by :meth:`start` and by pools."""
         self._popen = child
-        # as the stdlib: the target may hold what holds us
+        # as the stdlib: the target may refer to this object
         del self._target, self._args, self._kwargs
         _stdlib._children.add(self)  # noqa: SLF001 - see above
 
@@ -129,7 +129,7 @@ class Process(_process.BaseProcess):
         self._popen.interrupt()
 
     def _bootstrap(self, parent_sentinel: int | None = None) -> int:
-        """In the child: be this process until it ends."""
+        """In the child: run the process until it ends."""
         start_methods.choose(self._chosen_method)
         # read by the stdlib, whose own contexts keep their start method
         self._start_method = None
@@ -209,7 +209,7 @@ class Process(_process.BaseProcess):
 
 
 def requested(meta: hints.Meta, current: runtime.Runtime) -> ResourceRequest:
-    """What a function's ``@fiber.meta`` asks for, over the settings' defaults."""
+    """Resources of a function's ``@fiber.meta``, with the settings as defaults."""
     return ResourceRequest(
         cpu=meta.cpu if meta.cpu is not None else current.config.cpu,
         memory=meta.memory if meta.memory is not None else current.config.memory,
@@ -221,7 +221,7 @@ def requested(meta: hints.Meta, current: runtime.Runtime) -> ResourceRequest:
 
 
 def _noting_interrupts(run: Callable[[], None]) -> Callable[[], None]:
-    """The same, by which the end of the process is known to be an interrupt's."""
+    """Wrap ``run`` so that the end of the process by an interrupt is noted."""
 
     @functools.wraps(run)
     def running() -> None:
@@ -236,11 +236,11 @@ def _noting_interrupts(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def _interrupt_children_at_exit() -> None:
-    """Have children interrupted where an interrupt ends this process, which then joins them."""
+    """Register the exit handler that passes an interrupt on to children, which are joined then."""
     global _at_exit  # noqa: PLW0603 - there is one a process
     if _at_exit is None:
-        # the last of those that run before the stdlib joins children: what was started after it,
-        # such as managers, has been shut down
+        # runs last of those before the stdlib joins children: managers and others that were started
+        # after it have been shut down
         _at_exit = util.Finalize(None, _exit_by_interrupt, exitpriority=0)
 
 

@@ -1,4 +1,4 @@
-"""``Queue``, ``JoinableQueue`` and ``SimpleQueue``, between any processes of a run."""
+"""``Queue``, ``JoinableQueue`` and ``SimpleQueue`` between any processes of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.handle import Channels, Handle, Tasks, decode, encode
+from fiber._objects.handle import ChannelObject, Handle, TaskQueueObject, decode, encode
 from fiber._objects.queue.tasks import TaskChannel
 from fiber._objects.references import ANY
 from fiber._wire import fork
@@ -18,28 +18,28 @@ __all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
 T = TypeVar("T")
 
 
-class _Lane(Handle, Generic[T]):
-    """A handle of an object with one lane that all its holders read and write."""
+class _QueueHandle(Handle, Generic[T]):
+    """Handle of an object with one direction, which all its holders read and write."""
 
-    _object: Channels
-    # how often what is put in may be loaded
+    _object: ChannelObject
+    # how often an item may be loaded
     _uses = 1
 
     def _make(self, maxsize: int) -> None:
         channel = self._new(maxsize)
         channel.hold(0)
-        self._take_hold(channel, 0)
+        self._attach(channel, 0)
 
-    def _new(self, maxsize: int) -> Channels:
+    def _new(self, maxsize: int) -> ChannelObject:
         return store.current().channel(Kind.QUEUE, maxsize)
 
     def _open(self) -> None:
-        self._source = self._object.source(0)
-        self._sink = self._object.sink(0)
+        self._reader = self._object.reader(0)
+        self._writer = self._object.writer(0)
         self._closed = False
 
 
-class SimpleQueue(_Lane[T]):
+class SimpleQueue(_QueueHandle[T]):
     """A queue with ``put`` and ``get`` only; the same as ``multiprocessing.SimpleQueue``.
 
     It lives in the process that made it. Any process that gets it, as an argument, in a closure or
@@ -58,9 +58,9 @@ class SimpleQueue(_Lane[T]):
             ValueError: this handle is closed.
         """
         self._check()
-        self._sink.put(encode(obj, realm=self._readers()), True, None)
-        # the stdlib's is in the pipe by now: whoever puts and dies has put
-        self._sink.deliver()
+        self._writer.put(encode(obj, auth_domain=self._receiving_domain()), True, None)
+        # as in the stdlib, where it is in the pipe by now, it arrives even if this process dies
+        self._writer.deliver()
 
     def get(self) -> T:
         """Wait for the next value and take it.
@@ -70,7 +70,7 @@ class SimpleQueue(_Lane[T]):
             ValueError: this handle is closed.
         """
         self._check()
-        value: T = decode(self._source.take(True, None))
+        value: T = decode(self._reader.take(True, None))
         return value
 
     def empty(self) -> bool:
@@ -79,9 +79,9 @@ class SimpleQueue(_Lane[T]):
         return not self._object.size(0)
 
     def close(self) -> None:
-        """Let go of it; others go on using it."""
+        """Close this handle; other holders go on using the queue."""
         self._closed = True
-        self._let_go()
+        self._release()
 
     def __enter__(self) -> SimpleQueue[T]:
         return self
@@ -98,11 +98,11 @@ class SimpleQueue(_Lane[T]):
         if self._closed:
             msg = f"Queue {self!r} is closed"
             raise ValueError(msg)
-        if fork.is_stranger():
+        if fork.is_forked_child():
             fork.check()
 
 
-class Queue(_Lane[T]):
+class Queue(_QueueHandle[T]):
     """A queue; the same as ``multiprocessing.Queue``, with any number of readers and writers.
 
     It lives in the process that made it. Any process that gets it, as an argument, in a closure or
@@ -134,11 +134,13 @@ class Queue(_Lane[T]):
             PeerLostError: the process that the queue lives in is gone.
             ValueError: this handle is closed.
         """
-        if self._closed or fork.is_stranger():
+        if self._closed or fork.is_forked_child():
             self._refuse()
         if timeout is not None and timeout <= 0:
             block = False
-        self._sink.put(encode(obj, self._uses, realm=self._readers()), block, timeout)
+        self._writer.put(
+            encode(obj, self._uses, auth_domain=self._receiving_domain()), block, timeout
+        )
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
         """Take the next value; wait for it.
@@ -148,11 +150,11 @@ class Queue(_Lane[T]):
             PeerLostError: the process that the queue lives in is gone; an ``EOFError``.
             ValueError: this handle is closed.
         """
-        if self._closed or fork.is_stranger():
+        if self._closed or fork.is_forked_child():
             self._refuse()
         if timeout is not None and timeout <= 0:
             block = False
-        value: T = decode(self._source.take(block, timeout))
+        value: T = decode(self._reader.take(block, timeout))
         return value
 
     def put_nowait(self, obj: T) -> None:
@@ -164,8 +166,8 @@ class Queue(_Lane[T]):
         return self.get(False)
 
     def qsize(self) -> int:
-        """How many values are in it, those that readers have fetched and not returned included."""
-        if fork.is_stranger():
+        """Number of values in it, those included that readers have prefetched."""
+        if fork.is_forked_child():
             fork.check()
         return self._object.size(0)
 
@@ -178,18 +180,18 @@ class Queue(_Lane[T]):
         return self._maxsize > 0 and self.qsize() >= self._maxsize
 
     def close(self) -> None:
-        """Let go of it; what was put here still arrives, and others go on using it."""
+        """Close this handle; what it put still arrives, and other holders go on using the queue."""
         self._closed = True
-        self._let_go()
+        self._release()
 
     def join_thread(self) -> None:
         """Wait until all that was put here is in the queue; after :meth:`close` only."""
         assert self._closed, f"Queue {self!r} not closed"
-        self._sink.flush()
+        self._writer.flush()
 
     def cancel_join_thread(self) -> None:
         """Let this process end without waiting until all that was put here is in the queue."""
-        self._sink.abandon()
+        self._writer.abandon()
 
     def _refuse(self) -> None:
         fork.check()
@@ -209,18 +211,18 @@ class JoinableQueue(Queue[T]):
         ctx: accepted for compatibility.
     """
 
-    _object: Tasks
+    _object: TaskQueueObject
     _uses = ANY
 
     def task_done(self) -> None:
-        """Say that a task is done, in the order in which this process got them.
+        """Mark a task as done; tasks are done in the order in which this process got them.
 
         Raises:
             ValueError: it is called more often than values were put in.
             PeerLostError: the process that the queue lives in is gone.
         """
         fork.check()
-        if not self._object.finish(self._source):
+        if not self._object.finish(self._reader):
             msg = "task_done() called too many times"
             raise ValueError(msg)
 
@@ -233,7 +235,7 @@ class JoinableQueue(Queue[T]):
         fork.check()
         self._object.join()
 
-    def _new(self, maxsize: int) -> Tasks:
+    def _new(self, maxsize: int) -> TaskQueueObject:
         return TaskChannel(store.current(), maxsize)
 
 

@@ -1,4 +1,4 @@
-"""How objects are pickled on their way between processes, for programs that take part in it."""
+"""Pickling of objects between processes; as ``multiprocessing.reduction``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ForkingPickler(pickle.Pickler):
 
     @classmethod
     def register(cls, type: type[Any], reduce: Callable[[Any], Any]) -> None:  # noqa: A002 - the stdlib's name
-        """Say how objects of a type are pickled, as :func:`copyreg.pickle` does."""
+        """Register a reducer for a type, as :func:`copyreg.pickle` does."""
         copyreg.pickle(type, reduce)
 
     @classmethod
     def dumps(cls, obj: Any, protocol: int | None = None) -> memoryview:
-        """The pickle of an object, as it would travel."""
+        """Pickle of an object as Fiber sends it."""
         stream = io.BytesIO()
         dump(obj, stream, protocol)
         return stream.getbuffer()
@@ -41,15 +41,15 @@ register = ForkingPickler.register
 
 
 def dump(obj: Any, file: IO[bytes], protocol: int | None = None) -> None:
-    """Write an object to a file, as it would travel."""
+    """Write the pickle of an object, as Fiber sends it, to a file."""
     file.write(codec.pickled(obj) if protocol is None else pickle.dumps(obj, protocol))
 
 
 class AbstractReducer:
-    """The stdlib's class of this name: what a reducer offers."""
+    """The stdlib's class of this name, with Fiber's functions."""
 
     def __init__(self, *args: Any) -> None:
-        """Take what the stdlib's takes, and do nothing with it."""
+        """Accept the stdlib's arguments and ignore them."""
 
     ForkingPickler = ForkingPickler
     register = register

@@ -1,6 +1,7 @@
-"""What pool methods return: a result to wait for, a list of them, results one after another.
+"""Results of pool methods: one result, a list of them, an iterator of them; and their sinks.
 
-Where the outcomes of an imap come in, and wait until they are taken.
+:class:`AsyncResult` and :class:`MapResult` are sinks themselves; the iterators take from a
+:class:`Stream`, which receives the outcomes of an ``imap``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from fiber.exceptions import WorkerCrashedError
 
 if TYPE_CHECKING:
-    from fiber._base.serial_executor import Callbacks
+    from fiber._base.serial_executor import CallbackThread
     from fiber._tasks.feeder import Feeder
 
 __all__ = [
@@ -31,7 +32,7 @@ _UNSET = object()
 
 
 class Stream:
-    """Where the outcomes of an imap come in; each is ready once all before it are."""
+    """Sink of an ``imap``: outcomes become ready in the order of the items."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -47,7 +48,7 @@ class Stream:
         self._watchers: list[Callable[[], None]] = []
 
     def attach(self, feeder: Feeder) -> None:
-        """The feeder that is told of what comes and what is taken."""
+        """Set the feeder, which is notified of outcomes that come and of those that are taken."""
         with self._changed:
             self._feeder = feeder
             if self._finished:
@@ -82,7 +83,7 @@ class Stream:
                 self._changed.wait(left)
 
     def poll(self) -> tuple[Any, BaseException | None] | None:
-        """The same where it has come already, else None."""
+        """As :meth:`outcome` where one is ready, else None; never waits."""
         self._was_asked = True
         with self._changed:
             found = self._ready.popleft() if self._ready else None
@@ -96,7 +97,7 @@ class Stream:
         return found
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called once, on any thread, when something has come; now if it has."""
+        """Call ``wake`` once, on any thread, when an outcome or the end is there; now if it is."""
         with self._changed:
             if not (self._ready or self._finished):
                 self._watchers.append(wake)
@@ -104,27 +105,27 @@ class Stream:
         wake()
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        """Nobody waits for that any more."""
+        """Take back :meth:`watch`."""
         with self._changed:
             if wake in self._watchers:
                 self._watchers.remove(wake)
 
-    def hurry(self) -> None:
-        """Have everything drawn and run, whether results are taken or not."""
+    def drain(self) -> None:
+        """Draw and run all items, whether results are taken or not."""
         feeder = self._feeder
         if feeder is not None:
-            feeder.hurry()
+            feeder.drain()
 
     def abandon(self) -> None:
-        """Nobody can take results any more.
+        """Drop results from now on: their iterator was collected.
 
         Called by a finalizer, on any thread and whatever locks that holds, so it takes none but
-        the feeder's innermost. Who never asked for a result wants the tasks run for their effects,
-        as multiprocessing does; who did and stopped is not drawn from until the pool is joined.
+        the feeder's innermost. Where no result was ever taken, all items are run for their effects,
+        as multiprocessing does; otherwise no more are drawn until the pool is joined.
         """
         self._abandoned = True
         if not self._was_asked:
-            self.hurry()
+            self.drain()
 
     def _end(self) -> None:
         if self._broken is not None:
@@ -145,7 +146,7 @@ class Stream:
             for index, value in enumerate(values, start):
                 self._put(index, value, errors.get(index, _UNSET))
             self._wake()
-        self._tell_arrived(len(values))
+        self._count_arrived(len(values))
 
     def fail(self, start: int, stop: int, error: BaseException) -> None:
         """Some items were given up."""
@@ -153,10 +154,10 @@ class Stream:
             for index in range(start, stop):
                 self._put(index, None, error)
             self._wake()
-        self._tell_arrived(stop - start)
+        self._count_arrived(stop - start)
 
     def done(self) -> None:
-        """All outcomes are there."""
+        """Every item has its outcome."""
         with self._changed:
             self._finished = True
             self._wake()
@@ -176,7 +177,7 @@ class Stream:
         for wake in watchers:
             wake()
 
-    def _tell_arrived(self, count: int) -> None:
+    def _count_arrived(self, count: int) -> None:
         if self._feeder is not None:
             self._feeder.arrived(count)
 
@@ -192,12 +193,12 @@ class Stream:
         elif error is not None:
             self._ready.append((value, None if error is _UNSET else error))
         elif self._feeder is not None:
-            # an error before it ended its chunk, as in the stdlib: it has no outcome of its own
+            # an error earlier in its chunk ended the chunk, as in the stdlib: it has no outcome
             self._feeder.taken(1)
 
 
 class UnorderedStream(Stream):
-    """The same in the order in which they come."""
+    """Sink of an ``imap_unordered``: outcomes become ready in the order in which they come."""
 
     def _put(self, index: int, value: Any, error: Any) -> None:
         self._deliver(value, error)
@@ -223,14 +224,14 @@ class AsyncResult(Generic[T]):
 
     def __init__(
         self,
-        callbacks: Callbacks,
+        callbacks: CallbackThread,
         callback: _Callback = None,
         error_callback: _Callback = None,
         pool: object = None,
     ) -> None:
         #: set once the task has ended
         self._ended = threading.Event()
-        #: set once its callback has returned besides; the same event where it has none
+        #: set once its callback has returned as well; the same event where it has none
         self._completed = self._ended
         self._lock = threading.Lock()
         #: each with the event that it waits for; called once
@@ -282,13 +283,13 @@ class AsyncResult(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.ready():
-            from fiber._base.asyncio_wait import arrival
+            from fiber._base.asyncio_wait import wait_ready
 
-            yield from arrival(self).__await__()
+            yield from wait_ready(self).__await__()
         return self.get(0)
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called once, on any thread, when it is ready; now if it is."""
+        """Call ``wake`` once, on any thread, when it is ready; now if it is."""
         event = self._event()
         with self._lock:
             if not event.is_set():
@@ -297,7 +298,7 @@ class AsyncResult(Generic[T]):
         wake()
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        """Nobody waits for that any more."""
+        """Take back :meth:`watch`."""
         with self._lock:
             self._watchers = [watcher for watcher in self._watchers if watcher[0] != wake]
 
@@ -324,7 +325,7 @@ class AsyncResult(Generic[T]):
         self._error = error
 
     def done(self) -> None:
-        """Its outcome is there."""
+        """The item has its outcome."""
         self._settle()
 
     def broken(self, error: BaseException) -> None:
@@ -370,7 +371,7 @@ class MapResult(AsyncResult[list[T]]):
     def __init__(
         self,
         count: int,
-        callbacks: Callbacks,
+        callbacks: CallbackThread,
         callback: _Callback = None,
         error_callback: _Callback = None,
         pool: object = None,
@@ -396,7 +397,7 @@ class MapResult(AsyncResult[list[T]]):
             self._failed[index] = error
 
     def done(self) -> None:
-        """All outcomes are there."""
+        """Every item has its outcome."""
         if self._failed:
             results: list[Any] = self._value
             for index, error in self._failed.items():
@@ -409,12 +410,12 @@ class MapResult(AsyncResult[list[T]]):
 
 
 class IMapIterator(Generic[T]):
-    """Results one after another; what ``Pool.imap`` and its like return.
+    """Iterator of results, returned by ``Pool.imap``.
 
     ``for`` takes them, and in asyncio ``async for``.
 
     Args:
-        stream: where they come in.
+        stream: receives them.
         pool: kept alive as long as its results may be taken.
     """
 
@@ -434,7 +435,7 @@ class IMapIterator(Generic[T]):
         Raises:
             StopIteration: there are no more.
             multiprocessing.TimeoutError: ``timeout`` seconds have passed without one.
-            Exception: what the task raised; the iterator goes on behind it.
+            Exception: what the task raised; the next call goes on with the next result.
         """
         result: T = self._stream.take(timeout)
         return result
@@ -450,9 +451,9 @@ class IMapIterator(Generic[T]):
                 raise StopAsyncIteration from None
             if found is not None:
                 break
-            from fiber._base.asyncio_wait import arrival
+            from fiber._base.asyncio_wait import wait_ready
 
-            await arrival(self._stream)
+            await wait_ready(self._stream)
         value, error = found
         if error is not None:
             raise error
@@ -464,4 +465,4 @@ class IMapIterator(Generic[T]):
 
 
 class IMapUnorderedIterator(IMapIterator[T]):
-    """Results in the order in which they come."""
+    """Iterator of results in the order in which they come."""

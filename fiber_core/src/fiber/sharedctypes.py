@@ -1,8 +1,8 @@
 """ctypes objects in memory that processes share, alone or with a lock.
 
 On the host of the process that makes one it is an instance of its ctypes class, over memory that
-all processes there map. Elsewhere something with the same API stands for it, which reads and writes
-by messages.
+all processes of that host map. On other hosts an object with the same API stands for it, which
+reads and writes by messages.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsIndex, TypeAlia
 
 from fiber._base.entry_points import load_object
 from fiber._objects.memory import local_ctypes
-from fiber._objects.memory import local_ctypes as layout
-from fiber._objects.memory.remote_ctypes import local, type_of
+from fiber._objects.memory.remote_ctypes import ctype_of, local_copy
 from fiber.synchronize import RLock
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def RawValue(typecode_or_type: type[C], *args: Any) -> C: ...
 @overload
 def RawValue(typecode_or_type: str, *args: Any) -> Any: ...
 def RawValue(typecode_or_type: Any, *args: Any) -> Any:  # noqa: N802 - the stdlib's name
-    """A ctypes object in shared memory.
+    """Make a ctypes object in shared memory.
 
     Args:
         typecode_or_type: one of the typecodes of :mod:`array`, or a ctypes class.
@@ -59,11 +58,11 @@ def RawArray(typecode_or_type: type[C], size_or_initializer: _Content) -> ctypes
 @overload
 def RawArray(typecode_or_type: str, size_or_initializer: _Content) -> Any: ...
 def RawArray(typecode_or_type: Any, size_or_initializer: Any) -> Any:  # noqa: N802
-    """A ctypes array in shared memory.
+    """Make a ctypes array in shared memory.
 
     Args:
         typecode_or_type: one of the typecodes of :mod:`array`, or a ctypes class.
-        size_or_initializer: its length, all zeros then; or what is in it.
+        size_or_initializer: its length, then it is all zeros; or its elements.
 
     Raises:
         OSError: there is no room for it.
@@ -99,7 +98,7 @@ def Value(typecode_or_type: str, *args: Any, lock: Any = True, ctx: Any = None) 
 def Value(  # noqa: N802
     typecode_or_type: Any, *args: Any, lock: Any = True, ctx: Any = None
 ) -> Any:
-    """A ctypes object in shared memory, with a lock around each use.
+    """Make a ctypes object in shared memory, with a lock around each use.
 
     Args:
         typecode_or_type: one of the typecodes of :mod:`array`, or a ctypes class.
@@ -108,7 +107,7 @@ def Value(  # noqa: N802
         ctx: the context that makes the lock.
 
     Raises:
-        AttributeError: the lock is none.
+        AttributeError: the lock has no method ``acquire``.
         OSError: there is no room for it.
     """
     return _with_lock(RawValue(typecode_or_type, *args), lock, ctx)
@@ -169,16 +168,16 @@ def Array(
 def Array(  # noqa: N802
     typecode_or_type: Any, size_or_initializer: Any, *, lock: Any = True, ctx: Any = None
 ) -> Any:
-    """A ctypes array in shared memory, with a lock around each use.
+    """Make a ctypes array in shared memory, with a lock around each use.
 
     Args:
         typecode_or_type: one of the typecodes of :mod:`array`, or a ctypes class.
-        size_or_initializer: its length, all zeros then; or what is in it.
+        size_or_initializer: its length, then it is all zeros; or its elements.
         lock: the lock; True for an ``RLock`` of its own, False for none.
         ctx: the context that makes the lock.
 
     Raises:
-        AttributeError: the lock is none.
+        AttributeError: the lock has no method ``acquire``.
         OSError: there is no room for it.
     """
     return _with_lock(RawArray(typecode_or_type, size_or_initializer), lock, ctx)
@@ -196,19 +195,19 @@ def _with_lock(instance: Any, lock: Any, ctx: Any) -> Any:
 
 
 def copy(obj: Any) -> Any:
-    """A copy of a ctypes object, or of what stands for one, in shared memory of this process.
+    """Copy a ctypes object, local or of another host, to shared memory of this process.
 
     Raises:
         OSError: there is no room for it.
     """
-    source = local(obj)
+    source = local_copy(obj)
     made = local_ctypes.new(type(source))
     ctypes.memmove(ctypes.addressof(made), ctypes.addressof(source), ctypes.sizeof(source))
     return made
 
 
 def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> Any:
-    """A ctypes object with a lock around each use.
+    """Wrap a ctypes object with a lock around each use.
 
     Args:
         obj: the object.
@@ -216,8 +215,8 @@ def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> Any:
         ctx: the context that makes that.
     """
     assert not isinstance(obj, _stdlib.SynchronizedBase), "object already synchronized"
-    ctype = type_of(obj)
-    if layout.is_simple(ctype):
+    ctype = ctype_of(obj)
+    if local_ctypes.is_simple(ctype):
         return Synchronized(obj, lock, ctx)
     if issubclass(ctype, ctypes.Array):
         if ctype._type_ is ctypes.c_char:
@@ -225,7 +224,7 @@ def synchronized(obj: Any, lock: Any = None, ctx: Any = None) -> Any:
         return SynchronizedArray(obj, lock, ctx)
     found = class_cache.get(ctype)
     if found is None:
-        properties = {name: make_property(name) for name in layout.fields(ctype)}
+        properties = {name: make_property(name) for name in local_ctypes.fields(ctype)}
         name = f"Synchronized{ctype.__name__}"
         found = class_cache[ctype] = type(name, (SynchronizedBase,), properties)
     return found(obj, lock, ctx)
@@ -242,7 +241,7 @@ def _new_lock(ctx: Any) -> Any:
 
 
 def reduce_ctype(obj: Any) -> Any:
-    """How a ctypes object is pickled: by reference where its memory is shared."""
+    """Reduce a ctypes object for pickle: by reference where its memory is shared."""
     return local_ctypes.reduce(obj)
 
 
@@ -255,7 +254,7 @@ class_cache: weakref.WeakKeyDictionary[Any, type[Any]] = weakref.WeakKeyDictiona
 
 
 def make_property(name: str) -> Any:
-    """A property for an attribute of the ctypes object, with the lock around each use."""
+    """Make a property for an attribute of the ctypes object, with the lock around each use."""
     found = prop_cache.get(name)
     if found is None:
 
@@ -300,7 +299,7 @@ class SynchronizedBase(_stdlib.SynchronizedBase, Generic[C]):  # type: ignore[ty
         return synchronized, (self._obj, self._lock)
 
     def get_obj(self) -> C:
-        """The ctypes object; on another host what stands for it."""
+        """The ctypes object, or its stand-in on another host."""
         found: C = self._obj
         return found
 

@@ -1,13 +1,9 @@
 """``Lock RLock Semaphore BoundedSemaphore Condition Event Barrier`` between any processes of a run.
 
-Each lives in the process that made it. Any process that gets it, as an argument, in a closure or
-through a queue, uses it.
-
-What locks and semaphores have in common for the user.
-
-What a handle does with something that is waited for, the same at the owner and elsewhere.
-
-A handle of something that is waited for.
+Each lives in the process that made it, its owner. Any process that gets it, as an argument, in a
+closure or through a queue, uses it. The classes here are handles; what they call is the same
+protocol at the owner and in other processes (``SemaphoreObject``, ``EventObject``,
+``ConditionObject``, ``BarrierObject``), implemented in ``fiber._objects.sync``.
 """
 
 from __future__ import annotations
@@ -24,137 +20,137 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fiber._objects import store
 from fiber._objects.address import Kind
-from fiber._objects.handle import Handle, Holdable
-from fiber._objects.owned import Shared
-from fiber._objects.sync.barrier import SharedBarrier
-from fiber._objects.sync.condition import SharedCondition
-from fiber._objects.sync.event import SharedEvent
-from fiber._objects.sync.permits import Holding, Permits, SharedPermits
-from fiber._objects.sync.wait_queue import Verdict
+from fiber._objects.handle import Handle, SharedObject
+from fiber._objects.owned import OwnedObject
+from fiber._objects.sync.barrier import OwnedBarrier
+from fiber._objects.sync.condition import OwnedCondition
+from fiber._objects.sync.event import OwnedEvent
+from fiber._objects.sync.semaphore import LocalHold, OwnedSemaphore, SemaphoreState
+from fiber._objects.sync.wait_queue import Status
 from fiber._wire import fork
 from fiber.exceptions import FiberError, HolderDiedError, HolderDiedWarning
 
 __all__ = ["BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
 
 
-class Locking(Holdable, Protocol):
-    """A lock or semaphore."""
+class SemaphoreObject(SharedObject, Protocol):
+    """A lock or semaphore, at its owner or in another process."""
 
     @property
-    def home(self) -> str:
-        """Identity of the owner where that is another process."""
+    def owner_ident(self) -> str:
+        """Identity of the owner; empty where that is this process."""
 
     @property
-    def mine(self) -> Holding:
-        """What this process has of it."""
+    def local_hold(self) -> LocalHold:
+        """Permits that this process holds."""
 
     def acquire(self, block: bool, timeout: float | None) -> bool:
-        """Take a permit; False where there is none, or none has come in time.
+        """Acquire a permit; False if none is free, or became free in time.
 
         Raises:
-            HolderDiedError: the process that had it died, and so it was not taken.
-            LeaseLostError: this process had it when the connection to the owner was lost.
+            HolderDiedError: its holder died, so it was not acquired.
+            LeaseLostError: this process held it when the connection to the owner was lost.
             PeerLostError: the owner is gone.
         """
 
     def release(self) -> None:
-        """Give a permit back.
+        """Release a permit.
 
         Raises:
-            AssertionError: another thread took it, and only that may release it.
-            ValueError: there are as many as there may be.
-            LeaseLostError: this process had it when the connection to the owner was lost.
+            AssertionError: another thread holds the recursive lock.
+            ValueError: it was released too many times.
+            LeaseLostError: this process held it when the connection to the owner was lost.
             PeerLostError: the owner is gone.
         """
 
-    def release_fully(self) -> int:
-        """Give it back however often this thread has taken it; how often that was."""
+    def release_save(self) -> int:
+        """Release it altogether; how often this thread had acquired it."""
 
     def check(self) -> None:
-        """Raise what an operation would raise where the owner is gone."""
+        """Raise the error of an operation if the owner is lost."""
 
     def value(self) -> int:
-        """How many permits can be taken."""
+        """Number of free permits."""
 
 
-class Signalling(Holdable, Protocol):
-    """An event."""
+class EventObject(SharedObject, Protocol):
+    """An event, at its owner or in another process."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set; False where it was not in time."""
+        """Wait until it is set; False if not in time."""
 
     def set(self) -> None:
-        """Set it; whoever waits goes on."""
+        """Set it; all waiting threads go on."""
 
     def clear(self) -> None:
-        """Have others wait from now on."""
+        """Clear it: waits block from now on."""
 
     def is_set(self) -> bool:
         """True where it is set."""
 
 
-class Waking(Holdable, Protocol):
-    """Those who wait for a condition."""
+class ConditionObject(SharedObject, Protocol):
+    """A condition without its lock, at its owner or in another process."""
 
     @property
-    def home(self) -> str:
-        """Identity of the owner where that is another process."""
+    def owner_ident(self) -> str:
+        """Identity of the owner; empty where that is this process."""
 
-    def sleep(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
-        """Wait, call ``release`` once that is known, until notified; False if not in time.
+    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
+        """Call ``release`` and wait until notified; False if not in time.
 
-        ``certain`` where the owner must have heard before ``release``; it does not see to that.
+        With ``certain``, the owner knows of the wait before ``release`` is called.
         """
 
     def notify(self, count: int, *, certain: bool) -> None:
-        """Wake some; ``certain`` where that must be done on return."""
+        """Wake so many; with ``certain``, that is done on return."""
 
-    def sleepers(self) -> int:
-        """How many wait."""
+    def waiting(self) -> int:
+        """Number of waiting threads."""
 
 
-class Gathering(Holdable, Protocol):
-    """A barrier."""
+class BarrierObject(SharedObject, Protocol):
+    """A barrier, at its owner or in another process."""
 
-    def arrive(self, timeout: float | None, *, acts: bool) -> tuple[Verdict, int]:
-        """One more is there; how it ended, and its place or, to run the action, that's number."""
+    def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
+        """Arrive and wait; status, and the party's index or the number of the action to run."""
 
-    def ran(self, number: int) -> Verdict:
-        """The action went well; how the barrier ended."""
+    def action_succeeded(self, number: int) -> Status:
+        """Open the barrier after its action; BROKEN if it was broken meanwhile."""
 
-    def failed(self, number: int) -> None:
-        """The action did not go well."""
+    def action_failed(self, number: int) -> None:
+        """Break the barrier after its action."""
 
     def reset(self) -> None:
-        """Begin anew; those who wait are told that it broke."""
+        """Break it for the waiting parties and make it usable again."""
 
     def abort(self) -> None:
         """Break it."""
 
     def state(self) -> tuple[bool, int]:
-        """True where it is broken; how many wait."""
+        """Whether it is broken; number of waiting parties."""
 
 
-Side = TypeVar("Side", bound=Holdable)
+ObjectT = TypeVar("ObjectT", bound=SharedObject)
 
 
-class Waitable(Handle, Generic[Side]):
-    """Held until it is collected."""
+class SyncHandle(Handle, Generic[ObjectT]):
+    """Handle of a lock, semaphore, condition, event or barrier; it lasts until it is collected."""
 
-    _object: Side
+    _object: ObjectT
 
-    def _own(self, shared: Shared) -> None:
+    def _own(self, owned: OwnedObject) -> None:
         """Become the first handle of a new object."""
-        shared.hold(0)
-        self._take_hold(shared, 0)
+        owned.hold(0)
+        self._attach(owned, 0)
 
-    def _there(self) -> Side:
-        """The object, to be used.
+    def _checked_object(self) -> ObjectT:
+        """The object, checked for use in this process.
 
         Raises:
             ForkedError: in a process that the user forked from one that used fiber.
         """
-        if fork.is_stranger():
+        if fork.is_forked_child():
             fork.check()
         return self._object
 
@@ -163,52 +159,52 @@ class Waitable(Handle, Generic[Side]):
 SEM_VALUE_MAX = 2**31 - 1
 
 
-class SemLock(Waitable[Locking]):
-    """A handle of permits, held until it is collected."""
+class SemLock(SyncHandle[SemaphoreObject]):
+    """Handle of a lock or semaphore."""
 
-    def _make(self, kind: Kind, permits: Permits) -> None:
-        self._own(SharedPermits(store.current(), kind, permits))
+    def _make(self, kind: Kind, state: SemaphoreState) -> None:
+        self._own(OwnedSemaphore(store.current(), kind, state))
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
-        """Take it; wait for it.
+        """Acquire it, waiting until it is free.
 
         Args:
-            block: False to take it only where that is possible now.
-            timeout: seconds to wait; negative ones are none, None is any number.
+            block: False not to wait.
+            timeout: seconds to wait; negative counts as 0, None waits for ever.
 
         Returns:
-            False where it was not to be had (in time).
+            False where it was not acquired (in time).
 
         Raises:
-            HolderDiedError: a process died with it, and ``on_holder_death`` is "raise".
-            LeaseLostError: this process had it when the connection to its owner was lost.
+            HolderDiedError: a process died holding it, and ``on_holder_death`` is "raise".
+            LeaseLostError: this process held it when the connection to its owner was lost.
             PeerLostError: the process that it lives in is gone.
         """
-        if fork.is_stranger():
+        if fork.is_forked_child():
             fork.check()
         return self._object.acquire(block, timeout)
 
     def release(self) -> None:
-        """Give it back.
+        """Release it.
 
         Raises:
-            AssertionError: a recursive lock that another thread has.
+            AssertionError: another thread holds the recursive lock.
             ValueError: it was released too many times.
-            LeaseLostError: this process had it when the connection to its owner was lost.
+            LeaseLostError: this process held it when the connection to its owner was lost.
             PeerLostError: the process that it lives in is gone.
         """
-        if fork.is_stranger():
+        if fork.is_forked_child():
             fork.check()
         self._object.release()
 
     if sys.version_info >= (3, 14):
 
         def locked(self) -> bool:
-            """True where it could not be taken now."""
+            """True where it could not be acquired now."""
             return not self._value()
 
     def __enter__(self) -> bool:
-        if fork.is_stranger():
+        if fork.is_forked_child():
             fork.check()
         return self._object.acquire(True, None)
 
@@ -221,45 +217,45 @@ class SemLock(Waitable[Locking]):
         self.release()
 
     def _value(self) -> int:
-        return self._there().value()
+        return self._checked_object().value()
 
     # -- for conditions
 
-    def _is_mine(self) -> bool:
-        return self._object.mine.is_mine
+    def _is_owned(self) -> bool:
+        return self._object.local_hold.is_held_by_thread
 
     def _release_save(self) -> int:
-        return self._object.release_fully()
+        return self._object.release_save()
 
     def _acquire_restore(self, depth: int) -> None:
-        news = None
+        death = None
         # an interrupt may have come before it was released
-        while not self._is_mine():
+        while not self._is_owned():
             try:
                 self._object.acquire(True, None)
             except (HolderDiedError, HolderDiedWarning) as error:
-                # whoever waits has the lock again whatever happens
-                news = error
-        self._object.mine.entered_fully(depth)
-        if news is not None:
-            raise news
+                # a wait ends with the lock acquired, whatever happens
+                death = error
+        self._object.local_hold.restore_depth(depth)
+        if death is not None:
+            raise death
 
-    # -- for people
+    # -- for repr()
 
-    def _owner_name(self) -> tuple[str, Any]:
-        """Who has it, and how often."""
+    def _holder_name(self) -> tuple[str, Any]:
+        """The holder as the stdlib names it, and how often it acquired it."""
         from fiber.process import current_process
 
-        mine = self._object.mine
-        if mine.is_mine:
+        local = self._object.local_hold
+        if local.is_held_by_thread:
             import threading
 
             thread = threading.current_thread().name
             name = current_process().name
-            return (name if thread == "MainThread" else f"{name}|{thread}"), mine.count
+            return (name if thread == "MainThread" else f"{name}|{thread}"), local.count
         if self._value():
             return "None", 0
-        return ("SomeOtherThread" if mine.held > 0 else "SomeOtherProcess"), "nonzero"
+        return ("SomeOtherThread" if local.held > 0 else "SomeOtherProcess"), "nonzero"
 
 
 T = TypeVar("T")
@@ -272,19 +268,19 @@ class _Mutex(SemLock):
         if on_holder_death not in ("warn", "raise"):
             msg = f"on_holder_death is {on_holder_death!r}, expected 'warn' or 'raise'"
             raise ValueError(msg)
-        self._make(kind, Permits(1, 1, refuse=on_holder_death == "raise"))
+        self._make(kind, SemaphoreState(1, 1, refuse_after_death=on_holder_death == "raise"))
 
 
 class Lock(_Mutex):
     """A lock that any thread of any process may release; as ``multiprocessing.Lock``.
 
-    It is fair: it goes to those who wait in the order in which they came. When a process that has
-    it dies, it goes to the next one, which is told.
+    It is fair: it is granted in the order of the calls of ``acquire``. When a process dies holding
+    it, the next acquirer gets it, or an error.
 
     Args:
         ctx: accepted for compatibility.
-        on_holder_death: how the next one is told: "warn", it acquires the lock with a
-            ``HolderDiedWarning``, or "raise", its ``acquire`` raises ``HolderDiedError``.
+        on_holder_death: what the next ``acquire`` does: "warn", it acquires the lock with a
+            ``HolderDiedWarning``, or "raise", it raises ``HolderDiedError``.
     """
 
     def __init__(self, *, ctx: Any = None, on_holder_death: str = "warn") -> None:
@@ -292,16 +288,16 @@ class Lock(_Mutex):
 
     def __repr__(self) -> str:
         try:
-            name, _ = self._owner_name()
+            name, _ = self._holder_name()
         except FiberError:
             name = "unknown"
         return f"<{type(self).__name__}(owner={name})>"
 
 
 class RLock(_Mutex):
-    """A lock that its thread may take again; as ``multiprocessing.RLock``.
+    """A lock that its thread may acquire again; as ``multiprocessing.RLock``.
 
-    It is fair, and passed on when a process that has it dies, as :class:`Lock` is.
+    It is fair, and passed on when a process dies holding it, as :class:`Lock` is.
 
     Args:
         ctx: accepted for compatibility.
@@ -313,20 +309,20 @@ class RLock(_Mutex):
 
     def __repr__(self) -> str:
         try:
-            name, count = self._owner_name()
+            name, count = self._holder_name()
         except FiberError:
             name = count = "unknown"
         return f"<{type(self).__name__}({name}, {count})>"
 
 
 class Semaphore(SemLock):
-    """Permits that any process takes and gives back; as ``multiprocessing.Semaphore``.
+    """Permits that any process acquires and releases; as ``multiprocessing.Semaphore``.
 
     Args:
         value: permits to begin with.
         ctx: accepted for compatibility.
-        recover: give back what a process had taken when it dies. A permit that another process
-            gives back is taken off the process that has had one for longest.
+        recover: release the permits of a process that dies. A permit that a process without one
+            releases is taken off the process that has had one for longest.
     """
 
     def __init__(self, value: int = 1, *, ctx: Any = None, recover: bool = False) -> None:
@@ -340,13 +336,15 @@ class Semaphore(SemLock):
             # what the stdlib raises, with a text that says why
             text = f"{os.strerror(errno.EINVAL)}: a semaphore of {value} permits"
             raise OSError(errno.EINVAL, text)
-        # who has one matters only where there is a limit to keep or something to recover
-        trace = recover or maximum < SEM_VALUE_MAX
-        permits = Permits(value, maximum, recover=recover, trace=trace, tell=False)
-        self._make(Kind.SEMAPHORE, permits)
+        # holders matter only where there is a maximum or something to recover
+        track = recover or maximum < SEM_VALUE_MAX
+        state = SemaphoreState(
+            value, maximum, recover=recover, track_holders=track, report_deaths=False
+        )
+        self._make(Kind.SEMAPHORE, state)
 
     def get_value(self) -> int:
-        """How many permits can be taken."""
+        """Number of free permits."""
         return self._value()
 
     def __repr__(self) -> str:
@@ -360,7 +358,7 @@ class Semaphore(SemLock):
 
 
 class BoundedSemaphore(Semaphore):
-    """A semaphore that never has more permits than in the beginning."""
+    """A semaphore that refuses releases beyond its first value."""
 
     def __init__(self, value: int = 1, *, ctx: Any = None, recover: bool = False) -> None:
         self._maximum = value
@@ -377,8 +375,8 @@ class BoundedSemaphore(Semaphore):
         return f"<{type(self).__name__}(value={value}, maxvalue={self._maximum})>"
 
 
-class Condition(Waitable[Waking]):
-    """A lock, and those who wait to be notified; as ``multiprocessing.Condition``.
+class Condition(SyncHandle[ConditionObject]):
+    """A condition variable with its lock; as ``multiprocessing.Condition``.
 
     Args:
         lock: a lock or semaphore of Fiber's, wherever it lives; if omitted, a new RLock.
@@ -387,15 +385,15 @@ class Condition(Waitable[Waking]):
 
     def __init__(self, lock: SemLock | None = None, *, ctx: Any = None) -> None:
         self._lock = _checked(RLock() if lock is None else lock)
-        self._own(SharedCondition(store.current()))
+        self._own(OwnedCondition(store.current()))
 
     def _open(self) -> None:
-        #: takes the lock
+        #: acquires the lock
         self.acquire = self._lock.acquire
-        #: gives the lock back
+        #: releases the lock
         self.release = self._lock.release
-        # True where the owner of the lock may act on it before ours has heard what we said
-        self._apart = self._object.home not in ("", self._lock._object.home)  # noqa: SLF001 - its own
+        # True where messages to the lock's owner may overtake those to the condition's owner
+        self._owners_differ = self._object.owner_ident not in ("", self._lock._object.owner_ident)  # noqa: SLF001 - its own
 
     def _state(self) -> tuple[Any, ...]:
         return (self._lock,)
@@ -415,19 +413,19 @@ class Condition(Waitable[Waking]):
         self._lock.__exit__(kind, error, trace)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Release the lock, wait until notified, take the lock again.
+        """Release the lock, wait until notified, acquire the lock again.
 
         Returns:
-            False where ``timeout`` seconds have passed without.
+            False where ``timeout`` seconds have passed without a notification.
 
         Raises:
-            AssertionError: this thread does not have the lock.
-            LeaseLostError: it had when the connection to the lock's owner was lost.
+            AssertionError: this thread does not hold the lock.
+            LeaseLostError: it did when the connection to the lock's owner was lost.
             PeerLostError: the process that it or its lock lives in is gone.
         """
         lock = self._lock
         self._check("must acquire() condition before using wait()")
-        depth = lock._object.mine.count  # noqa: SLF001 - its own
+        depth = lock._object.local_hold.count  # noqa: SLF001 - its own
         released = False
 
         def release() -> None:
@@ -436,16 +434,16 @@ class Condition(Waitable[Waking]):
             lock._release_save()  # noqa: SLF001 - its own
 
         try:
-            return self._object.sleep(release, timeout, certain=self._apart)
+            return self._object.wait(release, timeout, certain=self._owners_differ)
         finally:
             if released:
                 lock._acquire_restore(depth)  # noqa: SLF001 - its own
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        """Wait until ``predicate()`` is true, asked now and after each notification.
+        """Wait until ``predicate()`` is true; it is called now and after each notification.
 
         Returns:
-            What it returned last, which is not true where ``timeout`` seconds have passed.
+            Its last value, which is false where ``timeout`` seconds have passed.
         """
         end = None if timeout is None else time.monotonic() + timeout
         while not (result := predicate()):
@@ -456,30 +454,30 @@ class Condition(Waitable[Waking]):
         return result
 
     def notify(self, n: int = 1) -> None:
-        """Wake ``n`` of those who wait, if there are so many.
+        """Wake up to ``n`` waiting threads.
 
         Raises:
-            AssertionError: this thread does not have the lock.
-            LeaseLostError: it had when the connection to the lock's owner was lost.
+            AssertionError: this thread does not hold the lock.
+            LeaseLostError: it did when the connection to the lock's owner was lost.
             PeerLostError: the process that it or its lock lives in is gone.
         """
         self._check("lock is not owned")
-        self._object.notify(min(n, sys.maxsize), certain=self._apart)
+        self._object.notify(min(n, sys.maxsize), certain=self._owners_differ)
 
     def notify_all(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting threads."""
         self.notify(sys.maxsize)
 
     def __repr__(self) -> str:
         try:
-            waiting = str(self._object.sleepers())
+            waiting = str(self._object.waiting())
         except FiberError:
             waiting = "unknown"
         return f"<{type(self).__name__}({self._lock}, {waiting})>"
 
     def _check(self, message: str) -> None:
-        self._lock._there().check()  # noqa: SLF001 - its own
-        if not self._lock._is_mine():  # noqa: SLF001 - its own
+        self._lock._checked_object().check()  # noqa: SLF001 - its own
+        if not self._lock._is_owned():  # noqa: SLF001 - its own
             raise AssertionError(message)
 
 
@@ -490,18 +488,18 @@ def _checked(lock: Any) -> SemLock:
     return lock
 
 
-class Event(Waitable[Signalling]):
-    """Something that is so or not, and can be waited for; as ``multiprocessing.Event``.
+class Event(SyncHandle[EventObject]):
+    """A flag that can be waited for; as ``multiprocessing.Event``.
 
-    What one process has set or cleared is so for all others when the call returns. Whoever waits
-    when it is set goes on, though it be cleared at once.
+    :meth:`set` and :meth:`clear` are in effect for all processes when they return. All threads that
+    wait when it is set go on, even if it is cleared at once.
 
     Args:
         ctx: accepted for compatibility.
     """
 
     def __init__(self, *, ctx: Any = None) -> None:
-        self._own(SharedEvent(store.current()))
+        self._own(OwnedEvent(store.current()))
 
     def is_set(self) -> bool:
         """True where it is set.
@@ -509,19 +507,19 @@ class Event(Waitable[Signalling]):
         Raises:
             PeerLostError: the process that it lives in is gone; as for all methods.
         """
-        return self._there().is_set()
+        return self._checked_object().is_set()
 
     def set(self) -> None:
-        """Set it; all that wait go on."""
-        self._there().set()
+        """Set it; all waiting threads go on."""
+        self._checked_object().set()
 
     def clear(self) -> None:
-        """Unset it: from now on others wait."""
-        self._there().clear()
+        """Clear it: waits block from now on."""
+        self._checked_object().clear()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set; False where ``timeout`` seconds have passed without."""
-        return self._there().wait(timeout)
+        return self._checked_object().wait(timeout)
 
     def __repr__(self) -> str:
         try:
@@ -531,15 +529,15 @@ class Event(Waitable[Signalling]):
         return f"<{type(self).__qualname__} at {id(self):#x} {status}>"
 
 
-class Barrier(Waitable[Gathering]):
-    """Parties wait until all of them are there; as ``multiprocessing.Barrier``.
+class Barrier(SyncHandle[BarrierObject]):
+    """A barrier that opens when all parties wait at it; as ``multiprocessing.Barrier``.
 
-    It breaks when a process that has it dies, whether that waits or not.
+    It breaks when a process that has a handle of it dies, whether that waits or not.
 
     Args:
-        parties: how many there are.
-        action: called by the last one to come, before any may go.
-        timeout: seconds after which :meth:`wait` breaks it, where that is told no others.
+        parties: number of parties.
+        action: called by the last party to arrive, before any passes.
+        timeout: default timeout of :meth:`wait` in seconds, after which the barrier breaks.
         ctx: accepted for compatibility.
     """
 
@@ -555,7 +553,7 @@ class Barrier(Waitable[Gathering]):
             msg = f"parties must be > 0, not {parties}"
             raise ValueError(msg)
         self._parties, self._action, self._timeout = parties, action, timeout
-        self._own(SharedBarrier(store.current(), parties))
+        self._own(OwnedBarrier(store.current(), parties))
 
     def _state(self) -> tuple[Any, ...]:
         return (self._parties, self._action, self._timeout)
@@ -564,62 +562,62 @@ class Barrier(Waitable[Gathering]):
         self._parties, self._action, self._timeout = state
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all parties are there.
+        """Wait until all parties wait.
 
         Returns:
-            The place of this one, from 0 in the order in which they came.
+            The index of this party, from 0 in the order of arrival.
 
         Raises:
             BrokenBarrierError: it broke or was reset meanwhile, or is broken.
             PeerLostError: the process that it lives in is gone; as for all methods.
-            Exception: what the action raised, which breaks it.
+            Exception: that of the action, which breaks it.
         """
-        there = self._there()
+        barrier = self._checked_object()
         timeout = self._timeout if timeout is None else timeout
-        verdict, place = there.arrive(timeout, acts=self._action is not None)
-        if verdict is Verdict.RUN:
-            verdict, place = self._act(place), self._parties - 1
-        if verdict is not Verdict.YES:
+        status, index = barrier.arrive(timeout, has_action=self._action is not None)
+        if status is Status.RUN_ACTION:
+            status, index = self._run_action(index), self._parties - 1
+        if status is not Status.OK:
             raise BrokenBarrierError
-        return place
+        return index
 
-    def _act(self, number: int) -> Verdict:
+    def _run_action(self, number: int) -> Status:
         assert self._action is not None
         try:
             self._action()
         except BaseException:
-            self._object.failed(number)
+            self._object.action_failed(number)
             raise
-        return self._object.ran(number)
+        return self._object.action_succeeded(number)
 
     def reset(self) -> None:
-        """Begin anew; those who wait get a BrokenBarrierError."""
-        self._there().reset()
+        """Make it usable again; waiting parties get a BrokenBarrierError."""
+        self._checked_object().reset()
 
     def abort(self) -> None:
         """Break it, until it is reset."""
-        self._there().abort()
+        self._checked_object().abort()
 
     @property
     def parties(self) -> int:
-        """How many there are."""
+        """Number of parties."""
         return self._parties
 
     @property
     def n_waiting(self) -> int:
-        """How many wait now."""
-        return self._there().state()[1]
+        """Number of parties that wait now."""
+        return self._checked_object().state()[1]
 
     @property
     def broken(self) -> bool:
         """True where it is broken."""
-        return self._there().state()[0]
+        return self._checked_object().state()[0]
 
     def __repr__(self) -> str:
         kind = type(self)
         name = f"{kind.__module__}.{kind.__qualname__} at {id(self):#x}"
         try:
-            broken, waiting = self._there().state()
+            broken, waiting = self._checked_object().state()
         except FiberError:
             return f"<{name}: unknown>"
         return f"<{name}: broken>" if broken else f"<{name}: waiters={waiting}/{self._parties}>"

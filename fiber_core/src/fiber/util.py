@@ -1,6 +1,6 @@
-"""What ``multiprocessing.util`` has: loggers, finalizers and the like, of one process each.
+"""The names of ``multiprocessing.util``: loggers, finalizers and the like of one process.
 
-They are the stdlib's own, because its exit handler runs them in Fiber's processes as well.
+They are the stdlib's own, whose exit handler runs in Fiber's processes as well.
 """
 
 from multiprocessing import util as _util

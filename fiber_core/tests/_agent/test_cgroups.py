@@ -1,4 +1,4 @@
-"""Where a process is in the control groups, as systems tell it."""
+"""Control groups of a process, read from files of ``/proc``."""
 
 from pathlib import Path
 

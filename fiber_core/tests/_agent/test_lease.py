@@ -1,4 +1,4 @@
-"""Leases run out by silence alone, and never because the one who judges was asleep."""
+"""Leases run out by silence alone, and never because the process that checks them was asleep."""
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
@@ -11,27 +11,27 @@ def looked(table, start, stop):
     """Look every second, as keepers do; all that expired."""
     found = []
     for second in range(start, stop + 1):
-        found += [(one.key, second, one.is_cut) for one in table.look(float(second))]
+        found += [(one.key, second, one.disconnected) for one in table.expire(float(second))]
     return found
 
 
 class TestSilence:
     def test_a_lease_ends_after_its_time_and_once(self):
         table = LeaseTable(lease=5, silence=5)
-        table.joined("a", 0.0)
+        table.connected("a", 0.0)
         assert looked(table, 0, 20) == [("a", 6, False)]
         assert len(table) == 0
 
     def test_a_sign_of_life_renews_it(self):
         table = LeaseTable(lease=5, silence=5)
-        table.joined("a", 0.0)
+        table.connected("a", 0.0)
         assert looked(table, 0, 4) == []
-        table.heard("a", 4.5)
+        table.renew("a", 4.5)
         assert looked(table, 5, 20) == [("a", 10, False)]
 
     def test_where_silence_proves_nothing_it_lasts(self):
         table = LeaseTable(lease=5, silence=None)
-        table.joined("a", 0.0)
+        table.connected("a", 0.0)
         assert looked(table, 0, 100) == []
         assert "a" in table
 
@@ -39,63 +39,63 @@ class TestSilence:
 class TestCuts:
     def test_a_connection_that_is_not_made_again_ends_it(self):
         table = LeaseTable(lease=3, silence=None)
-        table.joined("a", 0.0)
-        table.cut("a", 2.0)
+        table.connected("a", 0.0)
+        table.disconnected("a", 2.0)
         assert looked(table, 2, 20) == [("a", 6, True)]
 
     def test_the_first_cut_counts(self):
         table = LeaseTable(lease=3, silence=None)
-        table.joined("a", 0.0)
-        table.cut("a", 1.0)
-        table.cut("a", 2.0)
+        table.connected("a", 0.0)
+        table.disconnected("a", 1.0)
+        table.disconnected("a", 2.0)
         assert looked(table, 2, 20) == [("a", 5, True)]
 
     def test_another_connection_in_time_is_enough(self):
         table = LeaseTable(lease=3, silence=30)
-        table.joined("a", 0.0)
-        table.cut("a", 1.0)
-        table.joined("a", 2.0)
+        table.connected("a", 0.0)
+        table.disconnected("a", 1.0)
+        table.connected("a", 2.0)
         assert looked(table, 2, 20) == []
 
 
 class TestOwnSleep:
-    def test_a_look_that_comes_late_renews_all_and_judges_nobody(self):
+    def test_a_late_check_renews_all_and_expires_none(self):
         table = LeaseTable(lease=5, silence=5)
-        table.joined("a", 0.0)
-        table.joined("b", 0.0)
-        table.cut("b", 0.0)
-        assert table.look(0.0) == []
-        assert table.look(100.0) == []
+        table.connected("a", 0.0)
+        table.connected("b", 0.0)
+        table.disconnected("b", 0.0)
+        assert table.expire(0.0) == []
+        assert table.expire(100.0) == []
         assert looked(table, 101, 120) == [("a", 106, False), ("b", 106, True)]
 
     def test_a_table_that_was_empty_was_not_asleep(self):
         table = LeaseTable(lease=1, silence=1)
-        table.joined("a", 0.0)
+        table.connected("a", 0.0)
         assert looked(table, 0, 3) == [("a", 2, False)]
-        table.joined("b", 50.0)
+        table.connected("b", 50.0)
         assert looked(table, 50, 55) == [("b", 52, False)]
 
 
 def test_what_is_paused_is_not_judged():
     table = LeaseTable(lease=3, silence=3)
-    table.joined("a", 0.0)
+    table.connected("a", 0.0)
     table.pause("a", True, 1.0)
     assert looked(table, 1, 20) == []
     table.pause("a", False, 20.0)
     assert looked(table, 21, 40) == [("a", 24, False)]
 
 
-def test_those_who_are_not_here_are_no_matter():
+def test_unknown_keys_are_ignored():
     table = LeaseTable(lease=3, silence=3)
-    table.heard("nobody", 1.0)
-    table.cut("nobody", 1.0)
+    table.renew("nobody", 1.0)
+    table.disconnected("nobody", 1.0)
     table.pause("nobody", True, 1.0)
     table.drop("nobody")
     assert looked(table, 1, 20) == []
 
 
 class Keeping(RuleBasedStateMachine):
-    """Whatever happens: who gave a sign within the lease stays, who gave none goes."""
+    """In any order of events, a key with a sign of life within the lease stays, others expire."""
 
     LEASE = 4.0
 
@@ -104,31 +104,31 @@ class Keeping(RuleBasedStateMachine):
         self.table = LeaseTable(lease=self.LEASE, silence=self.LEASE)
         self.now = 0.0
         self.last = {}
-        self.table.look(self.now)
+        self.table.expire(self.now)
 
     @rule(key=st.sampled_from("abc"))
     def join(self, key):
-        self.table.joined(key, self.now)
+        self.table.connected(key, self.now)
         self.last[key] = self.now
 
     @precondition(lambda self: self.last)
     @rule(data=st.data())
     def hear(self, data):
         key = data.draw(st.sampled_from(sorted(self.last)))
-        self.table.heard(key, self.now)
+        self.table.renew(key, self.now)
         self.last[key] = self.now
 
     @rule(wait=st.floats(min_value=0.01, max_value=INTERVAL + LATE))
     def look(self, wait):
         self.now += wait
-        for one in self.table.look(self.now):
+        for one in self.table.expire(self.now):
             assert self.now - self.last.pop(one.key) > self.LEASE
 
     @rule(sleep=st.floats(min_value=INTERVAL + LATE + 0.01, max_value=1000))
     def sleep(self, sleep):
         had_lines = len(self.table) > 0
         self.now += sleep
-        gone = {one.key for one in self.table.look(self.now)}
+        gone = {one.key for one in self.table.expire(self.now)}
         if had_lines:
             # a table that nobody is in has nobody to be late for
             for key in self.last:
@@ -147,8 +147,8 @@ TestKeeping.settings = settings(max_examples=50, deadline=None)
 @given(lease=st.floats(0.5, 60), silent=st.floats(0, 120))
 def test_no_lease_ends_early(lease, silent):
     table = LeaseTable(lease=lease, silence=lease)
-    table.joined("a", 0.0)
+    table.connected("a", 0.0)
     now = 0.0
     while now < min(lease, silent):
-        assert table.look(now) == []
+        assert table.expire(now) == []
         now += INTERVAL

@@ -17,7 +17,7 @@ ECHO = (
 )
 
 
-def told(where, data=b""):
+def read(where, data=b""):
     done = subprocess.run(
         [sys.executable, "-c", ECHO],
         input=data,
@@ -38,11 +38,11 @@ def test_they_come_on_a_descriptor():
 
 
 def test_they_come_on_standard_input_which_is_empty_afterwards():
-    assert told("stdin", b"a secret") == ["a secret", "False b''"]
+    assert read("stdin", b"a secret") == ["a secret", "False b''"]
 
 
 def test_so_many_bytes_are_read_of_a_stream_that_stays_open():
-    assert told("stdin:8", b"a secretthat goes on") == ["a secret", "False b''"]
+    assert read("stdin:8", b"a secretthat goes on") == ["a secret", "False b''"]
 
 
 def test_they_come_in_a_file_that_is_gone_afterwards(tmp_path):
@@ -65,25 +65,25 @@ def test_a_file_that_cannot_be_removed_is_read_all_the_same(tmp_path, monkeypatc
     assert read_private({VARIABLE: f"file:{path}"}) == b"a secret"
 
 
-@pytest.mark.parametrize("where", ["", "fd:", "fd:x", "stdin:x", "file:", "stdinx", "elsewhere:3"])
+@pytest.mark.parametrize("where", ["", "fd:", "fd:x", "stdin:x", "file:", "stdinx", "remote:3"])
 def test_nonsense_is_refused_with_what_is_expected(where):
     with pytest.raises(StartError, match="expected fd:<number>, stdin"):
         read_private({VARIABLE: where})
 
 
 @pytest.mark.parametrize("where", ["file:/nowhere/at/all", "fd:1000000"])
-def test_nothing_there_is_told(where):
+def test_a_missing_place_is_an_error(where):
     with pytest.raises(StartError, match="nothing can be read there"):
         read_private({VARIABLE: where})
 
 
-def test_an_input_that_ends_early_is_told():
+def test_an_input_that_ends_early_is_an_error():
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        told("stdin:9", b"short")
+        read("stdin:9", b"short")
     assert b"ended after 5 of 9 bytes" in caught.value.stderr
 
 
-def test_they_come_sealed_for_those_who_have_the_key_and_nobody_else(tmp_path):
+def test_they_come_sealed_and_need_the_key(tmp_path):
     key, other = tmp_path / "key", tmp_path / "other"
     key.write_bytes(os.urandom(KEY_BYTES))
     other.write_bytes(os.urandom(KEY_BYTES))
@@ -97,7 +97,7 @@ def test_they_come_sealed_for_those_who_have_the_key_and_nobody_else(tmp_path):
         read_private({VARIABLE: f"sealed:{other}:{text}"})
 
 
-def test_what_was_sealed_is_not_told_in_an_error(tmp_path):
+def test_an_error_does_not_quote_the_sealed_bytes(tmp_path):
     with pytest.raises(StartError) as failure:
         read_private({VARIABLE: f"sealed:{tmp_path / 'none'}:Zm9v"})
 

@@ -1,4 +1,4 @@
-"""The folder of a run is its owner's alone, says whose it is, and is swept when that one has died."""
+"""The folder of a run is private to its owner, names it, and is swept when it has died."""
 
 import os
 import re
@@ -35,7 +35,7 @@ def begun(run_id, *words, inside=False):
 
 
 def left(run_id, *words, inside=False):
-    """The folder of a run whose program was killed."""
+    """Folder of a run whose program was killed."""
     with begun(run_id, *words, inside=inside) as folder:
         pass
     return Path(folder)
@@ -76,7 +76,7 @@ class TestRoot:
 
 
 class TestRuns:
-    def test_a_run_says_whose_it_is(self):
+    def test_a_run_names_its_owner(self):
         folder = rundir.create("0000000a", "some")
 
         description = rundir.describe(folder)
@@ -107,7 +107,7 @@ class TestRuns:
 
     def test_folders_of_its_processes_are_swept_with_it(self):
         run = left("0000000a")
-        made = rundir.within(run, "of-a-process-")
+        made = rundir.make_folder(run, "of-a-process-")
         assert (made.parent, made.stat().st_mode & 0o777) == (run, 0o700)
 
         rundir.sweep()
@@ -119,10 +119,10 @@ class TestRuns:
         self, run, tmp_path, monkeypatch
     ):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        far = tmp_path / ("x" * 40)
-        far.mkdir()
+        deep = tmp_path / ("x" * 40)
+        deep.mkdir()
 
-        assert rundir.within(run and far, "of-a-process-").parent == tmp_path
+        assert rundir.make_folder(run and deep, "of-a-process-").parent == tmp_path
 
 
 class TestSweeping:
@@ -160,13 +160,13 @@ class TestSweeping:
     def test_a_clock_that_is_set_while_a_program_runs_does_not_end_its_run(self, monkeypatch):
         with begun("0000000a") as folder:
             # the kernel tells when it was booted by the clock of now
-            told = Path("/proc/stat").read_bytes()
+            text = Path("/proc/stat").read_bytes()
             real = Path.read_bytes
 
             def read(path):
                 if str(path) != "/proc/stat":
                     return real(path)
-                return re.sub(rb"btime (\d+)", lambda at: b"btime %d" % (int(at[1]) + 60), told)
+                return re.sub(rb"btime (\d+)", lambda at: b"btime %d" % (int(at[1]) + 60), text)
 
             monkeypatch.setattr(Path, "read_bytes", read)
             assert rundir.sweep() == []

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import fiber
-from fiber._base.serial_executor import Callbacks
+from fiber._base.serial_executor import CallbackThread
 from fiber.executor import Executor
 from fiber.results import AsyncResult
 from pool_tasks import fail_at, nap, same
@@ -40,7 +40,7 @@ class TestResults:
 
         asyncio.run(main())
 
-    def test_one_that_is_there_is_had_at_once_and_again(self, pool):
+    def test_an_available_result_is_returned_at_once_and_again(self, pool):
         result = pool.apply_async(square, (3,))
         result.wait(30)
 
@@ -79,7 +79,7 @@ class TestResults:
 
         asyncio.run(main())
 
-    def test_who_is_cancelled_leaves_the_task_and_the_pool_alone(self, pool):
+    def test_cancelling_affects_neither_the_task_nor_the_pool(self, pool):
         async def main():
             result = pool.apply_async(nap, (0.2,))
             with pytest.raises(asyncio.TimeoutError):
@@ -104,7 +104,7 @@ class TestResults:
             thread.join(30)
         assert got == [0.2] * 3
 
-    def test_a_loop_that_is_closed_meanwhile_harms_nobody(self, pool):
+    def test_a_loop_closed_meanwhile_is_ignored(self, pool):
         result = pool.apply_async(nap, (0.2,))
         loop = asyncio.new_event_loop()
 
@@ -120,9 +120,9 @@ class TestResults:
         waiting._log_destroy_pending = False
         waiting.get_coro().close()
 
-    def test_a_result_is_taken_by_one_who_watches_late(self):
+    def test_a_result_is_available_to_a_late_watcher(self):
         seen = []
-        result = AsyncResult(Callbacks("unused"))
+        result = AsyncResult(CallbackThread("unused"))
         result.accept(0, [3], {})
         result.done()
         result.watch(lambda: seen.append(result.get(0)))
@@ -152,7 +152,7 @@ class TestIterators:
 
         asyncio.run(main())
 
-    def test_who_is_cancelled_takes_no_result_along(self, pool):
+    def test_a_cancelled_wait_consumes_no_result(self, pool):
         async def main():
             results = pool.imap(nap, [0.2, 0.01])
             with pytest.raises(asyncio.TimeoutError):

@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
-from fiber._base.serial_executor import Callbacks
+from fiber._base.serial_executor import CallbackThread
 
 
 @pytest.fixture
 def callbacks():
-    callbacks = Callbacks("test-callbacks")
+    callbacks = CallbackThread("test-callbacks")
     yield callbacks
     callbacks.close()
 
@@ -37,7 +37,7 @@ def test_no_thread_is_started_for_nothing(callbacks):
 
 
 @pytest.mark.parametrize("error", [KeyError, SystemExit, KeyboardInterrupt])
-def test_one_that_raises_is_told_and_the_next_one_runs(callbacks, raised, error):
+def test_an_exception_is_reported_and_the_next_one_runs(callbacks, raised, error):
     def fail(_):
         raise error
 
@@ -72,7 +72,7 @@ def test_what_comes_after_the_end_is_dropped(callbacks):
     assert seen == [1]
 
 
-def test_close_does_not_wait_longer_than_it_was_told(callbacks):
+def test_close_waits_no_longer_than_its_timeout(callbacks):
     go_on = threading.Event()
     callbacks.put(lambda _: go_on.wait(20), 1)
     callbacks.close(0)

@@ -1,4 +1,4 @@
-"""What is installed, read from files; the stdlib's own answer is what counts."""
+"""Entry points and versions read from files agree with ``importlib.metadata``."""
 
 import importlib.metadata
 import sys
@@ -53,7 +53,7 @@ class TestEntryPoints:
         install(site / "second", "old", "1", "[fiber]\nold = old\n", headers="PKG-INFO")
         assert told(distributions.entry_points("fiber")) == by_stdlib("fiber") != []
 
-    def test_somebodys_finder_is_asked(self, site, monkeypatch):
+    def test_a_finder_of_another_library_is_used(self, site, monkeypatch):
         class Finder(importlib.metadata.DistributionFinder):
             def find_spec(self, *_):
                 return None

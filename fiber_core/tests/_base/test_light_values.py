@@ -33,7 +33,7 @@ class Secret:
 
 @values.define
 class Record:
-    """What may change."""
+    """A mutable record."""
 
     count: int = 0
 
@@ -104,7 +104,7 @@ class TestBeing:
         record.grow()
         assert record.count == 1
 
-    def test_there_is_no_room_for_other_attributes(self):
+    def test_other_attributes_cannot_be_set(self):
         with pytest.raises(AttributeError):
             Record().other = 1
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._config.convert import build, convert, parse_cpu, parse_memory, render, settings_of
-from fiber._config.sources import Origin, OriginKind, Raw
+from fiber._config.sources import Origin, OriginKind, RawValue
 from fiber.exceptions import ConfigError
 
 
@@ -161,7 +161,7 @@ class TestBuild:
 
     def build(self, **values):
         origin = Origin(OriginKind.ENVIRONMENT, "FIBER_X")
-        return build(self.Settings, {k: Raw(v, origin) for k, v in values.items()}, "ssh_")
+        return build(self.Settings, {k: RawValue(v, origin) for k, v in values.items()}, "ssh_")
 
     def test_values_are_converted(self):
         assert self.build(hosts="a,b", port="23") == {"hosts": ["a", "b"], "port": 23}
@@ -170,7 +170,7 @@ class TestBuild:
         assert "hidden" not in settings_of(self.Settings)
         assert settings_of(dict) == {}
 
-    def test_a_missing_value_says_how_to_set_it(self):
+    def test_the_error_for_a_missing_value_has_the_way_to_set_it(self):
         with pytest.raises(ConfigError, match=r"ssh_hosts must be set.*FIBER_SSH_HOSTS"):
             self.build()
 

@@ -1,12 +1,12 @@
-"""A written key is the core's, a backend's, or nobody's, and then it is an error or a warning."""
+"""A written key belongs to the core or a backend; an unknown one is an error or a warning."""
 
 import logging
 
 import attrs
 import pytest
 
-from fiber._config.convert import Placer, key_prefix
-from fiber._config.sources import FileSettings, Origin, OriginKind, Raw
+from fiber._config.convert import SettingsCollector, key_prefix
+from fiber._config.sources import FileSettings, Origin, OriginKind, RawValue
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
 
@@ -26,106 +26,108 @@ CORE = ("cpu", "image", "log_level")
 
 
 @pytest.fixture
-def placer():
-    return Placer(CORE, [BLUE, RED, PALE], BLUE)
+def collector():
+    return SettingsCollector(CORE, [BLUE, RED, PALE], BLUE)
 
 
 def file(**sections):
     origin = Origin(OriginKind.FILE, "f:1")
     return FileSettings(
         path="f",
-        sections={n: {k: Raw(v, origin) for k, v in keys.items()} for n, keys in sections.items()},
+        sections={
+            n: {k: RawValue(v, origin) for k, v in keys.items()} for n, keys in sections.items()
+        },
         origins=dict.fromkeys(sections, origin),
     )
 
 
-def found(placer, owner):
-    return {key: raw.value for key, raw in placer.found[owner].items()}
+def found(collector, owner):
+    return {key: raw.value for key, raw in collector.by_owner[owner].items()}
 
 
 class TestOwners:
-    def test_keys_go_to_the_core_and_to_backends_by_prefix(self, placer):
-        placer.add_arguments({"cpu": 1, "blue_speed": 2, "red_speed": 3})
+    def test_keys_go_to_the_core_and_to_backends_by_prefix(self, collector):
+        collector.add_arguments({"cpu": 1, "blue_speed": 2, "red_speed": 3})
 
-        assert found(placer, "") == {"cpu": 1}
-        assert found(placer, "blue") == {"speed": 2}
-        assert found(placer, "red") == {"speed": 3}
+        assert found(collector, "") == {"cpu": 1}
+        assert found(collector, "blue") == {"speed": 2}
+        assert found(collector, "red") == {"speed": 3}
 
-    def test_the_longer_of_two_prefixes_counts(self, placer):
-        placer.add_arguments({"blue_pale_speed": 4})
+    def test_the_longer_of_two_prefixes_counts(self, collector):
+        collector.add_arguments({"blue_pale_speed": 4})
 
-        assert found(placer, "blue-pale") == {"speed": 4}
+        assert found(collector, "blue-pale") == {"speed": 4}
         assert key_prefix("blue-pale") == "blue_pale_"
 
-    def test_a_section_is_a_backend(self, placer):
-        placer.add_file(file(default={"cpu": "1", "red_speed": "2"}, blue={"speed": "3"}))
+    def test_a_section_is_a_backend(self, collector):
+        collector.add_file(file(default={"cpu": "1", "red_speed": "2"}, blue={"speed": "3"}))
 
-        assert found(placer, "red") == {"speed": "2"}
-        assert found(placer, "blue") == {"speed": "3"}
+        assert found(collector, "red") == {"speed": "2"}
+        assert found(collector, "blue") == {"speed": "3"}
 
-    def test_what_is_added_later_wins(self, placer):
-        placer.add_file(file(default={"cpu": "1"}, blue={"speed": "1"}))
-        placer.add_environ({"FIBER_CPU": "2", "FIBER_BLUE_SPEED": "2"})
-        placer.add_arguments({"cpu": 3})
+    def test_what_is_added_later_wins(self, collector):
+        collector.add_file(file(default={"cpu": "1"}, blue={"speed": "1"}))
+        collector.add_environ({"FIBER_CPU": "2", "FIBER_BLUE_SPEED": "2"})
+        collector.add_arguments({"cpu": 3})
 
-        assert found(placer, "") == {"cpu": 3}
-        assert found(placer, "blue") == {"speed": "2"}
+        assert found(collector, "") == {"cpu": 3}
+        assert found(collector, "blue") == {"speed": "2"}
 
-    def test_none_is_not_set(self, placer):
-        placer.add_arguments({"cpu": None, "imgae": None})
+    def test_none_is_not_set(self, collector):
+        collector.add_arguments({"cpu": None, "imgae": None})
 
-        assert found(placer, "") == {}
+        assert found(collector, "") == {}
 
 
 class TestUnknown:
-    def test_an_unknown_argument_is_an_error_with_the_nearest_key(self, placer):
+    def test_an_unknown_argument_is_an_error_with_the_nearest_key(self, collector):
         text = (
             r"unknown key 'imgae' \(argument imgae to fiber.init\): did you mean 'image'\? allowed"
         )
         with pytest.raises(ConfigError, match=text):
-            placer.add_arguments({"imgae": "x"})
+            collector.add_arguments({"imgae": "x"})
 
-    def test_an_unknown_key_in_the_file_is_an_error_with_its_line(self, placer):
+    def test_an_unknown_key_in_the_file_is_an_error_with_its_line(self, collector):
         with pytest.raises(ConfigError, match=r"'imgae' \(f:1\): .*'image'.*blue_namespace"):
-            placer.add_file(file(default={"imgae": "x"}))
+            collector.add_file(file(default={"imgae": "x"}))
 
     @pytest.mark.parametrize("name", ["blue", "red"])
-    def test_an_unknown_key_of_a_backend_is_an_error_in_use_or_not(self, placer, name):
+    def test_an_unknown_key_of_a_backend_is_an_error_in_use_or_not(self, collector, name):
         text = (
             rf"'{name}_sped' .*did you mean '{name}_speed'\? allowed are {name}_speed, {name}_nam"
         )
         with pytest.raises(ConfigError, match=text):
-            placer.add_file(file(**{name: {"sped": "x"}}))
+            collector.add_file(file(**{name: {"sped": "x"}}))
         with pytest.raises(ConfigError, match=text):
-            placer.add_arguments({f"{name}_sped": "x"})
+            collector.add_arguments({f"{name}_sped": "x"})
 
-    def test_a_backend_without_settings_says_so(self):
+    def test_the_error_says_that_a_backend_has_no_settings(self):
         bare = BackendInfo(name="bare", load=lambda _: None)
 
         with pytest.raises(ConfigError, match="this backend has no settings"):
-            Placer(CORE, [], bare).add_arguments({"bare_speed": 1})
+            SettingsCollector(CORE, [], bare).add_arguments({"bare_speed": 1})
 
-    def test_an_unknown_section_is_an_error_with_the_nearest(self, placer):
+    def test_an_unknown_section_is_an_error_with_the_nearest(self, collector):
         with pytest.raises(
             ConfigError, match=r"unknown section \[bleu\] \(f:1\); did you mean \[blue\]"
         ):
-            placer.add_file(file(bleu={"speed": "1"}))
+            collector.add_file(file(bleu={"speed": "1"}))
 
-    def test_a_section_named_by_an_alias_tells_the_name(self, placer):
+    def test_a_section_named_by_an_alias_is_an_error_with_the_name(self, collector):
         with pytest.raises(ConfigError, match=r"\[azure\] .*did you mean \[blue\]"):
-            placer.add_file(file(azure={"speed": "1"}))
+            collector.add_file(file(azure={"speed": "1"}))
         with pytest.raises(ConfigError, match=r"\[kubernetes\] .*did you mean \[k8s\]"):
-            placer.add_file(file(kubernetes={"speed": "1"}))
+            collector.add_file(file(kubernetes={"speed": "1"}))
 
-    def test_keys_of_a_known_backend_that_is_not_installed_are_left_alone(self, placer):
-        placer.add_file(file(default={"docker_network": "x"}, k8s={"namespace": "x"}))
-        placer.add_arguments({"ssh_hosts": ["a"]})
+    def test_keys_of_a_known_backend_that_is_not_installed_are_left_alone(self, collector):
+        collector.add_file(file(default={"docker_network": "x"}, k8s={"namespace": "x"}))
+        collector.add_arguments({"ssh_hosts": ["a"]})
 
-        assert set(placer.found) == {"", "blue", "red", "blue-pale"}
-        assert not any(placer.found.values())
+        assert set(collector.by_owner) == {"", "blue", "red", "blue-pale"}
+        assert not any(collector.by_owner.values())
 
     def test_until_the_backend_is_chosen_only_the_cores_keys_are_looked_at(self, caplog):
-        early = Placer(CORE, [], None)
+        early = SettingsCollector(CORE, [], None)
         early.add_file(file(default={"imgae": "x", "cpu": "1"}, bleu={"speed": "x"}))
         early.add_environ({"FIBER_IMGAE": "x"})
         early.add_arguments({"imgae": "x", "image": "y"})
@@ -135,37 +137,39 @@ class TestUnknown:
 
 
 class TestEnvironment:
-    def warnings(self, placer, caplog, **environ):
+    def warnings(self, collector, caplog, **environ):
         with caplog.at_level(logging.WARNING, "fiber.config"):
-            placer.add_environ(environ)
+            collector.add_environ(environ)
         return caplog.messages
 
-    def test_an_unknown_variable_is_a_warning_with_the_nearest_name(self, placer, caplog):
-        (text,) = self.warnings(placer, caplog, FIBER_IMAEG="x")
+    def test_an_unknown_variable_is_a_warning_with_the_nearest_name(self, collector, caplog):
+        (text,) = self.warnings(collector, caplog, FIBER_IMAEG="x")
 
         assert text == "FIBER_IMAEG is no setting of fiber, ignored (nearest: FIBER_IMAGE)"
 
-    def test_the_variables_of_a_service_named_fiber_break_nothing(self, placer, caplog):
+    def test_the_variables_of_a_service_named_fiber_break_nothing(self, collector, caplog):
         texts = self.warnings(
-            placer, caplog, FIBER_PORT="tcp://10.0.0.1:80", FIBER_SERVICE_HOST="x"
+            collector, caplog, FIBER_PORT="tcp://10.0.0.1:80", FIBER_SERVICE_HOST="x"
         )
 
         assert len(texts) == 2
-        assert found(placer, "") == {}
+        assert found(collector, "") == {}
 
-    def test_an_unknown_variable_of_the_chosen_backend_is_a_warning(self, placer, caplog):
-        (text,) = self.warnings(placer, caplog, FIBER_BLUE_SPED="1")
+    def test_an_unknown_variable_of_the_chosen_backend_is_a_warning(self, collector, caplog):
+        (text,) = self.warnings(collector, caplog, FIBER_BLUE_SPED="1")
 
         assert "nearest: FIBER_BLUE_SPEED" in text
 
     @pytest.mark.parametrize("name", ["FIBER_RED_SPEED", "FIBER_RED_SPED", "FIBER_K8S_NAMESPACE"])
-    def test_variables_of_other_backends_are_left_alone(self, placer, caplog, name):
-        assert self.warnings(placer, caplog, **{name: "x"}) == []
-        assert found(placer, "red") == {}
+    def test_variables_of_other_backends_are_left_alone(self, collector, caplog, name):
+        assert self.warnings(collector, caplog, **{name: "x"}) == []
+        assert found(collector, "red") == {}
 
-    def test_fibers_own_variables_are_no_settings(self, placer, caplog):
-        assert self.warnings(placer, caplog, FIBER_BOOTSTRAP="fd:3", FIBER_REQUIRE="blue") == []
+    def test_fibers_own_variables_are_no_settings(self, collector, caplog):
+        assert self.warnings(collector, caplog, FIBER_BOOTSTRAP="fd:3", FIBER_REQUIRE="blue") == []
 
-    def test_other_variables_and_empty_ones_are_not_looked_at(self, placer, caplog):
-        assert self.warnings(placer, caplog, HOME="/x", FIBERS="y", FIBER_CPU="", FIBER_XX="") == []
-        assert found(placer, "") == {}
+    def test_other_variables_and_empty_ones_are_not_looked_at(self, collector, caplog):
+        assert (
+            self.warnings(collector, caplog, HOME="/x", FIBERS="y", FIBER_CPU="", FIBER_XX="") == []
+        )
+        assert found(collector, "") == {}

@@ -120,7 +120,7 @@ class TestToml:
         with pytest.raises(ConfigError, match="must be a table, got 3"):
             toml(tmp_path, "[tool]\nfiber = 3\n")
 
-    def test_the_own_file_wins_and_says_so(self, tmp_path, caplog):
+    def test_the_own_file_wins_which_is_logged(self, tmp_path, caplog):
         (tmp_path / ".fiberconfig").write_text("cpu = 1\n")
         with caplog.at_level(logging.DEBUG, "fiber.config"):
             found = toml(tmp_path, "[tool.fiber]\ncpu = 2\nmemory = 3\n")
@@ -139,5 +139,5 @@ class TestToml:
         (OriginKind.FILE, "/x/.fiberconfig:3", "/x/.fiberconfig:3"),
     ],
 )
-def test_an_origin_says_where_to_look(kind, where, text):
+def test_an_origin_as_text_names_the_place(kind, where, text):
     assert str(Origin(kind, where)) == text

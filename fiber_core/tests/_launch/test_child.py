@@ -106,16 +106,16 @@ def test_signals_reach_it_while_it_runs_and_no_longer(child, launcher):
 
 
 class TestPid:
-    def test_is_the_platforms_where_it_tells(self, child):
+    def test_is_the_platforms_where_it_has_one(self, child):
         child.submitted(Job(id="1", name="n", run_id="r", backend="b", data={"pids": [44]}))
         assert child.pid == 44
 
     def test_comes_with_the_hello(self, child):
         child.submitted(Job(id="1", name="n", run_id="r", backend="b"))
-        hello = SimpleNamespace(hello=SimpleNamespace(pid=45, host="far"))
+        hello = SimpleNamespace(hello=SimpleNamespace(pid=45, host="remote-host"))
         threading.Timer(0.01, child.connected, [hello]).start()
         assert child.pid == 45
-        assert child.host == "far"
+        assert child.host == "remote-host"
 
     def test_or_with_a_status(self, child):
         process = ProcessStatus(index=0, state=JobState.RUNNING, pid=46)
@@ -156,7 +156,7 @@ class TestSentinel:
             os.fstat(sentinel)
         child.changed(ended(0))
 
-    def test_or_when_nobody_has_it_any_more(self, launcher):
+    def test_or_when_it_is_not_referenced_any_more(self, launcher):
         child = Child("id", "name", launcher)
         sentinel = child.sentinel
         del child
@@ -190,7 +190,7 @@ class TestNeverStarted:
 
     def test_one_that_ran_without_a_word_is_one_once_it_was_killed(self, child):
         child.changed(RUNNING)
-        child.never_came("not a word")
+        child.set_start_failure("not a word")
         assert child.failure == ""
         child.changed(failed(ReasonKind.SIGNAL, number=9, code=-9))
         with pytest.raises(StartError, match="not a word"):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from fiber._launch.code_finder import FarFinder, Store, load_main
-from fiber._launch.code_server import Sources, digest_of
+from fiber._launch.code_finder import CodeFinder, ContentStore, load_main
+from fiber._launch.code_server import CodeServer, digest_of
 from fiber.exceptions import StartError
 
 FILES = {
@@ -55,29 +55,29 @@ class Host:
         self.folder = folder
         self.asked = []
         self.sources = sources
-        self.store = Store(folder, self.ask)
-        self.finder = FarFinder(sources.names(), self.store)
+        self.store = ContentStore(folder, self.ask)
+        self.finder = CodeFinder(sources.names(), self.store)
 
     def ask(self, question):
-        told = json.loads(question)
-        self.asked.append(told)
+        query = json.loads(question)
+        self.asked.append(query)
         # as the parent, which has its own path
         before, sys.path = sys.path, [str(Path.cwd()), *sys.path]
         kept, sys.meta_path = sys.meta_path, [f for f in sys.meta_path if f is not self.finder]
         near = {name: sys.modules.pop(name) for name in list(sys.modules) if "near_" in name}
         try:
-            return self.sources.answer(told)
+            return self.sources.answer(query)
         finally:
             sys.path, sys.meta_path = before, kept
             sys.modules.update(near)
 
     def contents(self):
-        return [told for told in self.asked if told["far"] == "content"]
+        return [query for query in self.asked if query["query"] == "content"]
 
 
 @pytest.fixture
 def host(program, tmp_path, monkeypatch):
-    sources = Sources()
+    sources = CodeServer()
     host = Host(tmp_path, sources)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(program)])
     monkeypatch.setattr(sys, "meta_path", [host.finder, *sys.meta_path])
@@ -86,17 +86,17 @@ def host(program, tmp_path, monkeypatch):
 
 class TestOffer:
     def test_what_lies_below_the_working_directory_is_offered(self, program):
-        names = Sources().names()
+        names = CodeServer().names()
         assert {"near_app", "near_pkg", "near_space"} <= names
         assert not {"fiber", "fiber_local", "json", "pytest"} & names
 
     def test_nothing_is_imported_for_it(self, program):
-        assert Sources().module("near_pkg.inner")["path"] == str(program / "near_pkg/inner.py")
+        assert CodeServer().module("near_pkg.inner")["path"] == str(program / "near_pkg/inner.py")
         assert not [name for name in sys.modules if name.startswith("near_")]
 
     def test_installed_ones_are_not_wherever_they_are(self, program, monkeypatch):
         monkeypatch.setattr(sys, "path", [str(program / "lib/site-packages"), *sys.path])
-        sources = Sources()
+        sources = CodeServer()
         assert sources.module("near_installed") == {}
         assert sources.module("pytest") == {}
         assert sources.module("json") == {}
@@ -104,7 +104,7 @@ class TestOffer:
         assert "near_installed" not in sources.names()
 
     def test_ignored_ones_are_named_with_the_reason(self, program):
-        assert Sources().module("near_hidden") == {
+        assert CodeServer().module("near_hidden") == {
             "ignored": [
                 str(program / "near_hidden.py"),
                 str(program / ".gitignore"),
@@ -114,27 +114,27 @@ class TestOffer:
 
     @pytest.mark.parametrize("name", ["", "near_none", "../near_app", "near_pkg.none", "a-b", "x."])
     def test_others_are_nothing(self, program, name):
-        assert Sources().module(name) == {}
+        assert CodeServer().module(name) == {}
 
     @pytest.mark.parametrize(
         "path", ["../near_app.py", "/etc/passwd", "data/../../.gitignore", "data/secret.key", "no"]
     )
     def test_files_outside_a_package_and_ignored_ones_are_nothing(self, program, path):
-        found = Sources().answer({"far": "file", "name": "near_pkg", "path": path})
+        found = CodeServer().answer({"query": "file", "name": "near_pkg", "path": path})
         assert json.loads(found) == {}
 
-    def test_content_that_was_not_told_of_is_not_given(self, program):
+    def test_content_that_was_not_offered_is_not_sent(self, program):
         digest = digest_of((program / "near_app.py").read_bytes())
-        sources = Sources()
-        assert sources.answer({"far": "content", "digest": digest}) == b""
+        sources = CodeServer()
+        assert sources.answer({"query": "content", "digest": digest}) == b""
         sources.module("near_app")
-        assert sources.answer({"far": "content", "digest": digest}) == b"VALUE = 1\n"
+        assert sources.answer({"query": "content", "digest": digest}) == b"VALUE = 1\n"
 
     def test_questions_that_make_no_sense_get_an_empty_answer(self, program):
-        sources = Sources()
+        sources = CodeServer()
         answers = []
-        for question in (b"nonsense", b"{}", b'{"far": "content"}', b"[]"):
-            sources.ask(question, answers.append)
+        for question in (b"nonsense", b"{}", b'{"query": "content"}', b"[]"):
+            sources.submit(question, answers.append)
         sources.close()
         assert answers == [b"{}"] * 4
 
@@ -186,22 +186,22 @@ class TestImports:
         assert "raise KeyError('a line of its own')" in text
 
     def test_one_that_is_changed_on_the_way_is_an_error(self, host, program):
-        told = host.store.question("module", name="near_app")
+        query = host.store.query("module", name="near_app")
         (program / "near_app.py").write_text("VALUE = 9\n")
         with pytest.raises(ImportError, match="changed while it was sent"):
-            host.store.content(told["digest"])
+            host.store.content(query["digest"])
 
     def test_extensions_come_as_files(self, host, program):
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         (program / f"near_fast{suffix}").write_bytes(b"no real one")
         importlib.invalidate_caches()
-        spec = FarFinder(frozenset({"near_fast"}), host.store).find_spec("near_fast", None)
+        spec = CodeFinder(frozenset({"near_fast"}), host.store).find_spec("near_fast", None)
         assert Path(spec.origin).read_bytes() == b"no real one"
         assert Path(spec.origin).parent == host.folder / "code"
 
 
 class TestFiles:
-    def test_resources_of_a_package_are_there(self, host):
+    def test_resources_of_a_package_are_found(self, host):
         importlib.import_module("near_pkg")
         files = importlib.resources.files("near_pkg")
         assert (files / "data" / "table.csv").read_text() == "a,b\n"
@@ -265,8 +265,8 @@ class TestMains:
         loaded = sys.modules["__main__"]
         assert loaded is sys.modules["__mp_main__"] is not main
         assert (loaded.NAME, loaded.f()) == ("__mp_main__", str(script))
-        # and a child of this process is told of it in turn
-        found = Sources().answer({"far": "main"})
+        # and a child of this process is query of it in turn
+        found = CodeServer().answer({"query": "main"})
         assert json.loads(found)["digest"] == digest_of(script.read_bytes())
 
     def test_one_that_is_no_file_is_an_error(self, host, monkeypatch):

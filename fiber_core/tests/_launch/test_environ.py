@@ -1,4 +1,4 @@
-"""What a job gets of its parent's environment."""
+"""Variables that a job gets from its parent's environment."""
 
 import os
 import subprocess
@@ -16,8 +16,8 @@ from fiber.model import BackendInfo, Capabilities
 def started(monkeypatch):
     """The environment of a program's start, of which the test changes something."""
     first = {"PATH": "/bin", "KEPT": "1", "HOME": "/root"}
-    monkeypatch.setattr(environ, "_at_first", first)
-    monkeypatch.setattr(environ, "_began_with", first)
+    monkeypatch.setattr(environ, "_initial", first)
+    monkeypatch.setattr(environ, "_inherited", first)
     changed = {"PATH": "/mine", "KEPT": "1", "HOME": "/mine", "NEW": "2", "SSH_AUTH_SOCK": "/s"}
     monkeypatch.setattr("os.environ", changed)
     return changed
@@ -84,9 +84,9 @@ def test_what_a_program_changed_before_its_first_use_of_fiber_counts_too():
 
 
 def test_a_process_of_another_host_passes_on_what_it_changed_itself(monkeypatch):
-    monkeypatch.setattr(environ, "_began_with", None)
+    monkeypatch.setattr(environ, "_inherited", None)
     monkeypatch.setenv("GIVEN", "1")
-    environ.begin()
+    environ.mark_inherited()
     monkeypatch.setenv("OWN", "2")
     found = job_environment(runtime(same_host=False))
     assert "GIVEN" not in found

@@ -53,7 +53,7 @@ def folder(tmp_path):
 
 def ignored(folder):
     ignore = Ignore(folder)
-    return {name for name in FILES if ignore.why(folder / name) is not None}
+    return {name for name in FILES if ignore.match(folder / name) is not None}
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is what it is compared with")
@@ -61,13 +61,13 @@ def ignored(folder):
 def test_git_agrees(folder, name):
     (folder / ".gitignore").write_text(CASES[name])
     subprocess.run(["git", "init", "-q", folder], check=True)
-    said = subprocess.run(
+    output = subprocess.run(
         ["git", "-C", folder, "check-ignore", "--no-index", "-z", "--stdin"],
         input="\0".join(FILES).encode(),
         capture_output=True,
         check=False,
     ).stdout
-    assert ignored(folder) == set(filter(None, said.decode().split("\0")))
+    assert ignored(folder) == set(filter(None, output.decode().split("\0")))
 
 
 def test_the_nearest_file_counts(folder):
@@ -86,19 +86,19 @@ def test_fibers_own_file_takes_the_place_of_gits(folder):
 
 def test_why_names_the_file_and_the_line(folder):
     (folder / ".gitignore").write_text("build/\n")
-    why = Ignore(folder).why(folder / "build" / "x.py")
+    why = Ignore(folder).match(folder / "build" / "x.py")
     assert why == (str(folder / ".gitignore"), "build/")
 
 
 def test_what_is_not_below_is_no_matter(folder, tmp_path_factory):
     (folder / ".gitignore").write_text("*\n")
-    assert Ignore(folder).why(tmp_path_factory.mktemp("other") / "a.py") is None
+    assert Ignore(folder).match(tmp_path_factory.mktemp("other") / "a.py") is None
 
 
-def test_some_things_nobody_wants(folder):
-    assert Ignore(folder).why(folder / "__pycache__" / "a.pyc") == ("", "__pycache__/")
+def test_some_folders_are_always_ignored(folder):
+    assert Ignore(folder).match(folder / "__pycache__" / "a.pyc") == ("", "__pycache__/")
 
 
-def test_a_line_that_makes_no_sense_says_nothing(folder):
+def test_an_invalid_pattern_is_skipped(folder):
     (folder / ".gitignore").write_text("[z-a]\nb.log\n")
     assert ignored(folder) == {"b.log"}

@@ -1,4 +1,4 @@
-"""Process objects become jobs, and what the platform tells reaches their children."""
+"""Process objects become jobs, and the platform's statuses reach their children."""
 
 import json
 import logging
@@ -42,16 +42,16 @@ def ended(code=0):
 
 
 class FakeBackend:
-    """Accepts jobs, and tells of them what a test says."""
+    """Accepts jobs, and reports the statuses that a test puts in."""
 
     def __init__(self):
-        self.told = queue.Queue()
+        self.events_queue = queue.Queue()
         self.streams = 0
         self.calls = []
 
     def events(self, run_id):
         self.streams += 1
-        while (event := self.told.get()) is not None:
+        while (event := self.events_queue.get()) is not None:
             if isinstance(event, Exception):
                 raise event
             yield event
@@ -130,14 +130,14 @@ def runtime(tmp_path):
     runtime = FakeRuntime(tmp_path)
     yield runtime
     runtime.closing = True
-    runtime.backend.told.put(None)
+    runtime.backend.events_queue.put(None)
 
 
 @pytest.fixture
 def launcher(runtime):
     launcher = Launcher(runtime)
     yield launcher
-    runtime.backend.told.put(None)
+    runtime.backend.events_queue.put(None)
     launcher.close()
 
 
@@ -157,12 +157,12 @@ class TestLaunching:
         assert spec.env["FIBER_BACKEND"] == "fake"
         assert spec.argv[-2:] == ("-m", instructions.MODULE)
 
-    def test_what_it_is_told_privately_is_enough_to_come_back(self, launcher, runtime):
+    def test_its_instructions_are_enough_to_reach_the_parent(self, launcher, runtime):
         child = launcher.launch(Process())
-        told = instructions.Instructions.decode(runtime.specs[0].private)
-        assert told.ident == child.ident
-        assert told.urls == ("ipc:///nowhere",)
-        assert told.credentials == runtime.endpoint.credentials
+        found = instructions.Instructions.decode(runtime.specs[0].private)
+        assert found.ident == child.ident
+        assert found.urls == ("ipc:///nowhere",)
+        assert found.credentials == runtime.endpoint.credentials
 
     def test_the_setting_for_images_counts_where_jobs_run_in_images(self, launcher, runtime):
         launcher.launch(Process())
@@ -206,24 +206,24 @@ class TestLaunching:
         launcher = Launcher(runtime)
         runtime.errors = [BackendUnavailableError("it restarts")]
         assert launcher.launch(Process()).job.id == "2"
-        runtime.backend.told.put(None)
+        runtime.backend.events_queue.put(None)
         launcher.close()
 
-    def test_it_is_waited_for_a_bounded_time_and_people_are_told_why(
+    def test_it_is_waited_for_a_bounded_time_with_a_notice(
         self, launcher, runtime, monkeypatch, caplog
     ):
         launcher.launch(Process())
         monkeypatch.setattr("fiber._launch.launcher.Outage", lambda: Outage(0.1))
-        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.0)
         runtime.errors = [BackendUnavailableError("it is gone")] * 9
         with pytest.raises(BackendUnavailableError, match="it is gone"):
             launcher.launch(Process(name="late"))
         assert len(runtime.specs) == 3
-        (said,) = caplog.messages
-        assert said.startswith("fiber: late: the platform cannot be asked")
+        (message,) = caplog.messages
+        assert message.startswith("fiber: late: the platform cannot be asked")
         assert len(launcher.alive()) == 1
 
-    def test_whoever_sees_to_it_does_not_wait(self, launcher, runtime):
+    def test_a_caller_that_retries_itself_gets_the_error(self, launcher, runtime):
         launcher.launch(Process())
         runtime.errors = [BackendUnavailableError("it restarts")]
         with pytest.raises(BackendUnavailableError):
@@ -246,7 +246,7 @@ class TestLaunching:
 
             def __reduce__(self):
                 Tied.held += 1
-                codec.carrier().on_release(self.let_go)
+                codec.envelope().on_release(self.let_go)
                 return int, ()
 
             def let_go(self):
@@ -273,7 +273,7 @@ class TestFetching:
         for index in (0, 1):
             assert call(launcher, FakePeer(f"{child.ident}.{index}"))[0] is Kind.REPLY
 
-    def test_nobody_else_does(self, launcher):
+    def test_other_peers_get_an_error(self, launcher):
         launcher.launch(Process())
         assert call(launcher, FakePeer("stranger"))[0] is Kind.ERROR
 
@@ -298,7 +298,7 @@ class TestEvents:
     def test_statuses_reach_the_child_and_the_plugins_in_order(self, launcher, runtime):
         child = launcher.launch(Process())
         for status in (RUNNING, ended(3)):
-            runtime.backend.told.put((child.job, status))
+            runtime.backend.events_queue.put((child.job, status))
         assert child.wait(20) == 3
         until(lambda: len(runtime.notified) == 2)
         assert runtime.notified == [
@@ -309,8 +309,8 @@ class TestEvents:
 
     def test_those_that_come_before_submit_returns_are_kept(self, launcher, runtime):
         def at_submit(job):
-            runtime.backend.told.put((job, RUNNING))
-            runtime.backend.told.put((job, ended(5)))
+            runtime.backend.events_queue.put((job, RUNNING))
+            runtime.backend.events_queue.put((job, ended(5)))
             until(lambda: len(launcher._early.get(job.id, ())) == 2)
 
         runtime.at_submit = at_submit
@@ -322,15 +322,15 @@ class TestEvents:
         assert launcher._by_job == {}
         assert launcher._early == {}
 
-    def test_one_that_comes_while_earlier_ones_are_told_waits_for_its_turn(self, launcher, runtime):
+    def test_a_status_during_delivery_of_earlier_ones_waits_for_its_turn(self, launcher, runtime):
         def at_submit(job):
-            runtime.backend.told.put((job, RUNNING))
+            runtime.backend.events_queue.put((job, RUNNING))
             until(lambda: launcher._early.get(job.id))
 
         def on_status(child, status):
             seen.append(status)
             if status is RUNNING:
-                runtime.backend.told.put((child.job, ended(4)))
+                runtime.backend.events_queue.put((child.job, ended(4)))
                 until(lambda: launcher._early.get(child.job.id))
 
         seen = []
@@ -339,7 +339,7 @@ class TestEvents:
         assert seen == [RUNNING, ended(4)]
         assert child.returncode == 4
 
-    def test_what_follows_a_status_may_fail_and_others_are_told_all_the_same(
+    def test_a_callback_may_fail_and_later_statuses_come_all_the_same(
         self, launcher, runtime, caplog
     ):
         def fail(child, status):
@@ -348,8 +348,8 @@ class TestEvents:
         with caplog.at_level(logging.ERROR, logger="fiber"):
             first = launcher.launch(Process(), on_status=fail)
             second = launcher.launch(Process())
-            runtime.backend.told.put((first.job, RUNNING))
-            runtime.backend.told.put((second.job, ended(0)))
+            runtime.backend.events_queue.put((first.job, RUNNING))
+            runtime.backend.events_queue.put((second.job, ended(0)))
             assert second.wait(20) == 0
         assert "a listener on purpose" in caplog.text
 
@@ -358,7 +358,7 @@ class TestEvents:
     ):
         first = launcher.launch(Process())
         with caplog.at_level(logging.ERROR, logger="fiber"):
-            runtime.backend.told.put(BackendUnavailableError("cut"))
+            runtime.backend.events_queue.put(BackendUnavailableError("cut"))
             assert first.wait(20) == 1
         assert first.status.reason.kind is ReasonKind.NODE_LOST
         until(lambda: launcher._thread is None)
@@ -366,15 +366,15 @@ class TestEvents:
         assert record.getMessage().endswith("children are lost from sight: cut")
         assert record.exc_info is None
         second = launcher.launch(Process())
-        runtime.backend.told.put((second.job, ended(0)))
+        runtime.backend.events_queue.put((second.job, ended(0)))
         assert second.wait(20) == 0
         assert runtime.backend.streams == 2
 
-    def test_a_stream_that_cannot_begin_is_told_by_the_call_that_needs_it(
+    def test_a_stream_that_cannot_begin_is_an_error_of_the_call_that_needs_it(
         self, launcher, runtime, caplog
     ):
         def refuse(_):
-            runtime.backend.told.put(BackendUnavailableError("away"))
+            runtime.backend.events_queue.put(BackendUnavailableError("away"))
             until(lambda: launcher._thread is None)
             raise BackendUnavailableError("away")
 
@@ -386,22 +386,22 @@ class TestEvents:
     def test_events_of_jobs_that_are_not_ours_are_no_matter(self, launcher, runtime):
         child = launcher.launch(Process())
         other = Job(id="other", name="n", run_id="r", backend="fake")
-        runtime.backend.told.put((other, RUNNING))
-        runtime.backend.told.put((child.job, ended(0)))
+        runtime.backend.events_queue.put((other, RUNNING))
+        runtime.backend.events_queue.put((child.job, ended(0)))
         assert child.wait(20) == 0
 
     def test_what_a_child_holds_alive_is_let_go_at_its_end(self, launcher, runtime):
         released = threading.Event()
         child = launcher.launch(Process())
         child.on_release(released.set)
-        runtime.backend.told.put((child.job, ended(0)))
+        runtime.backend.events_queue.put((child.job, ended(0)))
         assert released.wait(20)
 
     def test_a_socket_that_a_killed_child_left_is_removed(self, launcher, runtime):
         child = launcher.launch(Process())
         left = runtime.directory / f"{child.ident}.sock"
         left.touch()
-        runtime.backend.told.put((child.job, KILLED))
+        runtime.backend.events_queue.put((child.job, KILLED))
         until(lambda: not left.exists())
 
 
@@ -420,7 +420,7 @@ class TestSignals:
         child.terminate()
         child.kill()
         assert runtime.backend.calls == [("terminate", "1"), ("kill", "1")]
-        runtime.backend.told.put(None)
+        runtime.backend.events_queue.put(None)
         launcher.close()
 
     def test_kill_is_the_whole_job(self, launcher, runtime):
@@ -450,19 +450,19 @@ class TestUnconfirmedEnds:
         return Clock(runtime, monkeypatch)
 
     @pytest.fixture
-    def far(self, runtime):
+    def remote(self, runtime):
         """A launcher of jobs that have a supervisor of their own."""
         runtime.info = BackendInfo(
             name="fake", load=lambda _: None, capabilities=Capabilities(same_host=True)
         )
         launcher = Launcher(runtime)
         yield launcher
-        runtime.backend.told.put(None)
+        runtime.backend.events_queue.put(None)
         launcher.close()
 
     @pytest.mark.parametrize("how", ["terminate", "kill"])
-    def test_a_job_that_was_never_up_is_lost_for_whoever_joins_it(self, far, clock, how):
-        child = far.launch(Process())
+    def test_joining_a_job_that_never_came_up_ends(self, remote, clock, how):
+        child = remote.launch(Process())
         getattr(child, how)()
         clock.pass_by(UNCONFIRMED)
         assert child.returncode is None
@@ -470,7 +470,7 @@ class TestUnconfirmedEnds:
         assert child.wait(20) == 1
         assert child.status.reason == Reason(ReasonKind.NODE_LOST)
         assert "has not confirmed that within 30 s" in child.status.message
-        assert far.alive() == []
+        assert remote.alive() == []
 
     def test_so_is_one_of_a_backend_that_forks(self, launcher, clock):
         child = launcher.launch(Process(), processes=2)
@@ -478,68 +478,68 @@ class TestUnconfirmedEnds:
         clock.pass_by(UNCONFIRMED + 2)
         assert child.wait(20) == 1
 
-    def test_killing_it_again_does_not_put_that_off(self, far, clock):
-        child = far.launch(Process())
+    def test_killing_it_again_does_not_put_that_off(self, remote, clock):
+        child = remote.launch(Process())
         for _ in range(8):
             child.kill()
             clock.pass_by(4)
         assert child.wait(20) == 1
 
-    def test_nor_does_a_platform_that_cannot_be_asked(self, far, runtime, clock):
+    def test_nor_does_a_platform_that_cannot_be_asked(self, remote, runtime, clock):
         def refuse(_):
             raise BackendUnavailableError("away")
 
         runtime.backend.kill = refuse
-        child = far.launch(Process())
+        child = remote.launch(Process())
         with pytest.raises(BackendUnavailableError):
             child.kill()
         clock.pass_by(UNCONFIRMED + 2)
         assert child.wait(20) == 1
 
-    def test_what_the_platform_says_in_time_counts(self, far, runtime, clock):
-        child = far.launch(Process())
+    def test_a_confirmation_of_the_platform_in_time_counts(self, remote, runtime, clock):
+        child = remote.launch(Process())
         child.kill()
         clock.pass_by(UNCONFIRMED - 1)
-        runtime.backend.told.put((child.job, KILLED))
+        runtime.backend.events_queue.put((child.job, KILLED))
         assert child.wait(20) == -9
         clock.pass_by(5)
         assert child.status == KILLED
         assert runtime.reactor.timers == []
 
-    def test_nobody_is_judged_by_a_program_that_was_stopped_itself(self, far, runtime, clock):
-        child = far.launch(Process())
+    def test_a_program_that_was_stopped_itself_expires_no_lease(self, remote, runtime, clock):
+        child = remote.launch(Process())
         child.kill()
         clock.pass_by(1000, at_once=True)
         assert child.returncode is None
-        runtime.backend.told.put((child.job, KILLED))
+        runtime.backend.events_queue.put((child.job, KILLED))
         assert child.wait(20) == -9
 
-    def test_one_whose_supervisor_has_connected_is_judged_by_its_lease(self, far, clock):
-        child = far.launch(Process())
+    def test_one_whose_supervisor_has_connected_is_under_its_lease(self, remote, clock):
+        child = remote.launch(Process())
         child.kill()
         supervisor = FakePeer(supervisor_ident(child.ident))
-        far.on_message(supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping()))))
+        remote.on_message(supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping()))))
         for _ in range(40):
-            far.on_message(
+            remote.on_message(
                 supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping())))
             )
             clock.pass_by(1)
         assert child.returncode is None
 
-    def test_one_that_nobody_asked_to_end_is_waited_for(self, far, clock):
-        child = far.launch(Process())
+    def test_one_that_was_not_asked_to_end_is_waited_for(self, remote, clock):
+        child = remote.launch(Process())
         clock.pass_by(100)
         assert child.returncode is None
 
 
 class TestSilence:
-    def test_one_that_runs_without_a_word_is_ended_and_says_so(self, launcher, runtime):
+    def test_one_that_runs_without_a_hello_is_killed_with_a_reason(self, launcher, runtime):
         child = launcher.launch(Process())
-        runtime.backend.told.put((child.job, RUNNING))
+        runtime.backend.events_queue.put((child.job, RUNNING))
         until(lambda: runtime.reactor.timers)
         runtime.reactor.go_off()
         assert runtime.backend.calls == [("kill", "1")]
-        runtime.backend.told.put((child.job, KILLED))
+        runtime.backend.events_queue.put((child.job, KILLED))
         assert child.wait(20) == -9
         with pytest.raises(StartError, match="5 s without a word"):
             child.raise_if_never_started()
@@ -548,7 +548,7 @@ class TestSilence:
         self, launcher, runtime, monkeypatch
     ):
         child = launcher.launch(Process())
-        runtime.backend.told.put((child.job, RUNNING))
+        runtime.backend.events_queue.put((child.job, RUNNING))
         until(lambda: runtime.reactor.timers)
 
         def away(job):
@@ -560,9 +560,9 @@ class TestSilence:
         assert "without a word" in child.failure
         assert launcher.alive() == []
 
-    def test_one_that_said_hello_is_not(self, launcher, runtime):
+    def test_one_that_sent_its_hello_is_not(self, launcher, runtime):
         child = launcher.launch(Process())
-        runtime.backend.told.put((child.job, RUNNING))
+        runtime.backend.events_queue.put((child.job, RUNNING))
         until(lambda: runtime.reactor.timers)
         call(launcher, FakePeer(child.ident))
         runtime.reactor.go_off()
@@ -570,9 +570,9 @@ class TestSilence:
 
     def test_one_that_is_stopped_gets_its_time_anew(self, launcher, runtime):
         child = launcher.launch(Process())
-        runtime.backend.told.put((child.job, RUNNING))
+        runtime.backend.events_queue.put((child.job, RUNNING))
         until(lambda: runtime.reactor.timers)
-        runtime.backend.told.put((child.job, JobStatus(state=JobState.SUSPENDED)))
+        runtime.backend.events_queue.put((child.job, JobStatus(state=JobState.SUSPENDED)))
         until(lambda: child.status.state is JobState.SUSPENDED)
         runtime.reactor.go_off()
         assert runtime.backend.calls == []
@@ -580,9 +580,9 @@ class TestSilence:
 
     def test_one_that_has_ended_is_no_longer_waited_for(self, launcher, runtime):
         child = launcher.launch(Process())
-        runtime.backend.told.put((child.job, RUNNING))
+        runtime.backend.events_queue.put((child.job, RUNNING))
         until(lambda: runtime.reactor.timers)
-        runtime.backend.told.put((child.job, ended(0)))
+        runtime.backend.events_queue.put((child.job, ended(0)))
         until(lambda: launcher.alive() == [])
         runtime.reactor.go_off()
         assert runtime.backend.calls == []

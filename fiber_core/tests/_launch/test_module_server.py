@@ -1,4 +1,4 @@
-"""Modules from the parent: what is asked for, what is answered, how it is loaded."""
+"""Modules from the parent: queries, answers, and how a module is loaded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_loaded_module_is_described_by_its_file(odd):
     }
 
 
-def test_pythons_own_modules_are_not_told():
+def test_the_standard_library_is_not_offered():
     assert module_server.describe("json") == {}
     assert module_server.describe("no_such_module") == {}
 
@@ -87,7 +87,7 @@ def test_the_source_of_a_module_inside_an_archive_is_had(tmp_path, monkeypatch):
     assert module_server.source_of("json") is None
 
 
-def test_nobody_is_asked_for_a_name_that_the_parent_has_not():
+def test_the_parent_is_not_asked_for_a_name_that_it_does_not_have():
     def ask(_):
         raise AssertionError("asked")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._launch.outage import PATIENCE, PAUSES, SAID_AFTER, Outage
+from fiber._launch.outage import NOTICE_DELAY, PAUSES, RETRY_TIMEOUT, Outage
 from fiber.exceptions import BackendUnavailableError
 
 ERROR = BackendUnavailableError("the engine does not answer")
@@ -17,7 +17,7 @@ def test_a_platform_that_answers_is_away_for_no_time(outage):
     assert outage.error is None
     assert not outage.is_over
     assert outage.lasted == 0
-    assert outage.due is outage.next(1e9) is None
+    assert outage.due is outage.notice(1e9) is None
 
 
 def test_the_pauses_between_attempts_grow_to_a_bound(outage):
@@ -30,36 +30,36 @@ def test_the_pauses_between_attempts_grow_to_a_bound(outage):
 
 def test_it_is_over_when_the_platform_was_asked_for_long_enough(outage):
     outage.failed(ERROR, 0.0, 0.0)
-    outage.failed(ERROR, 10.0, PATIENCE - 0.1)
+    outage.failed(ERROR, 10.0, RETRY_TIMEOUT - 0.1)
     assert not outage.is_over
-    outage.failed(ERROR, PATIENCE, PATIENCE)
+    outage.failed(ERROR, RETRY_TIMEOUT, RETRY_TIMEOUT)
     assert outage.is_over
-    assert outage.lasted == PATIENCE
+    assert outage.lasted == RETRY_TIMEOUT
 
 
 def test_an_attempt_that_waited_by_itself_has_used_up_as_much(outage):
-    outage.failed(ERROR, 0.0, PATIENCE)
+    outage.failed(ERROR, 0.0, RETRY_TIMEOUT)
     assert outage.is_over
 
 
-def test_people_are_told_once_and_not_of_a_short_one(outage):
+def test_the_notice_comes_once_and_not_for_a_short_one(outage):
     outage.failed(ERROR, 0.0, 1.0)
-    assert outage.next(SAID_AFTER - 0.1) is None
-    outage.failed(ERROR, 2.0, SAID_AFTER)
-    assert outage.due == SAID_AFTER
-    assert outage.next(SAID_AFTER) == (
+    assert outage.notice(NOTICE_DELAY - 0.1) is None
+    outage.failed(ERROR, 2.0, NOTICE_DELAY)
+    assert outage.due == NOTICE_DELAY
+    assert outage.notice(NOTICE_DELAY) == (
         "the platform cannot be asked, and is asked again for 60 s in all: the engine does not answer"
     )
     outage.failed(ERROR, 7.0, 8.0)
-    assert outage.due is outage.next(100.0) is None
+    assert outage.due is outage.notice(100.0) is None
 
 
 def test_each_outage_is_one_of_its_own(outage):
-    outage.failed(ERROR, 0.0, PATIENCE)
-    outage.next(PATIENCE)
+    outage.failed(ERROR, 0.0, RETRY_TIMEOUT)
+    outage.notice(RETRY_TIMEOUT)
     outage.ended()
     assert not outage.is_over
     outage.failed(ERROR, 100.0, 100.0)
     assert not outage.is_over
-    assert outage.due == 100.0 + SAID_AFTER
+    assert outage.due == 100.0 + NOTICE_DELAY
     assert outage.retry_at == 100.0 + PAUSES[0]

@@ -1,15 +1,15 @@
-"""What jobs wrote is written to our own output, by a thread that waits for a slow reader."""
+"""Output of jobs is written to this process's own, by a thread that waits for a slow reader."""
 
 import os
 
 import pytest
 
-from fiber._launch.remote_monitor import Shown
+from fiber._launch.remote_monitor import OutputPrinter
 
 
 @pytest.fixture
 def shown():
-    shown = Shown()
+    shown = OutputPrinter()
     yield shown
     shown.close()
 
@@ -24,7 +24,7 @@ def test_each_stream_gets_its_own_in_order(shown, capfd):
     assert (found.out, found.err) == ("one\nthree\n", "two\n")
 
 
-def test_a_reader_that_is_slow_holds_up_nobody(shown):
+def test_a_slow_reader_holds_up_no_writer(shown):
     reader, writer = os.pipe()
     saved = os.dup(1)
     os.dup2(writer, 1)
@@ -43,14 +43,14 @@ def test_a_reader_that_is_slow_holds_up_nobody(shown):
     assert read == b"".join(bytes([number]) * (1 << 14) for number in range(64))
 
 
-def test_other_numbers_are_nobodys(shown, capfd):
+def test_other_process_ids_have_no_owner(shown, capfd):
     shown.write(7, b"nonsense")
     shown.close()
 
     assert capfd.readouterr() == ("", "")
 
 
-def test_whoever_waits_for_it_goes_on_once_it_is_shown(shown, capfd):
+def test_settling_returns_once_output_is_written(shown, capfd):
     for number in range(50):
         shown.write(1, b"%d\n" % number)
         shown.settle(60)
@@ -58,7 +58,7 @@ def test_whoever_waits_for_it_goes_on_once_it_is_shown(shown, capfd):
         assert capfd.readouterr().out == f"{number}\n"
 
 
-def test_whoever_waits_for_a_reader_that_takes_nothing_goes_on_after_a_while(shown):
+def test_settling_on_a_stuck_reader_times_out(shown):
     reader, writer = os.pipe()
     saved = os.dup(1)
     os.dup2(writer, 1)

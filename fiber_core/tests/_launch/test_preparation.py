@@ -1,4 +1,4 @@
-"""What children are told about the program, beside what the stdlib would tell them."""
+"""Preparation data of children, beside what the stdlib itself would send."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def main(monkeypatch):
 
 
 @pytest.fixture
-def told_by_the_stdlib(monkeypatch):
+def data_of_the_stdlib(monkeypatch):
     chosen = vars(multiprocessing.context)["_default_context"]
     monkeypatch.setattr(chosen, "_actual_context", multiprocessing.get_context("spawn"))
 
-    def told():
+    def data():
         data = spawn.get_preparation_data("child 1")
         # choosing one is what ours does not do
         del data["start_method"]
         return data
 
-    return told
+    return data
 
 
 @pytest.mark.parametrize("path", ["script.py", "/some/where/script.py", "../script.py", None])
-def test_a_script_is_told_as_the_stdlib_tells_it(main, told_by_the_stdlib, path):
+def test_a_script_is_described_as_the_stdlib_does(main, data_of_the_stdlib, path):
     main.__file__ = path
 
-    assert Program().prepare("child 1") == told_by_the_stdlib()
+    assert Program().prepare("child 1") == data_of_the_stdlib()
 
 
-def test_a_module_is_told_by_its_name(main, told_by_the_stdlib):
+def test_a_module_is_sent_by_its_name(main, data_of_the_stdlib):
     main.__spec__ = ModuleSpec("package.program", None)
 
-    assert Program().prepare("child 1") == told_by_the_stdlib()
+    assert Program().prepare("child 1") == data_of_the_stdlib()
 
 
-def test_a_main_that_children_cannot_load_is_not_told():
+def test_a_main_that_children_cannot_load_is_not_sent():
     codec.set_main_by_reference(False)
 
     assert not [key for key in Program().prepare("child 1") if key.startswith("init_main")]
@@ -72,22 +72,22 @@ def test_an_empty_entry_of_the_path_means_where_the_program_began(monkeypatch, t
     monkeypatch.setattr(sys, "path", ["", "/elsewhere"])
     monkeypatch.chdir(tmp_path)
 
-    told = Program().prepare("child 1")
+    data = Program().prepare("child 1")
 
-    assert told["sys_path"] == [process.ORIGINAL_DIR, "/elsewhere"]
-    assert told["dir"] == str(tmp_path)
+    assert data["sys_path"] == [process.ORIGINAL_DIR, "/elsewhere"]
+    assert data["dir"] == str(tmp_path)
 
 
-def test_the_level_of_the_packages_logger_is_told(monkeypatch):
+def test_the_level_of_the_packages_logger_is_sent(monkeypatch):
     logger = logging.getLogger("of.a.test")
     monkeypatch.setattr(logger, "level", logging.INFO)
     monkeypatch.setattr(util, "_logger", logger)
     monkeypatch.setattr(util, "_log_to_stderr", True)
 
-    told = Program().prepare("child 1")
+    data = Program().prepare("child 1")
 
-    assert told["log_level"] == logging.INFO
-    assert told["log_to_stderr"] is True
+    assert data["log_level"] == logging.INFO
+    assert data["log_to_stderr"] is True
 
 
 def test_a_main_that_is_being_loaded_for_a_child_starts_no_process(monkeypatch):

@@ -1,4 +1,4 @@
-"""A parent and the supervisors of its jobs: whose word counts, who is told what, who is given up."""
+"""A parent and its jobs' supervisors: which report counts, which messages are sent, leases."""
 
 import threading
 from types import SimpleNamespace
@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._agent.instructions import Instructions
-from fiber._agent.job.config import MODULE, Orders, supervisor_ident
+from fiber._agent.job.config import MODULE, SupervisorConfig, supervisor_ident
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._launch import remote_monitor as module
-from fiber._launch.remote_monitor import Overseer
+from fiber._launch.remote_monitor import RemoteJobMonitor
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Timer
@@ -55,7 +55,7 @@ class FakeChild:
     def ident_of(self, index):
         return self.ident
 
-    def never_came(self, why):
+    def set_start_failure(self, why):
         self.failures.append(why)
 
 
@@ -64,12 +64,12 @@ class FakePeer:
         self.ident, self.sent = ident, []
 
     def send(self, kind, target, number, segments=()):
-        said = []
+        received = []
         for segment in segments:
             decoder = Decoder()
             decoder.feed(bytes(segment))
-            said += decoder.messages()
-        self.sent.append((kind, *said))
+            received += decoder.messages()
+        self.sent.append((kind, *received))
 
 
 class FakeReactor:
@@ -109,7 +109,7 @@ class FakeBackend:
 
 class World:
     def __init__(self, *, near=False, **capabilities):
-        self.told = []
+        self.statuses = []
         self.clock = 0.0
         self.backend = FakeBackend()
         self.reactor = FakeReactor()
@@ -126,23 +126,23 @@ class World:
             reactor=self.reactor,
             backend=self.backend,
         )
-        self.overseer = Overseer(self.runtime, self.tell)
+        self.monitor = RemoteJobMonitor(self.runtime, self.tell)
         self.child = FakeChild()
-        self.overseer.expect(self.child)
+        self.monitor.expect(self.child)
         self.peer = FakePeer(supervisor_ident(self.child.ident))
 
     def tell(self, child, status):
         assert child is self.child
-        self.told.append(status)
+        self.statuses.append(status)
         if status.state.is_terminal:
-            self.overseer.forget(child)
+            self.monitor.forget(child)
 
     def says(self, message, kind=Kind.CAST, peer=None):
         peer = peer or self.peer
-        self.overseer.on_message(peer, Message(kind, 0, 1, memoryview(encode(message))))
+        self.monitor.on_message(peer, Message(kind, 0, 1, memoryview(encode(message))))
 
     def platform(self, status):
-        found = self.overseer.observed(self.child, status)
+        found = self.monitor.observed(self.child, status)
         if found is not None:
             self.tell(self.child, found)
 
@@ -173,7 +173,7 @@ class TestSpecs:
         processes=3,
         resources=ResourceRequest(cpu=2, memory=100),
     )
-    TOLD = Instructions(
+    INSTRUCTIONS = Instructions(
         credentials=Credentials.new(),
         urls=("u",),
         ident="i",
@@ -183,41 +183,43 @@ class TestSpecs:
     )
 
     def test_a_backend_that_starts_programs_is_given_one(self, world):
-        spec = world.overseer.supervised(self.SPEC, self.TOLD)
+        spec = world.monitor.with_supervisor(self.SPEC, self.INSTRUCTIONS)
         assert spec.argv == ("/here/python", "-W", "error", "-m", MODULE)
         assert (spec.processes, spec.cwd) == (1, "/here")
-        orders = Orders.decode(spec.private)
-        assert orders.instructions == self.TOLD
-        assert (orders.cpu, orders.memory, orders.confine) == (2, 100, True)
-        assert (orders.lease, orders.silence) == (5.0, 5.0)
+        config = SupervisorConfig.decode(spec.private)
+        assert config.instructions == self.INSTRUCTIONS
+        assert (config.cpu, config.memory, config.enforce_limits) == (2, 100, True)
+        assert (config.lease, config.silence) == (5.0, 5.0)
 
-    def test_where_connections_tell_of_an_end_silence_means_nothing(self):
+    def test_on_one_host_short_silence_does_not_expire_a_lease(self):
         world = World(near=True, cpu_limit=True, memory_limit=True)
-        orders = Orders.decode(world.overseer.supervised(self.SPEC, self.TOLD).private)
-        assert (orders.silence, orders.confine) == (None, False)
+        config = SupervisorConfig.decode(
+            world.monitor.with_supervisor(self.SPEC, self.INSTRUCTIONS).private
+        )
+        assert (config.silence, config.enforce_limits) == (None, False)
 
 
 class TestWords:
-    def test_a_supervisors_reports_are_told(self, world):
+    def test_a_supervisors_reports_are_passed_on(self, world):
         world.says(messages.Hello(pid=7))
         world.says(reported(RUNS))
         world.says(reported(EXITED), Kind.CALL)
-        assert world.told == [RUNS, EXITED]
+        assert world.statuses == [RUNS, EXITED]
         assert world.peer.sent[-1] == (Kind.REPLY,)
 
     def test_a_sign_of_life_is_answered(self, world):
         world.says(messages.Ping())
         assert world.peer.sent == [(Kind.CAST, messages.Pong())]
 
-    def test_one_whose_job_is_over_is_told_so(self, world):
-        world.overseer.forget(world.child)
+    def test_a_supervisor_whose_job_is_over_is_refused(self, world):
+        world.monitor.forget(world.child)
         world.says(messages.Hello(pid=7))
         assert world.peer.sent == [(Kind.ERROR,)]
-        assert world.overseer.knows(world.peer.ident)
+        assert world.monitor.is_supervisor(world.peer.ident)
 
     def test_nonsense_is_refused(self, world):
-        with pytest.raises(WireError, match="none of its words"):
-            world.says(messages.Leaving())
+        with pytest.raises(WireError, match="no message of its protocol"):
+            world.says(messages.Exiting())
 
     def test_a_refusal_for_its_versions_is_why_it_never_came(self, world):
         world.runtime.endpoint.on_refused(world.peer.ident, "Python is 3.10 there")
@@ -229,83 +231,83 @@ class TestTheFirstWordCounts:
     def test_a_platforms_end_waits_for_a_report_that_may_be_on_its_way(self, world):
         world.says(reported(RUNS))
         world.platform(KILLED)
-        assert world.told == [RUNS]
+        assert world.statuses == [RUNS]
         world.says(reported(EXITED), Kind.CALL)
-        assert world.told[1:] == [values.evolve(EXITED, host="node")]
-        world.overseer.on_peer_lost(world.peer)
-        assert len(world.told) == 2
+        assert world.statuses[1:] == [values.evolve(EXITED, host="node")]
+        world.monitor.on_peer_lost(world.peer)
+        assert len(world.statuses) == 2
 
     def test_the_platforms_counts_once_the_supervisor_is_gone(self, world):
         world.says(reported(RUNS))
         world.platform(KILLED)
-        world.overseer.on_peer_lost(world.peer)
-        assert world.told[-1].exit_code == -9
-        assert world.told[-1].processes[0].exit_code == -9
+        world.monitor.on_peer_lost(world.peer)
+        assert world.statuses[-1].exit_code == -9
+        assert world.statuses[-1].processes[0].exit_code == -9
 
     def test_a_host_that_is_lost_to_its_platform_alone_goes_on(self, world):
         world.says(reported(RUNS))
         world.platform(LOST)
         world.reactor.advance(3600)
-        assert [status.state for status in world.told] == [JobState.RUNNING]
+        assert [status.state for status in world.statuses] == [JobState.RUNNING]
         world.says(reported(EXITED))
-        assert world.told[-1].exit_code == 3
+        assert world.statuses[-1].exit_code == 3
 
     def test_until_its_supervisor_is_gone_too(self, world):
         world.says(reported(RUNS))
         world.platform(LOST)
-        world.overseer.on_peer_lost(world.peer)
-        assert world.told[-1].reason == Reason(ReasonKind.NODE_LOST)
+        world.monitor.on_peer_lost(world.peer)
+        assert world.statuses[-1].reason == Reason(ReasonKind.NODE_LOST)
 
-    def test_or_has_nothing_more_to_say(self, world):
+    def test_or_has_reported_its_end(self, world):
         world.says(reported(RUNS))
         world.platform(KILLED)
         world.reactor.advance(module._LAST_REPORT)
-        assert world.told[-1].exit_code == -9
+        assert world.statuses[-1].exit_code == -9
 
-    def test_one_that_never_came_up_says_why_by_its_log(self):
+    def test_one_that_never_came_up_has_its_log_as_the_reason(self):
         world = World(logs=True)
         world.backend.lines = ["python3: No module named fiber"]
         world.platform(JobStatus(state=JobState.FAILED, exit_code=1, host="node"))
         assert "fiber is not installed in the Python of node" in world.child.failures[0]
 
     def test_one_that_was_ended_on_request_needs_no_reason(self, world):
-        assert not world.overseer.kill(world.child)
+        assert not world.monitor.kill(world.child)
         world.platform(KILLED)
         assert world.child.failures == []
-        assert world.told[-1].exit_code == -9
+        assert world.statuses[-1].exit_code == -9
 
 
 class TestRequests:
     def test_signals_go_to_the_supervisor(self, world):
         world.says(messages.Hello(pid=7))
-        assert world.overseer.signal(world.child, 1, 15)
+        assert world.monitor.signal(world.child, 1, 15)
         assert world.peer.sent[-1] == (
             Kind.CAST,
             messages.Signal(0, world.child.ident, 1, 15, False),
         )
 
     def test_those_that_come_too_early_are_sent_once(self, world):
-        assert not world.overseer.signal(world.child, 0, 10)
+        assert not world.monitor.signal(world.child, 0, 10)
         world.says(messages.Hello(pid=7))
         assert [sent for sent in world.peer.sent if sent[0] is Kind.CAST] == [
             (Kind.CAST, messages.Signal(0, world.child.ident, 0, 10, False))
         ]
         again = FakePeer(world.peer.ident)
-        world.overseer.on_peer_lost(world.peer)
+        world.monitor.on_peer_lost(world.peer)
         world.says(messages.Hello(pid=7), peer=again)
         assert again.sent == []
 
     def test_a_kill_that_is_not_carried_out_is_the_platforms(self, world):
         world.says(messages.Hello(pid=7))
-        assert world.overseer.kill(world.child)
+        assert world.monitor.kill(world.child)
         assert world.backend.killed == []
         world.reactor.advance(module._KILL)
         until(lambda: world.backend.killed == ["1"])
         _no_fence_is_left()
 
-    def test_nobody_is_asked_for_one_that_has_ended(self, world):
-        world.overseer.forget(world.child)
-        assert world.overseer.signal(world.child, 0, 15)
+    def test_no_signal_is_sent_to_one_that_has_ended(self, world):
+        world.monitor.forget(world.child)
+        assert world.monitor.signal(world.child, 0, 15)
 
 
 class TestLeases:
@@ -317,19 +319,19 @@ class TestLeases:
     def test_one_that_is_silent_is_ended_and_lost(self, world, clock):
         world.says(reported(RUNS))
         self.silence(world, clock, 4)
-        assert world.told == [RUNS]
+        assert world.statuses == [RUNS]
         self.silence(world, clock, 3)
-        until(lambda: len(world.told) == 2)
-        assert world.told[-1].reason.kind is ReasonKind.LEASE
+        until(lambda: len(world.statuses) == 2)
+        assert world.statuses[-1].reason.kind is ReasonKind.LEASE
         assert world.backend.killed == ["1"]
         _no_fence_is_left()
 
-    def test_one_whose_platform_cannot_be_asked_is_lost_all_the_same(self, world, clock):
+    def test_one_whose_platform_is_unreachable_is_lost_all_the_same(self, world, clock):
         world.backend.error = BackendUnavailableError("no way there")
         world.says(reported(RUNS))
         self.silence(world, clock, 7)
-        until(lambda: len(world.told) == 2)
-        assert world.told[-1].reason.kind is ReasonKind.LEASE
+        until(lambda: len(world.statuses) == 2)
+        assert world.statuses[-1].reason.kind is ReasonKind.LEASE
         _no_fence_is_left()
 
     def test_signs_of_life_keep_it(self, world, clock):
@@ -337,34 +339,34 @@ class TestLeases:
         for _ in range(10):
             self.silence(world, clock, 3)
             world.says(messages.Ping())
-        assert world.told == [RUNS]
+        assert world.statuses == [RUNS]
 
     def test_a_connection_that_is_made_again_keeps_it(self, world, clock):
         world.says(reported(RUNS))
-        world.overseer.on_peer_lost(world.peer)
+        world.monitor.on_peer_lost(world.peer)
         self.silence(world, clock, 4)
         world.says(messages.Ping(), peer=FakePeer(world.peer.ident))
         self.silence(world, clock, 4)
-        assert world.told == [RUNS]
+        assert world.statuses == [RUNS]
 
-    def test_where_we_were_asleep_nobody_is_judged(self, world, clock):
+    def test_a_late_check_gives_up_no_job(self, world, clock):
         world.says(reported(RUNS))
         clock.now += 500
         world.reactor.advance(1.0)
         self.silence(world, clock, 4)
-        assert world.told == [RUNS]
+        assert world.statuses == [RUNS]
 
     def test_one_that_is_known_to_be_stopped_is_waited_for(self, world, clock):
         world.says(reported(RUNS))
         world.platform(JobStatus(state=JobState.SUSPENDED))
         self.silence(world, clock, 60)
-        assert world.told[-1].state is JobState.SUSPENDED
+        assert world.statuses[-1].state is JobState.SUSPENDED
 
     def test_also_where_its_last_words_are_read_after_that(self, world, clock):
         world.platform(JobStatus(state=JobState.SUSPENDED))
         world.says(reported(RUNS))
         self.silence(world, clock, 60)
-        assert world.told[-1].state is JobState.SUSPENDED
+        assert world.statuses[-1].state is JobState.SUSPENDED
 
 
 def _no_fence_is_left():

@@ -1,4 +1,4 @@
-"""How a process is reached and reaches others: as the plugins say, as its job can, as the hub knows."""
+"""Addresses of a process: as the plugins say, as its job can dial, as the hub knows."""
 
 import socket
 from types import SimpleNamespace
@@ -13,10 +13,12 @@ from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach,
 ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
 
 
-def ways(*, forwards=None, landing=False, kind=ReachKind.REVERSED):
-    told = SimpleNamespace(forwards=forwards or {}, landing=landing)
+def router(*, forwards=None, tunnelled=False, kind=ReachKind.REVERSED):
+    instructions = SimpleNamespace(forwards=forwards or {}, tunnelled=tunnelled)
     return Router(
-        SimpleNamespace(instructions=told, ident="me.0", directory="folder", backend=Backend(kind))
+        SimpleNamespace(
+            instructions=instructions, ident="me.0", directory="folder", backend=Backend(kind)
+        )
     )
 
 
@@ -56,83 +58,83 @@ class Hub:
 
 class TestAddresses:
     def test_what_can_be_dialled_is(self):
-        assert ways().way("tls+tcp://a:1") == "tls+tcp://a:1"
+        assert router().resolve("tls+tcp://a:1") == "tls+tcp://a:1"
 
     def test_what_is_forwarded_is_dialled_where_that_is(self):
-        found = ways(forwards={"tls+tcp://a:1": "tls+tcp://127.0.0.1:9"})
-        assert found.way("tls+tcp://a:1") == "tls+tcp://127.0.0.1:9"
-        assert found.way("tls+tcp://b:1") == "tls+tcp://b:1"
+        found = router(forwards={"tls+tcp://a:1": "tls+tcp://127.0.0.1:9"})
+        assert found.resolve("tls+tcp://a:1") == "tls+tcp://127.0.0.1:9"
+        assert found.resolve("tls+tcp://b:1") == "tls+tcp://b:1"
 
     def test_what_another_programs_hub_knows_is_not_reached(self):
         with pytest.raises(TransportError, match="no way from here"):
-            ways().way(ROUTE)
+            router().resolve(ROUTE)
 
     def test_the_hub_knows_the_way(self):
-        found = ways()
+        found = router()
         found._hub = Hub()
-        assert found.way(ROUTE) == f"the hub's way to {ROUTE}"
+        assert found.resolve(ROUTE) == f"the hub's way to {ROUTE}"
 
     def test_the_hub_tries_its_own_ways_first(self):
-        found = ways()
+        found = router()
         found._hub = Hub()
-        assert list(found.best(["tls+tcp://a:1", ROUTE])) == [ROUTE, "tls+tcp://a:1"]
+        assert list(found.rank(["tls+tcp://a:1", ROUTE])) == [ROUTE, "tls+tcp://a:1"]
 
     def test_a_job_dials_last_what_is_loopback_of_another_host(self):
-        found = ways(landing=True)
-        assert list(found.best(["tls+tcp://127.0.0.1:1", ROUTE])) == [
+        found = router(tunnelled=True)
+        assert list(found.rank(["tls+tcp://127.0.0.1:1", ROUTE])) == [
             ROUTE,
             "tls+tcp://127.0.0.1:1",
         ]
 
-    def test_a_job_tries_the_others_as_their_owner_says(self):
-        found = ways(landing=True)
+    def test_a_job_tries_other_addresses_in_their_owners_order(self):
+        found = router(tunnelled=True)
         for urls in [ROUTE, "tls+tcp://a:1"], ["tls+tcp://a:1", ROUTE]:
-            assert list(found.best(urls)) == urls
+            assert list(found.rank(urls)) == urls
 
     def test_others_try_them_as_they_come(self):
-        assert list(ways().best([ROUTE, "tls+tcp://a:1"])) == [ROUTE, "tls+tcp://a:1"]
+        assert list(router().rank([ROUTE, "tls+tcp://a:1"])) == [ROUTE, "tls+tcp://a:1"]
 
     def test_a_process_that_streams_reach_is_reached_through_the_hub(self):
-        found = ways()
+        found = router()
         found._hub = Hub()
-        assert found.through_hub("tls+tcp://10.0.0.1:5") == "hub+tls+tcp://me.0@10.0.0.1:5"
+        assert found.tunnel_route("tls+tcp://10.0.0.1:5") == "hub+tls+tcp://me.0@10.0.0.1:5"
         address = ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="name.example")
-        told = found.through_hub("tls+tcp://name.example:5", address)
-        assert told == "hub+tls+tcp://me.0@127.0.0.1:5"
+        route = found.tunnel_route("tls+tcp://name.example:5", address)
+        assert route == "hub+tls+tcp://me.0@127.0.0.1:5"
 
     def test_the_hub_lets_jobs_in_where_the_program_listens(self):
-        found = ways()
+        found = router()
         found._hub = Hub()
-        route = found.through_hub("tls+tcp://10.0.0.1:5")
+        route = found.tunnel_route("tls+tcp://10.0.0.1:5")
         found.withdraw("tls+tcp://10.0.0.1:5")
         assert found._hub.seen == [("serve", route), ("withdraw", route)]
         found.withdraw("unix:///nowhere")
         assert len(found._hub.seen) == 2
 
-    def test_a_supervisor_is_told_once_where_a_process_listens_and_when_no_more(self, monkeypatch):
+    def test_a_route_is_registered_once_and_withdrawn(self, monkeypatch):
         seen = []
-        near, far = socket.socketpair()
-        monkeypatch.setattr(landing, "serve", lambda *told: seen.append(told) or near)
-        found = ways(landing=True)
+        local, peer = socket.socketpair()
+        monkeypatch.setattr(landing, "serve", lambda *args: seen.append(args) or local)
+        found = router(tunnelled=True)
         for _ in range(2):
-            route = found.through_hub("tls+tcp://10.0.0.1:5")
+            route = found.tunnel_route("tls+tcp://10.0.0.1:5")
             assert route == "hub+tls+tcp://me.0@10.0.0.1:5"
         assert seen == [("folder", route)]
         found.withdraw("tls+tcp://10.0.0.1:5")
-        with far:
-            assert far.recv(1) == b""
+        with peer:
+            assert peer.recv(1) == b""
         found.close()
 
     def test_others_are_not(self):
-        assert ways().through_hub("tls+tcp://10.0.0.1:5") is None
+        assert router().tunnel_route("tls+tcp://10.0.0.1:5") is None
 
 
 class TestJobs:
-    JOB = Job(id="pod-1", name="one", run_id="0badcafe", backend="far")
+    JOB = Job(id="pod-1", name="one", run_id="0badcafe", backend="remote")
     SPEC = JobSpec(run_id="0badcafe", name="one", argv=("x",), ident="ab12cd34")
 
-    def told(self, *statuses, kind=ReachKind.REVERSED):
-        found = ways(kind=kind)
+    def statuses_seen(self, *statuses, kind=ReachKind.REVERSED):
+        found = router(kind=kind)
         found._hub = Hub()
         for state in statuses:
             if state is None:
@@ -144,18 +146,18 @@ class TestJobs:
     ADDED = ("add", "ab12cd34", "a stream into pod-1")
 
     def test_streams_are_opened_as_long_as_a_job_runs(self):
-        seen = self.told(None, JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED)
+        seen = self.statuses_seen(None, JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED)
         assert seen == [self.ADDED, ("begin", "ab12cd34"), ("remove", "ab12cd34")]
 
     def test_none_is_opened_into_a_job_that_dials(self):
-        seen = self.told(None, JobState.RUNNING, JobState.SUCCEEDED, kind=ReachKind.DIRECT)
+        seen = self.statuses_seen(None, JobState.RUNNING, JobState.SUCCEEDED, kind=ReachKind.DIRECT)
         assert seen == [self.ADDED, ("remove", "ab12cd34")]
 
     def test_one_that_runs_before_submit_has_returned_is_no_different(self):
-        assert self.told(JobState.RUNNING, None) == [self.ADDED, ("begin", "ab12cd34")]
+        assert self.statuses_seen(JobState.RUNNING, None) == [self.ADDED, ("begin", "ab12cd34")]
 
     def test_without_a_hub_there_is_nothing_to_do(self):
-        found = ways()
+        found = router()
         found.submitted(self.SPEC, self.JOB)
         found.observed(self.JOB, JobStatus(state=JobState.RUNNING))
         found.close()

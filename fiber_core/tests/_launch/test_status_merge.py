@@ -1,4 +1,4 @@
-"""What supervisors and platforms say of a job, brought together."""
+"""Statuses of supervisors and platforms are merged."""
 
 import signal
 
@@ -27,19 +27,19 @@ def ended(code, kind=ReasonKind.EXIT, **more):
 
 
 class TestWhileItRuns:
-    def test_the_platforms_process_is_the_supervisor_and_is_not_told(self):
+    def test_the_platforms_process_is_the_supervisor_and_is_left_out(self):
         platform = JobStatus(state=JobState.RUNNING, host="node 1", processes=(SUPERVISOR,))
-        assert status_merge.during(None, platform) == JobStatus(
+        assert status_merge.merge_running(None, platform) == JobStatus(
             state=JobState.RUNNING, host="node 1"
         )
 
     def test_the_supervisors_processes_and_the_platforms_host_count(self):
         platform = JobStatus(state=JobState.RUNNING, host="node 1", processes=(SUPERVISOR,))
-        found = status_merge.during(REPORTED, platform)
+        found = status_merge.merge_running(REPORTED, platform)
         assert (found.host, found.processes) == ("node 1", (RUNS, DONE))
 
     def test_a_job_that_is_frozen_as_a_whole_is_suspended_in_what_lives_of_it(self):
-        found = status_merge.during(REPORTED, JobStatus(state=JobState.SUSPENDED))
+        found = status_merge.merge_running(REPORTED, JobStatus(state=JobState.SUSPENDED))
         assert found.state is JobState.SUSPENDED
         assert [p.state for p in found.processes] == [JobState.SUSPENDED, JobState.SUCCEEDED]
 
@@ -47,26 +47,28 @@ class TestWhileItRuns:
         why = Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
         stopped = values.evolve(RUNS, state=JobState.SUSPENDED, reason=why)
         reported = values.evolve(REPORTED, processes=(stopped, DONE))
-        found = status_merge.during(reported, JobStatus(state=JobState.SUSPENDED))
+        found = status_merge.merge_running(reported, JobStatus(state=JobState.SUSPENDED))
         assert found.processes[0].reason is None
-        found = status_merge.during(REPORTED, JobStatus(state=JobState.SUSPENDED, reason=why))
+        found = status_merge.merge_running(
+            REPORTED, JobStatus(state=JobState.SUSPENDED, reason=why)
+        )
         assert found.processes[0].reason == why
 
     def test_unknown_keeps_what_was_known(self):
-        found = status_merge.during(REPORTED, JobStatus(state=JobState.UNKNOWN))
+        found = status_merge.merge_running(REPORTED, JobStatus(state=JobState.UNKNOWN))
         assert (found.state, found.processes) == (JobState.UNKNOWN, (RUNS, DONE))
 
     @pytest.mark.parametrize("who", ["supervisor", "platform", "both"])
-    def test_who_says_that_its_place_is_taken_away_is_believed(self, who):
+    def test_draining_is_kept_from_either_reporter(self, who):
         reported = values.evolve(REPORTED, draining=who != "platform")
         platform = JobStatus(state=JobState.RUNNING, draining=who != "supervisor")
-        assert status_merge.during(reported, platform).draining
-        assert not status_merge.during(REPORTED, JobStatus(state=JobState.RUNNING)).draining
+        assert status_merge.merge_running(reported, platform).draining
+        assert not status_merge.merge_running(REPORTED, JobStatus(state=JobState.RUNNING)).draining
 
 
 class TestEndsWithoutReport:
-    def test_what_runs_has_ended_as_the_platform_says_and_what_had_ended_stays(self):
-        found = status_merge.of_platform(
+    def test_running_processes_end_as_the_platform_reports_and_ended_ones_stay(self):
+        found = status_merge.merge_ended(
             ended(137, message="gone", processes=(SUPERVISOR,)), REPORTED
         )
         first, second = found.processes
@@ -82,21 +84,27 @@ class TestEndsWithoutReport:
         "kind", [ReasonKind.OOM, ReasonKind.EVICTED, ReasonKind.PREEMPTED, ReasonKind.NODE_LOST]
     )
     def test_reasons_that_only_a_platform_knows_stay(self, kind):
-        found = status_merge.of_platform(ended(137, kind), REPORTED)
+        found = status_merge.merge_ended(ended(137, kind), REPORTED)
         assert found.reason.kind is found.processes[0].reason.kind is kind
         assert found.exit_code == -9
 
     def test_a_job_that_was_ended_before_it_ran_ended_by_that(self):
         taken = JobStatus(state=JobState.FAILED)
         asked = {int(signal.SIGTERM), int(signal.SIGKILL)}
-        assert status_merge.of_platform(taken, None, asked=asked).exit_code == -9
-        assert status_merge.of_platform(taken, None, asked={int(signal.SIGTERM)}).exit_code == -15
-        assert status_merge.of_platform(taken, None, asked={int(signal.SIGUSR1)}).exit_code is None
+        assert status_merge.merge_ended(taken, None, sent_signals=asked).exit_code == -9
+        assert (
+            status_merge.merge_ended(taken, None, sent_signals={int(signal.SIGTERM)}).exit_code
+            == -15
+        )
+        assert (
+            status_merge.merge_ended(taken, None, sent_signals={int(signal.SIGUSR1)}).exit_code
+            is None
+        )
 
     def test_codes_of_programs_are_left_alone(self):
-        assert status_merge.of_platform(ended(127), None).exit_code == 127
-        assert status_merge.of_platform(ended(255), None).exit_code == 255
-        assert status_merge.of_platform(ended(0), None).exit_code == 0
+        assert status_merge.merge_ended(ended(127), None).exit_code == 127
+        assert status_merge.merge_ended(ended(255), None).exit_code == 255
+        assert status_merge.merge_ended(ended(0), None).exit_code == 0
 
 
 def test_a_lost_lease_ends_what_lived():
@@ -138,13 +146,13 @@ class TestDiagnosis:
         found = status_merge.diagnose(ended(127, host="node 1", message=line), [])
         assert "python3 on node 1; install Python" in found
 
-    def test_a_platforms_own_words_are_told(self):
+    def test_a_platforms_own_message_is_quoted(self):
         status = JobStatus(
             state=JobState.FAILED, reason=Reason(ReasonKind.IMAGE), message="no such image: x"
         )
         assert status_merge.diagnose(status, []) == "IMAGE: no such image: x"
 
-    def test_whatever_else_it_was_the_last_lines_are_told(self):
+    def test_other_failures_quote_the_last_lines(self):
         found = status_merge.diagnose(ended(1, host="node 1", message="ended"), ["a", "b"])
         assert found == "it ended on node 1 before it had reached its parent: ended\n  a\n  b"
 
@@ -169,7 +177,7 @@ class TestTakenAway:
     )
 
     def test_a_signal_that_the_platform_sent_is_no_fault_of_the_work(self):
-        found = status_merge.taken_away(self.ENDED, self.LEAVING)
+        found = status_merge.merge_eviction(self.ENDED, self.LEAVING)
         first, second = found.processes
         assert found.reason == first.reason == Reason(ReasonKind.EVICTED)
         assert not first.reason.counts_as_attempt
@@ -178,12 +186,14 @@ class TestTakenAway:
 
     def test_one_that_was_sent_from_here_is_what_it_was(self):
         asked = {int(signal.SIGTERM)}
-        assert status_merge.taken_away(self.ENDED, self.LEAVING, asked=asked) is self.ENDED
+        assert (
+            status_merge.merge_eviction(self.ENDED, self.LEAVING, sent_signals=asked) is self.ENDED
+        )
 
     @pytest.mark.parametrize("platform", [None, JobStatus(state=JobState.RUNNING)])
-    def test_where_nobody_takes_anything_away_nothing_changes(self, platform):
-        assert status_merge.taken_away(self.ENDED, platform) is self.ENDED
+    def test_without_an_eviction_nothing_changes(self, platform):
+        assert status_merge.merge_eviction(self.ENDED, platform) is self.ENDED
 
     def test_a_fault_of_the_work_stays_one(self):
         status = ended(3, processes=(DONE,))
-        assert status_merge.taken_away(status, self.LEAVING) is status
+        assert status_merge.merge_eviction(status, self.LEAVING) is status

@@ -1,4 +1,4 @@
-"""What a child asks of its backend reaches its parent's, and what is told of its jobs comes back."""
+"""Backend calls of a child reach its parent's backend, and statuses of its jobs come back."""
 
 import queue
 import threading
@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._launch.submit_proxy import TARGET, RelayBackend, Relays
-from fiber._wire import codec
-from fiber._wire import frames as wire
+from fiber._launch.submit_proxy import TARGET, ProxyBackend, SubmitProxy
+from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import BackendUnavailableError, FiberError, PeerLostError, SubmitError
 from fiber.model import (
@@ -46,15 +45,15 @@ class Wire:
             raise PeerLostError("gone")
         number = len(self._answers) + 1
         answer = self._answers[number] = queue.SimpleQueue()
-        body = memoryview(wire.joined(segments))
+        body = memoryview(frames.joined(segments))
         self._relays.on_message(self, Message(Kind.CALL, target, number, body))
         found = []
 
         def result():
-            kind, told = found[0]
+            kind, body = found[0]
             if kind is Kind.ERROR:
-                raise codec.loads(told)
-            return told
+                raise codec.loads(body)
+            return body
 
         return SimpleNamespace(wait=lambda: found.append(answer.get(timeout=20)), result=result)
 
@@ -70,7 +69,7 @@ class Wire:
     # of the peer
 
     def send(self, kind, target, number, segments=()):
-        body = memoryview(wire.joined(segments))
+        body = memoryview(frames.joined(segments))
         if kind is Kind.CAST:
             self._cast(Message(kind, target, 0, body))
         else:
@@ -91,7 +90,7 @@ class Platform:
         if self.refusal is not None:
             raise self.refusal
         assert spec == SPEC
-        return Job(id=str(len(self.calls) + 1), name=spec.name, run_id="r", backend="far")
+        return Job(id=str(len(self.calls) + 1), name=spec.name, run_id="r", backend="remote")
 
     def kill(self, job):
         self.calls.append(("kill", job.id))
@@ -119,18 +118,18 @@ class World:
     def __init__(self):
         self.platform = Platform()
         self.early = []
-        self.relays = Relays(
+        self.relays = SubmitProxy(
             SimpleNamespace(
                 backend=self.platform,
                 submit=self.platform.submit,
                 endpoint=SimpleNamespace(serve=lambda target, service: None),
-                launcher=SimpleNamespace(relayed=lambda job: self.early),
+                launcher=SimpleNamespace(early_statuses=lambda job: self.early),
             )
         )
         self.wires = []
-        self.told = []
+        self.statuses = []
         self.failures = []
-        self.backend = RelayBackend("far", self.connect)
+        self.backend = ProxyBackend("remote", self.connect)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -141,7 +140,7 @@ class World:
     def _read(self):
         try:
             for job, status in self.backend.events("r"):
-                self.told.append((job.id, status))
+                self.statuses.append((job.id, status))
         except FiberError as error:
             self.failures.append(error)
 
@@ -152,25 +151,25 @@ def world():
     yield world
     world.backend.close()
     world.reader.join(20)
-    until(lambda: not any(t.name == "fiber-relay" for t in threading.enumerate()))
+    until(lambda: not any(t.name == "fiber-submit-proxy" for t in threading.enumerate()))
 
 
 def test_a_job_is_submitted_and_its_changes_come_back(world):
     job = world.backend.submit(SPEC)
     for status in (RUNS, ENDED, ENDED):
         assert world.relays.observed(job, status)
-    until(lambda: len(world.told) == 2)
-    assert world.told == [(job.id, RUNS), (job.id, ENDED)]
+    until(lambda: len(world.statuses) == 2)
+    assert world.statuses == [(job.id, RUNS), (job.id, ENDED)]
 
 
 def test_what_came_before_the_answer_comes_too(world):
     world.early = [RUNS]
     job = world.backend.submit(SPEC)
-    until(lambda: world.told == [(job.id, RUNS)])
+    until(lambda: world.statuses == [(job.id, RUNS)])
 
 
 def test_jobs_of_others_are_none_of_it(world):
-    assert not world.relays.observed(Job(id="x", name="n", run_id="r", backend="far"), RUNS)
+    assert not world.relays.observed(Job(id="x", name="n", run_id="r", backend="remote"), RUNS)
 
 
 def test_a_refusal_is_the_platforms(world):
@@ -198,13 +197,13 @@ def test_a_child_cannot_ask_for_anything_else(world):
     assert world.platform.calls == []
 
 
-def test_what_was_missed_while_a_connection_was_gone_is_told(world):
+def test_statuses_missed_while_disconnected_are_delivered(world):
     job = world.backend.submit(SPEC)
     wire = world.wires[0]
     world.relays.on_peer_lost(wire)
     world.relays.observed(job, ENDED)
     wire.cut()
-    until(lambda: world.told == [(job.id, ENDED)])
+    until(lambda: world.statuses == [(job.id, ENDED)])
     assert len(world.wires) == 2
 
 

@@ -76,7 +76,7 @@ def test_we_listen_where_our_neighbours_reach_us(tmp_path):
         "tls+tcp://127.0.0.1:6",
         f"{addresses._UNIX}/some/path",
     ]
-    inet, unix = addresses.near(neighbours, node(tmp_path))
+    inet, unix = addresses.listen_urls_near(neighbours, node(tmp_path))
     assert inet == "tls+tcp://127.0.0.1:0"
     assert str(tmp_path) in unix
 
@@ -91,12 +91,12 @@ def test_probing_leaves_nothing_behind(tmp_path):
     assert path.exists()
 
 
-def test_the_system_says_why_nobody_answers(tmp_path):
+def test_the_systems_error_is_raised_where_no_listener_answers(tmp_path):
     with pytest.raises(FileNotFoundError):
-        addresses.complain(str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause"))
+        addresses.raise_system_error(str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
     with pytest.raises(ConnectionRefusedError) as caught:
-        addresses.complain(address, "AF_INET", ValueError("its cause"))
+        addresses.raise_system_error(address, "AF_INET", ValueError("its cause"))
     assert isinstance(caught.value.__cause__, ValueError)

@@ -11,7 +11,7 @@ import pytest
 import objects_world
 from fiber._objects import addresses
 from fiber._objects.address import Address, Kind
-from fiber._objects.auth_domain import Introduced
+from fiber._objects.auth_domain import AddressWithCredentials
 from fiber._wire.identity import Credentials
 from objects_world import put, take
 
@@ -30,91 +30,91 @@ def strangers(tmp_path, monkeypatch):
         nodes.append(worlds[-1].node(name))
     yield nodes
     for node in nodes:
-        node.store.realms.close()
+        node.store.auth_domains.close()
     for world in reversed(worlds):
         world.close()
 
 
 def listen(node, path):
-    realm = node.store.realms.of(KEY)
-    node.store.realms.open(realm, f"{addresses._UNIX}{path}")
-    return realm
+    auth_domain = node.store.auth_domains.of(KEY)
+    node.store.auth_domains.open(auth_domain, f"{addresses._UNIX}{path}")
+    return auth_domain
 
 
 def test_an_object_is_reached_by_who_knows_the_authkey(strangers, tmp_path):
     here, there = strangers
-    realm = listen(here, tmp_path / "meeting")
+    auth_domain = listen(here, tmp_path / "meeting")
     queue = here.queue()
-    address = queue.address_in(realm.name)
-    assert address.realm == realm.name
+    address = queue.address_in(auth_domain.name)
+    assert address.auth_domain == auth_domain.name
     assert address.ident == f"here@{here.run_id}"
 
-    there.store.realms.of(KEY)
-    remote = there.store.take(address, 0, 0)
+    there.store.auth_domains.of(KEY)
+    remote = there.store.hold(address, 0, 0)
     put(remote, b"over there")
     assert take(queue) == b"over there"
 
 
-def test_who_does_not_know_it_is_told_what_to_do(strangers, tmp_path):
+def test_a_process_without_the_authkey_gets_an_error_with_advice(strangers, tmp_path):
     here, there = strangers
-    realm = listen(here, tmp_path / "meeting")
-    address = here.queue().address_in(realm.name)
+    auth_domain = listen(here, tmp_path / "meeting")
+    address = here.queue().address_in(auth_domain.name)
     with pytest.raises(AuthenticationError, match="set current_process"):
-        there.store.take(address, 0, 0)
+        there.store.hold(address, 0, 0)
 
 
 def test_an_address_that_comes_home_is_the_object_itself(strangers, tmp_path):
     here, _ = strangers
-    realm = listen(here, tmp_path / "meeting")
+    auth_domain = listen(here, tmp_path / "meeting")
     queue = here.queue()
-    assert here.store.take(queue.address_in(realm.name), 0, 0) is queue
+    assert here.store.hold(queue.address_in(auth_domain.name), 0, 0) is queue
 
 
-def test_what_another_realm_cannot_reach_is_not_sent_there(strangers, tmp_path):
+def test_an_object_that_another_auth_domain_cannot_reach_is_not_sent(strangers, tmp_path):
     here, there = strangers
-    realm = listen(here, tmp_path / "meeting")
-    there.store.realms.of(KEY)
-    remote = there.store.take(here.queue().address_in(realm.name), 0, 0)
-    assert remote.address_in(realm.name) is remote.address_in(None)
+    auth_domain = listen(here, tmp_path / "meeting")
+    there.store.auth_domains.of(KEY)
+    remote = there.store.hold(here.queue().address_in(auth_domain.name), 0, 0)
+    assert remote.address_in(auth_domain.name) is remote.address_in(None)
     with pytest.raises(RuntimeError, match="cannot be sent to a program with another authkey"):
         remote.address_in("0" * 16)
 
 
-def test_only_what_was_told_is_served_to_a_realm(strangers, tmp_path):
+def test_only_exported_objects_are_served_to_an_auth_domain(strangers, tmp_path):
     here, there = strangers
-    realm = listen(here, tmp_path / "meeting")
+    auth_domain = listen(here, tmp_path / "meeting")
     hidden, told = here.queue(), here.queue()
     # of the run, by which it has a number
-    assert hidden.address.realm is None
-    address = told.address_in(realm.name)
+    assert hidden.address.auth_domain is None
+    address = told.address_in(auth_domain.name)
     guessed = Address(address.ident, address.urls, hidden.target, Kind.QUEUE)
 
-    there.store.realms.of(KEY)
-    remote = there.store.take(guessed, 0, 0)
+    there.store.auth_domains.of(KEY)
+    remote = there.store.hold(guessed, 0, 0)
     with pytest.raises(EOFError):
-        remote.source(0).take(True, 20)
+        remote.reader(0).take(True, 20)
 
 
-def test_what_is_told_where_nobody_listens_yet_is_listened_for(strangers, tmp_path):
+def test_exporting_to_an_auth_domain_begins_to_listen(strangers, tmp_path):
     here, there = strangers
-    realm = listen(here, tmp_path / "meeting")
-    theirs = there.store.realms.of(KEY)
-    theirs.met(f"{addresses._UNIX}{tmp_path / 'meeting'}")
+    auth_domain = listen(here, tmp_path / "meeting")
+    theirs = there.store.auth_domains.of(KEY)
+    theirs.add_neighbour(f"{addresses._UNIX}{tmp_path / 'meeting'}")
 
     queue = there.queue()
-    remote = here.store.take(queue.address_in(realm.name), 0, 0)
+    remote = here.store.hold(queue.address_in(auth_domain.name), 0, 0)
     put(remote, b"back")
     assert take(queue) == b"back"
 
 
-def test_a_process_that_ends_waits_for_what_an_owner_given_up_just_now_is_told(
+def test_an_exiting_process_waits_for_the_last_messages_to_a_retired_owner(
     strangers, tmp_path, monkeypatch
 ):
     here, there = strangers
-    realm = listen(here, tmp_path / "meeting")
-    there.store.realms.of(KEY)
+    auth_domain = listen(here, tmp_path / "meeting")
+    there.store.auth_domains.of(KEY)
     queue = here.queue()
-    remote = there.store.take(queue.address_in(realm.name), 0, 0)
+    remote = there.store.hold(queue.address_in(auth_domain.name), 0, 0)
     owner = remote.owner
     told = threading.Event()
     farewell = owner.sync
@@ -127,10 +127,12 @@ def test_a_process_that_ends_waits_for_what_an_owner_given_up_just_now_is_told(
         return answered
 
     ending = threading.Event()
-    closing = there.store.realms.close
+    closing = there.store.auth_domains.close
     monkeypatch.setattr(owner, "sync", sync)
     monkeypatch.setattr(there.store, "_linger", ending.set)
-    monkeypatch.setattr(there.store.realms, "close", lambda: (told.is_set() or missed(), closing()))
+    monkeypatch.setattr(
+        there.store.auth_domains, "close", lambda: (told.is_set() or missed(), closing())
+    )
     put(remote, b"a last word")
     with there.store._lock:
         there.store._remotes.clear()
@@ -145,11 +147,13 @@ def missed():
     pytest.fail("connections were closed before what was said had arrived")
 
 
-def test_a_realm_is_introduced_within_a_run_and_its_key_is_not_shown(strangers, tmp_path):
+def test_an_address_has_its_auth_domains_credentials_within_a_run_and_does_not_show_them(
+    strangers, tmp_path
+):
     here, _ = strangers
-    realm = listen(here, tmp_path / "meeting")
-    address = here.queue().address_in(realm.name)
-    passed = here.store.realms.introduce(address, realm.name)
-    assert isinstance(passed, Introduced)
-    assert repr(realm.credentials.key) not in repr(passed)
-    assert realm.credentials.key.hex().encode() in pickle.dumps(passed)
+    auth_domain = listen(here, tmp_path / "meeting")
+    address = here.queue().address_in(auth_domain.name)
+    passed = here.store.auth_domains.with_credentials(address, auth_domain.name)
+    assert isinstance(passed, AddressWithCredentials)
+    assert repr(auth_domain.credentials.key) not in repr(passed)
+    assert auth_domain.credentials.key.hex().encode() in pickle.dumps(passed)

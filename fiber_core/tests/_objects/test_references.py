@@ -1,4 +1,4 @@
-"""Who may still use an object."""
+"""Counts of references to an object."""
 
 import itertools
 
@@ -42,7 +42,7 @@ def test_a_lost_process_holds_nothing(references):
     assert not references.is_held(1)
 
 
-def test_a_ticket_holds_until_it_is_used_up(references):
+def test_a_reference_holds_until_it_is_used_up(references):
     references.issue(5, 1, 2)
     references.attach("a", 1, 5)
     references.lose("a")
@@ -53,7 +53,7 @@ def test_a_ticket_holds_until_it_is_used_up(references):
     assert not references.is_held(1)
 
 
-def test_a_ticket_without_a_number_of_uses_holds_until_it_is_let_go_of(references):
+def test_a_reference_without_a_number_of_uses_holds_until_it_is_voided(references):
     references.issue(5, 1, 0)
     references.attach("a", 1, 5)
     references.lose("a")
@@ -63,19 +63,19 @@ def test_a_ticket_without_a_number_of_uses_holds_until_it_is_let_go_of(reference
     assert not references.is_held(1)
 
 
-def test_a_lasting_ticket_holds_and_is_not_waited_for(references):
+def test_a_lasting_reference_holds_and_is_not_waited_for(references):
     references.issue(5, 1, LASTING)
     references.attach("a", 1, 5)
     references.attach("b", 1, 5)
-    assert references.is_awaited(1)
+    assert references.is_expected(1)
     references.lose("a")
     references.lose("b")
 
     assert references.is_held(1)
-    assert not references.is_awaited(1)
+    assert not references.is_expected(1)
 
 
-def test_letting_go_of_one_ticket_leaves_the_others(references):
+def test_voiding_one_reference_leaves_the_others(references):
     references.issue(5, 0, 1)
     references.issue(6, 0, 1)
     references.void(5)
@@ -84,7 +84,7 @@ def test_letting_go_of_one_ticket_leaves_the_others(references):
 
 
 @given(st.permutations(["issue", "attach", "attach"]))
-def test_news_of_a_ticket_may_come_in_any_order(order):
+def test_messages_about_a_reference_may_come_in_any_order(order):
     references = References(1)
     names = itertools.count()
     for event in order:
@@ -98,14 +98,14 @@ def test_news_of_a_ticket_may_come_in_any_order(order):
     assert not references.is_held(0)
 
 
-def test_a_ticket_that_was_let_go_of_before_it_was_heard_of_holds_nothing(references):
+def test_a_reference_that_was_voided_before_it_was_reported_holds_nothing(references):
     references.void(5)
     references.issue(5, 0, 1)
 
     assert not references.is_held(0)
 
 
-def test_an_end_that_does_not_exist_is_held_by_nobody(references):
+def test_an_end_that_does_not_exist_has_no_references(references):
     references.attach("peer", 7, 0)
     references.issue(5, 9, 1)
 

@@ -10,14 +10,14 @@ import pytest
 from fiber._objects.address import Kind
 from fiber.exceptions import PeerLostError
 from objects_world import in_thread, put, take
-from wire_world import PATIENCE, until
+from wire_world import TIMEOUT, until
 
 
-def test_waiting_readers_hear_of_the_owners_death_by_name(owner, other):
+def test_waiting_readers_get_an_error_that_names_the_dead_owner(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
     got = in_thread(lambda: take(theirs))
-    until(lambda: mine.lanes[0]._waiting)
+    until(lambda: mine.states[0]._waiting)
     owner.die()
 
     with pytest.raises(EOFError, match="the process that this queue lives in is gone"):
@@ -33,12 +33,12 @@ def test_a_put_after_the_owners_death_is_an_error(owner, other):
         put(theirs, b"1")
 
 
-def test_a_bounded_put_that_waits_hears_of_the_owners_death(owner, other):
+def test_a_waiting_bounded_put_gets_an_error_when_the_owner_dies(owner, other):
     mine = owner.queue(1)
     put(mine, b"1")
     theirs = other.remote(mine)
     done = in_thread(lambda: put(theirs, b"2"))
-    until(lambda: mine.lanes[0].holds)
+    until(lambda: mine.states[0].has_waiting_writers)
     owner.die()
 
     with pytest.raises(PeerLostError):
@@ -48,7 +48,7 @@ def test_a_bounded_put_that_waits_hears_of_the_owners_death(owner, other):
 def test_an_owner_that_cannot_be_reached_shows_when_the_object_is_used(owner, other):
     address = owner.queue().address
     owner.die()
-    theirs = other.store.take(address, 0, 0)
+    theirs = other.store.hold(address, 0, 0)
 
     with pytest.raises(PeerLostError, match="cannot be reached"):
         put(theirs, b"1")
@@ -61,7 +61,7 @@ def test_of_an_owner_that_cannot_be_reached_nothing_is_left(owner, other):
     owner.die()
     for address in addresses:
         # each is one more try to reach it
-        other.store.take(address, 0, 0).drop(0)
+        other.store.hold(address, 0, 0).drop(0)
 
     until(lambda: not other.store._remotes and not other.store._owners)
 
@@ -75,7 +75,7 @@ def test_the_error_of_one_that_cannot_be_reached_keeps_nothing_of_its_users(owne
 
     def user():
         precious = Precious()
-        return weakref.ref(precious), other.store.take(address, 0, 0)
+        return weakref.ref(precious), other.store.hold(address, 0, 0)
 
     gc.disable()
     try:
@@ -87,20 +87,22 @@ def test_the_error_of_one_that_cannot_be_reached_keeps_nothing_of_its_users(owne
         gc.enable()
 
 
-def test_those_who_wait_hear_of_a_loss_that_another_thread_finds_first(owner, other, monkeypatch):
+def test_waiting_threads_get_the_error_of_a_loss_that_another_thread_finds_first(
+    owner, other, monkeypatch
+):
     mine = owner.queue()
     theirs = other.remote(mine)
     got = in_thread(lambda: take(theirs))
-    until(lambda: mine.lanes[0]._waiting)
+    until(lambda: mine.states[0]._waiting)
     # as where the handler thread has not come to it yet
     monkeypatch.setattr(type(theirs.owner), "is_lost", property(lambda owner: not owner._failed))
-    other.store.take(mine.address, 0, 0)
+    other.store.hold(mine.address, 0, 0)
 
     with pytest.raises(PeerLostError):
         got()
 
 
-def test_a_normal_end_waits_until_readers_elsewhere_have_what_is_there(owner, other):
+def test_a_normal_exit_waits_until_remote_readers_have_all_items(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
     put(mine, *(str(n).encode() for n in range(100)))
@@ -120,7 +122,7 @@ def test_it_does_not_wait_for_readers_that_are_gone(owner, other):
     closed()
 
 
-def test_it_waits_no_longer_than_it_is_told(world):
+def test_it_waits_no_longer_than_linger(world):
     short = world.node("short", linger=0.05)
     other = world.node("other")
     mine = short.queue()
@@ -133,8 +135,8 @@ def test_it_waits_no_longer_than_it_is_told(world):
 def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
-    source = theirs.source(0)
-    source._batch, source._since = 1000, time.monotonic()
+    reader = theirs.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
     put(mine, b"0", b"1", b"2")
     assert take(theirs) == b"0"
     put(theirs, *(b"%d" % n for n in range(3, 1000)))
@@ -149,10 +151,12 @@ def test_an_end_of_a_one_way_pipe_has_one_side(owner, other, kind, end):
     theirs = other.remote(mine, end=end)
 
     with pytest.raises(KeyError):
-        theirs.source(0) if end == 0 else theirs.sink(0)
+        theirs.reader(0) if end == 0 else theirs.writer(0)
 
 
-def test_what_only_another_program_was_told_of_is_forgotten_without_an_endpoint_of_the_run(owner):
+def test_an_object_exported_to_an_auth_domain_alone_is_forgotten_without_an_endpoint_of_the_run(
+    owner,
+):
     # the process may be ending, and opens none any more
     mine = owner.queue()
     mine.target = owner.new_target()
@@ -166,29 +170,29 @@ def test_what_only_another_program_was_told_of_is_forgotten_without_an_endpoint_
     assert mine.target not in owner.store._own
 
 
-def test_an_owner_that_is_met_on_an_errand_at_the_end_is_closed_with_the_others(other):
+def test_an_owner_made_by_a_background_action_at_the_end_is_closed_with_the_others(other):
     begun, may_go_on = threading.Event(), threading.Event()
 
     def meet():
         begun.set()
-        assert may_go_on.wait(PATIENCE)
-        other.store._void_elsewhere("0badc0de", ("ipc:///nowhere",), 1, 1)
+        assert may_go_on.wait(TIMEOUT)
+        other.store._void_remote_reference("0badc0de", ("ipc:///nowhere",), 1, 1)
 
-    other.store.errand(meet)
-    assert begun.wait(PATIENCE)
+    other.store.run_in_background(meet)
+    assert begun.wait(TIMEOUT)
     closed = in_thread(other.store.close)
     until(lambda: other.store._is_over)
     may_go_on.set()
     closed()
 
-    assert "fiber-courier-0badc0de" not in {thread.name for thread in threading.enumerate()}
+    assert "fiber-owner-0badc0de" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_after_the_end_nothing_is_begun(other):
     done = []
     other.store.close()
 
-    other.store.errand(lambda: done.append(1))
+    other.store.run_in_background(lambda: done.append(1))
 
-    assert "fiber-errands" not in {thread.name for thread in threading.enumerate()}
+    assert "fiber-background" not in {thread.name for thread in threading.enumerate()}
     assert done == []

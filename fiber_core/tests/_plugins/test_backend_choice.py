@@ -115,7 +115,7 @@ class TestChoice:
         with pytest.raises(BackendError, match=r"'blue' of Offers and 'red' of Offers; choose"):
             choose(loaded)
 
-    def test_without_a_default_the_error_tells_what_is_installed_and_what_is_broken(self, choose):
+    def test_without_a_default_the_error_lists_installed_and_broken_ones(self, choose):
         loaded = plugins(info("blue"), info("red", api=(99, 0)), info("Bad Name"))
         with pytest.raises(BackendError, match=r"none of those installed \(none\).*'Bad Name'"):
             choose(loaded)
@@ -124,11 +124,11 @@ class TestChoice:
         with pytest.raises(BackendError, match=r"\(blue\) is the default; .*'red'.*99\.0"):
             choose(loaded)
 
-    def test_an_unknown_name_tells_where_it_was_set(self, choose):
+    def test_the_error_for_an_unknown_name_has_its_origin(self, choose):
         with pytest.raises(UnknownBackendError, match=r"'x' \(environment FIBER_BACKEND\)"):
             choose(plugins(info("blue")), {"FIBER_BACKEND": "x"})
 
-    def test_a_known_name_that_is_not_installed_tells_what_to_install(self, choose):
+    def test_the_error_for_a_published_backend_has_the_distribution_to_install(self, choose):
         with pytest.raises(BackendNotInstalledError, match="pip install fiber-docker"):
             choose(plugins(info("blue")), backend="docker")
 

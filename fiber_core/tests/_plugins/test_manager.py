@@ -1,4 +1,4 @@
-"""Plugins are loaded one by one; what is broken, clashes or is too new is named and harms no other."""
+"""Plugins are loaded one by one; a broken, clashing or too new one is named and harms no other."""
 
 import importlib.metadata
 import logging
@@ -127,7 +127,7 @@ class TestLoading:
 
         assert [broken.name for broken in load(site).broken] == ["red"]
 
-    def test_asking_for_the_backend_of_a_broken_plugin_says_so(self, site):
+    def test_finding_the_backend_of_a_broken_plugin_is_an_error_that_says_so(self, site):
         site.add(
             "fiber-red",
             entry_points={"red": "plugin_red"},
@@ -181,7 +181,7 @@ class TestLoading:
 
         loaded = load_plugins(entry_points=(), extra=[Quiet()])
 
-        assert [answer for _, answer in loaded.answers("fiber_detect_backend", environ={})] == [
+        assert [answer for _, answer in loaded.call_each("fiber_detect_backend", environ={})] == [
             "seen"
         ]
         assert loaded.broken == ()
@@ -324,7 +324,7 @@ class TestClashes:
         ):
             loaded.find_provider("tpu")
 
-    def test_nobody_can_take_a_name_of_the_core(self):
+    def test_no_plugin_can_take_a_name_of_the_core(self):
         class Taker:
             @hookimpl
             def fiber_resource_providers(self):
@@ -384,7 +384,7 @@ class TestNames:
         assert "did you mean" not in str(caught.value)
 
     @pytest.mark.parametrize("name", ["k8s", "kubernetes"])
-    def test_a_known_name_that_is_not_installed_says_what_to_install(self, name):
+    def test_the_error_for_a_published_name_has_the_distribution_to_install(self, name):
         with pytest.raises(
             BackendNotInstalledError, match=r"not installed: pip install fiber-k8s$"
         ):
@@ -413,7 +413,7 @@ class TestVersions:
         assert set(loaded.backends()) == {"blue"}
         with pytest.raises(PluginVersionError, match=f"'red' of Offers .*{upgrade}"):
             loaded.find_backend("red")
-        assert set(loaded.refused()) == {"red"}
+        assert set(loaded.incompatible_backends()) == {"red"}
 
     def test_a_backend_for_this_api_or_an_earlier_minor_works(self):
         loaded = load_plugins(entry_points=(), extra=[offer("blue", api=(API_VERSION[0], 0))])
@@ -451,7 +451,7 @@ class TestOverview:
 
 
 class TestNotifications:
-    def test_every_plugin_hears_of_an_event_and_an_error_of_one_is_only_logged(self, caplog):
+    def test_every_plugin_is_notified_of_an_event_and_an_error_of_one_is_only_logged(self, caplog):
         heard = []
 
         class Raises:

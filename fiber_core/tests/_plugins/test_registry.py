@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._plugins.manager import BrokenPlugin, Index, Source, broken_backend
+from fiber._plugins.manager import BrokenPlugin, Registry, Source, broken_backend
 from fiber.exceptions import PluginClashError
 
 ONE, TWO, CORE = (
@@ -14,7 +14,7 @@ ONE, TWO, CORE = (
 
 @pytest.fixture
 def index():
-    return Index("the word")
+    return Registry("the word")
 
 
 def test_a_name_offered_once_is_found(index):

@@ -3,7 +3,7 @@
 import pytest
 
 from fiber._ring import events
-from fiber._ring.events import Admit, Change, EndWorker, Form, StartWorker
+from fiber._ring.events import EndWorker, StartJoin, StartRendezvous, StartWorker, UpdateMembers
 from fiber._ring.model import ConditionKind, Failure
 from ring_world import DIED, RAISED, RingWorld
 
@@ -27,7 +27,7 @@ def test_those_that_stay_go_on_when_one_is_lost():
     world.gone(lost)
 
     assert world.phase == "running"
-    assert world.said(EndWorker) == []
+    assert world.all_of(EndWorker) == []
     assert seats(world) == [0, 2]
     assert [placement.first_rank for placement in world.members] == [0, 1]
     status = world.status
@@ -39,26 +39,26 @@ def test_those_that_stay_go_on_when_one_is_lost():
 def test_somebody_is_started_in_its_place_and_joins_as_the_last():
     world = live(backoff=1.0)
     world.gone(world.members[1].worker)
-    assert len(world.said(StartWorker)) == 3
+    assert len(world.all_of(StartWorker)) == 3
 
     world.passes(1.0)
     world.all_come_up()
-    assert world.said(Admit) == [Admit(1, 4)]
+    assert world.all_of(StartJoin) == [StartJoin(1, 4)]
     assert seats(world) == [0, 2]
     world.joins()
 
     assert seats(world) == [0, 2, 1]
-    assert len(world.said(Form)) == 1
+    assert len(world.all_of(StartRendezvous)) == 1
     assert world.status.events[-1].reason == "MemberJoined"
 
 
 def test_newcomers_join_one_after_another():
     world = live(workers=1)
-    world.feed(events.ResizeAsked(3)).all_come_up()
-    assert len(world.said(Admit)) == 1
+    world.feed(events.ResizeRequested(3)).all_come_up()
+    assert len(world.all_of(StartJoin)) == 1
 
     world.joins()
-    assert len(world.said(Admit)) == 2
+    assert len(world.all_of(StartJoin)) == 2
     world.joins()
 
     assert seats(world) == [0, 1, 2]
@@ -72,7 +72,7 @@ def test_a_newcomer_that_is_not_reached_is_ended_and_another_one_is_tried():
 
     world.is_kept_out(CUT_OFF)
 
-    assert world.said(EndWorker) == [EndWorker(newcomer)]
+    assert world.all_of(EndWorker) == [EndWorker(newcomer)]
     assert world.phase == "running"
     assert seats(world) == [0, 1]
     world.those_ending_end().passes(4.0).all_come_up().joins()
@@ -84,19 +84,19 @@ def test_a_newcomer_that_dies_meanwhile_is_forgotten():
     world.gone(world.members[2].worker).passes(1.0).all_come_up()
     newcomer = world.newcomer
 
-    world.gone(newcomer).feed(events.Admitted(1, newcomer))
+    world.gone(newcomer).feed(events.JoinCompleted(1, newcomer))
 
     assert seats(world) == [0, 1]
     assert world.phase == "running"
 
 
-def test_fewer_are_wanted():
+def test_a_resize_to_fewer_workers_ends_the_last_ones():
     world = live()
 
-    world.feed(events.ResizeAsked(2))
+    world.feed(events.ResizeRequested(2))
 
     assert seats(world) == [0, 1]
-    assert len(world.said(EndWorker)) == 1
+    assert len(world.all_of(EndWorker)) == 1
     assert world.those_ending_end().all_done().phase == "ending"
     world.those_ending_end()
     assert world.concluded == [None]
@@ -108,7 +108,7 @@ def test_a_silent_member_is_lost():
 
     world.passes(9.0)
     for worker in others:
-        world.feed(events.WorkerHeard(worker))
+        world.feed(events.WorkerHeartbeat(worker))
     world.passes(2.0)
 
     assert seats(world) == [0, 1]
@@ -122,7 +122,7 @@ def test_a_failure_of_the_code_itself_is_the_rings(failure):
     world.feed(events.WorkerFailed(world.members[1].worker, failure))
     world.passes(1.0)
 
-    assert world.said(Change) == []
+    assert world.all_of(UpdateMembers) == []
     assert world.those_ending_end().phase == "failed"
 
 
@@ -150,10 +150,10 @@ def test_a_ring_that_is_not_live_starts_all_again():
     world.open(workers=3, min=1, max=3)
     world.start().runs()
 
-    world.feed(events.ResizeAsked(2)).collected()
+    world.feed(events.ResizeRequested(2)).collected()
 
-    assert world.said(Change) == []
-    assert len(world.said(EndWorker)) == 3
+    assert world.all_of(UpdateMembers) == []
+    assert len(world.all_of(EndWorker)) == 3
 
 
 def test_when_all_that_are_left_are_done_it_has_succeeded():

@@ -1,7 +1,7 @@
 """How rings are counted."""
 
 from fiber._ring import counters
-from fiber._ring.counters import Counting, RingCounters
+from fiber._ring.counters import RingCounters, StatusCounter
 from fiber._ring.model import Condition, ConditionKind, RingPhase, RingStatus
 
 CREATED = (
@@ -13,9 +13,9 @@ def status(phase, restarts=0):
     return RingStatus(phase=phase, conditions=CREATED, restarts=restarts)
 
 
-def test_each_ring_is_counted_once_whatever_is_told_of_it(monkeypatch):
+def test_each_ring_is_counted_once_however_many_statuses_it_has(monkeypatch):
     monkeypatch.setattr(counters, "_counts", RingCounters())
-    good, bad = Counting(), Counting()
+    good, bad = StatusCounter(), StatusCounter()
     for phase, restarts in (("starting", 0), ("running", 1), ("succeeded", 1), ("succeeded", 1)):
         good(status(RingPhase(phase), restarts))
     for phase, restarts in (("starting", 0), ("failed", 2)):

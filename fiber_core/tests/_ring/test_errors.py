@@ -1,4 +1,4 @@
-"""What is raised where a ring fails."""
+"""The error of a ring: its text, its cause, and pickling."""
 
 import pickle
 
@@ -14,7 +14,7 @@ FAILURE = Failure(
 )
 
 
-def test_it_says_who_where_why_and_what_was_written_last():
+def test_the_text_has_rank_host_reason_and_last_output():
     text = str(RingError(f"r failed: {FAILURE}", failure=FAILURE))
 
     assert text == (

@@ -1,4 +1,4 @@
-"""The thread of a ring: descriptors, what was posted, and time."""
+"""The event loop: descriptors, posted callbacks and deadlines."""
 
 import os
 import threading
@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from fiber._ring.controller import Loop
+from fiber._ring.controller import EventLoop
 
 
 @pytest.fixture
 def loop():
-    found = Loop()
+    found = EventLoop()
     yield found
     found.close()
 
@@ -61,7 +61,7 @@ def test_its_turn_comes_when_it_asked_for_it(loop):
     assert len(turns) == 3
 
 
-def test_what_is_posted_to_one_that_is_closed_harms_nobody(loop):
+def test_a_callback_posted_to_a_closed_loop_is_ignored(loop):
     loop.close()
     loop.post(lambda: pytest.fail("nobody is there to call it"))
     loop.close()

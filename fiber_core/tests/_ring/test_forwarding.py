@@ -1,4 +1,4 @@
-"""Ports on loopback whose connections members carry to a server in one of them."""
+"""Port forwarding: members reach a server on loopback in one of them."""
 
 import multiprocessing.connection
 import os
@@ -11,17 +11,17 @@ import psutil
 import pytest
 
 import require
-from fiber._ring.forwarding import Forwarder, Gateway, Host, Streams, loopback_listener
+from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, Streams, loopback_listener
 from fiber.experimental import Ring
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
 #: an address of this host at which a socket of 127.0.0.1 does not listen, and one of all does
-ELSEWHERE = "127.0.0.2"
+OTHER_ADDRESS = "127.0.0.2"
 
 
 class Server:
-    """A framework's server: sends back what it gets."""
+    """A framework's server that echoes what it gets."""
 
     def __init__(self):
         self.listener = loopback_listener()
@@ -31,7 +31,7 @@ class Server:
         #: a client hung up
         self.has_ended = threading.Event()
         self.streams = Streams()
-        self.host = Host(self.serve)
+        self.host = PipeServer(self.serve)
 
     def serve(self, name, pipe):
         assert name == "echo"
@@ -100,7 +100,7 @@ def test_much_of_it_arrives_in_order(forwarder):
         writer.join()
 
 
-def test_the_server_hears_of_a_client_that_hung_up(server, forwarder):
+def test_the_server_is_notified_when_a_client_hangs_up(server, forwarder):
     with connected(forwarder) as connection:
         connection.sendall(b"x")
         read(connection, 1)
@@ -108,7 +108,7 @@ def test_the_server_hears_of_a_client_that_hung_up(server, forwarder):
     assert server.has_ended.wait(30)
 
 
-def test_a_client_hears_of_a_server_that_hung_up(server, forwarder):
+def test_a_client_is_notified_when_the_server_hangs_up(server, forwarder):
     with connected(forwarder) as connection:
         connection.sendall(b"x")
         read(connection, 1)
@@ -139,9 +139,9 @@ def test_clients_are_sent_away_where_the_server_cannot_be_reached():
     forwarder.close()
 
 
-def test_nobody_else_on_the_network_reaches_the_port(forwarder):
+def test_no_other_host_on_the_network_reaches_the_port(forwarder):
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((ELSEWHERE, forwarder.port))
+        socket.create_connection((OTHER_ADDRESS, forwarder.port))
     listening = [
         one.laddr.ip
         for one in psutil.net_connections("tcp")
@@ -178,7 +178,7 @@ def gateway(server, tmp_path_factory):
     made.close()
 
 
-def test_a_program_of_this_user_says_what_it_wants_and_gets_it(gateway):
+def test_a_program_of_this_user_gets_the_service_that_it_names(gateway):
     with multiprocessing.connection.Client(gateway, "AF_UNIX") as client:
         client.send_bytes(b"echo")
         client.send_bytes(b"hello")

@@ -1,4 +1,4 @@
-"""What a member tells of its host."""
+"""The host that a member reports: key and addresses."""
 
 import socket
 
@@ -6,7 +6,7 @@ from fiber._ring.member import addresses, this_host
 from fiber.model import Interface
 
 
-def test_a_host_is_told_from_others_of_its_name():
+def test_hosts_of_the_same_name_have_different_keys():
     assert this_host() == this_host()
     assert this_host().name == socket.gethostname()
 

@@ -1,29 +1,29 @@
-"""Workers that one step starts are told to the platform as jobs that are of use only together."""
+"""Workers that one step starts are one gang for the platform."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from fiber._ring.events import Go, StartWorker
-from fiber._ring.member import Work
+from fiber._ring.events import StartRun, StartWorker
+from fiber._ring.member import MemberSpec
 from fiber._ring.model import Group
-from fiber._ring.workers import Hands
+from fiber._ring.workers import JobThreads
 from fiber.exceptions import SubmitError
 from fiber.model import Gang
 
-WORK = Work(
+WORK = MemberSpec(
     name="ring-7",
     function=print,
     initializer=None,
     initargs=(),
     framework=None,
-    beat=1.0,
+    heartbeat_interval=1.0,
 )
 ONE = Group(workers=1)
 
 
 class Launcher:
-    """Notes what is asked of it, and refuses."""
+    """Records gangs and refuses every job."""
 
     def __init__(self):
         self.gangs = []
@@ -33,7 +33,7 @@ class Launcher:
         raise SubmitError("no room")
 
 
-class Owner:
+class JobListener:
     def not_launched(self, number, error):
         assert isinstance(error, SubmitError)
 
@@ -44,11 +44,13 @@ def launcher():
 
 
 @pytest.fixture
-def hands(launcher):
+def job_threads(launcher):
     made = []
 
-    def make(together):
-        made.append(Hands(SimpleNamespace(launcher=launcher), WORK, Owner(), together))
+    def make(gang_timeout):
+        made.append(
+            JobThreads(SimpleNamespace(launcher=launcher), WORK, JobListener(), gang_timeout)
+        )
         return made[-1]
 
     yield make
@@ -56,18 +58,18 @@ def hands(launcher):
         one.close()
 
 
-def start(hands, *told):
-    hands.gather(told)
-    for one in told:
+def start(job_threads, *command):
+    job_threads.assign_gangs(command)
+    for one in command:
         if isinstance(one, StartWorker) and not one.group.is_caller:
-            hands.launch(one)
+            job_threads.launch(one)
 
 
 @pytest.mark.usefixtures("shared_runtime")
-def test_those_of_a_step_are_a_gang_and_those_of_the_next_another(hands, launcher):
-    started = hands(60.0)
+def test_those_of_a_step_are_a_gang_and_those_of_the_next_another(job_threads, launcher):
+    started = job_threads(60.0)
 
-    start(started, StartWorker(1, 0, ONE), Go(1), StartWorker(2, 1, ONE))
+    start(started, StartWorker(1, 0, ONE), StartRun(1), StartWorker(2, 1, ONE))
     start(started, StartWorker(3, 0, ONE))
 
     first = Gang(name="ring-7-1", size=2, timeout=60.0)
@@ -75,16 +77,16 @@ def test_those_of_a_step_are_a_gang_and_those_of_the_next_another(hands, launche
 
 
 @pytest.mark.usefixtures("shared_runtime")
-def test_the_caller_is_no_job_of_the_gang(hands, launcher):
+def test_the_caller_is_no_job_of_the_gang(job_threads, launcher):
     caller = Group(workers=1, is_caller=True)
 
-    start(hands(60.0), StartWorker(1, 0, caller), StartWorker(2, 1, ONE))
+    start(job_threads(60.0), StartWorker(1, 0, caller), StartWorker(2, 1, ONE))
 
     assert [gang.size for gang in launcher.gangs] == [1]
 
 
 @pytest.mark.usefixtures("shared_runtime")
-def test_where_some_are_enough_there_is_no_gang(hands, launcher):
-    start(hands(None), StartWorker(1, 0, ONE), StartWorker(2, 1, ONE))
+def test_an_elastic_ring_is_no_gang(job_threads, launcher):
+    start(job_threads(None), StartWorker(1, 0, ONE), StartWorker(2, 1, ONE))
 
     assert launcher.gangs == [None, None]

@@ -1,4 +1,4 @@
-"""Live rings of processes: members come and go, and those that stay are told and go on."""
+"""Live rings of processes: members come and go while the others go on."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def until(queue, wanted):
-    """What comes from a queue until all of what is wanted has come."""
+    """Return items of a queue until all expected ones have come."""
     found = []
     while not wanted <= {place for _, place in found}:
         found.append(queue.get())
@@ -27,7 +27,7 @@ def until(queue, wanted):
 
 
 def places(rank, size, queue, doom):
-    """Tells each rank and size that it has, with who it is, until there are four."""
+    """Send each new rank and size with the process id, until there are four ranks."""
     ring, who = current_ring(), (socket.gethostname(), os.getpid())
     while True:
         seen, place = ring.changes, (ring.rank, ring.size)
@@ -41,7 +41,7 @@ def places(rank, size, queue, doom):
         assert ring.wait_for_change(seen, 60)
 
 
-def test_members_come_and_go_and_nobody_else_starts_again():
+def test_members_come_and_go_and_the_others_do_not_restart():
     queue, doom = fiber.SimpleQueue(), fiber.SimpleQueue()
     ring = Ring(3, lambda rank, size: places(rank, size, queue, doom), min=1, max=4, elastic="live")
     ring.start()

@@ -1,9 +1,9 @@
-"""A ring's machine: what it does about each thing that happens."""
+"""The state machine of a ring: its reaction to each event."""
 
 import pytest
 
 from fiber._ring import events
-from fiber._ring.events import Collect, EndWorker, Form, Go, StartWorker
+from fiber._ring.events import CollectState, EndWorker, StartRendezvous, StartRun, StartWorker
 from fiber._ring.model import ConditionKind, Failure, Group
 from ring_world import DIED, RAISED, RingWorld
 
@@ -15,17 +15,17 @@ def ring(*groups, **policy):
 
 
 def test_all_workers_are_started_at_once():
-    assert [one.seat for one in ring(workers=3).said(StartWorker)] == [0, 1, 2]
+    assert [one.seat for one in ring(workers=3).all_of(StartWorker)] == [0, 1, 2]
 
 
 def test_user_code_begins_once_all_are_up_and_know_each_other():
     world = ring(workers=2).all_come_up()
     assert world.phase == "forming"
-    assert world.said(Go) == []
+    assert world.all_of(StartRun) == []
 
     world.forms()
 
-    assert world.said(Go) == [Go(1)]
+    assert world.all_of(StartRun) == [StartRun(1)]
     assert world.status.has(ConditionKind.RUNNING)
 
 
@@ -66,24 +66,24 @@ def test_one_death_ends_the_others_at_once():
 
     world.gone(2)
 
-    assert {one.worker for one in world.said(EndWorker)} == {1, 3}
+    assert {one.worker for one in world.all_of(EndWorker)} == {1, 3}
     world.those_ending_end()
     assert world.phase == "failed"
     assert world.concluded[0].worker == 2
     assert world.concluded[0].reason == "SIGNAL(9)"
 
 
-def test_a_death_explains_what_was_raised_elsewhere_because_of_it():
+def test_a_death_is_the_cause_of_what_other_members_raise():
     world = ring(workers=3).runs()
 
     world.feed(events.WorkerFailed(1, RAISED))
-    assert world.said(EndWorker) == []
+    assert world.all_of(EndWorker) == []
     world.gone(2).passes(1).those_ending_end()
 
     assert world.concluded[0].worker == 2
 
 
-def test_who_raises_and_exits_is_told_by_what_it_raised():
+def test_a_rank_that_raises_and_exits_fails_with_its_exception():
     world = ring(workers=2).runs()
 
     world.feed(events.WorkerFailed(1, RAISED)).gone(1, Failure(reason="EXIT(1)")).passes(1)
@@ -102,7 +102,7 @@ def test_a_silent_worker_is_given_up():
     world = ring(workers=2, heartbeat=5.0).runs()
 
     for _ in range(3):
-        world.passes(4).feed(events.WorkerHeard(1))
+        world.passes(4).feed(events.WorkerHeartbeat(1))
     world.passes(3)
 
     world.those_ending_end()
@@ -110,11 +110,11 @@ def test_a_silent_worker_is_given_up():
     assert world.concluded[0].worker == 2
 
 
-def test_nobody_is_judged_by_the_sleep_of_who_listens():
+def test_no_worker_is_lost_because_the_controller_slept():
     world = ring(workers=2, heartbeat=5.0).runs()
     world.now += 3600
 
-    world.feed(events.AllHeard()).passes(4.9)
+    world.feed(events.ControllerPaused()).passes(4.9)
     assert world.phase == "running"
 
     world.passes(0.2)
@@ -126,7 +126,7 @@ def test_workers_that_do_not_end_when_asked_are_killed_again_and_again_and_given
 
     world.passes(20)
 
-    assert [one.force for one in world.said(EndWorker)] == [False, True, True, True, True]
+    assert [one.force for one in world.all_of(EndWorker)] == [False, True, True, True, True]
     assert world.phase == "succeeded"
 
 
@@ -137,7 +137,7 @@ def test_none_runs_where_not_all_come_up_in_time():
     world = ring(workers=3, start_timeout=10.0)
     world.comes_up(1).comes_up(3).passes(10)
 
-    assert world.said(Form) == []
+    assert world.all_of(StartRendezvous) == []
     assert world.ending == {1, 2, 3}
     world.those_ending_end()
     assert world.concluded[0].reason == "StartTimeout"
@@ -145,7 +145,7 @@ def test_none_runs_where_not_all_come_up_in_time():
     assert "missing: 1" in world.concluded[0].message
 
 
-def test_what_the_missing_ones_wait_for_is_told_once_in_the_platforms_words():
+def test_the_platforms_message_for_pending_workers_stands_once():
     world = ring(workers=3, start_timeout=10.0)
     world.comes_up(1)
     for _ in range(2):
@@ -153,8 +153,8 @@ def test_what_the_missing_ones_wait_for_is_told_once_in_the_platforms_words():
     world.passes(10).those_ending_end()
 
     assert "missing: 1, 2 (Insufficient cpu)" in world.concluded[0].message
-    told = [one.message for one in world.machine.status().events if one.reason == "MemberWaits"]
-    assert told == ["member 1: Insufficient cpu", "member 2: Insufficient cpu"]
+    found = [one.message for one in world.machine.status().events if one.reason == "MemberWaits"]
+    assert found == ["member 1: Insufficient cpu", "member 2: Insufficient cpu"]
 
 
 def test_a_refused_worker_fails_the_start_with_its_own_words():
@@ -182,11 +182,13 @@ def test_a_start_is_tried_again_after_a_while_that_doubles():
 def test_members_that_cannot_reach_each_other_fail_the_start():
     world = ring(workers=2).all_come_up()
 
-    world.feed(events.NotFormed(1, Failure(reason="Unreachable", message="a to b"))).passes(0)
+    world.feed(events.RendezvousFailed(1, Failure(reason="Unreachable", message="a to b"))).passes(
+        0
+    )
 
     world.those_ending_end()
     assert world.concluded[0].reason == "Unreachable"
-    assert world.said(Go) == []
+    assert world.all_of(StartRun) == []
 
 
 # -- restarts
@@ -195,12 +197,12 @@ def test_members_that_cannot_reach_each_other_fail_the_start():
 def test_all_ranks_are_started_again_together():
     world = ring(workers=2, max_restarts=1).runs().gone(1)
 
-    assert world.said(Collect) == [Collect(1, (2,))]
+    assert world.all_of(CollectState) == [CollectState(1, (2,))]
     world.collected().those_ending_end()
     assert world.status.restarts == 1
     assert world.status.has(ConditionKind.RESTARTING)
     world.runs()
-    assert world.said(Form)[-1].restarts == 1
+    assert world.all_of(StartRendezvous)[-1].restarts == 1
     assert world.status.has(ConditionKind.RUNNING)
     assert not world.status.has(ConditionKind.RESTARTING)
 
@@ -214,8 +216,8 @@ def test_after_the_last_restart_it_has_failed():
     assert world.status.restarts == 2
 
 
-def test_survivors_that_tell_no_state_are_waited_for_no_longer_than_that():
-    world = ring(workers=2, max_restarts=1, collect=10.0).runs().gone(1)
+def test_survivors_that_send_no_state_are_awaited_until_the_timeout():
+    world = ring(workers=2, max_restarts=1, collect_timeout=10.0).runs().gone(1)
 
     world.passes(9.9)
     assert world.ending == set()
@@ -233,14 +235,14 @@ def test_a_worker_lost_while_the_ring_forms_again_counts_as_a_restart():
 
 def test_workers_that_are_kept_run_again_without_being_started():
     world = ring(workers=2, max_restarts=1, keeps_workers=True).runs()
-    world.feed(events.JobEnded(1, Failure(reason="EXIT(3)"))).collected()
+    world.feed(events.RoundEnded(1, Failure(reason="EXIT(3)"))).collected()
     assert world.halting
 
     world.feed(events.Halted(1))
 
     assert world.phase == "forming"
-    assert [one.worker for one in world.said(StartWorker)] == [1, 2]
-    world.forms().feed(events.JobEnded(2)).feed(events.Halted(2)).those_ending_end()
+    assert [one.worker for one in world.all_of(StartWorker)] == [1, 2]
+    world.forms().feed(events.RoundEnded(2)).feed(events.Halted(2)).those_ending_end()
     assert world.concluded == [None]
 
 
@@ -249,14 +251,14 @@ def test_workers_that_are_kept_run_again_without_being_started():
 
 def test_an_elastic_ring_goes_on_with_those_that_came():
     world = ring(workers=3, min=1, last_call=5.0).comes_up(1).comes_up(2)
-    assert world.said(Form) == []
+    assert world.all_of(StartRendezvous) == []
 
     world.passes(5)
 
     assert len(world.members) == 2
 
 
-def test_who_comes_later_gets_a_rank_of_its_own_and_costs_no_restart():
+def test_a_later_worker_gets_a_rank_and_costs_no_restart():
     world = ring(workers=3, min=1, last_call=5.0).comes_up(1).comes_up(2).passes(5).forms()
 
     world.comes_up(3).collected().those_ending_end().runs()
@@ -268,16 +270,16 @@ def test_who_comes_later_gets_a_rank_of_its_own_and_costs_no_restart():
 def test_it_is_resized_by_its_user():
     world = ring(workers=3, min=1, max=3).runs()
 
-    world.feed(events.ResizeAsked(2)).collected().those_ending_end().runs()
+    world.feed(events.ResizeRequested(2)).collected().those_ending_end().runs()
     assert len(world.members) == 2
-    world.feed(events.ResizeAsked(3)).all_come_up().collected().those_ending_end().runs()
+    world.feed(events.ResizeRequested(3)).all_come_up().collected().those_ending_end().runs()
     assert len(world.members) == 3
     assert world.status.restarts == 0
 
 
 def test_it_is_not_resized_beyond_its_bounds():
     with pytest.raises(ValueError, match="min=1 and max=3 cannot have 4"):
-        ring(workers=3, min=1, max=3).feed(events.ResizeAsked(4))
+        ring(workers=3, min=1, max=3).feed(events.ResizeRequested(4))
 
 
 @pytest.mark.parametrize("bounds", [{"min": 4}, {"max": 2}])
@@ -290,12 +292,12 @@ def test_bounds_that_do_not_fit_are_refused(bounds):
 
 
 def test_a_suspended_ring_has_no_workers_until_it_is_resumed():
-    world = ring(workers=2).runs().feed(events.SuspendAsked()).collected().those_ending_end()
+    world = ring(workers=2).runs().feed(events.SuspendRequested()).collected().those_ending_end()
 
     assert world.phase == "suspended"
     assert world.jobs == {}
     assert world.machine.next_deadline() is None
-    world.feed(events.ResumeAsked()).runs()
+    world.feed(events.ResumeRequested()).runs()
     assert world.phase == "running"
     assert not world.status.has(ConditionKind.SUSPENDED)
     assert world.status.restarts == 0
@@ -310,8 +312,8 @@ def test_the_deadline_holds_for_the_whole_ring():
 
 def test_the_deadline_begins_anew_when_it_is_resumed():
     world = ring(workers=1, deadline=10.0).runs().passes(9)
-    world.feed(events.SuspendAsked()).collected().those_ending_end().passes(50)
-    world.feed(events.ResumeAsked()).runs().passes(9)
+    world.feed(events.SuspendRequested()).collected().those_ending_end().passes(50)
+    world.feed(events.ResumeRequested()).runs().passes(9)
 
     assert world.phase == "running"
 
@@ -340,10 +342,10 @@ def test_what_is_known_stays_until_its_time_to_live_is_over():
 def test_a_ring_that_is_over_never_starts_again():
     world = ring(workers=1, max_restarts=5).runs().all_done().those_ending_end()
 
-    world.feed(events.ResumeAsked()).feed(events.SuspendAsked()).passes(1000)
+    world.feed(events.ResumeRequested()).feed(events.SuspendRequested()).passes(1000)
 
     assert world.phase == "succeeded"
-    assert len(world.said(StartWorker)) == 1
+    assert len(world.all_of(StartWorker)) == 1
 
 
 @pytest.mark.parametrize("moment", ["starting", "forming", "running", "settling", "suspended"])
@@ -356,22 +358,22 @@ def test_it_can_be_terminated_at_any_time(moment):
     if moment == "settling":
         world.gone(1)
     if moment == "suspended":
-        world.feed(events.SuspendAsked()).collected().those_ending_end()
+        world.feed(events.SuspendRequested()).collected().those_ending_end()
     assert world.phase == moment
 
-    world.feed(events.TerminateAsked()).those_ending_end()
+    world.feed(events.TerminateRequested()).those_ending_end()
 
     assert world.phase == "failed"
     assert world.concluded[0].reason == "Terminated"
 
 
-def test_conditions_say_why_and_when():
+def test_conditions_have_reason_and_time():
     world = ring(workers=1, max_restarts=1).passes(2).runs().passes(3).gone(1, DIED).runs()
     world.all_done().those_ending_end()
 
-    told = [(c.kind.value, c.is_true, c.reason, c.time) for c in world.status.conditions]
+    found = [(c.kind.value, c.is_true, c.reason, c.time) for c in world.status.conditions]
 
-    assert told == [
+    assert found == [
         ("Created", True, "RingCreated", 0.0),
         ("Restarting", False, "RingRunning", 5.0),
         ("Running", False, "RingSucceeded", 5.0),

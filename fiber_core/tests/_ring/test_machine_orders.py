@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, a ring's machine ends, and leaves nobody."""
+"""The state machine ends and leaves no worker, whatever the order of events."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -9,7 +9,7 @@ from fiber._ring.policy import Clean
 from ring_world import DIED, RAISED, RingWorld
 
 
-class Orders(RingWorld, RuleBasedStateMachine):
+class EventOrders(RingWorld, RuleBasedStateMachine):
     @initialize(
         workers=st.integers(1, 4),
         elastic=st.booleans(),
@@ -61,9 +61,9 @@ class Orders(RingWorld, RuleBasedStateMachine):
             self.feed(events.WorkerDone(data.draw(st.sampled_from(self.members)).worker))
 
     @rule()
-    def everything_is_heard(self):
+    def all_send_heartbeats(self):
         for worker in list(self.jobs):
-            self.feed(events.WorkerHeard(worker))
+            self.feed(events.WorkerHeartbeat(worker))
 
     @precondition(lambda self: self.forming)
     @rule(well=st.booleans())
@@ -71,7 +71,7 @@ class Orders(RingWorld, RuleBasedStateMachine):
         if well:
             self.forms()
         else:
-            self.feed(events.NotFormed(self.round, Failure(reason="Unreachable")))
+            self.feed(events.RendezvousFailed(self.round, Failure(reason="Unreachable")))
 
     @precondition(lambda self: self.newcomer is not None)
     @rule(well=st.booleans())
@@ -83,7 +83,7 @@ class Orders(RingWorld, RuleBasedStateMachine):
 
     @precondition(lambda self: self.collecting)
     @rule()
-    def states_are_told(self):
+    def states_arrive(self):
         self.collected()
 
     @precondition(lambda self: self.halting)
@@ -102,7 +102,12 @@ class Orders(RingWorld, RuleBasedStateMachine):
 
     @rule(
         event=st.sampled_from(
-            [events.SuspendAsked(), events.ResumeAsked(), events.ResumeAsked(), events.Tick()]
+            [
+                events.SuspendRequested(),
+                events.ResumeRequested(),
+                events.ResumeRequested(),
+                events.Tick(),
+            ]
         )
     )
     def its_user_asks(self, event):
@@ -111,18 +116,22 @@ class Orders(RingWorld, RuleBasedStateMachine):
     @precondition(lambda self: self.policy.min is not None)
     @rule(workers=st.integers(1, 5))
     def it_is_resized(self, workers):
-        self.feed(events.ResizeAsked(workers))
+        self.feed(events.ResizeRequested(workers))
 
     @rule(late=st.integers(0, 3))
     def old_news_changes_nothing(self, late):
         before = self.machine.phase
-        for event in (events.Formed(-1), events.Collected(-1), events.JobEnded(-1, DIED)):
+        for event in (
+            events.RendezvousCompleted(-1),
+            events.StateCollected(-1),
+            events.RoundEnded(-1, DIED),
+        ):
             self.feed(event)
-        self.feed(events.WorkerGone(-late - 1, DIED))
+        self.feed(events.WorkerEnded(-late - 1, DIED))
         assert self.machine.phase is before
 
     @invariant()
-    def it_is_told_once_that_it_is_over(self):
+    def the_outcome_is_published_once(self):
         if hasattr(self, "machine"):
             assert len(self.concluded) == self.machine.phase.is_over
 
@@ -147,7 +156,7 @@ class Orders(RingWorld, RuleBasedStateMachine):
             if self.machine.phase is RingPhase.SUSPENDED:
                 # but for those that could not be killed within the policy's time, and were given up
                 assert not set(self.jobs) - self.ending
-                self.feed(events.TerminateAsked())
+                self.feed(events.TerminateRequested())
                 continue
             self.those_ending_end()
             if self.halting:
@@ -158,7 +167,7 @@ class Orders(RingWorld, RuleBasedStateMachine):
                 # all are done, and stay silent
                 self.all_done()
         assert self.machine.phase.is_over, self.machine.phase
-        self.feed(events.TerminateAsked())
+        self.feed(events.TerminateRequested())
         if self.halting:
             self.halting = False
         self.those_ending_end()
@@ -167,4 +176,4 @@ class Orders(RingWorld, RuleBasedStateMachine):
         assert not set(self.jobs) - self.ending
 
 
-TestOrders = Orders.TestCase
+TestEventOrders = EventOrders.TestCase

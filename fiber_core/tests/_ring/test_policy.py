@@ -1,4 +1,4 @@
-"""What a ring's policy says of starts and ends is what becomes of its processes."""
+"""Policies of start and end, carried out on processes."""
 
 import os
 import signal
@@ -39,11 +39,11 @@ def test_what_is_cleaned_is_what_was_asked_for(clean, running, known):
             member.join(30)
     assert len(members_of(ring)) == running
     # what is known of a ring is kept by its coordinator
-    assert ring._coordinator.wait_closed(0) is not known
+    assert ring._controller.wait_closed(0) is not known
     assert ring.status().has(ConditionKind.FAILED)
 
     ring.terminate()
-    assert ring._coordinator.wait_closed(30)
+    assert ring._controller.wait_closed(30)
     assert members_of(ring) == []
 
 
@@ -51,9 +51,9 @@ def test_what_is_known_goes_when_its_time_to_live_is_over():
     ring = Ring(1, lambda rank, size: rank, ttl=1.0)
 
     assert ring.run() == [0]
-    assert not ring._coordinator.wait_closed(0)
+    assert not ring._controller.wait_closed(0)
 
-    assert ring._coordinator.wait_closed(30)
+    assert ring._controller.wait_closed(30)
     assert members_of(ring) == []
 
 
@@ -78,11 +78,11 @@ def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch, limit, succeeds)
         with pytest.raises(RingError, match="no room for it just now"):
             ring.run()
     assert len(refused) == 2
-    told = [event.reason for event in ring.status().events]
-    assert told.count("GangFailed") == 2
+    reasons = [event.reason for event in ring.status().events]
+    assert reasons.count("GangFailed") == 2
 
 
-def test_a_deadline_is_told_with_its_reason():
+def test_an_exceeded_deadline_has_its_reason():
     ring = Ring(1, lambda rank, size: time.sleep(60), deadline=1.0)
     with pytest.raises(RingError):
         ring.run()
@@ -97,7 +97,7 @@ def lasts(rank, size):
         time.sleep(600)
 
 
-def test_in_every_state_the_conditions_say_why_and_since_when():
+def test_in_every_state_conditions_have_reason_and_time():
     began = time.time()
     ring = Ring(2, lasts, max_restarts=1)
     seen = {}

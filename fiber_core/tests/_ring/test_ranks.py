@@ -5,12 +5,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._ring.membership import Seated, assign, in_order
+from fiber._ring.membership import Seated, assign, assign_in_order
 from fiber._ring.model import Host
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), min_size=1, max_size=8))
-def test_ranks_are_all_there_contiguous_on_hosts_and_begin_at_seat_0(workers):
+def test_ranks_are_complete_contiguous_on_hosts_and_begin_at_seat_0(workers):
     seated = [
         Seated(number + 10, number, Host(host, host), slots)
         for number, (host, slots) in enumerate(workers)
@@ -30,10 +30,10 @@ def test_ranks_are_all_there_contiguous_on_hosts_and_begin_at_seat_0(workers):
         assert hosts.index(placement.host.key) + placement.local_rank == placement.first_rank
 
 
-def test_those_that_were_there_come_first_whatever_their_seats():
+def test_earlier_members_come_first_whatever_their_seats():
     here, there = Host("a", "a"), Host("b", "b")
     workers = [Seated(7, 2, here, 1), Seated(5, 1, there, 2), Seated(9, 0, here, 1)]
 
-    found = in_order(workers)
+    found = assign_in_order(workers)
 
     assert [(one.worker, one.first_rank) for one in found] == [(7, 0), (9, 1), (5, 2)]

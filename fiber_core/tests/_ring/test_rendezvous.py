@@ -1,8 +1,8 @@
-"""How members are brought together: who dials whom, and by which address each is known."""
+"""Rendezvous: targets of each member, chosen addresses and the member table."""
 
 from fiber._ring.membership import Seated, assign
 from fiber._ring.model import Host
-from fiber._ring.protocol import Address, Hello, Probed
+from fiber._ring.protocol import Address, Hello, ProbeResult
 from fiber._ring.rendezvous import Unreachable, choose, members, targets
 
 
@@ -11,19 +11,19 @@ def hello(host, *ips, port=4000):
     return Hello(host=Host(host, host), pid=1, addresses=addresses, port=port, proof=b"p")
 
 
-def test_nobody_dials_itself_and_loopback_is_no_way_between_hosts():
+def test_no_member_dials_itself_and_loopback_is_not_used_between_hosts():
     hellos = [hello("a", "10.0.0.1", "127.0.0.1"), hello("b", "10.0.0.2", "127.0.0.1")]
 
     assert [(one.index, one.ips) for one in targets(hellos, 0)] == [(1, ("10.0.0.2",))]
 
 
-def test_on_one_host_loopback_is_the_way():
+def test_on_one_host_loopback_is_used():
     hellos = [hello("a", "10.0.0.1", "127.0.0.1")] * 2
 
     assert [one.ips for one in targets(hellos, 0)] == [("127.0.0.1",)]
 
 
-def test_where_others_may_join_from_elsewhere_loopback_is_no_way():
+def test_where_members_on_other_hosts_may_join_loopback_is_not_used():
     hellos = [hello("a", "10.0.0.1", "127.0.0.1")] * 2
 
     assert [one.ips for one in targets(hellos, 0, may_grow=True)] == [("10.0.0.1",)]
@@ -38,9 +38,9 @@ def test_the_first_address_that_all_others_reached_is_chosen():
         hello("c", "172.17.0.1", "10.0.0.3"),
     ]
     probed = [
-        Probed({1: ("10.0.0.2",), 2: ("10.0.0.3",)}, {}),
-        Probed({0: ("172.17.0.1", "10.0.0.1"), 2: ("10.0.0.3",)}, {}),
-        Probed({0: ("10.0.0.1",), 1: ("10.0.0.2",)}, {}),
+        ProbeResult({1: ("10.0.0.2",), 2: ("10.0.0.3",)}, {}),
+        ProbeResult({0: ("172.17.0.1", "10.0.0.1"), 2: ("10.0.0.3",)}, {}),
+        ProbeResult({0: ("10.0.0.1",), 1: ("10.0.0.2",)}, {}),
     ]
 
     chosen = choose(hellos, probed)
@@ -51,7 +51,10 @@ def test_the_first_address_that_all_others_reached_is_chosen():
 
 def test_a_pair_that_cannot_reach_each_other_is_named_with_its_port():
     hellos = [hello("a", "10.0.0.1", port=41), hello("b", "10.0.0.2", port=42)]
-    probed = [Probed({}, {1: "10.0.0.2: no answer within 5 s"}), Probed({0: ("10.0.0.1",)}, {})]
+    probed = [
+        ProbeResult({}, {1: "10.0.0.2: no answer within 5 s"}),
+        ProbeResult({0: ("10.0.0.1",)}, {}),
+    ]
 
     found = choose(hellos, probed)
 
@@ -65,9 +68,9 @@ def test_a_pair_that_cannot_reach_each_other_is_named_with_its_port():
 def test_addresses_that_each_reach_some_are_no_address_for_all():
     hellos = [hello("a", "10.0.0.1", "10.9.0.1"), hello("b", "x"), hello("c", "y")]
     probed = [
-        Probed({1: ("x",), 2: ("y",)}, {}),
-        Probed({0: ("10.0.0.1",), 2: ("y",)}, {}),
-        Probed({0: ("10.9.0.1",), 1: ("x",)}, {}),
+        ProbeResult({1: ("x",), 2: ("y",)}, {}),
+        ProbeResult({0: ("10.0.0.1",), 2: ("y",)}, {}),
+        ProbeResult({0: ("10.9.0.1",), 1: ("x",)}, {}),
     ]
 
     found = choose(hellos, probed)
@@ -75,7 +78,7 @@ def test_addresses_that_each_reach_some_are_no_address_for_all():
     assert "no address of member 0 (a) at port 4000 is reached by all others" in str(found.failure)
 
 
-def test_members_are_told_by_rank():
+def test_the_member_table_is_ordered_by_rank():
     placements = assign(
         [Seated(7, 0, Host("a", "a"), 2), Seated(8, 1, Host("b", "b"), 1)],
     )

@@ -1,4 +1,4 @@
-"""Rings of processes: who is who, what comes back, and what becomes of a failure."""
+"""Rings of processes: ranks, results and failures."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def test_the_original_shape_works():
 
     found = Ring(2, func, init).run()
 
-    assert [(told[0], told[1]) for told in found] == [("0", "2"), ("1", "2")]
+    assert [(row[0], row[1]) for row in found] == [("0", "2"), ("1", "2")]
     assert found[0][2:] == found[1][2:]
 
 
@@ -68,7 +68,7 @@ def test_a_job_may_have_several_ranks():
     assert all(str(one[2]) == one[3] for one in found)
 
 
-def test_groups_have_needs_of_their_own():
+def test_groups_have_resources_of_their_own():
     ring = Ring([(2, fiber.meta(slots=2)), (1, fiber.meta(cpu=0.5))], square)
 
     assert len(ring.run()) == 5
@@ -104,7 +104,7 @@ def test_queues_travel_with_the_initializer():
 # -- failures
 
 
-def test_what_a_rank_raises_is_told_with_its_rank_host_and_traceback():
+def test_an_exception_is_reported_with_rank_host_and_traceback():
     def func(rank, size):
         if rank == 1:
             raise ValueError("no good")
@@ -119,7 +119,7 @@ def test_what_a_rank_raises_is_told_with_its_rank_host_and_traceback():
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_an_exit_code_is_told():
+def test_an_exit_code_is_reported():
     def func(rank, size):
         if rank == 0:
             sys.stderr.write("last words\n")
@@ -134,7 +134,7 @@ def test_an_exit_code_is_told():
     assert "last words" in str(caught.value)
 
 
-def test_a_killed_rank_is_told_and_ends_the_others():
+def test_a_killed_rank_is_reported_and_ends_the_others():
     def func(rank, size):
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -146,7 +146,7 @@ def test_a_killed_rank_is_told_and_ends_the_others():
     assert (caught.value.failure.rank, caught.value.failure.exit_code) == (1, -9)
 
 
-def test_one_of_several_ranks_of_a_job_that_dies_is_told_by_its_rank():
+def test_a_dead_process_of_a_job_with_several_ranks_is_reported_by_its_rank():
     def func(rank, size):
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -299,14 +299,14 @@ def test_what_stays_goes_when_its_time_to_live_is_over():
             assert process.exitcode is not None
 
 
-def test_a_program_that_was_stopped_itself_gives_nobody_up():
+def test_a_program_that_was_stopped_loses_no_member():
     ring = Ring(2, lambda rank, size: time.sleep(4), heartbeat=1.0)
     ring.start()
     assert ring.wait_for(lambda status: status.has(ConditionKind.RUNNING), 60)
 
     # as if the process had been stopped meanwhile: its thread looks at nothing
-    coordinator = ring._coordinator
-    with coordinator._lock:
+    controller = ring._controller
+    with controller._lock:
         time.sleep(2)
 
     assert ring.join() == [None, None]
@@ -355,7 +355,7 @@ def test_the_caller_can_be_rank_0():
     assert dict(os.environ) == before
 
 
-def test_the_caller_is_told_of_another_members_failure_though_it_waits_itself():
+def test_the_caller_learns_of_another_members_failure_while_its_own_rank_waits():
     def func(rank, size):
         if rank == 1:
             raise ValueError("the other one")
@@ -382,6 +382,6 @@ def test_the_caller_is_told_of_another_members_failure_though_it_waits_itself():
         ({"rank0": "caller", "max_restarts": 1}, ValueError, "cannot restart"),
     ],
 )
-def test_misuse_is_told_where_it_is_written(arguments, error, text):
+def test_misuse_is_an_error_of_the_constructor(arguments, error, text):
     with pytest.raises(error, match=text):
         Ring(**{"processes": 2, "func": square, **arguments})

@@ -64,10 +64,10 @@ def test_where_a_snapshot_raises_what_was_committed_counts(caplog):
     found.offer(lambda: 1 / 0)
 
     assert found.kept()[0] == 2
-    assert "rank 0 of ring told no state" in caplog.text
+    assert "rank 0 of ring could not provide its state" in caplog.text
 
 
-def test_members_come_and_go_and_those_that_wait_are_told():
+def test_a_change_of_members_wakes_waiting_threads():
     found, more = ring(0, 2), ring(2, 3)
     assert (found.changes, found.wait_for_change(0, 0)) == (0, False)
 
@@ -104,7 +104,7 @@ def test_what_is_to_be_done_at_the_end_is_done_in_the_other_order():
     assert done == [2, 1]
 
 
-def test_who_is_in_no_ring_is_told():
+def test_a_process_in_no_ring_gets_an_error():
     with pytest.raises(FiberError, match="no member of a ring"):
         current_ring()
 
@@ -113,7 +113,7 @@ def test_a_thread_may_be_in_a_ring_of_its_own():
     seen, mine = [], ring()
 
     def inside():
-        view.enter(mine, of_process=False)
+        view.enter(mine, is_process_wide=False)
         seen.append(current_ring())
 
     thread = threading.Thread(target=inside)

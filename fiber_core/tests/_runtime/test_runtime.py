@@ -1,4 +1,4 @@
-"""What a process of a run owns is closed whatever becomes of the rest."""
+"""Parts of a runtime are closed, whatever happens to the others."""
 
 import pytest
 
@@ -31,8 +31,8 @@ def test_a_platform_that_cannot_be_asked_at_the_end_is_a_line_and_no_error(runti
     assert first.closed
     assert last.closed
     assert runtime.closed
-    (said,) = caplog.messages
-    assert said.endswith("which ends by itself within 3 s: the engine is gone")
+    (message,) = caplog.messages
+    assert message.endswith("which ends by itself within 3 s: the engine is gone")
 
 
 def test_another_error_is_one_and_all_the_rest_is_closed(runtime):

@@ -5,14 +5,14 @@ import pytest
 import fiber
 from fiber._agent.supervisor import start
 from fiber._runtime import runtime
-from fiber._runtime.start import starting
+from fiber._runtime.start import ready_runtime
 
 
 @pytest.fixture
 def begun(monkeypatch):
     calls = []
-    monkeypatch.setattr(start, "start_early", lambda: calls.append("start"))
-    monkeypatch.setattr(start, "end_early", lambda: calls.append("end"))
+    monkeypatch.setattr(start, "prestart", lambda: calls.append("start"))
+    monkeypatch.setattr(start, "discard_prestarted", lambda: calls.append("end"))
     monkeypatch.delenv("FIBER_BACKEND", raising=False)
     monkeypatch.setattr(runtime, "_current", None)
     monkeypatch.setattr(runtime, "_arguments", {})
@@ -21,22 +21,22 @@ def begun(monkeypatch):
         runtime.current().close()
 
 
-def test_it_is_started_at_once_and_ended_where_nobody_took_it(begun):
-    current = starting(lambda _: begun.append("judged"))
+def test_it_is_started_at_once_and_ended_where_it_was_not_taken(begun):
+    current = ready_runtime(lambda _: begun.append("judged"))
     assert begun == ["start", "judged", "end"]
     assert current is runtime.current()
 
 
 def test_the_second_time_there_is_nothing_to_find_out(begun):
-    starting(lambda _: None)
+    ready_runtime(lambda _: None)
     del begun[:]
-    starting(lambda _: None)
+    ready_runtime(lambda _: None)
     assert begun == []
 
 
 def test_where_a_backend_is_named_nothing_is_started_before_it_is_asked(begun, monkeypatch):
     monkeypatch.setenv("FIBER_BACKEND", "local")
-    starting(lambda _: None)
+    ready_runtime(lambda _: None)
     assert begun == []
 
 

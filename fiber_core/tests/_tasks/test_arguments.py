@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from fiber._tasks import arguments
-from fiber._tasks.arguments import PLACE, are_constant, encode, read
-from fiber._tasks.shared_payload import LARGE
+from fiber._tasks.arguments import LOCATOR, are_constant, encode, read
+from fiber._tasks.shared_payload import SHARE_THRESHOLD
 from fiber._wire import frames
 from fiber.exceptions import WireError
 
@@ -39,7 +39,7 @@ def nowhere(place):
     pytest.fail(f"{place} was looked for")
 
 
-def there_and_back(units, place=None, find=nowhere):
+def round_trip(units, place=None, find=nowhere):
     apart, segments = encode(units, place)
     assert apart
     # as it arrives: nobody else has it
@@ -49,7 +49,7 @@ def there_and_back(units, place=None, find=nowhere):
 @pytest.mark.parametrize(
     "items", [[1, 2.5, "x", b"y", None, True, 1j], [(1, "x"), (2, "y")], [()], []]
 )
-def test_what_nobody_can_change_is_constant(items):
+def test_items_of_immutable_types_are_constant(items):
     assert are_constant(items)
 
 
@@ -69,35 +69,35 @@ def test_items_of_one_unit_are_one_pickle():
 
 def test_an_object_in_several_units_becomes_one_of_each():
     shared = []
-    first, second, third = there_and_back([[shared, shared], [shared]])
+    first, second, third = round_trip([[shared, shared], [shared]])
     assert first is second
     assert third is not first
 
 
 def test_units_keep_their_order():
-    assert there_and_back([[[1]], [[2], [3]], [[4]]]) == [[1], [2], [3], [4]]
+    assert round_trip([[[1]], [[2], [3]], [[4]]]) == [[1], [2], [3], [4]]
 
 
 def test_a_buffer_of_several_units_is_sent_once_and_is_one_of_each():
     array = Array(bytes(SIZE))
     _, segments = encode([[array], [array], [array]])
     assert sum(map(len, segments)) < 2 * SIZE
-    first, second, third = there_and_back([[array], [array], [array]])
+    first, second, third = round_trip([[array], [array], [array]])
     first[0], second[0] = 1, 2
     assert [first[0], second[0], third[0]] == [1, 2, 0]
 
 
 def test_parts_of_one_object_are_not_each_other():
     whole = bytearray(range(250)) * 40
-    first, second = there_and_back([[Part(whole, 0)], [Part(whole, 7)]])
+    first, second = round_trip([[Part(whole, 0)], [Part(whole, 7)]])
     assert (first[0], second[0]) == (0, 7)
     assert bytes(second) == bytes(whole[7 : 7 + SIZE])
 
 
-def test_a_buffer_that_lies_somewhere_is_found_there_for_each_unit():
+def test_a_shared_buffer_is_mapped_for_each_unit():
     array, sent = Array(b"x" * SIZE), Array(b"y" * SIZE)
     content = {b"here": bytes(array)}
-    found = there_and_back(
+    found = round_trip(
         [[array], [sent], [array]],
         lambda raw: b"here" if raw.obj is array else None,
         lambda place: memoryview(bytearray(content[place])),
@@ -107,12 +107,12 @@ def test_a_buffer_that_lies_somewhere_is_found_there_for_each_unit():
     assert found[2][0] == ord("x")
 
 
-def test_one_unit_with_something_large_says_where_it_lies():
-    array = Array(bytes(LARGE))
+def test_one_unit_with_a_shared_buffer_has_its_locator():
+    array = Array(bytes(SHARE_THRESHOLD))
     asked = []
     apart, _ = encode([[array]], asked.append)
     assert apart
-    assert [raw.nbytes for raw in asked] == [LARGE]
+    assert [raw.nbytes for raw in asked] == [SHARE_THRESHOLD]
 
 
 def test_one_unit_with_nothing_large_is_as_it_always_was():
@@ -121,21 +121,23 @@ def test_one_unit_with_nothing_large_is_as_it_always_was():
     assert len(frames.unpack(memoryview(frames.joined(segments)))[1]) == 1
 
 
-def test_views_of_parts_of_one_object_are_told_apart():
-    whole = bytearray(2 * LARGE)
-    views = [memoryview(whole)[begin : begin + LARGE] for begin in (0, 1)]
+def test_views_of_parts_of_one_object_are_distinguished():
+    whole = bytearray(2 * SHARE_THRESHOLD)
+    views = [memoryview(whole)[begin : begin + SHARE_THRESHOLD] for begin in (0, 1)]
     references, buffers = arguments._referring(views, lambda _: pytest.fail("which part?"))
     assert references == [0, 1]
     assert buffers == views
 
 
 @pytest.mark.parametrize(
-    "references", [(1,), (PLACE + 1,), (2**31 - 1,)], ids=["a buffer", "a place", "far away"]
+    "references", [(1,), (LOCATOR + 1,), (2**31 - 1,)], ids=["a buffer", "a place", "far away"]
 )
 def test_references_to_nothing_are_refused(references):
-    told = struct.pack(f"<{1 + len(references)}I", len(references), *references)
+    header = struct.pack(f"<{1 + len(references)}I", len(references), *references)
     body = (
-        told + bytes(-len(told) % 16) + frames.joined(frames.pack(pickle.dumps([1]), [b"z" * SIZE]))
+        header
+        + bytes(-len(header) % 16)
+        + frames.joined(frames.pack(pickle.dumps([1]), [b"z" * SIZE]))
     )
     with pytest.raises(WireError, match="refer to buffer"):
         list(arguments._opened(references, [memoryview(b"")], nowhere))

@@ -1,4 +1,4 @@
-"""One entry on a worker: what runs, what is handed back, what is handed over and when."""
+"""One entry on a worker: which items run, which are handed back, when outcomes are sent."""
 
 import threading
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from fiber._tasks import protocol
 from fiber._tasks import worker as module
-from fiber._tasks.outcomes import Received
+from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Tasks
-from fiber._tasks.worker import Batch, Current
+from fiber._tasks.worker import Batch, RunningEntry
 
 
 def tasks(start=0, stop=10, chunk=1):
@@ -18,7 +18,7 @@ def tasks(start=0, stop=10, chunk=1):
 
 
 class Clock:
-    """Time passes as tasks say."""
+    """A clock that tasks move."""
 
     def __init__(self):
         self.now = 0.0
@@ -35,7 +35,7 @@ def clock(monkeypatch):
 
 
 class Run:
-    """A batch with what it sent."""
+    """A batch and the messages it sent."""
 
     def __init__(self, head):
         self.head = head
@@ -48,7 +48,7 @@ class Run:
 
     def _send(self, segments):
         done, body = protocol.read_done(memoryview(bytearray().join(segments)))
-        values, errors = Received(body, done.start, done.stop).of(done.start, done.stop)
+        values, errors = ReceivedOutcomes(body, done.start, done.stop).of(done.start, done.stop)
         self.reports.append((done, values, errors))
 
     @property
@@ -217,7 +217,7 @@ def test_the_last_unit_may_be_short(clock):
 
 
 def test_handed_back_once_more_nothing_changes():
-    current = Current(tasks(0, 10))
+    current = RunningEntry(tasks(0, 10))
     assert current.may_run(0)
     assert current.hand_back() == 1
     assert not current.may_run(1)
@@ -225,10 +225,10 @@ def test_handed_back_once_more_nothing_changes():
     assert current.limit == 1
 
 
-def test_an_item_either_runs_or_is_handed_back_whoever_is_first():
+def test_an_item_either_runs_or_is_handed_back_in_any_order():
     """What ran and what was handed back meet exactly, at any moment of the hand-back."""
     for _ in range(200):
-        current = Current(tasks(0, 1000))
+        current = RunningEntry(tasks(0, 1000))
         ran, kept = [], []
         begun = threading.Event()
 
@@ -248,7 +248,7 @@ def test_an_item_either_runs_or_is_handed_back_whoever_is_first():
 
 
 class Between(int):
-    """A number whose first comparison lets somebody else act."""
+    """A number whose first comparison calls a function."""
 
     action = None
 
@@ -260,10 +260,10 @@ class Between(int):
         return answer
 
 
-def test_who_looked_at_the_limit_just_before_keeps_the_item():
-    current = Current(tasks(0, 10))
+def test_a_worker_that_read_the_limit_just_before_keeps_the_item():
+    current = RunningEntry(tasks(0, 10))
     kept = []
-    # the attendant acts between the worker's look at the limit and its first instruction
+    # the control reader acts between the read of the limit and the first step of the item
     Between.action = lambda: kept.append(current.hand_back())
     assert current.may_run(Between(4))
     assert kept == [5]

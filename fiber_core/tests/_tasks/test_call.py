@@ -1,4 +1,4 @@
-"""What a pool keeps of a call, and how its items are sent."""
+"""A call in the owner, and the encoding of its items."""
 
 import pytest
 
@@ -29,13 +29,13 @@ class Exits:
 
 
 class Tied:
-    """Is held alive by what carries it, until that lets go."""
+    """Is held alive by the call that carries it, until that is released."""
 
     holds = 0
 
     def __reduce__(self):
         Tied.holds += 1
-        codec.carrier().on_release(self.let_go)
+        codec.envelope().on_release(self.let_go)
         return (int, ())
 
     def let_go(self):
@@ -122,15 +122,15 @@ def test_a_crash_tells_its_attempts():
     attempt = Attempt(
         worker="w", host="h", pid=3, reason=Reason(ReasonKind.EXIT, 7), message="it left"
     )
-    error = call([1]).crashed(4, [attempt, attempt])
+    error = call([1]).crash_error(4, [attempt, attempt])
     assert error.attempts == (attempt, attempt)
     assert str(error).splitlines() == [
         "task 4 was given up: its worker died 2 times while it ran alone",
         "  1. w (pid 3 on h): it left",
         "  2. w (pid 3 on h): it left",
     ]
-    assert "once while it ran alone" in str(call([1]).crashed(4, [attempt]))
+    assert "once while it ran alone" in str(call([1]).crash_error(4, [attempt]))
 
 
 def test_a_crash_at_most_once_says_that_it_must_not_run_twice():
-    assert "must not run twice" in str(call([1], retry=False).crashed(4, []))
+    assert "must not run twice" in str(call([1], retry=False).crash_error(4, []))

@@ -1,4 +1,4 @@
-"""Somebody looks after a worker's link while a task takes long, and only then."""
+"""The control reader reads a worker's link while a task takes long, and only then."""
 
 import os
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fiber._tasks import worker as module
-from fiber._tasks.worker import Attendant
+from fiber._tasks.worker import ControlReader
 
 
 class Line:
@@ -39,76 +39,76 @@ def seen():
 
 
 @pytest.fixture
-def attended():
+def noticed():
     return threading.Event()
 
 
 @pytest.fixture
-def lingered():
+def ticked():
     return threading.Event()
 
 
 @pytest.fixture
-def attendant(line, seen, attended, lingered):
-    def attend(subject):
+def reader(line, seen, noticed, ticked):
+    def on_message(subject):
         os.read(line.fd, 1)
         seen.append(subject)
-        attended.set()
+        noticed.set()
 
-    attendant = Attendant(attend, lambda _: lingered.set())
-    yield attendant
-    attendant.close()
+    reader = ControlReader(on_message, lambda _: ticked.set())
+    yield reader
+    reader.close()
 
 
-def test_what_comes_while_a_subject_runs_is_attended_to(attendant, line, seen, attended):
-    attendant.watch("long", line.fds)
+def test_what_comes_while_a_subject_runs_is_attended_to(reader, line, seen, noticed):
+    reader.watch("long", line.fds)
     line.say()
-    assert attended.wait(20)
+    assert noticed.wait(20)
     assert seen == ["long"]
 
 
-def test_a_subject_that_runs_on_is_told_of(attendant, line, lingered):
-    attendant.watch("long", line.fds)
-    assert lingered.wait(20)
+def test_the_interval_callback_comes_while_a_subject_runs(reader, line, ticked):
+    reader.watch("long", line.fds)
+    assert ticked.wait(20)
 
 
 def test_no_thread_is_started_before_there_is_something_to_watch():
     before = threading.active_count()
-    Attendant(print, print).close()
+    ControlReader(print, print).close()
     assert threading.active_count() == before
 
 
-def test_nothing_is_attended_to_once_the_subject_is_done(attendant, line, seen, lingered):
-    attendant.watch("first", line.fds)
-    assert lingered.wait(20)
-    attendant.rest()
+def test_nothing_is_attended_to_once_the_subject_is_done(reader, line, seen, ticked):
+    reader.watch("first", line.fds)
+    assert ticked.wait(20)
+    reader.rest()
     line.say()
     again = threading.Event()
-    attendant._linger = lambda _: again.set()
-    attendant.rest()
-    assert not again.wait(3 * module.PATIENCE)
+    reader._on_interval = lambda _: again.set()
+    reader.rest()
+    assert not again.wait(3 * module.READ_AFTER)
     assert seen == []
 
 
-def test_subjects_may_follow_one_another_at_any_pace(attendant, line, attended, seen):
+def test_subjects_may_follow_one_another_at_any_pace(reader, line, noticed, seen):
     for number in range(2000):
-        attendant.watch(number, line.fds)
-        attendant.rest()
-    attendant.watch("last", line.fds)
+        reader.watch(number, line.fds)
+        reader.rest()
+    reader.watch("last", line.fds)
     line.say()
-    assert attended.wait(20)
+    assert noticed.wait(20)
     assert seen == ["last"]
 
 
-def test_the_end_of_the_link_is_not_attended_to(attendant, line, seen, lingered):
+def test_the_end_of_the_link_is_not_attended_to(reader, line, seen, ticked):
     os.write(line.end_other, b"x")
-    attendant.watch("long", line.fds)
-    assert lingered.wait(20)
+    reader.watch("long", line.fds)
+    assert ticked.wait(20)
     assert seen == []
 
 
-def test_it_ends_in_the_middle_of_a_subject(attendant, line, lingered):
-    attendant.watch("long", line.fds)
-    assert lingered.wait(20)
-    attendant.close()
-    assert not attendant._thread.is_alive()
+def test_it_ends_in_the_middle_of_a_subject(reader, line, ticked):
+    reader.watch("long", line.fds)
+    assert ticked.wait(20)
+    reader.close()
+    assert not reader._thread.is_alive()

@@ -1,4 +1,4 @@
-"""The pool's side of a call, with workers that say what a test wants."""
+"""The owner side of calls, with workers played by the tests."""
 
 import threading
 import time
@@ -55,10 +55,10 @@ def test_a_function_is_sent_to_a_worker_once(master):
     assert len(peer.of_kind(Kind.FUNCTION)) == 2
 
 
-def test_each_worker_is_told_of_once_when_it_is_up(master):
+def test_each_worker_is_reported_ready_once(master):
     for _ in range(3):
         master.ask(master.peers["a"])
-    assert master.staff.told == [("up", "a")]
+    assert master.observer.events == [("up", "a")]
 
 
 def test_a_stranger_gets_nothing(master):
@@ -70,7 +70,7 @@ def test_a_stranger_gets_nothing(master):
 def test_what_is_not_for_a_pool_is_refused(master, kind):
     master.ask(master.peers["a"])
     with pytest.raises(WireError, match="not for a pool"):
-        master.tell(master.peers["a"], kind)
+        master.send(master.peers["a"], kind)
 
 
 def test_a_report_that_contradicts_what_was_given_is_refused_and_changes_nothing(master):
@@ -80,7 +80,7 @@ def test_a_report_that_contradicts_what_was_given_is_refused_and_changes_nothing
     head, _ = peer.tasks()[0]
     done = Done(head.entry, head.start, head.stop + 5, 0.1, 1)
     with pytest.raises(WireError):
-        master.tell(peer, Kind.DONE, [done.encode(), *Outcomes().encode()])
+        master.send(peer, Kind.DONE, [done.encode(), *Outcomes().encode()])
     assert sink.outcomes == {}
     master.work(peer, square)
     assert sink.is_done
@@ -92,7 +92,7 @@ def test_results_that_cannot_be_read_are_errors_of_their_items(master):
     master.ask(peer)
     head, _ = peer.tasks()[0]
     done = Done(head.entry, head.start, head.stop, 0.1, 1)
-    master.tell(peer, Kind.DONE, [done.encode(), b"nonsense"])
+    master.send(peer, Kind.DONE, [done.encode(), b"nonsense"])
     assert isinstance(sink.outcomes[0], Exception)
     assert sink.is_done
 
@@ -111,7 +111,7 @@ def test_a_task_that_kills_its_workers_is_given_up_with_its_attempts(master):
     _, sink = master.call(square, [1])
     for number in range(3):
         name = f"worker {number}"
-        master.staff.known.add(name)
+        master.observer.known.add(name)
         master.ask(master.connect(name))
         requeued = master.dispatcher.lost(name, death(), counts=True)
     assert requeued == (0, 1)
@@ -125,7 +125,7 @@ def test_losses_that_do_not_count_never_give_a_task_up(master):
     _, sink = master.call(square, [1])
     for number in range(10):
         name = f"worker {number}"
-        master.staff.known.add(name)
+        master.observer.known.add(name)
         master.ask(master.connect(name))
         master.dispatcher.lost(name, death(), counts=False)
     assert not sink.outcomes
@@ -160,17 +160,17 @@ def test_the_end_of_its_former_connection_does_not_cut_it(master):
     master.ask(former)
     master.ask(latter)
     master.dispatcher.on_peer_lost(former)
-    assert ("cut", "a") not in master.staff.told
+    assert ("cut", "a") not in master.observer.events
     master.dispatcher.on_peer_lost(latter)
-    assert master.staff.told[-1] == ("cut", "a")
+    assert master.observer.events[-1] == ("cut", "a")
 
 
-def test_the_end_of_somebody_who_never_asked_is_no_matter(master):
+def test_the_end_of_a_worker_that_never_asked_changes_nothing(master):
     master.dispatcher.on_peer_lost(master.connect("a"))
-    assert master.staff.told == []
+    assert master.observer.events == []
 
 
-def test_a_drained_worker_finishes_and_is_told_to_exit(master):
+def test_a_drained_worker_finishes_and_is_retired(master):
     peer = master.peers["a"]
     _, sink = master.call(square, [1, 2])
     master.ask(peer)
@@ -178,7 +178,7 @@ def test_a_drained_worker_finishes_and_is_told_to_exit(master):
     assert peer.of_kind(Kind.RETIRE) == []
     master.work(peer, square)
     assert len(peer.of_kind(Kind.RETIRE)) == 1
-    assert master.staff.told[-1] == ("retired", "a")
+    assert master.observer.events[-1] == ("retired", "a")
     assert sink.outcomes == {0: 1}
 
 
@@ -193,7 +193,7 @@ def test_one_that_has_to_go_is_asked_for_what_it_has_not_begun(master):
     assert master.dispatcher.drain("a", True)
     (revoke,) = peer.of_kind(Kind.REVOKE)
     assert protocol.read_entry(revoke.body) == behind.entry
-    master.tell(peer, Kind.KEPT, [protocol.kept(behind.entry, behind.start)])
+    master.send(peer, Kind.KEPT, [protocol.kept(behind.entry, behind.start)])
     assert len(peer.of_kind(Kind.RETIRE)) == 1
 
 
@@ -201,8 +201,8 @@ def test_one_that_never_asked_cannot_be_drained(master):
     assert not master.dispatcher.drain("a")
 
 
-def test_a_worker_does_its_quota_and_is_told_to_exit():
-    master = Master("a", quota=2)
+def test_a_worker_is_retired_after_maxtasksperchild():
+    master = Master("a", maxtasksperchild=2)
     peer = master.peers["a"]
     _, sink = master.call(square, [1, 2, 3])
     master.ask(peer)
@@ -211,12 +211,12 @@ def test_a_worker_does_its_quota_and_is_told_to_exit():
     assert len(peer.of_kind(Kind.RETIRE)) == 1
 
 
-def test_a_failed_initializer_is_told_with_its_error(master):
+def test_a_failed_initializer_is_reported_with_its_error(master):
     segments = codec.dumps(codec.with_traceback(KeyError("initializer")))
-    master.tell(master.peers["a"], Kind.BROKEN, segments)
-    assert isinstance(master.staff.errors[0], KeyError)
-    master.tell(master.peers["a"], Kind.BROKEN, [b"nonsense"])
-    assert isinstance(master.staff.errors[1], WireError)
+    master.send(master.peers["a"], Kind.BROKEN, segments)
+    assert isinstance(master.observer.errors[0], KeyError)
+    master.send(master.peers["a"], Kind.BROKEN, [b"nonsense"])
+    assert isinstance(master.observer.errors[1], WireError)
 
 
 class TestFunctionsThatAreMissing:
@@ -224,7 +224,7 @@ class TestFunctionsThatAreMissing:
         peer = master.peers["a"]
         call, _ = master.call(square, [1])
         master.ask(peer)
-        master.tell(peer, Kind.MISSING, [call.digest])
+        master.send(peer, Kind.MISSING, [call.digest])
         first, second = peer.of_kind(Kind.FUNCTION)
         assert bytes(first.body) == bytes(second.body)
 
@@ -233,7 +233,7 @@ class TestFunctionsThatAreMissing:
         call, _ = master.call(square, [1])
         master.ask(peer)
         seen = master.work(peer, square)
-        master.tell(peer, Kind.MISSING, [call.digest])
+        master.send(peer, Kind.MISSING, [call.digest])
         assert bytes(peer.of_kind(Kind.FUNCTION)[-1].body) == call.digest
         # and the next call brings it along, since this worker has it no longer
         master.call(square, [1])
@@ -257,7 +257,7 @@ class TestItemsThatCannotBeRead:
         _, sink = master.call(square, [1, 2, 3], chunksize=3)
         master.ask(peer)
         head, _ = peer.tasks()[0]
-        master.tell(peer, Kind.UNREAD, [protocol.entry(head.entry)])
+        master.send(peer, Kind.UNREAD, [protocol.entry(head.entry)])
         again, items = peer.tasks()[1]
         assert (again.entry, again.start, again.stop, again.chunk) == (head.entry, 0, 3, 3)
         assert again.mode == Mode.MAP | Mode.SINGLY
@@ -271,7 +271,7 @@ class TestItemsThatCannotBeRead:
         master.ask(peer)
         head, _ = peer.tasks()[0]
         master.dispatcher.end(TerminatedError("over"))
-        master.tell(peer, Kind.UNREAD, [protocol.entry(head.entry)])
+        master.send(peer, Kind.UNREAD, [protocol.entry(head.entry)])
         _, items = peer.tasks()[1]
         assert [type(item) for item in items] == [Unsendable] * 3
 
@@ -279,11 +279,11 @@ class TestItemsThatCannotBeRead:
         peer = master.peers["a"]
         master.ask(peer)
         with pytest.raises(WireError, match="not held"):
-            master.tell(peer, Kind.UNREAD, [protocol.entry(99)])
+            master.send(peer, Kind.UNREAD, [protocol.entry(99)])
 
 
 class TestWorkThatIsStuck:
-    def test_is_asked_back_and_given_to_who_is_idle(self, master, monkeypatch):
+    def test_is_revoked_and_given_to_an_idle_worker(self, master, monkeypatch):
         clock = [time.monotonic()]
         monkeypatch.setattr("fiber._tasks.dispatcher.time.monotonic", lambda: clock[0])
         a, b = master.peers.values()
@@ -302,7 +302,7 @@ class TestWorkThatIsStuck:
         clock[0] += 10
         master.reactor.go_off()
         assert protocol.read_entry(a.of_kind(Kind.REVOKE)[0].body) == head.entry
-        master.tell(a, Kind.KEPT, [protocol.kept(head.entry, head.start + 1)])
+        master.send(a, Kind.KEPT, [protocol.kept(head.entry, head.start + 1)])
         master.work(b, square, seen=len(b.tasks()) - 1)
         master.finish(a, head, [square(items[0])], stop=head.start + 1)
         assert sink.outcomes == {n: n * n for n in range(40)}
@@ -357,7 +357,7 @@ class TestTheEnd:
         master.work(peer, square)
         master.ask(peer)
 
-    def test_the_first_reason_is_the_one_that_is_told(self, master):
+    def test_the_first_reason_is_the_one_that_is_raised(self, master):
         master.dispatcher.end(TerminatedError("first"))
         master.dispatcher.end(TerminatedError("second"))
         with pytest.raises(TerminatedError, match="first"):
@@ -374,7 +374,7 @@ class TestTheEnd:
         master.dispatcher.end(TerminatedError("over"))
         assert all(sink.error or sink.is_done for sink in sinks)
 
-    def test_who_waits_for_the_last_call_hears_of_it_and_later_ones_are_refused(self, master):
+    def test_wait_drained_returns_after_the_last_call_and_later_ones_are_refused(self, master):
         waited = threading.Event()
 
         def wait():
@@ -422,7 +422,7 @@ class TestCallsThatGrow:
 
 
 class Watched:
-    """An item whose pickling does what a test wants."""
+    """An item whose pickling calls a function."""
 
     action = staticmethod(lambda: None)
 

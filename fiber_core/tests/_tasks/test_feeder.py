@@ -12,7 +12,7 @@ from tasks_world import Master, until
 
 
 class Source:
-    """Counts what was drawn of it; waits before an item where a test says so."""
+    """Iterable that counts drawn items and waits before one on demand."""
 
     def __init__(self, items, wait_before=()):
         self.items = items
@@ -65,29 +65,29 @@ def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(feeds):
 def test_an_endless_iterable_is_drawn_up_to_the_window_only(feeds):
     source = Source(itertools.count())
     feeds(source)
-    until(lambda: source.drawn >= module.FIRST)
+    until(lambda: source.drawn >= module.INITIAL_AHEAD)
     assert not source.closed.wait(0.05)
-    assert source.drawn == module.FIRST
+    assert source.drawn == module.INITIAL_AHEAD
 
 
 def test_what_is_taken_makes_room_for_as_much(feeds):
     source = Source(itertools.count())
     _, feeder, *_ = feeds(source)
-    until(lambda: source.drawn == module.FIRST)
+    until(lambda: source.drawn == module.INITIAL_AHEAD)
     feeder.taken(10)
-    until(lambda: source.drawn == module.FIRST + 10)
+    until(lambda: source.drawn == module.INITIAL_AHEAD + 10)
     feeder.arrived(10)
     assert not source.closed.wait(0.05)
-    assert source.drawn == module.FIRST + 10
+    assert source.drawn == module.INITIAL_AHEAD + 10
 
 
 def test_the_window_grows_with_small_items_and_shrinks_with_large_ones(feeds):
     _, feeder, call, _ = feeds(Source([]))
     call.item_bytes = 10
-    assert feeder._window() == module.LARGEST
-    call.item_bytes = module.BYTES / 8
+    assert feeder._window() == module.MAX_AHEAD
+    call.item_bytes = module.MAX_AHEAD_BYTES / 8
     assert feeder._window() == 8
-    call.item_bytes = module.BYTES * 100
+    call.item_bytes = module.MAX_AHEAD_BYTES * 100
     assert feeder._window() == 4, "enough to keep two workers busy"
 
 
@@ -97,21 +97,21 @@ def test_units_of_many_items_fit_into_the_window(feeds):
     until(lambda: source.drawn == 4000)
 
 
-def test_in_a_hurry_what_has_its_outcome_makes_room(feeds):
+def test_while_draining_outcomes_make_room(feeds):
     source = Source(itertools.count())
     _, feeder, *_ = feeds(source)
-    until(lambda: source.drawn == module.FIRST)
+    until(lambda: source.drawn == module.INITIAL_AHEAD)
     feeder.arrived(5)
-    feeder.hurry()
-    until(lambda: source.drawn == module.FIRST + 5)
+    feeder.drain()
+    until(lambda: source.drawn == module.INITIAL_AHEAD + 5)
     feeder.arrived(5)
-    until(lambda: source.drawn == module.FIRST + 10)
+    until(lambda: source.drawn == module.INITIAL_AHEAD + 10)
 
 
 def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(feeds):
     source = Source(itertools.count())
     _, feeder, *_ = feeds(source)
-    until(lambda: source.drawn == module.FIRST)
+    until(lambda: source.drawn == module.INITIAL_AHEAD)
     feeder.stop()
     feeder._thread.join(20)
     assert not feeder._thread.is_alive()
@@ -187,7 +187,7 @@ def test_nothing_is_handed_to_a_call_that_ended(feeds):
     count = call.count
     master.dispatcher.end(TerminatedError("over"))
     source.go_on.set()
-    until(lambda: source.drawn == module.FIRST)
+    until(lambda: source.drawn == module.INITIAL_AHEAD)
     assert call.count == count
 
 
@@ -197,5 +197,5 @@ def test_a_flush_that_comes_too_late_adds_nothing(feeds):
     feeder._buffer.append("stray")
     feeder._buffer.clear()
     feeder.flush()
-    feeder._hand_over(closed=False)
+    feeder._add_drawn(closed=False)
     assert call.count == 3

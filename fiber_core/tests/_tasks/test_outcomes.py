@@ -6,7 +6,7 @@ from multiprocessing.pool import MaybeEncodingError
 import numpy as np
 import pytest
 
-from fiber._tasks.outcomes import Outcomes, Received
+from fiber._tasks.outcomes import Outcomes, ReceivedOutcomes
 from fiber._wire import codec, frames
 
 
@@ -28,7 +28,7 @@ def crossed(outcomes, first=0):
     """The outcomes as the pool has them."""
     stop = first + len(outcomes)
     # as transport hands it over, a body can be written to
-    received = Received(memoryview(bytearray().join(outcomes.encode())), first, stop)
+    received = ReceivedOutcomes(memoryview(bytearray().join(outcomes.encode())), first, stop)
     return received.of(first, stop)
 
 
@@ -53,7 +53,7 @@ def test_a_result_that_goes_on_changing_arrives_as_it_was_at_its_time():
     for number in range(3):
         buffer.append(number)
         outcomes.add(buffer)
-        outcomes.settle()
+        outcomes.pickle_mutable()
     values, errors = crossed(outcomes)
     assert values == [[0], [0, 1], [0, 1, 2]]
     assert not errors
@@ -64,7 +64,7 @@ def test_an_array_that_is_used_again_arrives_as_it_was_at_its_time():
     for number in range(3):
         frame += 1
         outcomes.add((number, frame))
-        outcomes.settle()
+        outcomes.pickle_mutable()
     values, _ = crossed(outcomes)
     assert [(number, float(array[0])) for number, array in values] == [(0, 1), (1, 2), (2, 3)]
     assert all(array.flags.writeable for _, array in values)
@@ -79,7 +79,7 @@ def test_equal_results_are_objects_of_their_own():
 
 def test_numbers_and_texts_need_no_pickle_of_their_own():
     outcomes = gathered(1, "two", (3, None))
-    outcomes.settle()
+    outcomes.pickle_mutable()
     assert outcomes.packed_bytes == 0
 
 
@@ -90,7 +90,7 @@ def test_a_result_that_cannot_be_pickled_spoils_no_other():
     assert isinstance(errors[1], MaybeEncodingError)
 
 
-def test_alone_it_is_told_as_well():
+def test_alone_it_is_an_error_as_well():
     _, errors = crossed(gathered(i for i in range(3)))
     assert isinstance(errors[0], MaybeEncodingError)
 
@@ -111,7 +111,7 @@ def test_alone_it_is_the_error_of_its_item(bad):
     assert isinstance(errors[4], MaybeEncodingError)
 
 
-def test_errors_and_what_they_kept_from_running_are_told_by_item():
+def test_errors_and_skipped_items_are_listed_by_item():
     outcomes = gathered(1)
     outcomes.fail(KeyError("bad"))
     outcomes.skip()
@@ -134,7 +134,7 @@ def test_one_error_may_be_that_of_many_items():
 def test_a_part_of_what_came_can_be_looked_at():
     outcomes = gathered(0, 1, 2, 3)
     outcomes.fail(KeyError("bad"))
-    received = Received(memoryview(frames.joined(outcomes.encode())), 100, 105)
+    received = ReceivedOutcomes(memoryview(frames.joined(outcomes.encode())), 100, 105)
     assert received.of(101, 103) == ([1, 2], {})
     values, errors = received.of(103, 105)
     assert values == [3, None]
@@ -153,7 +153,7 @@ def test_a_part_of_what_came_can_be_looked_at():
 )
 def test_nonsense_is_the_error_of_each_item_that_is_asked_for(body):
     # what a hostile worker announces costs no memory
-    received = Received(memoryview(body), 0, 2**62)
+    received = ReceivedOutcomes(memoryview(body), 0, 2**62)
     values, errors = received.of(5, 8)
     assert values == [None] * 3
     assert [type(errors[n]) for n in (5, 6, 7)] == [MaybeEncodingError] * 3

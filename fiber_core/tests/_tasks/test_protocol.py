@@ -1,4 +1,4 @@
-"""What a pool and its workers say survives the way, and nonsense is refused."""
+"""Messages between a pool and its workers are read as written, and nonsense is refused."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What goes over one connection to a worker."""
+"""Messages over one connection to a worker."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def call(function=abs, items=(1, 2, 3, 4)):
 
 
 def test_an_entry_has_its_number_range_and_mode(session, peer):
-    size = session.give(call(), Dispatch("a/1", 9, 3, 2, 4, 2))
+    size = session.send_entry(call(), Dispatch("a/1", 9, 3, 2, 4, 2))
     head, items = peer.tasks()[0]
     assert (head.entry, head.call, head.start, head.stop, head.chunk) == (9, 3, 2, 4, 2)
     assert head.mode == Mode.STARMAP
@@ -37,15 +37,15 @@ def test_an_entry_has_its_number_range_and_mode(session, peer):
 
 def test_the_function_goes_before_its_first_entry_and_never_again(session, peer):
     one = call()
-    session.give(one, Dispatch("a/1", 1, 3, 0, 2, 2))
-    session.give(one, Dispatch("a/1", 2, 3, 2, 4, 2))
+    session.send_entry(one, Dispatch("a/1", 1, 3, 0, 2, 2))
+    session.send_entry(one, Dispatch("a/1", 2, 3, 2, 4, 2))
     assert [sent.kind for sent in peer.sent] == [Kind.FUNCTION, Kind.TASKS, Kind.TASKS]
     digest, pickled = protocol.read_function(peer.sent[0].body)
     assert digest == one.digest
     assert bytes(pickled) == b"".join(one.function)
 
 
-def test_a_revoke_names_its_entry_and_to_retire_says_it_all(session, peer):
+def test_a_revoke_names_its_entry_and_a_retire_is_empty(session, peer):
     session.revoke(5)
     session.retire()
     assert protocol.read_entry(peer.sent[0].body) == 5
@@ -53,5 +53,5 @@ def test_a_revoke_names_its_entry_and_to_retire_says_it_all(session, peer):
 
 
 def test_cut_closes_the_connection(session, peer):
-    session.cut()
+    session.disconnect()
     assert peer.closed

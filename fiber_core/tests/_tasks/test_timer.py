@@ -1,8 +1,8 @@
-"""The alarm is set anew for what comes sooner alone; its reactor's timers are written down."""
+"""A deadline timer is set anew for an earlier deadline only; a fake reactor keeps its timers."""
 
 import time
 
-from fiber._tasks.dispatcher import Alarm
+from fiber._tasks.dispatcher import DeadlineTimer
 from fiber._wire.reactor import Timer
 
 
@@ -22,53 +22,53 @@ class Reactor:
         return [timer for timer in self.timers if timer.action is not None]
 
 
-def an_alarm():
+def a_timer():
     reactor, rings = Reactor(), []
-    return Alarm(reactor, lambda: rings.append(1)), reactor, rings
+    return DeadlineTimer(reactor, lambda: rings.append(1)), reactor, rings
 
 
 def test_nothing_is_set_where_there_is_no_deadline():
-    alarm, reactor, _ = an_alarm()
-    alarm.set(None)
+    timer, reactor, _ = a_timer()
+    timer.set(None)
     assert reactor.timers == []
 
 
 def test_a_deadline_that_is_over_rings_at_once():
-    alarm, reactor, rings = an_alarm()
-    alarm.set(0.0)
+    timer, reactor, rings = a_timer()
+    timer.set(0.0)
     assert reactor.timers[0].when <= time.monotonic()
     reactor.timers[0].action()
     assert rings == [1]
 
 
 def test_one_that_is_set_for_sooner_stays():
-    alarm, reactor, _ = an_alarm()
+    timer, reactor, _ = a_timer()
     now = time.monotonic()
-    alarm.set(now + 100)
-    alarm.set(now + 200)
+    timer.set(now + 100)
+    timer.set(now + 200)
     assert len(reactor.timers) == 1
 
 
 def test_what_comes_sooner_takes_the_place_of_what_was_set():
-    alarm, reactor, _ = an_alarm()
+    timer, reactor, _ = a_timer()
     now = time.monotonic()
-    alarm.set(now + 200)
-    alarm.set(now + 100)
+    timer.set(now + 200)
+    timer.set(now + 100)
     assert [timer.when < now + 150 for timer in reactor.live] == [True]
 
 
 def test_it_can_be_set_again_once_it_rang():
-    alarm, reactor, _ = an_alarm()
+    timer, reactor, _ = a_timer()
     now = time.monotonic()
-    alarm.set(now + 100)
-    alarm.rung()
-    alarm.set(now + 200)
+    timer.set(now + 100)
+    timer.expired()
+    timer.set(now + 200)
     assert len(reactor.timers) == 2
 
 
 def test_cancelled_it_does_not_ring():
-    alarm, reactor, _ = an_alarm()
-    alarm.set(time.monotonic() + 100)
-    alarm.cancel()
-    alarm.cancel()
+    timer, reactor, _ = a_timer()
+    timer.set(time.monotonic() + 100)
+    timer.cancel()
+    timer.cancel()
     assert reactor.live == []

@@ -41,9 +41,9 @@ def test_a_call_that_grows_goes_on_after_a_withdrawal(master):
     assert sink.is_done
 
 
-def test_a_caller_is_told_of_what_is_sent_and_of_nothing_else(master):
+def test_on_dispatch_is_called_for_sent_items_only(master):
     sent = []
-    call, _ = master.call(same, [1, 2], begun=lambda start, stop: sent.append((start, stop)))
+    call, _ = master.call(same, [1, 2], on_dispatch=lambda start, stop: sent.append((start, stop)))
     assert sent == []
 
     master.dispatcher.withdraw(call, 1, 2)

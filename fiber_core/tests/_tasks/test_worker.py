@@ -6,7 +6,7 @@ import pytest
 
 from fiber._tasks import protocol, worker
 from fiber._tasks.call import Call
-from fiber._tasks.outcomes import Received
+from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Mode, Tasks
 from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire import codec
@@ -56,7 +56,7 @@ def _refuse():
 
 
 class Pool:
-    """What a pool does for a worker."""
+    """The pool of a worker, played by the tests."""
 
     def __init__(self):
         self.links = [FakeLink()]
@@ -97,7 +97,7 @@ class Pool:
         return call
 
     def teach(self, call):
-        self.link.give(Kind.FUNCTION, protocol.function(call.digest, call.function))
+        self.link.deliver(Kind.FUNCTION, protocol.function(call.digest, call.function))
 
     def give(self, call, start=0, stop=None, chunk=1, *, singly=False, entry=None):
         stop = call.count if stop is None else stop
@@ -107,12 +107,12 @@ class Pool:
             self.entries += 1
             entry = self.entries
         head = Tasks(entry, call.number, start, stop, chunk, mode, call.digest)
-        self.link.give(Kind.TASKS, [head.encode(), *segments], entry)
+        self.link.deliver(Kind.TASKS, [head.encode(), *segments], entry)
         return entry
 
     def done(self):
         done, body = protocol.read_done(self.link.next(Kind.DONE).body)
-        values, errors = Received(body, done.start, done.stop).of(done.start, done.stop)
+        values, errors = ReceivedOutcomes(body, done.start, done.stop).of(done.start, done.stop)
         return done, [errors.get(n, v) for n, v in enumerate(values, done.start)]
 
     def done_up_to(self, stop):
@@ -127,7 +127,7 @@ class Pool:
             assert done.credits == 0
 
     def retire(self):
-        self.link.give(Kind.RETIRE)
+        self.link.deliver(Kind.RETIRE)
         self.thread.join(20)
         assert not self.thread.is_alive()
         assert self.error is None
@@ -149,7 +149,7 @@ def pool():
         link.release()
 
 
-def test_it_asks_for_two_entries_runs_what_comes_and_ends_when_it_is_told(pool):
+def test_it_asks_for_two_entries_runs_them_and_ends_when_it_is_retired(pool):
     pool.begin()
     call = pool.call(square, [1, 2, 3])
     pool.teach(call)
@@ -205,7 +205,7 @@ def test_a_function_whose_call_is_over_is_not_run_and_not_remembered(pool):
     call = pool.call(square, [3])
     pool.give(call)
     pool.link.next(Kind.MISSING)
-    pool.link.give(Kind.FUNCTION, protocol.function(call.digest))
+    pool.link.deliver(Kind.FUNCTION, protocol.function(call.digest))
     assert pool.done()[1] == [None]
     later = pool.call(square, [4], number=2)
     pool.give(later)
@@ -279,7 +279,7 @@ def test_it_dials_again_when_its_connection_ends(pool):
     pool.retire()
 
 
-def test_it_ends_when_nobody_answers(pool):
+def test_it_ends_when_redialling_fails(pool):
     pool.begin()
     pool.refuses = True
     pool.link.lose()
@@ -340,7 +340,7 @@ def test_what_has_not_begun_of_a_long_entry_is_handed_back_and_what_is_done_come
     entry = pool.give(call)
     assert begun.wait(20)
     assert pool.done_up_to(3) == (0, [0, 1, 2])
-    pool.link.give(Kind.REVOKE, [protocol.entry(entry)])
+    pool.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
     assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (entry, 4)
     go_on.set()
     credits, values = pool.done_up_to(4)
@@ -362,7 +362,7 @@ def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
     behind = pool.give(call, 5, 8)
     assert begun.wait(20)
     pool.done_up_to(3)
-    pool.link.give(Kind.REVOKE, [protocol.entry(behind)])
+    pool.link.deliver(Kind.REVOKE, [protocol.entry(behind)])
     pool.asked(1)
     assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (behind, 5)
     go_on.set()
@@ -373,7 +373,7 @@ def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
 def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_back(
     pool, monkeypatch
 ):
-    monkeypatch.setattr(worker, "_LONG", 0.0)
+    monkeypatch.setattr(worker, "_LONG_UNIT", 0.0)
     pool.begin()
     call = pool.call(wait_on_three, list(range(8)))
     pool.teach(call)
@@ -381,7 +381,7 @@ def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_ba
     assert begun.wait(20)
     # nobody looks at the connection while one task alone runs
     behind = pool.give(call, 5, 8)
-    pool.link.give(Kind.REVOKE, [protocol.entry(behind)])
+    pool.link.deliver(Kind.REVOKE, [protocol.entry(behind)])
     go_on.set()
     assert pool.done_up_to(4) == (1, [3])
     pool.asked(1)
@@ -390,18 +390,18 @@ def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_ba
 
 
 def test_a_task_that_lets_no_other_thread_run_keeps_nothing_behind_it(pool, monkeypatch):
-    monkeypatch.setattr(worker, "_LONG", 0.0)
-    monkeypatch.setattr(pool.worker._attendant, "watch", lambda *_: None)
+    monkeypatch.setattr(worker, "_LONG_UNIT", 0.0)
+    monkeypatch.setattr(pool.worker._control_reader, "watch", lambda *_: None)
     pool.begin()
     call = pool.call(wait_on_three, list(range(8)))
     pool.teach(call)
     entry = pool.give(call, 3, 8)
     assert begun.wait(20)
-    pool.link.give(Kind.REVOKE, [protocol.entry(entry)])
+    pool.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
     go_on.set()
-    while (said := pool.link.sent.get(timeout=20)).kind is Kind.DONE:
+    while (sent := pool.link.sent.get(timeout=20)).kind is Kind.DONE:
         pass
-    assert protocol.read_kept(said.body) == (entry, 4)
+    assert protocol.read_kept(sent.body) == (entry, 4)
     pool.retire()
 
 
@@ -411,7 +411,7 @@ def test_what_is_done_already_is_kept(pool):
     pool.teach(call)
     entry = pool.give(call)
     pool.done()
-    pool.link.give(Kind.REVOKE, [protocol.entry(entry)])
+    pool.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
     assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (entry, 2**63)
     pool.retire()
 

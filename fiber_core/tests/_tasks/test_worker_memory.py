@@ -1,4 +1,4 @@
-"""What a worker makes of functions that its pool laid, played by a test."""
+"""Functions in shared memory on the worker side; the pool is played by the tests."""
 
 import threading
 
@@ -6,11 +6,11 @@ import pytest
 
 from fiber._tasks import protocol
 from fiber._tasks.call import Call
-from fiber._tasks.outcomes import Received
+from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Mode, Tasks
 from fiber._tasks.worker import Worker
 from fiber._wire.frames import Kind
-from tasks_world import TARGET, FakeLink, FakeMemory, Sink
+from tasks_world import TARGET, FakeLink, FakePayloadStore, Sink
 
 
 def double(x):
@@ -18,19 +18,19 @@ def double(x):
 
 
 @pytest.fixture
-def memory():
-    return FakeMemory()
+def store():
+    return FakePayloadStore()
 
 
 @pytest.fixture
-def link(memory):
+def link(store):
     link = FakeLink()
-    worker = Worker(link, TARGET, lambda: pytest.fail("it dialled again"), memory)
+    worker = Worker(link, TARGET, lambda: pytest.fail("it dialled again"), store)
     thread = threading.Thread(target=worker.run)
     thread.start()
     link.next(Kind.ASK)
     yield link
-    link.give(Kind.RETIRE)
+    link.deliver(Kind.RETIRE)
     thread.join(20)
     assert not thread.is_alive()
     link.release()
@@ -44,20 +44,20 @@ def call():
 def give(link, call, entry=1):
     _, segments = call.encode(0, 1)
     head = Tasks(entry, call.number, 0, 1, 1, Mode.MAP, call.digest)
-    link.give(Kind.TASKS, [head.encode(), *segments], entry)
+    link.deliver(Kind.TASKS, [head.encode(), *segments], entry)
 
 
 def name(link, call, place):
-    link.give(Kind.FUNCTION, protocol.function(call.digest, [place]), protocol.LAID)
+    link.deliver(Kind.FUNCTION, protocol.function(call.digest, [place]), protocol.SHARED)
 
 
 def send(link, call):
-    link.give(Kind.FUNCTION, protocol.function(call.digest, call.function))
+    link.deliver(Kind.FUNCTION, protocol.function(call.digest, call.function))
 
 
 def values(link):
     done, body = protocol.read_done(link.next(Kind.DONE).body)
-    return Received(body, done.start, done.stop).of(done.start, done.stop)[0]
+    return ReceivedOutcomes(body, done.start, done.stop).of(done.start, done.stop)[0]
 
 
 def missing(link):
@@ -65,8 +65,8 @@ def missing(link):
     return bytes(message.body), message.id
 
 
-def test_it_finds_what_is_laid(link, memory, call):
-    name(link, call, memory.lay(call.function).place)
+def test_it_maps_a_shared_function(link, store, call):
+    name(link, call, store.write(call.function).locator)
     give(link, call)
     assert values(link) == [8]
 
@@ -74,7 +74,7 @@ def test_it_finds_what_is_laid(link, memory, call):
 def test_what_it_does_not_find_is_sent_to_it(link, call):
     name(link, call, b"nowhere")
     give(link, call)
-    assert missing(link) == (call.digest, protocol.LAID)
+    assert missing(link) == (call.digest, protocol.SHARED)
     send(link, call)
     assert values(link) == [8]
 
@@ -83,16 +83,16 @@ def test_nor_does_it_find_what_it_asked_for(link, call):
     give(link, call)
     assert missing(link) == (call.digest, 0)
     name(link, call, b"nowhere")
-    assert missing(link) == (call.digest, protocol.LAID)
+    assert missing(link) == (call.digest, protocol.SHARED)
     send(link, call)
     assert values(link) == [8]
 
 
-def test_what_it_was_told_to_drop_it_asks_for(link, memory, call):
-    name(link, call, memory.lay(call.function).place)
+def test_a_function_it_had_to_forget_is_requested_again(link, store, call):
+    name(link, call, store.write(call.function).locator)
     give(link, call)
     assert values(link) == [8]
-    link.give(Kind.FUNCTION, protocol.function(call.digest))
+    link.deliver(Kind.FUNCTION, protocol.function(call.digest))
     give(link, call, entry=2)
     assert missing(link) == (call.digest, 0)
     send(link, call)

@@ -1,4 +1,4 @@
-"""Endpoints that listen where a test wants them, and are gone when it is over."""
+"""Fixtures: endpoints on any transport, closed after the test."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from fiber._wire import codec
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import DiallingSocket, ListeningSocket
-from wire_world import PATIENCE, Listening, address
+from fiber._wire.nng import NngDialer, RawListener
+from wire_world import TIMEOUT, ListeningEndpoint, address
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def listen(folder):
     opened = []
 
     def listen(scheme="unix", **options):
-        opened.append(Listening(scheme, folder, **options))
+        opened.append(ListeningEndpoint(scheme, folder, **options))
         return opened[-1]
 
     yield listen
@@ -64,13 +64,11 @@ def pair(nng_scheme, folder):
         events.append(("opened", pipe))
         opened.set()
 
-    ours = ListeningSocket(
-        on_opened=on_opened, on_closed=lambda pipe: events.append(("closed", pipe))
-    )
-    theirs = DiallingSocket()
+    ours = RawListener(on_opened=on_opened, on_closed=lambda pipe: events.append(("closed", pipe)))
+    theirs = NngDialer()
     try:
         theirs.dial(ours.listen(address(nng_scheme, folder).bind_url, run), run)
-        assert opened.wait(PATIENCE)
+        assert opened.wait(TIMEOUT)
         yield ours, theirs, events
     finally:
         theirs.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fiber._wire.accept_thread import Accepting, private_listener
+from fiber._wire.accept_thread import AcceptThread, private_listener
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_each_connection_is_served_until_it_is_closed(path):
         with connection:
             connection.sendall(b"hello")
 
-    accepting = Accepting(private_listener(path), serve, name="test-door")
+    accepting = AcceptThread(private_listener(path), serve, name="test-door")
     assert [call(path) for _ in range(3)] == [b"hello"] * 3
 
     accepting.close()
@@ -50,7 +50,7 @@ def test_many_are_served_at_once_where_one_may_take_long(path):
             connection.sendall(b"both are here")
 
     with contextlib.closing(
-        Accepting(private_listener(path), serve, name="test-door", at_once=True)
+        AcceptThread(private_listener(path), serve, name="test-door", thread_per_connection=True)
     ):
         first = threading.Thread(target=call, args=(path,))
         first.start()
@@ -68,7 +68,7 @@ def test_it_may_be_closed_by_what_it_serves(path):
         closed.set()
 
     listener = private_listener(path)
-    accepting = Accepting(listener, serve, name="test-door")
+    accepting = AcceptThread(listener, serve, name="test-door")
     call(path)
 
     assert closed.wait(20)

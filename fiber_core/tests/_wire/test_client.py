@@ -15,7 +15,7 @@ from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
-from wire_world import PATIENCE, Mailbox, close_carriers, hello, until
+from wire_world import TIMEOUT, Mailbox, close_listeners, hello, until
 
 
 class CustomError(Exception):
@@ -23,7 +23,7 @@ class CustomError(Exception):
 
 
 class Answers:
-    """Does with a call what its body says."""
+    """Service that does with a call as its body asks."""
 
     def on_message(self, peer, message):
         what, *rest = codec.loads(message.body)
@@ -81,12 +81,12 @@ def ask(client, *what):
 
 
 def answer(pending):
-    assert pending.wait(PATIENCE)
+    assert pending.wait(TIMEOUT)
     return codec.loads(pending.result())
 
 
 class TestCalls:
-    def test_an_answer_comes_to_who_asked(self, client):
+    def test_an_answer_goes_to_its_call(self, client):
         assert answer(ask(client, "echo", 1, "two")) == [1, "two"]
 
     def test_twenty_threads_get_their_own_answers(self, client):
@@ -101,7 +101,7 @@ class TestCalls:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         assert not any(thread.is_alive() for thread in threads)
         assert not wrong
         assert not client._pending
@@ -114,11 +114,11 @@ class TestCalls:
         body = b"x" * (10 * 2**20)
         assert answer(ask(client, "echo", body)) == [body]
 
-    def test_it_knows_who_answers(self, client):
+    def test_it_knows_its_peer(self, client):
         assert client.peer == hello("listener")
         assert not client.lost
 
-    def test_an_answer_that_is_not_there_yet_is_no_answer(self, client, listening):
+    def test_the_result_before_the_answer_is_an_error(self, client, listening):
         with listening.held():
             pending = ask(client, "echo", 1)
             assert not pending.done
@@ -132,7 +132,7 @@ class TestCalls:
         assert answer(ask(client, "twice", 1)) == [1]
         assert answer(ask(client, "echo", 2)) == [2]
 
-    def test_an_answer_to_nobody_is_passed_over(self, client, listening):
+    def test_an_answer_without_a_call_is_ignored(self, client, listening):
         listening.peer("client").send(Kind.REPLY, 1, 12345, [b"?"])
         assert answer(ask(client, "echo", 2)) == [2]
 
@@ -158,7 +158,7 @@ class TestCalls:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         for way in ways:
             way.close()
         assert answers == [True] * 160
@@ -167,7 +167,7 @@ class TestCalls:
 class TestErrors:
     def test_an_error_is_raised_with_its_remote_traceback(self, client):
         pending = ask(client, "raise", "as meant", 7)
-        assert pending.wait(PATIENCE)
+        assert pending.wait(TIMEOUT)
         with pytest.raises(CustomError) as caught:
             pending.result()
         assert caught.value.args == ("as meant", 7)
@@ -178,7 +178,7 @@ class TestErrors:
 
     def test_an_error_without_a_body_is_an_object_that_is_no_more(self, client, listening):
         for pending in (ask(client, "nobody"), client.call(99, [b"x"])):
-            assert pending.wait(PATIENCE)
+            assert pending.wait(TIMEOUT)
             with pytest.raises(
                 PeerLostError,
                 match=re.escape(f"the object asked for no longer exists in {listening.url}"),
@@ -189,7 +189,7 @@ class TestErrors:
     def test_an_answer_that_cannot_be_unpickled_is_the_callers_error(self, client, listening):
         listening.endpoint.serve(2, Garbled())
         pending = client.call(2, [b"x"])
-        assert pending.wait(PATIENCE)
+        assert pending.wait(TIMEOUT)
         with pytest.raises(Exception, match="object body"):
             pending.result()
         assert answer(ask(client, "echo", 1)) == [1]
@@ -204,21 +204,21 @@ class Garbled:
 
 
 class TestFollowUps:
-    def test_an_action_runs_once_when_the_answer_is_here(self, client, listening):
+    def test_a_callback_runs_once_when_the_answer_arrives(self, client, listening):
         got = []
         done = threading.Event()
         with listening.held():
             pending = ask(client, "echo", 1)
-            pending.then(lambda p: (got.append(codec.loads(p.result())), done.set()))
+            pending.add_done_callback(lambda p: (got.append(codec.loads(p.result())), done.set()))
             assert not got
-        assert done.wait(PATIENCE)
+        assert done.wait(TIMEOUT)
         assert got == [[1]]
 
-    def test_or_at_once_when_it_is_here_already(self, client):
+    def test_or_at_once_when_it_has_arrived(self, client):
         got = []
         pending = ask(client, "echo", 1)
-        assert pending.wait(PATIENCE)
-        pending.then(got.append)
+        assert pending.wait(TIMEOUT)
+        pending.add_done_callback(got.append)
         assert got == [pending]
 
     def test_never_twice_however_it_meets_the_answer(self, client):
@@ -226,8 +226,8 @@ class TestFollowUps:
         for _ in range(300):
             count = []
             pending = ask(client, "echo", 1)
-            pending.then(count.append)
-            assert pending.wait(PATIENCE)
+            pending.add_done_callback(count.append)
+            assert pending.wait(TIMEOUT)
             counts.append(count)
         until(lambda: all(counts))
         assert all(len(count) == 1 for count in counts)
@@ -235,31 +235,31 @@ class TestFollowUps:
     def test_one_that_raises_keeps_no_other_call_from_its_answer(self, client, listening, caplog):
         with caplog.at_level(logging.ERROR, "fiber"), listening.held():
             first, second = ask(client, "echo", 1), ask(client, "echo", 2)
-            first.then(lambda _: 1 / 0)
+            first.add_done_callback(lambda _: 1 / 0)
         assert answer(second) == [2]
         assert "ZeroDivisionError" in caplog.text
 
-    def test_nor_from_the_news_of_the_end(self, connect, listen):
+    def test_nor_from_the_notice_of_the_end(self, connect, listen):
         listening = listen()
         client = connect(listening)
         with listening.held():
             first, second = ask(client, "echo", 1), ask(client, "echo", 2)
-            first.then(lambda _: 1 / 0)
+            first.add_done_callback(lambda _: 1 / 0)
             client.close()
-        assert second.wait(PATIENCE)
+        assert second.wait(TIMEOUT)
         with pytest.raises(PeerLostError):
             second.result()
 
 
 class TestCasts:
-    def test_they_come_to_who_waits_for_them(self, client):
+    def test_they_are_passed_to_the_handler_of_their_target(self, client):
         mailbox = Mailbox()
         client.on_cast(7, lambda message: mailbox.messages.put((None, message)))
         for number in range(3):
             ask(client, "cast", 7, str(number).encode())
         assert [bytes(mailbox.next()[1].body) for _ in range(3)] == [b"0", b"1", b"2"]
 
-    def test_one_for_nobody_is_passed_over(self, client):
+    def test_one_without_a_handler_is_ignored(self, client):
         ask(client, "cast", 8, b"x")
         assert answer(ask(client, "echo", 1)) == [1]
 
@@ -278,14 +278,14 @@ class TestCasts:
 
 
 class TestTheEnd:
-    def test_open_calls_hear_of_it(self, connect, listening):
+    def test_open_calls_fail(self, connect, listening):
         client = connect(listening)
         with listening.held():
             pending = [ask(client, "echo", number) for number in range(5)]
-            close_carriers(listening)
+            close_listeners(listening)
             errors = []
             for one in pending:
-                assert one.wait(PATIENCE)
+                assert one.wait(TIMEOUT)
                 with pytest.raises(PeerLostError) as caught:
                     one.result()
                 errors.append(caught.value)
@@ -294,7 +294,7 @@ class TestTheEnd:
         assert len({id(error) for error in errors}) == 5
         assert client.lost
 
-    def test_later_calls_hear_of_it_at_once(self, connect, listening):
+    def test_later_calls_fail_at_once(self, connect, listening):
         client = connect(listening)
         listening.endpoint.close()
         until(lambda: client.lost)
@@ -312,7 +312,7 @@ class TestTheEnd:
         monkeypatch.setattr(client._reactor, "remove_reader", pytest.fail)
         client.close()
 
-    def test_calls_and_the_end_at_the_same_time_leave_nobody_waiting(self, connect, listen):
+    def test_calls_and_the_end_at_the_same_time_leave_no_call_open(self, connect, listen):
         for _ in range(10):
             listening = listen()
             client = connect(listening)
@@ -323,7 +323,7 @@ class TestTheEnd:
                     while True:
                         pending = ask(client, "echo", 1)
                         begun.set()
-                        assert pending.wait(PATIENCE)
+                        assert pending.wait(TIMEOUT)
                         pending.result()
                 except PeerLostError as error:
                     ends.append(error)
@@ -331,10 +331,10 @@ class TestTheEnd:
             threads = [threading.Thread(target=call) for _ in range(4)]
             for thread in threads:
                 thread.start()
-            assert begun.wait(PATIENCE)
+            assert begun.wait(TIMEOUT)
             listening.endpoint.close()
             for thread in threads:
-                thread.join(PATIENCE)
+                thread.join(TIMEOUT)
             assert len(ends) == 4
 
     def test_closing_ends_open_calls(self, client, listening):
@@ -342,7 +342,7 @@ class TestTheEnd:
             pending = ask(client, "echo", 1)
             client.close()
             client.close()
-        assert pending.wait(PATIENCE)
+        assert pending.wait(TIMEOUT)
         with pytest.raises(
             PeerLostError, match=re.escape(f"the connection to {listening.url} was closed")
         ):
@@ -350,12 +350,12 @@ class TestTheEnd:
 
     def test_it_may_be_closed_by_what_follows_a_call(self, client):
         closed = threading.Event()
-        ask(client, "echo", 1).then(lambda _: (client.close(), closed.set()))
-        assert closed.wait(PATIENCE)
+        ask(client, "echo", 1).add_done_callback(lambda _: (client.close(), closed.set()))
+        assert closed.wait(TIMEOUT)
         with pytest.raises(PeerLostError):
             ask(client, "echo", 2)
 
-    def test_who_wants_to_hear_of_it_hears_once(self, connect, listen):
+    def test_the_handler_of_the_end_is_called_once(self, connect, listen):
         for _ in range(20):
             listening = listen()
             client = connect(listening)
@@ -374,8 +374,8 @@ class TestTheEnd:
         peer = listening.peer("client")
         with listening.held():
             pending = ask(client, "echo", 1)
-            peer._carrier.send(peer._pipe, b"nonsense" * 8, [])
-            assert pending.wait(PATIENCE)
+            peer._listener.send(peer._pipe, b"nonsense" * 8, [])
+            assert pending.wait(TIMEOUT)
         with pytest.raises(PeerLostError, match="frame begins with") as caught:
             pending.result()
         assert isinstance(caught.value.__cause__, TransportError)
@@ -390,7 +390,7 @@ class TestTheEnd:
                 Client(listening.url, Credentials.new(), hello("x"), reactor)
         done = threading.Event()
         reactor.call_soon(done.set)
-        assert done.wait(PATIENCE)
+        assert done.wait(TIMEOUT)
         assert "handler failed" not in caplog.text
 
     def test_its_frames_are_no_larger_than_asked_for(self, connect, listen):

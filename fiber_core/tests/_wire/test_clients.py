@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fiber._wire.client import Clients
+from fiber._wire.client import ClientPool
 from fiber.exceptions import PeerLostError
 from objects_world import in_thread
 
@@ -21,7 +21,7 @@ class Stub:
 
 @pytest.fixture
 def clients():
-    return Clients(Stub)
+    return ClientPool(Stub)
 
 
 def test_an_address_is_dialled_once(clients):
@@ -66,7 +66,7 @@ def test_those_released_are_the_callers(clients):
 
 
 class Slow:
-    """Dials as long as a test wants."""
+    """Client whose dialing lasts until released."""
 
     def __init__(self):
         self.dialled = []
@@ -81,9 +81,9 @@ class Slow:
         return Stub(url)
 
 
-def test_an_address_that_does_not_answer_holds_up_nobody_else():
+def test_an_address_that_does_not_answer_delays_no_other():
     slow = Slow()
-    clients = Clients(slow)
+    clients = ClientPool(slow)
     got = in_thread(lambda: clients.get("slow"))
     assert slow.begun.wait(20)
 
@@ -98,7 +98,7 @@ def test_an_address_that_does_not_answer_holds_up_nobody_else():
 def test_what_is_dialled_when_the_process_ends_is_closed():
     made = []
     slow = Slow()
-    clients = Clients(lambda url: made.append(slow(url)) or made[-1])
+    clients = ClientPool(lambda url: made.append(slow(url)) or made[-1])
     got = in_thread(lambda: clients.get("slow"))
     assert slow.begun.wait(20)
     clients.close()
@@ -109,14 +109,14 @@ def test_what_is_dialled_when_the_process_ends_is_closed():
     assert made[0].closed
 
 
-def test_what_cannot_be_reached_is_dialled_where_it_is_forwarded():
+def test_an_address_is_dialed_by_its_route():
     asked = []
 
     def connect(address):
         asked.append(address)
         return Stub(address)
 
-    clients = Clients(connect, lambda url: {"far": "near"}.get(url, url))
+    clients = ClientPool(connect, lambda url: {"far": "near"}.get(url, url))
 
     assert clients.get("far") is clients.get("near")
     assert asked == ["near"]

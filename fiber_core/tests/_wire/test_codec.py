@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elsewhere import there_and_back
+from codec_process import roundtrip
 from fiber._wire import codec, frames
 from fiber.exceptions import WireError
 
@@ -20,17 +20,17 @@ from fiber.exceptions import WireError
 def test_reducers_are_registered_once_a_library_is_imported_to_its_end(monkeypatch):
     asked, ready = [], []
     monkeypatch.setattr(codec, "_libraries", ())
-    codec.when_imported("a_library", lambda: (asked.append(1), bool(ready))[1])
-    with codec.carrying("something"):
+    codec.register_when_imported("a_library", lambda: (asked.append(1), bool(ready))[1])
+    with codec.pickling_into("something"):
         assert asked == []
         monkeypatch.setitem(sys.modules, "a_library", codec)
-        codec.carry(codec.carry("something else"))
+        codec.set_envelope(codec.set_envelope("something else"))
         # not to its end so far
         assert asked
         asked.clear()
         ready.append(True)
-        codec.carry(codec.carry("something else"))
-        codec.carry(codec.carry("something else"))
+        codec.set_envelope(codec.set_envelope("something else"))
+        codec.set_envelope(codec.set_envelope("something else"))
         assert asked == [1]
 
 
@@ -44,18 +44,18 @@ class TestValues:
         )
     )
     def test_plain_ones_come_back(self, value):
-        assert there_and_back(value) == value
+        assert roundtrip(value) == value
 
     def test_what_has_a_home_goes_by_reference(self):
         for thing in (functools.reduce, pickle.Pickler, WireError, len, threading.Thread):
-            assert there_and_back(thing) is thing
+            assert roundtrip(thing) is thing
             assert sum(map(len, codec.dumps(thing))) < 200
 
     def test_shared_and_cyclic_structure_is_kept(self):
         shared = [1]
         value = {"a": shared, "b": shared}
         value["self"] = value
-        back = there_and_back(value)
+        back = roundtrip(value)
         assert back["a"] is back["b"]
         assert back["self"] is back
 
@@ -63,8 +63,8 @@ class TestValues:
         def adder(n):
             return lambda x: x + n
 
-        assert there_and_back(adder(5))(1) == 6
-        assert there_and_back(functools.partial(adder(1), 2))() == 3
+        assert roundtrip(adder(5))(1) == 6
+        assert roundtrip(functools.partial(adder(1), 2))() == 3
 
     def test_a_recursive_closure_comes_back(self):
         def outer():
@@ -73,7 +73,7 @@ class TestValues:
 
             return factorial
 
-        assert there_and_back(outer())(5) == 120
+        assert roundtrip(outer())(5) == 120
 
     @pytest.mark.parametrize("value", [threading.Lock(), (x for x in ""), sys._getframe()])
     def test_what_cannot_be_pickled_is_an_error(self, value):
@@ -113,17 +113,17 @@ class TestArrays:
     @pytest.mark.parametrize("name", ["", "x", "yz" * 7])
     def test_they_arrive_equal_writable_and_aligned(self, count, name):
         value = {name: np.arange(count, dtype=np.float64), "other": np.ones(count, np.int8)}
-        back = there_and_back(value)
+        back = roundtrip(value)
         for key, array in back.items():
             assert np.array_equal(array, value[key])
             assert array.flags.writeable
             # an empty one has no place
             assert array.ctypes.data % 16 == 0 or not count
 
-    def test_what_could_not_be_written_to_cannot_be_there(self):
+    def test_read_only_buffers_stay_read_only_after_loading(self):
         array = np.arange(10)
         array.flags.writeable = False
-        assert not there_and_back(array).flags.writeable
+        assert not roundtrip(array).flags.writeable
 
     def test_small_ones_do_not_keep_each_other_alive(self):
         body = bytearray(frames.joined(codec.dumps([np.arange(4), np.arange(100_000)])))
@@ -144,7 +144,7 @@ class TestArrays:
         ],
     )
     def test_of_any_layout_they_arrive_equal(self, array):
-        assert np.array_equal(there_and_back(array), array)
+        assert np.array_equal(roundtrip(array), array)
 
     def test_a_buffer_with_gaps_is_an_error(self):
         with pytest.raises(Exception, match="contiguous"):
@@ -163,35 +163,35 @@ class TestCarriers:
 
         class Curious:
             def __reduce__(self):
-                seen.append(codec.carrier())
+                seen.append(codec.envelope())
                 return int, ()
 
-        with codec.carrying("outer"):
+        with codec.pickling_into("outer"):
             codec.pickled(Curious())
-            with codec.carrying("inner"):
+            with codec.pickling_into("inner"):
                 codec.dumps(Curious())
             codec.dumps(Curious())
         codec.dumps(Curious())
         assert seen == ["outer", "inner", "outer", None]
 
     def test_also_when_pickling_fails(self):
-        with pytest.raises(TypeError), codec.carrying("it"):
+        with pytest.raises(TypeError), codec.pickling_into("it"):
             codec.dumps(threading.Lock())
-        assert codec.carrier() is None
+        assert codec.envelope() is None
 
     def test_each_thread_has_its_own(self):
         seen = []
-        with codec.carrying("mine"):
-            thread = threading.Thread(target=lambda: seen.append(codec.carrier()))
+        with codec.pickling_into("mine"):
+            thread = threading.Thread(target=lambda: seen.append(codec.envelope()))
             thread.start()
             thread.join()
         assert seen == [None]
 
     def test_it_can_be_set_and_set_back(self):
-        before = codec.carry("it")
-        assert codec.carrier() == "it"
-        codec.carry(before)
-        assert codec.carrier() is None
+        before = codec.set_envelope("it")
+        assert codec.envelope() == "it"
+        codec.set_envelope(before)
+        assert codec.envelope() is None
 
 
 class TestFindingOut:

@@ -9,7 +9,7 @@ from multiprocessing.pool import MaybeEncodingError
 
 import pytest
 
-from elsewhere import there_and_back
+from codec_process import roundtrip
 from fiber._wire import codec, frames
 from fiber.exceptions import WorkerCrashedError
 
@@ -62,7 +62,7 @@ def raised(error):
 
 
 def carried(error):
-    return there_and_back(codec.with_traceback(raised(error)))
+    return roundtrip(codec.with_traceback(raised(error)))
 
 
 @pytest.mark.usefixtures("main_either_way")
@@ -84,7 +84,7 @@ class TestErrors:
             except KeyError as error:
                 raise ValueError("second") from error
         except ValueError as error:
-            back = there_and_back(codec.with_traceback(error))
+            back = roundtrip(codec.with_traceback(error))
         assert "KeyError: 'first'" in str(back.__cause__)
 
     def test_its_attributes_arrive(self):
@@ -118,7 +118,7 @@ class TestErrors:
         assert type(error).__name__ in str(back.__cause__)
         assert "in raised" in str(back.__cause__)
 
-    def test_one_that_cannot_be_loaded_here_spoils_nothing_beside_it(self, monkeypatch):
+    def test_one_that_cannot_be_loaded_leaves_the_rest_of_the_message_intact(self, monkeypatch):
         """Its class may exist on the worker's host only."""
         module = type(sys)("only_there")
         monkeypatch.setitem(sys.modules, "only_there", module)

@@ -23,26 +23,26 @@ def limits(monkeypatch):
 
 
 def test_a_program_with_few_connections_keeps_its_limit(limits):
-    descriptors.make_room(511)
+    descriptors.raise_limit(511)
     assert limits == [1024, 20_000]
 
 
 def test_the_limit_grows_with_the_connections_up_to_the_hard_one(limits):
-    descriptors.make_room(512)
+    descriptors.raise_limit(512)
     assert limits == [4096, 20_000]
-    descriptors.make_room(2048)
-    descriptors.make_room(8192)
+    descriptors.raise_limit(2048)
+    descriptors.raise_limit(8192)
     assert limits == [20_000, 20_000]
-    descriptors.make_room(20_000)
+    descriptors.raise_limit(20_000)
     assert limits == [20_000, 20_000]
 
 
 def test_where_there_is_no_hard_limit_the_soft_one_still_grows_bit_by_bit(limits):
     limits[1] = resource.RLIM_INFINITY
-    descriptors.make_room(600)
+    descriptors.raise_limit(600)
     assert limits == [4096, resource.RLIM_INFINITY]
     limits[0] = resource.RLIM_INFINITY
-    descriptors.make_room(10**6)
+    descriptors.raise_limit(10**6)
     assert limits == [resource.RLIM_INFINITY, resource.RLIM_INFINITY]
 
 
@@ -51,21 +51,21 @@ def test_what_the_system_refuses_is_left_as_it_is(limits, monkeypatch):
         raise ValueError("not allowed to raise maximum limit")
 
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    descriptors.make_room(600)
+    descriptors.raise_limit(600)
     assert limits == [1024, 20_000]
 
 
 class TestConnections:
-    """Connections that somebody else in this process owns."""
+    """Accepted connections that another owner in this process has."""
 
     @pytest.fixture
     def connections(self):
-        with contextlib.closing(descriptors.Connections()) as found:
+        with contextlib.closing(descriptors.AcceptedConnections()) as found:
             yield found
 
     @pytest.fixture(params=["127.0.0.1", "::1"])
     def pair(self, request, connections):
-        """Both ends of a connection, and what is found of it."""
+        """Both ends of a connection, and the finder."""
         family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
         with socket.socket(family) as probe:
             try:
@@ -83,7 +83,7 @@ class TestConnections:
             assert found.peer[1] == near.getsockname()[1]
             yield near, far, found
 
-    def test_one_that_has_said_nothing_is_known(self, connections, pair):
+    def test_a_silent_connection_is_recognized(self, connections, pair):
         near, far, found = pair
         linux = sys.platform == "linux"
         assert connections.is_silent(found) is linux
@@ -144,30 +144,30 @@ def pipe():
 
 
 class TestHeld:
-    def test_they_are_ours_as_long_as_nobody_touches_them(self, pipe):
-        assert descriptors.Held(pipe).are_ours
+    def test_they_are_intact_until_closed_or_replaced(self, pipe):
+        assert descriptors.OwnedDescriptors(pipe).are_intact
 
     def test_one_that_was_closed_is_not(self):
         reader, writer = os.pipe()
-        held = descriptors.Held((reader, writer))
+        held = descriptors.OwnedDescriptors((reader, writer))
         os.close(writer)
-        assert not held.are_ours
+        assert not held.are_intact
         os.close(reader)
-        assert not held.are_ours
+        assert not held.are_intact
 
     def test_another_file_of_the_same_number_is_not(self, pipe):
-        held = descriptors.Held(pipe)
+        held = descriptors.OwnedDescriptors(pipe)
         mine, (other, end) = os.dup(pipe[0]), os.pipe()
         os.dup2(other, pipe[0])
-        assert not held.are_ours
+        assert not held.are_intact
         os.dup2(mine, pipe[0])
-        assert held.are_ours
+        assert held.are_intact
         for number in (mine, other, end):
             os.close(number)
 
 
 def test_all_descriptors_of_this_process_are_found_and_no_other(pipe):
-    found = descriptors.in_use()
+    found = descriptors.open_descriptors()
     assert set(pipe) <= found
     for number in found:
         os.fstat(number)
@@ -180,7 +180,7 @@ class TestWaiting:
         poll.register(pipe[0], select.POLLIN)
         return poll
 
-    def test_until_there_is_something_to_read_or_the_time_has_passed(self, poll, pipe):
+    def test_until_readable_or_timed_out(self, poll, pipe):
         assert not descriptors.await_readable(poll, pipe[:1], 0.001)
         os.write(pipe[1], b"x")
         assert descriptors.await_readable(poll, pipe[:1], None)
@@ -211,7 +211,7 @@ def test_looking_at_anothers_socket_does_not_make_it_non_blocking():
     with near, far:
         socket.setdefaulttimeout(1)
         try:
-            looked_at = descriptors.borrowed(near.fileno())
+            looked_at = descriptors.borrowed_socket(near.fileno())
             assert looked_at.gettimeout() is None
             looked_at.detach()
             assert socket.getdefaulttimeout() == 1

@@ -14,7 +14,16 @@ from fiber._wire.frames import Kind
 from fiber._wire.nng import BACKLOG
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
-from wire_world import PATIENCE, Listening, Mailbox, address, echoes, frame, hello, until
+from wire_world import (
+    TIMEOUT,
+    ListeningEndpoint,
+    Mailbox,
+    address,
+    answers_echo,
+    frame,
+    hello,
+    until,
+)
 
 
 class TestServices:
@@ -31,34 +40,34 @@ class TestServices:
             assert (peer.ident, message.target, bytes(message.body)) == ("worker", target, body)
         assert all(box.messages.empty() for box in boxes.values())
 
-    def test_a_call_to_nobody_is_answered_with_an_empty_error(self, listening):
+    def test_a_call_without_a_service_is_answered_with_an_empty_error(self, listening):
         link = listening.link()
         link.send(Kind.CALL, 77, 5, [b"?"])
-        message = link.receive(timeout=PATIENCE)
+        message = link.receive(timeout=TIMEOUT)
         assert (message.kind, message.target, message.id) == (Kind.ERROR, 77, 5)
         assert not message.body
 
-    def test_a_cast_to_nobody_does_nothing(self, listening):
+    def test_a_cast_without_a_service_is_ignored(self, listening):
         link = listening.link()
         link.send(Kind.CAST, 77, 5, [b"?"])
-        assert echoes(link)
+        assert answers_echo(link)
 
     def test_a_service_can_be_withdrawn(self, listening):
         link = listening.link()
-        assert echoes(link)
+        assert answers_echo(link)
         listening.endpoint.withdraw(1)
         listening.endpoint.withdraw(1)
         link.send(Kind.CALL, 1, 5)
-        assert link.receive(timeout=PATIENCE).kind is Kind.ERROR
+        assert link.receive(timeout=TIMEOUT).kind is Kind.ERROR
 
     def test_services_keep_what_they_know_of_a_peer_with_it(self, listening):
         link = listening.link()
         peer = listening.peer()
         peer.state[1] = "mine"
-        assert echoes(link)
+        assert answers_echo(link)
         assert listening.endpoint.peers()[0].state == {1: "mine"}
 
-    def test_one_that_fails_costs_its_peer_the_connection_and_nobody_else(self, listen, caplog):
+    def test_a_failure_closes_the_connection_of_its_peer_only(self, listen, caplog):
         class Failing:
             def on_message(self, peer, message):
                 raise ZeroDivisionError("as meant")
@@ -75,9 +84,9 @@ class TestServices:
             link = listening.link(f"unlucky-{number}")
             link.send(Kind.CALL, 2, 1)
             with pytest.raises(PeerLostError):
-                link.receive(timeout=PATIENCE)
+                link.receive(timeout=TIMEOUT)
             assert mailbox.next_lost().ident == f"unlucky-{number}"
-        assert echoes(other)
+        assert answers_echo(other)
         assert caplog.text.count("ZeroDivisionError: as meant\n") == 1
 
 
@@ -87,7 +96,7 @@ class TestPeers:
         for number, link in enumerate(links):
             link.send(Kind.CALL, 1, number, [str(number).encode()])
         for number, link in enumerate(links):
-            message = link.receive(timeout=PATIENCE)
+            message = link.receive(timeout=TIMEOUT)
             assert (message.id, message.body) == (number, str(number).encode())
         idents = {peer.ident for peer in listening.endpoint.peers()}
         assert idents == {f"w{number}" for number in range(40)}
@@ -97,9 +106,9 @@ class TestPeers:
         slow = listening.peer("slow")
         for number in range(1000):
             slow.send(Kind.CAST, 1, number, [b"x" * 10_000])
-        assert echoes(listening.link("other"))
+        assert answers_echo(listening.link("other"))
 
-    def test_the_death_of_one_is_told_to_every_service(self, listening):
+    def test_every_service_is_notified_of_the_loss_of_a_peer(self, listening):
         boxes = [Mailbox(), Mailbox()]
         for target, box in enumerate(boxes, 10):
             listening.endpoint.serve(target, box)
@@ -110,7 +119,7 @@ class TestPeers:
         assert not peer.alive
         assert listening.endpoint.peers() == []
 
-    def test_what_one_sent_before_its_death_is_heard_before_its_death(self, listen, monkeypatch):
+    def test_messages_sent_before_the_end_arrive_before_the_notice_of_it(self, listen, monkeypatch):
         """The news of an end may overtake as many frames as nng keeps."""
         listening = listen("ipc")
         heard, over = [], threading.Event()
@@ -128,12 +137,12 @@ class TestPeers:
         pipe = listening.peer()._pipe
         unread = deque((pipe, frame(Kind.CAST, target=2, number=n)) for n in range(BACKLOG))
         monkeypatch.setattr(
-            listening.endpoint._carriers["nng"]._socket,
+            listening.endpoint._listeners["nng"]._socket,
             "receive",
             lambda: unread.popleft() if unread else None,
         )
-        listening.peer()._carrier.close_pipe(pipe)
-        assert over.wait(PATIENCE)
+        listening.peer()._listener.close_pipe(pipe)
+        assert over.wait(TIMEOUT)
         assert heard == [*range(BACKLOG), "lost"]
 
     def test_frames_of_a_pipe_that_is_gone_are_passed_over(self, listen, monkeypatch):
@@ -141,13 +150,13 @@ class TestPeers:
         mailbox = Mailbox()
         listening.endpoint.serve(2, mailbox)
         unread = deque([(12345, frame(Kind.HELLO)), (12345, frame(Kind.CAST, target=2))])
-        real = listening.endpoint._carriers["nng"]._socket.receive
+        real = listening.endpoint._listeners["nng"]._socket.receive
         monkeypatch.setattr(
-            listening.endpoint._carriers["nng"]._socket,
+            listening.endpoint._listeners["nng"]._socket,
             "receive",
             lambda: unread.popleft() if unread else real(),
         )
-        assert echoes(listening.link())
+        assert answers_echo(listening.link())
         assert not unread
         assert mailbox.messages.empty()
         assert list(listening.endpoint._peers.values()) == listening.endpoint.peers()
@@ -168,7 +177,7 @@ class TestPeers:
         link = listening.link()
         listening.peer().close()
         with pytest.raises(PeerLostError):
-            link.receive(timeout=PATIENCE)
+            link.receive(timeout=TIMEOUT)
         assert mailbox.next_lost().ident == "dialler"
 
     def test_peers_may_be_sent_to_from_many_threads(self, listening):
@@ -182,7 +191,7 @@ class TestPeers:
         threads = [threading.Thread(target=send, args=(name,)) for name in range(8)]
         for thread in threads:
             thread.start()
-        got = [link.receive(timeout=PATIENCE).id for _ in range(800)]
+        got = [link.receive(timeout=TIMEOUT).id for _ in range(800)]
         for thread in threads:
             thread.join()
         for name in range(8):
@@ -198,12 +207,12 @@ class TestAddresses:
         assert second.startswith("tls+tcp://127.0.0.1:")
         for url in listening.endpoint.urls:
             listening.url = url
-            assert echoes(listening.link(url))
+            assert answers_echo(listening.link(url))
 
     @pytest.mark.parametrize(
         "host, told", [("example.org", "example.org"), ("::1", "[::1]"), ("[::1]", "[::1]")]
     )
-    def test_another_host_can_be_told_to_peers(self, listen, host, told):
+    def test_another_host_can_be_advertised(self, listen, host, told):
         listening = listen("ipc")
         url = listening.endpoint.listen(
             ListenAddress(bind_url="tls+tcp://127.0.0.1:0", advertise_host=host)
@@ -224,9 +233,9 @@ class TestAddresses:
     def test_plain_tcp_works_and_is_warned_of(self, listen, caplog):
         listening = listen("tcp")
         assert "is not encrypted; use tls+tcp://" in caplog.text
-        assert echoes(listening.link())
+        assert answers_echo(listening.link())
 
-    def test_a_taken_address_is_said(self, listen):
+    def test_an_address_in_use_is_an_error(self, listen):
         first = listen()
         with pytest.raises(
             TransportError, match=f"cannot listen on {first.url}: address (already )?in use"
@@ -243,12 +252,12 @@ class TestAddresses:
 
 class TestItsEnd:
     def test_it_leaves_no_file_no_descriptor_and_no_thread(self, folder):
-        Listening("ipc", folder).close()
+        ListeningEndpoint("ipc", folder).close()
         process = psutil.Process()
         before = process.num_fds(), threading.active_count()
         for _ in range(5):
-            one = Listening("ipc", folder)
-            assert echoes(one.link())
+            one = ListeningEndpoint("ipc", folder)
+            assert answers_echo(one.link())
             one.close()
             one.endpoint.close()
             del one
@@ -262,8 +271,8 @@ class TestItsEnd:
         listening.endpoint.close()
         for link in links:
             with pytest.raises(PeerLostError):
-                link.receive(timeout=PATIENCE)
-        assert time.monotonic() - began < PATIENCE
+                link.receive(timeout=TIMEOUT)
+        assert time.monotonic() - began < TIMEOUT
 
     def test_a_service_may_close_it(self, listen):
         listening = listen()
@@ -273,13 +282,13 @@ class TestItsEnd:
                 listening.endpoint.close()
 
             def on_peer_lost(self, peer):
-                """Not told any more."""
+                """Not called any more."""
 
         listening.endpoint.serve(2, Closing())
         link = listening.link()
         link.send(Kind.CAST, 2, 1)
         with pytest.raises(PeerLostError):
-            link.receive(timeout=PATIENCE)
+            link.receive(timeout=TIMEOUT)
 
     def test_sending_after_it_does_nothing(self, listening):
         listening.link()
@@ -289,7 +298,7 @@ class TestItsEnd:
         peer.close()
 
     def test_it_may_close_after_its_handler_thread(self, folder):
-        one = Listening("ipc", folder)
+        one = ListeningEndpoint("ipc", folder)
         one.link().close()
         one.reactor.stop()
         one.close()
@@ -298,9 +307,9 @@ class TestItsEnd:
         from fiber._wire.endpoint import Peer
 
         endpoint = listen().endpoint
-        assert repr(Peer(endpoint, endpoint._carriers["unix"], 7)) == "<Peer unproven on pipe 7>"
+        assert repr(Peer(endpoint, endpoint._listeners["unix"], 7)) == "<Peer unproven on pipe 7>"
 
-    def test_hellos_of_peers_are_what_they_said(self, listen):
+    def test_the_hello_of_a_peer_is_its_own(self, listen):
         listening = listen()
         theirs = attrs.evolve(hello("w"), host="far", pid=77)
         from fiber._wire.link import Link

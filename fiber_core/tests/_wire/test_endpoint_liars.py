@@ -1,4 +1,4 @@
-"""Peers that are of the run and talk nonsense: cut off, and nobody else notices."""
+"""Proven peers that send malformed frames: disconnected, without effect on others."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fiber._tasks.protocol import Done, Mode
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, TransportError
-from wire_world import PATIENCE, Echo, Mailbox, Pool, echoes, frame, hello, warnings
+from wire_world import TIMEOUT, Echo, Mailbox, Pool, answers_echo, frame, hello, warnings
 
 DAMAGED = soak.count(10_000)
 
 
 class Sink:
-    """Keeps what comes of a call."""
+    """Sink that keeps the results of a call."""
 
     def __init__(self):
         self.values = {}
@@ -44,7 +44,7 @@ def double(x):
 
 
 class TestLiars:
-    """Who is of the run and talks nonsense is cut off; nobody else notices."""
+    """Proven peers with malformed frames are disconnected, without effect on others."""
 
     @pytest.mark.parametrize(
         "data, words",
@@ -67,23 +67,23 @@ class TestLiars:
         for number in range(3):
             liar = listening.stranger()
             liar.prove(hello(f"liar-{number}"))
-            liar.say(data)
+            liar.send_bytes(data)
             assert liar.is_cut_off()
             assert mailbox.next_lost().ident == f"liar-{number}"
         assert [text for text in warnings(caplog) if words in text] == warnings(caplog)
         assert len(warnings(caplog)) == 1
         assert "liar-0" in caplog.text
-        assert echoes(other)
+        assert answers_echo(other)
 
-    def test_nothing_is_heard_of_one_after_its_nonsense(self, listen):
+    def test_frames_after_a_malformed_one_are_ignored(self, listen):
         listening = listen()
         mailbox = Mailbox()
         listening.endpoint.serve(2, mailbox)
         liar = listening.stranger()
         liar.prove(hello("liar"))
         with listening.held():
-            liar.say(b"nonsense" * 10)
-            liar.say(frame(Kind.CAST, b"heard", target=2))
+            liar.send_bytes(b"nonsense" * 10)
+            liar.send_bytes(frame(Kind.CAST, b"heard", target=2))
         assert liar.is_cut_off()
         mailbox.next_lost()
         assert mailbox.messages.empty()
@@ -132,8 +132,8 @@ class TestLiars:
                 liar.prove(hello(f"liar-{number}"))
                 # the answer of an honest frame tells that it is still there
             data = damaged(draw.choice(whole), draw)
-            liar.say(data)
-            liar.say(frame(Kind.CALL, target=2, number=number))
+            liar.send_bytes(data)
+            liar.send_bytes(frame(Kind.CALL, target=2, number=number))
             if not answered(liar, number):
                 liar.close()
                 liar, cut_off = None, cut_off + 1
@@ -142,7 +142,7 @@ class TestLiars:
             liar.close()
 
         for sink in sinks:
-            assert sink.over.wait(PATIENCE)
+            assert sink.over.wait(TIMEOUT)
         assert echoes_at(listening, 2)
         assert cut_off > DAMAGED // 4
         assert "an event handler failed" not in caplog.text
@@ -152,10 +152,10 @@ class TestLiars:
 
 
 def answered(liar, number):
-    """True where the endpoint still answers; what it has for a worker in between is passed over."""
+    """True where the endpoint still answers; messages for workers in between are ignored."""
     try:
         while True:
-            heard = liar.hear()
+            heard = liar.receive_frame()
             if heard.kind is Kind.REPLY and heard.id == number:
                 return True
     except PeerLostError:
@@ -165,7 +165,7 @@ def answered(liar, number):
 def echoes_at(listening, target):
     link = listening.link("last")
     link.send(Kind.CALL, target, 1, [b"?"])
-    return bytes(link.receive(timeout=PATIENCE).body) == b"?"
+    return bytes(link.receive(timeout=TIMEOUT).body) == b"?"
 
 
 def answer_tasks(link):

@@ -23,11 +23,21 @@ from fiber._wire import frames, nng
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
-from wire_world import PATIENCE, Mailbox, Pool, echoes, frame, hello, outcome, until, warnings
+from wire_world import (
+    TIMEOUT,
+    Mailbox,
+    Pool,
+    answers_echo,
+    frame,
+    hello,
+    in_thread,
+    until,
+    warnings,
+)
 
 
 class TestStrangers:
-    """Who has not proved to be of this run gets nothing, and keeps nobody from anything."""
+    """Unproven peers get nothing, and hinder no other peer."""
 
     @pytest.mark.parametrize(
         "junk",
@@ -41,7 +51,7 @@ class TestStrangers:
             b"\x00SP\x00\x00\x30\x00\x00" + b"\x01" + b"\xff" * 8 + os.urandom(100),
         ],
     )
-    def test_junk_on_a_bare_socket_harms_nobody(self, listening, junk):
+    def test_junk_on_a_bare_socket_affects_no_other(self, listening, junk):
         link = listening.link()
         for _ in range(5):
             with bare(listening) as probe, contextlib.suppress(OSError):
@@ -50,18 +60,18 @@ class TestStrangers:
                 probe.sendall(junk)
                 probe.shutdown(socket.SHUT_WR)
                 probe.recv(100)
-        assert echoes(link)
-        assert echoes(listening.link("another"))
+        assert answers_echo(link)
+        assert answers_echo(listening.link("another"))
 
-    def test_one_that_says_nothing_holds_nobody_up(self, listening):
+    def test_a_silent_one_delays_no_other(self, listening):
         link = listening.link()
         with contextlib.ExitStack() as held:
             for _ in range(30):
                 held.enter_context(bare(listening))
-            assert echoes(link)
-            assert echoes(listening.link("another"))
+            assert answers_echo(link)
+            assert answers_echo(listening.link("another"))
 
-    def test_one_that_connects_properly_and_says_nothing_is_cut_off(self, listen, scheme, caplog):
+    def test_a_silent_one_with_a_proper_connection_is_closed(self, listen, scheme, caplog):
         listening = listen(scheme, proof_timeout=0.2)
         silent = listening.stranger()
         assert silent.is_cut_off()
@@ -70,7 +80,7 @@ class TestStrangers:
 
     @pytest.mark.parametrize("said", ["nothing", "half a greeting", "a greeting"])
     def test_one_that_does_not_finish_tls_is_cut_off(self, listen, monkeypatch, said):
-        monkeypatch.setattr(nng, "_CALM", (0.05, 1.0))
+        monkeypatch.setattr(nng, "_CHECK", (0.05, 1.0))
         listening = listen("tls+tcp", proof_timeout=0.2)
         link = listening.link()
         greeting = client_hello()
@@ -79,19 +89,19 @@ class TestStrangers:
             with contextlib.suppress(ConnectionResetError):
                 while probe.recv(1000):
                     continue
-        assert echoes(link)
-        assert echoes(listening.link("another"))
+        assert answers_echo(link)
+        assert answers_echo(listening.link("another"))
 
-    def test_one_that_says_nothing_on_plain_tcp_is_cut_off(self, listen, monkeypatch):
-        monkeypatch.setattr(nng, "_CALM", (0.05, 1.0))
+    def test_a_silent_one_on_plain_tcp_is_closed(self, listen, monkeypatch):
+        monkeypatch.setattr(nng, "_CHECK", (0.05, 1.0))
         listening = listen("tcp", proof_timeout=0.2)
         link = listening.link()
         with bare(listening) as probe:
             while probe.recv(1000):
                 continue
-        assert echoes(link)
+        assert answers_echo(link)
 
-    def test_there_is_room_for_them_from_the_start(self, listen, monkeypatch):
+    def test_the_descriptor_limit_is_raised_from_the_start(self, listen, monkeypatch):
         limits = [1024, 4000]
         monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
         monkeypatch.setattr(
@@ -103,7 +113,7 @@ class TestStrangers:
         listen("tls+tcp")
         assert limits == [4000, 4000]
 
-    def test_as_many_as_there_are_descriptors_twice_keep_nobody_out(self):
+    def test_as_many_as_there_are_descriptors_twice_keep_no_peer_out(self):
         limit = 96
         with contextlib.ExitStack() as held:
             program = held.enter_context(listening_program(limit))
@@ -120,37 +130,37 @@ class TestStrangers:
                 silent = held.enter_context(socket.socket())
                 silent.setblocking(False)
                 silent.connect_ex((host, int(port)))
-            assert echoes(link("new"))
-            assert echoes(before)
+            assert answers_echo(link("new"))
+            assert answers_echo(before)
             until(lambda: ask_to_open(program) == "opened")
 
     def test_one_that_stops_in_the_midst_of_its_proof_is_cut_off(self, listen, scheme):
         listening = listen(scheme, proof_timeout=0.2)
         stranger = listening.stranger()
-        from fiber._wire.handshake import Dialler
+        from fiber._wire.handshake import DialerHandshake
 
-        kind, body = Dialler(listening.credentials, hello("x")).hello()
-        stranger.say(frame(kind, body))
-        assert stranger.hear().kind is Kind.CHALLENGE
+        kind, body = DialerHandshake(listening.credentials, hello("x")).hello()
+        stranger.send_bytes(frame(kind, body))
+        assert stranger.receive_frame().kind is Kind.CHALLENGE
         assert stranger.is_cut_off()
 
     def test_each_word_of_the_proof_has_its_own_time(self, listen):
-        """While the listener is busy nobody's time runs out."""
+        """While the listener is busy no deadline passes."""
         listening = listen(proof_timeout=0.3)
         over = threading.Event()
         with listening.held():
-            wait = outcome(listening.link)
+            wait = in_thread(listening.link)
             threading.Timer(0.4, over.set).start()
-            assert over.wait(PATIENCE)
-        assert echoes(wait())
+            assert over.wait(TIMEOUT)
+        assert answers_echo(wait())
 
     def test_one_that_is_proven_is_not_cut_off(self, listen, scheme):
         listening = listen(scheme, proof_timeout=0.2)
         link = listening.link()
         late = threading.Event()
         listening.reactor.call_later(0.4, late.set)
-        assert late.wait(PATIENCE)
-        assert echoes(link)
+        assert late.wait(TIMEOUT)
+        assert answers_echo(link)
 
     @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.HELLO])
     def test_any_frame_but_a_hello_ends_it(self, listen, kind):
@@ -158,7 +168,7 @@ class TestStrangers:
         mailbox = Mailbox()
         listening.endpoint.serve(0, mailbox)
         stranger = listening.stranger()
-        stranger.say(frame(kind, b"{}", target=0))
+        stranger.send_bytes(frame(kind, b"{}", target=0))
         assert stranger.is_cut_off()
         assert mailbox.messages.empty()
 
@@ -171,21 +181,21 @@ class TestStrangers:
         listening.endpoint.serve(1, Pool(listening.reactor).dispatcher)
         for body in (bomb, frames.joined(frames.pack(bomb)), Done(1, 0, 1, 0.1, 1).encode() + bomb):
             stranger = listening.stranger()
-            stranger.say(frame(kind, body))
+            stranger.send_bytes(frame(kind, body))
             assert stranger.is_cut_off()
         assert not mark.exists()
 
     def test_large_frames_are_refused_before_they_are_looked_at(self, listening, caplog):
         link = listening.link()
         stranger = listening.stranger()
-        stranger.say(frame(Kind.HELLO, b"x" * frames.MAX_UNPROVEN))
+        stranger.send_bytes(frame(Kind.HELLO, b"x" * frames.MAX_UNPROVEN))
         assert stranger.is_cut_off()
         words = (
             "65568 bytes from a peer that has not proved who it is",
             "a frame of 65568 bytes is announced, 65536 are the most",
         )
         assert any(said in caplog.text for said in words)
-        assert echoes(link)
+        assert answers_echo(link)
 
     def test_frames_beyond_the_limit_of_the_run_end_the_connection(self, listen, scheme):
         listening = listen(scheme, max_frame=2**17)
@@ -194,12 +204,12 @@ class TestStrangers:
             stranger = listening.stranger()
             if proven:
                 stranger.prove(hello("too large"))
-            stranger.say(frame(Kind.CAST, b"x" * 2**18))
+            stranger.send_bytes(frame(Kind.CAST, b"x" * 2**18))
             assert stranger.is_cut_off()
-        assert echoes(link)
+        assert answers_echo(link)
 
     def test_an_announced_size_alone_costs_no_memory(self, listen):
-        """4 MiB frames, each announced by a few bytes on connections that then say no more."""
+        """4 MiB frames, each announced by a few bytes on connections that then stay silent."""
         listening = listen("ipc")
         process = psutil.Process()
         with contextlib.ExitStack() as held:
@@ -209,7 +219,7 @@ class TestStrangers:
                 with contextlib.suppress(OSError):
                     probe.sendall(b"\x00SP\x00\x00\x30\x00\x00")
                     probe.sendall(b"\x01" + (frames.MAX_FRAME).to_bytes(8, "big"))
-            assert echoes(listening.link())
+            assert answers_echo(listening.link())
             assert process.memory_info().rss - before < 64 * 2**20
 
     def test_an_ordinary_requester_of_nng_gets_nothing(self, listen):
@@ -219,7 +229,7 @@ class TestStrangers:
                 request.send(body)
                 with pytest.raises(pynng.Timeout):
                     request.recv()
-        assert echoes(listening.link())
+        assert answers_echo(listening.link())
 
     def test_tls_without_a_certificate_of_the_run_gets_no_connection(self, listen):
         listening = listen("tls+tcp")
@@ -244,7 +254,7 @@ class TestStrangers:
                 request.recv()
                 pytest.fail("it was let in")
         assert listening.endpoint._peers == {}
-        assert echoes(listening.link())
+        assert answers_echo(listening.link())
 
     def test_hundreds_of_them_fill_no_log_and_leave_nothing(self, listen, caplog):
         listening = listen()
@@ -254,14 +264,14 @@ class TestStrangers:
         draw = random.Random(3)
         for _ in range(300):
             stranger = listening.stranger()
-            stranger.say(draw.randbytes(draw.randrange(100)))
+            stranger.send_bytes(draw.randbytes(draw.randrange(100)))
             assert stranger.is_cut_off()
             stranger.close()
             listening._opened.remove(stranger)
         del stranger
         until(lambda: process.num_fds() <= before)
         assert 1 <= len(warnings(caplog)) <= 5
-        assert echoes(link)
+        assert answers_echo(link)
 
 
 @contextlib.contextmanager
@@ -291,7 +301,7 @@ class Bomb:
 
 
 def client_hello():
-    """What a client of TLS says first."""
+    """Return the first bytes of a TLS client."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     said = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
@@ -331,7 +341,7 @@ class Echo:
         peer.send(Kind.REPLY, message.target, message.id, [message.body])
     def on_peer_lost(self, peer):
         pass
-nng._CALM = 0.1, 1.0
+nng._CHECK = 0.1, 1.0
 handler = reactor.Reactor()
 ours = endpoint.Endpoint(identity.Credentials.new(), handshake.Hello.mine("listener"), handler)
 ours.serve(1, Echo())

@@ -1,4 +1,4 @@
-"""A user's own fork while fiber is in use: the child lives and ends well, and deceives nobody."""
+"""A fork by user code while fiber is in use: the child lives and ends well, without effect on peers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError
 from forking import environ, run, whole
-from wire_world import PATIENCE, Echo, Mailbox, hello
+from wire_world import TIMEOUT, Echo, Mailbox, hello
 
 
 class TestTheChild:
@@ -47,13 +47,13 @@ class TestTheChild:
             folder,
         )
 
-    def test_calling_fiber_there_is_an_error_with_the_way_out(self, scheme, folder):
+    def test_calling_fiber_in_the_child_is_an_error_with_the_fix(self, scheme, folder):
         out = run(
             """
             open_all(scheme, folder)
 
             def use():
-                assert fork.is_stranger()
+                assert fork.is_forked_child()
                 for attempt in (
                     lambda: link.receive(timeout=0),
                     lambda: link.receive(),
@@ -80,7 +80,7 @@ class TestTheChild:
                 os._exit(0)
 
             ended_well(in_child(use))
-            assert not fork.is_stranger()
+            assert not fork.is_forked_child()
             assert works()
             close_all()
             """,
@@ -151,9 +151,9 @@ class TestTheChild:
             held = [
                 listening.reactor._lock,
                 listening.endpoint._lock,
-                listening.endpoint._carriers["nng"]._socket._lock,
+                listening.endpoint._listeners["nng"]._socket._lock,
                 peer._lock,
-                link._large,
+                link._large_message,
                 link._socket._lock,
                 link._socket._order,
                 client._lock,
@@ -312,7 +312,7 @@ class TestTheParentsDeath:
         script = """
         credentials = Credentials.from_json(json.loads(sys.stdin.readline()))
         url = sys.stdin.readline().strip()
-        listening = Listening(scheme, folder, credentials=credentials)
+        listening = ListeningEndpoint(scheme, folder, credentials=credentials)
         dialled = Link(url, credentials, hello("parent"))
         read, write = os.pipe()
         pid = os.fork()
@@ -345,9 +345,9 @@ class TestTheParentsDeath:
             began = time.monotonic()
             os.kill(parent.pid, signal.SIGKILL)
             with pytest.raises(PeerLostError):
-                link.receive(timeout=PATIENCE)
+                link.receive(timeout=TIMEOUT)
             assert mailbox.next_lost().ident == "parent"
-            assert time.monotonic() - began < PATIENCE / 2
+            assert time.monotonic() - began < TIMEOUT / 2
             assert child.is_running()
             assert child.status() != psutil.STATUS_ZOMBIE
             link.close()
@@ -357,12 +357,12 @@ class TestTheParentsDeath:
                     child.kill()
             parent.kill()
             # ends with the last that holds its output
-            parent.communicate(timeout=PATIENCE)
+            parent.communicate(timeout=TIMEOUT)
 
 
 class TestHere:
     def test_a_process_that_was_not_forked_is_no_stranger(self):
-        assert not fork.is_stranger()
+        assert not fork.is_forked_child()
         fork.check()
 
     def test_addresses_of_all_kinds_are_remembered(self, monkeypatch):
@@ -370,8 +370,8 @@ class TestHere:
             monkeypatch.setattr(fork, name, set())
         fork.remember_listener("ipc:///run/x")
         fork.remember_listener("tls+tcp://0.0.0.0:7001")
-        fork.remember_dialled("tls+tcp://[::1]:7002")
-        fork.remember_dialled("inproc://nothing")
+        fork.remember_dialed("tls+tcp://[::1]:7002")
+        fork.remember_dialed("inproc://nothing")
         assert fork._addresses == {"/run/x"}
         assert (fork._own_ports, fork._peer_ports) == ({7001}, {7002})
 

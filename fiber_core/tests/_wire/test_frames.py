@@ -81,7 +81,7 @@ class TestFrames:
             (frame(Kind.CALL, size=2, body=b"abc"), "frame has 3 bytes of body, its message 2"),
         ],
     )
-    def test_what_is_wrong_with_a_frame_is_said(self, data, words):
+    def test_the_error_for_a_frame_has_the_fault(self, data, words):
         with pytest.raises(WireError, match=words):
             frames.parse(data)
 

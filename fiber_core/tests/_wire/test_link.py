@@ -1,4 +1,4 @@
-"""One connection, over each kind of it: any size, nothing lost, its end heard by everybody."""
+"""One connection on each transport: any size, nothing lost, its end noticed by all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from fiber._wire import frames, nng
 from fiber._wire.frames import Kind
-from wire_world import PATIENCE, Mailbox, hello, outcome, until
+from wire_world import TIMEOUT, Mailbox, hello, in_thread, until
 
 
 class TestMessages:
@@ -26,11 +26,11 @@ class TestMessages:
         link = listening.link()
         for number, body in enumerate([b"", b"x", b"y" * 1000]):
             link.send(Kind.CALL, 1, number, [body])
-            message = link.receive(timeout=PATIENCE)
+            message = link.receive(timeout=TIMEOUT)
             assert (message.kind, message.target, message.id) == (Kind.REPLY, 1, number)
             assert bytes(message.body) == body
 
-    def test_64_mib_go_there_and_back(self, listening):
+    def test_64_mib_are_echoed(self, listening):
         link = listening.link()
         block = os.urandom(2**20)
         link.send(Kind.CALL, 1, 1, [block] * 64)
@@ -44,14 +44,14 @@ class TestMessages:
         link = listening.link()
         body = os.urandom(4096 - frames.HEADER.size + size)
         link.send(Kind.CALL, 1, 1, [body])
-        assert bytes(link.receive(timeout=PATIENCE).body) == body
+        assert bytes(link.receive(timeout=TIMEOUT).body) == body
 
     def test_a_received_body_can_be_written_to(self, listening):
         """Arrays that are made of it must be as good as the sender's."""
         link = listening.link()
         for size in (100, 2 * frames.MAX_FRAME):
             link.send(Kind.CALL, 1, 1, [bytes(size)])
-            assert not link.receive(timeout=PATIENCE).body.readonly
+            assert not link.receive(timeout=TIMEOUT).body.readonly
 
     def test_many_threads_share_a_link(self, listening):
         link = listening.link()
@@ -63,7 +63,7 @@ class TestMessages:
         threads = [threading.Thread(target=send, args=(name,)) for name in range(8)]
         for thread in threads:
             thread.start()
-        got = [link.receive(timeout=PATIENCE) for _ in range(400)]
+        got = [link.receive(timeout=TIMEOUT) for _ in range(400)]
         for thread in threads:
             thread.join()
         assert {message.id for message in got} == {n * 100 + m for n in range(8) for m in range(50)}
@@ -83,7 +83,7 @@ class TestMessages:
         ]
         for thread in threads:
             thread.start()
-        got = [link.receive(timeout=PATIENCE) for _ in range(100)]
+        got = [link.receive(timeout=TIMEOUT) for _ in range(100)]
         for thread in threads:
             thread.join()
         assert {m.id: bytes(m.body) for m in got} == {n: bytes([n]) * 20_000 for n in range(100)}
@@ -102,7 +102,7 @@ class TestWindows:
         for number in range(5000):
             peer.send(Kind.CAST, 1, number, [number.to_bytes(4, "little") * 10])
 
-        got = [link.receive(timeout=PATIENCE) for _ in range(5000)]
+        got = [link.receive(timeout=TIMEOUT) for _ in range(5000)]
         assert [message.id for message in got] == list(range(5000))
         assert all(bytes(m.body) == m.id.to_bytes(4, "little") * 10 for m in got)
 
@@ -114,7 +114,7 @@ class TestWindows:
         for number, body in enumerate(bodies):
             peer.send(Kind.CAST, 1, number, [body])
 
-        assert [bytes(link.receive(timeout=PATIENCE).body) for _ in bodies] == bodies
+        assert [bytes(link.receive(timeout=TIMEOUT).body) for _ in bodies] == bodies
 
     def test_a_listener_that_does_not_read_holds_the_sender_back(self, listening):
         mailbox = Mailbox()
@@ -128,7 +128,7 @@ class TestWindows:
                 sent.append(number)
 
         with listening.held():
-            wait = outcome(send)
+            wait = in_thread(send)
             before = -1
             while before != len(sent):
                 before = len(sent)
@@ -162,26 +162,26 @@ class TestWindows:
         assert bytes(mailbox.next()[1].body) == b"y" * 20_000
         assert not link._socket._waiters
 
-    def test_two_handlers_that_owe_each_other_news_never_wait_for_each_other(self, listen):
-        """Each reads only where nothing keeps it from telling what it read."""
+    def test_two_handlers_that_owe_acknowledgements_never_wait_for_each_other(self, listen):
+        """A reader never blocks on its acknowledgements."""
         listening = listen(max_frame=4096)
         link = listening.link()
         peer = listening.peer()
         with listening.held():
             # fill the way up, as other threads of this side do
-            filler = outcome(
+            filler = in_thread(
                 lambda: [link.send(Kind.CAST, 9, n, [b"x" * 4000]) for n in range(1000)]
             )
             # and read what comes down, while nobody up there reads
             for number in range(frames.WINDOW):
                 peer.send(Kind.CAST, 1, number)
-            reader = outcome(
-                lambda: [link.receive(timeout=PATIENCE).id for _ in range(frames.WINDOW)]
+            reader = in_thread(
+                lambda: [link.receive(timeout=TIMEOUT).id for _ in range(frames.WINDOW)]
             )
             assert reader() == list(range(frames.WINDOW))
         for number in range(100):
             peer.send(Kind.CAST, 1, number)
-        assert [link.receive(timeout=PATIENCE).id for _ in range(100)] == list(range(100))
+        assert [link.receive(timeout=TIMEOUT).id for _ in range(100)] == list(range(100))
         filler()
 
 
@@ -212,15 +212,15 @@ class TestDescriptorsThatUserCodeTakes:
         for one in (near, far, theirs):
             one.close()
 
-    def test_one_between_hosts_tells_though_nobody_uses_it(self, listen, monkeypatch):
+    def test_one_between_hosts_notices_without_use(self, listen, monkeypatch):
         monkeypatch.setattr(nng, "INTERVAL", 0.05)
         link = listen("tls+tcp").link()
         taken = threading.Event()
-        link.on_taken(taken.set)
+        link.on_descriptors_lost(taken.set)
         number = link.fds[-1]
         mine, other = os.dup(number), os.open(os.devnull, os.O_RDONLY)
         os.dup2(other, number)
-        assert taken.wait(PATIENCE)
+        assert taken.wait(TIMEOUT)
         os.dup2(mine, number)
         os.close(mine)
         os.close(other)

@@ -1,4 +1,4 @@
-"""Links that begin badly and links that end: everybody hears of it, and nothing is left."""
+"""Links that fail to connect and links that end: all threads notice, and nothing is left."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError, WireError
 from wire_world import (
-    PATIENCE,
-    Listening,
+    TIMEOUT,
+    ListeningEndpoint,
     Mailbox,
     address,
-    close_carriers,
+    close_listeners,
     hello,
-    outcome,
+    in_thread,
     until,
 )
 
 
 class TestItsEnd:
-    def test_a_blocked_receive_hears_of_it(self, listening):
+    def test_a_blocked_receive_raises(self, listening):
         link = listening.link()
-        wait = outcome(link.receive)
+        wait = in_thread(link.receive)
         listening.endpoint.close()
         error = wait()
         assert isinstance(error, PeerLostError)
@@ -44,15 +44,15 @@ class TestItsEnd:
         assert str(error) == f"the connection to {listening.url} is gone"
         assert link.lost
 
-    def test_a_blocked_receive_hears_that_another_thread_closed_it(self, listening):
+    def test_a_blocked_receive_raises_when_another_thread_closes_it(self, listening):
         link = listening.link()
         for _ in range(20):
             link = listening.link()
-            wait = outcome(link.receive)
+            wait = in_thread(link.receive)
             link.close()
             assert isinstance(wait(), PeerLostError)
 
-    def test_a_blocked_send_hears_of_it(self, listening):
+    def test_a_blocked_send_raises(self, listening):
         link = listening.link()
         full = threading.Event()
 
@@ -62,13 +62,13 @@ class TestItsEnd:
                 full.set()
 
         with listening.held():
-            wait = outcome(fill)
-            assert full.wait(PATIENCE)
+            wait = in_thread(fill)
+            assert full.wait(TIMEOUT)
             # without the handler thread, as when the process is killed
-            close_carriers(listening)
+            close_listeners(listening)
             assert isinstance(wait(), PeerLostError)
 
-    def test_a_blocked_send_hears_that_another_thread_closed_it(self, listening):
+    def test_a_blocked_send_raises_when_another_thread_closes_it(self, listening):
         link = listening.link()
 
         def fill():
@@ -76,7 +76,7 @@ class TestItsEnd:
                 link.send(Kind.CAST, 9, 1, [b"x" * 2**20])
 
         with listening.held():
-            wait = outcome(fill)
+            wait = in_thread(fill)
             time.sleep(0.1)
             link.close()
             assert isinstance(wait(), PeerLostError)
@@ -90,15 +90,15 @@ class TestItsEnd:
         poll = select.poll()
         for fd in link.fds:
             poll.register(fd, select.POLLIN)
-        assert poll.poll(1000 * PATIENCE)
-        peer._carrier.close_pipe(peer._pipe)
+        assert poll.poll(1000 * TIMEOUT)
+        peer._listener.close_pipe(peer._pipe)
         # nng tells of it by itself
         assert scheme == "unix" or until(lambda: link.lost) is None
 
         got = []
         with pytest.raises(PeerLostError):
             while True:
-                got.append(link.receive(timeout=PATIENCE).id)
+                got.append(link.receive(timeout=TIMEOUT).id)
         # what lay in nng's and the system's hands may be lost, what was here is not
         assert got == list(range(len(got)))
         assert got
@@ -107,9 +107,9 @@ class TestItsEnd:
         link = listening.link()
         listening.endpoint.close()
         with pytest.raises(PeerLostError):
-            link.receive(timeout=PATIENCE)
+            link.receive(timeout=TIMEOUT)
         for _ in range(3):
-            assert select.select([link.end_fd], [], [], PATIENCE)[0]
+            assert select.select([link.end_fd], [], [], TIMEOUT)[0]
 
     def test_nothing_can_be_sent_or_received_after_it(self, listening):
         link = listening.link()
@@ -146,12 +146,12 @@ class TestItsEnd:
         finally:
             second.close()
 
-    def test_a_listener_that_talks_nonsense_is_a_wire_error(self, listening):
+    def test_a_malformed_frame_of_a_listener_is_a_wire_error(self, listening):
         link = listening.link()
         peer = listening.peer()
-        peer._carrier.send(peer._pipe, b"nonsense" * 8, [])
+        peer._listener.send(peer._pipe, b"nonsense" * 8, [])
         with pytest.raises(WireError):
-            link.receive(timeout=PATIENCE)
+            link.receive(timeout=TIMEOUT)
 
     def test_connections_leave_no_descriptor_and_no_thread(self, listening):
         """Counted after the first ones: nng keeps what it opened for its own work."""
@@ -159,7 +159,7 @@ class TestItsEnd:
         def use():
             link = listening.link(f"one{time.monotonic_ns()}")
             link.send(Kind.CALL, 1, 1, [b"x" * 1000])
-            link.receive(timeout=PATIENCE)
+            link.receive(timeout=TIMEOUT)
             link.close()
             listening._opened.clear()
 
@@ -185,12 +185,12 @@ class TestItsEnd:
 
 
 class TestDialling:
-    def test_where_nobody_listens_is_said(self, folder):
+    def test_an_address_without_a_listener_is_an_error(self, folder):
         url = f"ipc://{folder}/nobody"
         with pytest.raises(TransportError, match=f"cannot reach {url}: connection refused"):
             Link(url, Credentials.new(), hello("x"))
 
-    def test_a_port_without_a_listener_is_said(self, free_port):
+    def test_a_port_without_a_listener_is_an_error(self, free_port):
         run = Credentials.new().with_certificate()
         url = f"tls+tcp://127.0.0.1:{free_port}"
         with pytest.raises(
@@ -251,7 +251,7 @@ class TestDialling:
         assert listening.link("still served").peer
 
     @pytest.mark.parametrize("where", ["ipc", "tcp", "tls+tcp"])
-    def test_one_that_accepts_and_says_nothing_is_given_up(self, folder, where):
+    def test_a_silent_listener_times_out(self, folder, where):
         """Without a limit of ours nng waits for ever where TLS is expected."""
         with socket.socket(socket.AF_UNIX if where == "ipc" else socket.AF_INET) as silent:
             silent.bind(str(folder / "silent") if where == "ipc" else ("127.0.0.1", 0))
@@ -284,12 +284,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_a_process_says_hello_with_its_own_pid():
+def test_the_hello_of_a_process_has_its_own_pid():
     assert Hello.mine("x").pid == os.getpid()
 
 
 def test_the_support_closes_what_it_opens(folder):
-    one = Listening("ipc", folder)
+    one = ListeningEndpoint("ipc", folder)
     one.link().close()
     one.close()
     assert list(folder.iterdir()) == []

@@ -9,9 +9,8 @@ import threading
 import numpy as np
 import pytest
 
-from elsewhere import Elsewhere
+from codec_process import CodecProcess
 from fiber._wire import codec, frames
-from fiber._wire import codec as namespaces
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +22,7 @@ def _main_by_value():
 
 @pytest.fixture
 def there():
-    with Elsewhere() as there:
+    with CodecProcess() as there:
         yield there
 
 
@@ -111,7 +110,7 @@ class TestWhatAWorkerKeeps:
         assert there.call(prompt["second"]) == (True, None, *ids)
         assert there.call(prompt["first"]) == ids
 
-    def test_a_lock_that_is_held_here_is_free_there(self, prompt, there):
+    def test_a_lock_held_by_the_sender_is_free_in_the_receiver(self, prompt, there):
         prompt.type("import threading\nlock = threading.Lock()\nheld = lambda: lock.locked()")
         with prompt["lock"]:
             assert there.call(prompt["held"]) is False
@@ -138,7 +137,9 @@ class TestWhatAPromptChanges:
             ("value = 5", "value = lambda: 1"),
         ],
     )
-    def test_a_value_that_was_changed_here_is_changed_there(self, prompt, there, before, after):
+    def test_a_value_changed_by_the_sender_is_changed_in_the_receiver(
+        self, prompt, there, before, after
+    ):
         prompt.type(before)
         prompt.type(
             """
@@ -185,7 +186,7 @@ class TestWhatAPromptChanges:
         assert there.call(prompt["work"]) == 2
         assert there.call(older) == 2
 
-    def test_what_this_process_loads_of_its_own_changes_nothing_here(self, prompt, monkeypatch):
+    def test_a_pickle_of_this_process_changes_no_globals_of_it(self, prompt, monkeypatch):
         module = type(sys)("__main__")
         monkeypatch.setitem(sys.modules, "__main__", module)
         exec("value = 1\ndef work(): return value", vars(module))
@@ -201,7 +202,7 @@ class TestWhatAPromptChanges:
         assert there.call(prompt["work"]) == 1
         prompt.type("value = 2")
         assert there.call(prompt["work"]) == 2
-        monkeypatch.setattr(namespaces, "_token", "another")
+        monkeypatch.setattr(codec, "_token", "another")
         prompt.type("value = 3")
         assert there.call(prompt["work"]) == 2
         prompt.type("value = 4")
@@ -269,24 +270,24 @@ class TestModulesWithAHome:
     def test_the_module_itself_is_the_namespace(self, home):
         import homely
 
-        with Elsewhere(paths=[home]) as there:
+        with CodecProcess(paths=[home]) as there:
             assert [there.call(homely.stepper()) for _ in range(3)] == [1, 2, 3]
             assert there.call(homely.look) == (3, 1)
         assert homely.look() == (0, 1)
 
-    def test_what_it_has_there_is_never_replaced(self, home):
+    def test_globals_of_a_loaded_module_are_never_replaced(self, home):
         import homely
 
-        with Elsewhere(paths=[home]) as there:
+        with CodecProcess(paths=[home]) as there:
             assert there.call(homely.stepper()) == 1
             homely.rate = 100
             assert there.call(homely.stepper()) == 2
         assert homely.stepper()() == 100
 
-    def test_a_module_that_is_not_there_comes_with_what_its_functions_need(self, home):
+    def test_functions_of_a_missing_module_bring_their_globals(self, home):
         import homely
 
-        with Elsewhere() as there:
+        with CodecProcess() as there:
             assert [there.call(homely.stepper()) for _ in range(3)] == [1, 2, 3]
 
 
@@ -295,18 +296,18 @@ class TestMarks:
     def test_plain_values_are_known_by_what_they_hold(self, value):
         import copy
 
-        assert namespaces._mark(value) == namespaces._mark(copy.deepcopy(value)) is not None
+        assert codec._fingerprint(value) == codec._fingerprint(copy.deepcopy(value)) is not None
 
     def test_others_are_never_known_to_be_unchanged(self):
         for value in (np.zeros(1), object(), [object()], sys, len):
-            assert namespaces._mark(value) is None
+            assert codec._fingerprint(value) is None
 
     def test_looking_at_a_value_runs_no_code_of_its_own(self):
         class Loud:
             def __reduce__(self):
                 raise AssertionError("it was called")
 
-        assert namespaces._mark([Loud()]) is None
+        assert codec._fingerprint([Loud()]) is None
 
     def test_no_value_is_kept_alive(self):
         import gc
@@ -316,7 +317,7 @@ class TestMarks:
             """Goes away."""
 
         gone = weakref.ref(function)
-        namespaces.news("__main__", {"big": [0] * 1000, "function": function})
+        codec.globals_versions("__main__", {"big": [0] * 1000, "function": function})
         del function
         gc.collect()
         assert gone() is None

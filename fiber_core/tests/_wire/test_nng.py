@@ -13,9 +13,9 @@ from fiber._wire import frames
 from fiber._wire.descriptors import Connection
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import DiallingSocket, ListeningSocket, Unproven
+from fiber._wire.nng import NngDialer, RawListener, UnprovenConnections
 from fiber.exceptions import TransportError
-from wire_world import PATIENCE, address, readable, received, until
+from wire_world import TIMEOUT, address, readable, received, until
 
 FRAME = frames.header(Kind.CAST, size=3) + b"abc"
 
@@ -30,7 +30,7 @@ class TestFrames:
         ours.send(pipe, FRAME[:32], [b"a", bytearray(b"b"), memoryview(b"c")])
         assert received(theirs)[1] == FRAME
 
-    def test_where_there_is_none_there_is_none(self, pair):
+    def test_without_a_frame_receive_returns_none(self, pair):
         ours, theirs, _ = pair
         assert ours.receive() is None
         assert theirs.receive() is None
@@ -56,22 +56,22 @@ class TestFrames:
     def test_the_size_of_a_frame_is_limited(self, folder):
         run = Credentials.new()
         closed = threading.Event()
-        ours = ListeningSocket(
+        ours = RawListener(
             on_opened=lambda _: None, on_closed=lambda _: closed.set(), max_frame=1000
         )
-        theirs = DiallingSocket()
+        theirs = NngDialer()
         theirs.dial(ours.listen(address("ipc", folder).bind_url, run), run)
         theirs.send(lambda: b"x" * 1000)
         assert len(received(ours)[1]) == 1000
         theirs.send(lambda: b"x" * 1100)
-        assert closed.wait(PATIENCE)
+        assert closed.wait(TIMEOUT)
         assert ours.receive() is None
         theirs.close()
         ours.close()
 
 
 class TestEnds:
-    def test_each_side_hears_that_the_other_is_gone(self, pair):
+    def test_each_side_notices_the_end_of_the_other(self, pair):
         ours, theirs, events = pair
         assert not theirs.lost
         ours.close()
@@ -79,7 +79,7 @@ class TestEnds:
         assert theirs.lost
         assert [what for what, _ in events] == ["opened", "closed"]
 
-    def test_the_listener_hears_of_a_dialler_that_goes(self, pair):
+    def test_the_listener_notices_a_dialer_that_closes(self, pair):
         ours, theirs, events = pair
         # nng loses the end of a TLS connection that ends while its listener has it opened: strangers,
         # who are cut off after a while
@@ -97,7 +97,7 @@ class TestEnds:
         ours.close_pipe(12345)
         assert readable(theirs.end_fd)
 
-    def test_closed_sockets_say_so(self, pair):
+    def test_closed_sockets_raise(self, pair):
         ours, theirs, _ = pair
         for sock in (ours, theirs):
             sock.close()
@@ -111,13 +111,13 @@ class TestEnds:
 
     def test_a_closed_one_is_gone_without_a_collection(self, folder):
         run = Credentials.new()
-        ours = ListeningSocket(on_opened=lambda _: None, on_closed=lambda _: None)
+        ours = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
         url = ours.listen(address("ipc", folder).bind_url, run)
         gc.collect()
         gc.disable()
         try:
             before = psutil.Process().num_fds()
-            theirs = DiallingSocket()
+            theirs = NngDialer()
             theirs.dial(url, run)
             gone = weakref.ref(theirs._socket)
             theirs.close()
@@ -131,18 +131,18 @@ class TestEnds:
     def test_a_forgotten_one_is_closed_when_it_is_collected(self, folder):
         run = Credentials.new()
         closed = threading.Event()
-        ours = ListeningSocket(on_opened=lambda _: None, on_closed=lambda _: closed.set())
-        theirs = DiallingSocket()
+        ours = RawListener(on_opened=lambda _: None, on_closed=lambda _: closed.set())
+        theirs = NngDialer()
         theirs.dial(ours.listen(address("ipc", folder).bind_url, run), run)
         del theirs
         gc.collect()
-        assert closed.wait(PATIENCE)
+        assert closed.wait(TIMEOUT)
         ours.close()
 
 
 class TestListening:
     def test_a_socket_file_goes_with_its_listener(self, folder):
-        sock = ListeningSocket(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
         url = sock.listen(f"ipc://{folder}/here", Credentials.new())
         assert url == f"ipc://{folder}/here"
         assert [path.name for path in folder.iterdir()] == ["here"]
@@ -154,12 +154,12 @@ class TestListening:
 
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(f"{folder}/here")
-        sock = ListeningSocket(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
         sock.listen(f"ipc://{folder}/here", Credentials.new())
         sock.close()
 
-    def test_port_zero_is_told_as_what_it_became(self):
-        sock = ListeningSocket(on_opened=lambda _: None, on_closed=lambda _: None)
+    def test_port_zero_is_replaced_by_the_bound_one(self):
+        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
         run = Credentials.new().with_certificate()
         urls = [sock.listen("tls+tcp://127.0.0.1:0", run) for _ in range(2)]
         ports = {int(url.rpartition(":")[2]) for url in urls}
@@ -173,39 +173,41 @@ class TestUnproven:
 
     @pytest.fixture
     def unproven(self):
-        return Unproven(10.0)
+        return UnprovenConnections(10.0)
 
     @staticmethod
-    def look(unproven, now, numbers, *, most=100, silent=()):
+    def expired(unproven, now, numbers, *, most=100, silent=()):
         found = [Connection(number, (b"here", 1), (b"there", number)) for number in numbers]
-        gone = unproven.look(now, found, most=most, is_silent=lambda one: one.descriptor in silent)
+        gone = unproven.expired(
+            now, found, most=most, is_silent=lambda one: one.descriptor in silent
+        )
         return sorted(one.descriptor for one in gone)
 
     def test_each_has_its_time(self, unproven):
-        assert self.look(unproven, 0.0, [1, 2]) == []
-        assert self.look(unproven, 9.0, [1, 2, 3]) == []
-        assert self.look(unproven, 10.0, [1, 2, 3]) == [1, 2]
-        assert self.look(unproven, 19.0, [3]) == [3]
+        assert self.expired(unproven, 0.0, [1, 2]) == []
+        assert self.expired(unproven, 9.0, [1, 2, 3]) == []
+        assert self.expired(unproven, 10.0, [1, 2, 3]) == [1, 2]
+        assert self.expired(unproven, 19.0, [3]) == [3]
         assert len(unproven) == 0
 
     def test_one_that_was_ended_counts_no_more(self, unproven):
-        self.look(unproven, 0.0, [1, 2])
-        assert self.look(unproven, 11.0, [1, 2, 3], most=1) == [1, 2]
-        assert self.look(unproven, 12.0, [1, 2, 3], most=1) == []
+        self.expired(unproven, 0.0, [1, 2])
+        assert self.expired(unproven, 11.0, [1, 2, 3], most=1) == [1, 2]
+        assert self.expired(unproven, 12.0, [1, 2, 3], most=1) == []
         assert len(unproven) == 1
 
     def test_one_that_became_a_pipe_and_another_with_its_number_begin_anew(self, unproven):
-        self.look(unproven, 0.0, [1])
-        assert self.look(unproven, 5.0, []) == []
-        assert self.look(unproven, 11.0, [1]) == []
-        assert self.look(unproven, 21.0, [1]) == [1]
+        self.expired(unproven, 0.0, [1])
+        assert self.expired(unproven, 5.0, []) == []
+        assert self.expired(unproven, 11.0, [1]) == []
+        assert self.expired(unproven, 21.0, [1]) == [1]
 
     def test_of_too_many_the_oldest_go(self, unproven):
-        self.look(unproven, 0.0, [7, 8])
-        self.look(unproven, 1.0, [5, 7, 8])
-        assert self.look(unproven, 2.0, [4, 5, 7, 8], most=3) == [7]
-        assert self.look(unproven, 3.0, [3, 4, 5, 8], most=2) == [5, 8]
+        self.expired(unproven, 0.0, [7, 8])
+        self.expired(unproven, 1.0, [5, 7, 8])
+        assert self.expired(unproven, 2.0, [4, 5, 7, 8], most=3) == [7]
+        assert self.expired(unproven, 3.0, [3, 4, 5, 8], most=2) == [5, 8]
 
-    def test_of_too_many_those_that_have_said_nothing_go_first(self, unproven):
-        self.look(unproven, 0.0, [1, 2, 3])
-        assert self.look(unproven, 1.0, [1, 2, 3, 4, 5], most=2, silent={2, 4}) == [1, 2, 4]
+    def test_of_too_many_the_silent_ones_end_first(self, unproven):
+        self.expired(unproven, 0.0, [1, 2, 3])
+        assert self.expired(unproven, 1.0, [1, 2, 3, 4, 5], most=2, silent={2, 4}) == [1, 2, 4]

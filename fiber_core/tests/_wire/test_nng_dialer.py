@@ -10,13 +10,13 @@ from pynng import lib
 from fiber._wire import frames
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import DiallingSocket, ListeningSocket, build
+from fiber._wire.nng import NngDialer, RawListener, build
 from fiber.exceptions import TransportError
-from wire_world import PATIENCE, readable, received, until
+from wire_world import TIMEOUT, readable, received, until
 
 
 class TestWhileTheInterpreterEnds:
-    """No thread can be started then, and what is to be said and read at exit still is."""
+    """No thread can be started then, but frames at exit are still sent and received."""
 
     @pytest.fixture(autouse=True)
     def _no_threads(self, pair, monkeypatch):
@@ -27,15 +27,15 @@ class TestWhileTheInterpreterEnds:
 
     def test_one_can_dial(self, pair, folder):
         run = Credentials.new()
-        sock = DiallingSocket()
+        sock = NngDialer()
         with pytest.raises(TransportError, match="connection refused"):
             sock.dial(f"ipc://{folder}/nobody", run)
-        ours = ListeningSocket(on_opened=lambda _: None, on_closed=lambda _: None)
+        ours = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
         sock.dial(ours.listen(f"ipc://{folder}/somebody", run), run)
         sock.close()
         ours.close()
 
-    def test_news_are_posted_by_who_has_them(self, pair):
+    def test_acknowledgements_are_posted_by_the_reader(self, pair):
         ours, theirs, _ = pair
         theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
         assert frames.parse(received(ours)[1]).ack == 99
@@ -67,11 +67,11 @@ class TestBackPressure:
             assert received(ours)
         assert len(sent) > before
         theirs.close()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
 
     def test_its_header_is_made_when_its_turn_comes(self, pair):
-        """What was taken in meanwhile is told, and in the order of the frames."""
+        """It acknowledges the frames received meanwhile, in order."""
         ours, theirs, _ = pair
         news = [0]
         stop = threading.Event()
@@ -96,33 +96,33 @@ class TestBackPressure:
         assert acks == sorted(acks)
         thread.join()
 
-    def test_news_are_posted_without_waiting(self, pair):
-        """By the sender who waits, or by a thread where none does."""
+    def test_acknowledgements_are_posted_without_blocking(self, pair):
+        """By the waiting sender, or by a thread where none waits."""
         _, theirs, _ = pair
         thread, sent, _ = self.fill(theirs)
         theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
         # whoever waits is asked for a header in its turn, and no frame more is needed
         assert len(theirs._waiters) == 1
         theirs.close()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert sent
 
-    def test_news_go_out_by_themselves_where_nobody_waits(self, pair):
+    def test_acknowledgements_are_sent_without_a_waiting_sender(self, pair):
         ours, theirs, _ = pair
         count = fill_to_the_brim(theirs)
         theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
         kinds = [frames.parse(received(ours)[1]).kind for _ in range(count + 1)]
         assert kinds == [Kind.CAST] * count + [Kind.GRANT]
 
-    def test_a_waiting_sender_is_told_of_the_end(self, pair):
+    def test_a_waiting_sender_gets_the_end(self, pair):
         ours, theirs, _ = pair
         thread, _, errors = self.fill(theirs)
         ours.close()
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert [str(error) for error in errors] == ["the connection is gone"]
         assert not theirs._waiters
 
-    def test_news_to_who_is_gone_are_no_error(self, pair):
+    def test_acknowledgements_to_a_lost_peer_are_no_error(self, pair):
         ours, theirs, _ = pair
         ours.close()
         assert readable(theirs.end_fd)

@@ -9,15 +9,15 @@ import pytest
 from fiber._wire import nng
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError
-from wire_world import PATIENCE, Mailbox, until
+from wire_world import TIMEOUT, Mailbox, until
 
 
 def is_watching():
     return any(thread.name == "fiber-watch" for thread in threading.enumerate())
 
 
-def test_ends_in_the_midst_of_traffic_are_heard_on_both_sides(listen, monkeypatch):
-    """Of these about one in twenty was never told; each is cut while frames are on their way."""
+def test_ends_during_traffic_are_noticed_on_both_sides(listen, monkeypatch):
+    """Without the watch about one in twenty is lost; each is cut while frames are on their way."""
     monkeypatch.setattr(nng, "INTERVAL", 0.05)
     listening = listen("tls+tcp")
     mailbox = Mailbox()
@@ -29,16 +29,16 @@ def test_ends_in_the_midst_of_traffic_are_heard_on_both_sides(listen, monkeypatc
             peer.send(Kind.CAST, 1, 1, [b"x" * 100])
             link.send(Kind.CAST, 3, 1, [b"x" * 100])
         if number % 2:
-            peer._carrier.close_pipe(peer._pipe)
+            peer._listener.close_pipe(peer._pipe)
             with pytest.raises(PeerLostError):
                 while True:
-                    link.receive(timeout=PATIENCE)
+                    link.receive(timeout=TIMEOUT)
         else:
             link.close()
         assert mailbox.next_lost() is peer
 
 
-def test_the_thread_is_there_as_long_as_there_is_something_to_watch(listen):
+def test_the_thread_runs_while_there_are_pipes_to_watch(listen):
     listening = listen("tls+tcp")
     assert not is_watching()
     links = [listening.link(f"w{number}") for number in range(3)]
@@ -58,7 +58,7 @@ def test_connections_within_a_host_need_none(listen):
 
 
 def test_a_pipe_that_is_gone_already_is_dropped(listen, monkeypatch):
-    """Nng may tell of a pipe's end before it tells of its beginning."""
+    """Nng may report a pipe's end before its beginning."""
     monkeypatch.setattr(nng, "INTERVAL", 0.05)
     listening = listen("tls+tcp")
     link = listening.link()
@@ -71,4 +71,4 @@ def test_a_pipe_that_is_gone_already_is_dropped(listen, monkeypatch):
     other = listening.link("other")
     until(lambda: not kept.keys() & nng._pipes.keys())
     other.send(Kind.CALL, 1, 1, [b"x"])
-    assert bytes(other.receive(timeout=PATIENCE).body) == b"x"
+    assert bytes(other.receive(timeout=TIMEOUT).body) == b"x"

@@ -1,4 +1,4 @@
-"""The handler thread: what is due is called, in order, whatever the others do."""
+"""The reactor: actions run in order, whatever others raise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from fiber._wire.reactor import Reactor
-from wire_world import PATIENCE, until
+from wire_world import TIMEOUT, until
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def called():
 
 
 def get(called, count):
-    return [called.get(timeout=PATIENCE) for _ in range(count)]
+    return [called.get(timeout=TIMEOUT) for _ in range(count)]
 
 
 class TestActions:
@@ -65,7 +65,7 @@ class TestActions:
     def test_no_wake_up_is_lost_when_it_is_about_to_sleep(self, reactor, called):
         for _ in range(2000):
             reactor.call_soon(lambda: called.put(None))
-            called.get(timeout=PATIENCE)
+            called.get(timeout=TIMEOUT)
 
     @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
     def test_one_that_raises_is_logged_and_the_others_go_on(self, reactor, called, caplog, error):
@@ -169,14 +169,14 @@ class TestReaders:
 
         reactor.add_reader(ours.fileno(), action)
         theirs.send(b"x")
-        assert running.wait(PATIENCE)
+        assert running.wait(TIMEOUT)
         reactor.remove_reader(ours.fileno())
         seen = list(calls)
 
         assert seen.count("begun") == seen.count("ended")
         done = threading.Event()
         reactor.call_soon(done.set)
-        assert done.wait(PATIENCE)
+        assert done.wait(TIMEOUT)
         assert calls == seen
 
     def test_an_action_may_remove_itself(self, reactor, called, pair):
@@ -192,7 +192,7 @@ class TestReaders:
         reactor.call_soon(lambda: called.put("after"))
         assert get(called, 1) == ["after"]
 
-    def test_what_was_never_there_may_be_removed(self, reactor, pair):
+    def test_an_unknown_descriptor_may_be_removed(self, reactor, pair):
         reactor.remove_reader(pair[0].fileno())
 
     def test_a_reader_that_raises_is_called_again(self, reactor, called, pair, caplog):
@@ -257,6 +257,6 @@ class TestItsEnd:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         assert not any(thread.is_alive() for thread in threads)
         until(lambda: not any(t.name == "test-handler" for t in threading.enumerate()))

@@ -10,37 +10,37 @@ import threading
 
 import pytest
 
-from fiber._wire import listener as unix_listening
-from fiber._wire.dialer import UnixDialling
+from fiber._wire import listener as unix_listener
+from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
-from fiber._wire.listener import UnixListening
+from fiber._wire.listener import UnixListener
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError, WireError
-from wire_world import PATIENCE, outcome, readable, until
+from wire_world import TIMEOUT, in_thread, readable, until
 
 RUN = Credentials(run_id="0badcafe", key=bytes(32))
 
 
 class Ours:
-    """The listening end, and what it told."""
+    """The listening side, with its events."""
 
     def __init__(self, folder):
         self.told = queue.Queue()
         self.reactor = Reactor("test-unix")
-        self.carrier = UnixListening(
+        self.listener = UnixListener(
             self.reactor,
             on_opened=lambda number: self.told.put(("opened", number)),
             on_frame=lambda number, frame: self.told.put((number, bytes(frame))),
             on_broken=lambda number, error: self.told.put((number, error)),
             on_closed=lambda number: self.told.put(("closed", number)),
         )
-        self.url = self.carrier.listen(f"unix://{folder}/s", RUN)
+        self.url = self.listener.listen(f"unix://{folder}/s", RUN)
 
     def next(self):
-        return self.told.get(timeout=PATIENCE)
+        return self.told.get(timeout=TIMEOUT)
 
     def close(self):
-        self.carrier.close()
+        self.listener.close()
         self.reactor.stop()
 
 
@@ -53,7 +53,7 @@ def ours(folder):
 
 @pytest.fixture
 def theirs(ours):
-    theirs = UnixDialling()
+    theirs = UnixDialer()
     theirs.dial(ours.url, RUN)
     yield theirs
     theirs.close()
@@ -64,15 +64,15 @@ def number(ours, theirs):
     """Of the connection; its peer is trusted."""
     what, number = ours.next()
     assert what == "opened"
-    ours.carrier.trust(number)
+    ours.listener.trust(number)
     return number
 
 
-def say(theirs, body):
+def send_bytes(theirs, body):
     theirs.send(lambda: b"h", [body])
 
 
-def hear(theirs):
+def receive_frame(theirs):
     while (found := theirs.receive()) is None:
         assert readable(theirs.fd)
         if theirs.lost:
@@ -82,32 +82,32 @@ def hear(theirs):
 
 def test_frames_cross_in_both_directions_in_order(ours, theirs, number):
     for count in range(100):
-        say(theirs, b"%d" % count)
-        ours.carrier.send(number, b"a", [b"%d" % count])
+        send_bytes(theirs, b"%d" % count)
+        ours.listener.send(number, b"a", [b"%d" % count])
     assert [ours.next() for _ in range(100)] == [(number, b"h%d" % n) for n in range(100)]
-    assert [hear(theirs) for _ in range(100)] == [b"a%d" % n for n in range(100)]
+    assert [receive_frame(theirs) for _ in range(100)] == [b"a%d" % n for n in range(100)]
 
 
 def test_large_frames_to_one_that_does_not_read_wait_and_arrive_whole(ours, theirs, number):
     bodies = [bytes([count]) * 2**20 for count in range(20)]
     for body in bodies:
-        ours.carrier.send(number, b"", [body[:10], body[10:]])
-    assert [hear(theirs) for _ in bodies] == bodies
+        ours.listener.send(number, b"", [body[:10], body[10:]])
+    assert [receive_frame(theirs) for _ in bodies] == bodies
     # and what comes after them needs no wait
-    ours.carrier.send(number, b"x", [])
-    assert hear(theirs) == b"x"
+    ours.listener.send(number, b"x", [])
+    assert receive_frame(theirs) == b"x"
 
 
-def test_a_sender_waits_while_nobody_reads(ours, theirs, number):
+def test_a_sender_waits_while_the_peer_does_not_read(ours, theirs, number):
     entered, go = threading.Event(), threading.Event()
 
     def hold():
         entered.set()
-        go.wait(PATIENCE)
+        go.wait(TIMEOUT)
 
     ours.reactor.call_soon(hold)
-    assert entered.wait(PATIENCE)
-    wait = outcome(lambda: [say(theirs, bytes(2**20)) for _ in range(5)])
+    assert entered.wait(TIMEOUT)
+    wait = in_thread(lambda: [send_bytes(theirs, bytes(2**20)) for _ in range(5)])
     until(lambda: not theirs._unsent.is_whole)
     go.set()
     assert isinstance(wait(), list)
@@ -132,23 +132,21 @@ def test_what_an_interrupted_sender_began_is_finished_by_the_next(
 ):
     interrupt_after(monkeypatch, theirs, count)
     with pytest.raises(KeyboardInterrupt):
-        say(theirs, b"first")
-    say(theirs, b"second")
+        send_bytes(theirs, b"first")
+    send_bytes(theirs, b"second")
     assert [ours.next(), ours.next()] == [(number, b"hfirst"), (number, b"hsecond")]
 
 
-def test_of_what_was_interrupted_before_its_first_byte_nobody_hears(
-    ours, theirs, number, monkeypatch
-):
+def test_a_frame_interrupted_before_its_first_byte_is_dropped(ours, theirs, number, monkeypatch):
     interrupt_after(monkeypatch, theirs, 0)
     with pytest.raises(KeyboardInterrupt):
-        say(theirs, b"first")
-    say(theirs, b"second")
+        send_bytes(theirs, b"first")
+    send_bytes(theirs, b"second")
     assert ours.next() == (number, b"hsecond")
 
 
 class InterruptError(Exception):
-    """What the handler of a test raises."""
+    """Raised by a test's signal handler."""
 
 
 def test_signals_in_the_midst_of_sending_tear_no_frame(ours, theirs, number):
@@ -172,7 +170,7 @@ def test_signals_in_the_midst_of_sending_tear_no_frame(ours, theirs, number):
         for count in range(3000):
             try:
                 armed.append(True)
-                say(theirs, b"%d" % count)
+                send_bytes(theirs, b"%d" % count)
                 armed.clear()
             except InterruptError:
                 interrupts += 1
@@ -180,7 +178,7 @@ def test_signals_in_the_midst_of_sending_tear_no_frame(ours, theirs, number):
         over.set()
         disturber.join()
         signal.signal(signal.SIGUSR1, before)
-    say(theirs, b"end")
+    send_bytes(theirs, b"end")
     came = []
     while (frame := ours.next()) != (number, b"hend"):
         came.append(int(frame[1][1:]))
@@ -189,10 +187,8 @@ def test_signals_in_the_midst_of_sending_tear_no_frame(ours, theirs, number):
     assert interrupts
 
 
-def test_a_reader_that_is_interrupted_in_the_very_moment_hears_the_end(
-    ours, theirs, number, monkeypatch
-):
-    ours.carrier.send(number, b"lost", [])
+def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, monkeypatch):
+    ours.listener.send(number, b"lost", [])
     assert readable(theirs.fd)
 
     def read(place):
@@ -207,21 +203,21 @@ def test_a_reader_that_is_interrupted_in_the_very_moment_hears_the_end(
     assert theirs.lost
 
 
-def test_each_hears_the_end_of_the_other_after_all_it_said(ours, theirs, number):
-    say(theirs, b"last")
+def test_each_gets_the_end_of_the_other_after_all_frames(ours, theirs, number):
+    send_bytes(theirs, b"last")
     theirs.close()
     assert [ours.next(), ours.next()] == [(number, b"hlast"), ("closed", number)]
 
 
-def test_the_end_of_the_listener_comes_after_all_it_said(ours, theirs, number):
-    ours.carrier.send(number, b"last", [])
-    ours.carrier.close()
-    assert hear(theirs) == b"last"
+def test_the_end_of_the_listener_comes_after_all_its_frames(ours, theirs, number):
+    ours.listener.send(number, b"last", [])
+    ours.listener.close()
+    assert receive_frame(theirs) == b"last"
     assert theirs.receive() is None
     assert theirs.lost
     assert readable(theirs.end_fd, 0)
     with pytest.raises(PeerLostError):
-        say(theirs, b"more")
+        send_bytes(theirs, b"more")
 
 
 def test_a_stranger_may_announce_little_only(ours, theirs):
@@ -234,13 +230,13 @@ def test_a_stranger_may_announce_little_only(ours, theirs):
 
 def test_the_folder_is_clean_when_it_is_closed(ours, folder):
     assert [path.name for path in folder.iterdir()] == ["s"]
-    ours.carrier.close()
-    ours.carrier.close()
+    ours.listener.close()
+    ours.listener.close()
     assert not list(folder.iterdir())
 
 
-def test_nobody_there_is_said_with_the_address(folder):
-    theirs = UnixDialling()
+def test_an_address_without_a_listener_is_an_error_with_the_address(folder):
+    theirs = UnixDialer()
     with pytest.raises(TransportError, match=f"cannot reach unix://{folder}/none: no such file"):
         theirs.dial(f"unix://{folder}/none", RUN)
 
@@ -249,7 +245,7 @@ def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
     stopped = socket.socket(socket.AF_UNIX)
     stopped.bind(f"{folder}/s")
     stopped.listen(0)
-    waiting = [UnixDialling() for _ in range(2)]
+    waiting = [UnixDialer() for _ in range(2)]
     try:
         with pytest.raises(TransportError, match="did not answer within"):
             for one in waiting:
@@ -259,8 +255,8 @@ def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
 
 
 def test_without_descriptors_connections_wait_until_there_are_some(ours, folder, monkeypatch):
-    monkeypatch.setattr(unix_listening, "_PAUSE", 0.01)
-    listener, _ = ours.carrier._listeners[0]
+    monkeypatch.setattr(unix_listener, "_PAUSE", 0.01)
+    listener, _ = ours.listener._listeners[0]
     failures = [OSError(errno.EMFILE, "too many open files")] * 3
 
     class Scarce:
@@ -274,8 +270,8 @@ def test_without_descriptors_connections_wait_until_there_are_some(ours, folder,
 
     scarce = Scarce()
     ours.reactor.remove_reader(listener.fileno())
-    ours.reactor.add_reader(listener.fileno(), lambda: ours.carrier._accept(scarce))
-    theirs = UnixDialling()
+    ours.reactor.add_reader(listener.fileno(), lambda: ours.listener._accept(scarce))
+    theirs = UnixDialer()
     theirs.dial(ours.url, RUN)
     assert ours.next()[0] == "opened"
     assert not failures

@@ -1,4 +1,4 @@
-"""Workers of one kind: started with the first call, grown, shrunk, rested and let go."""
+"""A group of workers: started with the first call, grown, shrunk, stopped and retired."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from fiber._tasks import protocol
 from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
-from fiber._workers.group import Crew, CrewOptions, Needs
+from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
 from fiber.exceptions import StartError, TerminatedError, WireError
 from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind, ResourceRequest
 from tasks_world import FakePeer, FakeReactor, Sink, message, until
@@ -20,7 +20,7 @@ KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind
 
 
 class FakeChild:
-    """A job that runs at once and ends when it is told to."""
+    """A job that runs at once and ends when the test says so."""
 
     host, failure = "here", ""
 
@@ -32,13 +32,13 @@ class FakeChild:
     def poll(self):
         return self.status.exit_code if self.status is not None else None
 
-    def tell(self, status):
+    def report(self, status):
         if self.poll() is None:
             self.status = status
             self._on_status(self, status)
 
     def kill(self):
-        self.tell(KILLED)
+        self.report(KILLED)
 
     def signal(self, index, signum):
         self.kill()
@@ -95,21 +95,21 @@ class FakeRuntime:
 
 
 class World:
-    """A crew, and workers that do what a test says."""
+    """A group, and workers played by the tests."""
 
-    def __init__(self, size=2, least=None, most=None, needs=None, quota=None):
+    def __init__(self, size=2, min_size=None, max_size=None, spec=None, maxtasksperchild=None):
         self.runtime = FakeRuntime()
-        self.crew = Crew(
+        self.group = WorkerGroup(
             self.runtime,
-            needs or Needs(),
-            CrewOptions(
+            spec or WorkerSpec(),
+            GroupOptions(
                 size=size,
-                least=size if least is None else least,
-                most=size if most is None else most,
-                quota=quota,
+                min_size=size if min_size is None else min_size,
+                max_size=size if max_size is None else max_size,
+                maxtasksperchild=maxtasksperchild,
                 per_job=1,
                 max_attempts=3,
-                memory=None,
+                store=None,
                 make_process=FakeProcess,
             ),
             name="pool-1",
@@ -121,37 +121,37 @@ class World:
         return self.runtime.children
 
     def begin(self, count):
-        self.crew.begin()
+        self.group.begin()
         until(lambda: len(self.children) == count)
 
     def up(self):
         """Let every worker that runs and has not yet asked ask."""
         for child in self.children:
             if child.poll() is None and child.ident not in self.peers:
-                child.tell(RUNNING)
+                child.report(RUNNING)
                 peer = self.peers[child.ident] = FakePeer(child.ident)
-                self.say(peer, Kind.ASK, [protocol.ask(1)])
+                self.send(peer, Kind.ASK, [protocol.ask(1)])
 
-    def say(self, peer, kind, segments):
-        self.crew.dispatcher.on_message(peer, message(kind, segments))
+    def send(self, peer, kind, segments):
+        self.group.dispatcher.on_message(peer, message(kind, segments))
 
     def call(self, items, sink=None):
-        call = self.crew.dispatcher.prepare(abs, Mode.MAP, sink or Sink(), items=items)
-        self.crew.dispatcher.add(call)
+        call = self.group.dispatcher.prepare(abs, Mode.MAP, sink or Sink(), items=items)
+        self.group.dispatcher.add(call)
 
     def look(self):
-        """Let the crew look at itself."""
+        """Let the autoscale timer go off."""
         self.runtime.reactor.go_off()
 
     def obey(self):
-        """Let those who were told to exit do it."""
+        """Let the workers that were sent RETIRE exit."""
         for ident, peer in self.peers.items():
             if peer.of_kind(Kind.RETIRE):
-                self.children[int(ident)].tell(LEFT)
+                self.children[int(ident)].report(LEFT)
 
     def end(self):
-        self.crew.terminate()
-        assert self.crew.join(20)
+        self.group.terminate()
+        assert self.group.join(20)
 
 
 @pytest.fixture
@@ -168,71 +168,71 @@ def worlds():
         world.end()
 
 
-def test_nobody_is_started_before_the_first_call(worlds):
+def test_no_worker_is_started_before_the_first_call(worlds):
     world = worlds()
-    assert not world.crew.began
+    assert not world.group.began
     assert world.children == []
     world.begin(2)
-    assert world.crew.began
-    world.crew.begin()
+    assert world.group.began
+    world.group.begin()
     assert len(world.children) == 2
 
 
-def test_workers_get_what_the_crew_needs(worlds):
+def test_workers_get_the_resources_and_image_of_the_group(worlds):
     request = ResourceRequest(cpu=2, devices={"gpu": 1})
-    world = worlds(size=1, needs=Needs(resources=request, image="mine"))
+    world = worlds(size=1, spec=WorkerSpec(resources=request, image="mine"))
     world.begin(1)
     assert world.runtime.asked == [(request, "mine", 1)]
 
 
-def test_equal_needs_are_equal():
-    def needs(**devices):
-        return Needs(resources=ResourceRequest(cpu=1, devices=devices)).key
+def test_equal_specs_have_equal_keys():
+    def spec(**devices):
+        return WorkerSpec(resources=ResourceRequest(cpu=1, devices=devices)).key
 
-    assert needs(a=1, b=2) == needs(b=2, a=1)
-    assert needs(a=1) != needs(a=2)
-    assert Needs(image="x").key != Needs().key
+    assert spec(a=1, b=2) == spec(b=2, a=1)
+    assert spec(a=1) != spec(a=2)
+    assert WorkerSpec(image="x").key != WorkerSpec().key
 
 
 def test_strangers_are_no_workers(worlds):
     world = worlds()
     world.begin(2)
     with pytest.raises(WireError):
-        world.say(FakePeer("stranger"), Kind.ASK, [protocol.ask(1)])
+        world.send(FakePeer("stranger"), Kind.ASK, [protocol.ask(1)])
 
 
-def test_a_loss_is_told_with_its_counts_and_an_end_that_was_wished_for_is_not(worlds):
+def test_a_loss_is_notified_with_its_counts_and_an_expected_end_is_not(worlds):
     world = worlds(size=1)
     world.begin(1)
     world.call([1])
     world.up()
-    world.children[0].tell(KILLED)
+    world.children[0].report(KILLED)
     ((hook, facts),) = world.runtime.notified
     assert hook == "fiber_worker_lost"
     assert facts["worker"] == "worker 0"
     assert str(facts["cause"]) == "SIGNAL(9)"
     assert (facts["requeued"], facts["abandoned"]) == (1, 0)
     until(lambda: len(world.children) == 2)
-    world.crew.dispatcher.end(TerminatedError("over"))
+    world.group.dispatcher.end(TerminatedError("over"))
     world.end()
     assert len(world.runtime.notified) == 1
 
 
-def test_one_whose_end_was_told_before_its_first_words_were_read_keeps_no_work(worlds):
+def test_one_whose_exit_was_reported_before_its_first_message_was_read_keeps_no_work(worlds):
     world = worlds(size=1)
     world.begin(1)
-    world.children[0].tell(RUNNING)
-    world.children[0].tell(KILLED)
+    world.children[0].report(RUNNING)
+    world.children[0].report(KILLED)
     until(lambda: len(world.children) == 2)
     sink = Sink()
     world.call([5], sink)
     # while another one is being started, it might be that one
-    world.crew.fleet._roster.starting += 1
+    world.group.manager._state.starting += 1
     zombie = FakePeer("0")
-    world.say(zombie, Kind.ASK, [protocol.ask(1)])
-    world.crew.fleet._roster.starting -= 1
+    world.send(zombie, Kind.ASK, [protocol.ask(1)])
+    world.group.manager._state.starting -= 1
     assert zombie.of_kind(Kind.TASKS)
-    world.crew.dispatcher.on_peer_lost(zombie)
+    world.group.dispatcher.on_peer_lost(zombie)
     world.up()
     assert world.peers["1"].of_kind(Kind.TASKS)
 
@@ -241,7 +241,7 @@ def test_one_whose_place_is_taken_away_gets_nothing_more_is_replaced_and_is_no_l
     world = worlds(size=1)
     world.begin(1)
     world.up()
-    world.children[0].tell(values.evolve(RUNNING, draining=True))
+    world.children[0].report(values.evolve(RUNNING, draining=True))
     until(lambda: len(world.children) == 2)
     sink = Sink()
     world.call([5], sink)
@@ -252,8 +252,8 @@ def test_one_whose_place_is_taken_away_gets_nothing_more_is_replaced_and_is_no_l
     assert world.runtime.notified == []
 
 
-def test_a_quota_that_is_done_is_no_loss(worlds):
-    world = worlds(size=1, quota=1)
+def test_an_end_after_maxtasksperchild_is_no_loss(worlds):
+    world = worlds(size=1, maxtasksperchild=1)
     world.begin(1)
     sink = Sink()
     world.call([5], sink)
@@ -262,7 +262,7 @@ def test_a_quota_that_is_done_is_no_loss(worlds):
     outcomes = Outcomes()
     outcomes.add(5)
     done = protocol.Done(head.entry, 0, 1, 0.1, 1)
-    world.say(world.peers["0"], Kind.DONE, [done.encode(), *outcomes.encode()])
+    world.send(world.peers["0"], Kind.DONE, [done.encode(), *outcomes.encode()])
     world.obey()
     until(lambda: len(world.children) == 2)
     assert world.runtime.notified == []
@@ -274,22 +274,22 @@ def test_ended_processes_are_not_kept(worlds):
     world.begin(1)
     world.up()
     for number in range(5):
-        world.children[-1].tell(KILLED)
+        world.children[-1].report(KILLED)
         until(lambda n=number: len(world.children) == n + 2)
         world.up()
-    assert [process.child for process in world.crew.processes()] == [world.children[-1]]
-    assert len(world.crew._processes) == 1
+    assert [process.child for process in world.group.processes()] == [world.children[-1]]
+    assert len(world.group._processes) == 1
 
 
 def test_closed_it_retires_its_workers_and_leaves_nothing(worlds):
     world = worlds()
     world.begin(2)
     world.up()
-    world.crew.retire()
+    world.group.retire()
     until(lambda: all(peer.of_kind(Kind.RETIRE) for peer in world.peers.values()))
-    assert not world.crew.join(0.01)
+    assert not world.group.join(0.01)
     world.obey()
-    assert world.crew.join(20)
+    assert world.group.join(20)
     assert world.runtime.services == {}
     assert world.runtime.parts == []
 
@@ -297,19 +297,19 @@ def test_closed_it_retires_its_workers_and_leaves_nothing(worlds):
 def test_one_that_is_not_up_yet_may_finish_its_initializer(worlds):
     world = worlds(size=1)
     world.begin(1)
-    world.children[0].tell(RUNNING)
-    world.crew.retire()
-    assert not world.crew.join(0.05)
+    world.children[0].report(RUNNING)
+    world.group.retire()
+    assert not world.group.join(0.05)
     world.up()
     until(lambda: world.peers["0"].of_kind(Kind.RETIRE))
     world.obey()
-    assert world.crew.join(20)
+    assert world.group.join(20)
 
 
-def test_nobody_has_to_wait_for_the_end_of_a_pool_that_was_collected(worlds):
+def test_a_pool_that_was_collected_ends_without_a_join(worlds):
     world = worlds()
     world.begin(2)
-    world.crew.terminate()
+    world.group.terminate()
     until(lambda: world.runtime.services == {})
     until(lambda: world.runtime.parts == [])
 
@@ -319,15 +319,15 @@ def test_closed_with_the_program_its_calls_end(worlds):
     world.begin(2)
     sink = Sink()
     world.call([1], sink)
-    world.crew.close()
+    world.group.close()
     assert isinstance(sink.error, TerminatedError)
     assert all(child.poll() == -9 for child in world.children)
 
 
-def test_begun_after_its_end_it_starts_nobody(worlds):
+def test_begun_after_its_end_it_starts_no_worker(worlds):
     world = worlds()
-    world.crew.terminate()
-    world.crew.begin()
+    world.group.terminate()
+    world.group.begin()
     assert world.children == []
 
 
@@ -338,23 +338,23 @@ def test_it_fails_with_the_reason_and_its_calls_with_it(worlds):
     world.call([1], sink)
     number = 0
     while sink.error is None:
-        world.crew.fleet.is_broken(str(number), KeyError("initializer"))
-        world.children[number].tell(KILLED)
+        world.group.manager.initializer_failed(str(number), KeyError("initializer"))
+        world.children[number].report(KILLED)
         number += 1
         until(lambda n=number: sink.error or len(world.children) > n)
-    assert isinstance(world.crew.error, StartError)
-    assert sink.error is world.crew.error
+    assert isinstance(world.group.error, StartError)
+    assert sink.error is world.group.error
     with pytest.raises(StartError):
         world.call([2])
 
 
-class TestResting:
+class TestStoppingWorkers:
     def test_its_workers_leave_and_come_back_with_the_next_call(self, worlds):
         world = worlds()
         world.begin(2)
         world.up()
-        world.crew.rest()
-        assert not world.crew.began
+        world.group.stop_workers()
+        assert not world.group.began
         until(lambda: all(peer.of_kind(Kind.RETIRE) for peer in world.peers.values()))
         world.obey()
         world.begin(4)
@@ -363,31 +363,31 @@ class TestResting:
     def test_those_on_their_way_out_are_still_known_and_waited_for(self, worlds):
         world = worlds(size=1)
         world.begin(1)
-        world.children[0].tell(RUNNING)
-        world.crew.rest()
+        world.children[0].report(RUNNING)
+        world.group.stop_workers()
         world.up()
         until(lambda: world.peers["0"].of_kind(Kind.RETIRE))
-        world.crew.retire()
-        assert not world.crew.join(0.01)
+        world.group.retire()
+        assert not world.group.join(0.01)
         world.obey()
-        assert world.crew.join(20)
+        assert world.group.join(20)
 
-    def test_never_begun_there_is_nothing_to_rest(self, worlds):
+    def test_never_begun_there_are_no_workers_to_stop(self, worlds):
         world = worlds()
-        world.crew.rest()
+        world.group.stop_workers()
         world.begin(2)
 
-    def test_it_looks_at_itself_once_however_often_it_begins(self, worlds):
-        world = worlds(size=1, least=1, most=4)
+    def test_there_is_one_autoscale_timer_however_often_it_begins(self, worlds):
+        world = worlds(size=1, min_size=1, max_size=4)
         world.begin(1)
-        world.crew.rest()
+        world.group.stop_workers()
         world.begin(2)
         assert len([t for t in world.runtime.reactor.timers if t.action]) == 1
 
 
 class TestElastic:
-    def test_it_grows_while_work_waits_and_nobody_is_idle(self, worlds):
-        world = worlds(size=1, least=1, most=4)
+    def test_it_grows_while_work_waits_and_no_worker_is_idle(self, worlds):
+        world = worlds(size=1, min_size=1, max_size=4)
         world.begin(1)
         world.up()
         world.call(list(range(100)))
@@ -399,46 +399,46 @@ class TestElastic:
         until(lambda: len(world.children) == 4)
         world.look()
         world.look()
-        assert world.crew.fleet.size == 4
+        assert world.group.manager.size == 4
 
     def test_not_before_it_has_waited_long_enough(self, worlds):
-        world = worlds(size=1, least=1, most=4)
+        world = worlds(size=1, min_size=1, max_size=4)
         world.runtime.config.grow_after = 1000
         world.begin(1)
         world.call(list(range(100)))
         for _ in range(5):
             world.look()
-        assert world.crew.fleet.size == 1
+        assert world.group.manager.size == 1
 
     def test_it_shrinks_to_the_least_when_idle(self, worlds):
-        world = worlds(size=3, least=1, most=3)
+        world = worlds(size=3, min_size=1, max_size=3)
         world.begin(3)
         world.up()
 
         def is_small():
             world.look()
             world.obey()
-            return len(world.crew.fleet.members()) == 1
+            return len(world.group.manager.workers()) == 1
 
         until(is_small)
         world.look()
-        assert world.crew.fleet.size == 1
+        assert world.group.manager.size == 1
 
     def test_not_while_they_are_busy(self, worlds):
-        world = worlds(size=2, least=1, most=2)
+        world = worlds(size=2, min_size=1, max_size=2)
         world.begin(2)
         world.call(list(range(100)))
         world.up()
         world.look()
-        assert world.crew.fleet.size == 2
+        assert world.group.manager.size == 2
 
-    def test_a_crew_of_one_size_never_looks(self, worlds):
+    def test_a_group_of_fixed_size_has_no_timer(self, worlds):
         world = worlds()
         world.begin(2)
         assert world.runtime.reactor.timers == []
 
     def test_ended_it_looks_no_more(self, worlds):
-        world = worlds(size=1, least=1, most=2)
+        world = worlds(size=1, min_size=1, max_size=2)
         world.begin(1)
         world.end()
         world.look()

@@ -1,11 +1,11 @@
-"""A fleet's thread does what its roster says, on a platform that a test plays."""
+"""The manager's thread carries out the steps of its state, on a platform played by the tests."""
 
 import threading
 
 import pytest
 
 from fiber._base import values
-from fiber._workers.manager import Fleet
+from fiber._workers.manager import WorkerManager
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from tasks_world import until
@@ -16,7 +16,7 @@ LEFT = JobStatus(state=JobState.SUCCEEDED, exit_code=0, reason=Reason(ReasonKind
 
 
 class FakeChild:
-    """A job that ends when it is told to."""
+    """A job that ends when the test says so."""
 
     host = "here"
     failure = ""
@@ -27,7 +27,7 @@ class FakeChild:
         self.kills = 0
         self.unreachable = 0
 
-    def tell(self, status):
+    def report(self, status):
         self._on_status(self, status)
 
     def kill(self):
@@ -39,11 +39,11 @@ class FakeChild:
             self.unreachable -= 1
             raise BackendUnavailableError("nobody answers")
         reason = Reason(ReasonKind.SIGNAL, 9)
-        self.tell(JobStatus(state=JobState.FAILED, exit_code=-9, reason=reason))
+        self.report(JobStatus(state=JobState.FAILED, exit_code=-9, reason=reason))
 
 
 class Platform:
-    """Starts jobs, and notes what the fleet says."""
+    """Starts jobs, and notes the calls of the manager."""
 
     def __init__(self, per_job=1, lease=3.0):
         self.children = []
@@ -54,7 +54,7 @@ class Platform:
         self.refusals = []
         self.at_start = lambda child: None
         self.can_retire = True
-        self.fleet = Fleet(
+        self.manager = WorkerManager(
             start=self.start,
             lost=self.lost.append,
             retire=self.retire,
@@ -77,7 +77,7 @@ class Platform:
         self.retired.append(ident)
         self.handed_back.append(hand_back)
         if self.can_retire:
-            self.children[int(ident)].tell(LEFT)
+            self.children[int(ident)].report(LEFT)
         return self.can_retire
 
     def fail(self, error):
@@ -86,38 +86,38 @@ class Platform:
 
     def up(self):
         for child in self.children:
-            child.tell(RUNNING)
-            self.fleet.is_up(child.ident)
+            child.report(RUNNING)
+            self.manager.worker_ready(child.ident)
 
 
 @pytest.fixture
 def platform():
     platform = Platform()
     yield platform
-    platform.fleet.terminate()
-    assert platform.fleet.join(20)
+    platform.manager.terminate()
+    assert platform.manager.join(20)
 
 
-def test_the_first_is_started_by_the_caller_and_the_others_by_the_fleet(platform):
+def test_the_first_is_started_by_the_caller_and_the_others_by_the_manager(platform):
     threads = []
     platform.at_start = lambda _: threads.append(threading.current_thread().name)
-    platform.fleet.begin(3)
+    platform.manager.begin(3)
     assert threads[0] == threading.current_thread().name
     until(lambda: len(platform.children) == 3)
     assert threads[1:] == ["fiber-test"] * 2
-    assert platform.fleet.size == 3
+    assert platform.manager.size == 3
 
 
 def test_what_cannot_be_started_is_the_callers_error_and_may_be_tried_again(platform):
     platform.refusals = [SubmitError("no")]
     with pytest.raises(SubmitError):
-        platform.fleet.begin(2)
-    platform.fleet.begin(2)
+        platform.manager.begin(2)
+    platform.manager.begin(2)
     until(lambda: len(platform.children) == 2)
 
 
-def test_a_lost_worker_is_told_of_and_replaced(platform):
-    platform.fleet.begin(1)
+def test_a_lost_worker_is_reported_and_replaced(platform):
+    platform.manager.begin(1)
     platform.up()
     platform.children[0].kill()
     until(lambda: len(platform.children) == 2)
@@ -128,7 +128,7 @@ def test_a_lost_worker_is_told_of_and_replaced(platform):
 @pytest.mark.parametrize("error", [SubmitError("quota"), OSError("too many open files")])
 def test_a_start_that_fails_later_is_tried_again_whatever_it_raised(platform, error):
     platform.refusals = []
-    platform.fleet.begin(1)
+    platform.manager.begin(1)
     platform.up()
     platform.refusals = [error]
     platform.children[0].kill()
@@ -141,26 +141,26 @@ def test_statuses_that_come_before_the_submission_returned_are_not_lost_and_keep
 ):
     def at_start(child):
         if child.ident == "0":
-            child.tell(RUNNING)
+            child.report(RUNNING)
             child.kill()
 
     platform.at_start = at_start
-    platform.fleet.begin(1)
+    platform.manager.begin(1)
     until(lambda: len(platform.children) == 2)
     assert [loss.ident for loss in platform.lost] == ["0"]
 
 
 def test_one_that_asks_before_its_submission_returned_is_known_and_up(platform):
     def at_start(child):
-        assert platform.fleet.knows(child.ident)
-        platform.fleet.is_up(child.ident)
+        assert platform.manager.accepts(child.ident)
+        platform.manager.worker_ready(child.ident)
 
     platform.at_start = at_start
-    platform.fleet.begin(1)
-    (member,) = platform.fleet.members()
-    assert member.up
-    assert platform.fleet.has("0")
-    assert not platform.fleet.has("stranger")
+    platform.manager.begin(1)
+    (worker,) = platform.manager.workers()
+    assert worker.ready
+    assert platform.manager.has("0")
+    assert not platform.manager.has("stranger")
 
 
 def test_it_gives_up_with_the_reason(platform):
@@ -168,8 +168,8 @@ def test_it_gives_up_with_the_reason(platform):
         threading.Thread(target=child.kill).start()
 
     platform.at_start = at_start
-    platform.fleet.begin(1)
-    platform.fleet.is_broken("0", KeyError("initializer"))
+    platform.manager.begin(1)
+    platform.manager.initializer_failed("0", KeyError("initializer"))
     assert platform.failed.wait(20)
     assert isinstance(platform.errors[0], StartError)
     assert isinstance(platform.errors[0].__cause__, KeyError)
@@ -177,62 +177,62 @@ def test_it_gives_up_with_the_reason(platform):
 
 
 def test_resized_it_adds_and_retires(platform):
-    platform.fleet.begin(1)
-    platform.fleet.resize(3)
+    platform.manager.begin(1)
+    platform.manager.resize(3)
     until(lambda: len(platform.children) == 3)
     platform.up()
-    platform.fleet.resize(1)
-    until(lambda: len(platform.fleet.members()) == 1)
+    platform.manager.resize(1)
+    until(lambda: len(platform.manager.workers()) == 1)
     assert sorted(platform.retired) == ["1", "2"]
 
 
 def test_released_a_worker_is_retired_and_not_replaced(platform):
-    platform.fleet.begin(2)
+    platform.manager.begin(2)
     until(lambda: len(platform.children) == 2)
     platform.up()
-    platform.fleet.release("0")
+    platform.manager.release("0")
     until(lambda: platform.retired == ["0"])
-    until(lambda: len(platform.fleet.members()) == 1)
+    until(lambda: len(platform.manager.workers()) == 1)
     assert len(platform.children) == 2
 
 
 def test_one_that_cannot_be_retired_is_ended(platform):
     platform.can_retire = False
-    platform.fleet.begin(1)
+    platform.manager.begin(1)
     platform.up()
-    platform.fleet.close()
-    assert platform.fleet.join(20)
+    platform.manager.close()
+    assert platform.manager.join(20)
     assert platform.children[0].kills == 1
 
 
 def test_closed_it_lets_everybody_leave_and_its_thread_ends(platform):
-    platform.fleet.begin(2)
+    platform.manager.begin(2)
     until(lambda: len(platform.children) == 2)
     platform.up()
-    platform.fleet.close()
-    assert platform.fleet.join(20)
+    platform.manager.close()
+    assert platform.manager.join(20)
     assert platform.ended.is_set()
-    assert not platform.fleet._thread.is_alive()
+    assert not platform.manager._thread.is_alive()
 
 
 def test_never_begun_it_is_joined_at_once(platform):
-    platform.fleet.close()
-    assert platform.fleet.join(0)
+    platform.manager.close()
+    assert platform.manager.join(0)
 
 
 def test_join_returns_when_its_time_is_up(platform):
-    platform.fleet.begin(1)
-    assert not platform.fleet.join(0.01)
+    platform.manager.begin(1)
+    assert not platform.manager.join(0.01)
 
 
 def test_terminated_by_several_threads_it_ends_once(platform):
-    platform.fleet.begin(3)
-    threads = [threading.Thread(target=platform.fleet.terminate) for _ in range(4)]
+    platform.manager.begin(3)
+    threads = [threading.Thread(target=platform.manager.terminate) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert platform.fleet.join(20)
+    assert platform.manager.join(20)
     assert len(platform.lost) == len(platform.children)
     assert all(loss.expected for loss in platform.lost)
 
@@ -245,47 +245,47 @@ def test_a_job_that_was_being_submitted_at_the_end_is_ended(platform):
         assert go_on.wait(20)
 
     platform.at_start = at_start
-    thread = threading.Thread(target=platform.fleet.begin, args=(1,))
+    thread = threading.Thread(target=platform.manager.begin, args=(1,))
     thread.start()
     assert begun.wait(20)
-    platform.fleet.terminate()
+    platform.manager.terminate()
     go_on.set()
     thread.join(20)
-    assert platform.fleet.join(20)
+    assert platform.manager.join(20)
     assert platform.children[0].kills == 1
 
 
 def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(platform, monkeypatch):
-    monkeypatch.setattr("fiber._workers.state.AGAIN", 0.05)
-    platform.fleet.begin(1)
+    monkeypatch.setattr("fiber._workers.state.KILL_AGAIN_AFTER", 0.05)
+    platform.manager.begin(1)
     platform.children[0].unreachable = 2
-    platform.fleet.terminate()
-    assert platform.fleet.join(20)
+    platform.manager.terminate()
+    assert platform.manager.join(20)
     assert platform.children[0].kills == 3
 
 
 def test_a_stopped_worker_is_ended_after_its_lease():
     platform = Platform(lease=0.05)
-    platform.fleet.begin(1)
+    platform.manager.begin(1)
     platform.up()
-    platform.children[0].tell(STOPPED)
+    platform.children[0].report(STOPPED)
     until(lambda: len(platform.children) == 2)
     assert str(platform.lost[0].attempt.reason) == "LEASE"
-    platform.fleet.terminate()
-    assert platform.fleet.join(20)
+    platform.manager.terminate()
+    assert platform.manager.join(20)
 
 
 def test_one_whose_connection_ended_is_ended_after_a_while(platform, monkeypatch):
-    monkeypatch.setattr("fiber._workers.state.VERDICT", 0.05)
-    platform.fleet.begin(1)
+    monkeypatch.setattr("fiber._workers.state.EXIT_REPORT_TIMEOUT", 0.05)
+    platform.manager.begin(1)
     platform.up()
-    platform.fleet.is_cut("0")
+    platform.manager.worker_disconnected("0")
     until(lambda: len(platform.children) == 2)
 
 
 def test_of_a_job_with_others_only_the_silent_process_is_ended():
     platform = Platform(per_job=2, lease=0.05)
-    platform.fleet.begin(2)
+    platform.manager.begin(2)
     (child,) = platform.children
     parts = [
         ProcessStatus(index=0, state=STOPPED.state, reason=STOPPED.reason),
@@ -293,37 +293,37 @@ def test_of_a_job_with_others_only_the_silent_process_is_ended():
     ]
     signalled = []
     child.signal = lambda index, signum: signalled.append((index, signum))
-    child.tell(JobStatus(state=JobState.RUNNING, processes=tuple(parts)))
+    child.report(JobStatus(state=JobState.RUNNING, processes=tuple(parts)))
     until(lambda: signalled)
     assert signalled[0] == (0, 9)
     del child.signal
-    platform.fleet.terminate()
-    assert platform.fleet.join(20)
+    platform.manager.terminate()
+    assert platform.manager.join(20)
 
 
 def test_it_does_not_spin_while_it_waits_for_the_last_to_go(platform):
-    platform.fleet.begin(3)
+    platform.manager.begin(3)
     until(lambda: len(platform.children) == 3)
     platform.up()
     turns = []
-    roster = platform.fleet._roster
-    following = roster.next
-    roster.next = lambda now: turns.append(now) or following(now)
+    state = platform.manager._state
+    following = state.next
+    state.next = lambda now: turns.append(now) or following(now)
     for child in platform.children:
         child.kill = lambda: None
-    platform.fleet.terminate()
-    platform.children[0].tell(LEFT)
+    platform.manager.terminate()
+    platform.children[0].report(LEFT)
     assert not platform.ended.wait(0.1)
     assert len(turns) < 10
     for child in platform.children[1:]:
-        child.tell(LEFT)
+        child.report(LEFT)
 
 
 def test_a_worker_whose_place_is_taken_away_is_asked_for_its_work_and_replaced(platform):
     platform.can_retire = True
-    platform.fleet.begin(1)
+    platform.manager.begin(1)
     platform.up()
-    platform.children[0].tell(values.evolve(RUNNING, draining=True))
+    platform.children[0].report(values.evolve(RUNNING, draining=True))
     until(lambda: len(platform.children) == 2)
     assert platform.retired == ["0"]
     assert platform.handed_back == [True]

@@ -1,16 +1,16 @@
-"""Sizes, chunks and initializers are judged before anything starts."""
+"""Sizes, chunks and initializers are checked before anything starts."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from fiber._workers.options import chunk_of, require_callable, require_positive, sizes
+from fiber._workers.options import require_callable, require_positive, resolve_chunksize, sizes
 
 MACHINE = SimpleNamespace(cpu_count=lambda: 4)
 
 
 @pytest.mark.parametrize(
-    "processes,least,most,expected",
+    "processes,min_size,max_size,expected",
     [
         (None, None, None, (4, 4, 4)),
         (2, None, None, (2, 2, 2)),
@@ -21,8 +21,8 @@ MACHINE = SimpleNamespace(cpu_count=lambda: 4)
         (6, 1, None, (6, 1, 6)),
     ],
 )
-def test_sizes_are_those_said_or_the_machines(processes, least, most, expected):
-    assert sizes(MACHINE, processes, least, most) == expected
+def test_sizes_are_those_given_or_the_machines(processes, min_size, max_size, expected):
+    assert sizes(MACHINE, processes, min_size, max_size) == expected
 
 
 @pytest.mark.parametrize("processes", [0, -1])
@@ -43,18 +43,18 @@ def test_sizes_that_contradict_each_other_are_refused(sizes_):
         sizes(MACHINE, *sizes_)
 
 
-@pytest.mark.parametrize("least,most", [(0, None), (None, 0), (1.5, None)])
-def test_least_and_most_are_positive(least, most):
+@pytest.mark.parametrize("min_size,max_size", [(0, None), (None, 0), (1.5, None)])
+def test_limits_of_the_size_are_positive(min_size, max_size):
     with pytest.raises(ValueError, match="must be a positive int"):
-        sizes(MACHINE, 2, least, most)
+        sizes(MACHINE, 2, min_size, max_size)
 
 
 def test_chunks_are_of_one_item_at_least():
-    assert chunk_of(None) == chunk_of(1) == 1
-    assert chunk_of(7) == 7
+    assert resolve_chunksize(None) == resolve_chunksize(1) == 1
+    assert resolve_chunksize(7) == 7
     for wrong in (0, -3):
         with pytest.raises(ValueError, match=r"Chunksize must be 1\+"):
-            chunk_of(wrong)
+            resolve_chunksize(wrong)
 
 
 def test_an_initializer_can_be_called():

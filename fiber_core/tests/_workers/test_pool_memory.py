@@ -1,4 +1,4 @@
-"""Large functions of a pool: how often their bytes go anywhere, and what workers may do to them."""
+"""Large functions of a pool: how often their bytes are sent, and that workers may change them."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ import pytest
 import fiber
 from fiber._runtime.runtime import current
 from fiber._wire.endpoint import Peer
-from fiber._workers.options import PoolMemory
+from fiber._workers.options import SealedPayloadStore
 from fiber.exceptions import WireError
 from open_memory import open_memory
 from wire_world import until
@@ -50,7 +50,7 @@ def pool():
 
 
 def busy(pool, function, **options):
-    """Call a function until each worker has done it; what it returned."""
+    """Call a function until each worker has done it; returns its results."""
 
     def slow(item):
         time.sleep(0.05)
@@ -62,7 +62,7 @@ def busy(pool, function, **options):
     return [value for _, value in done]
 
 
-def test_its_bytes_go_nowhere_on_one_host_and_once_to_each_worker_elsewhere(pool, sent):
+def test_its_bytes_are_not_sent_on_one_host_and_once_to_each_worker_on_others(pool, sent):
     array = np.ones(BYTES // 8)
     assert set(busy(pool, lambda item: float(array.sum()))) == {BYTES / 8}
     copies = sent.total() / BYTES
@@ -75,7 +75,7 @@ def test_what_many_tasks_share_as_a_value_goes_once_to_a_host(pool, sent):
     assert round(sent.total() / BYTES, 1) == (1 if IS_NETWORK else 0)
 
 
-def test_the_same_function_again_is_there_already(pool, sent):
+def test_the_same_function_again_is_not_sent(pool, sent):
     array = np.ones(BYTES // 8)
 
     def total(item):
@@ -119,7 +119,7 @@ def test_memory_goes_with_the_pool(shared_runtime):
     pool.join()
     del pool
     gc.collect()
-    until(lambda: open_memory() == before, patience=PATIENCE)
+    until(lambda: open_memory() == before, timeout=PATIENCE)
 
 
 def test_references_in_a_function_are_let_go_of_when_its_call_is_done(pool):
@@ -127,7 +127,7 @@ def test_references_in_a_function_are_let_go_of_when_its_call_is_done(pool):
     handles = [fiber.shared(np.ones(1000))]
     assert busy(pool, lambda item: float(handles[0].value.sum()))
     handles.clear()
-    until(lambda: open_memory() == before, patience=PATIENCE)
+    until(lambda: open_memory() == before, timeout=PATIENCE)
 
 
 def test_where_there_is_no_room_a_function_is_sent(pool, sent, monkeypatch):
@@ -140,15 +140,15 @@ def test_where_there_is_no_room_a_function_is_sent(pool, sent, monkeypatch):
     assert round(sent.total() / BYTES, 1) == WORKERS
 
 
-def test_what_is_laid_is_found_by_its_place():
-    memory = PoolMemory(current())
-    laid = memory.lay([b"abc", b"def"])
-    assert bytes(memory.find(laid.place).view()) == b"abcdef"
-    private = memory.find(laid.place).private()
+def test_a_payload_is_found_by_its_locator():
+    memory = SealedPayloadStore(current())
+    payload = memory.write([b"abc", b"def"])
+    assert bytes(memory.find(payload.locator).view()) == b"abcdef"
+    private = memory.find(payload.locator).private()
     private[0] = 0
-    assert bytes(laid.view()) == b"abcdef"
-    laid.close()
-    assert memory.find(laid.place) is None
+    assert bytes(payload.view()) == b"abcdef"
+    payload.close()
+    assert memory.find(payload.locator) is None
     with pytest.raises(WireError, match="makes no sense"):
         memory.find(b"nonsense")
 

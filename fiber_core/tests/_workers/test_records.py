@@ -4,64 +4,64 @@ from typing import Any
 
 import pytest
 
-from fiber._workers.records import Groups, Member
+from fiber._workers.records import WorkerIndex, WorkerRecord
 
 
 @pytest.fixture
-def groups():
-    return Groups()
+def index():
+    return WorkerIndex()
 
 
-def member(groups, name, **state):
+def worker(index, name, **state):
     child: Any = None
-    made = Member(name, name, 0, child, **state)
-    groups.joined(made)
+    made = WorkerRecord(name, name, 0, child, **state)
+    index.add(made)
     return made
 
 
-def test_those_who_stay_are_counted_whoever_leaves_first(groups):
-    one, two, _ = (member(groups, name) for name in "abc")
-    groups.leave(one)
-    groups.leave(one)
-    assert groups.staying == 2
-    groups.gone(one)
-    groups.gone(two)
-    assert groups.staying == 1
+def test_staying_workers_are_counted_in_any_order(index):
+    one, two, _ = (worker(index, name) for name in "abc")
+    index.leave(one)
+    index.leave(one)
+    assert index.staying == 2
+    index.remove(one)
+    index.remove(two)
+    assert index.staying == 1
 
 
-def test_whoever_leaves_is_told_once_it_is_up_or_cannot_be_interrupted(groups):
-    starting, up = member(groups, "a", runs=True), member(groups, "b", runs=True, up=True)
-    groups.leave(starting)
-    assert groups.next_untold() is None
-    groups.leave(up)
-    assert groups.next_untold() is up
-    up.told = True
-    groups.changed(up)
-    assert groups.next_untold() is None
-    starting.up = True
-    assert groups.next_untold() is starting
+def test_a_leaving_worker_is_retired_once_it_is_ready_or_does_not_run(index):
+    starting, up = worker(index, "a", runs=True), worker(index, "b", runs=True, ready=True)
+    index.leave(starting)
+    assert index.next_to_retire() is None
+    index.leave(up)
+    assert index.next_to_retire() is up
+    up.exit_sent = True
+    index.update(up)
+    assert index.next_to_retire() is None
+    starting.ready = True
+    assert index.next_to_retire() is starting
 
 
-def test_one_that_is_connected_again_is_told_again(groups):
-    one = member(groups, "a", up=True, told=True)
-    groups.leave(one)
-    assert groups.next_untold() is None
-    one.told = False
-    groups.changed(one)
-    assert groups.next_untold() is one
-    groups.gone(one)
-    assert groups.next_untold() is None
+def test_one_that_is_connected_again_is_retired_again(index):
+    one = worker(index, "a", ready=True, exit_sent=True)
+    index.leave(one)
+    assert index.next_to_retire() is None
+    one.exit_sent = False
+    index.update(one)
+    assert index.next_to_retire() is one
+    index.remove(one)
+    assert index.next_to_retire() is None
 
 
-def test_only_those_about_whom_something_is_due_are_looked_at(groups):
-    one, *_ = (member(groups, str(number)) for number in range(1000))
-    assert groups.timed() == []
+def test_only_records_with_a_deadline_are_listed(index):
+    one, *_ = (worker(index, str(number)) for number in range(1000))
+    assert index.timed() == []
     one.stopped_at = 5.0
-    groups.changed(one)
-    assert groups.timed() == [one]
+    index.update(one)
+    assert index.timed() == [one]
     one.stopped_at = None
-    assert groups.timed() == []
+    assert index.timed() == []
     one.killed_at = 6.0
-    groups.changed(one)
-    groups.gone(one)
-    assert groups.timed() == []
+    index.update(one)
+    index.remove(one)
+    assert index.timed() == []

@@ -1,4 +1,4 @@
-"""What a fleet does next, decided without a clock: events in, steps out."""
+"""The state of a group, decided without a clock: events in, steps out."""
 
 import attrs
 import pytest
@@ -10,7 +10,7 @@ from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._launch import outage
 from fiber._workers import state as module
-from fiber._workers.state import GiveUp, Kill, Retire, Roster, Say, Start, Stop
+from fiber._workers.state import GiveUp, GroupState, Kill, Report, Retire, Start, Stop
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -19,7 +19,7 @@ LEASE = 3.0
 
 @attrs.define(eq=False)
 class Job:
-    """A job as the roster knows it."""
+    """A job as the group state knows it."""
 
     ident: str
     processes: int = 1
@@ -45,11 +45,13 @@ LEFT = status(JobState.SUCCEEDED, code=0, reason=Reason(ReasonKind.EXIT, 0))
 
 
 class Play:
-    """A roster with a clock and the jobs it asked for."""
+    """A group state with a clock and the jobs it asked for."""
 
-    def __init__(self, wanted, per_job=1, verdict=None):
-        self.roster = Roster(lease=LEASE, per_job=per_job, verdict=verdict)
-        self.roster.wanted = wanted
+    def __init__(self, desired, per_job=1, exit_report_timeout=None):
+        self.group = GroupState(
+            lease=LEASE, per_job=per_job, exit_report_timeout=exit_report_timeout
+        )
+        self.group.desired = desired
         self.now = 100.0
         self.jobs = []
         self.steps = []
@@ -57,33 +59,33 @@ class Play:
     def run(self):
         """Take every step that is due; returns them."""
         steps = []
-        while (step := self.roster.next(self.now)) is not None:
+        while (step := self.group.next(self.now)) is not None:
             steps.append(step)
             if isinstance(step, Start):
                 job = Job(str(len(self.jobs)), step.count)
                 self.jobs.append(job)
-                self.roster.started(job, step.count)
+                self.group.started(job, step.count)
             if isinstance(step, Stop):
                 break
         self.steps += steps
         return steps
 
     def wait(self):
-        """Let time pass until the next moment that the roster named; returns the steps."""
-        self.now = max(self.now, self.roster.deadline())
+        """Let time pass until the next deadline; returns the steps."""
+        self.now = max(self.now, self.group.deadline())
         return self.run()
 
-    def tell(self, job, status):
-        return self.roster.observed(job, status, self.now)
+    def report(self, job, status):
+        return self.group.observed(job, status, self.now)
 
     def up(self, *jobs):
         for job in jobs or self.jobs:
-            self.tell(job, RUNNING)
-            for ident in [m.ident for m in self.roster.members.values() if m.child is job]:
-                self.roster.is_up(ident)
+            self.report(job, RUNNING)
+            for ident in [m.ident for m in self.group.workers.values() if m.child is job]:
+                self.group.worker_ready(ident)
 
     def lose(self, job, how=KILLED):
-        (loss,) = self.tell(job, how)
+        (loss,) = self.report(job, how)
         return loss
 
 
@@ -92,16 +94,16 @@ def starts(steps):
 
 
 class TestStarting:
-    def test_as_many_are_started_as_are_wished_for(self):
+    def test_as_many_are_started_as_are_desired(self):
         play = Play(3)
         assert starts(play.run()) == [1, 1, 1]
         assert play.run() == []
-        assert play.roster.deadline() is None
+        assert play.group.deadline() is None
 
     def test_several_share_a_job(self):
         play = Play(5, per_job=2)
         assert starts(play.run()) == [2, 2, 1]
-        assert list(play.roster.members) == ["0.0", "0.1", "1.0", "1.1", "2"]
+        assert list(play.group.workers) == ["0.0", "0.1", "1.0", "1.1", "2"]
 
     def test_one_that_is_lost_is_replaced_at_once(self):
         play = Play(2)
@@ -116,43 +118,43 @@ class TestStarting:
         play.up()
         ended = ProcessStatus(index=1, state=JobState.FAILED, reason=Reason(ReasonKind.SIGNAL, 9))
         others = [ProcessStatus(index=n, state=JobState.RUNNING) for n in (0, 2)]
-        (loss,) = play.tell(play.jobs[0], status(JobState.RUNNING, processes=(*others, ended)))
+        (loss,) = play.report(play.jobs[0], status(JobState.RUNNING, processes=(*others, ended)))
         assert loss.ident == "0.1"
         assert starts(play.run()) == [1]
-        assert sorted(play.roster.members) == ["0.0", "0.2", "1"]
+        assert sorted(play.group.workers) == ["0.0", "0.2", "1"]
 
     def test_one_that_asks_before_its_submission_returned_is_known_and_up(self):
         play = Play(1)
-        play.roster.starting += 1
-        assert play.roster.knows("0")
-        play.roster.is_up("0")
-        play.roster.started(Job("0"), 1)
-        assert play.roster.members["0"].up
-        assert not play.roster.knows("stranger")
+        play.group.starting += 1
+        assert play.group.accepts("0")
+        play.group.worker_ready("0")
+        play.group.started(Job("0"), 1)
+        assert play.group.workers["0"].ready
+        assert not play.group.accepts("stranger")
 
-    def test_one_that_has_done_its_quota_before_its_submission_returned_was_told_to_exit(self):
+    def test_one_that_was_retired_before_its_submission_returned_ends_as_expected(self):
         play = Play(1)
-        play.roster.starting += 1
-        play.roster.is_up("0")
-        play.roster.is_retired("0")
+        play.group.starting += 1
+        play.group.worker_ready("0")
+        play.group.worker_retired("0")
         job = Job("0")
-        play.roster.started(job, 1)
+        play.group.started(job, 1)
         assert play.lose(job, LEFT).expected
 
-    def test_what_comes_late_of_one_that_has_ended_is_kept_for_nobody(self):
+    def test_a_late_event_of_one_that_has_ended_is_not_kept_for_another(self):
         play = Play(1)
         play.run()
         play.lose(play.jobs[0])
-        play.roster.is_retired("0")
-        play.roster.starting += 1
-        play.roster.started(Job("0"), 1)
-        assert not play.roster.members["0"].told
+        play.group.worker_retired("0")
+        play.group.starting += 1
+        play.group.started(Job("0"), 1)
+        assert not play.group.workers["0"].exit_sent
 
-    def test_nobody_else_is_started_while_a_submission_is_under_way(self):
-        roster = Roster(lease=LEASE, per_job=1)
-        roster.wanted = 2
-        assert isinstance(roster.next(0.0), Start)
-        assert roster.next(0.0) is None
+    def test_no_other_is_started_while_a_submission_is_under_way(self):
+        group = GroupState(lease=LEASE, per_job=1)
+        group.desired = 2
+        assert isinstance(group.next(0.0), Start)
+        assert group.next(0.0) is None
 
 
 class TestFailingToStart:
@@ -180,10 +182,10 @@ class TestFailingToStart:
         assert "worker 5: no such module" in give_up.text
         assert isinstance(steps[-1], Stop)
 
-    def test_the_reason_that_it_never_came_up_is_told(self):
+    def test_the_reason_that_it_never_came_up_is_raised(self):
         play = Play(1)
         play.run()
-        for _ in range(module.FEW):
+        for _ in range(module.MAX_INITIALIZER_FAILURES):
             play.jobs[-1].failure = "it ran without a word"
             play.lose(play.jobs[-1])
             play.now += 10
@@ -194,9 +196,9 @@ class TestFailingToStart:
     def test_an_initializer_that_raises_is_given_up_sooner_and_is_the_cause(self):
         play, error = Play(2), KeyError("initializer")
         play.run()
-        for number in range(module.FEW):
+        for number in range(module.MAX_INITIALIZER_FAILURES):
             job = play.jobs[number]
-            play.roster.is_broken(job.ident, error)
+            play.group.initializer_failed(job.ident, error)
             play.lose(job, status(JobState.FAILED, code=1))
             play.now += 10
             steps = play.run()
@@ -204,11 +206,11 @@ class TestFailingToStart:
         assert steps[0].cause is error
         assert "initializer raised KeyError('initializer')" in steps[0].text
 
-    def test_who_came_up_once_shows_that_it_can_be_done(self):
+    def test_after_one_was_ready_more_failures_are_allowed(self):
         play = Play(1)
         play.run()
         play.up()
-        for _ in range(module.MANY):
+        for _ in range(module.MAX_FAILURES_PER_WORKER):
             play.lose(play.jobs[-1])
             play.now += 10
             assert starts(play.run()) == [1]
@@ -231,7 +233,7 @@ class TestFailingToStart:
         play.run()
         play.up(play.jobs[0])
         for _ in range(100):
-            play.roster.is_broken(play.jobs[-1].ident, KeyError())
+            play.group.initializer_failed(play.jobs[-1].ident, KeyError())
             play.lose(play.jobs[-1])
             play.now += 10
             assert starts(play.run()) == [1]
@@ -241,17 +243,17 @@ class TestFailingToStart:
 
     @staticmethod
     def refused_but_two():
-        """Five are wished for; a quota has room for two, which are on their way."""
+        """Five are desired; a quota has room for two, which are on their way."""
         play = Play(5)
         play.run()
-        for number in range(2, 2 + 2 * module.FEW):
+        for number in range(2, 2 + 2 * module.MAX_INITIALIZER_FAILURES):
             play.jobs[number].failure = "exceeded quota"
             play.lose(play.jobs[number])
             play.now += 10
             play.run()
         return play
 
-    def test_who_is_on_the_way_may_come_up_though_others_are_refused(self):
+    def test_workers_on_their_way_may_come_up_though_others_are_refused(self):
         play = self.refused_but_two()
         assert not any(isinstance(step, GiveUp) for step in play.steps)
         play.up(*play.jobs[:2])
@@ -271,16 +273,16 @@ class TestFailingToStart:
         assert "exceeded quota" in str(step.cause)
 
     def test_refused_submissions_are_tried_again_and_given_up(self):
-        roster, error = Roster(lease=LEASE, per_job=1), SubmitError("quota")
-        roster.wanted = 1
+        group, error = GroupState(lease=LEASE, per_job=1), SubmitError("quota")
+        group.desired = 1
         now, tries = 0.0, 0
-        while not isinstance(step := roster.next(now), GiveUp):
+        while not isinstance(step := group.next(now), GiveUp):
             if isinstance(step, Start):
                 tries += 1
-                roster.not_started(error, now)
+                group.not_started(error, now)
             else:
-                now = roster.deadline()
-        assert tries == module.FEW
+                now = group.deadline()
+        assert tries == module.MAX_INITIALIZER_FAILURES
         assert step.cause is error
         assert "quota" in step.text
 
@@ -293,22 +295,22 @@ class TestFailingToStart:
             play.run()
             if isinstance(play.steps[-1], (GiveUp, Kill)):
                 break
-        assert play.roster.is_closing
+        assert play.group.is_closing
         assert starts(play.run()) == []
 
-    def test_an_end_that_was_wished_for_is_no_failure(self):
+    def test_an_expected_end_is_no_failure(self):
         play = Play(1)
         play.run()
         for _ in range(20):
-            play.roster.wanted = 0
+            play.group.desired = 0
             play.run()
             play.lose(play.jobs[-1])
-            play.roster.wanted = 1
+            play.group.desired = 1
             assert starts(play.run()) == [1]
 
 
 class TestPlatformThatCannotBeAsked:
-    """Nothing is known of workers whose submission nobody took: the platform is waited for."""
+    """A submission to an unavailable platform is no failure of workers: it is tried again."""
 
     AWAY = BackendUnavailableError("the engine does not answer")
     LOST = status(JobState.FAILED, reason=Reason(ReasonKind.NODE_LOST), message="engine away")
@@ -317,38 +319,38 @@ class TestPlatformThatCannotBeAsked:
         """Time passes, and every submission fails; the steps taken."""
         steps, until = [], play.now + seconds
         while True:
-            step = play.roster.next(play.now)
+            step = play.group.next(play.now)
             if step is not None:
                 steps.append(step)
                 if isinstance(step, (GiveUp, Stop)):
                     return steps
             if isinstance(step, Start):
-                play.roster.not_started(self.AWAY, play.now)
+                play.group.not_started(self.AWAY, play.now)
             elif step is None:
-                due = play.roster.deadline()
+                due = play.group.deadline()
                 if due is None or due > until:
                     play.now = until
                     return steps
                 play.now = max(play.now, due)
 
     @staticmethod
-    def at_work(wanted=2):
-        play = Play(wanted)
+    def at_work(desired=2):
+        play = Play(desired)
         play.run()
         play.up()
         return play
 
-    def test_it_is_asked_again_with_pauses_and_said_once(self):
+    def test_it_is_asked_again_with_pauses_and_logged_once(self):
         play = self.at_work()
         for job in play.jobs:
             play.lose(job)
-        steps = self.ask_in_vain(play, outage.PATIENCE - 5)
+        steps = self.ask_in_vain(play, outage.RETRY_TIMEOUT - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
         assert 20 <= len(starts(steps)) <= 40
-        (said,) = (step.text for step in steps if isinstance(step, Say))
-        assert said.endswith("the engine does not answer")
-        assert "cannot be asked" in said
+        (reported,) = (step.text for step in steps if isinstance(step, Report))
+        assert reported.endswith("the engine does not answer")
+        assert "cannot be asked" in reported
 
     def test_the_workers_start_once_it_answers(self):
         play = self.at_work()
@@ -359,7 +361,7 @@ class TestPlatformThatCannotBeAsked:
         while len(starts(steps)) < 2:
             steps += play.wait()
         assert starts(steps) == [1, 1]
-        assert play.roster.deadline() is None
+        assert play.group.deadline() is None
         # another outage later is one of its own
         play.now += 1000
         play.up()
@@ -370,29 +372,29 @@ class TestPlatformThatCannotBeAsked:
     def test_a_short_one_is_not_spoken_of(self):
         play = self.at_work(1)
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, outage.SAID_AFTER - 3) + play.wait()
+        steps = self.ask_in_vain(play, outage.NOTICE_DELAY - 3) + play.wait()
         play.now += 100
-        assert not any(isinstance(step, Say) for step in steps + play.run())
+        assert not any(isinstance(step, Report) for step in steps + play.run())
 
     def test_when_it_does_not_come_back_the_pool_ends_with_the_reason(self):
         play = self.at_work()
         for job in play.jobs:
             play.lose(job)
         began = play.now
-        *_, give_up, stop = [*self.ask_in_vain(play, 1000), play.roster.next(play.now)]
+        *_, give_up, stop = [*self.ask_in_vain(play, 1000), play.group.next(play.now)]
         assert isinstance(give_up, GiveUp)
         assert isinstance(stop, Stop)
         assert give_up.cause is self.AWAY
         assert "no worker is left, and for 6" in give_up.text
         assert "the engine does not answer" in give_up.text
-        assert play.now - began < outage.PATIENCE + 5
+        assert play.now - began < outage.RETRY_TIMEOUT + 5
 
-    def test_whoever_is_left_works_on_however_long_it_takes(self):
+    def test_workers_that_are_left_work_on_however_long_it_takes(self):
         play = self.at_work()
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, 10 * outage.PATIENCE)
+        steps = self.ask_in_vain(play, 10 * outage.RETRY_TIMEOUT)
         assert not any(isinstance(step, GiveUp) for step in steps)
-        assert len([step for step in steps if isinstance(step, Say)]) == 1
+        assert len([step for step in steps if isinstance(step, Report)]) == 1
         # and is given up once that one is gone as well
         play.lose(play.jobs[1])
         assert isinstance(self.ask_in_vain(play, 5)[-1], GiveUp)
@@ -400,16 +402,16 @@ class TestPlatformThatCannotBeAsked:
     def test_an_attempt_that_waited_by_itself_is_the_only_one(self):
         play = self.at_work(1)
         play.lose(play.jobs[0])
-        assert isinstance(play.roster.next(play.now), Start)
-        play.now += outage.PATIENCE
-        play.roster.not_started(self.AWAY, play.now)
-        assert isinstance(play.roster.next(play.now), GiveUp)
+        assert isinstance(play.group.next(play.now), Start)
+        play.now += outage.RETRY_TIMEOUT
+        play.group.not_started(self.AWAY, play.now)
+        assert isinstance(play.group.next(play.now), GiveUp)
 
     def test_a_closing_pool_waits_for_nothing(self):
         play = self.at_work(1)
         play.lose(play.jobs[0])
         self.ask_in_vain(play, 1)
-        play.roster.close()
+        play.group.close()
         assert isinstance(play.run()[-1], Stop)
 
     def test_all_that_it_takes_with_it_before_they_are_up_are_one_failure(self):
@@ -443,16 +445,16 @@ class TestDraining:
         play = Play(2)
         play.run()
         play.up()
-        assert play.tell(play.jobs[0], self.DRAINING) == []
+        assert play.report(play.jobs[0], self.DRAINING) == []
         assert play.run() == [Retire("0", hand_back=True), Start(1)]
-        assert play.tell(play.jobs[0], self.DRAINING) == []
+        assert play.report(play.jobs[0], self.DRAINING) == []
         assert play.run() == []
 
     def test_its_end_is_expected_and_counts_against_no_task(self):
         play = Play(1)
         play.run()
         play.up()
-        play.tell(play.jobs[0], self.DRAINING)
+        play.report(play.jobs[0], self.DRAINING)
         play.run()
         loss = play.lose(play.jobs[0])
         assert loss.expected
@@ -463,50 +465,50 @@ class TestDraining:
         play = Play(2, per_job=2)
         play.run()
         play.up()
-        play.tell(play.jobs[0], self.DRAINING)
+        play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Retire("0.0", True), Retire("0.1", True), Start(2)]
 
-    def test_one_that_is_not_up_yet_is_told_once_it_is(self):
+    def test_one_that_is_not_ready_yet_is_retired_once_it_is(self):
         play = Play(1)
         play.run()
-        play.tell(play.jobs[0], self.DRAINING)
+        play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Start(1)]
-        assert not play.roster.is_up("0")
+        assert not play.group.worker_ready("0")
         assert play.run() == [Retire("0", True)]
 
-    def test_one_that_dials_again_is_told_again(self):
+    def test_one_that_dials_again_is_retired_again(self):
         play = Play(1)
         play.run()
         play.up()
-        play.tell(play.jobs[0], self.DRAINING)
+        play.report(play.jobs[0], self.DRAINING)
         play.run()
-        assert not play.roster.is_up("0")
+        assert not play.group.worker_ready("0")
         assert play.run() == [Retire("0", True)]
 
     def test_one_that_finishes_what_it_holds_is_asked_to_hand_back_the_rest(self):
         play = Play(2)
         play.run()
         play.up()
-        play.roster.release("0")
+        play.group.release("0")
         assert play.run() == [Retire("0")]
-        play.tell(play.jobs[0], self.DRAINING)
+        play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Retire("0", True)]
 
-    def test_one_that_was_killed_is_told_nothing(self):
+    def test_one_that_was_killed_is_sent_nothing(self):
         play = Play(1)
         play.run()
         play.up()
-        play.roster.terminate(play.now)
-        play.tell(play.jobs[0], self.DRAINING)
+        play.group.terminate(play.now)
+        play.report(play.jobs[0], self.DRAINING)
         assert play.run() == []
 
-    def test_in_a_closing_pool_nobody_takes_its_place(self):
+    def test_in_a_closing_pool_no_worker_takes_its_place(self):
         play = Play(1)
         play.run()
         play.up()
-        play.roster.close()
+        play.group.close()
         assert play.run() == [Retire("0")]
-        play.tell(play.jobs[0], self.DRAINING)
+        play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Retire("0", True)]
 
     def test_when_all_have_to_go_the_pool_is_not_given_up(self):
@@ -514,43 +516,45 @@ class TestDraining:
         play.run()
         play.up()
         for job in list(play.jobs):
-            play.tell(job, self.DRAINING)
+            play.report(job, self.DRAINING)
         assert starts(play.run()) == [1, 1, 1]
         for job in play.jobs[:3]:
             play.lose(job)
         assert play.run() == []
 
 
-class TestPlaces:
+class TestPendingReport:
     """Workers that wait for a place: a pool goes on with those it has, and says why."""
 
     WAITS = status(JobState.PENDING, message="1 Insufficient cpu")
 
-    def test_why_there_are_fewer_workers_is_said_once(self):
+    def test_why_there_are_fewer_workers_is_logged_once(self):
         play = Play(3)
         play.run()
         play.up(*play.jobs[:2])
-        play.tell(play.jobs[2], self.WAITS)
+        play.report(play.jobs[2], self.WAITS)
         assert play.run() == []
-        assert play.wait() == [Say("2 of 3 workers run, 1 waits for a place: 1 Insufficient cpu")]
-        play.tell(play.jobs[2], self.WAITS)
-        assert play.roster.deadline() is None
+        assert play.wait() == [
+            Report("2 of 3 workers run, 1 waits for a place: 1 Insufficient cpu")
+        ]
+        play.report(play.jobs[2], self.WAITS)
+        assert play.group.deadline() is None
 
-    def test_a_closing_pool_says_nothing(self):
+    def test_a_closing_pool_logs_nothing(self):
         play = Play(1)
         play.run()
-        play.tell(play.jobs[0], self.WAITS)
-        play.roster.close()
+        play.report(play.jobs[0], self.WAITS)
+        play.group.close()
         play.now += 60
-        assert not any(isinstance(step, Say) for step in play.run())
+        assert not any(isinstance(step, Report) for step in play.run())
 
-    def test_one_that_is_refused_is_tried_again_and_told_of(self):
+    def test_one_that_is_refused_is_tried_again_and_logged(self):
         play = Play(2)
         play.run()
         play.up(play.jobs[0])
         play.lose(play.jobs[1], status(JobState.FAILED, message="exceeded quota"))
         assert (
-            Say("1 of 2 workers run; another one was not started: worker 1: exceeded quota")
+            Report("1 of 2 workers run; another one was not started: worker 1: exceeded quota")
             in play.run()
         )
         assert starts(play.steps)[2:] == [1]
@@ -561,114 +565,114 @@ class TestLeaving:
         play = Play(3)
         play.run()
         play.up()
-        play.roster.wanted = 1
+        play.group.desired = 1
         assert play.run() == [Retire("1"), Retire("2")]
         assert play.run() == []
 
-    def test_one_that_is_not_up_yet_is_told_once_it_is(self):
+    def test_one_that_is_not_ready_yet_is_retired_once_it_is(self):
         play = Play(1)
         play.run()
-        play.tell(play.jobs[0], RUNNING)
-        play.roster.close()
+        play.report(play.jobs[0], RUNNING)
+        play.group.close()
         assert play.run() == []
-        assert not play.roster.is_up("0")
+        assert not play.group.worker_ready("0")
         assert play.run() == [Retire("0")]
 
     def test_one_that_still_waits_for_its_place_is_ended(self):
         play = Play(1)
         play.run()
-        play.roster.close()
+        play.group.close()
         (kill,) = play.run()
-        assert kill.member.ident == "0"
+        assert kill.worker.ident == "0"
         assert kill.whole
 
     def test_one_that_was_released_is_not_replaced(self):
         play = Play(2)
         play.run()
         play.up()
-        play.roster.release("0")
-        play.roster.release("0")
+        play.group.release("0")
+        play.group.release("0")
         assert play.run() == [Retire("0")]
-        assert play.roster.wanted == 1
+        assert play.group.desired == 1
         play.lose(play.jobs[0], LEFT)
         assert play.run() == []
 
-    def test_those_that_come_after_a_smaller_wish_leave_again(self):
-        roster = Roster(lease=LEASE, per_job=1)
-        roster.wanted = 1
-        roster.next(0.0)
-        roster.wanted = 0
-        roster.started(Job("0"), 1)
-        assert isinstance(roster.next(0.0), Kill)
+    def test_those_that_start_after_a_resize_to_fewer_leave_again(self):
+        group = GroupState(lease=LEASE, per_job=1)
+        group.desired = 1
+        group.next(0.0)
+        group.desired = 0
+        group.started(Job("0"), 1)
+        assert isinstance(group.next(0.0), Kill)
 
-    def test_one_that_asks_again_is_told_again(self):
+    def test_one_that_asks_again_is_retired_again(self):
         play = Play(1)
         play.run()
         play.up()
-        play.roster.close()
+        play.group.close()
         assert play.run() == [Retire("0")]
-        assert not play.roster.is_up("0")
+        assert not play.group.worker_ready("0")
         assert play.run() == [Retire("0")]
 
-    def test_one_that_was_told_to_exit_may_take_its_time(self):
+    def test_one_that_was_sent_retire_may_take_its_time(self):
         play = Play(1)
         play.run()
         play.up()
-        play.roster.close()
+        play.group.close()
         play.run()
-        play.roster.is_cut("0", play.now)
+        play.group.worker_disconnected("0", play.now)
         play.now += 1000
         assert play.run() == []
         play.lose(play.jobs[0], LEFT)
         assert play.run() == [Stop()]
 
-    def test_one_that_cannot_be_told_is_ended(self):
+    def test_one_that_cannot_be_sent_retire_is_killed(self):
         play = Play(1)
         play.run()
-        assert isinstance(play.roster.cannot_be_retired("0", play.now), Kill)
-        assert play.roster.cannot_be_retired("gone", play.now) is None
+        assert isinstance(play.group.retire_failed("0", play.now), Kill)
+        assert play.group.retire_failed("gone", play.now) is None
 
-    def test_a_quota_that_is_done_is_an_expected_end_and_is_replaced(self):
+    def test_an_end_after_maxtasksperchild_is_expected_and_replaced(self):
         play = Play(1)
         play.run()
         play.up()
-        play.roster.is_retired("0")
+        play.group.worker_retired("0")
         loss = play.lose(play.jobs[0], LEFT)
         assert loss.expected
         assert starts(play.run()) == [1]
 
-    def test_terminated_everybody_is_ended_and_nobody_is_started(self):
+    def test_terminated_all_are_killed_and_none_is_started(self):
         play = Play(4, per_job=2)
         play.run()
-        assert play.roster.terminate(play.now) == play.jobs
+        assert play.group.terminate(play.now) == play.jobs
         assert play.run() == []
         for job in play.jobs:
-            losses = play.tell(job, KILLED)
+            losses = play.report(job, KILLED)
             assert all(loss.expected and not loss.counts for loss in losses)
         assert play.run() == [Stop()]
 
     def test_what_does_not_end_is_killed_again(self):
         play = Play(1)
         play.run()
-        play.roster.terminate(play.now)
+        play.group.terminate(play.now)
         assert [type(step) for step in play.wait()] == [Kill]
         assert [type(step) for step in play.wait()] == [Kill]
 
     def test_it_does_not_end_while_a_submission_is_under_way(self):
-        roster = Roster(lease=LEASE, per_job=1)
-        roster.starting = 1
-        roster.close()
-        assert roster.next(0.0) is None
+        group = GroupState(lease=LEASE, per_job=1)
+        group.starting = 1
+        group.close()
+        assert group.next(0.0) is None
 
-    def test_a_closed_fleet_with_missing_workers_waits_for_events_alone(self):
+    def test_a_closed_group_with_missing_workers_waits_for_events_alone(self):
         play = Play(3)
         play.run()
         play.up()
-        play.roster.close()
+        play.group.close()
         play.run()
         play.lose(play.jobs[0], LEFT)
         assert play.run() == []
-        assert play.roster.deadline() is None
+        assert play.group.deadline() is None
 
 
 class TestSilence:
@@ -676,10 +680,10 @@ class TestSilence:
         play = Play(1)
         play.run()
         play.up()
-        play.tell(play.jobs[0], STOPPED)
-        assert play.roster.deadline() == play.now + LEASE
+        play.report(play.jobs[0], STOPPED)
+        assert play.group.deadline() == play.now + LEASE
         (kill,) = play.wait()
-        assert kill.member.ident == "0"
+        assert kill.worker.ident == "0"
         loss = play.lose(play.jobs[0])
         assert str(loss.attempt.reason) == "LEASE"
         assert not loss.counts
@@ -689,98 +693,98 @@ class TestSilence:
         play = Play(1)
         play.run()
         play.up()
-        play.tell(play.jobs[0], STOPPED)
+        play.report(play.jobs[0], STOPPED)
         play.now += LEASE - 0.1
-        play.tell(play.jobs[0], RUNNING)
-        assert play.roster.deadline() is None
+        play.report(play.jobs[0], RUNNING)
+        assert play.group.deadline() is None
 
-    def test_told_again_that_it_is_stopped_its_lease_does_not_start_anew(self):
+    def test_a_second_report_that_it_is_stopped_does_not_renew_its_lease(self):
         play = Play(1)
         play.run()
-        play.tell(play.jobs[0], STOPPED)
-        due = play.roster.deadline()
+        play.report(play.jobs[0], STOPPED)
+        due = play.group.deadline()
         play.now += 1
-        play.tell(play.jobs[0], STOPPED)
-        assert play.roster.deadline() == due
+        play.report(play.jobs[0], STOPPED)
+        assert play.group.deadline() == due
 
-    def test_one_that_its_platform_suspended_is_left_alone_and_said_once(self):
+    def test_one_that_its_platform_suspended_is_left_alone_and_logged_once(self):
         play = Play(2)
         play.run()
         play.up()
-        play.tell(play.jobs[0], SUSPENDED)
+        play.report(play.jobs[0], SUSPENDED)
         assert play.run() == []
-        (said,) = play.wait()
-        assert said == Say(
+        (reported,) = play.wait()
+        assert reported == Report(
             "worker 0 is suspended by its platform, and keeps its tasks until it goes on"
         )
-        play.tell(play.jobs[0], SUSPENDED)
+        play.report(play.jobs[0], SUSPENDED)
         play.now += 100 * LEASE
         assert play.run() == []
-        assert play.roster.deadline() is None
-        assert "0" in play.roster.members
+        assert play.group.deadline() is None
+        assert "0" in play.group.workers
 
     def test_nor_is_the_end_of_its_connection_held_against_it_before_it_goes_on(self):
         play = Play(1)
         play.run()
         play.up()
-        play.tell(play.jobs[0], SUSPENDED)
-        play.roster.is_cut("0", play.now)
+        play.report(play.jobs[0], SUSPENDED)
+        play.group.worker_disconnected("0", play.now)
         play.now += 100 * LEASE
-        assert [type(step) for step in play.run()] == [Say]
-        play.tell(play.jobs[0], RUNNING)
-        assert play.roster.deadline() == play.now + module.VERDICT
+        assert [type(step) for step in play.run()] == [Report]
+        play.report(play.jobs[0], RUNNING)
+        assert play.group.deadline() == play.now + module.EXIT_REPORT_TIMEOUT
         (kill,) = play.wait()
-        assert kill.member.ident == "0"
+        assert kill.worker.ident == "0"
 
     def test_one_that_goes_on_and_is_stopped_by_a_signal_then_is_ended_after_its_lease(self):
         play = Play(1)
         play.run()
         play.up()
-        play.tell(play.jobs[0], SUSPENDED)
+        play.report(play.jobs[0], SUSPENDED)
         play.now += 100
-        play.tell(play.jobs[0], STOPPED)
-        assert play.roster.deadline() == play.now + LEASE
+        play.report(play.jobs[0], STOPPED)
+        assert play.group.deadline() == play.now + LEASE
         (kill,) = play.wait()
-        assert kill.member.ident == "0"
+        assert kill.worker.ident == "0"
 
     def test_terminate_ends_one_that_is_suspended(self):
         play = Play(1)
         play.run()
         play.up()
-        play.tell(play.jobs[0], SUSPENDED)
-        assert play.roster.terminate(play.now) == [play.jobs[0]]
+        play.report(play.jobs[0], SUSPENDED)
+        assert play.group.terminate(play.now) == [play.jobs[0]]
         assert play.lose(play.jobs[0]).expected
 
-    def test_one_whose_connection_ended_is_ended_unless_it_is_heard_of(self):
+    def test_one_whose_connection_ended_is_killed_unless_it_reconnects(self):
         play = Play(2)
         play.run()
         play.up()
-        play.roster.is_cut("0", play.now)
-        play.roster.is_cut("1", play.now)
-        play.roster.is_up("1")
+        play.group.worker_disconnected("0", play.now)
+        play.group.worker_disconnected("1", play.now)
+        play.group.worker_ready("1")
         (kill,) = play.wait()
-        assert kill.member.ident == "0"
+        assert kill.worker.ident == "0"
 
     def test_on_one_host_the_lost_connection_of_a_worker_counts_as_its_death(self):
         play = Play(1)
         play.run()
         play.up()
-        play.roster.is_cut("0", play.now)
-        assert [kill.member.ident for kill in play.wait()] == ["0"]
+        play.group.worker_disconnected("0", play.now)
+        assert [kill.worker.ident for kill in play.wait()] == ["0"]
         # it is killed once more where it does not end
-        assert [kill.member.ident for kill in play.wait()] == ["0"]
+        assert [kill.worker.ident for kill in play.wait()] == ["0"]
         loss = play.lose(play.jobs[0])
         assert loss.counts
         assert str(loss.attempt.reason) == "SIGNAL(9)"
         assert "its connection ended" in loss.attempt.message
 
     def test_on_a_network_it_does_not(self):
-        play = Play(1, verdict=LEASE + 1)
+        play = Play(1, exit_report_timeout=LEASE + 1)
         play.run()
         play.up()
-        play.roster.is_cut("0", play.now)
-        assert play.roster.deadline() == play.now + LEASE + 1
-        assert [kill.member.ident for kill in play.wait()] == ["0"]
+        play.group.worker_disconnected("0", play.now)
+        assert play.group.deadline() == play.now + LEASE + 1
+        assert [kill.worker.ident for kill in play.wait()] == ["0"]
         loss = play.lose(play.jobs[0])
         assert not loss.counts
         assert str(loss.attempt.reason) == "LEASE"
@@ -789,24 +793,24 @@ class TestSilence:
         play = Play(1)
         play.run()
         play.up()
-        play.tell(play.jobs[0], STOPPED)
-        play.roster.is_cut("0", play.now)
+        play.report(play.jobs[0], STOPPED)
+        play.group.worker_disconnected("0", play.now)
         play.wait()
         assert not play.lose(play.jobs[0]).counts
 
-    def test_whoever_was_late_itself_judges_nobody_in_that_turn(self):
+    def test_after_a_late_turn_deadlines_start_anew(self):
         play = Play(2)
         play.run()
         play.up()
-        play.tell(play.jobs[0], STOPPED)
-        play.roster.is_cut("1", play.now)
-        due = play.roster.deadline()
-        play.now = due + module.LATE + 0.1
+        play.report(play.jobs[0], STOPPED)
+        play.group.worker_disconnected("1", play.now)
+        due = play.group.deadline()
+        play.now = due + module.MAX_LATENESS + 0.1
         assert play.run() == []
-        assert play.roster.deadline() == play.now + module.VERDICT
+        assert play.group.deadline() == play.now + module.EXIT_REPORT_TIMEOUT
         # the second time it is meant
-        assert [kill.member.ident for kill in play.wait()] == ["1"]
-        assert [kill.member.ident for kill in play.wait()] == ["0"]
+        assert [kill.worker.ident for kill in play.wait()] == ["1"]
+        assert [kill.worker.ident for kill in play.wait()] == ["0"]
 
     def test_only_the_silent_one_of_a_job_is_ended(self):
         play = Play(2, per_job=2)
@@ -816,9 +820,9 @@ class TestSilence:
             ProcessStatus(index=0, state=STOPPED.state, reason=STOPPED.reason),
             ProcessStatus(index=1, state=JobState.RUNNING),
         ]
-        play.tell(play.jobs[0], status(JobState.RUNNING, processes=tuple(parts)))
+        play.report(play.jobs[0], status(JobState.RUNNING, processes=tuple(parts)))
         (kill,) = play.wait()
-        assert (kill.member.index, kill.whole) == (0, False)
+        assert (kill.worker.index, kill.whole) == (0, False)
 
 
 class TestLosses:
@@ -856,19 +860,19 @@ class TestLosses:
                 log_tail=("last", "words"),
             ),
         )
-        losses = play.tell(play.jobs[0], status(JobState.FAILED, message="lost", processes=parts))
+        losses = play.report(play.jobs[0], status(JobState.FAILED, message="lost", processes=parts))
         first, second = losses
         assert (first.attempt.pid, first.attempt.message) == (7, "left")
         assert first.attempt.log_tail == ("last", "words")
         assert second.attempt.message == "lost"
 
-    def test_one_is_told_of_once(self):
+    def test_one_is_reported_once(self):
         play = Play(1)
         play.run()
         play.lose(play.jobs[0])
-        assert play.tell(play.jobs[0], KILLED) == []
+        assert play.report(play.jobs[0], KILLED) == []
 
-    def test_of_one_whose_task_closed_its_descriptors_it_is_said_what_to_look_for(self):
+    def test_of_one_whose_task_closed_its_descriptors_the_error_says_so(self):
         play = Play(1)
         play.run()
         play.up()
@@ -888,8 +892,8 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.play = Play(3, per_job=2)
 
-    def members(self):
-        return list(self.play.roster.members.values())
+    def workers(self):
+        return list(self.play.group.workers.values())
 
     @rule()
     def act(self):
@@ -899,14 +903,14 @@ class Histories(RuleBasedStateMachine):
     def pass_time(self, seconds):
         self.play.now += seconds
 
-    @precondition(lambda self: self.members())
+    @precondition(lambda self: self.workers())
     @rule(
         data=st.data(),
         state=st.sampled_from(["up", "stopped", "suspended", "running", "cut", "broken", "lost"]),
     )
     def happen(self, data, state):
-        roster, now = self.play.roster, self.play.now
-        member = data.draw(st.sampled_from(self.members()))
+        group, now = self.play.group, self.play.now
+        worker = data.draw(st.sampled_from(self.workers()))
         parts = {
             "stopped": JobState.SUSPENDED,
             "suspended": JobState.SUSPENDED,
@@ -914,44 +918,44 @@ class Histories(RuleBasedStateMachine):
             "lost": JobState.FAILED,
         }
         if state == "up":
-            roster.is_up(member.ident)
+            group.worker_ready(worker.ident)
         elif state == "cut":
-            roster.is_cut(member.ident, now)
+            group.worker_disconnected(worker.ident, now)
         elif state == "broken":
-            roster.is_broken(member.ident, KeyError())
+            group.initializer_failed(worker.ident, KeyError())
         else:
             reason = STOPPED.reason if state == "stopped" else None
-            part = ProcessStatus(index=member.index, state=parts[state], reason=reason)
+            part = ProcessStatus(index=worker.index, state=parts[state], reason=reason)
             others = [
                 ProcessStatus(index=m.index, state=JobState.RUNNING)
-                for m in self.members()
-                if m.child is member.child and m is not member
+                for m in self.workers()
+                if m.child is worker.child and m is not worker
             ]
-            self.play.tell(member.child, status(JobState.RUNNING, processes=(part, *others)))
+            self.play.report(worker.child, status(JobState.RUNNING, processes=(part, *others)))
 
-    @precondition(lambda self: not self.play.roster.is_closing)
-    @rule(wanted=st.integers(0, 5))
-    def resize(self, wanted):
-        self.play.roster.wanted = wanted
+    @precondition(lambda self: not self.play.group.is_closing)
+    @rule(desired=st.integers(0, 5))
+    def resize(self, desired):
+        self.play.group.desired = desired
 
     @rule()
     def close(self):
-        self.play.roster.close()
+        self.play.group.close()
 
     @invariant()
-    def nobody_too_many_stays(self):
+    def no_more_than_desired_stay(self):
         steps = self.play.run()
-        roster = self.play.roster
-        staying = [m for m in self.members() if not m.leaving]
-        assert len(staying) <= roster.wanted or roster.is_closing
-        if not self.members() and roster.is_closing:
+        group = self.play.group
+        staying = [m for m in self.workers() if not m.leaving]
+        assert len(staying) <= group.desired or group.is_closing
+        if not self.workers() and group.is_closing:
             assert steps[-1:] == [Stop()] or isinstance(self.play.steps[-1], Stop)
 
     def teardown(self):
-        roster = self.play.roster
-        roster.terminate(self.play.now)
+        group = self.play.group
+        group.terminate(self.play.now)
         for job in self.play.jobs:
-            self.play.tell(job, KILLED)
+            self.play.report(job, KILLED)
         self.play.run()
         assert self.play.steps[-1] == Stop()
 

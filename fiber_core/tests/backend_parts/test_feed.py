@@ -1,4 +1,4 @@
-"""What is told of jobs goes forward, and each end is told once."""
+"""Statuses go forward, and each end is delivered once."""
 
 from fiber.backend_parts.feed import Feed
 from fiber.model import Job, JobState, JobStatus
@@ -11,7 +11,7 @@ def job(name="a", run_id="r"):
     return Job(id=name, name=name, run_id=run_id, backend="made-up")
 
 
-def told(feed, run_id="r"):
+def collect(feed, run_id="r"):
     events = feed.events(run_id)
     feed.close()
     return [(one.id, status.state) for one, status in events]
@@ -22,7 +22,7 @@ def test_a_stream_begins_with_what_is():
     feed.publish(job(), PENDING)
     feed.publish(job(), RUNNING)
 
-    assert told(feed) == [("a", JobState.RUNNING)]
+    assert collect(feed) == [("a", JobState.RUNNING)]
 
 
 def test_changes_follow_in_their_order_and_going_back_is_dropped():
@@ -35,14 +35,14 @@ def test_changes_follow_in_their_order_and_going_back_is_dropped():
     assert [status for _, status in events] == [PENDING, RUNNING, ENDED]
 
 
-def test_other_runs_are_told_to_others():
+def test_statuses_go_to_their_own_runs_subscribers():
     feed = Feed()
     feed.publish(job("b", "other"), RUNNING)
 
-    assert told(feed) == []
+    assert collect(feed) == []
 
 
-def test_whoever_waits_for_ends_hears_each_once():
+def test_each_end_is_reported_once():
     ends = []
     feed = Feed(ends.append)
     feed.publish(job(), ENDED)
@@ -70,7 +70,7 @@ def test_jobs_are_placed_once_none_is_pending():
     assert feed.wait_placed(["a", "unknown"], 0)
 
 
-def test_whoever_waits_for_an_end_goes_on_with_it():
+def test_waiting_for_an_end_returns_with_it():
     feed = Feed()
     feed.publish(job("a"), RUNNING)
     assert not feed.wait_ended("a", 0)

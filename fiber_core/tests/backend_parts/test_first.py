@@ -64,7 +64,7 @@ def test_an_exit_code_is_passed_on_and_written_down(start, code):
     assert ended(begin(*sh(f"exit {code}")), end)[:2] == (code, f"exit {code}")
 
 
-def test_a_signal_is_told_from_a_code(start):
+def test_a_signal_is_distinguished_from_a_code(start):
     begin, end = start
 
     assert ended(begin(*sh("kill -KILL $$")), end)[:2] == (137, "signal 9")

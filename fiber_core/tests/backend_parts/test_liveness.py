@@ -67,10 +67,10 @@ class TestStartTimes:
         assert start_time(os.getpid()) is not None
         assert is_same(os.getpid(), start_time(os.getpid()))
 
-    def test_the_same_number_begun_at_another_time_is_somebody_else(self):
+    def test_the_same_pid_with_another_start_time_is_another_process(self):
         assert not is_same(os.getpid(), start_time(os.getpid()) + 1)
 
-    def test_a_process_that_has_ended_is_nobody(self):
+    def test_an_ended_process_is_no_owner(self):
         pid = os.fork()
         if pid == 0:
             os._exit(0)
@@ -81,7 +81,7 @@ class TestStartTimes:
         assert start_time(pid) is None
         assert not is_same(pid, None)
 
-    def test_numbers_that_mean_groups_are_nobody(self):
+    def test_group_ids_are_no_owner(self):
         assert not is_same(0, 1.0)
         assert not is_same(-1, 1.0)
 
@@ -106,7 +106,7 @@ class TestProcesses:
         os.waitpid(pid, 0)
 
     @pytest.mark.parametrize("part", range(3), ids=["host", "boot", "PID namespace"])
-    def test_of_one_elsewhere_nothing_is_known(self, dead, part):
+    def test_the_liveness_of_a_remote_owner_is_unknown(self, dead, part):
         words = dead.place.split("/")
         words[part] = "another"
         assert dead._replace(place="/".join(words)).liveness() is UNKNOWN
@@ -134,10 +134,10 @@ class TestProcesses:
     @pytest.mark.parametrize(
         "text", ["", "[1", "{}", '["a"]', '["a", "1", 1.0, "h"]', '["a", 1, "x", "h"]']
     )
-    def test_what_is_no_record_names_nobody(self, text):
+    def test_an_invalid_record_names_no_owner(self, text):
         assert Owner.decode(text) is None
 
-    def test_a_clock_that_was_set_kills_nobody(self, monkeypatch):
+    def test_changing_the_clock_expires_no_owner(self, monkeypatch):
         before = Owner.current()
         # start times count from the boot, not from what the clock says of it
         monkeypatch.setattr("time.time", lambda: 0.0)
@@ -153,11 +153,11 @@ class TestProcesses:
 
     def test_a_proc_of_another_pid_namespace_is_no_place(self, tmp_path):
         owners.need()
-        told = subprocess.run(
+        found = subprocess.run(
             ["unshare", "--pid", "--fork", sys.executable, "-c", CLAIM, str(tmp_path)],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
-        assert Owner.decode(told.stdout).place == ""
+        assert Owner.decode(found.stdout).place == ""
 
 
 class TestFolders:
@@ -166,7 +166,7 @@ class TestFolders:
         assert owner_of(claimed) == Owner.current()
         assert (claimed / OWNER_FILE).stat().st_mode & 0o777 == 0o600
 
-    def test_one_that_nobody_claimed_is_not_known(self, tmp_path):
+    def test_one_without_a_claim_is_unknown(self, tmp_path):
         assert liveness_of(tmp_path) is UNKNOWN
         assert owner_of(tmp_path) is None
         (tmp_path / OWNER_FILE).write_text('{"owner": [')
@@ -179,7 +179,7 @@ class TestFolders:
             assert liveness_of(tmp_path) is ALIVE
         assert liveness_of(tmp_path) is DEAD
 
-    def test_one_of_another_boot_is_dead_once_nobody_holds_its_lock(self, claimed):
+    def test_one_of_another_boot_is_dead_once_its_lock_is_free(self, claimed):
         rewritten(claimed, place="vm/an-earlier-boot/1/1")
         assert liveness_of(claimed) is ALIVE
         copy = claimed / "copy"
@@ -240,7 +240,7 @@ class TestFolders:
                 pass
             assert liveness_of(tmp_path) is ALIVE
 
-    def test_a_link_is_nobodys_name(self, claimed, tmp_path):
+    def test_a_symbolic_link_names_no_owner(self, claimed, tmp_path):
         folder = tmp_path / "folder"
         folder.mkdir()
         (folder / OWNER_FILE).symlink_to(claimed / OWNER_FILE)
@@ -257,14 +257,14 @@ class TestFolders:
         claim.release()
 
     def test_only_what_is_proven_is_swept(self, capsys):
-        told = {"a": ALIVE, "b": DEAD, "c": UNKNOWN, "d": DEAD}
+        found = {"a": ALIVE, "b": DEAD, "c": UNKNOWN, "d": DEAD}
         tried = []
 
         def remove(name):
             tried.append(name)
             return name != "d"
 
-        assert liveness.sweep(told, told.__getitem__, remove) == ["b"]
+        assert liveness.sweep(found, found.__getitem__, remove) == ["b"]
         assert tried == ["b", "d"]
 
 
@@ -289,7 +289,7 @@ class TestFileSystems:
             ("/home/me/x", False),
         ],
     )
-    def test_they_are_told_by_their_mounts(self, monkeypatch, folder, is_local):
+    def test_groups_are_found_by_their_mounts(self, monkeypatch, folder, is_local):
         monkeypatch.setattr(Path, "read_text", lambda *_: self.MOUNTS)
         monkeypatch.setattr(os.path, "realpath", lambda path: path)
         assert liveness._is_local(folder) is is_local

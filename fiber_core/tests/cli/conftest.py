@@ -45,13 +45,13 @@ class Command:
         return CliRunner().invoke(cli, words, prog_name="fiber")
 
     def lines(self, *words):
-        """What a command that must succeed prints."""
+        """Run a command that must succeed; returns the lines it prints."""
         done = self(*words)
         assert (done.exit_code, done.stderr) == (0, ""), done.output
         return done.stdout.splitlines()
 
     def fails(self, *words, code=1):
-        """What a command that must fail prints on stderr, and nothing else."""
+        """Run a command that must fail; returns its output on stderr."""
         done = self(*words)
         assert (done.exit_code, done.stdout) == (code, ""), done.output
         return done.stderr

@@ -48,13 +48,13 @@ class TestFollowing:
         assert platform.jobs() == []
         assert list(rundir.runs()) == []
 
-    def test_a_signal_is_told_and_is_128_more(self, fiber):
+    def test_a_signal_is_reported_and_is_128_more(self, fiber):
         done = fiber("run", "-a", *programs.die_by(signal.SIGKILL))
 
         assert done.exit_code == 137
         assert done.stderr.endswith(": ended by SIGNAL(9)\n")
 
-    def test_a_program_that_is_not_there_is_127_with_the_systems_words(self, fiber):
+    def test_a_missing_program_is_127_with_the_systems_message(self, fiber):
         assert "No such file or directory" in fiber.fails("run", "-a", "no-such", code=127)
 
     def test_output_that_comes_by_itself_is_not_copied(self, fiber, monkeypatch):
@@ -63,7 +63,7 @@ class TestFollowing:
 
         assert fiber.lines("run", "-a", "echo", "hi") == []
 
-    def test_output_that_is_lost_is_told(self, fiber, monkeypatch):
+    def test_lost_output_is_reported(self, fiber, monkeypatch):
         def logs(*_, **__):
             raise BackendUnavailableError("no answer")
 
@@ -74,7 +74,9 @@ class TestFollowing:
         assert done.exit_code == 0
         assert "is incomplete: no answer" in done.stderr
 
-    def test_waiting_is_told_with_the_platforms_words_once(self, fiber, platform, monkeypatch):
+    def test_waiting_is_reported_once_with_the_platforms_message(
+        self, fiber, platform, monkeypatch
+    ):
         waits = JobStatus(state=JobState.PENDING, message="0/3 nodes are available")
         events = FakeBackend.events
 
@@ -92,7 +94,7 @@ class TestFollowing:
 
         assert told.count("waits: 0/3 nodes are available") == 1
 
-    def test_other_plugins_are_told_how_the_job_stands(self, fiber):
+    def test_other_plugins_are_notified_of_the_jobs_status(self, fiber):
         class Hears:
             @hookimpl
             def fiber_job_changed(self, previous, current):
@@ -183,14 +185,14 @@ class TestAsking:
 
     @pytest.fixture
     def asked(self, monkeypatch):
-        """Answers that are given, one a question; tells the questions."""
+        """Answers to give, one for each question, and the list of questions asked."""
         questions = []
 
         class Answers(Question):
             def ask(self, text):
                 questions.append(text)
                 if answers:
-                    self._told(answers.pop(0))
+                    self._on_answer(answers.pop(0))
                 else:
                     self._thread = threading.current_thread()
 
@@ -227,9 +229,7 @@ class TestAsking:
         assert "goes on\n" in done.stderr or signals.ended == 3
         assert done.exit_code == 128 + signal.SIGTERM
 
-    def test_it_is_left_running_where_it_needs_nobody_here(
-        self, fiber, asked, platform, monkeypatch
-    ):
+    def test_a_detached_job_can_be_left_running(self, fiber, asked, platform, monkeypatch):
         declared = attrs.evolve(fakes.CAPABILITIES, same_host=False)
         monkeypatch.setattr(fakes, "CAPABILITIES", declared)
         fiber.extra.append(Signals(platform, signal.SIGINT))
@@ -244,7 +244,7 @@ class TestAsking:
         assert not platform.find(job).status.state.is_terminal
         assert [folder.name for folder, _ in rundir.runs()] == [job.run_id]
 
-    def test_where_it_lives_with_us_it_cannot_be_left(self, fiber, asked, platform):
+    def test_a_job_that_ends_with_us_cannot_be_left(self, fiber, asked, platform):
         fiber.extra.append(Signals(platform, signal.SIGINT, signal.SIGTERM))
         asked[0].append("l")
 
@@ -278,7 +278,7 @@ class TestAsking:
         assert (done.exit_code, asked[1]) == (143, [])
 
 
-def test_a_platform_with_a_word_of_its_own_is_told_the_job_by_it(fiber, platform, monkeypatch):
+def test_the_platforms_noun_is_used_for_the_job(fiber, platform, monkeypatch):
     offered = FakePlugin.fiber_backends
 
     def calling_it_so(self):

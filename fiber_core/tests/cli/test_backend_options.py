@@ -1,4 +1,4 @@
-"""Settings of backends are options of commands, where their plugins say so."""
+"""Settings of backends with metadata for it are options of commands."""
 
 import attrs
 import pytest
@@ -52,7 +52,7 @@ def far(fiber, platform):
 
 
 class TestOptions:
-    def test_they_are_told_with_whose_they_are(self, fiber, far):
+    def test_they_are_listed_with_their_backends(self, fiber, far):
         told = fiber("run", "--help").stdout
 
         assert "--region VALUE" in told
@@ -73,7 +73,7 @@ class TestOptions:
 
         assert far.seen[0].region == "eu"
 
-    def test_what_holds_here_alone_is_not_passed_on(self, fiber, far):
+    def test_settings_of_this_host_alone_are_not_passed_on(self, fiber, far):
         done = fiber(
             "run", "--backend", "far", "--account", "me", "-a", "printenv", "FIBER_FAR_ACCOUNT"
         )

@@ -1,4 +1,4 @@
-"""What the doctor asks of the core: each check is right on a sound machine and finds its fault."""
+"""The doctor's checks of the core: each passes on a sound machine and finds its fault."""
 
 import importlib.metadata
 import os

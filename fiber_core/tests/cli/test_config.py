@@ -47,7 +47,7 @@ def test_each_value_has_its_origin(fiber, monkeypatch):
     assert settings["image"] == ("", "default")
 
 
-def test_a_backend_that_is_detected_is_told_as_such(fiber):
+def test_a_detected_backend_is_shown_as_such(fiber):
     fiber.extra.append(Detected())
 
     assert shown(fiber)["backend"] == ("here", "detected")

@@ -1,4 +1,4 @@
-"""The doctor asks the core, the plugins and a backend, and says how to mend what is wrong."""
+"""The doctor checks the core, the plugins and a backend, and prints fixes."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_a_sound_installation_is_ok_line_by_line(fiber, platform):
     assert list(rundir.runs()) == []
 
 
-def test_what_failed_is_told_with_what_mends_it(fiber, platform):
+def test_a_failed_check_is_shown_with_its_fix(fiber, platform):
     platform.available = False
     cleanup = "the fake platform does not answer; set its 'available' to True"
 

@@ -52,7 +52,7 @@ def created(*words):
 
 
 def inside(*words):
-    """The same without a process of its own, for what a test does not look at closely."""
+    """The same in this process, for steps that a test does not check closely."""
     done = CliRunner().invoke(cli, words, prog_name="fiber")
     assert (done.exit_code, done.stderr) == (0, ""), done.output
     return done.stdout
@@ -109,7 +109,7 @@ class TestAttached:
     def test_a_signal_is_128_more(self):
         assert fiber("run", "-a", *programs.die_by(signal.SIGSEGV)).returncode == 139
 
-    def test_a_program_that_is_not_there_is_127_with_the_systems_words(self):
+    def test_a_missing_program_is_127_with_the_systems_message(self):
         for words in ("run", "-a"), ("run",):
             done = fiber(*words, "no-such-program")
 
@@ -309,7 +309,7 @@ def test_the_doctor_finds_nothing_wrong():
     assert all(line.startswith("ok ") for line in done.stdout.splitlines())
 
 
-def test_output_to_somebody_who_left_is_no_traceback():
+def test_output_to_a_closed_pipe_is_no_traceback():
     job = created(*programs.print_lines(100_000))
     with subprocess.Popen(
         [*COMMAND, "logs", "-f", job], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""What a failure prints and what it ends with."""
+"""Messages and exit codes of failures."""
 
 import io
 
@@ -8,7 +8,7 @@ from fiber.cli.errors import Failure, after_signal, is_true
 from fiber.exceptions import ConfigError, FiberError
 
 
-def test_a_failure_prints_its_error_where_it_is_told_to():
+def test_a_failure_prints_its_error_to_the_given_file():
     file = io.StringIO()
 
     Failure(FiberError("no room")).show(file)
@@ -16,7 +16,7 @@ def test_a_failure_prints_its_error_where_it_is_told_to():
     assert file.getvalue() == "fiber: no room\n"
 
 
-def test_a_failure_ends_with_1_with_2_for_settings_or_as_it_is_told():
+def test_a_failure_ends_with_1_with_2_for_settings_or_with_its_own_code():
     codes = [
         Failure(FiberError("x")).exit_code,
         Failure(ConfigError("x")).exit_code,

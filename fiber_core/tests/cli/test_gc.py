@@ -1,4 +1,4 @@
-"""What is over is removed and told; what is not is left alone."""
+"""Ended runs are removed and printed; others are left alone."""
 
 import json
 
@@ -56,13 +56,13 @@ def test_a_run_whose_program_lives_is_left_alone(fiber, backend, platform):
 
 
 @pytest.mark.parametrize("detached", [False, True])
-def test_a_run_whose_program_cannot_be_seen_from_here_is_kept_and_said(
+def test_a_run_whose_program_cannot_be_checked_is_kept_and_reported(
     fiber, backend, platform, detached
 ):
     folder = orphan("00000001", detached=detached)
     job = submit(backend, "00000001", programs.exit_with(0), detached=detached)
     assert platform.find(job).ended.wait(30)
-    owners.owned_by(folder, owners.ELSEWHERE)
+    owners.owned_by(folder, owners.REMOTE)
 
     done = fiber("gc")
 
@@ -93,7 +93,7 @@ def test_a_detached_run_that_is_being_begun_is_left_alone(fiber):
     assert folder.exists()
 
 
-def test_a_dry_run_only_tells(fiber, backend):
+def test_a_dry_run_only_prints(fiber, backend):
     folder = orphan("00000001")
 
     (line,) = fiber.lines("gc", "--dry-run")
@@ -130,7 +130,7 @@ def test_runs_of_one_backend_can_be_collected_alone(fiber, platform):
 class TestRunsOfOtherHosts:
     @pytest.fixture
     def swept(self, monkeypatch):
-        """Calls of a backend that finds what a run left that began elsewhere."""
+        """Calls of a backend that finds the remains of a run of another host."""
         calls = []
 
         def sweep(_, *, dry_run=False):
@@ -144,11 +144,11 @@ class TestRunsOfOtherHosts:
         assert fiber.lines("gc") == ["Removed run: 0000000f (whoever began it is gone)"]
         assert swept == [False]
 
-    def test_a_dry_run_only_tells(self, fiber, swept):
+    def test_a_dry_run_only_prints(self, fiber, swept):
         assert fiber.lines("gc", "--dry-run")[0].startswith("Would remove run: 0000000f (")
         assert swept == [True]
 
-    def test_one_that_began_here_is_told_once(self, fiber, backend, swept):
+    def test_one_that_began_on_this_host_is_printed_once(self, fiber, backend, swept):
         orphan("0000000f")
 
         (line,) = fiber.lines("gc", "--dry-run")

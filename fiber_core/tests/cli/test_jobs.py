@@ -1,4 +1,4 @@
-"""A word on the command line means one job, or the error says which it may mean."""
+"""A name or id on the command line selects one job, or the error lists the candidates."""
 
 import pytest
 

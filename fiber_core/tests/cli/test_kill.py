@@ -75,7 +75,7 @@ def test_all_jobs_of_a_run_end_and_no_others(fiber, platform, start):
     assert code(platform, other) is None
 
 
-def test_a_job_that_has_ended_is_told_as_such(fiber, platform, start):
+def test_an_ended_job_is_reported_as_such(fiber, platform, start):
     job = start(programs.exit_with(3))
     assert platform.find(job).ended.wait(30)
 
@@ -115,7 +115,7 @@ def test_jobs_or_a_run_must_be_named(fiber, words):
 
 
 def test_a_job_that_does_not_end_is_an_error_with_its_id(fiber, start, monkeypatch):
-    monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    monkeypatch.setattr(module, "_END_TIMEOUT", 0.1)
     monkeypatch.setattr(FakeBackend, "terminate", lambda *_, **__: None)
     job = start()
 
@@ -125,12 +125,12 @@ def test_a_job_that_does_not_end_is_an_error_with_its_id(fiber, start, monkeypat
 
 
 class TestEventsThatDoNotTell:
-    """What ends before its run is watched is told by nobody, and is over all the same."""
+    """Jobs that end before their run is watched have no event, and count as ended."""
 
     @pytest.fixture(autouse=True)
     def silent(self, monkeypatch):
-        monkeypatch.setattr(module, "_SEEN", 0.1)
-        monkeypatch.setattr(module, "_PATIENCE", 0.1)
+        monkeypatch.setattr(module, "_EVENT_TIMEOUT", 0.1)
+        monkeypatch.setattr(module, "_END_TIMEOUT", 0.1)
         closed = threading.Event()
 
         def events(*_):

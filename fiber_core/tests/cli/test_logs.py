@@ -1,4 +1,4 @@
-"""What a job wrote, all of it, its end, or as it comes."""
+"""Output of a job: all, the tail, or followed."""
 
 import attrs
 import pytest

@@ -84,7 +84,7 @@ class TestErrors:
         assert "No such command 'frobnicate'" in fiber.fails("frobnicate", code=2)
         assert "No such option" in fiber.fails("ps", "--frobnicate", code=2)
 
-    def test_an_error_without_words_is_told_by_its_kind(self, fiber):
+    def test_an_error_without_a_message_is_shown_by_its_class(self, fiber):
         def act():
             raise BackendUnavailableError
 
@@ -106,7 +106,7 @@ class TestErrors:
         assert "Traceback (most recent call last)" in told
         assert told.endswith("fiber: no answer\n")
 
-    def test_a_debug_variable_that_makes_no_sense_is_told_where_settings_are_read(
+    def test_a_malformed_debug_variable_is_reported_where_settings_are_read(
         self, fiber, monkeypatch
     ):
         monkeypatch.setenv("FIBER_DEBUG", "perhaps")
@@ -141,7 +141,7 @@ class TestLog:
 
         assert (done.exit_code, done.stdout, done.stderr) == (0, "", "fiber: beware\n")
 
-    def test_a_warning_that_says_whose_it_is_says_it_once(self, fiber):
+    def test_a_warning_with_the_prefix_has_it_once(self, fiber):
         fiber.extra.append(Adds(lambda: logging.getLogger("fiber").warning("fiber: beware")))
 
         assert fiber("act").stderr == "fiber: beware\n"

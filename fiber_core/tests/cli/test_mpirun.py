@@ -1,4 +1,4 @@
-"""What makes no sense is told before anything is started."""
+"""Malformed command lines are errors before anything is started."""
 
 import pytest
 

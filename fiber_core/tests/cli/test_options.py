@@ -1,4 +1,4 @@
-"""Words of options become values, or errors that say what is allowed."""
+"""Option values are parsed, or are errors with what is allowed."""
 
 import click
 import pytest
@@ -47,7 +47,7 @@ def test_words_are_read(read, word, value):
         (options.device, "=2", "KIND=NUMBER"),
     ],
 )
-def test_words_that_make_no_sense_say_what_is_allowed(read, word, told):
+def test_malformed_values_are_errors_with_what_is_allowed(read, word, told):
     with pytest.raises(click.BadParameter, match=told):
         read(word)
 

@@ -1,4 +1,4 @@
-"""``fiber plugin``: what is made passes the kit from the first minute, and a check tells so."""
+"""``fiber plugin``: a new plugin passes the kit at once, and a check reports it."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def installed(tmp_path_factory):
     for plugin in (NewPlugin("cart"), NewPlugin("sparks", "spark")):
         folder = root / plugin.distribution
         create(plugin, folder)
-        module = plugin.words["module"]
+        module = plugin.placeholders["module"]
         site.add(plugin.distribution, entry_points={plugin.name: f"{module}.plugin"})
         path.append(str(folder / "src"))
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_CURRENT")}
@@ -44,7 +44,7 @@ def fiber_command(*words, installed):
     return run("fiber.cli.main", *words, cwd=root, environ=environ)
 
 
-def test_new_says_what_it_wrote_and_what_comes_next(fiber):
+def test_new_prints_its_files_and_the_next_steps(fiber):
     lines = fiber.lines("plugin", "new", "cart")
 
     assert "wrote fiber-cart/src/fiber_cart/backend.py" in lines
@@ -58,7 +58,7 @@ def test_new_refuses_what_will_not_do(fiber):
     assert "no kind of devices" in fiber.fails("plugin", "new", "x", "--resource", "not a kind")
 
 
-def test_new_writes_where_it_is_told(fiber, tmp_path):
+def test_new_writes_into_the_given_folder(fiber, tmp_path):
     fiber.lines("plugin", "new", "spark", "--resource", "spark", "--directory", "here")
 
     assert (tmp_path / "here" / "src" / "fiber_spark" / "provider.py").exists()
@@ -111,7 +111,7 @@ def test_check_runs_the_kit_for_devices(installed):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_check_tells_what_failed_by_its_exit_code(installed):
+def test_check_reports_failures_by_its_exit_code(installed):
     source = installed[0] / "fiber-cart" / "src" / "fiber_cart" / "plugin.py"
     before = source.read_text()
     source.write_text(before.replace('summary="processes of this machine"', 'summary=""'))

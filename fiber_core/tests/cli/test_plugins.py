@@ -1,4 +1,4 @@
-"""Plugins are listed with what they offer; those that cannot be used, with why."""
+"""Plugins are listed with their offers; unusable ones with the reason."""
 
 import json
 
@@ -155,7 +155,7 @@ def test_json_has_all_of_it(fiber, site):
     assert len(data["clashes"]) == 1
 
 
-def test_problems_are_a_sentence_each_and_told_once(site):
+def test_problems_are_a_sentence_each_and_listed_once(site):
     for name in ("one", "two"):
         module = f"plugin_problem_{name}"
         site.add(f"fiber-{name}", entry_points={"same": module}, modules={module: ""})

@@ -1,4 +1,4 @@
-"""Jobs of all runs are listed with what people and programs ask of them."""
+"""Jobs of all runs are listed, for people and as JSON."""
 
 import json
 import time
@@ -55,7 +55,7 @@ def test_ended_jobs_are_listed_when_asked_for_with_the_reason(fiber, backend, pl
     assert states == ["succeeded", "failed EXIT(7)"]
 
 
-def test_what_the_platform_says_is_told(fiber, backend, platform):
+def test_the_status_of_the_platform_is_shown(fiber, backend, platform):
     job = submit(backend, programs.sleep_forever())
     platform.lose(job, Reason(ReasonKind.EVICTED), "the node is drained")
     ended(platform, job)

@@ -1,4 +1,4 @@
-"""An answer comes by itself, and nobody reads the terminal when the question is over."""
+"""An answer arrives as an event, and the terminal is not read after the question."""
 
 import os
 import queue
@@ -30,7 +30,7 @@ def answers():
 @pytest.mark.parametrize(
     "typed,answer", [(b"y\n", "y"), (b" YES \n", "yes"), (b"\n", ""), (b"\xff\n", "\ufffd")]
 )
-def test_what_is_typed_is_told(terminal, answers, typed, answer, capsys):
+def test_the_typed_line_is_the_answer(terminal, answers, typed, answer, capsys):
     with Question(answers.put) as question:
         question.ask("well? ")
         os.write(terminal, typed)
@@ -50,7 +50,7 @@ def test_it_can_be_asked_again(terminal, answers):
             assert not question.is_open
 
 
-def test_one_that_nobody_answers_ends_with_its_block(terminal, answers, capsys):
+def test_an_unanswered_one_ends_with_its_block(terminal, answers, capsys):
     before = threading.active_count()
 
     with Question(answers.put) as question:
@@ -71,7 +71,7 @@ def test_nothing_is_read_before_it_is_asked(terminal, answers):
     assert answers.empty()
 
 
-def test_a_person_is_there_where_both_ends_are_a_terminal(terminal, monkeypatch):
+def test_questions_are_possible_where_both_ends_are_a_terminal(terminal, monkeypatch):
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
     assert can_ask()
 

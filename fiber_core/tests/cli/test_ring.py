@@ -1,4 +1,4 @@
-"""A manifest is read, what it asks for and is not done is named, and nothing else is started."""
+"""A manifest is read, unsupported fields are named, and nothing else is started."""
 
 import json
 

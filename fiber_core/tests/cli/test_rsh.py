@@ -1,9 +1,9 @@
-"""Words run in a shell where a job runs, whatever a remote shell's caller says before its name."""
+"""A command line runs in a shell beside a job; a remote shell's options are ignored."""
 
 import attrs
 import pytest
 
-from fiber._ring.mpi.agent import DOOR
+from fiber._ring.mpi.agent import SOCKET
 from fiber.model import JobSpec
 from fiber.testing import FakeBackend, fakes, programs
 
@@ -42,7 +42,7 @@ def test_it_is_refused_where_there_is_no_exec(fiber, job, monkeypatch):
 
 
 def test_within_a_run_of_mpirun_the_host_is_a_member(fiber, monkeypatch, tmp_path):
-    monkeypatch.setenv(DOOR, str(tmp_path / "door"))
+    monkeypatch.setenv(SOCKET, str(tmp_path / "door"))
 
     # the agent writes to the process's own streams, as what it runs does
     assert fiber("rsh", "member-0", "true").exit_code == 255

@@ -1,4 +1,4 @@
-"""A program starts as a job with what was asked for, and what cannot be had is refused early."""
+"""A program starts as a job with the requested options; unsupported ones are refused early."""
 
 import json
 import os
@@ -21,7 +21,7 @@ print(json.dumps([os.getcwd(), {k: v for k, v in os.environ.items() if k.startsw
 
 
 class Spy:
-    """A plugin that sees what is submitted."""
+    """A plugin that records submitted specifications."""
 
     def __init__(self):
         self.specs = []
@@ -41,7 +41,7 @@ def spy(fiber):
 
 @pytest.fixture
 def capable(monkeypatch):
-    """Change what the fake backend declares."""
+    """Change the fake backend's capabilities."""
 
     def declare(**changes):
         declared = attrs.evolve(fakes.CAPABILITIES, **changes)
@@ -104,7 +104,7 @@ class TestCommand:
 
         assert spy.specs[0].argv == ("echo", "--", "-v", "two  words", "")
 
-    def test_without_one_the_usage_is_told(self, fiber):
+    def test_without_one_the_usage_is_shown(self, fiber):
         assert "Missing argument 'COMMAND...'" in fiber.fails("run", "--cpu", "1", code=2)
 
     def test_its_program_names_the_job(self, fiber, spy):
@@ -131,7 +131,7 @@ class TestEnvironment:
         assert folder == os.getcwd()  # noqa: PTH109  a text is compared
         assert environ == {"FIBER_BACKEND": "fake", "FIBER_START_TIMEOUT": "5.0"}
 
-    def test_elsewhere_it_gets_the_named_variables_and_no_folder_of_ours(
+    def test_on_another_host_it_gets_the_named_variables_and_no_folder(
         self, fiber, spy, capable, monkeypatch
     ):
         capable(same_host=False)
@@ -265,7 +265,7 @@ class TestPrograms:
     def refusing(self, platform):
         platform.refuse("the system's words")
 
-    def test_one_that_is_not_there_is_exit_code_127(self, fiber):
+    def test_a_missing_one_is_exit_code_127(self, fiber):
         told = fiber.fails("run", "no-such-program", code=127)
 
         assert "the system's words" in told
@@ -289,7 +289,7 @@ class TestImages:
 
     @pytest.fixture
     def built(self, monkeypatch):
-        """Folders that images were built from; jobs run in what came of it."""
+        """Folders that images were built from; jobs run in those images."""
         folders, ran = [], []
         declared = attrs.evolve(fakes.CAPABILITIES, images=True)
         monkeypatch.setattr(fakes, "CAPABILITIES", declared)

@@ -74,7 +74,7 @@ def test_what_is_there_is_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(FiberError, match="cannot be written: Not a directory"):

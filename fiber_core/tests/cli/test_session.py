@@ -39,7 +39,7 @@ class TestSettings:
         assert session.config.backend == "fake"
         assert str(session.config.origin("backend")) == "option --backend"
 
-    def test_an_unknown_backend_is_told_with_its_origin(self, monkeypatch):
+    def test_an_unknown_backend_is_an_error_with_its_origin(self, monkeypatch):
         with pytest.raises(UnknownBackendError, match="'nonsense' \\(option --backend\\)"):
             Session.load("nonsense")
         monkeypatch.setenv("FIBER_BACKEND", "nonsense")
@@ -53,7 +53,7 @@ class TestSettings:
         assert not session.config.is_set("memory")
         assert session.config.to_environ() == {"FIBER_CPU": "2.0"}
 
-    def test_a_wrong_setting_in_the_file_is_told(self):
+    def test_a_wrong_setting_in_the_file_is_an_error(self):
         Path(".fiberconfig").write_text("memory = much\n")
 
         with pytest.raises(ConfigError, match=r"\.fiberconfig:1"):
@@ -93,9 +93,7 @@ class TestRuns:
         assert not (rundir.run_root() / run.id).exists()
         assert platform.jobs() == []
 
-    def test_what_ended_a_run_is_told_where_it_cannot_be_removed_for_the_same_reason(
-        self, platform
-    ):
+    def test_the_first_error_is_reported_where_the_run_cannot_be_removed(self, platform):
         session = Session.load()
         with pytest.raises(BackendUnavailableError, match="first"), session.begin_run():
             platform.available = False
@@ -120,7 +118,7 @@ class TestRuns:
         assert job.run_id == run.id
 
     def test_a_backend_to_look_is_in_no_run(self):
-        with Session.load().look() as backend:
+        with Session.load().open_backend() as backend:
             assert list(backend.list()) == []
 
         assert list(rundir.runs()) == []

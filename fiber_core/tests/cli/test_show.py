@@ -65,5 +65,5 @@ def test_values_that_json_has_not_are_texts(capsys):
     "seconds,told",
     [(0.2, "0s"), (59.9, "59s"), (61, "1m"), (7200, "2h"), (86400 * 9 + 5, "9d"), (-3, "0s")],
 )
-def test_an_age_is_told_in_its_largest_unit(seconds, told):
+def test_an_age_is_shown_in_its_largest_unit(seconds, told):
     assert show.age(seconds) == told

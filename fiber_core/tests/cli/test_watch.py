@@ -1,4 +1,4 @@
-"""Events and signals come in one queue; a stream that ends is told."""
+"""Events and signals come in one queue; the end of a stream is an error."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def test_what_a_stream_raises_is_raised(backend, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_an_event_and_wakes_who_waits(backend, number):
+def test_a_signal_is_an_event_and_wakes_the_waiter(backend, number):
     watcher = Watcher(backend)
     killer = threading.Timer(0.05, os.kill, (os.getpid(), number))
 

@@ -197,7 +197,7 @@ def test_one_that_is_never_read_is_let_go_of(simulators):
     assert simulators._number_of_objects() == before
 
 
-def test_a_failure_that_nobody_reads_is_told(simulators, caplog):
+def test_an_unread_failure_is_logged(simulators, caplog):
     handle = simulators.Simulator().fail("x")
     handle.wait()
     del handle

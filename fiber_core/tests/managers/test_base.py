@@ -9,7 +9,7 @@ from multiprocessing.managers import RemoteError
 import pytest
 
 import fiber
-import strangers
+import process_signals
 from fiber.exceptions import PeerLostError
 from fiber.managers import BaseManager, BaseProxy, MakeProxyType, SyncManager
 from wire_world import until
@@ -72,7 +72,7 @@ MadeProxy = MakeProxyType("MadeProxy", ("add",))
 Counters.register("Counter", Counter, method_to_typeid={"child": "Child", "each": "Each"})
 Counters.register("Child", create_method=False)
 Counters.register("Proxied", Counter, CounterProxy)
-Counters.register("Made", Counter, MadeProxy)
+Counters.register("CreatedObject", Counter, MadeProxy)
 Counters.register("Exposed", Counter, exposed=("pid",))
 Counters.register("Adopted")
 Counters.register("Each", proxytype=fiber.managers.IteratorProxy, create_method=False)
@@ -93,7 +93,7 @@ def test_an_object_lives_in_the_managers_process(counters):
     assert counter.pid() == counters._process.pid != os.getpid()
 
 
-def test_only_public_methods_are_exposed_unless_told(counters):
+def test_only_public_methods_are_exposed_by_default(counters):
     assert not hasattr(counters.Counter(), "_hidden")
     assert counters.Proxied().hidden() == "hidden"
     assert not hasattr(counters.Exposed(), "add")
@@ -157,7 +157,7 @@ def add(counter):
     assert counter.add() == 1
 
 
-@pytest.mark.parametrize("kind", ["Counter", "Proxied", "Made"])
+@pytest.mark.parametrize("kind", ["Counter", "Proxied", "CreatedObject"])
 def test_proxies_of_every_make_travel(counters, kind):
     counter = getattr(counters, kind)()
     process = fiber.Process(target=add, args=(counter,))
@@ -244,7 +244,7 @@ def test_a_proxy_outlives_its_manager_with_an_error():
     assert "'__str__()' failed>" in str(numbers)
 
 
-def test_a_manager_that_nobody_has_any_more_ends():
+def test_a_manager_ends_when_it_is_collected():
     manager = Counters()
     manager.start()
     process = manager._process
@@ -258,7 +258,7 @@ def test_a_manager_that_does_not_listen_is_ended():
     manager = Counters(shutdown_timeout=0.2)
     manager.start()
     process = manager._process
-    strangers.send(process, signal.SIGSTOP)
+    process_signals.send(process, signal.SIGSTOP)
     manager.shutdown()
 
     assert process.exitcode in (-signal.SIGTERM, -signal.SIGKILL)

@@ -15,12 +15,12 @@ pytestmark = [
 
 
 def test_a_class_is_made_once():
-    made = MakeProxyType("Made", ("a", "b"))
+    made = MakeProxyType("CreatedObject", ("a", "b"))
 
-    assert made is MakeProxyType("Made", ["a", "b"])
-    assert made is not MakeProxyType("Made", ("a",))
+    assert made is MakeProxyType("CreatedObject", ["a", "b"])
+    assert made is not MakeProxyType("CreatedObject", ("a",))
     assert issubclass(made, BaseProxy)
-    assert (made.__name__, made._exposed_, made.a.__name__) == ("Made", ("a", "b"), "a")
+    assert (made.__name__, made._exposed_, made.a.__name__) == ("CreatedObject", ("a", "b"), "a")
 
 
 def test_methods_pass_on_all_they_are_given():
@@ -57,7 +57,7 @@ def test_a_pickle_by_hand_is_a_proxy_of_the_same_object(manager):
     assert numbers[:] == [1, 2]
 
 
-def test_an_automatic_proxy_asks_for_the_methods_unless_told(manager):
+def test_an_automatic_proxy_asks_for_the_methods_if_none_are_given(manager):
     queue = manager.Queue()
     token = Token(queue._token.typeid, queue._token.address, queue._token.id)
 

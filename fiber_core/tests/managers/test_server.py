@@ -1,4 +1,4 @@
-"""What a server is asked, and where it says it is."""
+"""The server of a manager: its methods and its address."""
 
 import threading
 
@@ -52,7 +52,7 @@ def test_a_key_is_bytes():
         Server({}, None, "text", "pickle")
 
 
-def test_it_serves_until_it_is_told_to_end():
+def test_it_serves_until_shutdown_is_called():
     manager = Numbers()
     server = manager.get_server()
     codes = []
@@ -75,7 +75,7 @@ def test_it_serves_until_it_is_told_to_end():
     assert "[1, 2]" in client._debug_info()
     with pytest.raises(Exception, match="Method_to_typeid .* not dict"):
         client.wrong()
-    client._ask("shutdown")
+    client._call_server("shutdown")
     thread.join(20)
 
     assert codes == [0]

@@ -1,4 +1,4 @@
-"""What lives in a manager by the names of the standard library's types."""
+"""Objects in a manager of the standard library's type names."""
 
 import array
 

@@ -48,7 +48,7 @@ def test_other_types_are_refused(value):
 
 
 @pytest.mark.parametrize("value", ["", "Gi", "four", "-4Gi", "4GiB", "4gi", "4GB", "4 Gi", "1ee9"])
-def test_a_text_that_is_no_quantity_is_told_what_is_allowed(value):
+def test_a_text_that_is_no_quantity_is_an_error_with_what_is_allowed(value):
     with pytest.raises(ValueError, match=r"memory '.*' is no quantity: allowed .* Gi"):
         megabytes(value)
 

@@ -87,7 +87,7 @@ class TestOverriding:
             class Mine(BackendConformance):
                 test_close_may_come_twice = None
 
-    def test_a_reason_is_said_in_words(self):
+    def test_a_reason_is_formatted_as_text(self):
         with pytest.raises(TypeError):
 
             class Wordless(BackendConformance):
@@ -102,7 +102,7 @@ class TestOverriding:
 
         assert Mine
 
-    def test_the_kit_itself_is_collected_by_nobody(self):
+    def test_the_kit_itself_is_not_collected(self):
         assert not BackendConformance.__name__.startswith("Test")
 
 
@@ -165,7 +165,7 @@ class KnowsEveryJob(FakeBackend):
 
 
 class WaitsForLostHosts(FakeBackend):
-    """Nobody is told of the end of a job whose host does not confirm it."""
+    """The end of a job is never reported where its host does not confirm it."""
 
     def events(self, run_id):
         for job, status in super().events(run_id):
@@ -243,7 +243,7 @@ def test_the_kit_finds_a_secret_that_others_see(caplog):
 
 def test_the_kit_finds_a_backend_that_waits_for_a_lost_host():
     backend = WaitsForLostHosts()
-    with pytest.raises(AssertionError, match="its end of .* was not told"):
+    with pytest.raises(AssertionError, match="its end of .* was not reported"):
         run(
             backend,
             "test_a_job_that_is_ended_before_it_is_up_ends_though_its_host_is_lost",
@@ -275,7 +275,7 @@ def test_what_is_declared_is_asked_of_the_installed_plugin_by_default(monkeypatc
     assert BackendConformance().declared(FakeBackend()) == CAPABILITIES
 
 
-def test_a_stream_of_events_that_breaks_is_told():
+def test_a_broken_stream_of_events_is_reported():
     class Breaks(FakeBackend):
         def events(self, run_id):
             raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""The remote fake passes the conformance kit: what the core does for jobs elsewhere is proven on it."""
+"""The remote fake passes the conformance kit: tests of remote jobs rely on it."""
 
 import attrs
 import pytest
@@ -69,7 +69,7 @@ class TestFar(BackendConformance):
 
 
 class TestFarByStreams(Streams):
-    """Where nobody can dial; what else is to be known of that is in the tests of the launch."""
+    """Where jobs cannot dial; more is in the tests of _launch."""
 
     capabilities = REMOTE_CAPABILITIES
 

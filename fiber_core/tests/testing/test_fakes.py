@@ -1,4 +1,4 @@
-"""The fake backend fails where it is told to, and only there."""
+"""The fake backend fails on demand, and only then."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""The tiny programs do what their names say, so that a kit that fails points at the backend."""
+"""The tiny programs work as named, so that a failing kit points at the backend."""
 
 import hashlib
 import json
@@ -101,7 +101,7 @@ def test_resources():
         (programs.stop_itself(), signal.SIGCONT, 0),
     ],
 )
-def test_programs_that_wait_say_ready_first(argv, number, code):
+def test_programs_that_wait_print_ready_first(argv, number, code):
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
         if number == signal.SIGCONT:

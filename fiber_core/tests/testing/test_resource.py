@@ -16,7 +16,7 @@ class TestFakeProvider(ResourceProviderConformance):
     def provider(self):
         return FakeProvider(3)
 
-    def test_its_probe_finds_as_many_as_it_was_told(self, provider):
+    def test_its_probe_finds_its_count(self, provider):
         from fiber._agent.resources.probe import probe
 
         assert probe(provider) == tuple(

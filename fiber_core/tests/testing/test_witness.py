@@ -1,4 +1,4 @@
-"""The witness of this host finds the kit's jobs by what stands in their environment."""
+"""The witness of this host finds the kit's jobs by their environment."""
 
 import os
 import secrets

@@ -20,7 +20,7 @@ def run_id():
 
 @pytest.fixture
 def open_backend(engine, run_id):
-    """Makes backends with settings; all are closed, and nothing of the run is left."""
+    """Maker of backends with settings; all are closed, and no container of the run is left."""
     from fiber_docker.backend import DockerBackend
     from fiber_docker.config import DockerConfig
 
@@ -43,7 +43,7 @@ def open_backend(engine, run_id):
 
 @pytest.fixture
 def run(engine, run_id):
-    """Runs a shell script as a job of a backend; its terminal status and what it wrote."""
+    """Runner of shell scripts as jobs; returns the terminal status and the lines written."""
 
     def run_script(backend, script, **fields):
         spec = JobSpec(
@@ -61,7 +61,7 @@ def run(engine, run_id):
 
 def last_status(backend, job):
     """Wait for a job's terminal status."""
-    for told, status in backend.events(job.run_id):
-        if told.id == job.id and status.state.is_terminal:
+    for published, status in backend.events(job.run_id):
+        if published.id == job.id and status.state.is_terminal:
             return status
     raise AssertionError("the stream of events ended before the job")

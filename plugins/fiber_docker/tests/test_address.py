@@ -1,4 +1,4 @@
-"""Where a master listens follows from what is known, without an engine."""
+"""Listen addresses of masters, chosen without an engine."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_from_a_virtual_machine_the_host_has_a_name():
     assert where(facts, (LOOPBACK, ETHERNET)) == ("tls+tcp://127.0.0.1:0", "host.docker.internal")
 
 
-def test_an_engine_elsewhere_is_answered_where_it_is_asked_from():
+def test_jobs_of_a_remote_engine_dial_the_address_on_the_route_to_it():
     facts = Facts(gateways=("172.17.0.1",), route="192.0.2.7")
 
     assert where(facts, (LOOPBACK, ETHERNET)) == ("tls+tcp://192.0.2.7:0", None)
@@ -57,7 +57,7 @@ def test_an_address_of_this_host_that_was_set_is_bound():
     assert where(Facts(address="192.0.2.7")) == ("tls+tcp://192.0.2.7:0", None)
 
 
-def test_another_one_that_was_set_is_told_to_jobs():
+def test_another_address_that_was_set_is_advertised():
     assert where(Facts(address="nat.example")) == ("tls+tcp://0.0.0.0:0", "nat.example")
 
 
@@ -82,7 +82,7 @@ def test_the_bridge_of_another_engine_may_have_the_same_address(another):
     assert found == ("tls+tcp://192.0.2.7:0", None)
 
 
-def test_where_there_is_no_way_the_error_says_what_to_set():
+def test_without_a_route_the_error_names_the_setting():
     with pytest.raises(BackendError, match="FIBER_DOCKER_ADDRESS"):
         choose(Facts(gateways=("172.17.0.1",)), (LOOPBACK,))
 

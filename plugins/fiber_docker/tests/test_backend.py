@@ -1,4 +1,4 @@
-"""Jobs get from the engine what was asked for, and no more."""
+"""Jobs on a real engine: what they ask for, and no more."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ from fiber_docker.config import DockerConfig
 from fiber_docker.watch import Watch
 
 
-def said(answer):
+def output_of(answer):
     status, lines = answer
     assert status.state is JobState.SUCCEEDED, (status, lines)
     return lines
@@ -40,7 +40,7 @@ class TestSettings:
     def test_user_folder_and_shared_memory_are_as_set(self, open_backend, run):
         backend = open_backend(user="1000:1000", workdir="/tmp", shm_size=32)
 
-        lines = said(
+        lines = output_of(
             run(
                 backend,
                 "id -u; pwd; python3 -c \"import os; s = os.statvfs('/dev/shm'); "
@@ -56,7 +56,7 @@ class TestSettings:
         assert status.reason == Reason(ReasonKind.EXIT, 137)
 
     def test_names_of_hosts_are_added(self, open_backend, run):
-        lines = said(run(open_backend(extra_hosts=("master:10.9.8.7",)), "cat /etc/hosts"))
+        lines = output_of(run(open_backend(extra_hosts=("master:10.9.8.7",)), "cat /etc/hosts"))
 
         assert any(line.split() == ["10.9.8.7", "master"] for line in lines)
 
@@ -64,7 +64,7 @@ class TestSettings:
         (tmp_path / "a").write_text("from the host\n")
         volumes = (Volume(source=str(tmp_path), path="/data", read_only=True),)
 
-        lines = said(
+        lines = output_of(
             run(
                 open_backend(), "cat /data/a; touch /data/b 2>/dev/null || echo no", volumes=volumes
             )
@@ -72,7 +72,7 @@ class TestSettings:
 
         assert lines == ["from the host", "no"]
 
-    def test_a_folder_that_is_not_there_is_refused(self, open_backend, run):
+    def test_a_missing_folder_is_refused(self, open_backend, run):
         volumes = (Volume(source="/no/such/folder", path="/data"),)
 
         with pytest.raises(SubmitError, match="/no/such/folder"):
@@ -119,13 +119,13 @@ class TestNetwork:
                     thread.start()
                     port = listener.getsockname()[1]
                     code = f"import socket; socket.create_connection(('{gateway}', {port}), 20)"
-                    said(run(backend, f'python3 -c "{code}"'))
+                    output_of(run(backend, f'python3 -c "{code}"'))
                     thread.join()
                 backend.cleanup(backend._context.run_id)
             finally:
                 network.remove()
 
-    def test_a_network_that_is_not_there_is_named(self, open_backend, run):
+    def test_a_missing_network_is_named(self, open_backend, run):
         with pytest.raises(BackendError, match=r"no-such-net.*docker network ls"):
             run(open_backend(network="no-such-net"), "true")
 
@@ -135,11 +135,13 @@ class TestFailures:
         with pytest.raises(SubmitError, match="FIBER_IMAGE"):
             run(open_backend(), "true", image=None)
 
-    def test_an_image_that_is_not_there_is_named(self, open_backend, run):
+    def test_a_missing_image_is_named(self, open_backend, run):
         with pytest.raises(SubmitError, match=r"'no-such-image'.*docker pull no-such-image"):
             run(open_backend(), "true", image="no-such-image")
 
-    def test_an_image_that_cannot_be_pulled_is_told_in_the_engines_words(self, open_backend, run):
+    def test_an_image_that_cannot_be_pulled_is_reported_with_the_engines_message(
+        self, open_backend, run
+    ):
         # a port where nobody listens, on the engine's own loopback
         with pytest.raises(SubmitError, match=r"127\.0\.0\.1:9/x.*cannot be pulled.*refused"):
             run(open_backend(pull="missing"), "true", image="127.0.0.1:9/x:1")
@@ -155,7 +157,7 @@ class TestFailures:
 
         assert (status.exit_code, lines) == (3, ["here"])
 
-    def test_out_of_memory_is_told_as_such(self, open_backend, run, engine, run_id):
+    def test_out_of_memory_is_reported_as_such(self, open_backend, run, engine, run_id):
         status, _ = run(
             open_backend(),
             "",
@@ -166,11 +168,11 @@ class TestFailures:
         assert status.reason == Reason(ReasonKind.OOM)
         assert status.exit_code == -9
 
-    def test_a_device_that_nobody_knows_is_refused(self, open_backend, run):
+    def test_an_unknown_kind_of_device_is_refused(self, open_backend, run):
         with pytest.raises(Exception, match="'gizmo' devices"):
             run(open_backend(), "true", resources=ResourceRequest(devices={"gizmo": 1}))
 
-    def test_an_engine_that_is_not_there_is_named_within_seconds(self):
+    def test_a_missing_engine_is_named_within_seconds(self):
         config = DockerConfig(host="unix:///nowhere/docker.sock")
         backend = DockerBackend(BackendContext(config=config))
         since = time.monotonic()
@@ -181,7 +183,7 @@ class TestFailures:
         assert time.monotonic() - since < 20
 
 
-def test_what_is_private_is_nowhere_in_the_engine(open_backend, run_id, engine):
+def test_private_bytes_are_nowhere_in_the_engine(open_backend, run_id, engine):
     secret = "cafe" * 16
     backend = open_backend()
     argv = ("python3", *programs.sleep_forever()[1:])
@@ -192,11 +194,11 @@ def test_what_is_private_is_nowhere_in_the_engine(open_backend, run_id, engine):
             break
 
     with contextlib.closing(engine.docker()) as client:
-        told = json.dumps(client.api.inspect_container(job.id))
+        inspected = json.dumps(client.api.inspect_container(job.id))
         processes = json.dumps(client.api.top(job.id))
         changed = json.dumps(client.api.diff(job.id))
-    assert "python3" in told
-    for text in (told, processes, changed, repr(job), repr(backend)):
+    assert "python3" in inspected
+    for text in (inspected, processes, changed, repr(job), repr(backend)):
         assert secret not in text
 
 
@@ -220,17 +222,17 @@ def test_a_paused_container_is_suspended_and_runs_again(open_backend, run_id, en
     assert states == [JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.RUNNING]
 
 
-def test_a_job_whose_container_is_gone_has_ended_though_nobody_told(
+def test_a_job_whose_container_is_gone_has_ended_before_its_event_comes(
     open_backend, run_id, engine, monkeypatch
 ):
-    may_tell, tell = threading.Event(), Watch._told
+    may_handle, handle = threading.Event(), Watch._handle_event
 
     def late(watch, event):
         # only what tells of its end: the engine attaches to it before it starts
-        assert event["Action"] not in {"kill", "die", "destroy"} or may_tell.wait(60)
-        tell(watch, event)
+        assert event["Action"] not in {"kill", "die", "destroy"} or may_handle.wait(60)
+        handle(watch, event)
 
-    monkeypatch.setattr(Watch, "_told", late)
+    monkeypatch.setattr(Watch, "_handle_event", late)
     backend = open_backend()
     job = backend.submit(
         JobSpec(run_id=run_id, name="goes", argv=("sleep", "600"), image=engine.image)
@@ -240,7 +242,7 @@ def test_a_job_whose_container_is_gone_has_ended_though_nobody_told(
     with contextlib.closing(engine.docker()) as client:
         client.api.remove_container(job.id, force=True)
     (status,) = backend.status([job])
-    may_tell.set()
+    may_handle.set()
     assert status.state is JobState.FAILED
 
 
@@ -267,7 +269,7 @@ def test_orphans_of_a_killed_master_are_removed_by_the_next_run(open_backend, ru
     # a process of this host that is no more
     leave("0badcafe", master=Owner.current()._replace(pid=4194304).encode())
 
-    said(run(open_backend(), "true"))
+    output_of(run(open_backend(), "true"))
 
     assert engine.containers("0badcafe") == []
 
@@ -283,11 +285,11 @@ def test_containers_of_a_master_in_another_container_stay_while_that_runs(
         around = client.containers.run(engine.image, ["sleep", "600"], detach=True)
         leave("0badcaff", **{"master": master, "master-container": around.id})
 
-        said(run(open_backend(), "true"))
+        output_of(run(open_backend(), "true"))
         left = [len(engine.containers(run_id)) for run_id in ("0badcafe", "0badcaff")]
         around.kill()
         around.wait()
-        said(run(open_backend(), "true"))
+        output_of(run(open_backend(), "true"))
 
         assert left == [1, 1]
         # of the one nobody can tell, of the other one the engine does

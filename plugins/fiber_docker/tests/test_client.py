@@ -1,4 +1,4 @@
-"""What one engine is asked, on a real one."""
+"""Calls of a real engine."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ def client(engine):
         yield made
 
 
-def test_whoever_removes_a_container_finds_it_gone_also_where_others_are_at_it(client, engine):
+def test_a_removed_container_is_gone_also_where_another_removal_was_under_way(client, engine):
     def remove_and_look(job):
         client.remove(job)
         return [one for one in engine.containers() if one.startswith(f"/{job}:")]

@@ -1,4 +1,4 @@
-"""The ``fiber`` command on containers: what it builds, starts, shows, copies, ends and collects."""
+"""The ``fiber`` command on containers: it builds, starts, shows, copies, ends and collects."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ WAITING = (
 
 @pytest.fixture
 def fiber(engine, tmp_path, monkeypatch):
-    """The command in a folder of its own; what it printed, or all of what it did."""
+    """Runner of the command in a folder of its own; returns its output or the whole process."""
     # pytest's own folders have names too long for a socket
     runs = tempfile.mkdtemp(prefix="fc-")
     folder = tmp_path / "pi"

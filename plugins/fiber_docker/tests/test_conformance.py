@@ -1,4 +1,4 @@
-"""The Docker backend and its plugin do what every backend and every plugin does."""
+"""Conformance of the Docker backend and its plugin."""
 
 import contextlib
 import itertools
@@ -14,7 +14,7 @@ from fiber_docker.config import DockerConfig
 
 
 class DockerWitness(HostWitness):
-    """Sees what runs in containers of this host, and each request that the SDK makes."""
+    """Witness of processes in containers of this host, and of each request of the SDK."""
 
     def __init__(self, backend, engine, monkeypatch):
         self._backend = backend

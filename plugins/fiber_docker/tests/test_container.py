@@ -8,17 +8,17 @@ import pytest
 from fiber.backend_parts import first
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
-from fiber_docker.container import Surroundings, plan, unique_name
+from fiber_docker.container import ContainerContext, container_spec, unique_name
 
-AROUND = Surroundings(image="img", master="host:1:2.0", owner="me")
+CONTEXT = ContainerContext(image="img", master="host:1:2.0", owner="me")
 
 
 def spec(**fields):
     return JobSpec(**{"run_id": "00000001", "name": "job", "argv": ("prog", "a b"), **fields})
 
 
-def made(config=DockerConfig(), around=AROUND, **fields):  # noqa: B008 - frozen
-    return plan(spec(**fields), config, around)
+def made(config=DockerConfig(), context=CONTEXT, **fields):  # noqa: B008 - frozen
+    return container_spec(spec(**fields), config, context)
 
 
 class TestProgram:
@@ -46,19 +46,19 @@ class TestProgram:
         assert found.stdin == b"abc"
         assert found.body["HostConfig"]["AutoRemove"] is True
 
-    def test_it_is_told_how_long_docker_stop_waits_and_a_program_is_not(self):
+    def test_a_process_has_the_grace_of_docker_stop_and_a_program_has_not(self):
         body = made(entry="x:y", private=b"abc").body
         assert f"FIBER_GRACE={body['StopTimeout']}" in body["Env"]
         assert not any(one.startswith("FIBER_GRACE=") for one in made().body["Env"])
 
     def test_without_python_a_program_is_the_first_process(self):
-        body = plan(spec(), DockerConfig(), AROUND, wrapped=False).body
+        body = container_spec(spec(), DockerConfig(), CONTEXT, wrapped=False).body
 
         assert body["Entrypoint"] + body["Cmd"] == ["prog", "a b"]
         assert body["OpenStdin"] is False
 
     @pytest.mark.parametrize("fields", [{}, {"entry": "x:y"}])
-    def test_what_is_private_is_nowhere_in_the_call(self, fields):
+    def test_private_bytes_are_nowhere_in_the_call(self, fields):
         found = made(private=b"the secret", **fields)
 
         assert "the secret" not in json.dumps(found.body)
@@ -102,9 +102,9 @@ class TestPlace:
             extra_hosts=("a:10.0.0.1",),
             labels=("team=x=y",),
         )
-        around = attrs.evolve(AROUND, network="net", hosts={"b": "host-gateway"})
+        context = attrs.evolve(CONTEXT, network="net", hosts={"b": "host-gateway"})
 
-        body = made(config, around).body
+        body = made(config, context).body
 
         assert (body["User"], body["WorkingDir"]) == ("1000:1000", "/work")
         host = body["HostConfig"]
@@ -122,12 +122,12 @@ class TestPlace:
         assert labels["fiber.detached"] == "0"
 
     def test_the_engines_socket_is_given_only_when_asked_for(self):
-        around = attrs.evolve(AROUND, engine_socket="/var/run/docker.sock")
+        context = attrs.evolve(CONTEXT, engine_socket="/var/run/docker.sock")
 
-        (mount,) = made(around=around).body["HostConfig"]["Mounts"]
+        (mount,) = made(context=context).body["HostConfig"]["Mounts"]
 
         assert mount["Source"] == mount["Target"] == "/var/run/docker.sock"
-        assert "_FIBER_DOCKER=shared" in made(around=around).body["Env"]
+        assert "_FIBER_DOCKER=shared" in made(context=context).body["Env"]
 
 
 @pytest.mark.parametrize("name", ["", "a", "-x-", 'My Job/№ 1: "q" ' + "x" * 90, "PoolWorker-1"])

@@ -86,8 +86,8 @@ def by_driver(*ids):
 
 def states_until(backend, job, wanted):
     seen = []
-    for told, status in backend.events(job.run_id):
-        if told.id == job.id:
+    for one, status in backend.events(job.run_id):
+        if one.id == job.id:
             seen.append(status)
             if status.state is wanted:
                 break
@@ -141,7 +141,7 @@ def test_a_job_waits_for_gpus_and_gets_those_of_one_that_ended(asked, submit, ba
 
 
 @pytest.mark.parametrize("how,number", [("kill", 9), ("terminate", 15)])
-def test_a_job_that_is_ended_while_it_waits_is_told_and_forgotten(
+def test_a_job_that_is_ended_while_it_waits_has_ended_and_is_forgotten(
     asked, submit, backend, how, number
 ):
     first = submit(2)
@@ -149,10 +149,10 @@ def test_a_job_that_is_ended_while_it_waits_is_told_and_forgotten(
     also = submit(1, "true")
 
     getattr(backend, how)(waiting)
-    (told,) = backend.status([waiting])
+    (status,) = backend.status([waiting])
 
-    assert (told.state, told.reason) == (JobState.FAILED, Reason(ReasonKind.SIGNAL, number))
-    assert not backend._starter.is_mine(waiting.id)
+    assert (status.state, status.reason) == (JobState.FAILED, Reason(ReasonKind.SIGNAL, number))
+    assert not backend._starter.is_submitted_here(waiting.id)
     backend.kill(first)
     assert states_until(backend, also, JobState.SUCCEEDED)
     assert asked[2:] == [by_driver("GPU-00")], "nothing was created for it"

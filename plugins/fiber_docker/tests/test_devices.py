@@ -20,7 +20,7 @@ def devices():
     return made
 
 
-def wants(count):
+def request(count):
     return ResourceRequest(devices={"gizmo": count})
 
 
@@ -32,7 +32,7 @@ def test_an_engine_with_a_driver_of_the_maker_is_asked_by_its_name():
     }
 
 
-def test_all_are_asked_for_to_see_which_there_are():
+def test_a_probe_requests_all_devices():
     assert request_for("maker.com/gizmo", None, ())["Count"] == -1
 
 
@@ -45,7 +45,7 @@ def test_an_engine_that_lists_the_devices_is_asked_by_their_full_names():
     }
 
 
-def test_a_job_without_devices_waits_for_nobody(devices):
+def test_a_job_without_devices_does_not_wait(devices):
     got = []
 
     assert devices.grant("a", ResourceRequest(), got.append)
@@ -53,25 +53,25 @@ def test_a_job_without_devices_waits_for_nobody(devices):
 
 
 def test_a_job_waits_until_devices_are_free(devices):
-    devices.check(wants(2), "img")
+    devices.probe(request(2), "img")
     got = []
-    assert devices.grant("a", wants(2), lambda requests: got.append(("a", requests)))
+    assert devices.grant("a", request(2), lambda requests: got.append(("a", requests)))
 
-    assert not devices.grant("b", wants(1), lambda requests: got.append(("b", requests)))
+    assert not devices.grant("b", request(1), lambda requests: got.append(("b", requests)))
     assert [name for name, _ in got] == ["a"]
     devices.release("a")
 
     assert [name for name, _ in got] == ["a", "b"]
     assert got[1][1][0]["DeviceIDs"] == ["G0"]
-    assert devices.known() == {"gizmo": 1}
+    assert devices.free_counts() == {"gizmo": 1}
 
 
 def test_first_come_is_first_served_also_where_a_later_one_would_fit(devices):
-    devices.check(wants(2), "img")
+    devices.probe(request(2), "img")
     got = []
-    devices.grant("a", wants(1), lambda _: got.append("a"))
-    devices.grant("b", wants(2), lambda _: got.append("b"))
-    devices.grant("c", wants(1), lambda _: got.append("c"))
+    devices.grant("a", request(1), lambda _: got.append("a"))
+    devices.grant("b", request(2), lambda _: got.append("b"))
+    devices.grant("c", request(1), lambda _: got.append("c"))
     assert got == ["a"]
 
     devices.release("a")
@@ -81,23 +81,23 @@ def test_first_come_is_first_served_also_where_a_later_one_would_fit(devices):
 
 
 def test_one_that_gave_up_waiting_is_forgotten(devices):
-    devices.check(wants(2), "img")
+    devices.probe(request(2), "img")
     got = []
-    devices.grant("a", wants(2), lambda _: got.append("a"))
-    devices.grant("b", wants(2), lambda _: got.append("b"))
+    devices.grant("a", request(2), lambda _: got.append("a"))
+    devices.grant("b", request(2), lambda _: got.append("b"))
 
     devices.release("b")
     devices.release("a")
 
     assert got == ["a"]
-    assert devices.known() == {"gizmo": 2}
+    assert devices.free_counts() == {"gizmo": 2}
 
 
 def test_more_than_there_are_is_an_error(devices):
     with pytest.raises(ResourceError, match="3 of 'gizmo'"):
-        devices.check(wants(3), "img")
+        devices.probe(request(3), "img")
 
 
-def test_a_kind_that_nobody_knows_names_those_that_are_installed(devices):
+def test_an_unknown_kind_is_an_error_with_the_installed_ones(devices):
     with pytest.raises(ResourceError, match=r"'gadget'.*installed are: gizmo"):
-        devices.check(ResourceRequest(devices={"gadget": 1}), "img")
+        devices.probe(ResourceRequest(devices={"gadget": 1}), "img")

@@ -67,14 +67,16 @@ def test_a_broken_file_of_contexts_is_the_sdks_to_complain_of(environ, tmp_path)
 def test_a_job_that_has_the_engine_finds_it_where_jobs_do():
     config = DockerConfig(host="tcp://far:1", address="10.0.0.1", network="n")
 
-    here = endpoint.as_seen_here(config, {endpoint.MARK: endpoint.SHARED})
+    effective = endpoint.effective_config(
+        config, {endpoint.ENGINE_VARIABLE: endpoint.SHARED_ENGINE}
+    )
 
-    assert here == attrs.evolve(config, host="unix:///var/run/docker.sock", address=None)
+    assert effective == attrs.evolve(config, host="unix:///var/run/docker.sock", address=None)
 
 
-def test_elsewhere_settings_are_as_they_are():
+def test_outside_of_jobs_settings_are_unchanged():
     config = DockerConfig(host="tcp://far:1", address="10.0.0.1")
 
-    assert endpoint.as_seen_here(config, {}) is config
-    assert endpoint.is_alone({endpoint.MARK: endpoint.ALONE})
-    assert not endpoint.is_alone({})
+    assert endpoint.effective_config(config, {}) is config
+    assert endpoint.has_no_engine({endpoint.ENGINE_VARIABLE: endpoint.NO_ENGINE})
+    assert not endpoint.has_no_engine({})

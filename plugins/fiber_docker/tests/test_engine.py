@@ -1,4 +1,4 @@
-"""The tests' own engine does what the other tests rely on."""
+"""The tests' own engine runs the tests' image and connects containers to this host."""
 
 import contextlib
 import socket
@@ -20,17 +20,17 @@ def test_a_container_reaches_a_listener_of_this_host_over_the_bridge(engine):
         thread.start()
         code = "import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.argv[2]))); print(s.recv(9))"
         port = str(listener.getsockname()[1])
-        said = client.containers.run(
+        output = client.containers.run(
             engine.image, ["python3", "-c", code, engine.gateway, port], remove=True
         )
         thread.join()
 
-    assert said == b"b'hello'\n"
+    assert output == b"b'hello'\n"
 
 
 def test_the_image_holds_fiber(engine):
     code = "import fiber, fiber_docker; print(fiber.__name__, fiber_docker.__name__)"
     with contextlib.closing(engine.docker()) as client:
-        said = client.containers.run(engine.image, ["python3", "-c", code], remove=True)
+        output = client.containers.run(engine.image, ["python3", "-c", code], remove=True)
 
-    assert said == b"fiber fiber_docker\n"
+    assert output == b"fiber fiber_docker\n"

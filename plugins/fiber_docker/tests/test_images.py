@@ -20,6 +20,6 @@ def test_a_name_has_a_repository_and_a_tag(image, parts):
     assert _parts(image) == parts
 
 
-def test_what_is_no_name_is_refused_before_the_engine_is_asked():
+def test_an_invalid_name_is_refused_before_any_call_of_the_engine():
     with pytest.raises(SubmitError, match="small letters"):
         _parts("MyImage")

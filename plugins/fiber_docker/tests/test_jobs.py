@@ -1,4 +1,4 @@
-"""Containers are made, started and removed in an order that leaves none, whenever things happen."""
+"""Containers are created, started and removed in an order that leaves none, whatever happens."""
 
 import contextlib
 import socket
@@ -11,10 +11,10 @@ from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.config import DockerConfig
-from fiber_docker.container import Surroundings
+from fiber_docker.container import ContainerContext
 from fiber_docker.devices import Devices
 from fiber_docker.images import Images
-from fiber_docker.jobs import Starter
+from fiber_docker.jobs import JobStarter
 from fiber_docker.stream import Stream
 
 PATIENCE = 30.0
@@ -84,7 +84,7 @@ def starter(client, feed):
     config = DockerConfig(pull="never")
     images = Images(client, config)
     devices = Devices(client, {}, "python3")
-    starter = Starter("docker", client, config, feed, images, devices)
+    starter = JobStarter("docker", client, config, feed, images, devices)
     yield starter
     client.may_make.set()
     client.may_start.set()
@@ -104,11 +104,11 @@ def in_thread(function, *words):
     return thread
 
 
-AROUND = Surroundings(image="i")
+CONTEXT = ContainerContext(image="i")
 
 
 def test_close_waits_for_a_container_that_is_being_made_and_removes_it(client, starter):
-    submitter = in_thread(starter.submit, process(), AROUND)
+    submitter = in_thread(starter.submit, process(), CONTEXT)
     assert client.asked.wait(PATIENCE)
     left = []
 
@@ -130,7 +130,7 @@ def test_after_close_none_is_made(client, starter, feed):
     client.may_make.set()
     starter.close()
 
-    job = starter.submit(process(), AROUND)
+    job = starter.submit(process(), CONTEXT)
 
     assert client.makers == []
     assert feed.status(job.id).state is JobState.FAILED
@@ -140,7 +140,7 @@ def test_no_thread_of_a_user_asks_for_a_container(client, starter):
     client.may_make.set()
     client.may_start.set()
 
-    starter.submit(process(), AROUND)
+    starter.submit(process(), CONTEXT)
 
     assert threading.current_thread() not in client.makers
 
@@ -154,9 +154,9 @@ def test_a_process_that_was_killed_before_its_start_is_removed_whatever_a_signal
         raise BackendError("can only kill running containers")
 
     client.on_signal = refuse
-    submitter = in_thread(starter.submit, process(), AROUND)
+    submitter = in_thread(starter.submit, process(), CONTEXT)
     assert client.asked.wait(PATIENCE)
-    starter.start_none()
+    starter.cancel_unstarted()
     client.may_make.set()
     submitter.join(PATIENCE)
 
@@ -165,7 +165,7 @@ def test_a_process_that_was_killed_before_its_start_is_removed_whatever_a_signal
     assert client.containers == set()
 
 
-def test_last_words_are_known_though_the_container_ends_before_the_engine_answers(client, starter):
+def test_the_log_tail_is_known_though_the_container_ends_before_the_engine_answers(client, starter):
     words = []
 
     def speak_and_end(name):
@@ -173,7 +173,7 @@ def test_last_words_are_known_though_the_container_ends_before_the_engine_answer
         text = b"No module named fiber\n"
         end.sendall(b"\x02\0\0\0" + len(text).to_bytes(4, "big") + text)
         end.close()
-        asked = in_thread(lambda: words.extend(starter.last_words(name)))
+        asked = in_thread(lambda: words.extend(starter.log_tail(name)))
         # the engine's answer comes while its events are read
         threading.Timer(0.1, client.may_start.set).start()
         threads.append(asked)
@@ -181,7 +181,7 @@ def test_last_words_are_known_though_the_container_ends_before_the_engine_answer
     threads = []
     client.on_start = speak_and_end
     client.may_make.set()
-    starter.submit(process(), AROUND)
+    starter.submit(process(), CONTEXT)
     assert client.may_start.wait(PATIENCE)
     for thread in threads:
         thread.join(PATIENCE)
@@ -195,26 +195,28 @@ def test_a_start_that_fails_leaves_no_thread(client, starter, feed):
 
     client.on_start = refuse
     client.may_make.set()
-    job = starter.submit(process(), AROUND)
+    job = starter.submit(process(), CONTEXT)
 
     with contextlib.closing(feed.events("00c0ffee")) as events:
-        end = next(status for told, status in events if told.id == job.id and status.exit_code)
+        end = next(
+            status for published, status in events if published.id == job.id and status.exit_code
+        )
     starter.close()
 
     assert end.message == "no space left"
     assert client.containers == set()
 
 
-def test_what_is_removed_while_it_starts_has_ended_then(client, starter, feed):
+def test_a_job_that_is_removed_while_it_starts_has_ended_then(client, starter, feed):
     started = threading.Event()
     client.on_start = lambda name: started.set()
     client.may_make.set()
-    job = starter.submit(process(), AROUND)
+    job = starter.submit(process(), CONTEXT)
     assert started.wait(PATIENCE)
 
-    unstarted = starter.start_none()
+    unstarted = starter.cancel_unstarted()
     starter.remove_all([job.id])
-    starter.tell_unstarted(unstarted)
+    starter.publish_cancelled(unstarted)
 
     # the engine has not answered to the start yet, and nobody waited for that
     assert client.starting == 1
@@ -223,10 +225,10 @@ def test_what_is_removed_while_it_starts_has_ended_then(client, starter, feed):
     client.may_start.set()
 
 
-def test_an_end_that_was_told_stays(feed, client, starter):
+def test_an_end_that_was_published_stays(feed, client, starter):
     client.may_make.set()
     client.may_start.set()
-    job = starter.submit(process(), AROUND)
+    job = starter.submit(process(), CONTEXT)
 
     feed.publish(job, JobStatus(state=JobState.SUCCEEDED, reason=Reason(ReasonKind.EXIT, 0)))
     starter.close()
@@ -255,7 +257,7 @@ class TestEngineThatGoesAway:
 
         monkeypatch.setattr(client, "create", answer_is_lost)
         with pytest.raises(BackendUnavailableError):
-            starter.submit(process(), AROUND)
+            starter.submit(process(), CONTEXT)
         assert len(client.containers) == 1
 
         starter.close()
@@ -267,11 +269,11 @@ class TestEngineThatGoesAway:
         monkeypatch.setattr(client, "start", self.away)
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(client, "remove", self.away)
-            job = starter.submit(process(), AROUND)
+            job = starter.submit(process(), CONTEXT)
             assert feed.wait_ended(job.id, PATIENCE)
             # the thread that was at it has found that it cannot remove it either
-            starter._hands.do_all([lambda: None])
-            starter._hands.close()
+            starter._start_threads.do_all([lambda: None])
+            starter._start_threads.close()
         status = feed.status(job.id)
         assert status.reason == Reason(ReasonKind.NODE_LOST)
         assert "the engine does not answer" in status.message
@@ -284,7 +286,7 @@ class TestEngineThatGoesAway:
     def test_at_the_end_it_is_asked_no_more_once_it_does_not_answer(
         self, client, starter, monkeypatch
     ):
-        jobs = [starter.submit(process(), AROUND) for _ in range(40)]
+        jobs = [starter.submit(process(), CONTEXT) for _ in range(40)]
         asked = []
 
         def away(name):

@@ -49,7 +49,7 @@ def test_a_master_in_a_container_starts_containers_of_its_own_image(engine):
     """Its network and image are found: nothing names them."""
     socket = engine.url.removeprefix("unix://")
     with contextlib.closing(engine.docker()) as client:
-        said = client.containers.run(
+        output = client.containers.run(
             engine.image,
             ["python3", "-c", WRITE_AND_RUN],
             environment={"FIBER_BACKEND": "docker"},
@@ -57,7 +57,7 @@ def test_a_master_in_a_container_starts_containers_of_its_own_image(engine):
             remove=True,
         )
 
-    assert said.decode().split("\n")[0] == "others True"
+    assert output.decode().split("\n")[0] == "others True"
     assert engine.containers() == []
 
 

@@ -1,42 +1,48 @@
-"""A container is an orphan where its master is proven to be dead, and in no other case."""
+"""Orphans: containers whose master is proven to be dead are removed, others stay."""
 
 import pytest
 
 from fiber.backend_parts.liveness import Liveness, Owner
-from fiber_docker.orphans import CONTAINER, MASTER, liveness_of_master, master_mark, sweep
+from fiber_docker.orphans import (
+    MASTER_CONTAINER_LABEL,
+    MASTER_LABEL,
+    liveness_of_master,
+    master_identity,
+    sweep,
+)
 
 ALIVE, DEAD, UNKNOWN = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
-HERE = Owner.decode(master_mark())
+LOCAL = Owner.decode(master_identity())
 #: a process of another container, or of another host of this name
-ELSEWHERE = HERE._replace(place=f"{HERE.host}/another/1/1", pid=1)
+REMOTE = LOCAL._replace(place=f"{LOCAL.host}/another/1/1", pid=1)
 
 
 def judge(owner, container=None, state=None):
-    labels = {MASTER: owner.encode() if isinstance(owner, Owner) else owner}
+    labels = {MASTER_LABEL: owner.encode() if isinstance(owner, Owner) else owner}
     if container is not None:
-        labels[CONTAINER] = container
+        labels[MASTER_CONTAINER_LABEL] = container
     return liveness_of_master(labels, {container: state}.get)
 
 
 def test_this_process_lives():
-    assert judge(HERE) is ALIVE
+    assert judge(LOCAL) is ALIVE
 
 
 def test_one_that_is_no_more_left_orphans():
-    assert judge(HERE._replace(pid=4194304)) is DEAD
+    assert judge(LOCAL._replace(pid=4194304)) is DEAD
 
 
 def test_another_process_of_the_same_number_is_another():
-    assert judge(HERE._replace(started=1.0)) is DEAD
+    assert judge(LOCAL._replace(started=1.0)) is DEAD
 
 
-@pytest.mark.parametrize("mark", ["", "elsewhere:1:1.0", "a:b", ELSEWHERE])
-def test_of_what_cannot_be_seen_from_here_nothing_is_said(mark):
+@pytest.mark.parametrize("mark", ["", "elsewhere:1:1.0", "a:b", REMOTE])
+def test_the_liveness_of_masters_of_other_hosts_is_unknown(mark):
     assert judge(mark) is UNKNOWN
 
 
 @pytest.mark.parametrize(
-    "state, told",
+    "state, expected",
     [
         ("exited", DEAD),
         ("dead", DEAD),
@@ -47,23 +53,23 @@ def test_of_what_cannot_be_seen_from_here_nothing_is_said(mark):
         (None, UNKNOWN),
     ],
 )
-def test_of_a_master_in_a_container_its_engine_tells(state, told):
-    assert judge(ELSEWHERE, "c0ffee", state) is told
+def test_a_master_in_a_container_is_as_alive_as_that(state, expected):
+    assert judge(REMOTE, "c0ffee", state) is expected
 
 
 def test_a_master_that_lives_is_not_judged_by_a_container():
-    assert judge(HERE, "c0ffee", "exited") is ALIVE
+    assert judge(LOCAL, "c0ffee", "exited") is ALIVE
 
 
-def test_what_is_not_proven_stays():
+def test_containers_without_proof_stay():
     class Engine:
         def __init__(self):
             self.removed = []
 
         def containers(self, *labels):
-            marks = {"a": HERE, "b": ELSEWHERE, "c": HERE._replace(pid=4194304)}
+            marks = {"a": LOCAL, "b": REMOTE, "c": LOCAL._replace(pid=4194304)}
             return [
-                {"Id": name, "Names": [f"/{name}"], "Labels": {MASTER: mark.encode()}}
+                {"Id": name, "Names": [f"/{name}"], "Labels": {MASTER_LABEL: mark.encode()}}
                 for name, mark in marks.items()
             ]
 

@@ -1,4 +1,4 @@
-"""dockerd is restarted, and killed, while a program runs: nothing is lost, left or drowned in words."""
+"""dockerd is restarted, and killed, while a program runs: nothing is lost, nothing is left."""
 
 import os
 import queue
@@ -32,7 +32,7 @@ PATIENCE = 120.0
 
 
 class Program:
-    """It runs, and what it writes is read as it comes."""
+    """A running program whose output is read as it comes."""
 
     def __init__(self, folder, engine):
         (folder / "program.py").write_text(PROGRAM)
@@ -50,9 +50,9 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.said = queue.SimpleQueue()
+        self.output = queue.SimpleQueue()
         self.warned = queue.SimpleQueue()
-        pipes = [(self._process.stdout, self.said), (self._process.stderr, self.warned)]
+        pipes = [(self._process.stdout, self.output), (self._process.stderr, self.warned)]
         self._readers = [threading.Thread(target=self._read, args=pipe) for pipe in pipes]
         for reader in self._readers:
             reader.start()
@@ -67,7 +67,7 @@ class Program:
         self._process.stdin.close()
 
     def end(self):
-        """Its exit code, and what it had to say on standard error since it was asked last."""
+        """Wait for its end; its exit code, and its warnings since the last call."""
         code = self._process.wait(PATIENCE)
         for reader in self._readers:
             reader.join(PATIENCE)
@@ -92,15 +92,15 @@ def program(engine, tmp_path):
 def test_a_restart_ends_no_map_and_an_engine_that_is_away_no_program(
     engine, program, record_property
 ):
-    assert program.said.get(timeout=PATIENCE) == "ready"
+    assert program.output.get(timeout=PATIENCE) == "ready"
     # without live-restore all containers end with it
     engine.daemon.stop()
     out_of_sight = program.warned.get(timeout=PATIENCE)
     assert "jobs are out of sight until the engine is back" in out_of_sight
-    assert program.said.empty()
+    assert program.output.empty()
     since = time.monotonic()
     engine.daemon.start({"live-restore": True})
-    assert program.said.get(timeout=PATIENCE) == "right"
+    assert program.output.get(timeout=PATIENCE) == "right"
     record_property("seconds from a restart's beginning to the map's end", time.monotonic() - since)
 
     # the containers go on without it, and it is not back before the program ends
@@ -109,7 +109,7 @@ def test_a_restart_ends_no_map_and_an_engine_that_is_away_no_program(
     program.go_on()
     code, warned = program.end()
     assert code == 0
-    assert program.said.get() == "over"
+    assert program.output.get() == "over"
     assert len(warned) == 1, warned
     assert "cannot be asked to end what this program still runs there" in warned[0]
 

@@ -1,4 +1,4 @@
-"""A worker that `docker pause` froze is told as suspended, keeps its task and goes on with it."""
+"""A worker that `docker pause` froze is suspended, keeps its task and goes on with it."""
 
 import contextlib
 import os
@@ -58,8 +58,8 @@ def test_a_worker_that_is_paused_for_longer_than_its_lease_goes_on(engine, tmp_p
             container = program.stdout.readline().strip()
             engine.pause(container)
             # said after five seconds, and the lease is three
-            said = program.stderr.readline()
-            assert "is suspended by its platform, and keeps its tasks" in said, said
+            line = program.stderr.readline()
+            assert "is suspended by its platform, and keeps its tasks" in line, line
             listed = subprocess.run(
                 [sys.executable, "-m", "fiber.cli.main", "ps"],
                 env=environ,

@@ -1,4 +1,4 @@
-"""Podman's socket, where Podman is installed: processes run, ends are told, and nothing is left."""
+"""Podman's socket, where it is installed: processes run, ends are known, nothing is left."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def environ(podman):
 
 @pytest.fixture
 def run(podman, environ, tmp_path):
-    """Runs a program; what it printed."""
+    """Runner of programs; returns their output."""
 
     def run_text(text):
         (tmp_path / "program.py").write_text(text)
@@ -74,7 +74,7 @@ def run(podman, environ, tmp_path):
     return run_text
 
 
-def test_ends_of_processes_are_told_apart(run):
+def test_ends_of_processes_are_distinguished(run):
     assert run(ENDS).splitlines() == ["hello", "[7, -9, 0]"]
 
 

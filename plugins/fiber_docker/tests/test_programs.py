@@ -1,4 +1,4 @@
-"""What programs are told of images that do not fit, and what their settings do."""
+"""Messages of programs about images that do not fit, and effects of their settings."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ FIBER = "/usr/local/lib/python3*/site-packages/fiber"
 
 @pytest.fixture
 def run(engine, tmp_path):
-    """Runs a program; what became of it. No container is left."""
+    """Runner of programs; returns the completed process. No container is left."""
 
     def run_text(text, **settings):
         (tmp_path / "program.py").write_text(text)
@@ -83,8 +83,8 @@ def changed(engine, name, script):
         made.remove()
 
 
-def test_an_image_without_fiber_is_said_to_lack_it(engine, run):
-    """The engine starts it, and Python ends at once: its last words are told with what mends it."""
+def test_an_image_without_fiber_is_reported(engine, run):
+    """The engine starts it, and Python ends at once: the error has its last lines."""
     changed(engine, "without-fiber", f"rm -r {FIBER}")
 
     done = run(ONE, FIBER_IMAGE="without-fiber")
@@ -94,7 +94,7 @@ def test_an_image_without_fiber_is_said_to_lack_it(engine, run):
     assert "fiber-core" in done.stderr, done.stderr
 
 
-def test_an_image_with_another_fiber_is_told_with_both_versions(engine, run):
+def test_an_image_with_another_fiber_is_reported_with_both_versions(engine, run):
     changed(engine, "other-fiber", f"echo '__version__ = \"99.1.0\"' > $(echo {FIBER}/_version.py)")
 
     done = run(ONE, FIBER_IMAGE="other-fiber")
@@ -104,13 +104,13 @@ def test_an_image_with_another_fiber_is_told_with_both_versions(engine, run):
     assert "99.1.0" in done.stderr, done.stderr
 
 
-def test_a_worker_that_runs_out_of_memory_is_told_so(run):
+def test_a_worker_that_runs_out_of_memory_is_reported_so(run):
     done = run(GREEDY)
 
     assert done.returncode == 0, done.stderr
-    first, *told = done.stdout.splitlines()
+    first, *rest = done.stdout.splitlines()
     assert first == "1"
-    assert "OOM" in "".join(told) or "memory" in "".join(told), told
+    assert "OOM" in "".join(rest) or "memory" in "".join(rest), rest
 
 
 def test_processes_join_a_network_of_the_users(engine, run):

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ring_command import fail_by_a_rank, lead_a_life, ring_command
+from ring_command import check_failed_rank, check_lifecycle, ring_command
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -22,7 +22,7 @@ def ring(engine, tmp_path):
 
 
 def test_it_is_suspended_resumed_and_deleted_from_other_shells(engine, ring):
-    lead_a_life(
+    check_lifecycle(
         ring,
         "docker",
         are_there=lambda: len(engine.containers()) == 2,
@@ -31,7 +31,7 @@ def test_it_is_suspended_resumed_and_deleted_from_other_shells(engine, ring):
 
 
 def test_a_rank_that_fails_ends_it_with_its_code(engine, ring):
-    fail_by_a_rank(ring)
+    check_failed_rank(ring)
     assert engine.left(20) == []
 
 

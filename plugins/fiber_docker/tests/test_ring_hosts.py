@@ -89,20 +89,20 @@ def test_a_ring_whose_hosts_die_at_random_moments_ends_as_it_should(engine, prog
             time.sleep(chance.uniform(0.1, 2.0))
             killed += kill_one(engine, chance)
 
-        told = json.loads(program.stdout.readline())
+        report = json.loads(program.stdout.readline())
 
         assert time.monotonic() - began < BOUND
-        if "results" in told:
-            assert told["results"] == [30] * size
-            assert "Succeeded" in told["conditions"]
+        if "results" in report:
+            assert report["results"] == [30] * size
+            assert "Succeeded" in report["conditions"]
         else:
             # never without a word
-            assert told["reason"]
-            assert "Failed" in told["conditions"]
+            assert report["reason"]
+            assert "Failed" in report["conditions"]
             assert killed > 0
-        assert told["restarts"] <= min(restarts, killed)
+        assert report["restarts"] <= min(restarts, killed)
         while engine.containers() and time.monotonic() - began < BOUND:
             # nobody tells when the last one was removed
             time.sleep(0.1)
         assert engine.containers() == []
-        current.note(killed=killed, restarts=told["restarts"], succeeded="results" in told)
+        current.note(killed=killed, restarts=report["restarts"], succeeded="results" in report)

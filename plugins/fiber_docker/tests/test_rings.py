@@ -1,4 +1,4 @@
-"""Rings whose members are containers: one that is killed is told, and all start again or none does."""
+"""Rings whose members are containers: after one is killed, all start again or none does."""
 
 import contextlib
 import time
@@ -27,7 +27,7 @@ def _master(engine):
 
 
 def last(rank, size):
-    """Stays until somebody ends it, and once all were started again tells what was committed."""
+    """Run until killed; after all were started again, return what was committed."""
     ring = current_ring()
     if ring.restarts == 0:
         ring.commit(f"of {rank}", step=rank + 1)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def run_example(engine, tmp_path):
-    """Runs a program on the host as master; what it printed."""
+    """Runner of programs on the host as masters; returns their output."""
 
     def run(name, *words, backend="docker", good=True):
         done = subprocess.run(

@@ -28,16 +28,16 @@ def running(engine):
     """The containers of workers, with the pids of their first processes."""
     with contextlib.closing(engine.docker()) as client:
         found = client.api.containers(filters={"label": "fiber.run", "status": "running"})
-        told = []
+        pids = []
         for one in found:
             # it may have ended since
             with contextlib.suppress(NotFound):
-                told.append((one["Id"], client.api.inspect_container(one["Id"])["State"]["Pid"]))
-        return told
+                pids.append((one["Id"], client.api.inspect_container(one["Id"])["State"]["Pid"]))
+        return pids
 
 
 def kill_one(engine, rng):
-    """Kill a container by its engine, its supervisor, or the worker in it; what it was."""
+    """Kill a container by its engine, its supervisor, or the worker in it; returns which."""
     container, first = rng.choice(running(engine))
     how = rng.choice(["engine", "supervisor", "worker"])
     # it may have ended since we looked
@@ -73,7 +73,7 @@ def test_maps_are_right_whatever_is_killed_and_no_container_is_left(engine, tmp_
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
 def test_a_killed_master_takes_its_containers_with_it(engine, tmp_path):
-    """What was made and not started stays for the next run of the same user, which removes it."""
+    """A container that was created and not started is removed by the next run of the same user."""
     environ = {"FIBER_BACKEND": "docker", "FIBER_IMAGE": engine.image, "DOCKER_HOST": engine.url}
     for current in soak.rounds("killed masters", 50, least=3):
         rng = random.Random(current.seed)
@@ -81,12 +81,12 @@ def test_a_killed_master_takes_its_containers_with_it(engine, tmp_path):
             # also while it makes and starts its containers
             time.sleep(rng.uniform(0, 4))
         since = time.monotonic()
-        there = len(running(engine))
+        count = len(running(engine))
         while running(engine):
             assert time.monotonic() - since < PATIENCE, engine.containers()
             # nobody is left who would tell
             time.sleep(0.1)
-        current.note(containers=there, gone=round(time.monotonic() - since, 2))
+        current.note(containers=count, gone=round(time.monotonic() - since, 2))
 
     with contextlib.closing(Maps(tmp_path, environ)) as maps:
         maps.wait_right()

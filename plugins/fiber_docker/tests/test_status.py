@@ -1,18 +1,18 @@
-"""What the engine says becomes a status, without an engine."""
+"""Statuses from the engine's answers, without an engine."""
 
 import pytest
 
 from fiber.model import JobState, Reason, ReasonKind
 from fiber_docker.status import (
-    End,
+    ContainerExit,
     created_at,
+    failed_to_start,
     from_inspect,
     from_list,
     job_of,
     killed_unseen,
     lost_with_engine,
-    never_ran,
-    with_words,
+    with_log_tail,
 )
 
 
@@ -22,7 +22,7 @@ def inspected(status, **fields):
 
 class TestEnd:
     @pytest.mark.parametrize(
-        "code,word,reason,exit_code",
+        "code,report,reason,exit_code",
         [
             (0, "", Reason(ReasonKind.EXIT, 0), 0),
             (7, "", Reason(ReasonKind.EXIT, 7), 7),
@@ -35,17 +35,17 @@ class TestEnd:
             (127, "start no such file: 'x'", Reason(ReasonKind.START), 127),
         ],
     )
-    def test_the_first_process_tells_codes_from_signals(self, code, word, reason, exit_code):
-        status = End(code=code, word=word).status()
+    def test_the_first_process_tells_codes_from_signals(self, code, report, reason, exit_code):
+        status = ContainerExit(code=code, report=report).status()
 
         assert (status.reason, status.exit_code) == (reason, exit_code)
         assert status.state is (JobState.SUCCEEDED if code == 0 else JobState.FAILED)
 
-    def test_out_of_memory_is_said_where_the_engine_proves_it(self):
-        assert End(code=137, oom=True).status().reason == Reason(ReasonKind.OOM)
+    def test_out_of_memory_is_the_reason_where_the_engine_proves_it(self):
+        assert ContainerExit(code=137, oom=True).status().reason == Reason(ReasonKind.OOM)
 
-    def test_out_of_memory_is_not_said_of_a_program_that_went_on(self):
-        assert End(code=3, oom=True).status().reason == Reason(ReasonKind.EXIT, 3)
+    def test_out_of_memory_is_not_the_reason_where_the_program_went_on(self):
+        assert ContainerExit(code=3, oom=True).status().reason == Reason(ReasonKind.EXIT, 3)
 
 
 class TestInspect:
@@ -59,15 +59,15 @@ class TestInspect:
         assert status.message == "exec: no such file"
 
     @pytest.mark.parametrize(
-        "word,state",
+        "status,state",
         [
             ("running", JobState.RUNNING),
             ("paused", JobState.SUSPENDED),
             ("who knows", JobState.UNKNOWN),
         ],
     )
-    def test_one_that_lives_has_the_state_of_its_engine(self, word, state):
-        assert from_inspect(inspected(word)).state is state
+    def test_one_that_lives_has_the_state_of_its_engine(self, status, state):
+        assert from_inspect(inspected(status)).state is state
 
     def test_one_that_ended_has_its_code(self):
         status = from_inspect(inspected("exited", ExitCode=3), host="engine")
@@ -105,8 +105,8 @@ def test_labels_of_somebody_else_break_nothing():
     assert (job.name, job.argv) == ("x", ())
 
 
-def test_last_words_are_in_the_status():
-    status = with_words(End(code=1).status(), ("a", "b"))
+def test_the_log_tail_is_in_the_status():
+    status = with_log_tail(ContainerExit(code=1).status(), ("a", "b"))
 
     assert status.processes[0].log_tail == ("a", "b")
     assert status.processes[0].exit_code == 1
@@ -126,7 +126,7 @@ def test_times_are_read_as_engines_write_them(found, seconds):
     assert created_at(found) == seconds
 
 
-def test_what_was_killed_while_the_engine_was_away_was_lost_with_it():
+def test_a_container_that_was_killed_while_the_engine_was_away_was_lost_with_it():
     killed = from_inspect(inspected("exited", ExitCode=137))
     found = killed_unseen(killed)
     assert (found.exit_code, found.reason) == (-9, Reason(ReasonKind.NODE_LOST))
@@ -136,6 +136,6 @@ def test_what_was_killed_while_the_engine_was_away_was_lost_with_it():
         assert killed_unseen(status) == status
 
 
-def test_one_that_was_not_started_because_its_engine_went_away_never_ran():
-    assert never_ran(lost_with_engine("it does not answer"))
-    assert not never_ran(killed_unseen(from_inspect(inspected("exited", ExitCode=137))))
+def test_one_that_was_not_started_because_its_engine_went_away_failed_to_start():
+    assert failed_to_start(lost_with_engine("it does not answer"))
+    assert not failed_to_start(killed_unseen(from_inspect(inspected("exited", ExitCode=137))))

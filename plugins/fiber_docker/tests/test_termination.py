@@ -1,11 +1,11 @@
-"""Containers are asked to end, and killed when they do not; what is gone has ended."""
+"""Containers get SIGTERM, then SIGKILL; a container that is gone has ended."""
 
 import contextlib
 
 import pytest
 
 from fiber.exceptions import BackendUnavailableError, UnknownJobError
-from fiber_docker.graces import Graces
+from fiber_docker.termination import Terminator
 
 
 class Gone:
@@ -22,9 +22,11 @@ class Gone:
     "error, warnings",
     [(UnknownJobError("no such job"), 0), (BackendUnavailableError("no engine"), 1)],
 )
-def test_it_is_said_who_may_not_have_ended_but_not_of_those_that_are_gone(error, warnings, caplog):
-    graces = Graces(Gone(error))
-    with contextlib.closing(graces):
-        graces.begin("a", 1.0)
-    said = [one.message for one in caplog.records if "may not have been ended" in one.message]
-    assert len(said) == warnings
+def test_a_job_that_may_not_have_ended_is_logged_and_one_that_is_gone_is_not(
+    error, warnings, caplog
+):
+    terminator = Terminator(Gone(error))
+    with contextlib.closing(terminator):
+        terminator.terminate("a", 1.0)
+    messages = [one.message for one in caplog.records if "may not have been ended" in one.message]
+    assert len(messages) == warnings

@@ -1,4 +1,4 @@
-"""What the tests of this backend share: an engine, a cluster of hollow pods, and backends on it."""
+"""Fixtures of this backend: an engine, a cluster of hollow pods, and backends on it."""
 
 import pytest
 

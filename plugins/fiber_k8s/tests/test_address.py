@@ -4,9 +4,9 @@ import pytest
 
 from fiber.exceptions import BackendError
 from fiber.model import Interface
-from fiber_k8s.address import choose, is_outside, way_to
+from fiber_k8s.address import choose, is_outside, source_address
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.surroundings import MARK
+from fiber_k8s.in_pod import JOB_VARIABLE
 
 INSIDE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 LOOPBACK = Interface(name="lo", address="127.0.0.1", is_loopback=True)
@@ -27,32 +27,32 @@ def test_an_address_of_the_newer_protocol_is_written_as_such():
     assert chosen(INSIDE, way="fd00::7").bind_url == "tls+tcp://[fd00::7]:0"
 
 
-def test_where_no_way_leads_there_it_is_the_first_that_leads_out():
+def test_without_a_route_it_is_the_first_outward_address():
     assert chosen(INSIDE, LOOPBACK, ETH0).bind_url == "tls+tcp://10.244.0.7:0"
 
 
-def test_a_pod_without_any_says_what_to_set():
+def test_a_pod_without_any_is_an_error_with_the_setting():
     with pytest.raises(BackendError, match="127.0.0.1.*FIBER_K8S_ADDRESS"):
         chosen(INSIDE, LOOPBACK)
 
 
-def test_outside_nobody_dials_it_but_streams_that_end_here():
+def test_outside_only_local_streams_dial_it():
     assert is_outside(K8sConfig(), {})
     assert not is_outside(K8sConfig(), INSIDE)
     assert chosen({}, LOOPBACK, ETH0).bind_url == "tls+tcp://127.0.0.1:0"
 
 
-def test_an_address_that_was_set_is_bound_where_it_is_ours_and_told_where_it_is_not():
+def test_an_address_that_was_set_is_bound_where_it_is_ours_and_advertised_where_it_is_not():
     assert chosen({}, ETH0, address="10.244.0.7").bind_url == "tls+tcp://10.244.0.7:0"
     told = chosen({}, ETH0, address="203.0.113.5")
     assert (told.bind_url, told.advertise_host) == ("tls+tcp://0.0.0.0:0", "203.0.113.5")
 
 
 def test_a_job_has_its_masters_settings_and_another_address():
-    found = chosen({**INSIDE, MARK: "job"}, ETH0, way="10.244.0.7", address="203.0.113.5")
+    found = chosen({**INSIDE, JOB_VARIABLE: "job"}, ETH0, way="10.244.0.7", address="203.0.113.5")
     assert found.bind_url == "tls+tcp://10.244.0.7:0"
 
 
 def test_a_way_is_found_without_sending_anything():
-    assert way_to("127.0.0.1", 9) == "127.0.0.1"
-    assert way_to("no.such.host.invalid", 9) is None
+    assert source_address("127.0.0.1", 9) == "127.0.0.1"
+    assert source_address("no.such.host.invalid", 9) is None

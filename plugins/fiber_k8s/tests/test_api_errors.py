@@ -1,8 +1,8 @@
-"""What the cluster's refusals mean: their words, what mends them, what may be asked again."""
+"""Errors of the API server: messages, advice, which of them are transient."""
 
 import pytest
 
-from fiber_k8s.refusals import advice, is_passing, words
+from fiber_k8s.api_errors import advice, is_transient, status_message
 
 QUOTA = (
     'Operation cannot be fulfilled on resourcequotas "gke-resource-quotas": the object has been '
@@ -16,12 +16,12 @@ NO_RIGHT = (
 
 
 def test_a_status_is_read_and_so_is_a_proxys_page():
-    assert words('{"kind": "Status", "message": "no", "reason": "Forbidden"}') == (
+    assert status_message('{"kind": "Status", "message": "no", "reason": "Forbidden"}') == (
         "no",
         "Forbidden",
     )
-    assert words("<html>Bad Gateway</html>\n") == ("<html>Bad Gateway</html>", "")
-    assert words('["no status"]') == ('["no status"]', "")
+    assert status_message("<html>Bad Gateway</html>\n") == ("<html>Bad Gateway</html>", "")
+    assert status_message('["no status"]') == ('["no status"]', "")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_status_is_read_and_so_is_a_proxys_page():
         (403, 'violates PodSecurity "restricted:latest": …', "FIBER_K8S_SECURITY=restricted"),
     ],
 )
-def test_what_mends_it_is_told(status, message, found):
+def test_advice_is_part_of_the_error(status, message, found):
     assert found in advice(status, message)
 
 
@@ -47,7 +47,7 @@ def test_what_mends_it_is_told(status, message, found):
     "status,message",
     [(403, "exceeded quota: few, requested: pods=1"), (422, "is invalid"), (404, "")],
 )
-def test_the_clusters_own_words_are_enough_where_they_say_it_all(status, message):
+def test_the_clusters_message_alone_where_it_is_sufficient(status, message):
     assert advice(status, message) == ""
 
 
@@ -64,5 +64,5 @@ def test_the_clusters_own_words_are_enough_where_they_say_it_all(status, message
         (422, "is invalid", False),
     ],
 )
-def test_what_may_be_taken_soon_is_told_from_what_never_will(status, message, expected):
-    assert is_passing(status, message) is expected
+def test_transient_errors_are_distinguished_from_final_ones(status, message, expected):
+    assert is_transient(status, message) is expected

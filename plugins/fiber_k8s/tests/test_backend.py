@@ -1,4 +1,4 @@
-"""Jobs as pods of a cluster whose pods are hollow: states, ends, refusals, and what is left."""
+"""Jobs as pods of a cluster whose pods are hollow: states, ends, refusals, removal."""
 
 import base64
 
@@ -8,7 +8,7 @@ from cluster import Act
 from fiber._agent.private import read_private
 from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
 from fiber.model import Gang, Job, JobState, Reason, ReasonKind, ResourceRequest
-from fiber_k8s.run import LEASES
+from fiber_k8s.run_objects import LEASES
 from k8s_world import spec
 from wire_world import until
 
@@ -18,25 +18,25 @@ PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
 class TestLife:
     def test_a_job_is_accepted_runs_and_ends(self, site, backend):
         job = site.start(backend, Act(code=0, after=0.2))
-        assert backend.told.end(job).exit_code == 0
-        assert [one.state for one in backend.told.of(job)][-2:] == [RUNNING, JobState.SUCCEEDED]
-        assert backend.told.of(job)[0].state is PENDING
+        assert backend.recorder.end(job).exit_code == 0
+        assert [one.state for one in backend.recorder.of(job)][-2:] == [RUNNING, JobState.SUCCEEDED]
+        assert backend.recorder.of(job)[0].state is PENDING
 
     def test_a_processs_pod_goes_when_it_has_ended(self, site, backend):
         job = site.start(backend, Act(code=0))
-        backend.told.end(job)
+        backend.recorder.end(job)
         site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
 
     def test_a_programs_pod_stays_for_its_log_until_its_run_is_removed(self, site, backend):
         job = site.start(backend, Act(code=0, log="a line\n"), entry=None, argv=("true",))
-        backend.told.end(job)
+        backend.recorder.end(job)
         assert list(backend.logs(job)) == ["a line"]
         backend.cleanup(backend.run)
         site.wait_until_gone(backend.run)
 
     def test_a_failure_has_its_last_lines(self, site, backend):
         job = site.start(backend, Act(code=3, log="one\ntwo\n"))
-        status = backend.told.end(job)
+        status = backend.recorder.end(job)
         assert (status.reason, status.exit_code) == (Reason(ReasonKind.EXIT, 3), 3)
         assert status.processes[0].log_tail == ("one", "two")
         assert list(backend.logs(job)) == ["one", "two"]
@@ -44,62 +44,64 @@ class TestLife:
     def test_failures_can_be_kept(self, site):
         backend = site.open(keep_failed=True)
         job, good = site.start(backend, Act(code=3)), site.start(backend, Act(code=0))
-        backend.told.end(job)
-        backend.told.end(good)
+        backend.recorder.end(job)
+        backend.recorder.end(good)
         left = site.cluster.wait_for(
             "pods", lambda pods: good.id not in names(pods) and names(pods)
         )
         assert job.id in left
 
-    def test_out_of_memory_is_told_with_proof(self, site, backend):
-        assert backend.told.end(site.start(backend, Act(oom=True))).reason == Reason(ReasonKind.OOM)
+    def test_out_of_memory_is_reported(self, site, backend):
+        assert backend.recorder.end(site.start(backend, Act(oom=True))).reason == Reason(
+            ReasonKind.OOM
+        )
 
-    def test_a_pod_that_has_to_go_is_told_of_while_it_still_works(self, site, backend):
+    def test_a_pod_that_is_to_be_evicted_is_reported_while_it_works(self, site, backend):
         job = site.start(backend, Act(on_term=None))
-        assert not backend.told.running(job).draining
+        assert not backend.recorder.running(job).draining
         site.cluster.evict(job.id, grace=20)
-        status = backend.told.until(job, lambda status: status.draining)
+        status = backend.recorder.until(job, lambda status: status.draining)
         assert (status.state, status.reason) == (RUNNING, Reason(ReasonKind.EVICTED))
         backend.kill(job)
-        assert backend.told.end(job).reason == Reason(ReasonKind.EVICTED)
+        assert backend.recorder.end(job).reason == Reason(ReasonKind.EVICTED)
 
     def test_terminate_lets_it_end_in_its_own_way(self, site, backend):
         job = site.start(backend, Act(on_term=4))
-        backend.told.running(job)
+        backend.recorder.running(job)
         backend.terminate(job, grace=20)
-        assert backend.told.end(job).exit_code == 4
+        assert backend.recorder.end(job).exit_code == 4
 
     def test_kill_ends_what_does_not_listen(self, site, backend):
         job = site.start(backend, Act(on_term=None))
-        backend.told.running(job)
+        backend.recorder.running(job)
         backend.kill(job)
         backend.kill(job)
-        assert backend.told.end(job).reason == Reason(ReasonKind.SIGNAL, 9)
+        assert backend.recorder.end(job).reason == Reason(ReasonKind.SIGNAL, 9)
         backend.kill(job)
         backend.terminate(job)
 
     def test_a_pod_that_others_delete_has_ended(self, site, backend):
         job = site.start(backend)
-        backend.told.running(job)
+        backend.recorder.running(job)
         site.cluster.delete_pod(job.id, grace=0)
-        status = backend.told.end(job)
+        status = backend.recorder.end(job)
         assert (status.reason, status.message) == (
             Reason(ReasonKind.UNKNOWN),
             "its pod was deleted by force while it ran",
         )
 
     @pytest.mark.parametrize("how,kind", [("evict", ReasonKind.EVICTED), ("kubelet_evict", ReasonKind.EVICTED), ("preempt", ReasonKind.PREEMPTED)])  # fmt: skip
-    def test_a_pod_whose_place_is_taken_says_so(self, site, backend, how, kind):
+    def test_a_preemption_is_reported(self, site, backend, how, kind):
         job = site.start(backend)
-        backend.told.running(job)
+        backend.recorder.running(job)
         getattr(site.cluster, how)(job.id)
-        status = backend.told.end(job)
+        status = backend.recorder.end(job)
         assert status.reason == Reason(kind)
         assert not status.reason.counts_as_attempt
 
     def test_a_log_is_followed_to_the_jobs_end(self, site, backend):
         job = site.start(backend, Act(log="first\n"))
-        backend.told.running(job)
+        backend.recorder.running(job)
         lines = backend.logs(job, follow=True)
         assert next(lines) == "first"
         site.cluster.say(job.id, "second\n")
@@ -137,7 +139,7 @@ class TestBelongings:
 
     def test_nothing_is_left_at_the_end_and_close_waits_for_the_pods(self, site, backend):
         for _ in range(3):
-            backend.told.running(site.start(backend, private=b"x"))
+            backend.recorder.running(site.start(backend, private=b"x"))
         backend.close()
         assert [one for one in site.left(backend.run) if one.startswith("pods")] == []
         site.wait_until_gone(backend.run)
@@ -148,7 +150,7 @@ class TestBelongings:
         first = site.open()
         deaf = Act(on_term=None)
         job = site.start(first, deaf, entry=None, argv=("sleep",), detached=True)
-        first.told.running(job)
+        first.recorder.running(job)
         first.close()
         assert job.id in names(site.cluster.objects("pods"))
         second = site.open()
@@ -166,25 +168,25 @@ class TestBelongings:
     def test_programs_that_have_ended_are_swept_when_asked(self, site, backend):
         other = site.open()
         job = site.start(other, Act(code=0), entry=None, argv=("true",), detached=True)
-        backend.told.running(site.start(backend))
-        other.told.end(job)
+        backend.recorder.running(site.start(backend))
+        other.recorder.end(job)
         assert backend.sweep() == [other.run]
         site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
 
 
 class TestRefusals:
-    def test_no_image_is_told_with_what_to_set(self, site, backend):
+    def test_no_image_is_reported_with_what_to_set(self, site, backend):
         with pytest.raises(SubmitError, match="FIBER_IMAGE"):
             site.start(backend, image=None)
 
-    def test_a_quota_is_told_in_the_clusters_words(self, site):
+    def test_a_quota_is_reported_with_the_clusters_message(self, site):
         site.cluster.add_namespace("small")
         site.cluster.add_quota({"pods": "0"}, "small")
         backend = site.open(namespace="small")
         with pytest.raises(SubmitError, match="exceeded quota"):
             site.start(backend)
 
-    def test_a_missing_right_is_told_with_what_grants_it(self, site):
+    def test_a_missing_right_is_reported_with_what_grants_it(self, site):
         name = site.cluster.add_account("nobody")
         path = site.cluster.kubeconfig.with_name("nobody")
         site.cluster.write_kubeconfig(path, user=name)
@@ -207,29 +209,31 @@ class TestRefusals:
     def test_more_gpus_than_any_node_has_fail_with_the_schedulers_words(self, site):
         backend = site.open(unschedulable_timeout=0.3)
         job = site.start(backend, resources=ResourceRequest(devices={"gpu": 99}))
-        status = backend.told.end(job)
+        status = backend.recorder.end(job)
         assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
         assert "Insufficient nvidia.com/gpu" in status.message
         site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
 
-    def test_nor_are_they_waited_for_where_the_scheduler_does_not_say_so(self, site):
+    def test_nor_are_they_waited_for_where_the_scheduler_does_not_report_it(self, site):
         with site.cluster.older_scheduler():
             backend = site.open(unschedulable_timeout=0.3)
             job = site.start(backend, resources=ResourceRequest(devices={"gpu": 99}))
-            status = backend.told.end(job)
+            status = backend.recorder.end(job)
         assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
         assert "Insufficient nvidia.com/gpu" in status.message
         assert "not helpful" not in status.message
 
-    def test_where_nobody_knows_it_is_said_that_a_pod_may_wait_for_ever(self, site, caplog):
+    def test_where_nodes_are_unknown_a_warning_says_that_a_pod_may_wait_for_ever(
+        self, site, caplog
+    ):
         refusal = site.cluster.refuse(403, matching=lambda call: call.resource == "nodes")
         with site.cluster.older_scheduler(), refusal:
             backend = site.open(unschedulable_timeout=0.1)
             for _ in range(2):
                 job = site.start(backend, resources=ResourceRequest(devices={"gpu": 99}))
-                backend.told.until(job, lambda one: one.message)
+                backend.recorder.until(job, lambda one: one.message)
             until(lambda: "may wait for ever" in caplog.text)
-            assert not backend.told.of(job)[-1].state.is_terminal
+            assert not backend.recorder.of(job)[-1].state.is_terminal
         assert caplog.text.count("may wait for ever") == 1
 
     def test_a_busy_cluster_is_waited_for(self, site):
@@ -238,33 +242,33 @@ class TestRefusals:
         first = [site.start(backend, resources=wanted) for _ in range(2)]
         for job in first:
             # those of a burst are created side by side, and a later one may come first
-            backend.told.running(job)
+            backend.recorder.running(job)
         waiting = site.start(backend, resources=wanted)
-        status = backend.told.until(waiting, lambda one: one.message)
+        status = backend.recorder.until(waiting, lambda one: one.message)
         assert (status.state, "Insufficient cpu" in status.message) == (PENDING, True)
         backend.kill(first[0])
-        backend.told.running(waiting)
+        backend.recorder.running(waiting)
 
     def test_an_image_that_cannot_be_pulled_ends_after_a_while(self, site):
         backend = site.open(image_timeout=0.3)
         words = ("ErrImagePull", "dial tcp: connection refused")
         job = site.start(backend, Act(refused=words))
-        status = backend.told.end(job)
+        status = backend.recorder.end(job)
         assert status.reason == Reason(ReasonKind.IMAGE)
         assert "connection refused" in status.message
 
-    def test_an_unknown_job_is_told(self, site, backend):
+    def test_an_unknown_job_is_an_error(self, site, backend):
         job = Job(id="none-1", name="none", run_id=backend.run, backend="k8s")
         for call in (backend.kill, backend.terminate, lambda j: list(backend.logs(j)), lambda j: backend.status([j])):  # fmt: skip
             with pytest.raises(UnknownJobError, match="none-1"):
                 call(job)
 
-    def test_a_cluster_that_is_not_there_is_named(self, site, tmp_path, monkeypatch):
+    def test_a_missing_cluster_is_named(self, site, tmp_path, monkeypatch):
         from fiber.model import BackendContext
         from fiber_k8s.backend import K8sBackend
         from fiber_k8s.config import K8sConfig
 
-        monkeypatch.setattr("fiber._launch.outage.PATIENCE", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.RETRY_TIMEOUT", 0.0)
         path = tmp_path / "config"
         path.write_text(site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9"))  # fmt: skip
         backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(path)), run_id="00000002"))  # fmt: skip
@@ -285,7 +289,7 @@ class TestGroups:
             backend.submit_group(specs, 1.0)
         site.wait_until_gone(backend.run, ("pods",))
 
-    def test_schedulers_of_groups_are_told(self, site):
+    def test_schedulers_of_groups_are_reported(self, site):
         backend = site.open(gang="kueue", queue="team")
         jobs = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
         pods = [site.cluster.get("pods", job.id)["metadata"] for job in jobs]
@@ -311,7 +315,7 @@ class TestGroups:
         counts = [pod["annotations"].get("kueue.x-k8s.io/pod-group-total-count") for pod in pods]
         assert counts == ["2", "2", "1", None]
 
-    def test_where_nothing_schedules_gangs_nobody_is_told(self, site, backend):
+    def test_without_a_gang_scheduler_there_is_no_pod_group(self, site, backend):
         job = site.start(backend, gang=Gang(name="ring-1", size=2, timeout=60.0))
         assert "kueue" not in str(site.cluster.get("pods", job.id)["metadata"])
 

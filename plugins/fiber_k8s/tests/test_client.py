@@ -1,4 +1,4 @@
-"""Which cluster is asked, as whom, and how its answers are told."""
+"""The client: choice of the cluster and user, retries, and errors."""
 
 import base64
 import json
@@ -10,8 +10,8 @@ from cluster import Cluster
 from fiber.exceptions import BackendUnavailableError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.pacing import Budget, backoff
-from fiber_k8s.surroundings import evidence_of_a_pod, look_around
+from fiber_k8s.flow_control import RateLimiter, backoff
+from fiber_k8s.in_pod import pod_evidence, read_own_pod
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def test_the_namespace_is_the_contexts_unless_it_is_set(ask):
     assert ask(add_context, context="other", namespace="mine").namespace == "mine"
 
 
-def test_a_context_that_is_not_there_is_told_with_what_lists_them(ask):
+def test_a_missing_context_is_reported_with_the_command_that_lists_them(ask):
     with pytest.raises(BackendUnavailableError, match="kubectl config get-contexts"):
         ask(context="none").pods("a=b")
 
 
-def test_no_kubeconfig_is_told_with_what_to_set(tmp_path):
+def test_no_kubeconfig_is_reported_with_what_to_set(tmp_path):
     with pytest.raises(BackendUnavailableError, match="FIBER_K8S_KUBECONFIG"):
         Client(K8sConfig(kubeconfig=str(tmp_path / "none"))).pods("a=b")
 
@@ -82,7 +82,7 @@ def test_an_exec_plugin_gives_the_token(ask, hollow, tmp_path):
 def test_a_plugin_is_asked_again_once_its_token_is_not_taken_any_more(
     ask, hollow, tmp_path, monkeypatch
 ):
-    """It said nothing of how long that one is good for, as kubectl knows."""
+    """The plugin gave no expiration time."""
     monkeypatch.setattr("fiber_k8s.client._FRESH", 0.0)
     token = tmp_path / "token"
     token.write_text("is not taken")
@@ -95,7 +95,7 @@ echo '{hollow.token("admin")}' > {token}
     assert ask(logging_in_by(script)).pods("a=b") == []
 
 
-def test_a_certificate_of_nobody_is_refused(ask):
+def test_a_certificate_without_a_user_is_refused(ask):
     def change(found):
         del found["clusters"][0]["cluster"]["certificate-authority"]
 
@@ -129,7 +129,7 @@ def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direc
     from kubernetes.client import Configuration
     from websocket._url import get_proxy_info
 
-    from fiber_k8s import channels
+    from fiber_k8s import websocket_client
 
     asked = []
     monkeypatch.setattr(
@@ -137,7 +137,9 @@ def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direc
     )
     configuration = Configuration(host="https://api.cluster.lab:6443")
     configuration.proxy, configuration.no_proxy = "http://proxy.lab:3128", exempt
-    channels._connect(configuration, "wss://api.cluster.lab:6443/exec", [], ["v5.channel.k8s.io"])
+    websocket_client._connect(
+        configuration, "wss://api.cluster.lab:6443/exec", [], ["v5.channel.k8s.io"]
+    )
     (told,) = asked
     host, port = told["http_proxy_host"], told["http_proxy_port"]
     no_proxy = told["http_no_proxy"]
@@ -145,7 +147,7 @@ def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direc
     assert found[:2] == ((None, 0) if is_direct else ("proxy.lab", 3128))
 
 
-def test_wrong_credentials_are_told_as_such(ask):
+def test_wrong_credentials_are_reported_as_such(ask):
     def change(found):
         found["users"][0]["user"] = {"token": "nobody issued it"}
 
@@ -176,8 +178,8 @@ class TestInside:
         middle = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
         (tmp_path / "token").write_text(f"a.{middle}.c")
         (tmp_path / "namespace").write_text("research\n")
-        found = look_around(tmp_path)
-        assert (found.namespace, found.pod, found.uid) == ("research", "trainer-0", "u1")
+        found = read_own_pod(tmp_path)
+        assert (found.namespace, found.name, found.uid) == ("research", "trainer-0", "u1")
 
     @pytest.mark.parametrize(
         "root",
@@ -189,7 +191,7 @@ class TestInside:
             "/@/var/lib/k0s/kubelet/pods/2f1c/containers/main/0",
         ],
     )
-    def test_its_container_is_told_by_what_its_node_mounts(self, tmp_path, root):
+    def test_its_container_is_found_by_its_mounts(self, tmp_path, root):
         (tmp_path / "token").write_text("opaque")
         (tmp_path / "namespace").write_text("research\n")
         mounts = tmp_path / "mountinfo"
@@ -198,17 +200,17 @@ class TestInside:
             "1200 1190 8:1 /var/lib/kubelet/pods/2f1c/etc-hosts /etc/hosts rw - ext4 /dev/sda rw\n"
             f"1201 1190 8:1 {root} /dev/termination-log rw,relatime - ext4 /dev/sda1 rw\n"
         )
-        assert look_around(tmp_path, mounts).container == "main"
+        assert read_own_pod(tmp_path, mounts).container == "main"
         mounts.write_text("1190 1180 0:52 / / rw,relatime - overlay overlay rw\n")
-        look_around.cache_clear()
-        assert look_around(tmp_path, mounts).container is None
+        read_own_pod.cache_clear()
+        assert read_own_pod(tmp_path, mounts).container is None
 
     def test_it_takes_a_service_and_a_token(self, tmp_path):
         environ = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
-        assert evidence_of_a_pod(environ, tmp_path) is None
+        assert pod_evidence(environ, tmp_path) is None
         (tmp_path / "token").write_text("x")
-        assert "KUBERNETES_SERVICE_HOST" in evidence_of_a_pod(environ, tmp_path)
-        assert evidence_of_a_pod({}, tmp_path) is None
+        assert "KUBERNETES_SERVICE_HOST" in pod_evidence(environ, tmp_path)
+        assert pod_evidence({}, tmp_path) is None
 
 
 class TestPacing:
@@ -220,7 +222,7 @@ class TestPacing:
 
     def test_a_burst_passes_and_the_rest_is_spread(self):
         slept = []
-        budget = Budget(3, 10.0, clock=lambda: 0.0, sleep=slept.append)
+        limiter = RateLimiter(3, 10.0, clock=lambda: 0.0, sleep=slept.append)
         for _ in range(5):
-            budget.spend()
+            limiter.acquire()
         assert slept == [pytest.approx(0.1), pytest.approx(0.2)]

@@ -1,4 +1,4 @@
-"""What events tell of pods that wait: an autoscaler at work, a volume that is not there."""
+"""Events of pods that wait: an autoscaler that adds a node, a missing volume."""
 
 import secrets
 import threading
@@ -7,8 +7,8 @@ import pytest
 
 from fiber.exceptions import SubmitError
 from fiber.model import JobState, Reason, ReasonKind, ResourceRequest
-from fiber_k8s.happenings import latest_words
-from fiber_k8s.run import micro_time
+from fiber_k8s.cluster_events import latest_messages
+from fiber_k8s.run_objects import micro_time
 
 MANY = ResourceRequest(devices={"gpu": 99})
 
@@ -27,18 +27,18 @@ class TestAutoscaler:
     @pytest.fixture
     def looked(self, monkeypatch):
         """Released after each look at the events of a pod."""
-        import fiber_k8s.ends
+        import fiber_k8s.lifecycle
 
-        asked, original = threading.Semaphore(0), fiber_k8s.ends.is_scaling
+        asked, original = threading.Semaphore(0), fiber_k8s.lifecycle.is_scaling_up
 
-        def is_scaling(client, pod):
+        def is_scaling_up(client, pod):
             try:
                 return original(client, pod)
             finally:
                 asked.release()
 
-        monkeypatch.setattr("fiber_k8s.ends.is_scaling", is_scaling)
-        monkeypatch.setattr("fiber_k8s.ends._SCALING", 0.05)
+        monkeypatch.setattr("fiber_k8s.lifecycle.is_scaling_up", is_scaling_up)
+        monkeypatch.setattr("fiber_k8s.lifecycle._SCALE_UP_POLL", 0.05)
         return asked
 
     @staticmethod
@@ -64,23 +64,23 @@ class TestAutoscaler:
 
         backend = site.open(unschedulable_timeout=1.0)
         job = site.start(backend, resources=MANY)
-        backend.told.until(job, lambda one: one.message)
+        backend.recorder.until(job, lambda one: one.message)
         self.say(site, job, reason, time.time())
         for _ in range(3):
             assert looked.acquire(timeout=30)
-        assert not any(one.state.is_terminal for one in backend.told.of(job))
+        assert not any(one.state.is_terminal for one in backend.recorder.of(job))
 
     def test_but_not_for_ever(self, site, looked):
         backend = site.open(unschedulable_timeout=1.0)
         job = site.start(backend, resources=MANY)
-        backend.told.until(job, lambda one: one.message)
+        backend.recorder.until(job, lambda one: one.message)
         self.say(site, job, "Nominated", 1.0e9)
-        assert backend.told.end(job).reason == Reason(ReasonKind.UNSCHEDULABLE)
+        assert backend.recorder.end(job).reason == Reason(ReasonKind.UNSCHEDULABLE)
 
 
 class TestSlow:
-    def test_why_a_container_is_not_made_is_told(self, site, monkeypatch, tmp_path):
-        monkeypatch.setattr("fiber_k8s.happenings._FIRST", 0.3)
+    def test_why_a_container_is_not_made_is_reported(self, site, monkeypatch, tmp_path):
+        monkeypatch.setattr("fiber_k8s.cluster_events._FIRST_WAIT", 0.3)
         path = tmp_path / "pod.yaml"
         path.write_text(
             "spec: {volumes: [{name: words, secret: {secretName: none}}], containers: "
@@ -88,13 +88,13 @@ class TestSlow:
         )
         backend = site.open(pod_template=str(path))
         job = site.start(backend)
-        told = backend.told.until(job, lambda one: "FailedMount" in one.message)
+        told = backend.recorder.until(job, lambda one: "FailedMount" in one.message)
         assert told.state is JobState.PENDING
         assert 'secret "none" not found' in told.message
         site.cluster.create(
             "secrets", {"metadata": {"name": "none"}, "data": {"word": "Zm9v"}, "type": "Opaque"}
         )
-        backend.told.running(job)
+        backend.recorder.running(job)
 
     def test_the_last_word_of_each_pod_counts(self):
         events = [
@@ -104,7 +104,7 @@ class TestSlow:
                 "b", "FailedCreatePodSandBox", "none left", None, eventTime="2026-11-21T12:00:01Z"
             ),
         ]
-        assert latest_words(events) == {
+        assert latest_messages(events) == {
             "a": "FailedMount: second",
             "b": "FailedCreatePodSandBox: none left",
         }
@@ -117,16 +117,16 @@ class TestPolicies:
         hollow.add_namespace(name, {"pod-security.kubernetes.io/enforce": "restricted"})
         return name
 
-    def test_a_namespace_that_wants_little_of_pods_says_what_to_set(self, site, restricted):
+    def test_a_restricted_namespace_is_an_error_with_the_setting(self, site, restricted):
         backend = site.open(namespace=restricted)
         with pytest.raises(SubmitError, match="violates PodSecurity.*FIBER_K8S_SECURITY"):
             site.start(backend)
 
     def test_and_takes_pods_with_that(self, site, restricted):
         backend = site.open(namespace=restricted, security="restricted")
-        backend.told.running(site.start(backend))
+        backend.recorder.running(site.start(backend))
 
-    def test_an_account_that_is_not_there_is_told_with_what_makes_it(self, site):
+    def test_a_missing_account_is_reported_with_the_command_that_creates_it(self, site):
         backend = site.open(service_account="fiber")
         with pytest.raises(SubmitError, match="fiber k8s rbac --namespace default | kubectl"):
             site.start(backend)

@@ -1,4 +1,4 @@
-"""The ``fiber`` command on a cluster whose pods are hollow: what it starts, says, and leaves."""
+"""The ``fiber`` command on a cluster of hollow pods: its pods, its output, its exit codes."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ IMAGE = "registry.lab/train:1"
 
 
 def play(pod):
-    """What a pod does is told by its program: ``end CODE``, ``say WORDS``, else it runs on."""
+    """Script of a pod by its program: ``end CODE``, ``say WORDS``, else it runs on."""
     words = pod["spec"]["containers"][0]["command"]
     if "end" in words:
         code = words[words.index("end") + 1]
@@ -48,7 +48,7 @@ def cluster(shared, monkeypatch):
 
 @pytest.fixture
 def fiber(cluster, monkeypatch, tmp_path):
-    """The command, as somebody on a laptop has it."""
+    """The command as on a host outside of the cluster."""
     folder = tempfile.mkdtemp(prefix="fc-")
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
@@ -84,7 +84,7 @@ def granted(cluster, fiber):
 
 
 def created(done):
-    """The pod that a command said it created."""
+    """The pod that a command reports to have created."""
     (line,) = [line for line in done.output.splitlines() if line.startswith("Created pod: fiber-")]
     return line.removeprefix("Created pod: ")
 
@@ -175,7 +175,7 @@ class TestRun:
 
         assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "fiber"
 
-    def test_where_there_is_none_it_has_everybodys(self, fiber, cluster):
+    def test_where_there_is_none_it_has_the_default_account(self, fiber, cluster):
         cluster.forget_requests()
         done = fiber("run", "sleep", "1")
 
@@ -210,14 +210,16 @@ class TestRun:
 
         assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "default"
 
-    def test_a_refusal_is_told_in_the_clusters_words_and_leaves_nothing(self, fiber, cluster):
+    def test_a_refusal_is_reported_with_the_clusters_message_and_leaves_nothing(
+        self, fiber, cluster
+    ):
         done = fiber("run", "--service-account", "nobody", "true")
 
         assert done.exit_code == 1
         assert 'serviceaccount "nobody" not found' in done.stderr
         assert list(rundir.runs()) == []
 
-    def test_without_an_image_it_says_how_to_name_one(self, fiber, monkeypatch):
+    def test_without_an_image_the_error_says_how_to_name_one(self, fiber, monkeypatch):
         monkeypatch.delenv("FIBER_IMAGE")
 
         done = fiber("run", "true")
@@ -255,7 +257,7 @@ class TestAttached:
             if call.resource in {"leases", "secrets"} and call.verb == "create"
         ]
 
-    def test_more_gpus_than_there_are_fails_with_the_schedulers_words(
+    def test_more_gpus_than_exist_fails_with_the_schedulers_message(
         self, fiber, cluster, monkeypatch
     ):
         monkeypatch.setenv("FIBER_K8S_UNSCHEDULABLE_TIMEOUT", "0.2")

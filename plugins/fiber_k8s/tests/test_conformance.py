@@ -1,4 +1,4 @@
-"""The Kubernetes backend and its plugin do what every backend and every plugin does.
+"""The conformance kit on the Kubernetes backend and its plugin.
 
 Pods are containers of an engine of the tests' own; the API server is emulated.
 """
@@ -60,7 +60,7 @@ class ClusterWitness(HostWitness):
     @contextlib.contextmanager
     def lost_host(self):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fiber_k8s.ends._UNCONFIRMED", 1.0)
+            patch.setattr("fiber_k8s.lifecycle._UNCONFIRMED", 1.0)
             self._cluster.node_silent("one")
             try:
                 yield
@@ -93,7 +93,7 @@ class TestK8sBackend(BackendConformance):
 
     @pytest.fixture
     def unreachable(self, context, kube, tmp_path, monkeypatch):
-        monkeypatch.setattr("fiber._launch.outage.PATIENCE", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.RETRY_TIMEOUT", 0.0)
         path = tmp_path / "kubeconfig"
         path.write_text(kube.kubeconfig.read_text().replace(kube.url, "https://127.0.0.1:9"))
         config = K8sConfig(kubeconfig=str(path))

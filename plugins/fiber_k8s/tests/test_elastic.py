@@ -1,4 +1,4 @@
-"""A pool on a cluster that has no room for all its workers; pods are hollow, so nobody works."""
+"""A pool on a cluster without capacity for all its workers; pods are hollow."""
 
 import logging
 import time
@@ -48,7 +48,7 @@ def until(condition):
 
 
 @pytest.mark.timeout(120)
-def test_why_there_are_fewer_workers_is_said_in_the_schedulers_words(pool, cluster, caplog):
+def test_fewer_workers_are_reported_with_the_schedulers_message(pool, cluster, caplog):
     with caplog.at_level(logging.WARNING, "fiber"):
         pool.map_async(abs, range(3))
         cluster.wait_for("pods", lambda pods: len(running(pods)) == 2)
@@ -59,7 +59,7 @@ def test_why_there_are_fewer_workers_is_said_in_the_schedulers_words(pool, clust
 
 
 @pytest.mark.timeout(120)
-def test_those_that_wait_run_as_soon_as_there_is_room(pool, cluster):
+def test_those_that_wait_run_as_soon_as_nodes_have_capacity(pool, cluster):
     pool.map_async(abs, range(3))
     cluster.wait_for("pods", lambda pods: len(running(pods)) == 2)
     cluster.add_node("two", {"cpu": "2"})

@@ -1,4 +1,4 @@
-"""The API goes away, forgets, refuses and is busy: nobody dies of it, and nothing is missed."""
+"""Outages, expired versions, refusals and load of the API: no job is lost, no event missed."""
 
 import collections
 import concurrent.futures
@@ -17,8 +17,8 @@ from fiber.exceptions import BackendUnavailableError, SubmitError
 from fiber.model import BackendContext, JobState, Reason, ReasonKind
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.connecting import Connection
-from k8s_site import Told
+from fiber_k8s.connection import Connection
+from k8s_site import StatusRecorder
 from k8s_world import process
 from wire_world import until
 
@@ -27,31 +27,31 @@ RUNNING = JobState.RUNNING
 
 class TestStream:
     @pytest.mark.parametrize("how", ["cut_watches", "end_watches", "expire"])
-    def test_what_happens_after_a_break_is_told_once(self, site, backend, how):
+    def test_events_after_a_break_are_reported_once(self, site, backend, how):
         jobs = [site.start(backend) for _ in range(2)]
         for job in jobs:
-            backend.told.running(job)
+            backend.recorder.running(job)
         getattr(site.cluster, how)()
         if how == "expire":
             site.cluster.cut_watches()
         site.cluster.end(jobs[0].id, code=5)
-        assert backend.told.end(jobs[0]).exit_code == 5
+        assert backend.recorder.end(jobs[0]).exit_code == 5
         new = site.start(backend)
-        backend.told.running(new)
-        ends = [one for one in backend.told.of(jobs[0]) if one.state.is_terminal]
+        backend.recorder.running(new)
+        ends = [one for one in backend.recorder.of(jobs[0]) if one.state.is_terminal]
         assert len(ends) == 1
         assert backend.status([jobs[1]])[0].state is RUNNING
 
-    def test_what_happens_while_the_api_is_away_is_told_afterwards(self, site, backend):
+    def test_events_while_the_api_is_away_are_reported_afterwards(self, site, backend):
         stays, ends, goes = (site.start(backend) for _ in range(3))
         for job in (stays, ends, goes):
-            backend.told.running(job)
+            backend.recorder.running(job)
         with site.cluster.outage():
             site.cluster.end(ends.id, code=4)
             site.cluster.delete_pod(goes.id, grace=0)
-        assert backend.told.end(ends).exit_code == 4
-        assert backend.told.end(goes).state is JobState.FAILED
-        assert not any(one.state.is_terminal for one in backend.told.of(stays))
+        assert backend.recorder.end(ends).exit_code == 4
+        assert backend.recorder.end(goes).state is JobState.FAILED
+        assert not any(one.state.is_terminal for one in backend.recorder.of(stays))
         assert backend.status([stays])[0].state is RUNNING
 
     def test_streams_that_end_at_once_are_not_asked_for_without_a_pause(self, site, monkeypatch):
@@ -65,36 +65,36 @@ class TestStream:
         monkeypatch.setattr("fiber_k8s.watch.backoff", backoff)
         backend = site.open()
         job = site.start(backend)
-        backend.told.running(job)
+        backend.recorder.running(job)
         with site.cluster.hasty_watches():
             for _ in range(4):
                 assert pauses.acquire(timeout=30)
         site.cluster.end(job.id, code=0)
-        assert backend.told.end(job).exit_code == 0
+        assert backend.recorder.end(job).exit_code == 0
 
     def test_after_forgotten_history_the_list_comes_without_a_pause(self, site, monkeypatch):
         backend, another = site.open(), site.open()
         job = site.start(backend)
-        backend.told.running(job)
+        backend.recorder.running(job)
         # a stream that hears of its own pods alone knows an old version of all
-        another.told.running(site.start(another))
+        another.recorder.running(site.start(another))
         # the regular end of a stream is followed by a pause; whatever is paused for after that stays
         monkeypatch.setattr("fiber_k8s.watch.backoff", lambda **_: iter([0.01, 3600.0]))
         site.cluster.expire()
         site.cluster.forget_requests()
         site.cluster.end_watches()
         site.cluster.end(job.id, code=5)
-        assert backend.told.end(job).exit_code == 5
+        assert backend.recorder.end(job).exit_code == 5
         assert "list" in {one.verb for one in site.cluster.requests}
 
-    def test_an_end_is_told_within_two_seconds_of_the_clusters_event(self, site, backend, record_property):  # fmt: skip
+    def test_an_end_is_reported_within_two_seconds_of_the_clusters_event(self, site, backend, record_property):  # fmt: skip
         took = []
         for _ in range(5):
             job = site.start(backend)
-            backend.told.running(job)
+            backend.recorder.running(job)
             since = time.monotonic()
             site.cluster.end(job.id, code=1)
-            backend.told.end(job)
+            backend.recorder.end(job)
             took.append(time.monotonic() - since)
         record_property("seconds until an end is told, median", sorted(took)[2])
         assert sorted(took)[2] < 2.0
@@ -102,7 +102,7 @@ class TestStream:
     def test_pods_are_asked_for_by_one_stream_whatever_their_number(self, site, backend):
         site.cluster.forget_requests()
         for job in [site.start(backend) for _ in range(10)]:
-            backend.told.running(job)
+            backend.recorder.running(job)
         verbs = collections.Counter((one.verb, one.resource) for one in site.cluster.requests)
         assert verbs["create", "pods"] == 10
         assert verbs["watch", "pods"] <= 1
@@ -116,7 +116,7 @@ BEGINNING = """
     from fiber._launch import outage
 
     if __name__ == "__main__":
-        outage.SAID_AFTER, outage.PATIENCE = 0.0, float(sys.argv[1])
+        outage.NOTICE_DELAY, outage.RETRY_TIMEOUT = 0.0, float(sys.argv[1])
         begin = {
             "process": lambda: fiber.Process(target=print).start(),
             "pool": lambda: fiber.Pool(2).map(abs, [1]),
@@ -133,13 +133,13 @@ class TestBeginning:
     @pytest.fixture
     def backend(self, site, monkeypatch):
         # what it is opened with waits for the cluster
-        monkeypatch.setattr("k8s_site.Told", lambda *_: None)
+        monkeypatch.setattr("k8s_site.StatusRecorder", lambda *_: None)
         backend = site.open()
         yield backend
-        backend.told = Told(backend, backend.run)
+        backend.recorder = StatusRecorder(backend, backend.run)
 
     def test_its_first_job_starts_when_the_server_is_back(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.0)
         with concurrent.futures.ThreadPoolExecutor() as threads:
             with site.cluster.outage():
                 job = threads.submit(site.start, backend)
@@ -155,8 +155,8 @@ class TestBeginning:
         assert site.start(backend).id
         assert refusal.count == 3
 
-    def test_a_refusal_is_told_at_once(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.0)
+    def test_a_refusal_is_reported_at_once(self, site, backend, monkeypatch, caplog):
+        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.0)
         with (
             site.cluster.refuse(403, matching=lambda call: call.verb == "list") as refusal,
             pytest.raises(SubmitError, match="refused to list pods"),
@@ -166,7 +166,7 @@ class TestBeginning:
         assert "still trying" not in caplog.text
 
     def test_that_no_cluster_is_configured_too(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.0)
+        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.0)
         config = K8sConfig(kubeconfig=str(tmp_path / "missing"))
         backend = K8sBackend(BackendContext(config=config, run_id="00000004"))
         for ask in (lambda: backend.submit(process(image="app:1")), backend.capacity):
@@ -207,40 +207,40 @@ class TestBusy:
     @pytest.mark.parametrize("code", [429, 503])
     def test_what_may_be_asked_again_is(self, site, backend, code):
         job = site.start(backend)
-        backend.told.running(job)
+        backend.recorder.running(job)
         refusal = site.cluster.refuse(
             code, retry_after=0, times=2, matching=lambda call: call.verb == "delete"
         )
         backend.kill(job)
         assert refusal.count == 2
-        assert backend.told.end(job).reason is not None
+        assert backend.recorder.end(job).reason is not None
 
     def test_creating_is_tried_again_where_the_cluster_is_too_busy(self, site, backend):
         refusal = site.cluster.refuse(
             429, retry_after=0, times=2, matching=lambda call: call.verb == "create"
         )
-        backend.told.running(site.start(backend))
+        backend.recorder.running(site.start(backend))
         assert refusal.count == 2
 
     @pytest.mark.parametrize("code", [409, 500, 503])
-    def test_a_worker_is_created_once_whoever_refuses_at_first(self, site, backend, code):
+    def test_a_worker_is_created_once_after_refusals(self, site, backend, code):
         first = site.start(backend)
         refusal = site.cluster.refuse(
             code, times=3, matching=lambda call: call.verb == "create" and call.resource == "pods"
         )
         second = site.start(backend)
-        backend.told.running(second)
+        backend.recorder.running(second)
         assert refusal.count == 3
-        backend.told.running(first)
+        backend.recorder.running(first)
 
     def test_what_is_created_while_the_api_is_away_comes_afterwards(
         self, site, backend, monkeypatch
     ):
-        monkeypatch.setattr("fiber_k8s.jobs._BURST_GAP", 60.0)
-        backend.told.running(site.start(backend))
+        monkeypatch.setattr("fiber_k8s.submission._BURST_GAP", 60.0)
+        backend.recorder.running(site.start(backend))
         with site.cluster.outage():
             job = site.start(backend)
-        backend.told.running(job)
+        backend.recorder.running(job)
 
     def test_what_was_created_before_the_answer_was_lost_is_not_created_twice(
         self, site, monkeypatch
@@ -258,42 +258,44 @@ class TestBusy:
         monkeypatch.setattr(Connection, "request", lose)
         backend = site.open()
         job = site.start(backend, private=b"x")
-        backend.told.running(job)
+        backend.recorder.running(job)
         assert {url.rpartition("/")[2].partition("?")[0] for url in lost} == {"leases", "secrets", "pods"}  # fmt: skip
         left = site.left(backend.run)
         assert sorted(one.split()[0] for one in left) == ["leases", "pods", "secrets"]
         owners = site.cluster.get("pods", job.id)["metadata"]["ownerReferences"]
         assert [one["name"] for one in owners] == [f"fiber-{backend.run}"]
 
-    def test_whoever_waits_long_for_a_pod_is_told_why(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber._launch.outage.SAID_AFTER", 0.1)
+    def test_a_long_wait_for_a_pod_is_reported_with_its_reason(
+        self, site, backend, monkeypatch, caplog
+    ):
+        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.1)
         site.cluster.refuse(503, times=3, matching=lambda call: call.verb == "create")
-        backend.told.running(site.start(backend))
+        backend.recorder.running(site.start(backend))
         words = [one.getMessage() for one in caplog.records if "still trying to" in one.msg]
         assert len(words) == 1
         assert "the server is currently unable to handle the request" in words[0]
 
     def test_what_is_given_up_while_the_api_is_away_is_killed(self, site, backend, monkeypatch):
-        monkeypatch.setattr("fiber_k8s.jobs._BURST_GAP", 60.0)
-        backend.told.running(site.start(backend))
+        monkeypatch.setattr("fiber_k8s.submission._BURST_GAP", 60.0)
+        backend.recorder.running(site.start(backend))
         with site.cluster.outage():
             job = site.start(backend)
             backend.kill(job)
-            assert backend.told.end(job).reason == Reason(ReasonKind.SIGNAL, 9)
+            assert backend.recorder.end(job).reason == Reason(ReasonKind.SIGNAL, 9)
 
     def test_a_refusal_of_one_in_a_burst_is_its_end(self, site, backend):
         first = site.start(backend)
         with site.cluster.refuse(403, matching=lambda call: call.verb == "create"):
             second = site.start(backend)
-            status = backend.told.end(second)
+            status = backend.recorder.end(second)
         assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
         assert "forbidden" in status.message
-        backend.told.running(first)
+        backend.recorder.running(first)
 
     @pytest.mark.parametrize("zone", [0, 120, -570])
     def test_a_log_goes_on_where_it_broke(self, site, backend, zone):
         job = site.start(backend, Act(log="one\n", zone=zone))
-        backend.told.running(job)
+        backend.recorder.running(job)
         lines = backend.logs(job, follow=True)
         assert next(lines) == "one"
         with site.cluster.outage():
@@ -304,7 +306,7 @@ class TestBusy:
 
     def test_a_lease_outlives_an_outage(self, site):
         backend = site.open(lease=1.0)
-        backend.told.running(site.start(backend))
+        backend.recorder.running(site.start(backend))
         with site.cluster.outage():
             pass
         before = site.cluster.get("leases", f"fiber-{backend.run}")["spec"]["renewTime"]
@@ -329,10 +331,10 @@ def test_a_hundred_workers_cost_a_create_each_and_at_most_a_delete(scripts, reco
         backend = site.open()
         since = time.monotonic()
         jobs = [site.start(backend, private=b"x") for _ in range(100)]
-        backend.told.running(jobs[0])
+        backend.recorder.running(jobs[0])
         record_property("seconds to the first worker", time.monotonic() - since)
         for job in jobs:
-            backend.told.running(job)
+            backend.recorder.running(job)
         record_property("seconds to the last worker", time.monotonic() - since)
         up = collections.Counter((one.verb, one.resource) for one in cluster.requests)
         backend.close()

@@ -1,19 +1,19 @@
-"""What a child has of its parent's pod."""
+"""Fields that a child inherits from its parent's pod."""
 
 import pytest
 
 import k8s_world
 from fiber.exceptions import SubmitError
 from fiber.model import Volume
-from fiber_k8s.gangs import Gang
-from fiber_k8s.manifest import Around
+from fiber_k8s.manifest import PodContext
+from fiber_k8s.pod_group import PodGroup
 from k8s_world import LEASE, container, env, make, parent, process, spec
 
 
 class TestInheritance:
     @pytest.fixture
     def pod(self):
-        return make(around=Around(parent=parent(), owner=LEASE))
+        return make(pod_context=PodContext(parent=parent(), owner=LEASE))
 
     @pytest.mark.parametrize(
         "field",
@@ -61,7 +61,7 @@ class TestInheritance:
 
     def test_variables_come_along_and_the_childs_own_win(self):
         job = process(env={"PLAIN": "two", "MINE": "3"}, unset_env=frozenset({"HOST"}))
-        found = env(make(job, Around(parent=parent())))
+        found = env(make(job, PodContext(parent=parent())))
         assert found["PLAIN"] == "two"
         assert found["MINE"] == "3"
         assert "HOST" not in found
@@ -80,33 +80,33 @@ class TestInheritance:
         assert [one["name"] for one in mounts] == ["code"]
 
     def test_another_container_can_be_the_one_that_is_inherited(self):
-        found = make(around=Around(parent=parent()), container="proxy")
+        found = make(pod_context=PodContext(parent=parent()), container="proxy")
         assert container(found)["image"] == "proxy:1"
 
     def test_meshes_put_their_proxies_first_and_the_programs_container_is_found(self):
         pod = parent()
         pod["spec"]["containers"].reverse()
-        assert container(make(around=Around(parent=pod)))["image"] == "proxy:1"
-        found = make(around=Around(parent=pod, container="main"))
+        assert container(make(pod_context=PodContext(parent=pod)))["image"] == "proxy:1"
+        found = make(pod_context=PodContext(parent=pod, container="main"))
         assert container(found)["image"] == "registry.example/team/app:3"
         pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "main"
-        found = make(around=Around(parent=pod))
+        found = make(pod_context=PodContext(parent=pod))
         assert container(found)["image"] == "registry.example/team/app:3"
 
     def test_a_container_that_was_added_to_the_pod_later_is_none_to_inherit(self):
-        found = make(around=Around(parent=parent(), container="debugger-x2x"))
+        found = make(pod_context=PodContext(parent=parent(), container="debugger-x2x"))
         assert container(found)["image"] == "registry.example/team/app:3"
 
     def test_a_child_of_fibers_own_pod_has_the_image_of_fibers_container(self):
         pod = parent()
         pod["spec"]["containers"].append({"name": "fiber", "image": "own:1"})
-        assert container(make(around=Around(parent=pod)))["image"] == "own:1"
+        assert container(make(pod_context=PodContext(parent=pod)))["image"] == "own:1"
 
     def test_volumes_of_parents_that_were_started_with_some_keep_their_names(self):
         volumes = (Volume(source="nfs", path="/persistent"), Volume(source="two", path="/two"))
-        program = make(spec(volumes=volumes), Around(secret="fiber-r", sealed="Zm9v"))
+        program = make(spec(volumes=volumes), PodContext(secret="fiber-r", sealed="Zm9v"))
         volume = Volume(source="three", path="/three")
-        around = Around(parent=program, secret="fiber-s", sealed="Zm9v")
+        around = PodContext(parent=program, secret="fiber-s", sealed="Zm9v")
         child = make(process(volumes=(volume,)), around)
         names = [one["name"] for one in child["spec"]["volumes"]]
         assert names == ["fiber-0", "fiber-1", "fiber-2", "fiber-run"]
@@ -114,16 +114,18 @@ class TestInheritance:
         paths = [one["mountPath"] for one in container(child)["volumeMounts"]]
         assert paths == ["/persistent", "/two", "/three", "/var/run/secrets/fiber"]
 
-    def test_one_that_is_not_there_is_named_with_those_that_are(self):
+    def test_a_missing_one_is_named_with_those_that_exist(self):
         with pytest.raises(SubmitError, match="no container 'none', it has main, proxy"):
-            make(around=Around(parent=parent()), container="none")
+            make(pod_context=PodContext(parent=parent()), container="none")
 
     def test_another_image_has_its_own_pull_policy(self):
-        found = container(make(process(image="other:1"), Around(parent=parent())))
+        found = container(make(process(image="other:1"), PodContext(parent=parent())))
         assert found["image"] == "other:1"
         assert "imagePullPolicy" not in found
 
     def test_the_parents_object_is_left_alone(self):
         original = parent()
-        make(around=Around(parent=original, gang=Gang(kind="volcano", name="g", size=2)))
+        make(
+            pod_context=PodContext(parent=original, gang=PodGroup(kind="volcano", name="g", size=2))
+        )
         assert original == k8s_world.PARENT

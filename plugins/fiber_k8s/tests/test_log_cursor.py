@@ -2,11 +2,11 @@
 
 import pytest
 
-from fiber_k8s.logplace import LogPlace
+from fiber_k8s.log_cursor import LogCursor
 
 
-def told(place, *lines, **how):
-    return list(place.new(iter(lines), **how))
+def told(cursor, *lines, **how):
+    return list(cursor.unread(iter(lines), **how))
 
 
 @pytest.mark.parametrize(
@@ -19,75 +19,75 @@ def told(place, *lines, **how):
     ],
 )
 def test_what_comes_next_is_asked_for_in_utc_whatever_zone_the_node_is_in(stamp):
-    place = LogPlace()
-    assert told(place, f"{stamp} a") == ["a"]
-    assert place.since() == {"sinceTime": "2026-11-21T12:00:04Z"}
+    cursor = LogCursor()
+    assert told(cursor, f"{stamp} a") == ["a"]
+    assert cursor.since() == {"sinceTime": "2026-11-21T12:00:04Z"}
 
 
-def test_nothing_is_asked_for_before_something_was_told():
-    assert LogPlace().since() == {}
+def test_no_time_is_asked_for_before_a_line_was_read():
+    assert LogCursor().since() == {}
 
 
-def test_what_is_told_again_is_no_news():
-    place = LogPlace()
+def test_repeated_lines_are_dropped():
+    cursor = LogCursor()
     lines = [f"2026-11-21T13:00:05.{part:09d}+01:00 {part}" for part in (1, 2, 2, 3)]
-    assert told(place, *lines) == ["1", "2", "2", "3"]
+    assert told(cursor, *lines) == ["1", "2", "2", "3"]
     later = "2026-11-21T13:00:06.000000001+01:00 4"
-    assert told(place, *lines, later) == ["4"]
-    assert told(place, *lines, later) == []
+    assert told(cursor, *lines, later) == ["4"]
+    assert told(cursor, *lines, later) == []
 
 
 def test_equal_lines_of_one_moment_are_as_many_as_they_are():
-    place = LogPlace()
+    cursor = LogCursor()
     line = "2026-11-21T12:00:05.1Z tick"
-    assert told(place, line) == ["tick"]
-    assert told(place, line, line, line) == ["tick", "tick"]
+    assert told(cursor, line) == ["tick"]
+    assert told(cursor, line, line, line) == ["tick", "tick"]
 
 
 def test_two_streams_that_were_written_out_of_order_lose_and_double_nothing():
-    place = LogPlace()
+    cursor = LogCursor()
     out, err = "2026-11-21T12:00:05.000000009Z out", "2026-11-21T12:00:04.999999999Z err"
-    assert told(place, out, err) == ["out", "err"]
-    assert told(place, out, err) == []
+    assert told(cursor, out, err) == ["out", "err"]
+    assert told(cursor, out, err) == []
     late = "2026-11-21T12:00:04.999999998Z late"
-    assert told(place, out, err, late) == ["late"]
+    assert told(cursor, out, err, late) == ["late"]
 
 
 def test_zeros_at_the_end_of_a_time_make_it_no_later():
-    place = LogPlace()
+    cursor = LogCursor()
     lines = ["2026-11-21T12:00:05.5Z a", "2026-11-21T12:00:05.49Z b", "2026-11-21T12:00:05.51Z c"]
-    assert told(place, *lines) == ["a", "b", "c"]
-    assert told(place, *lines) == []
+    assert told(cursor, *lines) == ["a", "b", "c"]
+    assert told(cursor, *lines) == []
 
 
 class TestTail:
-    def test_lines_before_it_are_not_wanted_afterwards_either(self):
-        place = LogPlace()
+    def test_lines_before_the_tail_are_skipped_afterwards_too(self):
+        cursor = LogCursor()
         early, last = "2026-11-21T12:00:05.1Z early", "2026-11-21T12:00:05.2Z last"
-        assert told(place, last, is_tail=True) == ["last"]
-        assert told(place, early, last, "2026-11-21T12:00:05.3Z new") == ["new"]
+        assert told(cursor, last, is_tail=True) == ["last"]
+        assert told(cursor, early, last, "2026-11-21T12:00:05.3Z new") == ["new"]
 
-    def test_it_is_told_in_its_order(self):
-        place = LogPlace()
+    def test_lines_come_in_order(self):
+        cursor = LogCursor()
         lines = ["2026-11-21T12:00:05.2Z out", "2026-11-21T12:00:05.1Z err"]
-        assert told(place, *lines, is_tail=True) == ["out", "err"]
-        assert told(place, *lines) == []
+        assert told(cursor, *lines, is_tail=True) == ["out", "err"]
+        assert told(cursor, *lines) == []
 
     def test_of_an_empty_log_all_comes_after(self):
-        place = LogPlace()
-        assert told(place, is_tail=True) == []
-        assert told(place, "2026-11-21T12:00:05Z a") == ["a"]
+        cursor = LogCursor()
+        assert told(cursor, is_tail=True) == []
+        assert told(cursor, "2026-11-21T12:00:05Z a") == ["a"]
 
 
 def test_words_of_the_node_have_no_time():
     words = "unable to retrieve container logs for containerd://0123"
-    place = LogPlace()
-    assert told(place, words) == [words]
-    assert place.since() == {}
+    cursor = LogCursor()
+    assert told(cursor, words) == [words]
+    assert cursor.since() == {}
 
 
 def test_what_is_remembered_does_not_grow_with_the_log():
-    place = LogPlace()
+    cursor = LogCursor()
     for second in range(1000):
-        told(place, f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}.5Z x")
-    assert sum(len(stamps) for stamps in place._told.values()) <= 2
+        told(cursor, f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}.5Z x")
+    assert sum(len(stamps) for stamps in cursor._read.values()) <= 2

@@ -1,4 +1,4 @@
-"""What is read of a node's answer, where a cluster has one."""
+"""Lines of a kubelet's response to a request for a log."""
 
 import pytest
 
@@ -49,6 +49,6 @@ def test_nor_are_they_where_a_log_was_followed_until_its_container_went(caplog):
     assert caplog.text == ""
 
 
-def test_a_program_may_say_the_same():
+def test_a_program_may_write_the_same():
     said = b"it said: " + GONE
     assert last_lines(Node([said]), "pod", 3) == (said.decode(),)

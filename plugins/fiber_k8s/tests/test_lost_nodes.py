@@ -1,4 +1,4 @@
-"""Nodes that are lost confirm no end: what was to end there has ended for whoever waits for it."""
+"""Lost nodes confirm no end: jobs that were to end on them are reported as lost."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def patience(monkeypatch):
     """Seconds for which a node may be silent."""
 
     def be(seconds):
-        monkeypatch.setattr("fiber_k8s.ends._UNCONFIRMED", seconds)
+        monkeypatch.setattr("fiber_k8s.lifecycle._UNCONFIRMED", seconds)
 
     be(0.2)
     return be
@@ -41,7 +41,7 @@ def stranded(site, backend):
     """A job whose pod is bound to a node that is lost, and never runs."""
     site.cluster.node_silent("only")
     job = site.start(backend)
-    backend.told.until(job, lambda status: status.host == "only")
+    backend.recorder.until(job, lambda status: status.host == "only")
     return job
 
 
@@ -55,7 +55,7 @@ def test_a_pod_that_never_ran_is_lost_once_it_was_to_end(site, backend, patience
 
     getattr(backend, how)(job)
 
-    status = backend.told.end(job)
+    status = backend.recorder.end(job)
     assert (status.state, status.reason, status.host) == (JobState.FAILED, LOST, "only")
     assert "only does not confirm it" in status.message
     assert backend.status([job])[0] == status
@@ -64,23 +64,23 @@ def test_a_pod_that_never_ran_is_lost_once_it_was_to_end(site, backend, patience
     assert f"pod {job.id} is given up: it was to end" in caplog.text
 
 
-def test_it_is_not_told_again_when_the_node_is_back(site, backend, patience):
+def test_it_is_not_reported_again_when_the_node_is_back(site, backend, patience):
     job = stranded(site, backend)
     backend.kill(job)
-    backend.told.end(job)
+    backend.recorder.end(job)
 
     site.cluster.node_back("only")
 
     site.cluster.wait_for("pods", lambda pods: not pods)
-    backend.told.running(site.start(backend))
-    assert len([one for one in backend.told.of(job) if one.state.is_terminal]) == 1
+    backend.recorder.running(site.start(backend))
+    assert len([one for one in backend.recorder.of(job) if one.state.is_terminal]) == 1
 
 
-def test_nobody_waits_for_it_when_the_backend_is_closed(site, backend, patience, monkeypatch):
+def test_closing_the_backend_does_not_wait_for_it(site, backend, patience, monkeypatch):
     monkeypatch.setattr("fiber_k8s.backend._GONE", 3600.0)
     job = stranded(site, backend)
     backend.kill(job)
-    backend.told.end(job)
+    backend.recorder.end(job)
 
     backend.close()
 
@@ -89,26 +89,26 @@ def test_nobody_waits_for_it_when_the_backend_is_closed(site, backend, patience,
 
 def test_a_pod_that_ran_is_lost_after_its_grace(site, backend, patience):
     job = site.start(backend, Act(on_term=None))
-    backend.told.running(job)
+    backend.recorder.running(job)
     site.cluster.node_lost("only")
 
     site.cluster.delete_pod(job.id, grace=1)
 
-    assert backend.told.end(job).reason == LOST
+    assert backend.recorder.end(job).reason == LOST
 
 
 def test_a_pod_has_the_whole_of_its_grace_and_less_where_that_is_shortened(site, backend, patience):
     job = site.start(backend, Act(on_term=None))
-    backend.told.running(job)
+    backend.recorder.running(job)
     site.cluster.node_lost("only")
     site.cluster.delete_pod(job.id, grace=3600)
-    deadlines = backend._ends._deadlines._calls
+    deadlines = backend._lifecycle._timers._calls
     until(lambda: (job.id, "leaving") in deadlines)
     assert deadlines[job.id, "leaving"][0] > time.monotonic() + 3000
 
     backend.kill(job)
 
-    assert backend.told.end(job).reason == LOST
+    assert backend.recorder.end(job).reason == LOST
 
 
 def test_a_cluster_that_cannot_be_asked_proves_nothing(site, backend, patience):
@@ -117,28 +117,28 @@ def test_a_cluster_that_cannot_be_asked_proves_nothing(site, backend, patience):
 
     backend.kill(job)
 
-    assert backend.told.end(job).reason == LOST
+    assert backend.recorder.end(job).reason == LOST
     assert refusal.count == 3
 
 
 def test_what_ends_while_the_cluster_is_asked_has_ended_as_it_did(site, backend, patience):
     job = site.start(backend, Act(on_term=4))
-    backend.told.running(job)
+    backend.recorder.running(job)
     site.cluster.node_lost("only")
     with site.cluster.refuse(503, matching=reads_a_pod) as refusal:
         site.cluster.delete_pod(job.id, grace=1)
         until(lambda: refusal.count)
         site.cluster.node_back("only")
 
-        assert backend.told.end(job).exit_code == 4
+        assert backend.recorder.end(job).exit_code == 4
 
 
 PROGRAM = """
     import fiber
-    import fiber_k8s.ends
+    import fiber_k8s.lifecycle
 
     if __name__ == "__main__":
-        fiber_k8s.ends._UNCONFIRMED = 1.0
+        fiber_k8s.lifecycle._UNCONFIRMED = 1.0
         with fiber.Pool(2):
             fiber.Process(target=print, daemon=True).start()
         print("ended", flush=True)

@@ -1,4 +1,4 @@
-"""Which pod does what a spec asks for."""
+"""Pods of specs."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from kubernetes import client as models
 import k8s_world
 from fiber.model import ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.gangs import Gang
-from fiber_k8s.manifest import CONTAINER, Around, manifest
+from fiber_k8s.manifest import CONTAINER, PodContext, manifest
+from fiber_k8s.pod_group import PodGroup
 from k8s_world import LEASE, container, env, make, parent, process, spec
 
 GPUS = {"gpu": "nvidia.com/gpu", "tpu": "google.com/tpu"}
@@ -43,7 +43,7 @@ class TestNames:
     def test_two_of_one_name_are_two(self):
         assert make()["metadata"]["name"] != make()["metadata"]["name"]
 
-    def test_labels_tell_run_process_and_parent(self):
+    def test_labels_name_run_process_and_parent(self):
         job = process(labels={"process": "Process-3", "parent": "0a:1"})
         labels = make(job)["metadata"]["labels"]
         assert labels["fiber/run"] == "0a1b2c3d"
@@ -67,17 +67,17 @@ class TestNames:
 
 class TestOwnership:
     def test_it_belongs_to_the_runs_lease(self):
-        pod = make(around=Around(owner=LEASE))
+        pod = make(pod_context=PodContext(owner=LEASE))
         assert pod["metadata"]["ownerReferences"] == [LEASE]
 
-    def test_what_outlives_its_starter_belongs_to_nobody(self):
+    def test_detached_jobs_have_no_owner(self):
         assert "ownerReferences" not in make(spec(detached=True))["metadata"]
 
     def test_nothing_starts_it_again(self):
-        assert make(around=Around(parent=parent()))["spec"]["restartPolicy"] == "Never"
+        assert make(pod_context=PodContext(parent=parent()))["spec"]["restartPolicy"] == "Never"
 
     def test_services_set_no_variables(self):
-        assert make(around=Around(parent=parent()))["spec"]["enableServiceLinks"] is False
+        assert make(pod_context=PodContext(parent=parent()))["spec"]["enableServiceLinks"] is False
 
     def test_it_has_time_to_hand_back_its_work(self):
         assert make(grace=45)["spec"]["terminationGracePeriodSeconds"] == 45
@@ -99,7 +99,7 @@ class TestSecurity:
     def test_what_the_parent_has_counts_more(self):
         pod = parent()
         pod["spec"]["containers"][0]["securityContext"] = {"runAsUser": 7, "runAsNonRoot": False}
-        found = container(make(around=Around(parent=pod), security="restricted"))
+        found = container(make(pod_context=PodContext(parent=pod), security="restricted"))
         assert found["securityContext"]["runAsUser"] == 7
         assert found["securityContext"]["runAsNonRoot"] is False
         assert found["securityContext"]["allowPrivilegeEscalation"] is False
@@ -108,28 +108,28 @@ class TestSecurity:
 class TestResources:
     def test_what_was_asked_for_is_requested_and_limited(self):
         wanted = ResourceRequest(cpu=1.5, memory=2048, devices={"gpu": 2})
-        found = container(make(process(resources=wanted), Around(device_classes=GPUS)))
+        found = container(make(process(resources=wanted), PodContext(device_classes=GPUS)))
         amounts = {"cpu": "1500m", "memory": "2048Mi", "nvidia.com/gpu": "2"}
         assert found["resources"] == {"requests": amounts, "limits": amounts}
 
     def test_a_parents_devices_are_its_own(self):
-        assert "resources" not in container(make(around=Around(parent=parent())))
+        assert "resources" not in container(make(pod_context=PodContext(parent=parent())))
 
     def test_limits_can_be_left_out_but_not_those_of_devices(self):
         wanted = ResourceRequest(cpu=1, memory=512, devices={"tpu": 1})
         found = container(
-            make(process(resources=wanted), Around(device_classes=GPUS), limits="none")
+            make(process(resources=wanted), PodContext(device_classes=GPUS), limits="none")
         )
         assert found["resources"]["limits"] == {"google.com/tpu": "1"}
         found = container(
-            make(process(resources=wanted), Around(device_classes=GPUS), limits="memory")
+            make(process(resources=wanted), PodContext(device_classes=GPUS), limits="memory")
         )
         assert found["resources"]["limits"] == {"memory": "512Mi", "google.com/tpu": "1"}
 
     def test_none_of_a_kind_is_nothing(self):
         wanted = ResourceRequest(devices={"gpu": 0})
         assert "resources" not in container(
-            make(process(resources=wanted), Around(device_classes=GPUS))
+            make(process(resources=wanted), PodContext(device_classes=GPUS))
         )
 
 
@@ -149,7 +149,7 @@ class TestProgram:
         assert env(found)["A"] == "$$(B)"
 
     def test_what_is_private_is_sealed_and_its_key_mounted(self):
-        found = make(around=Around(parent=parent(), secret="fiber-r", sealed="Zm9v"))
+        found = make(pod_context=PodContext(parent=parent(), secret="fiber-r", sealed="Zm9v"))
         assert env(found)["FIBER_BOOTSTRAP"] == "sealed:/var/run/secrets/fiber/key:Zm9v"
         assert found["spec"]["volumes"][-1] == {
             "name": "fiber-run",
@@ -168,7 +168,7 @@ class TestProgram:
             Volume(source="data", path="/data", read_only=True),
             Volume(source="/mnt/disk", path="/disk"),
         )
-        found = make(process(volumes=volumes), Around(parent=parent()))
+        found = make(process(volumes=volumes), PodContext(parent=parent()))
         added = {one["name"]: one for one in found["spec"]["volumes"]}
         assert added["fiber-0"]["persistentVolumeClaim"] == {"claimName": "nfs"}
         assert added["fiber-1"]["persistentVolumeClaim"] == {"claimName": "data", "readOnly": True}
@@ -200,9 +200,9 @@ TEMPLATE = {
 
 class TestTemplate:
     def made(self, job=None):
-        return make(job, Around(parent=parent(), template=TEMPLATE, owner=LEASE))
+        return make(job, PodContext(parent=parent(), template=TEMPLATE, owner=LEASE))
 
-    def test_what_fiber_says_wins(self):
+    def test_fibers_fields_take_precedence(self):
         pod = self.made()
         assert pod["spec"]["restartPolicy"] == "Never"
         assert pod["metadata"]["labels"]["fiber/run"] == "0a1b2c3d"
@@ -210,7 +210,7 @@ class TestTemplate:
         assert pod["spec"]["containers"][0]["image"] == "registry.example/team/app:3"
         assert pod["spec"]["nodeSelector"] == {"pool": "big", "zone": "a"}
 
-    def test_the_rest_is_there_besides(self):
+    def test_the_other_lines_are_kept(self):
         pod = self.made(process(resources=ResourceRequest(cpu=2)))
         own, other = pod["spec"]["containers"]
         assert pod["metadata"]["labels"]["team"] == "rl"
@@ -223,14 +223,14 @@ class TestTemplate:
         assert other == {"name": "watcher", "image": "watcher:1"}
 
     def test_without_a_parent_it_names_the_image(self):
-        pod = make(around=Around(template=TEMPLATE))
+        pod = make(pod_context=PodContext(template=TEMPLATE))
         assert pod["spec"]["containers"][0]["image"] == "fallback:1"
 
 
 class TestGangs:
     def test_kueue(self):
-        gang = Gang(kind="kueue", name="ring", size=4, queue="team")
-        metadata = make(around=Around(gang=gang))["metadata"]
+        gang = PodGroup(kind="kueue", name="ring", size=4, queue="team")
+        metadata = make(pod_context=PodContext(gang=gang))["metadata"]
         assert metadata["labels"]["kueue.x-k8s.io/queue-name"] == "team"
         assert metadata["labels"]["kueue.x-k8s.io/pod-group-name"] == "ring"
         assert metadata["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "4"
@@ -239,8 +239,8 @@ class TestGangs:
         assert metadata["annotations"]["kueue.x-k8s.io/retriable-in-group"] == "false"
 
     def test_volcano(self):
-        gang = Gang(kind="volcano", name="ring", size=4, queue="team")
-        pod = make(around=Around(gang=gang))
+        gang = PodGroup(kind="volcano", name="ring", size=4, queue="team")
+        pod = make(pod_context=PodContext(gang=gang))
         assert pod["spec"]["schedulerName"] == "volcano"
         assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "ring"
         group = gang.group(60.0, LEASE)
@@ -249,16 +249,16 @@ class TestGangs:
         assert group["metadata"] == {"name": "ring", "ownerReferences": [LEASE]}
 
     def test_scheduler_plugins(self):
-        gang = Gang(kind="scheduler-plugins", name="ring", size=4)
-        pod = make(around=Around(gang=gang))
+        gang = PodGroup(kind="scheduler-plugins", name="ring", size=4)
+        pod = make(pod_context=PodContext(gang=gang))
         assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "ring"
         group = gang.group(60.0, None)
         assert group["spec"] == {"minMember": 4, "scheduleTimeoutSeconds": 60}
 
     def test_a_scheduler_of_another_name_is_named_by_the_template(self):
-        gang = Gang(kind="scheduler-plugins", name="ring", size=4)
+        gang = PodGroup(kind="scheduler-plugins", name="ring", size=4)
         template = {"spec": {"schedulerName": "default-scheduler"}}
-        pod = make(around=Around(gang=gang, template=template))
+        pod = make(pod_context=PodContext(gang=gang, template=template))
         assert pod["spec"]["schedulerName"] == "default-scheduler"
 
 
@@ -276,7 +276,7 @@ def assert_round_trip(pod):
 @pytest.mark.parametrize("has_parent", [True, False])
 @pytest.mark.parametrize("job", [process(), spec(argv=("echo", "$(x)"))])
 def test_bodies_round_trip_through_the_official_clients_models(has_parent, job):
-    around = Around(
+    around = PodContext(
         parent=parent() if has_parent else None,
         owner=LEASE,
         secret="fiber-r",
@@ -289,12 +289,12 @@ def test_bodies_round_trip_through_the_official_clients_models(has_parent, job):
 
 def test_a_real_parent_makes_a_child_that_the_models_know():
     for _, pod in k8s_world.pods_of("pod-life/01-success-exit-0")[-1:]:
-        assert_round_trip(make(around=Around(parent=pod, owner=LEASE)))
+        assert_round_trip(make(pod_context=PodContext(parent=pod, owner=LEASE)))
 
 
 @pytest.mark.parametrize("has_parent", [True, False])
-def test_a_process_is_told_how_long_its_node_waits_and_a_program_is_not(has_parent):
-    around = Around(parent=parent() if has_parent else None)
+def test_a_process_gets_its_grace_period_and_a_program_does_not(has_parent):
+    around = PodContext(parent=parent() if has_parent else None)
     pod = manifest(process(), K8sConfig(grace=45), around)
     (told,) = [one for one in pod["spec"]["containers"][0]["env"] if one["name"] == "FIBER_GRACE"]
     assert told["value"] == "45"

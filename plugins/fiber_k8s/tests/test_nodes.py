@@ -20,7 +20,7 @@ class TestAllocatable:
         node = {"status": {"allocatable": {"thing": text}}}
         assert allocatable(node) == {"thing": pytest.approx(number)}
 
-    def test_a_node_that_has_not_said_has_nothing(self):
+    def test_a_node_without_status_has_nothing(self):
         assert allocatable({"metadata": {"name": "new"}}) == {}
 
 
@@ -41,5 +41,5 @@ class TestRequested:
         pod = {"spec": {"containers": [{"resources": resources}]}}
         assert requested(pod) == {"cpu": 1, "nvidia.com/gpu": 99}
 
-    def test_who_asks_for_nothing_fits_everywhere(self):
+    def test_a_pod_without_requests_fits_everywhere(self):
         assert requested({"spec": {"containers": [{"name": "main"}]}}) == {}

@@ -1,4 +1,4 @@
-"""Programs beside a job: their streams, and how they ended, as a real cluster tells it."""
+"""Programs run by exec: their streams and exit codes, as recorded from a real cluster."""
 
 import io
 import threading
@@ -7,13 +7,13 @@ import pytest
 
 from fiber.exceptions import BackendError, UnknownJobError
 from fiber.model import Job
-from fiber_k8s import websocket
-from fiber_k8s.execution import code_of, execute
+from fiber_k8s import websocket_frames
+from fiber_k8s.pod_exec import execute, exit_code_of
 from k8s_world import recorded
 
 
 def statuses(name):
-    """What the status channel said, by the stream's name."""
+    """Messages of the status channel, by the recording's name."""
     found = {}
     for line in recorded(name):
         if line["type"] == "ws-recv" and line.get("channel") == 3:
@@ -33,8 +33,8 @@ def statuses(name):
         ("not executable", 126),
     ],
 )
-def test_a_program_ends_as_a_shell_would_tell(stream, code):
-    found, words = code_of(statuses("logs-exec/04-exec")[stream])
+def test_exit_codes_are_those_of_shells(stream, code):
+    found, words = exit_code_of(statuses("logs-exec/04-exec")[stream])
     assert found == code
     assert bool(words) is (code in (126, 127))
 
@@ -42,16 +42,16 @@ def test_a_program_ends_as_a_shell_would_tell(stream, code):
 @pytest.mark.parametrize("said", [b"", b"[]", b"nonsense", b'{"status": "Failure"}'])
 def test_nonsense_is_no_exit_code(said):
     with pytest.raises(BackendError):
-        code_of(said)
+        exit_code_of(said)
 
 
 class TestOnACluster:
-    """Of hollow pods, where a program writes its words and what it reads."""
+    """With hollow pods, whose programs write their arguments and their input."""
 
     @pytest.fixture
     def job(self, site, backend):
         job = site.start(backend)
-        backend.told.running(job)
+        backend.recorder.running(job)
         return job
 
     def run(self, backend, job, argv, **more):
@@ -73,10 +73,10 @@ class TestOnACluster:
     def test_balancers_are_shown_that_a_quiet_connection_is_in_use(self, backend, job, monkeypatch):
         pings = threading.Semaphore(0)
 
-        def frame(opcode, *pieces):
-            if opcode == websocket.PING:
+        def encode_frame(opcode, *pieces):
+            if opcode == websocket_frames.PING:
                 pings.release()
-            return websocket.frame(opcode, *pieces)
+            return websocket_frames.encode_frame(opcode, *pieces)
 
         class Slow:
             pieces = iter([b"at last", b""])
@@ -85,8 +85,8 @@ class TestOnACluster:
                 assert all(pings.acquire(timeout=30) for _ in range(2))
                 return next(self.pieces)
 
-        monkeypatch.setattr("fiber_k8s.execution.frame", frame)
-        monkeypatch.setattr("fiber_k8s.execution._SILENCE", 0.05)
+        monkeypatch.setattr("fiber_k8s.pod_exec.encode_frame", encode_frame)
+        monkeypatch.setattr("fiber_k8s.pod_exec._SILENCE", 0.05)
         assert self.run(backend, job, ["cat"], stdin=Slow()) == (0, b"cat\nat last")
 
     def test_a_terminal_is_given(self, backend, job):
@@ -96,7 +96,7 @@ class TestOnACluster:
         assert backend.exec(job, ["hello"]) == 0
         assert capfd.readouterr().out == "hello\n"
 
-    def test_a_pod_that_is_not_there_is_unknown(self, backend):
+    def test_a_missing_pod_is_unknown(self, backend):
         nobody = Job(id="nobody", name="nobody", run_id=backend.run, backend="k8s")
         with pytest.raises(UnknownJobError, match="nobody"):
             backend.exec(nobody, ["true"])

@@ -44,7 +44,7 @@ def test_all_members_start_together_and_nothing_of_the_group_is_left(site, clust
     backend = site.open(gang=gang, queue="team")
     jobs = backend.submit_group([site.spec(backend) for _ in range(3)], 20.0)
     for job in jobs:
-        assert backend.told.running(job)
+        assert backend.recorder.running(job)
     if gang in GROUPS:
         (group,) = groups(cluster, gang)
         assert group["spec"]["minMember"] == 3
@@ -80,19 +80,19 @@ def test_a_run_has_several_groups_one_after_another_and_at_once(site, cluster, g
     first = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
     second = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
     for job in (*first, *second):
-        assert backend.told.running(job)
+        assert backend.recorder.running(job)
     for job in first:
         backend.kill(job)
-        backend.told.end(job)
+        backend.recorder.end(job)
     assert backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
 
 
 @pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
-def test_the_scheduler_is_told_of_a_group_until_its_last_pod_is_gone(site, cluster, gang):
+def test_a_pod_group_exists_until_its_last_pod_is_gone(site, cluster, gang):
     backend = site.open(gang=gang)
     jobs = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
     backend.kill(jobs[0])
-    backend.told.end(jobs[0])
+    backend.recorder.end(jobs[0])
     assert len(groups(cluster, gang)) == 1
     backend.kill(jobs[1])
     until_none(cluster, gang)

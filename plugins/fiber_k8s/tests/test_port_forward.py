@@ -13,7 +13,7 @@ from ferry_world import KEY, Echo
 from fiber._tunnel.hub import Hub
 from fiber._tunnel.landing import Landing
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
-from fiber_k8s.streams import Streams
+from fiber_k8s.port_forward import PortForwarder
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def echo():
 
 @pytest.fixture(autouse=True)
 def _ports_are_ours(monkeypatch):
-    """What listens on this machine listens in each hollow pod."""
+    """Connects ports of hollow pods to ports of this host."""
 
     async def dial(_self, port):
         return await asyncio.open_connection("127.0.0.1", port)
@@ -36,19 +36,19 @@ def _ports_are_ours(monkeypatch):
 @pytest.fixture
 def job(site, backend):
     job = site.start(backend)
-    backend.told.running(job)
+    backend.recorder.running(job)
     return job
 
 
 @pytest.fixture
 def streams(backend):
-    made = Streams(backend._client)
+    made = PortForwarder(backend._client)
     yield made
     made.close()
 
 
 def talk(sock, data, size=1 << 16):
-    """Say something; what comes back."""
+    """Send bytes; return the answer."""
     sender = threading.Thread(target=sock.sendall, args=(data,))
     sender.start()
     heard = bytearray()
@@ -65,7 +65,7 @@ def test_bytes_go_both_ways(streams, job, echo):
         assert talk(stream, data) == data
 
 
-def test_there_may_be_many_at_once(streams, job, echo):
+def test_many_at_once(streams, job, echo):
     made = [streams.open(job.id, echo.port) for _ in range(8)]
     for number, stream in enumerate(made):
         stream.settimeout(30)
@@ -75,18 +75,18 @@ def test_there_may_be_many_at_once(streams, job, echo):
         stream.close()
 
 
-def test_where_nobody_listens_it_ends(streams, job):
+def test_without_a_listener_it_ends(streams, job):
     with streams.open(job.id, 1) as stream:
         stream.settimeout(30)
         assert stream.recv(1) == b""
 
 
-def test_a_pod_that_is_not_there_is_unknown(streams):
+def test_a_missing_pod_is_unknown(streams):
     with pytest.raises(UnknownJobError, match="nobody"):
         streams.open("nobody", 1)
 
 
-def test_a_cluster_that_cannot_be_asked_says_so(site, streams, job):
+def test_an_unreachable_cluster_is_an_error(site, streams, job):
     with site.cluster.outage(), pytest.raises(BackendError):
         streams.open(job.id, 1)
 

@@ -1,4 +1,4 @@
-"""The rights that are printed are those of the list, as YAML that means what it says."""
+"""The printed manifests have the rights of the list, as valid YAML."""
 
 import pytest
 import yaml
@@ -38,7 +38,7 @@ class TestTheList:
             "delete",
         }
 
-    def test_there_are_no_rights_of_everything(self):
+    def test_no_rule_has_wildcards(self):
         assert not {"*"} & {word for rule in RULES for word in (*rule.verbs, rule.resource)}
 
 
@@ -53,7 +53,7 @@ class TestGranting:
             ("system:serviceaccount:lab:default", ": fiber run --service-account fiber, or"),
         ],
     )
-    def test_whoever_was_refused_is_granted_it(self, user, told):
+    def test_the_refused_subject_is_granted_the_right(self, user, told):
         refusal = f'pods is forbidden: User "{user}" cannot list resource "pods" in API group "" in the namespace "lab"'
 
         command = grant(refusal)
@@ -61,7 +61,7 @@ class TestGranting:
         assert command.startswith("fiber k8s rbac --namespace lab ")
         assert told in command
 
-    def test_where_nobody_is_named_it_is_the_usual(self):
+    def test_without_a_name_it_is_the_default(self):
         assert grant("no") == "fiber k8s rbac | kubectl apply -f -"
 
 
@@ -95,7 +95,7 @@ class TestYaml:
         "gang,group",
         [("volcano", "scheduling.volcano.sh"), ("scheduler-plugins", "scheduling.x-k8s.io")],
     )
-    def test_groups_are_made_where_a_scheduler_wants_them(self, gang, group):
+    def test_groups_are_allowed_where_a_scheduler_needs_them(self, gang, group):
         rule = by_kind("lab", gang=gang)["Role"]["rules"][-1]
 
         assert rule["apiGroups"] == [group]

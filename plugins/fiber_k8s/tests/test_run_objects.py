@@ -1,4 +1,4 @@
-"""A run keeps its Lease, also where somebody else deletes it."""
+"""A run's Lease is renewed, and created again where another client deletes it."""
 
 import base64
 import contextlib
@@ -11,11 +11,11 @@ from cluster import Act
 from fiber.exceptions import BackendUnavailableError, SubmitError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.run import LEASES, Belongings
+from fiber_k8s.run_objects import LEASES, RunObjects
 
 
 class Server:
-    """Answers what a run asks of the cluster, and remembers it."""
+    """Answers a run's calls of the cluster, and records them."""
 
     namespace = "default"
 
@@ -82,7 +82,7 @@ def server():
 
 @pytest.fixture
 def run(server):
-    run = Belongings(server, "0badcafe", 40.0, "me")
+    run = RunObjects(server, "0badcafe", 40.0, "me")
     yield run
     server.refusals.clear()
     run.close()
@@ -96,7 +96,7 @@ class TestADeletedLease:
         server.refusals["PATCH", "leases"] = refused(404)
 
     def test_it_is_made_again_before_anything_is_created_under_it(self, server, run, caplog):
-        run.doubt()
+        run.recheck()
         with caplog.at_level(logging.WARNING, "fiber"):
             owner = run.owner(None)
         # a Lease and a Secret before, and after
@@ -116,7 +116,7 @@ class TestADeletedLease:
             return call(method, *words, **options)
 
         server.call = slow
-        run.doubt()
+        run.recheck()
         assert asked.wait(30)
         # whoever renews it has not been told yet that it is gone
         owners = []
@@ -130,10 +130,10 @@ class TestADeletedLease:
         assert len(server.of("POST", "leases")) == 2
 
     def test_it_is_made_again_though_nothing_is_created(self, server, run):
-        run.doubt()
+        run.recheck()
         server.until("POST", "secrets", 2)
 
-    def test_pods_that_are_there_belong_to_the_new_one(self, server, run):
+    def test_existing_pods_belong_to_the_new_lease(self, server, run):
         def pod(name, *owners, **metadata):
             owners = [{"kind": "Lease", "uid": uid} for uid in owners]
             return {"metadata": {"name": name, "uid": name, "ownerReferences": owners, **metadata}}
@@ -144,7 +144,7 @@ class TestADeletedLease:
             pod("c", "another"),
             pod("d"),
         ]
-        run.doubt()
+        run.recheck()
         new = run.owner(None)
         server.until("PATCH", "pods", 1)
         assert server.of("PATCH", "pods") == [
@@ -156,19 +156,19 @@ class TestADeletedLease:
             }
         ]
 
-    def test_without_the_right_to_hand_pods_over_that_is_said(self, server, run, caplog):
+    def test_without_the_right_to_patch_pods_it_is_logged(self, server, run, caplog):
         server.pod_list = [
             {"metadata": {"name": "a", "uid": "a", "ownerReferences": [{"uid": "uid-1"}]}}
         ]
         server.refusals["PATCH", "pods"] = refused(403)
-        run.doubt()
+        run.recheck()
         with caplog.at_level(logging.WARNING, "fiber"):
             assert run.owner(None)["uid"] == "uid-3"
         assert "cannot be handed over to the new one: no" in caplog.text
 
-    def test_where_it_cannot_be_made_again_nothing_is_started_and_that_is_said(self, server, run):
+    def test_where_it_cannot_be_created_again_submission_fails_with_the_reason(self, server, run):
         server.refusals["POST", "leases"] = SubmitError("forbidden")
-        run.doubt()
+        run.recheck()
         with pytest.raises(
             SubmitError,
             match="deleted by somebody else, and the cluster ends the run's jobs; it cann",
@@ -179,7 +179,7 @@ class TestADeletedLease:
 
     def test_one_that_is_deleted_at_the_end_is_not_made_again(self, server, run):
         run.close()
-        run.doubt()
+        run.recheck()
         assert len(server.of("POST", "leases")) == 1
 
 
@@ -193,15 +193,15 @@ def test_where_the_cluster_is_away_a_job_waits_for_it(server, run):
         return {}
 
     server.call = call
-    run.doubt()
+    run.recheck()
     assert run.owner(None)["uid"] == "uid-1"
 
 
 def test_a_renewal_that_failed_is_tried_again_soon(server, run, monkeypatch):
-    monkeypatch.setattr("fiber_k8s.run._AGAIN", 0.05)
+    monkeypatch.setattr("fiber_k8s.run_objects._AGAIN", 0.05)
     run.owner(None)
     server.refusals["PATCH", "leases"] = refused(503)
-    run.doubt()
+    run.recheck()
     # the next one in its turn would be in ten seconds
     server.until("PATCH", "leases", 3)
 
@@ -216,16 +216,16 @@ class TestOnACluster:
 
     def test_jobs_that_are_started_after_their_lease_was_deleted_run(self, site, backend, delete):
         first = site.start(backend, private=b"x")
-        backend.told.running(first)
+        backend.recorder.running(first)
         before = site.cluster.get("secrets", f"fiber-{backend.run}")["data"]["key"]
         assert delete(backend)
-        backend.told.end(first)
+        backend.recorder.end(first)
 
         # as a pool does
         others = [site.start(backend, private=b"x") for _ in range(4)]
 
         for job in others:
-            backend.told.running(job)
+            backend.recorder.running(job)
         lease = site.cluster.get("leases", f"fiber-{backend.run}")
         for job in others:
             (owner,) = site.cluster.get("pods", job.id)["metadata"]["ownerReferences"]
@@ -237,9 +237,9 @@ class TestOnACluster:
 
     def test_nothing_is_left_of_such_a_run_at_its_end(self, site, backend, delete):
         first = site.start(backend, private=b"x")
-        backend.told.running(first)
+        backend.recorder.running(first)
         delete(backend)
-        backend.told.end(first)
-        backend.told.running(site.start(backend, Act(), private=b"x"))
+        backend.recorder.end(first)
+        backend.recorder.running(site.start(backend, Act(), private=b"x"))
         backend.close()
         site.wait_until_gone(backend.run)

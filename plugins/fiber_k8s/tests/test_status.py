@@ -1,4 +1,4 @@
-"""What a pod's state means; each as a real cluster told it."""
+"""Statuses of pods, as recorded from a real cluster."""
 
 import copy
 
@@ -6,14 +6,14 @@ import pytest
 
 from fiber.model import JobState, Reason, ReasonKind
 from fiber_k8s.status import (
-    Doubt,
-    doubt_of,
-    gone,
-    is_slow,
+    PendingCause,
+    deleted_status,
+    is_creating_container,
     job_of,
     parse_time,
+    pending_cause,
     status_of,
-    with_words,
+    with_log_tail,
 )
 from k8s_world import pods_of
 
@@ -33,7 +33,7 @@ def states(name, pod=None):
 def last(name, pod):
     """How a recorded pod was seen to end, the first time."""
     for kind, one in pods_of(name, pod):
-        status = status_of(one) if kind != "DELETED" else gone(one)
+        status = status_of(one) if kind != "DELETED" else deleted_status(one)
         if status.state.is_terminal:
             return status
     return status_of(pods_of(name, pod)[-1][1])
@@ -75,24 +75,24 @@ class TestRecordedLives:
     def test_a_child_that_was_killed_for_memory_is_no_end_of_what_goes_on_and_ends_well(self):
         assert last("pod-life/04b-oom-killed-child", "survivor").state is JobState.SUCCEEDED
 
-    def test_a_deadline_is_told_in_the_clusters_words(self):
+    def test_a_deadline_is_reported_with_the_clusters_message(self):
         assert "longer than the specified deadline" in last("pod-life/08-active-deadline", "ignores").message  # fmt: skip
 
-    def test_an_eviction_is_told_in_the_clusters_words(self):
+    def test_an_eviction_is_reported_with_the_clusters_message(self):
         assert "ephemeral local storage" in last("pod-life/17-kubelet-eviction", "storage").message
 
-    def test_a_command_that_is_not_there_is_named(self):
+    def test_a_missing_command_is_named(self):
         message = last("pod-life/05a-start-error", "not-found").message
         assert 'exec: "no-such-command": executable file not found' in message
 
-    def test_an_image_that_is_not_there_is_named(self):
+    def test_a_missing_image_is_named(self):
         assert "no-such-image:1" in last("pod-life/06-images", "never").message
 
     def test_an_end_is_known_before_the_whole_pod_has_ended(self):
         ends = [one for _, one in pods_of("pod-life/04a-oom-killed") if status_of(one).state is FAILED]  # fmt: skip
         assert ends[0]["status"]["phase"] == "Running"
 
-    def test_a_pod_that_is_being_evicted_says_so_while_it_runs(self):
+    def test_an_eviction_is_reported_while_the_pod_runs(self):
         told = [status_of(one) for _, one in pods_of("pod-life/09-eviction-api", "a")]
         leaving = [one for one in told if one.state is RUNNING and one.reason is not None]
         assert leaving[0].reason == Reason(ReasonKind.EVICTED)
@@ -111,31 +111,32 @@ class TestRecordedLives:
 
 class TestWaiting:
     @pytest.mark.parametrize("pod", ["gpu", "cpu", "mem", "cpu-and-gpu"])
-    def test_what_no_node_can_take_is_doubted_and_told_in_the_schedulers_words(self, pod):
+    def test_a_pod_that_no_node_can_take_has_a_cause_and_the_schedulers_message(self, pod):
         told = [
-            (status_of(one), doubt_of(one)) for _, one in pods_of("pod-life/07-unschedulable", pod)
+            (status_of(one), pending_cause(one))
+            for _, one in pods_of("pod-life/07-unschedulable", pod)
         ]
         status, doubt = next((s, d) for s, d in told if s.reason is not None)
         assert status.state is PENDING
         assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
         assert "0/1 nodes are available: 1 Insufficient" in status.message
-        assert doubt is Doubt.NODE
+        assert doubt is PendingCause.NODE
 
     def test_what_only_waits_its_turn_is_not(self):
         told = [one for _, one in pods_of("pod-life/13-preemption", "third")]
         waiting = [one for one in told if status_of(one).reason is not None]
         assert waiting
-        assert {doubt_of(one) for one in waiting} == {Doubt.ROOM}
+        assert {pending_cause(one) for one in waiting} == {PendingCause.CAPACITY}
 
     def test_nor_what_waits_for_a_node_to_come_back(self):
         told = [one for _, one in pods_of("pod-life/10-noexecute-taint", "late")]
-        assert {doubt_of(one) for one in told} == {None}
+        assert {pending_cause(one) for one in told} == {None}
 
     def test_a_registry_that_does_not_answer_may_answer_yet(self):
         told = [one for _, one in pods_of("pod-life/06-images", "refused")]
         said = [one for one in told if status_of(one).reason is not None]
         assert {status_of(one).state for one in said} == {PENDING}
-        assert {doubt_of(one) for one in said} == {Doubt.CONTAINER}
+        assert {pending_cause(one) for one in said} == {PendingCause.CONTAINER}
         assert "connection refused" in status_of(said[0]).message
 
     @pytest.mark.parametrize(
@@ -146,21 +147,21 @@ class TestWaiting:
             "failed to authorize: 401 Unauthorized",
         ],
     )
-    def test_a_registry_that_says_no_has_said_it(self, words):
+    def test_a_refusing_registry_is_a_final_error(self, words):
         pod = waiting("ErrImagePull", words)
         status = status_of(pod)
         assert (status.state, status.reason) == (FAILED, Reason(ReasonKind.IMAGE))
         assert words in status.message
 
-    def test_an_image_that_was_loaded_into_nodes_and_is_pulled_all_the_same_is_told_of(self):
+    def test_an_image_that_nodes_have_and_that_is_always_pulled_is_an_error_with_the_setting(self):
         pod = waiting("ErrImagePull", "pull access denied")
         pod["spec"]["containers"] = [{"name": "fiber", "imagePullPolicy": "Always"}]
         assert status_of(pod).message.endswith("with FIBER_K8S_PULL=IfNotPresent")
         pod["spec"]["containers"][0]["imagePullPolicy"] = "IfNotPresent"
         assert status_of(pod).message == "ErrImagePull: pull access denied"
 
-    def test_an_init_containers_image_is_told_of_as_well(self):
-        """Its own container only says that it waits for that one."""
+    def test_an_init_containers_image_is_reported_as_well(self):
+        """The container itself only waits for the init container."""
         pod = waiting("PodInitializing", "")
         pod["status"]["initContainerStatuses"] = [
             {"name": "proxy-init", "state": {"terminated": {"exitCode": 0}}},
@@ -172,19 +173,19 @@ class TestWaiting:
         status = status_of(pod)
         assert (status.state, status.reason) == (PENDING, Reason(ReasonKind.IMAGE))
         assert status.message == "ImagePullBackOff: init container clone: no such host"
-        assert doubt_of(pod) is Doubt.CONTAINER
+        assert pending_cause(pod) is PendingCause.CONTAINER
 
-    def test_a_container_that_is_about_to_be_made_says_nothing(self):
+    def test_a_container_that_is_being_created_has_no_reason(self):
         pod = waiting("ContainerCreating", "")
-        assert is_slow(pod)
-        assert doubt_of(pod) is None
-        assert not is_slow(waiting("ErrImagePull", "no such host"))
+        assert is_creating_container(pod)
+        assert pending_cause(pod) is None
+        assert not is_creating_container(waiting("ErrImagePull", "no such host"))
 
     def test_a_container_that_cannot_be_made_is_doubted(self):
         told = [one for _, one in pods_of("pod-life/05b-create-container-config-error", "root")]
         said = [one for one in told if status_of(one).message]
         assert "runAsNonRoot" in status_of(said[0]).message
-        assert doubt_of(said[0]) is Doubt.CONTAINER
+        assert pending_cause(said[0]) is PendingCause.CONTAINER
 
 
 def pod_with(state, phase="Running", name="fiber", **more):
@@ -218,15 +219,17 @@ class TestExitCodes:
             (139, "fiber: bare\n", -11),
         ],
     )
-    def test_what_the_first_process_left_tells_codes_from_signals(self, code, message, expected):
+    def test_the_termination_message_distinguishes_codes_from_signals(
+        self, code, message, expected
+    ):
         assert status_of(ended(code, message)).exit_code == expected
 
-    def test_what_could_not_be_started_says_why(self):
+    def test_a_failed_start_has_its_reason(self):
         status = status_of(ended(127, "\nfiber: start cannot run 'x': No such file\n"))
         assert status.reason == Reason(ReasonKind.START)
         assert status.message == "cannot run 'x': No such file"
 
-    def test_what_a_program_said_at_its_end_is_told(self):
+    def test_the_last_lines_of_a_program_are_reported(self):
         assert status_of(ended(3, "out of ideas\nfiber: exit 3\n")).message == "out of ideas"
 
     def test_a_sidecars_end_is_not_the_jobs(self):
@@ -235,7 +238,7 @@ class TestExitCodes:
         assert status_of(pod).state is RUNNING
 
 
-def test_a_job_is_what_its_labels_and_annotations_say():
+def test_a_job_is_read_from_labels_and_annotations():
     pod = copy.deepcopy(ended(0))
     pod["metadata"] |= {
         "labels": {"fiber/run": "0a1b2c3d"},
@@ -257,6 +260,6 @@ def test_times_are_read_with_and_without_parts_of_seconds():
 
 
 def test_last_words_go_with_the_end():
-    status = with_words(status_of(ended(1)), ("a", "b"))
+    status = with_log_tail(status_of(ended(1)), ("a", "b"))
     assert status.processes[0].log_tail == ("a", "b")
-    assert with_words(status, ()) is status
+    assert with_log_tail(status, ()) is status

@@ -1,4 +1,4 @@
-"""What programs left is removed where their end is proven, and nothing that lives ever is."""
+"""Runs of programs that are proven to be dead are removed, and never living ones."""
 
 import contextlib
 import itertools
@@ -13,8 +13,8 @@ from fiber.backend_parts.liveness import Owner
 from fiber.exceptions import BackendUnavailableError
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.run import CONTAINER, LEASES, OWNER
-from fiber_k8s.sweeping import Doubt, Sweeper, doubt_of, expired
+from fiber_k8s.run_objects import CONTAINER, LEASES, OWNER
+from fiber_k8s.sweeping import LifeSign, Sweeper, expired, life_sign
 
 LONG_AGO = "2020-01-01T00:00:00.000000Z"
 #: a process of which nothing can be known from here
@@ -36,7 +36,7 @@ def lease(renewed, lasts=30):
         ({"spec": {"acquireTime": "2026-11-20T10:00:00Z", "leaseDurationSeconds": 30}}, True),
     ],
 )
-def test_leases_that_nobody_renews_are_looked_at(found, is_expired):
+def test_leases_that_are_not_renewed_are_observed(found, is_expired):
     now = 1_795_169_400.0  # 2026-11-20T10:10:00Z
     assert bool(expired([found], now)) == is_expired
 
@@ -57,36 +57,36 @@ class TestDoubts:
     @pytest.mark.parametrize(
         "found, doubt",
         [
-            (pod(running={}), Doubt.PODS),
-            (pod("Pending"), Doubt.NONE),
-            (pod("Pending", waiting={"reason": "ImagePullBackOff"}), Doubt.NONE),
+            (pod(running={}), LifeSign.PODS),
+            (pod("Pending"), LifeSign.NONE),
+            (pod("Pending", waiting={"reason": "ImagePullBackOff"}), LifeSign.NONE),
             # its node has not been heard of
-            (pod("Unknown"), Doubt.PODS),
-            (pod("Running"), Doubt.PODS),
-            (pod("Running", terminated={"exitCode": 1}), Doubt.NONE),
-            (pod("Failed", terminated={"exitCode": 1}), Doubt.NONE),
-            (pod("Succeeded"), Doubt.NONE),
+            (pod("Unknown"), LifeSign.PODS),
+            (pod("Running"), LifeSign.PODS),
+            (pod("Running", terminated={"exitCode": 1}), LifeSign.NONE),
+            (pod("Failed", terminated={"exitCode": 1}), LifeSign.NONE),
+            (pod("Succeeded"), LifeSign.NONE),
         ],
     )
     def test_a_run_whose_pods_run_may_have_a_program(self, found, doubt):
-        assert doubt_of(made_in(), [pod("Failed"), found], None) is doubt
+        assert life_sign(made_in(), [pod("Failed"), found], None) is doubt
 
     @pytest.mark.parametrize(
         "master, doubt",
         [
-            (pod(running=BEFORE), Doubt.MASTER),
-            (pod(running=AFTER), Doubt.MASTER),
+            (pod(running=BEFORE), LifeSign.MASTER),
+            (pod(running=AFTER), LifeSign.MASTER),
             # of a container that was started again since, this is another program
-            (pod(running=AFTER, restarts=1), Doubt.NONE),
-            (pod(running=BEFORE, restarts=1), Doubt.MASTER),
-            (pod(running={}, restarts=1), Doubt.MASTER),
-            (pod(waiting={"reason": "CrashLoopBackOff"}, restarts=1), Doubt.NONE),
-            (pod(terminated={"exitCode": 1}), Doubt.NONE),
-            (pod(name="other", running=AFTER, restarts=1), Doubt.MASTER),
+            (pod(running=AFTER, restarts=1), LifeSign.NONE),
+            (pod(running=BEFORE, restarts=1), LifeSign.MASTER),
+            (pod(running={}, restarts=1), LifeSign.MASTER),
+            (pod(waiting={"reason": "CrashLoopBackOff"}, restarts=1), LifeSign.NONE),
+            (pod(terminated={"exitCode": 1}), LifeSign.NONE),
+            (pod(name="other", running=AFTER, restarts=1), LifeSign.MASTER),
         ],
     )
     def test_a_program_whose_container_runs_may_be_cut_off(self, master, doubt):
-        assert doubt_of(made_in(), [], master) is doubt
+        assert life_sign(made_in(), [], master) is doubt
 
 
 class Clock:
@@ -118,7 +118,7 @@ def cluster(site):
 
 
 def change(cluster, run_id, *, owner=None, renewed=None, pods=None):
-    """Write into a run's Lease what its program did not."""
+    """Change a run's Lease as another client."""
 
     def work():
         store = cluster.parts.store
@@ -139,55 +139,55 @@ def version(cluster, run_id):
 
 
 def abandon(backend, cluster, *, owner=ELSEWHERE):
-    """Have a program be gone: nobody renews its Lease, and that was so for long."""
-    belongings = backend._belongings[backend.run]
-    belongings._closing = True
-    belongings._wake.set()
-    belongings._thread.join()
+    """Stop renewing a Lease, and make its last renewal long ago."""
+    objects = backend._run_objects[backend.run]
+    objects._closing = True
+    objects._wake.set()
+    objects._thread.join()
     change(cluster, backend.run, owner=owner, renewed=LONG_AGO)
 
 
 def renew(backend, cluster):
     """Have a program renew its Lease now."""
     before = version(cluster, backend.run)
-    backend._belongings[backend.run].doubt()
+    backend._run_objects[backend.run].recheck()
     cluster.wait_for("leases", lambda _: version(cluster, backend.run) != before)
 
 
 def looks(sweeper, clock, seconds):
     """The looks of some time, as often as they are to come; the last one."""
-    found = sweeper.look()
+    found = sweeper.sweep_once()
     until = clock.now + seconds
     while clock.now < until and not found.removed:
         clock.now += max(found.interval, 1.0)
-        found = sweeper.look()
+        found = sweeper.sweep_once()
     return found
 
 
 class TestOutage:
-    def test_nothing_that_lives_is_removed_by_whoever_comes_first_after_it(
+    def test_nothing_that_lives_is_removed_by_the_first_program_after_it(
         self, site, cluster, sweeper, clock
     ):
         busy, idle = [site.open() for _ in range(2)], site.open()
         for backend in busy:
-            backend.told.running(site.start(backend, private=b"x"))
+            backend.recorder.running(site.start(backend, private=b"x"))
         # one that is between two pools
-        idle.told.end(site.start(idle, Act(code=0)))
+        idle.recorder.end(site.start(idle, Act(code=0)))
         with cluster.outage():
             # for longer than all Leases last
             for backend in (*busy, idle):
                 change(cluster, backend.run, owner=ELSEWHERE, renewed=LONG_AGO)
 
-        first = sweeper.look()
+        first = sweeper.sweep_once()
         assert first.removed == ()
-        assert first.kept == {backend.run: Doubt.PODS for backend in busy}
+        assert first.kept == {backend.run: LifeSign.PODS for backend in busy}
         assert list(first.observed) == [idle.run]
 
         # each renews within a quarter of what its Lease lasts
         clock.now += first.interval
         for backend in (*busy, idle):
             renew(backend, cluster)
-        assert sweeper.look().observed == {}
+        assert sweeper.sweep_once().observed == {}
         assert looks(sweeper, clock, 100.0).removed == ()
         for backend in (*busy, idle):
             assert version(cluster, backend.run) is not None
@@ -197,10 +197,10 @@ class TestOutage:
     ):
         other, newcomer = site.open(), site.open()
         job = site.start(other, private=b"x")
-        other.told.running(job)
+        other.recorder.running(job)
         with cluster.outage():
             change(cluster, other.run, owner=ELSEWHERE, renewed=LONG_AGO)
-        newcomer.told.running(site.start(newcomer))
+        newcomer.recorder.running(site.start(newcomer))
         newcomer.close()
         assert job.id in [one["metadata"]["name"] for one in cluster.objects("pods")]
         assert version(cluster, other.run) is not None
@@ -209,23 +209,23 @@ class TestOutage:
         self, site, cluster, sweeper, clock
     ):
         idle = site.open()
-        idle.told.end(site.start(idle, Act(code=0)))
+        idle.recorder.end(site.start(idle, Act(code=0)))
         abandon(idle, cluster)
-        first = sweeper.look()
+        first = sweeper.sweep_once()
         (lasts,) = first.observed.values()
         clock.now += lasts - 1
         with cluster.outage(), pytest.raises(BackendUnavailableError):
-            sweeper._client.call = without_patience(sweeper._client.call)
-            sweeper.look()
+            sweeper._client.call = without_retries(sweeper._client.call)
+            sweeper.sweep_once()
         clock.now += 2.0
-        assert sweeper.look().observed == {idle.run: lasts}
+        assert sweeper.sweep_once().observed == {idle.run: lasts}
         # nor that in which nobody looked
         clock.now += lasts + 1
-        assert sweeper.look().observed == {idle.run: lasts}
+        assert sweeper.sweep_once().observed == {idle.run: lasts}
         assert looks(sweeper, clock, lasts + 1).removed == (idle.run,)
 
 
-def without_patience(call):
+def without_retries(call):
     def once(*arguments, **options):
         return call(*arguments, **{**options, "again": lambda _: False})
 
@@ -237,72 +237,72 @@ class TestProofs:
         self, site, cluster, sweeper, clock
     ):
         dead = site.open()
-        dead.told.end(site.start(dead, Act(code=0), private=b"x"))
+        dead.recorder.end(site.start(dead, Act(code=0), private=b"x"))
         abandon(dead, cluster)
-        (lasts,) = sweeper.look().observed.values()
+        (lasts,) = sweeper.sweep_once().observed.values()
         # as long as a Lease lasts
         assert lasts == 40.0
         found = looks(sweeper, clock, lasts - 10.0)
         assert found.removed == ()
         assert looks(sweeper, clock, 20.0).removed == (dead.run,)
         site.wait_until_gone(dead.run)
-        assert sweeper.look() == type(found)()
+        assert sweeper.sweep_once() == type(found)()
 
     def test_one_whose_pods_run_is_over_once_they_have_ended(self, site, cluster, sweeper, clock):
         dead = site.open()
         job = site.start(dead)
-        dead.told.running(job)
+        dead.recorder.running(job)
         abandon(dead, cluster)
-        assert looks(sweeper, clock, 100.0).kept == {dead.run: Doubt.PODS}
+        assert looks(sweeper, clock, 100.0).kept == {dead.run: LifeSign.PODS}
         dead.kill(job)
-        dead.told.end(job)
+        dead.recorder.end(job)
         assert looks(sweeper, clock, 100.0).removed == (dead.run,)
 
     def test_one_whose_process_is_known_to_have_ended_is_over_at_once(self, site, cluster, sweeper):
         dead = site.open()
-        dead.told.running(site.start(dead))
+        dead.recorder.running(site.start(dead))
         abandon(dead, cluster, owner=Owner.current()._replace(pid=4194304).encode())
-        assert sweeper.look().removed == (dead.run,)
+        assert sweeper.sweep_once().removed == (dead.run,)
         site.wait_until_gone(dead.run)
 
     def test_one_whose_process_lives_here_is_not(self, site, cluster, sweeper, clock):
         stopped = site.open()
-        stopped.told.end(site.start(stopped, Act(code=0)))
+        stopped.recorder.end(site.start(stopped, Act(code=0)))
         abandon(stopped, cluster, owner=Owner.current().encode())
         assert looks(sweeper, clock, 100.0).removed == ()
         assert version(cluster, stopped.run) is not None
 
     def test_one_whose_own_pod_has_ended_is_over_at_once(self, site, cluster, sweeper):
         dead, master = site.open(), site.open()
-        dead.told.running(site.start(dead))
+        dead.recorder.running(site.start(dead))
         pod = site.start(master, Act(code=1, after=0.2), entry=None, argv=("x",), detached=True)
         owner = cluster.get("pods", pod.id)
         reference = {"apiVersion": "v1", "kind": "Pod", "name": pod.id, "uid": owner["metadata"]["uid"]}  # fmt: skip
         abandon(dead, cluster)
         change(cluster, dead.run, pods=[reference])
-        master.told.end(pod)
+        master.recorder.end(pod)
         cluster.wait_for("pods", lambda _: cluster.get("pods", pod.id)["status"]["phase"] == "Failed")  # fmt: skip
-        assert sweeper.look().removed == (dead.run,)
+        assert sweeper.sweep_once().removed == (dead.run,)
         master.cleanup(master.run)
 
     def test_one_whose_own_pod_runs_stays(self, site, cluster, sweeper, clock):
         cut_off, master = site.open(), site.open()
-        cut_off.told.end(site.start(cut_off, Act(code=0)))
+        cut_off.recorder.end(site.start(cut_off, Act(code=0)))
         pod = site.start(master, entry=None, argv=("x",), detached=True)
-        master.told.running(pod)
+        master.recorder.running(pod)
         uid = cluster.get("pods", pod.id)["metadata"]["uid"]
         abandon(cut_off, cluster)
         change(cluster, cut_off.run, pods=[{"apiVersion": "v1", "kind": "Pod", "name": pod.id, "uid": uid}])  # fmt: skip
-        assert looks(sweeper, clock, 100.0).kept == {cut_off.run: Doubt.MASTER}
+        assert looks(sweeper, clock, 100.0).kept == {cut_off.run: LifeSign.MASTER}
         assert version(cluster, cut_off.run) is not None
         master.cleanup(master.run)
 
     def test_a_lease_that_is_renewed_while_it_is_judged_stays(self, site, cluster, client, clock):
         late = site.open()
-        late.told.end(site.start(late, Act(code=0)))
+        late.recorder.end(site.start(late, Act(code=0)))
         change(cluster, late.run, owner=ELSEWHERE, renewed=LONG_AGO)
         sweeper = Sweeper(client, clock=clock)
-        (lasts,) = sweeper.look().observed.values()
+        (lasts,) = sweeper.sweep_once().observed.values()
         pods, told = client.pods, itertools.count()
 
         def renewed_meanwhile(selector):
@@ -316,9 +316,9 @@ class TestProofs:
         assert next(told) > 4
         assert version(cluster, late.run) is not None
 
-    def test_a_dry_run_only_tells(self, site, cluster, client, clock):
+    def test_a_dry_run_only_reports(self, site, cluster, client, clock):
         dead = site.open()
-        dead.told.end(site.start(dead, Act(code=0)))
+        dead.recorder.end(site.start(dead, Act(code=0)))
         abandon(dead, cluster)
         assert looks(Sweeper(client, dry_run=True, clock=clock), clock, 100.0).removed == (
             dead.run,
@@ -336,11 +336,11 @@ class TestWaiting:
     @pytest.fixture
     def dead(self, site, cluster):
         backend = site.open(lease=1.0)
-        backend.told.end(site.start(backend, Act(code=0)))
+        backend.recorder.end(site.start(backend, Act(code=0)))
         abandon(backend, cluster)
         return backend
 
-    def test_who_asks_for_a_sweep_waits_for_proof_and_is_told_so(self, site, dead, caplog):
+    def test_a_sweep_waits_for_proof_and_logs_it(self, site, dead, caplog):
         with caplog.at_level(logging.WARNING, "fiber"):
             assert site.open().sweep() == [dead.run]
         (line,) = [one for one in caplog.messages if "waiting" in one]
@@ -349,15 +349,15 @@ class TestWaiting:
             f"({dead.run})"
         )
 
-    def test_who_asks_for_a_sweep_is_told_what_stays_and_why(self, site, cluster, caplog):
+    def test_a_sweep_reports_what_stays_and_why(self, site, cluster, caplog):
         backend = site.open(lease=1.0)
-        backend.told.running(site.start(backend))
+        backend.recorder.running(site.start(backend))
         abandon(backend, cluster)
         with caplog.at_level(logging.WARNING, "fiber"):
             assert site.open().sweep() == []
         assert f"fiber: run {backend.run} is kept: nobody renews its Lease, but its pods run" in caplog.messages  # fmt: skip
 
-    def test_where_all_renew_their_leases_nobody_waits(self, site, caplog):
+    def test_no_wait_where_all_leases_are_renewed(self, site, caplog):
         backend = site.open()
         site.start(backend)
         with caplog.at_level(logging.WARNING, "fiber"):
@@ -366,11 +366,11 @@ class TestWaiting:
 
     def test_a_program_removes_in_the_background_what_another_one_left(self, site, dead):
         newcomer = site.open()
-        newcomer.told.running(site.start(newcomer))
+        newcomer.recorder.running(site.start(newcomer))
         site.wait_until_gone(dead.run)
 
 
-def test_a_lease_says_who_made_it(site, cluster, backend):
+def test_a_lease_names_its_process(site, cluster, backend):
     site.start(backend)
     found = cluster.get("leases", f"fiber-{backend.run}")
     assert Owner.decode(found["metadata"]["annotations"][OWNER]) == Owner.current()

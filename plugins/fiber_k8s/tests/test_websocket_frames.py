@@ -1,4 +1,4 @@
-"""Frames of a client, and what a server says in whatever pieces it comes."""
+"""Encoded frames of a client, and parsed frames of a server in pieces of any size."""
 
 import random
 import struct
@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from fiber.exceptions import BackendError
-from fiber_k8s.websocket import BINARY, CLOSE, PING, TEXT, Frames, frame
+from fiber_k8s.websocket_frames import BINARY, CLOSE, PING, TEXT, FrameParser, encode_frame
 
 
 def of_server(opcode, body, final=True):
@@ -33,32 +33,32 @@ def unmasked(data):
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65535, 65536, 70001])
-def test_what_a_client_says_is_masked(size):
+def test_client_frames_are_masked(size):
     body = random.Random(size).randbytes(size)
-    assert unmasked(frame(BINARY, b"\x00", body)) == (BINARY, b"\x00" + body)
+    assert unmasked(encode_frame(BINARY, b"\x00", body)) == (BINARY, b"\x00" + body)
 
 
 @pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
-def test_what_a_server_says_is_read(size):
+def test_server_frames_are_parsed(size):
     body = random.Random(size).randbytes(size)
-    assert Frames().feed(of_server(BINARY, body)) == [(BINARY, body)]
+    assert FrameParser().feed(of_server(BINARY, body)) == [(BINARY, body)]
 
 
 def test_it_may_come_in_any_pieces():
     data = of_server(BINARY, b"a" * 200) + of_server(PING, b"") + of_server(CLOSE, b"\x03\xe8")
-    frames = Frames()
+    frames = FrameParser()
     found = [one for n in range(len(data)) for one in frames.feed(data[n : n + 1])]
     assert found == [(BINARY, b"a" * 200), (PING, b""), (CLOSE, b"\x03\xe8")]
 
 
 def test_a_message_may_be_several_frames_with_a_ping_between():
     data = of_server(TEXT, b"a", final=False) + of_server(PING, b"?") + of_server(0, b"b")
-    assert Frames().feed(data) == [(PING, b"?"), (TEXT, b"ab")]
+    assert FrameParser().feed(data) == [(PING, b"?"), (TEXT, b"ab")]
 
 
 @pytest.mark.parametrize(
     "data", [b"HTTP/1.1 502 Bad Gateway", b"\x82\x81abcdx", b"\x82\x7f" + b"\xff" * 8]
 )
-def test_whatever_else_is_said_is_no_websocket(data):
+def test_other_bytes_are_no_websocket(data):
     with pytest.raises(BackendError, match="WebSocket"):
-        Frames().feed(data)
+        FrameParser().feed(data)

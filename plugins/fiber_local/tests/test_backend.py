@@ -31,7 +31,7 @@ from fiber.model import (
 )
 from fiber.testing import FakeProvider
 from fiber_local.config import LocalConfig
-from owners import ELSEWHERE
+from owners import REMOTE
 from supervised import is_alive, until_gone
 
 
@@ -95,7 +95,7 @@ def test_nothing_is_started_before_the_first_job(backend, run_id):
     assert backend.reach(None).kind is ReachKind.DIRECT
 
 
-def test_the_job_tells_its_processes_and_host(driver):
+def test_the_job_has_its_processes_and_host(driver):
     job, _ = driver.ready("wait", processes=2)
 
     assert len(job.data["pids"]) == 2
@@ -186,7 +186,7 @@ def test_a_module_that_cannot_be_preloaded_is_named(driver, caplog):
     assert "cannot preload no_such_module: ModuleNotFoundError" in caplog.text
 
 
-def test_a_closed_backend_starts_no_job_and_can_still_tell(driver):
+def test_a_closed_backend_starts_no_job_and_still_has_statuses(driver):
     job = driver.submit("exit_with", b"\3")
     driver.end(job)
     driver.backend.close()
@@ -197,7 +197,7 @@ def test_a_closed_backend_starts_no_job_and_can_still_tell(driver):
         driver.submit("exit_with", b"\3")
 
 
-def test_closing_ends_the_streams_after_what_they_have_to_tell(driver):
+def test_closing_ends_the_streams_after_queued_changes(driver):
     job, _ = driver.ready("wait")
     driver.backend.close()
 
@@ -282,7 +282,7 @@ def test_logs_of_a_silent_job_are_empty(driver):
     assert list(driver.backend.logs(job, follow=True)) == []
 
 
-def test_limits_that_are_not_enforced_are_said(driver, caplog, monkeypatch):
+def test_limits_that_are_not_enforced_are_logged(driver, caplog, monkeypatch):
     from fiber._agent.supervisor.messages import Accepted
 
     def submit(spec, on_accepted, *, cwd):
@@ -322,7 +322,7 @@ def test_a_supervisor_that_replaces_another_knows_the_devices(context, opened, r
         supervisor_of(backend).wait()
 
 
-def test_more_devices_than_there_are_is_refused_at_once(context, opened, run_id):
+def test_more_devices_than_exist_is_refused_at_once(context, opened, run_id):
     backend = opened(attrs.evolve(context, providers={"fake": FakeProvider()}))
     driver = Driver(backend, run_id)
 
@@ -406,11 +406,11 @@ def test_another_process_finds_and_ends_jobs(driver, opened):
     assert looking.status([found])[0].exit_code == -signal.SIGKILL
 
 
-def test_jobs_in_another_pid_namespace_are_told_as_unknown_and_not_signalled(driver, opened):
+def test_jobs_in_another_pid_namespace_are_unknown_and_not_signalled(driver, opened):
     folder = rundir.run_root() / "0000000f"
     folder.mkdir()
     journal = Journal(str(folder), pytest.fail)
-    journal._supervisor = ELSEWHERE
+    journal._supervisor = REMOTE
     descriptor = journal.open()
     journal.submitted("a", driver.spec("wait", run_id="0000000f"), None, "far")
     # this process has that number here
@@ -511,7 +511,7 @@ def test_an_unknown_job_is_named(driver, opened):
 # -- detached jobs ---------------------------------------------------------------------------------
 
 
-def test_a_detached_job_is_bound_to_nobody(driver, opened, context):
+def test_a_detached_job_is_bound_to_no_process(driver, opened, context):
     job = driver.submit(["sh", "-c", "echo begun; sleep 1; echo over; exit 5"], detached=True)
     driver.backend.close()
     assert driver.backend.status([job])[0].state is JobState.RUNNING
@@ -534,7 +534,7 @@ def test_output_of_a_detached_job_is_in_its_log_alone(driver, capfd):
     assert sorted(driver.backend.logs(job)) == ["error", "out"]
 
 
-def test_whoever_reads_the_submitters_output_does_not_wait_for_a_detached_job(tmp_path):
+def test_a_reader_of_the_submitters_output_does_not_wait_for_a_detached_job(tmp_path):
     import subprocess
 
     script = tmp_path / "submit.py"

@@ -1,4 +1,4 @@
-"""What doctor finds out about this host."""
+"""Checks of the doctor on this host."""
 
 import sys
 
@@ -26,7 +26,7 @@ def test_a_sound_host_passes():
     assert list(rundir.run_root().glob("check-*")) == []
 
 
-def test_a_host_without_devices_says_so():
+def test_a_host_without_devices_is_reported():
     assert found(providers={"fake": FakeProvider(0)})["fake devices"].detail == "none on this host"
 
 

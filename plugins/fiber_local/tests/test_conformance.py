@@ -1,4 +1,4 @@
-"""The local backend and its plugin do what every backend and every plugin does."""
+"""The conformance kit on the local backend and its plugin."""
 
 import os
 from typing import ClassVar

@@ -4,10 +4,10 @@ import json
 import secrets
 
 from fiber._agent import rundir
-from fiber_local.detached import mark_detached
+from fiber_local.supervisors import mark_detached
 
 
-def test_a_directory_is_marked_and_what_it_said_stays():
+def test_a_directory_is_marked_and_its_description_stays():
     folder = rundir.create(secrets.token_hex(4), "local")
     before = rundir.describe(folder)
 

@@ -46,7 +46,7 @@ def test_an_offer_has_devices_and_providers():
     assert pickle.loads(providers["fake"]) == FakeProvider(2)
 
 
-def test_a_probe_that_fails_is_told_and_tried_again():
+def test_a_probe_that_fails_is_reported_and_tried_again():
     class Flaky(FakeProvider):
         def probe(self):
             return (sys.executable, "-c", "raise SystemExit('no driver')")

@@ -1,4 +1,4 @@
-"""Statuses reach whoever listens, once and in order."""
+"""Statuses reach every stream, once and in order."""
 
 import threading
 

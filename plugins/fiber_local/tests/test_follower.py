@@ -23,7 +23,7 @@ def states(changes):
     return [(found.id, status.state) for found, status in changes]
 
 
-def test_a_change_is_told_once():
+def test_a_change_is_reported_once():
     looks = Looks()
     follower = JournalFollower(looks, lambda _: False, is_open=True)
     looks.now["a"] = RUNNING
@@ -36,7 +36,7 @@ def test_a_change_is_told_once():
     assert follower.changes() == []
 
 
-def test_our_own_jobs_are_told_by_others():
+def test_own_jobs_are_not_followed():
     looks = Looks()
     looks.now = {"mine": RUNNING, "theirs": RUNNING}
     follower = JournalFollower(looks, lambda found: found.id == "mine", is_open=True)
@@ -48,7 +48,7 @@ def test_an_open_one_goes_on_and_finds_new_jobs():
     looks = Looks()
     follower = JournalFollower(looks, lambda _: False, is_open=True)
     assert follower.changes() == []
-    assert follower.goes_on
+    assert follower.is_active
 
     looks.now["late"] = RUNNING
     assert states(follower.changes()) == [("late", JobState.RUNNING)]
@@ -58,12 +58,12 @@ def test_a_closed_one_ends_with_the_jobs_of_its_first_look():
     looks = Looks()
     looks.now["a"] = RUNNING
     follower = JournalFollower(looks, lambda _: False, is_open=False)
-    assert follower.goes_on
+    assert follower.is_active
     follower.changes()
     looks.now["late"] = RUNNING
     assert follower.changes() == []
-    assert follower.goes_on
+    assert follower.is_active
 
     looks.now["a"] = ENDED
     follower.changes()
-    assert not follower.goes_on
+    assert not follower.is_active

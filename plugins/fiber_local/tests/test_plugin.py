@@ -45,6 +45,6 @@ def test_the_backend_is_announced():
 
 
 @pytest.mark.parametrize("value", [-1.0, -0.001])
-def test_a_negative_patience_makes_no_sense(value):
+def test_a_negative_timeout_is_refused(value):
     with pytest.raises(ValueError, match="idle_exit"):
         LocalConfig(idle_exit=value)

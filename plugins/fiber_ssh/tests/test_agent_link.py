@@ -1,15 +1,15 @@
-"""What is written to a connection that is cut meanwhile."""
+"""Writing to a connection that was cut."""
 
 import queue
 
 import paramiko
 import pytest
 
-from fiber_ssh import link
+from fiber_ssh import agent_link
 
 
 class Cut:
-    """A channel whose connection is gone, as the SDK tells it."""
+    """A channel whose connection is gone, with paramiko's exceptions."""
 
     def __init__(self, error):
         self.error = error
@@ -21,11 +21,11 @@ class Cut:
 @pytest.mark.parametrize(
     "error", [OSError("Socket is closed"), EOFError(), paramiko.SSHException()]
 )
-def test_whoever_writes_ends_and_leaves_it_to_the_reader(error):
+def test_a_writer_ends_and_leaves_the_error_to_the_reader(error):
     out = queue.SimpleQueue()
     for _ in range(2):
-        out.put(b"told")
+        out.put(b"data")
 
-    link._write(Cut(error), out)
+    agent_link._write(Cut(error), out)
 
     assert out.qsize() == 1

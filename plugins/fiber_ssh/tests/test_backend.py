@@ -1,4 +1,4 @@
-"""What the ssh backend does beyond the kit: one connection, drops, placement, fences, fitness."""
+"""The ssh backend beyond the conformance kit: connections, drops, placement, fences, versions."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ def spec(run_id, argv, **fields):
     return JobSpec(run_id=run_id, name="job", argv=argv, **fields)
 
 
-class Told:
-    """What a backend's stream tells, read by a thread."""
+class StatusReader:
+    """Reader of a backend's stream of statuses, in a thread."""
 
     def __init__(self, backend, run_id):
-        self.said = []
+        self.published = []
         self.changed = threading.Condition()
         self.thread = threading.Thread(target=self.read, args=(backend, run_id), daemon=True)
         self.thread.start()
@@ -33,47 +33,47 @@ class Told:
     def read(self, backend, run_id):
         for job, status in backend.events(run_id):
             with self.changed:
-                self.said.append((job.id, status))
+                self.published.append((job.id, status))
                 self.changed.notify_all()
 
     def until(self, job, *states, timeout=30):
         def found():
-            return [s for i, s in self.said if i == job.id and s.state in states]
+            return [s for i, s in self.published if i == job.id and s.state in states]
 
         with self.changed:
-            assert self.changed.wait_for(found, timeout), self.said
+            assert self.changed.wait_for(found, timeout), self.published
             return found()[0]
 
 
 @pytest.fixture
-def told(backend, run_id):
-    return Told(backend, run_id)
+def statuses(backend, run_id):
+    return StatusReader(backend, run_id)
 
 
-def test_jobs_go_to_the_host_with_the_most_free_slots(backend, told, run_id):
+def test_jobs_go_to_the_host_with_the_most_free_slots(backend, statuses, run_id):
     backend.capacity()
     jobs = [backend.submit(spec(run_id, programs.sleep_forever())) for _ in range(6)]
 
-    hosts = [told.until(job, JobState.RUNNING).host for job in jobs]
+    hosts = [statuses.until(job, JobState.RUNNING).host for job in jobs]
 
     assert hosts == ["alpha", "beta", "gamma"] * 2
 
 
-def test_jobs_wait_for_slots_and_say_so(opened, context, config, world, run_id):
+def test_jobs_wait_for_slots_with_a_message(opened, context, config, world, run_id):
     text = world.hosts_file.read_text().replace("slots = 32", "slots = 1")
     world.hosts_file.write_text(text)
     backend = opened(context)
-    told = Told(backend, run_id)
+    statuses = StatusReader(backend, run_id)
     backend.capacity()
     holders = [backend.submit(spec(run_id, programs.sleep_forever())) for _ in range(3)]
     waiting = backend.submit(spec(run_id, programs.exit_with(3)))
 
-    assert told.until(waiting, JobState.PENDING).message == (
+    assert statuses.until(waiting, JobState.PENDING).message == (
         "it waits for a free slot; 0 of 3 slots on 3 hosts are free"
     )
     backend.kill(holders[1])
-    assert told.until(waiting, JobState.FAILED).exit_code == 3
-    assert told.until(waiting, JobState.RUNNING).host == "beta"
+    assert statuses.until(waiting, JobState.FAILED).exit_code == 3
+    assert statuses.until(waiting, JobState.RUNNING).host == "beta"
 
 
 def test_more_slots_than_a_host_has_are_refused(backend, run_id):
@@ -81,10 +81,10 @@ def test_more_slots_than_a_host_has_are_refused(backend, run_id):
         backend.submit(spec(run_id, programs.exit_with(0), resources=ResourceRequest(cpu=33)))
 
 
-def test_one_connection_a_host_is_used_for_everything(backend, told, run_id, world):
+def test_one_connection_a_host_is_used_for_everything(backend, statuses, run_id, world):
     jobs = [backend.submit(spec(run_id, programs.sleep_forever())) for _ in range(6)]
     for job in jobs:
-        told.until(job, JobState.RUNNING)
+        statuses.until(job, JobState.RUNNING)
         assert next(backend.logs(job, follow=True)) == "ready"
     backend.exec(jobs[0], ["true"])
 
@@ -102,7 +102,7 @@ def is_session(pid):
     return words.startswith(b"sshd: root@")
 
 
-def test_a_job_does_not_notice_that_the_connection_dropped(backend, told, run_id, world):
+def test_a_job_does_not_notice_that_the_connection_dropped(backend, statuses, run_id, world):
     code = (
         "import sys, time\n"
         "for n in range(60): print('line', n, flush=True); time.sleep(0.05)\n"
@@ -116,18 +116,18 @@ def test_a_job_does_not_notice_that_the_connection_dropped(backend, told, run_id
         host.drop_sessions()
 
     assert [*first, *lines] == [f"line {n}" for n in range(60)]
-    assert told.until(job, JobState.FAILED).reason == Reason(ReasonKind.EXIT, 7)
+    assert statuses.until(job, JobState.FAILED).reason == Reason(ReasonKind.EXIT, 7)
 
 
-def test_output_comes_once_and_in_order_whatever_drops(backend, told, run_id, world, capfd):
+def test_output_comes_once_and_in_order_whatever_drops(backend, statuses, run_id, world, capfd):
     code = "import time\nfor n in range(40): print(n, flush=True); time.sleep(0.05)"
     capfd.readouterr()
     job = backend.submit(spec(run_id, ("python3", "-I", "-c", code)))
-    told.until(job, JobState.RUNNING)
+    statuses.until(job, JobState.RUNNING)
 
     for host in world.hosts:
         host.drop_sessions()
-    told.until(job, JobState.SUCCEEDED)
+    statuses.until(job, JobState.SUCCEEDED)
     backend.close()
 
     assert capfd.readouterr().out.split() == [str(n) for n in range(40)]
@@ -135,22 +135,22 @@ def test_output_comes_once_and_in_order_whatever_drops(backend, told, run_id, wo
 
 def test_a_silent_host_is_given_up_and_its_jobs_end_by_themselves(opened, context, run_id, world):
     backend = opened(context, lease=4.0)
-    told = Told(backend, run_id)
+    statuses = StatusReader(backend, run_id)
     backend.capacity()
     job = backend.submit(spec(run_id, programs.sleep_forever()))
-    running = told.until(job, JobState.RUNNING)
+    running = statuses.until(job, JobState.RUNNING)
     (alpha, *_) = world.hosts
     assert running.host == "alpha"
     try:
         alpha.cut()
-        end = told.until(job, JobState.FAILED)
+        end = statuses.until(job, JobState.FAILED)
         with pytest.raises(BackendUnavailableError, match="alpha"):
             backend.exec(job, ["true"])
         # by its own clock, for nobody can tell it to
         pid = running.processes[0].pid
         assert is_gone(pid, 10)
         other = backend.submit(spec(run_id, programs.exit_with(0)))
-        assert told.until(other, JobState.SUCCEEDED).host == "beta"
+        assert statuses.until(other, JobState.SUCCEEDED).host == "beta"
     finally:
         alpha.restore()
 
@@ -159,7 +159,7 @@ def test_a_silent_host_is_given_up_and_its_jobs_end_by_themselves(opened, contex
     deadline = time.monotonic() + 20
     while True:
         again = backend.submit(spec(run_id, programs.exit_with(0)))
-        if told.until(again, JobState.SUCCEEDED).host == "alpha":
+        if statuses.until(again, JobState.SUCCEEDED).host == "alpha":
             break
         assert time.monotonic() < deadline, "the host came back and is not used"
 
@@ -175,10 +175,10 @@ def is_gone(pid, timeout):
 
 
 def test_an_agent_that_is_killed_takes_its_jobs_with_it_and_is_replaced(
-    backend, told, run_id, world
+    backend, statuses, run_id, world
 ):
     job = backend.submit(spec(run_id, programs.sleep_forever()))
-    running = told.until(job, JobState.RUNNING)
+    running = statuses.until(job, JobState.RUNNING)
     host = next(one for one in world.hosts if one.name == running.host)
     (agent,) = [
         int(one.split(":")[0])
@@ -188,13 +188,13 @@ def test_an_agent_that_is_killed_takes_its_jobs_with_it_and_is_replaced(
 
     os.kill(agent, signal.SIGKILL)
 
-    assert told.until(job, JobState.FAILED).reason == Reason(ReasonKind.NODE_LOST)
+    assert statuses.until(job, JobState.FAILED).reason == Reason(ReasonKind.NODE_LOST)
     assert is_gone(running.processes[0].pid, 10)
     again = backend.submit(spec(run_id, programs.exit_with(0)))
-    told.until(again, JobState.SUCCEEDED)
+    statuses.until(again, JobState.SUCCEEDED)
 
 
-def test_a_python_that_is_not_there_is_named_with_the_fix(opened, context, config):
+def test_a_missing_python_is_named_with_the_fix(opened, context, config):
     missing = attrs.evolve(config, hosts="alpha", python="/no/python")
     backend = opened(attrs.evolve(context, config=missing_host(missing, config)))
 
@@ -252,15 +252,15 @@ def test_a_host_behind_others_is_reached_through_them(opened, context, world, ru
         f"  UserKnownHostsFile {world.known_hosts}\n"
     )
     backend = opened(context, config=SshConfig(hosts="inner:2", config=tmp_path / "ssh_config"))
-    told = Told(backend, run_id)
+    statuses = StatusReader(backend, run_id)
     job = backend.submit(spec(run_id, ("sh", "-c", "hostname; echo $SSH_NONE")))
 
-    told.until(job, JobState.SUCCEEDED)
+    statuses.until(job, JobState.SUCCEEDED)
 
     assert next(backend.logs(job)) == "gamma"
 
 
-def test_nobody_gets_in_without_a_key(opened, context, world, tmp_path):
+def test_a_log_in_without_a_key_is_refused(opened, context, world, tmp_path):
     (tmp_path / "ssh_config").write_text(
         f"Host *\n  UserKnownHostsFile {world.known_hosts}\n  IdentityFile {tmp_path}/none\n"
         "  IdentitiesOnly yes\n"
@@ -287,13 +287,13 @@ def agent(world, monkeypatch):
         process.terminate()
 
 
-def test_a_key_that_ssh_agent_holds_opens_hosts_unless_the_user_says_no(
+def test_a_key_that_ssh_agent_holds_opens_hosts_unless_it_is_configured_away(
     opened, context, world, tmp_path, agent, monkeypatch
 ):
-    told = f"Host *\n  UserKnownHostsFile {world.known_hosts}\n"
-    (tmp_path / "with").write_text(told)
-    (tmp_path / "without").write_text(f"{told}  IdentityAgent none\n")
-    (tmp_path / "named").write_text(f"{told}  IdentityAgent {agent}\n")
+    config = f"Host *\n  UserKnownHostsFile {world.known_hosts}\n"
+    (tmp_path / "with").write_text(config)
+    (tmp_path / "without").write_text(f"{config}  IdentityAgent none\n")
+    (tmp_path / "named").write_text(f"{config}  IdentityAgent {agent}\n")
     hosts = f"root@{world.hosts[0].address}:2"
 
     backend = opened(context, config=SshConfig(hosts=hosts, config=tmp_path / "with"))
@@ -330,7 +330,7 @@ def test_files_are_sent_by_content_and_only_what_changed(
     (tmp_path / "data" / "big").write_bytes(bytes(range(256)) * 4000)
     monkeypatch.chdir(tmp_path)
     backend = opened(context, config=attrs.evolve(config, send=("data/**",)))
-    told = Told(backend, run_id)
+    statuses = StatusReader(backend, run_id)
     read = (
         "python3",
         "-c",
@@ -338,7 +338,7 @@ def test_files_are_sent_by_content_and_only_what_changed(
     )
 
     one = backend.submit(spec(run_id, read))
-    host = next(h for h in world.hosts if h.name == told.until(one, JobState.SUCCEEDED).host)
+    host = next(h for h in world.hosts if h.name == statuses.until(one, JobState.SUCCEEDED).host)
     assert list(backend.logs(one)) == ["first 1024000"]
     store = host.home / ".cache/fiber/ssh" / host.name / "files"
     before = {path.name: path.stat().st_ino for path in store.iterdir()}
@@ -351,10 +351,10 @@ def test_a_pattern_that_names_nothing_is_an_error_of_the_job(
 ):
     monkeypatch.chdir(tmp_path)
     backend = opened(context, config=attrs.evolve(config, send=("data/**",)))
-    told = Told(backend, run_id)
+    statuses = StatusReader(backend, run_id)
 
     job = backend.submit(spec(run_id, programs.exit_with(0)))
 
-    end = told.until(job, JobState.FAILED)
+    end = statuses.until(job, JobState.FAILED)
     assert end.reason == Reason(ReasonKind.START)
     assert "no such file" in end.message

@@ -1,4 +1,4 @@
-"""The ssh backend and its plugin do what every backend and every plugin does."""
+"""Conformance of the ssh backend and its plugin."""
 
 import sys
 from pathlib import Path

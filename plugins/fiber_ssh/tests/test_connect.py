@@ -1,8 +1,8 @@
-"""Which agent a user's configuration asks for."""
+"""The ssh-agent socket that a user's configuration names."""
 
 import pytest
 
-from fiber_ssh.dial import agent_socket
+from fiber_ssh.connect import agent_socket
 
 ENVIRON = {"SSH_AUTH_SOCK": "/run/usual", "MINE": "/run/mine"}
 

@@ -68,7 +68,7 @@ def test_a_file_may_have_a_line_for_each_host(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text,told",
+    "text,expected",
     [
         ("", "no ssh hosts are named"),
         ("a:x", r"hosts \(a:x\): slots is 'x', expected a whole number"),
@@ -79,13 +79,13 @@ def test_a_file_may_have_a_line_for_each_host(tmp_path):
         ("./none.ini", "there is no such file"),
     ],
 )
-def test_what_makes_no_sense_is_said(text, told):
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_lists_are_errors(text, expected):
+    with pytest.raises(ConfigError, match=expected):
         hosts(text)
 
 
 @pytest.mark.parametrize(
-    "text,told",
+    "text,expected",
     [
         ("[a]\nslot = 8\n", r"hosts.ini \[a\]: unknown key 'slot', allowed are slots"),
         ("[a]\npassword = x\n", "never read from configuration"),
@@ -96,9 +96,9 @@ def test_what_makes_no_sense_is_said(text, told):
         ("[a]\n[a]\n", "cannot be read"),
     ],
 )
-def test_what_makes_no_sense_in_a_file_is_said_with_its_place(tmp_path, text, told):
+def test_invalid_lines_of_a_file_are_errors_with_their_place(tmp_path, text, expected):
     file = tmp_path / "hosts.ini"
     file.write_text(text)
 
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=expected):
         hosts(str(file))

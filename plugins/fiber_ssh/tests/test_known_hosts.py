@@ -4,7 +4,7 @@ import paramiko
 import pytest
 
 from fiber.exceptions import BackendUnavailableError
-from fiber_ssh.hostkeys import KnownHosts
+from fiber_ssh.known_hosts import KnownHosts
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_another_key_is_refused_with_both_fingerprints(known, keys):
     assert "ssh-keygen -R 'alpha'" in str(caught.value)
 
 
-def test_a_revoked_key_is_refused_whatever_else_is_said(known, keys):
+def test_a_revoked_key_is_refused_also_if_it_is_known(known, keys):
     found = known("alpha", line("alpha", keys[0]), "@revoked " + line("*", keys[0]))
 
     with pytest.raises(BackendUnavailableError, match="revoked"):

@@ -1,4 +1,4 @@
-"""Hosts whose shells print something whenever one logs in, as many a ``.bashrc`` does."""
+"""Hosts whose shells print something at each log-in, as many a ``.bashrc`` does."""
 
 import sys
 
@@ -8,12 +8,12 @@ import pytest
 from fiber.exceptions import BackendUnavailableError
 from fiber.testing import FakeProvider
 from fiber_ssh import checks
+from fiber_ssh.agent_link import AgentLink
+from fiber_ssh.exec_channel import run
 from fiber_ssh.files import FileSender
+from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
-from fiber_ssh.link import HostLink
-from fiber_ssh.reaching import Reaching
-from fiber_ssh.shell import run
-from fiber_ssh.station import Station
+from fiber_ssh.routes import Router
 
 #: what a connection tells its owner
 IGNORED = dict.fromkeys(("on_jobs", "on_job", "on_beat", "on_change"), lambda *_: None)
@@ -41,21 +41,21 @@ class BrokenDevices(FakeProvider):
 
 
 @pytest.fixture
-def says(world):
+def set_bashrc(world):
     """Has the shells of hosts, the first one's if none are named, do something at every login."""
 
-    def say(text, *hosts):
+    def set_bashrc_of(text, *hosts):
         for host in hosts or world.hosts[:1]:
             (host.home / ".bashrc").write_text(f"{text}\n")
 
-    yield say
+    yield set_bashrc_of
     for host in world.hosts:
         (host.home / ".bashrc").unlink(missing_ok=True)
 
 
 @pytest.fixture(params=NOISES.values(), ids=NOISES)
-def _noise(request, says):
-    says(request.param)
+def _noise(request, set_bashrc):
+    set_bashrc(request.param)
 
 
 @pytest.fixture
@@ -67,60 +67,60 @@ def alpha(config):
 @pytest.fixture
 def link(alpha, config, run_id):
     """A connection to it that is up."""
-    link = HostLink(alpha, config, run_id=run_id, lease=20.0, **IGNORED)
-    assert link.wait_known(30), link.failure
+    link = AgentLink(alpha, config, run_id=run_id, lease=20.0, **IGNORED)
+    assert link.wait_connected(30), link.failure
     yield link
-    link.request("release", timeout=30, run=run_id)
+    link.call("release", timeout=30, run=run_id)
     link.close()
 
 
 @pytest.mark.usefixtures("_noise")
 class TestNoise:
     def test_what_a_host_can_dial_is_found_out(self, link, config, world):
-        way = Reaching(config, lambda: [link]).way(link, ["tls+tcp://127.0.0.1:1"])
+        route = Router(config, lambda: [link]).route(link, ["tls+tcp://127.0.0.1:1"])
         # nobody listens there
-        assert way.is_streamed
+        assert route.uses_streams
 
     def test_devices_are_found(self, link, config):
-        assert len(Station(link, config, {"fake": TwoDevices()}).probe("fake")) == 2
+        assert len(HostState(link, config, {"fake": TwoDevices()}).probe("fake")) == 2
 
     def test_files_are_sent(self, link, config, tmp_path, monkeypatch, run_id):
         (tmp_path / "words.txt").write_text("all of them")
         monkeypatch.chdir(tmp_path)
         sender = FileSender(attrs.evolve(config, send=("words.txt",)), link.host)
 
-        folder = sender.send(link.transport, link.about, run_id)
+        folder = sender.send(link.transport, link.info, run_id)
 
         answer = run(link.transport, ["cat", f"{folder}/words.txt"], timeout=30)
         assert (answer.output, answer.errors, answer.code) == ("all of them", "", 0)
 
 
-def test_a_pool_works_on_hosts_that_greet(says, world, master):
-    says(NOISES["on both"], *world.hosts)
+def test_a_pool_works_on_hosts_that_greet(set_bashrc, world, master):
+    set_bashrc(NOISES["on both"], *world.hosts)
     assert master("absolutes", "2").end() == [1, 2]
 
 
-def test_an_error_has_the_programs_words_and_not_the_shells(says, link, config):
-    says("echo noise; echo noise >&2")
+def test_an_error_has_the_programs_words_and_not_the_shells(set_bashrc, link, config):
+    set_bashrc("echo noise; echo noise >&2")
 
     with pytest.raises(Exception, match="exit code 4: the driver sleeps$"):
-        Station(link, config, {"fake": BrokenDevices()}).probe("fake")
+        HostState(link, config, {"fake": BrokenDevices()}).probe("fake")
 
 
-def test_a_python_that_is_not_there_is_told_without_the_noise(says, config, alpha):
-    says("echo noise; echo noise >&2")
+def test_a_missing_python_is_reported_without_the_noise(set_bashrc, config, alpha):
+    set_bashrc("echo noise; echo noise >&2")
     missing = attrs.evolve(alpha, python="/no/python")
-    link = HostLink(missing, config, run_id=None, lease=20.0, **IGNORED)
+    link = AgentLink(missing, config, run_id=None, lease=20.0, **IGNORED)
     try:
-        assert not link.wait_known(30)
+        assert not link.wait_connected(30)
         assert "there is no Python '/no/python' on host alpha" in link.failure
         assert "noise" not in link.failure
     finally:
         link.close()
 
 
-def test_a_shell_that_runs_nothing_is_told_with_its_own_words(link, says):
-    says("echo 'this account may not run programs' >&2; exit 9")
+def test_a_shell_that_runs_nothing_is_reported_with_its_message(link, set_bashrc):
+    set_bashrc("echo 'this account may not run programs' >&2; exit 9")
 
     with pytest.raises(BackendUnavailableError) as caught:
         run(link.transport, [sys.executable, "-c", "pass"], timeout=30)
@@ -134,16 +134,16 @@ class TestTheDoctor:
         context = attrs.evolve(context, config=config, providers={"fake": TwoDevices()})
         return {check.name: check for check in checks.run_checks(context)}
 
-    def test_all_is_well_with_noise(self, context, config, says):
-        says(NOISES["on stdout"])
+    def test_all_is_well_with_noise(self, context, config, set_bashrc):
+        set_bashrc(NOISES["on stdout"])
         found = self.found(context, config)
         assert [check for check in found.values() if not check.ok] == []
         assert found["host alpha: fake"].detail == "2 found"
         assert found["host alpha: connections"].detail == "its processes dial this program"
 
-    def test_what_no_pool_could_do_is_not_well(self, context, config, says):
+    def test_what_no_pool_could_do_is_not_well(self, context, config, set_bashrc):
         # as it is once the agent runs: programs that dial are refused, jobs are not
-        says('case "$BASH_EXECUTION_STRING" in *socket.create_connection*) exit 9;; esac')
+        set_bashrc('case "$BASH_EXECUTION_STRING" in *socket.create_connection*) exit 9;; esac')
         found = self.found(context, config)
         assert found["host alpha: a job"].ok
         assert not found["host alpha: connections"].ok

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fiber.exceptions import ConfigError
-from fiber_ssh.sshconfig import look_up
+from fiber_ssh.ssh_config import look_up
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def read(home):
     return look
 
 
-def test_what_is_not_configured_is_as_usual(read, home):
+def test_options_that_are_not_configured_have_defaults(read, home):
     found = read("", "alpha")
 
     assert (found.hostname, found.user, found.port) == ("alpha", "me", 22)
@@ -36,7 +36,7 @@ def test_what_is_not_configured_is_as_usual(read, home):
     assert found.key_name == "alpha"
 
 
-def test_a_file_that_is_missing_says_nothing(home):
+def test_a_missing_file_sets_nothing(home):
     assert look_up(home / "none", "alpha", system=None).hostname == "alpha"
 
 

@@ -1,4 +1,4 @@
-"""Streams into jobs of hosts that are to dial nobody do what the core asks of them."""
+"""Streams into jobs of hosts that do not dial pass the conformance kit."""
 
 import sys
 

@@ -1,15 +1,15 @@
-"""Pure answers: addresses, statuses, fitness, and what files are sent."""
+"""Pure functions: addresses, statuses, compatibility, and files to send."""
 
 import pytest
 
 from fiber.exceptions import ConfigError
 from fiber.model import Interface, JobState, ListenAddress, Peers, Reason, ReasonKind
-from fiber_ssh.address import HERE, NOWHERE, listen_address
-from fiber_ssh.archive import agent_archive
+from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE, listen_address
+from fiber_ssh.agent_archive import agent_archive
+from fiber_ssh.compatibility import incompatibility
 from fiber_ssh.config import SshConfig
+from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.files import find_files
-from fiber_ssh.fitness import unfit
-from fiber_ssh.shell import About
 from fiber_ssh.status import job_of, status_of
 
 ETH = Interface(name="eth0", address="10.0.0.5")
@@ -44,14 +44,14 @@ def test_where_the_program_listens(given, interfaces, bind, host):
 
 @pytest.mark.parametrize("reach", ["auto", "direct", "reversed"])
 def test_jobs_listen_where_their_host_was_reached(reach):
-    found = listen_address(peers(reach=reach, environ={HERE: "10.9.0.1"}), [ETH])
+    found = listen_address(peers(reach=reach, environ={ADDRESS_VARIABLE: "10.9.0.1"}), [ETH])
 
     assert (found.bind_url, found.advertise_host) == ("tls+tcp://0.0.0.0:0", "10.9.0.1")
     assert found.routed == (reach != "direct")
 
 
 def test_jobs_that_others_cannot_dial_listen_for_their_own_host_alone():
-    found = listen_address(peers(environ={HERE: NOWHERE}), [ETH])
+    found = listen_address(peers(environ={ADDRESS_VARIABLE: UNREACHABLE}), [ETH])
 
     assert (found.bind_url, found.advertise_host) == ("tls+tcp://127.0.0.1:0", None)
 
@@ -95,7 +95,7 @@ def test_words_of_another_version_are_unknown_and_no_error():
     assert status.reason == Reason(ReasonKind.UNKNOWN)
 
 
-def about(**fields):
+def info(**fields):
     values = {
         "python": (3, 11, 2),
         "executable": "/usr/bin/python3",
@@ -105,18 +105,18 @@ def about(**fields):
         "root": "/",
         "cpus": 4,
         "memory": 100,
-        "door": None,
-        "ours": None,
+        "ssh_address": None,
+        "client_address": None,
     }
-    return About(**{**values, **fields})
+    return HostInfo(**{**values, **fields})
 
 
 def test_a_host_with_the_same_versions_is_fit():
-    assert unfit(about(), "alpha", "0.1.0", (3, 11)) == ""
+    assert incompatibility(info(), "alpha", "0.1.0", (3, 11)) == ""
 
 
 @pytest.mark.parametrize(
-    "fields,told",
+    "fields,expected",
     [
         (
             {"fiber": None},
@@ -126,8 +126,8 @@ def test_a_host_with_the_same_versions_is_fit():
         ({"python": (3, 10, 1)}, "is Python 3.10, and this program runs on 3.11"),
     ],
 )
-def test_what_is_wrong_with_a_host_is_said_with_the_fix(fields, told):
-    assert told in unfit(about(**fields), "alpha", "0.1.0", (3, 11))
+def test_an_incompatible_host_is_reported_with_the_fix(fields, expected):
+    assert expected in incompatibility(info(**fields), "alpha", "0.1.0", (3, 11))
 
 
 def test_the_archive_is_the_same_each_time_and_small():

@@ -1,1 +1,30 @@
-"""Processes of jobs on one host: forked, watched, ended and reported by a supervisor."""
+"""Processes of jobs on one host: forked, watched, ended and reported by a supervisor.
+
+The agent is what stands between a job and the kernel. It runs in two ways: as the **local
+supervisor** of a run (:mod:`~fiber._agent.supervisor`, a fork server that serves its master over
+inherited sockets), and as the **job supervisor** of one remote job (:mod:`~fiber._agent.job`,
+``python -m fiber._agent.job``, often process 1 of a container). Both use the same runner, job
+table, output and control groups.
+
+Invariants:
+
+* A supervisor runs no user code. What user code needs is imported before the fork (preload), and
+  messages are unpickled into Fiber's own classes alone.
+* It forks from a process without threads. The job supervisor starts its only thread after its last
+  fork.
+* Every process has a session of its own; it is killed with its supervisor (``PR_SET_PDEATHSIG`` on
+  Linux), and what hangs below it is found and ended by its process group, its control group or as
+  an orphan.
+* The end of a process is reported once, with its exit code, reason, peak of memory and last lines,
+  after all output that it had written.
+* Only the proven death of an owner allows removal of what it left
+  (:mod:`fiber.backend_parts.liveness`).
+
+Callers: the local backend starts supervisors; ``_launch`` prepares the configuration of job
+supervisors and receives their reports; ``_runtime.bootstrap`` is the first code of a forked worker.
+The package calls ``_wire`` and ``_tunnel`` for the connection to the parent, and nothing above it.
+
+Modules: ``instructions`` and ``private`` (what a new process gets to know, and where it reads
+that), ``lease`` (who is silent for too long), ``rundir`` (the run's folder), ``cgroups`` (limits of
+this process), ``resources`` (devices), ``supervisor``, ``job``.
+"""

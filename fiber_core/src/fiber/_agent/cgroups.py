@@ -1,6 +1,6 @@
-"""Where this process is in the control groups of Linux, in both versions of them.
+"""CPUs and memory that this process may use: affinity, and Linux control groups v1 and v2.
 
-How many CPUs and how much memory this process may really use: affinity and control groups.
+https://docs.kernel.org/admin-guide/cgroup-v2.html, and .../cgroup-v1/ for the first version.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Group:
 
 
 def own_groups(controller: str) -> list[Group]:
-    """The groups of this process that may have a controller; none on other systems."""
+    """Control groups of this process that may have a controller; empty on other systems."""
     try:
         groups = Path("/proc/self/cgroup").read_text()
         mounts = Path("/proc/self/mountinfo").read_text()
@@ -49,12 +49,12 @@ def own_groups(controller: str) -> list[Group]:
 
 
 def find_groups(controller: str, groups: str, mounts: str) -> list[Group]:
-    """The groups that two files of ``/proc`` tell of.
+    """Control groups of a process, read from two files of ``/proc``.
 
     Args:
         controller: ``cpu`` or ``memory``.
-        groups: what ``/proc/self/cgroup`` says.
-        mounts: what ``/proc/self/mountinfo`` says.
+        groups: content of ``/proc/self/cgroup``.
+        mounts: content of ``/proc/self/mountinfo``.
     """
     paths: dict[int, str] = {}
     for line in groups.splitlines():
@@ -80,12 +80,12 @@ def find_groups(controller: str, groups: str, mounts: str) -> list[Group]:
 
 
 def _below(mount: Path, root: str, path: str) -> Path:
-    """The folder of a group whose path is told from elsewhere than its mount's root."""
+    """Folder of a group; ``path`` need not begin at the mount's own root."""
     if root == "/":
         return mount / path.lstrip("/")
     if path == root or path.startswith(root + "/"):
         return mount / path[len(root) :].lstrip("/")
-    # a container that shows us our own group as the root
+    # a container that shows its own group as the root
     return mount
 
 
@@ -125,7 +125,7 @@ def cpu_quota() -> float | None:
 
 
 def memory_total() -> int:
-    """Memory in MB that processes here may have in all, by the machine and by control groups."""
+    """Memory in MB of the machine, or less where control groups limit this process."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for group in own_groups("memory"):
         name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"

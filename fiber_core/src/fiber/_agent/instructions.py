@@ -1,7 +1,7 @@
-"""Private instructions of a job's processes: how each reaches its parent and proves who it is.
+"""Private instructions of a job's processes: addresses of the parent and the secrets of the run.
 
-The parent writes them into ``JobSpec.private``; :mod:`fiber._runtime.bootstrap`, which is named here
-and not imported, reads them in the new process.
+The parent writes them into ``JobSpec.private``; :mod:`fiber._runtime.bootstrap`, which is named
+here and not imported, reads them in the new process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ PRELOAD = (
     "multiprocessing.spawn",
 )
 #: seconds for which a parent that does not answer is dialled again
-PATIENCE = 3.0
+DIAL_TIMEOUT = 3.0
 #: exit code of a worker whose descriptors a task has closed or replaced
 DESCRIPTORS_LOST = 121
 
 
 @values.frozen(kw_only=True)
 class Instructions:
-    """What a job is told privately; enough to reach its parent and be recognised."""
+    """Configuration of a new process: how it reaches its parent and proves that it belongs."""
 
     #: secrets of the run
     credentials: Credentials
@@ -52,22 +52,22 @@ class Instructions:
     #: largest frame of this run
     max_frame: int
     #: seconds for which a parent that does not answer is dialled again
-    patience: float = PATIENCE
+    dial_timeout: float = DIAL_TIMEOUT
     #: True where the job does not see the parent's files
-    elsewhere: bool = False
-    #: what to dial in place of addresses that this host cannot reach
+    remote: bool = False
+    #: addresses to dial in place of others that this host cannot reach
     forwards: Mapping[str, str] = values.field(factory=dict)
-    #: True where the job's supervisor knows ways to what cannot be dialled from there
-    landing: bool = False
+    #: True where the tunnel of the job's supervisor reaches addresses that cannot be dialled
+    tunnelled: bool = False
 
     def encode(self) -> bytes:
-        """For ``JobSpec.private``."""
+        """Bytes for ``JobSpec.private``."""
         data = values.asdict(self)
         return json.dumps({**data, "credentials": self.credentials.to_json()}).encode()
 
     @classmethod
     def decode(cls, private: bytes) -> Instructions:
-        """What :meth:`encode` wrote."""
+        """Read the bytes that :meth:`encode` wrote."""
         data = json.loads(private)
         data["credentials"] = Credentials.from_json(data["credentials"])
         data["urls"] = tuple(data["urls"])
@@ -79,13 +79,13 @@ class Instructions:
 
 
 def dial(instructions: Instructions, hello: Hello) -> Link:
-    """Reach the parent, trying each of its addresses for a while.
+    """Connect to the parent; its addresses are tried in turn for ``dial_timeout`` seconds.
 
     Raises:
         StartError: none answers; the last error is its cause.
         HandshakeError: it refused us.
     """
-    deadline = time.monotonic() + instructions.patience
+    deadline = time.monotonic() + instructions.dial_timeout
     while True:
         failure: TransportError | None = None
         for url in instructions.urls:
@@ -98,5 +98,5 @@ def dial(instructions: Instructions, hello: Hello) -> Link:
         if time.monotonic() > deadline:
             msg = f"cannot reach the parent at {', '.join(instructions.urls)}"
             raise StartError(msg) from failure
-        # a listener that does not exist yet tells nobody when it does
+        # no event announces a listener that does not exist yet
         time.sleep(0.05)

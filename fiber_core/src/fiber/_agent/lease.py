@@ -1,8 +1,8 @@
-"""Who has been silent for too long: pure, the clock is passed in.
+"""Leases: which peers have given no sign of life for too long; pure, the clock is passed in.
 
-Both sides of a job's connection keep such a table: the parent one line for each job, the job's
+Both sides of a job's connection keep such a table: the parent has an entry for each job, the job's
 supervisor one for the parent. The parent has another one for jobs that their platform was asked to
-end, and has not told of since. Time is the monotonic clock of whoever keeps the table.
+end and has not confirmed. Time is the monotonic clock of the process that keeps the table.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["INTERVAL", "LATE", "Expired", "LeaseTable"]
 
 K = TypeVar("K", bound=Hashable)
 
-#: seconds between signs of life, and between two looks at a table
+#: seconds between signs of life, and between two checks of a table
 INTERVAL = 1.0
-#: seconds by which a look may be late before nobody is judged by it
+#: seconds by which a check may be late before it renews all leases instead
 LATE = 1.0
 
 
@@ -26,34 +26,34 @@ LATE = 1.0
 class Expired(Generic[K]):
     """A lease that ran out; it is in the table no more."""
 
-    #: whose
+    #: key of the lease
     key: K
     #: seconds since the last sign of life, or since the connection ended
     silent: float
     #: True where the connection is gone, False where it is there and nothing comes
-    is_cut: bool
+    disconnected: bool
 
 
 @values.define
 class _Lease:
-    heard: float
-    cut: float | None = None
+    last_seen: float
+    disconnected_at: float | None = None
     paused: bool = False
 
 
 class LeaseTable(Generic[K]):
-    """Leases by key; :meth:`look` at it every :data:`INTERVAL` seconds.
+    """Leases by key; call :meth:`expire` every :data:`INTERVAL` seconds.
 
     Args:
         lease: seconds that a connection may be gone.
-        silence: seconds that one may be there and silent; None where that proves nothing.
+        silence: seconds that a connection may exist without a message; None: for ever.
     """
 
     def __init__(self, *, lease: float, silence: float | None) -> None:
         self._lease = lease
         self._silence = silence
         self._leases: dict[K, _Lease] = {}
-        self._looked = float("-inf")
+        self._last_check = float("-inf")
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -61,62 +61,62 @@ class LeaseTable(Generic[K]):
     def __contains__(self, key: object) -> bool:
         return key in self._leases
 
-    def joined(self, key: K, now: float) -> None:
-        """A connection was made, for the first time or again."""
+    def connected(self, key: K, now: float) -> None:
+        """Note that a connection was made, for the first time or again."""
         if not self._leases:
-            # nobody had to look so far
-            self._looked = now
+            # the table was empty, and was not checked
+            self._last_check = now
         self._leases[key] = _Lease(now)
 
-    def heard(self, key: K, now: float) -> None:
-        """A sign of life came."""
+    def renew(self, key: K, now: float) -> None:
+        """Renew a lease: a sign of life came."""
         lease = self._leases.get(key)
         if lease is not None:
-            lease.heard = now
+            lease.last_seen = now
 
-    def cut(self, key: K, now: float) -> None:
-        """A connection ended; another one may be made."""
+    def disconnected(self, key: K, now: float) -> None:
+        """Note that a connection ended; another one may be made."""
         lease = self._leases.get(key)
-        if lease is not None and lease.cut is None:
-            lease.cut = now
+        if lease is not None and lease.disconnected_at is None:
+            lease.disconnected_at = now
 
     def pause(self, key: K, paused: bool, now: float) -> None:
-        """It is known to be stopped, so its silence means nothing; or it runs again."""
+        """Suspend a lease while its peer is known to be stopped, or resume it."""
         lease = self._leases.get(key)
         if lease is not None and lease.paused != paused:
             lease.paused = paused
-            lease.heard = now
-            lease.cut = None if lease.cut is None else now
+            lease.last_seen = now
+            lease.disconnected_at = None if lease.disconnected_at is None else now
 
     def drop(self, key: K) -> None:
-        """It has ended; nothing where it is not here."""
+        """Remove a lease; an unknown key is no error."""
         self._leases.pop(key, None)
 
-    def look(self, now: float) -> list[Expired[K]]:
-        """Take out and return those whose lease has run out.
+    def expire(self, now: float) -> list[Expired[K]]:
+        """Remove and return the leases that have run out.
 
-        A look that comes late tells that this process was stopped, or its machine asleep: what
-        was said meanwhile has not been read yet, so all leases are renewed, once.
+        A call that comes late means that this process was stopped or its machine asleep: messages
+        that came meanwhile have not been read yet, so all leases are renewed, once.
         """
-        late = now - self._looked > INTERVAL + LATE
-        self._looked = now
+        late = now - self._last_check > INTERVAL + LATE
+        self._last_check = now
         if late:
             for lease in self._leases.values():
-                lease.heard = now
-                lease.cut = None if lease.cut is None else now
+                lease.last_seen = now
+                lease.disconnected_at = None if lease.disconnected_at is None else now
             return []
         expired = []
         for key, lease in self._leases.items():
             if lease.paused:
                 continue
-            if lease.cut is not None and now - lease.cut > self._lease:
-                expired.append(Expired(key, now - lease.cut, is_cut=True))
+            if lease.disconnected_at is not None and now - lease.disconnected_at > self._lease:
+                expired.append(Expired(key, now - lease.disconnected_at, disconnected=True))
             elif (
-                lease.cut is None
+                lease.disconnected_at is None
                 and self._silence is not None
-                and now - lease.heard > self._silence
+                and now - lease.last_seen > self._silence
             ):
-                expired.append(Expired(key, now - lease.heard, is_cut=False))
+                expired.append(Expired(key, now - lease.last_seen, disconnected=False))
         for one in expired:
             del self._leases[one.key]
         return expired

@@ -1,4 +1,8 @@
-"""How a job that was started as a program finds its private instructions."""
+"""Private bytes of a job that was started as a program: where they are, and how they are encrypted.
+
+The variable :data:`VARIABLE` names the place; ``docs/design/remote-jobs.md`` has the table of
+forms.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from fiber.exceptions import StartError
 
 __all__ = ["KEY_BYTES", "VARIABLE", "read_private", "seal"]
 
-#: environment variable that tells a job where its instructions are
+#: environment variable with the place of a job's private bytes
 VARIABLE = "FIBER_BOOTSTRAP"
 
 #: length of a key for :func:`seal`
@@ -24,10 +28,10 @@ _NONCE = 12
 
 
 def read_private(environ: MutableMapping[str, str] = os.environ) -> bytes:
-    """Read the instructions, once, and leave no trace of where they were.
+    """Read the private bytes, once, and remove the traces of where they were.
 
     Raises:
-        StartError: the variable makes no sense, or there is nothing to read where it says.
+        StartError: the variable makes no sense, or nothing can be read at the place it names.
     """
     where = environ.pop(VARIABLE, "")
     scheme, _, rest = where.partition(":")
@@ -51,12 +55,12 @@ def read_private(environ: MutableMapping[str, str] = os.environ) -> bytes:
 
 
 def seal(private: bytes, key: bytes) -> str:
-    """Instructions as a text that says nothing without a key, for ``sealed:<path>:<text>``.
+    """Encrypt private bytes (AES-GCM); the text is for ``sealed:<path>:<text>``.
 
-    For platforms that hand over a file for all jobs of a run, and words for each.
+    For platforms that can give a file to all jobs of a run and only text to each.
 
     Args:
-        private: the instructions.
+        private: the bytes.
         key: :data:`KEY_BYTES` random bytes, of one run.
     """
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -1,4 +1,8 @@
-"""The folder of a run on this host: where it is, who owns it, what is swept."""
+"""Folder of a run on this host: its place, its description, its owner, and the sweep of stale ones.
+
+It holds the sockets of the run's processes, the journal and logs of its supervisor, and
+``run.json``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from fiber.exceptions import FiberError
 #: a Unix socket's path must stay below this, whatever the system
 MAX_SOCKET_PATH = 100
 _DESCRIPTION = "run.json"
-#: bytes that the path of a run's folder may have for folders in it to hold sockets
+#: length of a run folder's path up to which folders inside can hold sockets
 _ROOMY = 40
 #: of the runs that this process began
 _claims: dict[Path, Claim] = {}
@@ -31,7 +35,7 @@ def run_root() -> Path:
     ``$XDG_RUNTIME_DIR/fiber``, else ``fiber-<uid>`` in the temporary folder.
 
     Raises:
-        FiberError: it belongs to somebody else, or others may write to it.
+        FiberError: it belongs to another user, or others may write to it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and os.access(runtime, os.W_OK):
@@ -69,7 +73,7 @@ def create(
         run_id: the run.
         backend: canonical name of its backend.
         detached: True where its jobs outlive this process; :func:`sweep` leaves it alone then.
-        settings: by which its platform is found again.
+        settings: settings that another command needs to find its platform again.
     """
     sweep()
     folder = run_root() / run_id
@@ -89,7 +93,7 @@ def create(
 
 
 def describe(folder: Path) -> dict[str, Any] | None:
-    """What a run's ``run.json`` says; None where there is none that can be read."""
+    """Content of a run's ``run.json``; None where it is missing or unreadable."""
     try:
         data = json.loads((folder / _DESCRIPTION).read_text())
     except (OSError, ValueError):
@@ -109,7 +113,7 @@ def runs() -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def sweep() -> list[str]:
-    """Remove what masters left that are proven to be dead; return the runs removed.
+    """Remove folders of runs whose masters are proven to be dead; return the runs' ids.
 
     A detached run outlives its master, and is kept until it is collected.
     """
@@ -128,8 +132,8 @@ def _removed(folder: Path) -> bool:
     return not folder.exists()
 
 
-def within(run: Path | None, prefix: str) -> Path:
-    """Make a private folder in a run's, so that what a killed process leaves is swept with that.
+def make_folder(run: Path | None, prefix: str) -> Path:
+    """Make a private folder inside a run's, so that it is swept with the run.
 
     Args:
         run: the run's folder; without one, or where paths of sockets would be too long, it is made

@@ -1,1 +1,19 @@
-"""Helpers without any knowledge of Fiber: classes of values, entry points, background threads."""
+"""Helpers that know nothing of Fiber: the bottom layer, imported by all others.
+
+================ ====================================================================
+values           how the project declares value classes: attrs' names, for type checkers attrs itself
+light_values     the implementation of ``values`` at run time, without importing attrs
+entry_points     entry points and versions of installed distributions, without importlib.metadata
+known_backends   names of published backends, from a data file
+serial_executor  threads that run actions in order: SerialExecutor, CallbackThread
+asyncio_wait     waiting in asyncio for an event of another thread
+start_methods    names of multiprocessing's start methods, and the one the program chose
+================ ====================================================================
+
+Invariants: no module imports anything of Fiber outside this package; importing one is cheap, since
+most of a program's time to its first result is imports.
+
+Threads and locks: a SerialExecutor and a CallbackThread have one thread each, and run actions one
+after another in the order of submission. ``SerialExecutor.submit`` takes no lock, so finalizers may
+call it at any moment.
+"""

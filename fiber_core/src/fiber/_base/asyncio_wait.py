@@ -1,6 +1,7 @@
-"""Waiting in asyncio for what another thread brings: no thread of its own for each who waits.
+"""Waiting in asyncio for an event of another thread, without a thread for each waiter.
 
-Apart from its one importer, so that programs which await nothing do not import asyncio (20 ms).
+Apart from :mod:`fiber.results`, its one importer, so that programs that await nothing do not import
+asyncio (20 ms).
 """
 
 from __future__ import annotations
@@ -11,32 +12,32 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Watched(Protocol):
-    """Something that comes, or of which more comes."""
+class Watchable(Protocol):
+    """Source of one-shot notifications: a result, or a stream of results."""
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called once, on any thread, when it has come; now if it has."""
+        """Call ``wake`` once, on any thread, when something is available; now if it is already."""
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        """Nobody waits for that any more."""
+        """Undo :meth:`watch`; nothing happens where ``wake`` was called already."""
 
 
-async def arrival(source: Watched) -> None:
-    """Wait until ``source`` has something; whoever is cancelled meanwhile leaves nothing behind."""
+async def wait_ready(source: Watchable) -> None:
+    """Wait until ``source`` has something; a cancelled wait leaves no watcher behind."""
     loop = asyncio.get_running_loop()
-    arrived: asyncio.Future[None] = loop.create_future()
+    ready: asyncio.Future[None] = loop.create_future()
 
-    def settle() -> None:
-        if not arrived.done():
-            arrived.set_result(None)
+    def set_ready() -> None:
+        if not ready.done():
+            ready.set_result(None)
 
     def wake() -> None:
-        # in a loop that was closed meanwhile nobody waits any more
+        # the loop may be closed by now; then there is no waiter left
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle)
+            loop.call_soon_threadsafe(set_ready)
 
     source.watch(wake)
     try:
-        await arrived
+        await ready
     finally:
         source.unwatch(wake)

@@ -1,8 +1,8 @@
-"""What is installed: entry points and versions, read without ``importlib.metadata``.
+"""Entry points and versions of installed distributions, read without ``importlib.metadata``.
 
-The stdlib's module takes thirty others with it, a tenth of what a program's first result waits for.
-It is asked all the same where something else than folders may offer distributions: an archive on
-``sys.path``, or somebody's finder.
+The stdlib's module imports thirty others, a tenth of the time to a program's first result. It is
+used all the same where something else than folders may offer distributions: an archive on
+``sys.path``, or another finder on ``sys.meta_path``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _INFO = (".dist-info", ".egg-info")
 
 
 class EntryPoint:
-    """One entry point; it has the names that ``importlib.metadata`` has.
+    """Entry point of a distribution; the attributes' names are those of ``importlib.metadata``.
 
     Args:
-        name: what it is called.
+        name: its name.
         value: ``module`` or ``module:attribute``.
-        distribution: who offers it.
-        version: the distribution's, empty where it is not known.
+        distribution: name of the distribution.
+        version: the distribution's version, empty where it is not known.
     """
 
     __slots__ = ("distribution", "name", "value", "version")
@@ -40,7 +40,7 @@ class EntryPoint:
 
     @classmethod
     def of(cls, point: Any) -> EntryPoint:
-        """One that ``importlib.metadata`` found, or one of these."""
+        """Convert an entry point of ``importlib.metadata``; an instance of this class stays as it is."""
         if isinstance(point, cls):
             return point
         if point.dist is None:
@@ -49,18 +49,18 @@ class EntryPoint:
         return cls(point.name, point.value, named, point.dist.version)
 
     def load(self) -> Any:
-        """Import what it names.
+        """Import the object that it names.
 
         Raises:
             ImportError: there is no such module.
             AttributeError: the module has no such attribute.
         """
-        # extras, in brackets, say nothing about what to import
+        # without extras in brackets
         return load_object(self.value.partition("[")[0])
 
 
 def load_object(reference: str) -> Any:
-    """Import what ``module:attribute`` names.
+    """Import the object that ``module`` or ``module:attribute`` names.
 
     Raises:
         ImportError: there is no such module.
@@ -74,7 +74,7 @@ def load_object(reference: str) -> Any:
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """The entry points of a group; of several distributions of one name the first one's."""
+    """List the entry points of a group; of several distributions of one name, the first one's."""
     if not _only_folders():
         from importlib import metadata
 
@@ -84,7 +84,7 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 @functools.cache
 def version(distribution: str) -> str:
-    """The version of a distribution that this program runs with.
+    """Version of an installed distribution, as this program imports it.
 
     Raises:
         importlib.metadata.PackageNotFoundError: it is not installed.
@@ -107,7 +107,7 @@ def _only_folders() -> bool:
 
 
 def _distributions(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Names and folders of metadata of distributions, in the order in which they count."""
+    """Yield names and metadata folders of distributions, in the order of ``sys.path``."""
     seen = set()
     for folder in dict.fromkeys(folders):
         try:

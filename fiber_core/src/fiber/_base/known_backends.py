@@ -1,4 +1,4 @@
-"""Backends that are known by name without being installed, read from a data file."""
+"""Published backends, known by name without being installed; read from a data file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["KnownBackend", "known_backends"]
 
 @values.frozen(kw_only=True)
 class KnownBackend:
-    """A backend that somebody publishes."""
+    """A published backend."""
 
     #: canonical name
     name: str
-    #: what to install
+    #: distribution to install
     distribution: str
     #: other accepted names
     aliases: tuple[str, ...] = values.field(default=(), converter=tuple)
@@ -27,7 +27,7 @@ class KnownBackend:
 
 @functools.cache
 def known_backends() -> Mapping[str, KnownBackend]:
-    """The known backends by canonical name."""
+    """Return the published backends by canonical name."""
     text = Path(__file__).with_name("known_backends.json").read_text(encoding="utf-8")
     return MappingProxyType(
         {name: KnownBackend(name=name, **fields) for name, fields in json.loads(text).items()}

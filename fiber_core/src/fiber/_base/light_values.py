@@ -1,12 +1,15 @@
-"""Classes of values that are made at once: what attrs does, without its code until it is asked for.
+"""Value classes with attrs' interface that are cheap to make, without importing attrs.
 
-A program's first result waits for every class that it imports on the way, and an attrs class takes
-up to a millisecond to make, attrs itself another forty classes. Here a class shares its methods
-with all others, and only its ``__init__`` is made for it, at the first instance. What knows attrs
-knows these classes: ``attrs.fields``, ``attrs.evolve`` and ``attrs.asdict`` work on them.
+A program's first result waits for every class that it imports, and an attrs class takes up to a
+millisecond to make, attrs itself another forty classes. Here a class shares its methods with all
+others, and only its ``__init__`` is generated, at the first instance. Code that uses attrs works on
+these classes: ``attrs.fields``, ``attrs.evolve`` and ``attrs.asdict``.
 
 Annotations must be text, so a module needs ``from __future__ import annotations``; methods of a
 class must not use ``super()`` without arguments.
+
+Apart from :mod:`~fiber._base.values`, which is what declarations import, so that type checkers see
+attrs.
 """
 
 from __future__ import annotations
@@ -43,14 +46,14 @@ __all__ = [
 
 T = TypeVar("T")
 Validator = Callable[[Any, Any, Any], None]
-#: stands where a field has no default
+#: default of a field without a default
 NOTHING: Any = type("NOTHING", (), {"__repr__": lambda _: "NOTHING", "__slots__": ()})()
 _NO_METADATA: Mapping[Any, Any] = {}
 _set = object.__setattr__
 
 
 class Field:
-    """What is known of one field; it has the names that an ``attrs.Attribute`` has."""
+    """Description of one field; the attributes' names are those of ``attrs.Attribute``."""
 
     __slots__ = (
         "converter",
@@ -78,12 +81,12 @@ class Field:
 
     @property
     def alias(self) -> str:
-        """What the argument of ``__init__`` is called."""
+        """Name of the argument of ``__init__``."""
         return self.name.lstrip("_")
 
     @property
     def is_required(self) -> bool:
-        """True where it has no default."""
+        """True where the field has no default."""
         return self.default is NOTHING and self.factory is None
 
 
@@ -99,7 +102,7 @@ def field(
     kw_only: bool = False,
     metadata: Mapping[Any, Any] = _NO_METADATA,
 ) -> Any:
-    """A field that is more than a name and a default; arguments as those of ``attrs.field``."""
+    """Declare a field with more than a name and a default; arguments as for ``attrs.field``."""
     made = Field(default, factory)
     made.converter, made.validator, made.metadata = converter, validator, metadata
     made.repr, made.eq, made.hash, made.kw_only = repr, eq, hash, kw_only
@@ -107,31 +110,31 @@ def field(
 
 
 def frozen(cls: Any = None, *, kw_only: bool = False, eq: bool = True) -> Any:
-    """A class of values that never change, as ``attrs.frozen`` makes it."""
+    """Make a class of immutable values, as ``attrs.frozen`` does."""
     if cls is None:
         return lambda cls: _build(cls, kw_only=kw_only, eq=eq, is_frozen=True)
     return _build(cls, kw_only=kw_only, eq=eq, is_frozen=True)
 
 
 def define(cls: Any = None, *, kw_only: bool = False, eq: bool = True) -> Any:
-    """A class of records whose fields may be set, as ``attrs.define`` makes it."""
+    """Make a class of mutable records, as ``attrs.define`` does."""
     if cls is None:
         return lambda cls: _build(cls, kw_only=kw_only, eq=eq, is_frozen=False)
     return _build(cls, kw_only=kw_only, eq=eq, is_frozen=False)
 
 
 def has(cls: type) -> bool:
-    """True for a class made here."""
+    """True for a class made by :func:`define` or :func:`frozen`."""
     return "_fields_" in vars(cls)
 
 
 def fields(cls: type) -> tuple[Field, ...]:
-    """The fields of a class made here, in order."""
+    """Return the fields of such a class, in order."""
     return cast("tuple[Field, ...]", cls._fields_)  # type: ignore[attr-defined]
 
 
 def evolve(value: T, **changes: Any) -> T:
-    """Another value with some fields changed."""
+    """Return a copy of a value with some fields changed."""
     for each in fields(type(value)):
         alias = each.alias
         if alias not in changes:
@@ -140,12 +143,12 @@ def evolve(value: T, **changes: Any) -> T:
 
 
 def asdict(value: Any) -> dict[str, Any]:
-    """The fields by name; values within are left as they are."""
+    """Return the fields' values by name; not recursive."""
     return {each.name: getattr(value, each.name) for each in fields(type(value))}
 
 
 def ge(least: float) -> Validator:
-    """Refuse what is less."""
+    """Validator: raises ValueError for values less than a bound."""
 
     def check(_: Any, attribute: Any, value: Any) -> None:
         if not value >= least:
@@ -156,7 +159,7 @@ def ge(least: float) -> Validator:
 
 
 def gt(bound: float) -> Validator:
-    """Refuse what is not more."""
+    """Validator: raises ValueError for values not greater than a bound."""
 
     def check(_: Any, attribute: Any, value: Any) -> None:
         if not value > bound:
@@ -167,7 +170,7 @@ def gt(bound: float) -> Validator:
 
 
 def le(most: float) -> Validator:
-    """Refuse what is more."""
+    """Validator: raises ValueError for values greater than a bound."""
 
     def check(_: Any, attribute: Any, value: Any) -> None:
         if not value <= most:
@@ -178,7 +181,7 @@ def le(most: float) -> Validator:
 
 
 def and_(*validators: Validator) -> Validator:
-    """Refuse what any of them refuses."""
+    """Validator: applies several validators in turn."""
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         for validator in validators:
@@ -188,7 +191,7 @@ def and_(*validators: Validator) -> Validator:
 
 
 def optional(validator: Validator) -> Validator:
-    """Let None pass."""
+    """Validator: applies another one to values other than None."""
 
     def check(instance: Any, attribute: Any, value: Any) -> None:
         if value is not None:
@@ -227,11 +230,11 @@ def _build(cls: type, *, kw_only: bool, eq: bool, is_frozen: bool) -> type:
         hashed = [f.name for f in every if (f.eq if f.hash is None else f.hash)]
         space["_hash_key_"] = _getter(hashed)
         space.setdefault("__eq__", _eq)
-        # as attrs has it: what compares by value and may change has no hash
+        # as in attrs: a class that compares by value and is mutable has no hash
         space["__hash__"] = space.get("__hash__") or (_hash if is_frozen else None)
     if is_frozen:
-        space["__setattr__"] = _refuse_to_set
-        space["__delattr__"] = _refuse_to_delete
+        space["__setattr__"] = _raise_frozen_on_set
+        space["__delattr__"] = _raise_frozen_on_delete
     made_class = type(cls)(cls.__name__, cls.__bases__, space)
     if "__init__" not in space:
         made_class.__init__ = _first_init(made_class, is_frozen)  # type: ignore[misc]
@@ -251,7 +254,7 @@ def _first_init(cls: Any, is_frozen: bool) -> Any:
 
 
 def _make_init(cls: Any, is_frozen: bool) -> Any:
-    """``__init__`` as one would write it by hand."""
+    """Generate ``__init__`` as one would write it by hand."""
     scope: dict[str, Any] = {"_set": _set, "_nothing": NOTHING}
     positional, keywords, checks = ["self"], list[str](), list[str]()
     body: list[str] = []
@@ -280,8 +283,8 @@ def _make_init(cls: Any, is_frozen: bool) -> Any:
     star = ["*"] if keywords else []
     lines = [f"def __init__({', '.join([*positional, *star, *keywords])}):"]
     lines += [f"    {line}" for line in (*body, *checks)] or ["    pass"]
-    # compiled apart: CPython forgets, where it runs a string, that an interrupt ends the program, and
-    # then exits with 1 rather than by SIGINT
+    # compiled first: after exec() of a string CPython forgets that a KeyboardInterrupt ended the
+    # program, and exits with 1 rather than by SIGINT
     code = compile("\n".join(lines), f"<__init__ of {cls.__qualname__}>", "exec")
     exec(code, scope)  # noqa: S102 - the names are those of the class
     made = scope["__init__"]
@@ -291,7 +294,7 @@ def _make_init(cls: Any, is_frozen: bool) -> Any:
 
 
 class _Attributes:
-    """Makes what attrs knows a class by, when attrs asks for it."""
+    """Descriptor for ``__attrs_attrs__``: makes attrs' own description on first access."""
 
     def __get__(self, _: object, cls: Any) -> Any:
         import attrs
@@ -331,16 +334,16 @@ def _set_state(self: Any, state: tuple[Any, ...]) -> None:
         _set(self, each.name, value)
 
 
-def _refuse_to_set(self: Any, name: str, _: Any) -> None:
+def _raise_frozen_on_set(self: Any, name: str, _: Any) -> None:
     raise _frozen_error(self, name)
 
 
-def _refuse_to_delete(self: Any, name: str) -> None:
+def _raise_frozen_on_delete(self: Any, name: str) -> None:
     raise _frozen_error(self, name)
 
 
 def _frozen_error(value: object, name: str) -> AttributeError:
-    # whoever catches attrs' own class, which takes no words, has imported it
+    # attrs' own class, which takes no message, where attrs is imported and may be caught
     known = sys.modules.get("attr.exceptions")
     if known is not None:
         error: AttributeError = known.FrozenInstanceError()

@@ -1,6 +1,7 @@
-"""An executor with one thread: actions that must not hold up their caller run there, in order.
+"""Threads that run actions one after another, in the order of submission.
 
-Runs users' callbacks one after another, on a thread that starts with the first.
+:class:`SerialExecutor` is for Fiber's own actions that must not delay their caller;
+:class:`CallbackThread` is for users' callbacks, and starts with the first one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ log = logging.getLogger("fiber")
 
 
 class SerialExecutor:
-    """Runs actions in order on a thread of its own.
+    """Executor with one thread, which runs actions in the order of submission.
 
     ``submit`` takes no lock that the caller may hold, so that a finalizer may call it whenever the
     collector runs.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
         expected: exceptions of an action that are logged at level DEBUG only.
     """
 
@@ -34,26 +35,26 @@ class SerialExecutor:
         self._thread.start()
 
     def submit(self, action: Callable[[], Any]) -> bool:
-        """Have ``action`` called; False where it has ended."""
+        """Run ``action`` on the thread, after those submitted before; False once this has ended."""
         if self._closed:
             return False
         self._actions.put(action)
         return True
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until all that was submitted is done; False when ``timeout`` seconds have passed."""
+        """Wait until all actions submitted so far are done; False after ``timeout`` seconds."""
         done = threading.Event()
         self.submit(done.set)
         return self._closed or done.wait(timeout)
 
     def end(self) -> None:
-        """Have the thread end once all that was submitted is done; idempotent."""
+        """End the thread after the actions submitted so far; idempotent; does not wait."""
         if not self._closed:
             self._closed = True
             self._actions.put(None)
 
     def close(self) -> None:
-        """End the thread once all that was submitted is done, and wait for it; idempotent."""
+        """End the thread after the actions submitted so far, and wait for it; idempotent."""
         self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(10)
@@ -69,15 +70,15 @@ class SerialExecutor:
                 log.debug("fiber: %s", error)
             except Exception:
                 log.exception("fiber: something done on behalf of a shared object failed")
-            # what it refers to is not to live until the next one comes
+            # else what it refers to would live until the next action
             del action
 
 
-class Callbacks:
-    """The callbacks of one pool.
+class CallbackThread:
+    """Thread that runs the callbacks of one pool or executor, in order; started on first use.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -88,7 +89,7 @@ class Callbacks:
         self._closed = False
 
     def put(self, callback: Callable[[Any], Any], value: Any) -> bool:
-        """Have ``callback(value)`` called; False after :meth:`close`, when it is not."""
+        """Queue ``callback(value)``; False after :meth:`close`, when it is not called."""
         with self._lock:
             if not self._closed:
                 self._start()
@@ -96,13 +97,13 @@ class Callbacks:
             return not self._closed
 
     def start(self) -> None:
-        """Start the thread before there is anything to run, where it will be too late then."""
+        """Start the thread now, where it could not be started later (at interpreter exit)."""
         with self._lock:
             if not self._closed:
                 self._start()
 
     def is_current(self) -> bool:
-        """True on the thread that runs them."""
+        """True on the thread that runs the callbacks."""
         return self._thread is threading.current_thread()
 
     def _start(self) -> None:
@@ -111,7 +112,7 @@ class Callbacks:
             self._thread.start()
 
     def close(self, timeout: float | None = None) -> None:
-        """End the thread once it has run what there is; called by a callback, do not wait for it."""
+        """End the thread after the queued callbacks, and wait for it, save on that thread itself."""
         with self._lock:
             if not self._closed and self._thread is not None:
                 self._queue.put(None)
@@ -127,12 +128,12 @@ class Callbacks:
                 return
             try:
                 action()
-            # the user's own code: it may raise anything, and the next one still runs
+            # user code: it may raise anything, and the next callback still runs
             except BaseException as error:
                 threading.excepthook(
                     threading.ExceptHookArgs(
                         (type(error), error, error.__traceback__, threading.current_thread())
                     )
                 )
-            # while the next one is waited for, nothing of the last one is kept alive
+            # else what it refers to would live until the next callback
             del action

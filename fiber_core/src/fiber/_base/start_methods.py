@@ -1,6 +1,6 @@
-"""Names of start methods: which ones there are, and which one the program has chosen.
+"""Names of multiprocessing's start methods: those there are, and the one that the program chose.
 
-All of them mean Fiber's own start. What is chosen is remembered, and told to children, because
+All of them mean Fiber's own start. The choice is remembered and passed to children, because
 libraries ask for it.
 """
 
@@ -10,24 +10,24 @@ import multiprocessing
 
 __all__ = ["DEFAULT", "choose", "chosen", "names"]
 
-#: what a program has that chose none: a child begins as with the stdlib's method of that name
+#: method of a program that chose none: a child begins as with the stdlib's method of that name
 DEFAULT = "spawn"
 
 _chosen: str | None = None
 
 
 def names() -> list[str]:
-    """Every name that the stdlib knows on this platform, the default first."""
+    """List the stdlib's names on this platform, the default first."""
     known = multiprocessing.get_all_start_methods()
     return [DEFAULT, *(name for name in known if name != DEFAULT)]
 
 
 def chosen() -> str | None:
-    """What the program, or the one that started this process, has chosen; None for nothing."""
+    """Name chosen by the program, or by the process that started this one; None for none."""
     return _chosen
 
 
 def choose(name: str | None) -> None:
-    """Remember a choice; None to forget it."""
+    """Set the chosen name; None to unset it."""
     global _chosen  # noqa: PLW0603 - a fact about the process
     _chosen = name

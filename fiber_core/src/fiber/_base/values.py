@@ -1,6 +1,6 @@
-"""How classes of values are made: by attrs for whoever reads types, and without it at run time.
+"""Declaration of value classes: attrs' names, which are attrs itself for type checkers only.
 
-See :mod:`fiber._base.light_values`.
+At run time they come from :mod:`fiber._base.light_values`, so that attrs is not imported.
 """
 
 from __future__ import annotations

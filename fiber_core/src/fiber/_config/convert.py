@@ -1,6 +1,7 @@
-"""Settings as values: text or Python objects converted to the types that a settings class names.
+"""Conversion of written values to the types of a settings class, and assignment of keys to owners.
 
-Which setting a written key means: the core's, a backend's, or nobody's.
+:class:`SettingsCollector` finds out whether a written key is the core's, a backend's or unknown;
+:func:`build` converts and validates the values of one owner.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import Any, Literal, Union
 
 from fiber._base import light_values
 from fiber._base.known_backends import known_backends
-from fiber._config.sources import DEFAULT_SECTION, FileSettings, Origin, OriginKind, Raw
+from fiber._config.sources import DEFAULT_SECTION, FileSettings, Origin, OriginKind, RawValue
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
 from fiber.model.resource import megabytes
 
 __all__ = [
     "INTERNAL_VARIABLES",
-    "Placer",
+    "SettingsCollector",
     "build",
     "convert",
     "is_required",
@@ -41,14 +42,14 @@ _FALSE = frozenset({"false", "0", "no", "off"})
 
 
 def settings_of(cls: type) -> dict[str, Any]:
-    """The settings of a class by key; fields with metadata ``{"internal": True}`` are none.
+    """Return the fields of a settings class by key, without those that are ``internal``.
 
     Args:
-        cls: made by attrs, as plugins do, or by :mod:`fiber._base.values`.
+        cls: class made by attrs, as plugins do, or by :mod:`fiber._base.values`.
     """
     if light_values.has(cls):
         return {f.alias: f for f in light_values.fields(cls) if not f.metadata.get("internal")}
-    # nobody can have made a class by attrs while it is not loaded
+    # no class was made by attrs while it is not imported
     if "attrs" not in sys.modules and "attr" not in sys.modules:
         return {}
     import attrs
@@ -63,7 +64,7 @@ def settings_of(cls: type) -> dict[str, Any]:
 
 
 def is_required(setting: Any) -> bool:
-    """True where a setting has no default."""
+    """True for a field without a default."""
     if isinstance(setting, light_values.Field):
         return setting.is_required
     import attrs
@@ -72,15 +73,15 @@ def is_required(setting: Any) -> bool:
 
 
 def build(
-    cls: type, raws: Mapping[str, Raw], prefix: str = "", *, complete: bool = True
+    cls: type, raws: Mapping[str, RawValue], prefix: str = "", *, complete: bool = True
 ) -> dict[str, Any]:
-    """Convert what was set for an attrs class; return arguments that its constructor accepts.
+    """Convert values set for a settings class; returns arguments that its constructor accepts.
 
     Args:
         cls: the settings class.
         raws: values as written, by key of the class.
         prefix: put before a key in messages.
-        complete: False where nothing will be made of the values, so that none may be missing.
+        complete: False where required values may be missing, since no instance will be made.
 
     Raises:
         ConfigError: a value does not fit, or a setting without default is missing.
@@ -106,19 +107,19 @@ def build(
     try:
         cls(**found)
     except Exception as error:
-        # a secret must not be read in the cause either
+        # the cause could show a secret too
         hidden = any(fields[key].metadata.get("secret") for key in found)
-        raise _blame(cls, found, raws, prefix) from (None if hidden else error)
+        raise _rejection(cls, found, raws, prefix) from (None if hidden else error)
     return found
 
 
-def _blame(
-    cls: type, found: Mapping[str, Any], raws: Mapping[str, Raw], prefix: str
+def _rejection(
+    cls: type, found: Mapping[str, Any], raws: Mapping[str, RawValue], prefix: str
 ) -> ConfigError:
-    """The error for values that the class itself refused: of the one key that it refuses alone."""
+    """Error for values that the class rejects; names the one key that is rejected by itself."""
     fields = settings_of(cls)
 
-    def refusal(keys: Sequence[str]) -> str:
+    def reason_against(keys: Sequence[str]) -> str:
         try:
             cls(**{key: found[key] for key in keys})
         except Exception as error:
@@ -126,12 +127,12 @@ def _blame(
         return ""
 
     required = [key for key in found if is_required(fields[key])]
-    if required and refusal(required):
+    if required and reason_against(required):
         guilty = required if len(required) == 1 else []
-        reason = refusal(required)
+        reason = reason_against(required)
     else:
-        guilty = [key for key in found if key not in required and refusal([*required, key])]
-        reason = refusal([*required, *guilty[:1]] if guilty else list(found))
+        guilty = [key for key in found if key not in required and reason_against([*required, key])]
+        reason = reason_against([*required, *guilty[:1]] if guilty else list(found))
     if guilty:
         return _bad(prefix + guilty[0], raws[guilty[0]], fields[guilty[0]], reason)
     origins = ", ".join(f"{prefix}{key} ({raws[key].origin})" for key in found)
@@ -140,7 +141,7 @@ def _blame(
     return ConfigError(f"these values do not go together: {origins}: {reason}")
 
 
-def _bad(key: str, raw: Raw, attribute: Any, allowed: str) -> ConfigError:
+def _bad(key: str, raw: RawValue, attribute: Any, allowed: str) -> ConfigError:
     if attribute.metadata.get("secret"):
         return ConfigError(f"bad value (secret, not shown) for {key!r} ({raw.origin})")
     return ConfigError(f"bad value {raw.value!r} for {key!r} ({raw.origin}): {allowed}")
@@ -200,7 +201,7 @@ def _literal(value: Any, choices: tuple[Any, ...]) -> Any:
 
 
 def _items(value: Any) -> Sequence[Any]:
-    """The items of a list: by newlines if there are any, else by commas."""
+    """Split a list: at newlines if there are any, else at commas."""
     if isinstance(value, str):
         parts = value.splitlines() if "\n" in value else value.split(",")
         return [part.strip() for part in parts if part.strip()]
@@ -218,16 +219,16 @@ def _bool(value: Any) -> bool:
     raise ValueError(msg)
 
 
-def _number(value: Any, kind: type, what: str) -> Any:
+def _number(value: Any, kind: type, allowed: str) -> Any:
     if not isinstance(value, bool) and isinstance(value, (str, int, float)):
         try:
             number = kind(value)
         except (ValueError, OverflowError):
             number = math.nan
-        # 2.5 is no whole number, though int() takes it
+        # int(2.5) succeeds, but 2.5 is no whole number
         if math.isfinite(number) and (isinstance(value, str) or number == value):
             return number
-    msg = f"must be {what}"
+    msg = f"must be {allowed}"
     raise ValueError(msg)
 
 
@@ -255,12 +256,12 @@ _SCALARS: dict[Any, Any] = {
 
 
 def parse_memory(value: Any) -> int:
-    """Memory in MB (2**20 bytes) from a number of MB or a Kubernetes quantity such as ``4Gi``.
+    """Parse memory, in MB (2**20 bytes): a number of MB or a Kubernetes quantity such as ``4Gi``.
 
     Raises:
         ValueError: it is neither, or not positive.
     """
-    # in a file and in the environment every number is text
+    # numbers in files and in the environment are text
     number = isinstance(value, str) and re.fullmatch(r"\s*\d+\s*", value)
     try:
         return megabytes(int(value) if number else value)
@@ -270,7 +271,7 @@ def parse_memory(value: Any) -> int:
 
 
 def parse_cpu(value: Any) -> float:
-    """CPUs from a number or a Kubernetes quantity such as ``500m``.
+    """Parse CPUs: a number or a Kubernetes quantity such as ``500m``.
 
     Raises:
         ValueError: it is neither, or not positive.
@@ -288,19 +289,19 @@ def parse_cpu(value: Any) -> float:
 
 
 def render(value: Any) -> str:
-    """The text that :func:`convert` reads back as ``value``, for the environment of a job."""
+    """Format a value as text that :func:`convert` reads back, for the environment of a job."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, enum.Enum):
         return render(value.value)
     if isinstance(value, (list, tuple, set, frozenset)):
         items = [render(item) for item in value]
-        # the newline at the end makes a single item that holds a comma stay one item
+        # the newline at the end keeps a single item with a comma one item
         return "\n".join([*items, ""]) if any("," in item for item in items) else ",".join(items)
     return "" if value is None else str(value)
 
 
-#: variables of Fiber's own that are no settings
+#: variables that Fiber sets for its own processes; not settings
 INTERNAL_VARIABLES = frozenset(
     {
         "FIBER_BOOTSTRAP",
@@ -318,18 +319,18 @@ _log = logging.getLogger("fiber.config")
 
 
 def key_prefix(backend: str) -> str:
-    """What the keys of a backend begin with in code and, in capitals, in variables."""
+    """Prefix of a backend's keys in code and, in capitals, in variables."""
     return backend.replace("-", "_") + "_"
 
 
-class Placer:
-    """Collects written values by owner; what is added later wins.
+class SettingsCollector:
+    """Collects written values by owner (the core or a backend); values added later win.
 
     Args:
         core: the core's own keys.
         backends: installed backends.
         selected: the chosen backend, or None while it is not known yet. Until then only the
-            core's keys are looked at, since nobody can tell yet to whom the others belong.
+            core's keys are used, and unknown ones are not reported.
     """
 
     def __init__(
@@ -338,8 +339,8 @@ class Placer:
         owners = {info.name: info for info in backends}
         if selected is not None:
             owners[selected.name] = selected
-        #: values by key, of the core under "" and of each backend under its name
-        self.found: dict[str, dict[str, Raw]] = {name: {} for name in ("", *owners)}
+        #: values by key, by owner: "" for the core, else the backend's name
+        self.by_owner: dict[str, dict[str, RawValue]] = {name: {} for name in ("", *owners)}
         self._core = tuple(sorted(core))
         self._selected = selected
         # a longer name first, so that "a-b" gets "a_b_key" where a backend "a" exists too
@@ -354,10 +355,10 @@ class Placer:
                 self._aliases.setdefault(alias, known.name)
 
     def add_file(self, file: FileSettings) -> None:
-        """Add what a configuration file says.
+        """Add the values of a configuration file.
 
         Raises:
-            ConfigError: it has a key or section that nobody knows.
+            ConfigError: it has an unknown key or section.
         """
         for section, values in file.sections.items():
             if section == DEFAULT_SECTION:
@@ -370,7 +371,7 @@ class Placer:
                 raise self._unknown_section(section, file.origins[section])
 
     def add_environ(self, environ: Mapping[str, str]) -> None:
-        """Add the ``FIBER_…`` variables; one that nobody knows is a warning.
+        """Add the ``FIBER_…`` variables; an unknown one is logged as a warning.
 
         Another program may have set it: a Kubernetes Service named ``fiber`` gives every pod of
         its namespace a ``FIBER_PORT``.
@@ -379,14 +380,14 @@ class Placer:
             if not variable.startswith(_VARIABLE) or variable in INTERNAL_VARIABLES or not value:
                 continue
             key = variable.removeprefix(_VARIABLE).lower()
-            raw = Raw(value, Origin(OriginKind.ENVIRONMENT, variable))
+            raw = RawValue(value, Origin(OriginKind.ENVIRONMENT, variable))
             owner = self._owner(key)
             if key in self._core:
-                self.found[""][key] = raw
+                self.by_owner[""][key] = raw
             elif self._selected is None or (owner is not None and owner != self._selected.name):
                 continue
             elif owner is not None and key.removeprefix(key_prefix(owner)) in self._fields[owner]:
-                self.found[owner][key.removeprefix(key_prefix(owner))] = raw
+                self.by_owner[owner][key.removeprefix(key_prefix(owner))] = raw
             else:
                 nearest = _nearest(variable, [_VARIABLE + name.upper() for name in self._keys()])
                 _log.warning("%s is no setting of fiber, ignored (nearest: %s)", variable, nearest)
@@ -395,15 +396,15 @@ class Placer:
         """Add the keyword arguments of ``fiber.init``; None is not set.
 
         Raises:
-            ConfigError: one has a name that nobody knows.
+            ConfigError: one has an unknown name.
         """
         for key, value in arguments.items():
             if value is not None:
-                self._add(key, Raw(value, Origin(OriginKind.ARGUMENT, key)))
+                self._add(key, RawValue(value, Origin(OriginKind.ARGUMENT, key)))
 
-    def _add(self, key: str, raw: Raw) -> None:
+    def _add(self, key: str, raw: RawValue) -> None:
         if key in self._core:
-            self.found[""][key] = raw
+            self.by_owner[""][key] = raw
             return
         owner = self._owner(key)
         if owner in self._fields:
@@ -411,16 +412,16 @@ class Placer:
         elif owner is None and self._selected is not None:
             raise _unknown(key, raw.origin, self._keys())
 
-    def _add_to(self, backend: str, key: str, raw: Raw) -> None:
+    def _add_to(self, backend: str, key: str, raw: RawValue) -> None:
         if key in self._fields[backend]:
-            self.found[backend][key] = raw
+            self.by_owner[backend][key] = raw
         elif self._selected is not None:
             prefix = key_prefix(backend)
             allowed = [prefix + name for name in self._fields[backend]]
             raise _unknown(prefix + key, raw.origin, allowed)
 
     def _owner(self, key: str) -> str | None:
-        """The backend, installed or only known, to which a key belongs by its prefix."""
+        """Return the backend, installed or published, to which a key belongs by its prefix."""
         for name in [*self._fields, *sorted(self._foreign)]:
             if key.startswith(key_prefix(name)):
                 return name

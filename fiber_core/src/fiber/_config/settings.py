@@ -1,4 +1,4 @@
-"""The settings: typed, validated, each with its origin; argument over environment over file."""
+"""Config, the settings of a run, and ``load_config``, which makes it of all sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fiber._base import values
 from fiber._config.convert import (
-    Placer,
+    SettingsCollector,
     build,
     key_prefix,
     parse_cpu,
@@ -30,7 +30,7 @@ _positive: Any = values.gt(0)
 _INTERNAL = {"internal": True}
 
 
-def _about(text: str, parse: Any = None) -> dict[str, Any]:
+def _metadata(text: str, parse: Any = None) -> dict[str, Any]:
     return {"help": text} if parse is None else {"help": text, "parse": parse}
 
 
@@ -40,7 +40,7 @@ def _optional(parse: Any, value: Any) -> Any:
 
 @values.frozen
 class Setting:
-    """One line of ``fiber config``."""
+    """A setting with its value and origin: a line of ``fiber config``."""
 
     #: the key as ``fiber.init`` takes it
     key: str
@@ -57,69 +57,70 @@ class Config:
     """The settings of a run: the core's own, and in ``settings`` those of the chosen backend."""
 
     #: name of the backend, or None: the one that is detected, else the default
-    backend: str | None = values.field(default=None, metadata=_about("name of the backend"))
+    backend: str | None = values.field(default=None, metadata=_metadata("name of the backend"))
     #: image of jobs, where the backend runs images
-    image: str | None = values.field(default=None, metadata=_about("image that jobs run in"))
+    image: str | None = values.field(default=None, metadata=_metadata("image that jobs run in"))
     #: least severe level that is logged
     log_level: Literal["debug", "info", "warning", "error", "critical"] = values.field(
-        default="warning", metadata=_about("least severe level that is logged")
+        default="warning", metadata=_metadata("least severe level that is logged")
     )
     #: file that fiber's own log goes to, or None: stderr
     log_file: Path | None = values.field(
-        default=None, metadata=_about("file of fiber's own log; stderr without one")
+        default=None, metadata=_metadata("file of fiber's own log; stderr without one")
     )
     #: True to log everything, whatever ``log_level`` says
-    debug: bool = values.field(default=False, metadata=_about("log everything"))
+    debug: bool = values.field(default=False, metadata=_metadata("log everything"))
     #: CPUs of a job that asks for none itself
     cpu: float | None = values.field(
-        default=None, metadata=_about("CPUs of each job", partial(_optional, parse_cpu))
+        default=None, metadata=_metadata("CPUs of each job", partial(_optional, parse_cpu))
     )
     #: MB (2**20 bytes) of a job that asks for none itself
     memory: int | None = values.field(
-        default=None, metadata=_about("memory of each job in MB", partial(_optional, parse_memory))
+        default=None,
+        metadata=_metadata("memory of each job in MB", partial(_optional, parse_memory)),
     )
     #: names of environment variables that remote jobs get besides the usual ones
     env: tuple[str, ...] = values.field(
-        default=(), metadata=_about("variables passed on to remote jobs")
+        default=(), metadata=_metadata("variables passed on to remote jobs")
     )
     #: True to put the job's name before each line of its output on the parent's terminal
     log_prefix: bool = values.field(
-        default=False, metadata=_about("prefix lines of output with the job's name")
+        default=False, metadata=_metadata("prefix lines of output with the job's name")
     )
     #: seconds that a job may take from accepted to its hello
     start_timeout: float = values.field(
-        default=60.0, metadata=_about("seconds until a job must be up"), validator=_positive
+        default=60.0, metadata=_metadata("seconds until a job must be up"), validator=_positive
     )
     #: seconds of silence after which a job is given up; None: the backend's own
     lease: float | None = values.field(
         default=None,
-        metadata=_about("seconds of silence until a job is given up"),
+        metadata=_metadata("seconds of silence until a job is given up"),
         validator=values.optional(_positive),
     )
     #: most bytes in one frame on the wire
     max_frame: int = values.field(
         default=4 * 2**20,
-        metadata=_about("most bytes in one frame on the wire"),
+        metadata=_metadata("most bytes in one frame on the wire"),
         validator=values.and_(values.ge(2**16), values.le(2**30)),
     )
     #: deaths of its worker after which a task is given up
     max_attempts: int = values.field(
         default=3,
-        metadata=_about("worker deaths until a task is given up"),
+        metadata=_metadata("worker deaths until a task is given up"),
         validator=values.ge(1),
     )
     #: seconds of waiting work and no idle worker after which an elastic pool grows
     grow_after: float = values.field(
-        default=1.0, metadata=_about("seconds until an elastic pool grows"), validator=_positive
+        default=1.0, metadata=_metadata("seconds until an elastic pool grows"), validator=_positive
     )
     #: seconds of idleness after which an elastic pool lets a worker go
     shrink_after: float = values.field(
-        default=30.0, metadata=_about("seconds until an idle worker goes"), validator=_positive
+        default=30.0, metadata=_metadata("seconds until an idle worker goes"), validator=_positive
     )
     #: seconds that an ending process waits for readers of what is in its queues and pipes
     linger: float = values.field(
         default=10.0,
-        metadata=_about("seconds that an ending process waits for its readers"),
+        metadata=_metadata("seconds that an ending process waits for its readers"),
         validator=values.ge(0),
     )
     #: settings of the chosen backend: an instance of its ``BackendInfo.config``, or None
@@ -132,7 +133,7 @@ class Config:
     )
 
     def origin(self, key: str) -> Origin:
-        """Where a key was set; keys of the backend have its prefix."""
+        """Return the origin of a key; keys of the backend have its prefix."""
         return self.origins.get(key, _DEFAULT)
 
     def is_set(self, key: str) -> bool:
@@ -140,7 +141,7 @@ class Config:
         return self.origin(key) != _DEFAULT
 
     def explain(self) -> list[Setting]:
-        """All settings with their values and origins, secrets not shown."""
+        """List all settings with their values and origins, secrets hidden."""
         found = []
         for prefix, owner in self._owners():
             for key, attribute in settings_of(type(owner)).items():
@@ -152,28 +153,28 @@ class Config:
         return found
 
     def to_environ(self) -> dict[str, str]:
-        """What was set, as variables for a job that reads neither our file nor our code.
+        """Return explicitly set values as variables for a job, which has no file or arguments.
 
-        Defaults are left out, and so are secrets: a job's environment can be read by others; and
-        what holds on this host alone, which has the metadata ``{"passed_on": False}``.
+        Left out are defaults, secrets (a job's environment can be read by others), and settings
+        that hold on this host alone, which have the metadata ``{"passed_on": False}``.
         """
         return {
             f"FIBER_{key}".upper(): text
             for prefix, owner in self._owners()
-            for key, attribute, text in self._set_in(prefix, owner)
+            for key, attribute, text in self._explicit(prefix, owner)
             if attribute.metadata.get("passed_on", True)
         }
 
-    def own_settings(self) -> dict[str, str]:
-        """What was set of the backend's own settings, as arguments that set it again; no secrets."""
+    def backend_settings(self) -> dict[str, str]:
+        """Return the backend's explicitly set values as arguments of ``load_config``; no secrets."""
         return {
             key: text
             for prefix, owner in self._owners()[1:]
-            for key, _, text in self._set_in(prefix, owner)
+            for key, _, text in self._explicit(prefix, owner)
         }
 
-    def _set_in(self, prefix: str, owner: Any) -> Iterator[tuple[str, Any, str]]:
-        """Key, attribute and text of what was set and is no secret."""
+    def _explicit(self, prefix: str, owner: Any) -> Iterator[tuple[str, Any, str]]:
+        """Yield key, field and text of explicitly set values that are no secrets."""
         for key, attribute in settings_of(type(owner)).items():
             value = getattr(owner, attribute.name)
             is_set = value is not None and self.is_set(prefix + key)
@@ -195,34 +196,34 @@ def load_config(
     *,
     backends: Iterable[BackendInfo] = (),
 ) -> Config:
-    """Bring the settings together: arguments over environment over file.
+    """Make the settings: arguments over environment over file.
 
-    A runtime calls it twice: first without ``backend_info`` for the core's settings, by which the
-    backend is chosen; then with it for the backend's own, and only then is every key judged.
+    Called twice by a runtime: first without ``backend_info`` for the core's settings, by which the
+    backend is chosen; then with it for the backend's own. Unknown keys are only reported then.
 
     Args:
         arguments: keyword arguments of ``fiber.init``; a value of None is not set.
         environ: the environment, by default this process's; an empty variable is not set.
         directory: where the configuration file is looked for, by default the working directory.
         backend_info: the chosen backend.
-        backends: all installed backends; keys of those not in use are checked where code or file
-            has them, and left alone in the environment.
+        backends: all installed backends; keys of those not in use are checked in arguments and
+            file, and ignored in the environment.
 
     Raises:
         ConfigError: an unknown key in arguments or file, or a bad value anywhere.
     """
-    placer = Placer(settings_of(Config), backends, backend_info)
-    placer.add_file(_file_of(directory))
-    placer.add_environ(os.environ if environ is None else environ)
-    placer.add_arguments(arguments)
-    core = placer.found.pop("")
+    collector = SettingsCollector(settings_of(Config), backends, backend_info)
+    collector.add_file(_file_of(directory))
+    collector.add_environ(os.environ if environ is None else environ)
+    collector.add_arguments(arguments)
+    core = collector.by_owner.pop("")
     given = build(Config, core)
     origins = {key: raw.origin for key, raw in core.items()}
     if backend_info is None:
         return Config(**given, origins=origins)
     classes = {info.name: info.config for info in (*backends, backend_info)}
     settings = None
-    for name, raws in placer.found.items():
+    for name, raws in collector.by_owner.items():
         cls, prefix = classes[name], key_prefix(name)
         if cls is not None:
             chosen = name == backend_info.name
@@ -237,5 +238,5 @@ def _file_of(directory: str | Path | None) -> FileSettings:
     try:
         return read_file(Path.cwd() if directory is None else directory)
     except FileNotFoundError:
-        # the working directory was removed under us
+        # the working directory was removed
         return FileSettings()

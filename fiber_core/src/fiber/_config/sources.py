@@ -1,4 +1,7 @@
-"""Where settings come from: the configuration file's text, with the origin of each value."""
+"""Origins of settings, and the reader of the configuration file, which keeps them.
+
+Apart from :mod:`~fiber._config.convert`, so that parsing of files stands by itself.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 from fiber._base import values
 from fiber.exceptions import ConfigError
 
-__all__ = ["FILE_NAME", "FileSettings", "Origin", "OriginKind", "Raw", "read_file"]
+__all__ = ["FILE_NAME", "FileSettings", "Origin", "OriginKind", "RawValue", "read_file"]
 
 #: the configuration file looked for in the working directory
 FILE_NAME = ".fiberconfig"
@@ -25,11 +28,11 @@ _log = logging.getLogger("fiber.config")
 
 
 class OriginKind(enum.Enum):
-    """The places a value can come from, weakest first."""
+    """Kind of place that a value comes from, weakest first."""
 
-    #: nobody set it
+    #: not set
     DEFAULT = "default"
-    #: nobody set it, and the environment decides: the backend
+    #: not set, but found out (the backend)
     DETECTED = "detected"
     #: ``.fiberconfig`` or ``[tool.fiber]``
     FILE = "file"
@@ -43,7 +46,7 @@ class OriginKind(enum.Enum):
 
 @values.frozen
 class Origin:
-    """Where one value was set; its text goes into errors and ``fiber config``."""
+    """Place where a value was set; ``str()`` of it is used in errors and by ``fiber config``."""
 
     #: the kind of place
     kind: OriginKind
@@ -63,8 +66,8 @@ class Origin:
 
 
 @values.frozen
-class Raw:
-    """A value as it was written, not yet converted."""
+class RawValue:
+    """Value as it was written, before conversion, with its origin."""
 
     #: text, or a Python value from code or TOML
     value: Any
@@ -74,13 +77,13 @@ class Raw:
 
 @values.frozen
 class FileSettings:
-    """What a configuration file says, by section and key, nothing judged yet."""
+    """Contents of a configuration file by section and key, not validated."""
 
     #: the file, or None where there is none
     path: Path | None = None
     #: keys and values by section
-    sections: Mapping[str, Mapping[str, Raw]] = values.field(factory=dict)
-    #: where each section begins
+    sections: Mapping[str, Mapping[str, RawValue]] = values.field(factory=dict)
+    #: origin of each section's first line
     origins: Mapping[str, Origin] = values.field(factory=dict)
 
 
@@ -94,7 +97,7 @@ def read_file(directory: str | Path) -> FileSettings:
         ``.fiberconfig`` where it exists, else ``[tool.fiber]`` of ``pyproject.toml``, else nothing.
 
     Raises:
-        ConfigError: the file cannot be read, or a line of it makes no sense.
+        ConfigError: the file cannot be read, or a line is malformed.
     """
     folder = Path(directory)
     own, shared = folder / FILE_NAME, folder / _PYPROJECT
@@ -116,7 +119,7 @@ def _text(path: Path) -> str:
 
 
 def _read_ini(path: Path) -> FileSettings:
-    sections: dict[str, dict[str, Raw]] = {}
+    sections: dict[str, dict[str, RawValue]] = {}
     origins: dict[str, Origin] = {}
     section = DEFAULT_SECTION
     for number, kind, name, value in _ini_items(path):
@@ -131,7 +134,7 @@ def _read_ini(path: Path) -> FileSettings:
         if name in keys:
             msg = f"{name!r} is set twice: {keys[name].origin} and {origin}; remove one"
             raise ConfigError(msg)
-        keys[name] = Raw(value, origin)
+        keys[name] = RawValue(value, origin)
     return FileSettings(path, sections, origins)
 
 
@@ -170,7 +173,7 @@ def _unquoted(text: str) -> str:
 def _read_pyproject(path: Path) -> FileSettings:
     text = _text(path)
     if "fiber" not in text:
-        # spares the TOML parser in the projects that configure no fiber
+        # avoids importing a TOML parser in projects without a table for fiber
         return FileSettings()
     if sys.version_info >= (3, 11):
         import tomllib
@@ -186,28 +189,28 @@ def _read_pyproject(path: Path) -> FileSettings:
     if not isinstance(table, dict):
         msg = f"{path}: [tool.fiber] must be a table, got {table!r}"
         raise ConfigError(msg)
-    sections: dict[str, dict[str, Raw]] = {DEFAULT_SECTION: {}}
+    sections: dict[str, dict[str, RawValue]] = {DEFAULT_SECTION: {}}
     origins = {DEFAULT_SECTION: _toml_origin(path, text, "", "")}
     for key, value in table.items():
         if isinstance(value, dict):
             origins[key] = _toml_origin(path, text, key, "")
             sections[key] = {
-                name: Raw(inner, _toml_origin(path, text, key, name))
+                name: RawValue(inner, _toml_origin(path, text, key, name))
                 for name, inner in value.items()
             }
         else:
-            sections[DEFAULT_SECTION][key] = Raw(value, _toml_origin(path, text, "", key))
+            sections[DEFAULT_SECTION][key] = RawValue(value, _toml_origin(path, text, "", key))
     return FileSettings(path, sections, origins)
 
 
 def _toml_origin(path: Path, text: str, table: str, key: str) -> Origin:
-    """The line of a key: found again in the text, because the parser keeps no line numbers."""
-    wanted = f"tool.fiber.{table}" if table else "tool.fiber"
+    """Find the line of a key in the text, since the parser keeps no line numbers."""
+    heading = f"tool.fiber.{table}" if table else "tool.fiber"
     inside = False
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[([^\[\]]+)\]", line)
         if header:
-            inside = re.sub(r"[\s\"']", "", header.group(1)) == wanted
+            inside = re.sub(r"[\s\"']", "", header.group(1)) == heading
             if inside and not key:
                 return Origin(OriginKind.FILE, f"{path}:{number}")
         elif inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):

@@ -1,1 +1,37 @@
-"""How jobs come to life: run directories, supervisors and the first code inside a job."""
+"""Starting jobs, as seen from the process that starts them: parent's side of every child.
+
+:class:`~fiber._launch.launcher.Launcher` turns a process object into a
+:class:`~fiber.model.JobSpec`, submits it to the backend, gives the new process its pickled object
+when it dials, and follows it to its end. :class:`~fiber._launch.child.Child` is the handle that
+users wait on (``multiprocessing`` calls it a Popen). Where the backend does not fork itself,
+:class:`~fiber._launch.remote_monitor.RemoteJobMonitor` talks to the job's supervisor, keeps its
+lease, prints its output, serves the program's code and submits jobs of jobs.
+
+Invariants:
+
+* Statuses of one job arrive in order, its end once; what the backend's stream reports
+  before ``submit()`` has returned is kept and delivered first.
+* Every wait for a child ends: a platform that confirms nothing is given up after
+  ``launcher.UNCONFIRMED``.
+* The supervisor's report counts for how processes ended, the platform's for how the job ended
+  (``status_merge``, pure).
+* No lock is held while user code, plugins or a platform are called.
+
+Threads: ``fiber-events`` reads the backend's stream; the reactor's handler thread delivers messages
+of children and runs timers; ``fiber-output-printer`` writes their output to this process's own;
+``fiber-code-server`` answers for modules and files; short-lived ``fiber-fence`` and
+``fiber-submit-proxy`` threads make calls of a platform that may take long. ``Launcher``,
+``RemoteJobMonitor``, ``SubmitProxy``, ``Router`` and ``CodeServer`` have a lock each, ``Child`` and
+``OutputPrinter`` a condition.
+
+Callers: ``process.Process``, ``_workers`` and ``_ring`` launch through ``Launcher``; ``_runtime``
+owns launcher and router. The package sees the runtime above it only as the protocol in ``context``.
+In the child's process run ``code_finder``, ``module_server.ParentFinder`` and
+``submit_proxy.ProxyBackend``.
+
+Modules: ``launcher``, ``child``, ``remote_monitor``, ``status_merge``, ``submit_proxy``, ``router``
+(which address or tunnel reaches a process), ``code_server`` and ``code_finder`` (the program's code
+on other hosts), ``module_server`` (modules that a child on this host cannot find), ``preparation``
+and ``environ`` (main module, paths and environment of children), ``outage`` (how long an
+unreachable platform is asked again), ``context``.
+"""

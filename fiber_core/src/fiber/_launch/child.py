@@ -1,4 +1,4 @@
-"""A started process as its parent sees it; what ``multiprocessing`` calls a Popen."""
+"""Handle of a started job in its parent; what ``multiprocessing`` calls a Popen."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fiber")
 
-_NEVER_CAME_UP = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START})
+_START_FAILURES = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START})
 
 
-#: of a job of which nobody will tell any more
+#: status of a job whose backend reports nothing any more
 ORPHANED = JobStatus(
     state=JobState.FAILED,
     reason=Reason(ReasonKind.NODE_LOST),
@@ -35,11 +35,11 @@ ORPHANED = JobStatus(
 class Child:
     """One job of one process object. Thread-safe; every wait ends with the job.
 
-    The end of a job that was asked to end is told within a bound, whatever its platform does: see
+    The end of a job that was asked to end is reported within a bound, whatever its platform does: see
     :data:`fiber._launch.launcher.UNCONFIRMED`.
     """
 
-    #: the stdlib's pickling support asks for it
+    #: read by the stdlib's pickling support
     method = "fiber"
 
     def __init__(
@@ -69,7 +69,7 @@ class Child:
         self._released = False
         self._failure = ""
 
-    # -- what multiprocessing asks of a Popen
+    # -- the interface of multiprocessing's Popen
 
     @property
     def pid(self) -> int | None:
@@ -91,7 +91,7 @@ class Child:
             return None
         if status.exit_code is not None:
             return status.exit_code
-        # it has ended and left no code: lost with its node, or never started
+        # it has ended without a code: lost with its node, or never started
         return 1
 
     def poll(self) -> int | None:
@@ -108,28 +108,28 @@ class Child:
         return code
 
     def terminate(self) -> None:
-        """Ask it to end; nothing where it has ended."""
+        """SIGTERM; ignored where it has ended."""
         if self._has_ended():
             return
         try:
             self._launcher.terminate(self)
         except FiberError as error:
-            # the interpreter ends its daemons so at its exit, and an error would keep it from the rest
+            # called for daemons at the interpreter's exit, which an error would cut short
             if not util.is_exiting():
                 raise
             log.warning("fiber: %s could not be asked to end: %s", self.name, error)
 
     def kill(self) -> None:
-        """End it at once; nothing where it has ended."""
+        """SIGKILL; ignored where it has ended."""
         if not self._has_ended():
             self._launcher.kill(self)
 
     def interrupt(self) -> None:
-        """Interrupt it as Ctrl-C would; nothing where it has ended."""
+        """SIGINT, as Ctrl-C sends it; ignored where it has ended."""
         self.signal(0, signal.SIGINT)
 
     def pass_interrupt_on(self, *, again: bool) -> bool:
-        """Interrupt it since this process was interrupted.
+        """Interrupt it because this process was interrupted.
 
         Args:
             again: True to interrupt one that was interrupted before, save where its platform knows
@@ -143,7 +143,7 @@ class Child:
         return self._launcher.pass_interrupt_on(self, again=again)
 
     def signal(self, index: int, signum: int) -> None:
-        """Send a signal to one of its processes; nothing where it has ended."""
+        """Send a signal to one of its processes; ignored where it has ended."""
         if not self._has_ended():
             self._launcher.signal(self, index, signum)
 
@@ -167,7 +167,7 @@ class Child:
                 self._sentinels = None
 
     def duplicate_for_child(self, fd: int) -> int:
-        """The stdlib's way to hand over a descriptor, which no other machine could use."""
+        """Refuse the stdlib's request to pass on a descriptor, useless on another machine."""
         msg = (
             f"descriptor {fd} cannot be sent to another process of fiber; use fiber's own Queue, "
             "Pipe, Lock or Value in place of multiprocessing's"
@@ -179,21 +179,21 @@ class Child:
         with contextlib.suppress(Exception):
             self.close()
 
-    # -- what the launcher tells
+    # -- called by the launcher
 
     def submitted(self, job: Job) -> None:
-        """The platform accepted it."""
+        """Note the platform's job."""
         self.job = job
 
     def connected(self, peer: Peer) -> None:
-        """One of its processes said hello."""
+        """Note the hello of one of its processes."""
         with self._changed:
             if peer.hello is not None and self._pid is None:
                 self._pid, self._host = peer.hello.pid, peer.hello.host
             self._changed.notify_all()
 
     def changed(self, status: JobStatus) -> None:
-        """The backend told of it."""
+        """Note a new status; statuses after the end are ignored."""
         with self._changed:
             if self._has_ended():
                 return
@@ -206,12 +206,12 @@ class Child:
         if self._on_status is not None:
             self._on_status(self, status)
 
-    def never_came(self, why: str) -> None:
-        """It could not come up, or did not in time; the first word on it counts."""
+    def set_start_failure(self, why: str) -> None:
+        """Note why it did not start; the first reason counts."""
         self._failure = self._failure or why
 
     def on_release(self, action: Callable[[], Any]) -> None:
-        """Have ``action`` called when it has ended: what its pickle held alive is let go."""
+        """Have ``action`` called at its end, to release an object that its pickle refers to."""
         with self._changed:
             if not self._released:
                 self._releases.append(action)
@@ -219,7 +219,7 @@ class Child:
         action()
 
     def release(self) -> None:
-        """Let go of what its pickle held alive."""
+        """Release the objects that its pickle refers to."""
         with self._changed:
             self._released = True
             actions, self._releases = self._releases, []
@@ -240,7 +240,7 @@ class Child:
         return self.ident if self.processes == 1 else f"{self.ident}.{index}"
 
     def process_status(self, index: int = 0) -> ProcessStatus | None:
-        """The last word on one of its processes."""
+        """Latest status of one of its processes."""
         status = self.status
         if status is not None:
             for process in status.processes:
@@ -250,7 +250,7 @@ class Child:
 
     @property
     def failure(self) -> str:
-        """Why it never came up, once it has ended so; empty otherwise."""
+        """Reason why it did not start, once it has ended; "" otherwise."""
         status = self.status
         if status is None or status.state is not JobState.FAILED:
             return ""
@@ -258,7 +258,7 @@ class Child:
             not self._failure
             and status.exit_code is None
             and status.reason is not None
-            and status.reason.kind in _NEVER_CAME_UP
+            and status.reason.kind in _START_FAILURES
         ):
             return f"{status.reason}: {status.message}"
         return self._failure

@@ -1,8 +1,9 @@
-"""In a job on another host: the program's own modules come from the parent, over their connection.
+"""Import of the program's own modules in a job on another host, from the parent.
 
 A finder before all others asks for modules by the names that the parent offers. Where this host has
-the very same file it is used, and is told nothing but its digest; else the content comes once to each
-job, into a folder that its processes share. So no stale copy of a program is ever run.
+the very same file, only its digest is compared; else the content comes once to each job, into a
+folder that its processes share. So no stale copy of a program is ever run. The parent's half is
+``code_server``; apart from it, because the two run in different processes.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ from typing import Any
 from fiber._launch.code_server import digest_of
 from fiber.exceptions import StartError
 
-__all__ = ["FarFinder", "Store", "load_main"]
+__all__ = ["CodeFinder", "ContentStore", "load_main"]
 
 _EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 
-class Store:
-    """Content by digest: in the job's folder, else from the parent.
+class ContentStore:
+    """Files by SHA-256 digest: from the job's folder, else from the parent.
 
     Args:
-        folder: what the processes of this job share.
-        ask: sends a question, returns the answer.
+        folder: folder that the processes of this job share.
+        ask: sends a query to the parent, returns the answer.
     """
 
     def __init__(self, folder: Path, ask: Callable[[bytes], bytes]) -> None:
         self._folder = folder / "code"
         self._ask = ask
 
-    def question(self, what: str, **more: str) -> dict[str, Any]:
-        """Ask the parent."""
-        found: dict[str, Any] = json.loads(self._ask(json.dumps({"far": what, **more}).encode()))
+    def query(self, what: str, **more: str) -> dict[str, Any]:
+        """Send a query to the parent; returns the answer, {} where there is none."""
+        found: dict[str, Any] = json.loads(self._ask(json.dumps({"query": what, **more}).encode()))
         return found
 
     def content(self, digest: str) -> bytes:
-        """Some content.
+        """Content of a digest.
 
         Raises:
-            ImportError: it was changed on the parent's side meanwhile.
+            ImportError: the file was changed on the parent's side meanwhile.
         """
         path = self._folder / digest
         try:
@@ -60,7 +61,7 @@ class Store:
         except OSError:
             content = b""
         if digest_of(content) != digest:
-            content = self._ask(json.dumps({"far": "content", "digest": digest}).encode())
+            content = self._ask(json.dumps({"query": "content", "digest": digest}).encode())
             if digest_of(content) != digest:
                 msg = "a file of the program was changed while it was sent; start it again"
                 raise ImportError(msg)
@@ -68,7 +69,7 @@ class Store:
         return content
 
     def file(self, digest: str, suffix: str) -> str:
-        """A file with some content."""
+        """Path of a file with the content of a digest."""
         path = self._folder / f"{digest}{suffix}"
         if not path.exists():
             self._keep(path, self.content(digest))
@@ -83,15 +84,15 @@ class Store:
         Path(name).replace(path)
 
 
-class FarFinder(importlib.abc.MetaPathFinder):
+class CodeFinder(importlib.abc.MetaPathFinder):
     """Finds the program's own modules as the parent has them; first in ``sys.meta_path``.
 
     Args:
         names: top-level names that the parent offers.
-        store: what asks it.
+        store: sends the queries.
     """
 
-    def __init__(self, names: frozenset[str], store: Store) -> None:
+    def __init__(self, names: frozenset[str], store: ContentStore) -> None:
         #: top-level names that the parent offers
         self.offered = names
         self._store = store
@@ -103,17 +104,17 @@ class FarFinder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """The module as the parent has it, or None."""
+        """Spec of the module that the parent has, or None."""
         if fullname.partition(".")[0] not in self.offered:
             return None
-        told = self._store.question("module", name=fullname)
-        if "ignored" in told:
-            self._ignored[fullname] = told["ignored"]
+        answer = self._store.query("module", name=fullname)
+        if "ignored" in answer:
+            self._ignored[fullname] = answer["ignored"]
             return None
-        if not told:
+        if not answer:
             return None
         local = importlib.machinery.PathFinder.find_spec(fullname, path)
-        digest, origin = told["digest"], told["path"]
+        digest, origin = answer["digest"], answer["path"]
         if digest is None:
             return _namespace(fullname, local)
         if local is not None and _has(local.origin, digest):
@@ -124,14 +125,14 @@ class FarFinder(importlib.abc.MetaPathFinder):
                 fullname, self._store.file(digest, suffix)
             )
         loader = SentSource(fullname, origin, self._store.content(digest), self._store)
-        spec = ModuleSpec(fullname, loader, origin=origin, is_package=told["package"])
-        if told["package"]:
+        spec = ModuleSpec(fullname, loader, origin=origin, is_package=answer["package"])
+        if answer["package"]:
             spec.submodule_search_locations = [str(Path(origin).parent)]
         spec.has_location = True
         return spec
 
     def explain(self, error: ModuleNotFoundError) -> None:
-        """Say where a module is missing, and what helps."""
+        """Add the host and the remedy to the message of an error about a missing module."""
         name = error.name or ""
         top = name.partition(".")[0]
         here = f"on {platform.node()} ({sys.executable})"
@@ -155,14 +156,14 @@ class FarFinder(importlib.abc.MetaPathFinder):
         error.args = (error.msg,)
 
 
-def load_main(store: Store) -> None:
-    """Be the program's ``__main__`` of which this host has no file, as spawn does by path."""
-    told = store.question("main")
-    if not told:
+def load_main(store: ContentStore) -> None:
+    """Load the program's ``__main__`` from the parent, as spawn does from a path."""
+    answer = store.query("main")
+    if not answer:
         msg = "the parent's __main__ cannot be read; it was removed while the program ran"
         raise StartError(msg)
-    path = told["path"]
-    loader = SentSource("__mp_main__", path, store.content(told["digest"]), store)
+    path = answer["path"]
+    loader = SentSource("__mp_main__", path, store.content(answer["digest"]), store)
     module = types.ModuleType("__mp_main__")
     module.__file__ = path
     module.__loader__ = loader
@@ -189,9 +190,9 @@ def _namespace(name: str, local: ModuleSpec | None) -> ModuleSpec:
 
 
 class SentSource(importlib.abc.InspectLoader):
-    """Loads a module from source that came over the connection."""
+    """Loader of a module whose source came from the parent."""
 
-    def __init__(self, name: str, path: str, content: bytes, store: Store) -> None:
+    def __init__(self, name: str, path: str, content: bytes, store: ContentStore) -> None:
         self._name = name
         self._path = path
         self._store = store
@@ -199,33 +200,33 @@ class SentSource(importlib.abc.InspectLoader):
         self.content = content
 
     def get_source(self, fullname: str) -> str:
-        """Its text, for tracebacks too."""
+        """Source text, for tracebacks too."""
         return importlib.util.decode_source(self.content)
 
     def get_code(self, fullname: str) -> CodeType:
-        """Its code; file and lines in tracebacks are the parent's."""
+        """Compiled code; file and lines in tracebacks are the parent's."""
         code: CodeType = compile(self.content, self._path, "exec", dont_inherit=True)
         return code
 
     def get_filename(self, fullname: str) -> str:
-        """Where the parent has it."""
+        """Path of the file at the parent."""
         return self._path
 
     def get_data(self, path: str) -> bytes:
-        """A file beside it, for ``pkgutil.get_data``."""
+        """Content of a file beside it, for ``pkgutil.get_data``."""
         inside = os.path.relpath(path, Path(self._path).parent)
-        told = self._store.question("file", name=self._name, path=inside)
-        if "digest" not in told:
+        answer = self._store.query("file", name=self._name, path=inside)
+        if "digest" not in answer:
             raise FileNotFoundError(path)
-        return self._store.content(told["digest"])
+        return self._store.content(answer["digest"])
 
     def get_resource_reader(self, fullname: str) -> _Reader:
-        """Files of the package, for ``importlib.resources``."""
+        """Reader of the package's files, for ``importlib.resources``."""
         return _Reader(self._store, fullname)
 
 
 class _Reader:
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: ContentStore, name: str) -> None:
         self._store = store
         self._name = name
 
@@ -236,7 +237,7 @@ class _Reader:
 class _SentFile:
     """A file or folder of a package on the parent's side: a ``Traversable``."""
 
-    def __init__(self, store: Store, package: str, path: str) -> None:
+    def __init__(self, store: ContentStore, package: str, path: str) -> None:
         self._store = store
         self._package = package
         self._path = path
@@ -245,17 +246,17 @@ class _SentFile:
     def name(self) -> str:
         return Path(self._path).name or self._package.rpartition(".")[2]
 
-    def _told(self) -> dict[str, Any]:
-        return self._store.question("file", name=self._package, path=self._path or ".")
+    def _describe(self) -> dict[str, Any]:
+        return self._store.query("file", name=self._package, path=self._path or ".")
 
     def is_dir(self) -> bool:
-        return "folder" in self._told()
+        return "folder" in self._describe()
 
     def is_file(self) -> bool:
-        return "digest" in self._told()
+        return "digest" in self._describe()
 
     def iterdir(self) -> Iterator[_SentFile]:
-        for name in self._told().get("folder", ()):
+        for name in self._describe().get("folder", ()):
             yield self / name
 
     def joinpath(self, *parts: str) -> _SentFile:
@@ -265,11 +266,11 @@ class _SentFile:
         return self.joinpath(part)
 
     def read_bytes(self) -> bytes:
-        told = self._told()
-        if "digest" not in told:
+        answer = self._describe()
+        if "digest" not in answer:
             msg = f"{self._package}: {self._path}"
             raise FileNotFoundError(msg)
-        return self._store.content(told["digest"])
+        return self._store.content(answer["digest"])
 
     def read_text(self, encoding: str | None = None, errors: str = "strict") -> str:
         return self.read_bytes().decode(encoding or "utf-8", errors)

@@ -1,11 +1,10 @@
-"""Tells jobs on other hosts of the program's own modules and of the files beside them.
+"""Server of the program's own modules, and of files beside them, for jobs on other hosts.
 
-Offered is what lies below the working directory or the script's folder, and what the program has
-loaded from elsewhere that is no installation; never what is installed, and nothing that ignore files
-name. Content goes by its digest, so that a job asks for what it has not got alone. Modules are found
-as an import would find them, and never imported for it.
-
-Which files of a folder are ignored, in the words of ``.gitignore``; pure but for reading those.
+Offered are files below the working directory or the script's folder, and loaded modules from other
+places that are no installation; never installed packages, and no file that ``.fiberignore`` or
+``.gitignore`` excludes. Content goes by its SHA-256 digest, so that a job asks only for what it
+lacks. Modules are found as an import would find them, and never imported for it. The other half is
+``code_finder``. Patterns are those of https://git-scm.com/docs/gitignore.
 """
 
 from __future__ import annotations
@@ -27,38 +26,38 @@ from typing import Any, NamedTuple
 
 from fiber._launch import module_server
 
-__all__ = ["Ignore", "IgnoredBy", "Sources", "compile_pattern", "digest_of", "parse"]
+__all__ = ["CodeServer", "Ignore", "IgnoredBy", "compile_pattern", "digest_of", "parse"]
 
-#: files with patterns; in a folder that has the first, the second means nothing
+#: files with patterns; in a folder that has the first, the second is not read
 FILES = (".fiberignore", ".gitignore")
-#: what nobody wants sent, whatever files say
+#: patterns that always apply
 _NEVER = ("__pycache__/", ".git/", ".hg/", ".svn/", ".venv/", ".tox/", "node_modules/")
 
 
 class Pattern(NamedTuple):
-    """One line of a file."""
+    """Pattern: one line of an ignore file."""
 
-    #: of a path relative to the file's folder
+    #: matches a path relative to the file's folder
     matches: re.Pattern[str]
-    #: True where it takes back what lines before it said
+    #: True where it takes back what lines before it matched
     negated: bool
-    #: True where it means folders alone
+    #: True where it matches folders alone
     folders_only: bool
     #: as it was written
     text: str
 
 
 class IgnoredBy(NamedTuple):
-    """Why a file is ignored."""
+    """File and pattern by which a path is ignored."""
 
-    #: the file that says so, or nothing where it is Fiber itself
+    #: the ignore file; "" where Fiber itself ignores the path
     file: str
     #: the line
     pattern: str
 
 
 def compile_pattern(line: str) -> Pattern | None:
-    """Read one line; None where it says nothing."""
+    """Compile one line of an ignore file; None for blank lines and comments."""
     text = line.rstrip("\n").rstrip("\r")
     while text.endswith(" ") and not text.endswith("\\ "):
         text = text[:-1]
@@ -109,7 +108,7 @@ def _expression(words: str) -> str:
 
 
 def parse(text: str) -> list[Pattern]:
-    """The patterns of a file; lines that cannot be read say nothing."""
+    """Patterns of an ignore file; lines that cannot be compiled are skipped."""
     found = []
     for line in text.splitlines():
         try:
@@ -122,7 +121,7 @@ def parse(text: str) -> list[Pattern]:
 
 
 class Ignore:
-    """What is ignored below a folder. Files are read once each.
+    """Ignore rules below a folder. Each file is read once.
 
     Args:
         root: the folder; files of patterns count in it and in each folder below.
@@ -133,15 +132,15 @@ class Ignore:
         self._files: dict[PurePosixPath, tuple[str, list[Pattern]]] = {}
         self._never = parse("\n".join(_NEVER))
 
-    def why(self, path: Path, *, is_folder: bool = False) -> IgnoredBy | None:
-        """Why a path below the root is ignored; None where it is not, or not below the root."""
+    def match(self, path: Path, *, is_folder: bool = False) -> IgnoredBy | None:
+        """Rule by which a path below the root is ignored; None where there is none."""
         try:
             relative = PurePosixPath(path.relative_to(self._root).as_posix())
         except ValueError:
             return None
         parts = relative.parts
         for count in range(1, len(parts) + 1):
-            # what is in a folder that is ignored is, whatever else is said
+            # everything in an ignored folder is ignored, whatever other patterns match
             found = self._judge(
                 PurePosixPath(*parts[:count]), is_folder=is_folder or count < len(parts)
             )
@@ -153,12 +152,12 @@ class Ignore:
         found = _last(self._never, str(path), is_folder=is_folder)
         if found is not None:
             return IgnoredBy("", found.text)
-        # the nearest file that says anything counts
+        # the nearest file with a matching pattern counts
         for folder in path.parents:
             file, patterns = self._patterns(folder)
-            said = _last(patterns, str(path.relative_to(folder)), is_folder=is_folder)
-            if said is not None:
-                return None if said.negated else IgnoredBy(file, said.text)
+            last = _last(patterns, str(path.relative_to(folder)), is_folder=is_folder)
+            if last is not None:
+                return None if last.negated else IgnoredBy(file, last.text)
         return None
 
     def _patterns(self, folder: PurePosixPath) -> tuple[str, list[Pattern]]:
@@ -190,7 +189,7 @@ _EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 
 
 def digest_of(content: bytes) -> str:
-    """The name of some content."""
+    """SHA-256 digest of some content, in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -199,14 +198,14 @@ class _Found(NamedTuple):
 
     origin: str | None
     locations: list[str] | None
-    #: its source, where it came to us over a connection too
+    #: its source, where this process got it from its own parent
     content: bytes | None = None
 
 
-class Sources:
-    """The program's own files, for those who cannot see them.
+class CodeServer:
+    """Answers queries for the program's own modules and files.
 
-    Questions are answered on a thread of their own: a file system may take its time.
+    They are answered on a thread of their own: a file system may be slow.
     """
 
     def __init__(self) -> None:
@@ -217,9 +216,9 @@ class Sources:
         self._roots = tuple(dict.fromkeys(root.absolute() for root in roots))
         self._ignores = {root: Ignore(root) for root in self._roots}
         self._installed = tuple({f"{path}{os.sep}" for path in sysconfig.get_paths().values()})
-        #: what was told of, and may be asked for
+        #: digests that were sent in answers, and may be requested
         self._contents: dict[str, Path | bytes] = {}
-        self._foreign: frozenset[str] | None = None
+        self._fiber_names: frozenset[str] | None = None
         self._lock = threading.Lock()
         self._questions: queue.SimpleQueue[tuple[bytes, Callable[[bytes], None]] | None]
         self._questions = queue.SimpleQueue()
@@ -227,16 +226,18 @@ class Sources:
 
     # -- questions
 
-    def ask(self, question: bytes, answer: Callable[[bytes], None]) -> None:
-        """Have a question answered, on another thread."""
+    def submit(self, question: bytes, answer: Callable[[bytes], None]) -> None:
+        """Queue a query; ``answer`` is called with the result on the server's thread."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="fiber-sources", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="fiber-code-server", daemon=True
+                )
                 self._thread.start()
         self._questions.put((question, answer))
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering, and end the thread."""
         self._questions.put(None)
         if self._thread is not None:
             self._thread.join(5)
@@ -251,8 +252,8 @@ class Sources:
             answer(found)
 
     def answer(self, question: dict[str, Any]) -> bytes:
-        """The answer to one question: JSON, or the content asked for."""
-        what = question["far"]
+        """Answer to one query: JSON, or for the query ``content`` the bytes."""
+        what = question["query"]
         if what == "content":
             return self._content(str(question["digest"]))
         if what == "module":
@@ -266,7 +267,7 @@ class Sources:
     # -- modules
 
     def names(self) -> frozenset[str]:
-        """Top-level names that are worth a question."""
+        """Top-level names that the finder of a job is to ask for."""
         found = set(module_server.own_names())
         for entry in sys.path:
             folder = Path(self._roots[0], entry)
@@ -280,20 +281,20 @@ class Sources:
                 stem = name if is_folder else name.partition(".")[0]
                 if stem.isidentifier() and (is_folder or name.endswith((".py", *_EXTENSIONS))):
                     found.add(stem)
-        return frozenset((found | self._passed_on()) - self._fibers())
+        return frozenset((found | self._offered_by_parent()) - self._installed_with_fiber())
 
     def module(self, name: str) -> dict[str, Any]:
-        """What a job needs to know of a module; nothing where it is not offered."""
+        """Description of a module: path, package, digest; {} where it is not offered."""
         if not all(part.isidentifier() for part in name.split(".")):
             return {}
-        if name.partition(".")[0] in self._fibers():
+        if name.partition(".")[0] in self._installed_with_fiber():
             return {}
         found = self._find(name)
         if found is None:
             return {}
         loaded = sys.modules.get(name)
         if found.content is not None:
-            return self._told(found, found.content, found.content)
+            return self._describe(found, found.content, found.content)
         if found.origin is None:
             return self._namespace(name, found)
         path = Path(found.origin)
@@ -305,23 +306,23 @@ class Sources:
         try:
             content = path.read_bytes()
         except OSError:
-            # inside an archive: its own loader knows
+            # inside an archive: its own loader knows it
             source = module_server.source_of(name)
             if source is None:
                 return {}
             content = source.encode()
-            return self._told(found, content, content)
-        return self._told(found, content, path)
+            return self._describe(found, content, content)
+        return self._describe(found, content, path)
 
     def _namespace(self, name: str, found: _Found) -> dict[str, Any]:
-        if found.locations is not None and name.partition(".")[0] in self._passed_on():
+        if found.locations is not None and name.partition(".")[0] in self._offered_by_parent():
             return {"path": None, "package": True, "digest": None}
         for location in found.locations or ():
             if self._root_of(Path(location)) is not None and not self._is_installed(location):
                 return {"path": None, "package": True, "digest": None}
         return {}
 
-    def _told(self, found: _Found, content: bytes, source: Path | bytes) -> dict[str, Any]:
+    def _describe(self, found: _Found, content: bytes, source: Path | bytes) -> dict[str, Any]:
         digest = digest_of(content)
         self._contents[digest] = source
         is_package = found.locations is not None
@@ -343,7 +344,7 @@ class Sources:
         for finder in sys.meta_path:
             try:
                 if path is not None and finder is importlib.machinery.PathFinder:
-                    spec = _among(name, path)
+                    spec = _find_in(name, path)
                 else:
                     spec = finder.find_spec(name, path)
             except (ImportError, ValueError, AttributeError):
@@ -360,9 +361,9 @@ class Sources:
             return {}
         found = _found(path, None, getattr(main, "__loader__", None))
         if found.content is not None:
-            return self._told(found, found.content, found.content)
+            return self._describe(found, found.content, found.content)
         file = Path(self._roots[0], path)
-        return self._told(found, file.read_bytes(), file)
+        return self._describe(found, file.read_bytes(), file)
 
     # -- files beside them
 
@@ -381,7 +382,7 @@ class Sources:
                 names = sorted(one.name for one in file.iterdir() if self._ignored(one) is None)
                 return {"folder": names}
             if file.is_file():
-                return {**self._told(_Found(str(file), None), file.read_bytes(), file)}
+                return {**self._describe(_Found(str(file), None), file.read_bytes(), file)}
         return {}
 
     def _content(self, digest: str) -> bytes:
@@ -398,23 +399,23 @@ class Sources:
 
     def _ignored(self, path: Path) -> tuple[str, str] | None:
         root = self._root_of(path)
-        why = None if root is None else self._ignores[root].why(path, is_folder=path.is_dir())
+        why = None if root is None else self._ignores[root].match(path, is_folder=path.is_dir())
         return None if why is None else (why.file, why.pattern)
 
-    def _passed_on(self) -> set[str]:
-        """What our own parent offers us we offer as well."""
+    def _offered_by_parent(self) -> set[str]:
+        """Names that this process's own parent offers."""
         return {name for finder in sys.meta_path for name in getattr(finder, "offered", ())}
 
-    def _fibers(self) -> frozenset[str]:
-        """What is installed with Fiber itself, wherever it lies: each host has its own."""
-        if self._foreign is None:
+    def _installed_with_fiber(self) -> frozenset[str]:
+        """Names of Fiber and its plugins: each host has its own installation."""
+        if self._fiber_names is None:
             points = metadata.entry_points(group="fiber")
-            self._foreign = frozenset({"fiber", *(p.module.partition(".")[0] for p in points)})
-        return self._foreign
+            self._fiber_names = frozenset({"fiber", *(p.module.partition(".")[0] for p in points)})
+        return self._fiber_names
 
 
-def _among(name: str, path: Iterable[str]) -> importlib.machinery.ModuleSpec | None:
-    """A submodule, whose package need not have been imported as it must for the usual search."""
+def _find_in(name: str, path: Iterable[str]) -> importlib.machinery.ModuleSpec | None:
+    """Spec of a submodule found in its package's path, without importing the package."""
     portions: list[str] = []
     for entry in path:
         importer = pkgutil.get_importer(entry)

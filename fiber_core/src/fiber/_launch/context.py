@@ -1,7 +1,7 @@
 """The part of a process's runtime that starting jobs needs, as a protocol.
 
-:class:`fiber._runtime.runtime.Runtime` is above this package and provides it. It is written down
-here so that this package neither imports that nor has to.
+:class:`fiber._runtime.runtime.Runtime` is above this package and provides it, so that nothing here
+imports it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class LaunchContext(Protocol):
-    """One process of a run, as far as it starts others."""
+    """Runtime of a process that starts others."""
 
     config: Config
     instructions: Instructions | None

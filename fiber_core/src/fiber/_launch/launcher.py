@@ -1,4 +1,4 @@
-"""Turns process objects into jobs, hands them their work, and notes how they end."""
+"""Launcher: submits process objects as jobs, gives them their work, follows them to their end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fiber.model import (
 
 if TYPE_CHECKING:
     from fiber._launch.context import LaunchContext
-    from fiber._launch.remote_monitor import Overseer
+    from fiber._launch.remote_monitor import RemoteJobMonitor
     from fiber._wire.endpoint import Peer
     from fiber._wire.reactor import Timer
     from fiber.model import Job
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("fiber")
 
 #: seconds that a platform has to confirm the end of a job that it was asked to end and that is not
-#: connected; a platform that loses hosts tells of their jobs itself, sooner
+#: connected; a platform that loses hosts reports their jobs itself, sooner
 UNCONFIRMED = 30.0
 
 
 class Launcher:
-    """Starts the children of one process; one thread reads their backend's events."""
+    """Starts the children of one process; a thread reads their backend's events."""
 
     def __init__(self, runtime: LaunchContext) -> None:
         self._runtime = runtime
@@ -62,20 +62,20 @@ class Launcher:
         # events of jobs whose submit() has not returned yet
         self._early: dict[str, list[JobStatus]] = {}
         self._payloads: dict[str, tuple[list[frames.Buffer], Child]] = {}
-        # processes that run and have not said hello
-        self._expected: dict[str, Timer] = {}
+        # processes that run and have not sent their hello
+        self._hello_timers: dict[str, Timer] = {}
         #: jobs that the platform was asked to end
         self._ending: LeaseTable[str] = LeaseTable(lease=UNCONFIRMED, silence=UNCONFIRMED)
         self._timer: Timer | None = None
         self._lock = threading.Lock()
-        #: True once the platform has taken a job: where it cannot be asked after that, it is away. A
-        #: process that it started itself shows as much
+        #: True once the platform has accepted a job, as it did for every process but the master: an
+        #: error after that is an outage
         self._has_answered = not runtime.is_master
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._preloads = preload.Teller(runtime.backend)
+        self._preloads = preload.PreloadRequests(runtime.backend)
         self._program = Program()
-        self._overseer = _overseer(runtime, self)
+        self._monitor = _monitor(runtime, self)
         runtime.endpoint.serve(0, self)
         _refuse_stdlib_connections()
 
@@ -104,8 +104,8 @@ class Launcher:
             volumes: storage that the job sees, where the backend mounts any.
             processes: how many processes the job has, all running the same object.
             gang: the jobs that it is to start with.
-            drains: True where its processes exit once they are told to, through ``on_status``.
-            waits: False for a caller that waits for the platform itself.
+            drains: True where ``on_status`` has its processes exit when it is draining.
+            waits: False for a caller that retries during an outage itself.
             foreground: True where what interrupts this process's group is to interrupt it too.
             on_status: called with each status, on the events thread.
 
@@ -160,16 +160,16 @@ class Launcher:
             urls=instructions.urls,
             ident=ident,
         )
-        if self._overseer is not None:
-            spec = self._overseer.supervised(spec, instructions, drains=drains)
-            self._overseer.expect(child)
+        if self._monitor is not None:
+            spec = self._monitor.with_supervisor(spec, instructions, drains=drains)
+            self._monitor.expect(child)
         with self._lock:
             self._children[ident] = child
             for index in range(processes):
                 self._payloads[instructions.ident_of(index)] = (segments, child)
         try:
             self._watch()
-            self._preloads.tell()
+            self._preloads.send()
             job = self._submit(spec, waits=waits)
         except BaseException:
             self.forget(child)
@@ -192,13 +192,13 @@ class Launcher:
             else:
                 self._has_answered = True
                 return job
-            said = outage.next(now)
-            if said is not None:
-                log.warning("fiber: %s: %s", spec.name, said)
+            notice = outage.notice(now)
+            if notice is not None:
+                log.warning("fiber: %s: %s", spec.name, notice)
             self._closing.wait(max(0.0, outage.retry_at - now))
 
     def _catch_up(self, job: Job, child: Child) -> None:
-        # what was observed before submit() returned is told first, and in order
+        # statuses from before submit() returned are delivered first, and in order
         while True:
             with self._lock:
                 early = self._early.pop(job.id, None)
@@ -210,15 +210,15 @@ class Launcher:
                 self._observed(job, child, status)
 
     def _default_image(self) -> str | None:
-        # the setting is no matter where nothing runs in images
+        # the setting is ignored where nothing runs in images
         runtime = self._runtime
         return runtime.config.image if runtime.info.capabilities.images else None
 
     def _payload(self, process: Any, child: Child) -> list[frames.Buffer]:
         preparation = self._program.prepare(process.name)
-        context.set_spawning_popen(child)  # type: ignore[arg-type] # what pickling asks of it, it has
+        context.set_spawning_popen(child)  # type: ignore[arg-type] # it has what pickling needs
         try:
-            with codec.carrying(child):
+            with codec.pickling_into(child):
                 # apart: the child loads its __main__ before it unpickles the object
                 pickled = frames.joined(codec.dumps(process))
             payload = {
@@ -228,8 +228,8 @@ class Launcher:
                 "modules": module_server.own_names(),
                 "ignores_interrupts": ignores_interrupts(),
             }
-            if self._overseer is not None:
-                payload = self._overseer.payload(payload)
+            if self._monitor is not None:
+                payload = self._monitor.payload(payload)
             return codec.dumps(payload)
         finally:
             context.set_spawning_popen(None)
@@ -237,14 +237,14 @@ class Launcher:
     # -- service of target 0: children fetch their work
 
     def on_message(self, peer: Peer, message: frames.Message) -> None:
-        """Hand a child its process object."""
-        if self._overseer is not None and self._overseer.knows(peer.ident):
-            self._overseer.on_message(peer, message)
+        """Send a child its process object, or the answer to a query for a module."""
+        if self._monitor is not None and self._monitor.is_supervisor(peer.ident):
+            self._monitor.on_message(peer, message)
             return
         if message.kind is not Kind.CALL:
             return
         if len(message.body):
-            self._tell_module(peer, message)
+            self._answer_module_query(peer, message)
             return
         with self._lock:
             entry = self._payloads.pop(peer.ident, None)
@@ -254,17 +254,17 @@ class Launcher:
         segments, child = entry
         child.connected(peer)
         with self._lock:
-            if not self._is_awaited(child):
+            if not self._awaits_hello(child):
                 self._cancel_timer(child)
         peer.send(Kind.REPLY, 0, message.id, segments)
 
-    def _tell_module(self, peer: Peer, message: frames.Message) -> None:
-        if self._overseer is not None and self._overseer.sources is not None:
+    def _answer_module_query(self, peer: Peer, message: frames.Message) -> None:
+        if self._monitor is not None and self._monitor.code_server is not None:
 
             def answer(found: bytes) -> None:
                 peer.send(Kind.REPLY, 0, message.id, [found])
 
-            self._overseer.sources.ask(bytes(message.body), answer)
+            self._monitor.code_server.submit(bytes(message.body), answer)
             return
         try:
             name = str(json.loads(bytes(message.body))["module"])
@@ -274,9 +274,9 @@ class Launcher:
         peer.send(Kind.REPLY, 0, message.id, [json.dumps(module_server.describe(name)).encode()])
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """The backend's events tell how a child ended; those of remote jobs have more to say."""
-        if self._overseer is not None:
-            self._overseer.on_peer_lost(peer)
+        """Note a lost connection; how a local child ended is reported by the backend."""
+        if self._monitor is not None:
+            self._monitor.on_peer_lost(peer)
 
     # -- events
 
@@ -294,7 +294,7 @@ class Launcher:
                 with self._lock:
                     child = self._by_job.get(job.id)
                     if child is None:
-                        if self._overseer is not None and self._overseer.relays(job, status):
+                        if self._monitor is not None and self._monitor.deliver_proxied(job, status):
                             continue
                         self._early.setdefault(job.id, []).append(status)
                         continue
@@ -302,7 +302,7 @@ class Launcher:
         except FiberError as error:
             with self._lock:
                 has_children = bool(self._by_job)
-            # whoever starts the first one is told the same by its own call
+            # the call that starts the first child raises the same error
             if has_children and not runtime.closing:
                 log.error("fiber: the backend's events ended; children are lost from sight: %s", error)  # noqa: TRY400  # fmt: skip
         except Exception:
@@ -310,25 +310,25 @@ class Launcher:
                 log.exception("fiber: the backend's events ended; children are lost from sight")
         finally:
             with self._lock:
-                # whoever is launched from now on gets a new stream
+                # children that are launched from now on get a new stream
                 self._thread = None
                 children = list(self._children.values())
             for child in children:
                 self._changed(child.job, child, ORPHANED)
 
     def _observed(self, job: Job, child: Child, status: JobStatus) -> None:
-        found = status if self._overseer is None else self._overseer.observed(child, status)
+        found = status if self._monitor is None else self._monitor.observed(child, status)
         if found is not None:
             self._changed(job, child, found)
 
-    def relayed(self, job: Job) -> list[JobStatus]:
-        """A job was submitted for a child of ours: what is known of it so far."""
+    def early_statuses(self, job: Job) -> list[JobStatus]:
+        """Remove and return the statuses so far of a job that was submitted for a child."""
         self._watch()
         with self._lock:
             return self._early.pop(job.id, [])
 
-    def reported(self, child: Child, status: JobStatus) -> None:
-        """A child's supervisor, or its silence, tells of it."""
+    def on_report(self, child: Child, status: JobStatus) -> None:
+        """Note a status from a child's supervisor, or from the end of its lease."""
         self._changed(child.job, child, status)
 
     def _changed(self, job: Job | None, child: Child, status: JobStatus) -> None:
@@ -342,40 +342,40 @@ class Launcher:
         if status.state.is_terminal:
             self.forget(child)
         elif status.state is JobState.RUNNING:
-            self._expect(child)
+            self._start_hello_timer(child)
 
-    def _expect(self, child: Child) -> None:
-        """A process that runs and never says hello would be waited for for ever."""
+    def _start_hello_timer(self, child: Child) -> None:
+        """Begin ``start_timeout`` for a process that runs and has not sent its hello."""
         with self._lock:
-            if child.ident not in self._expected and self._is_awaited(child):
-                self._expected[child.ident] = self._runtime.reactor.call_later(
+            if child.ident not in self._hello_timers and self._awaits_hello(child):
+                self._hello_timers[child.ident] = self._runtime.reactor.call_later(
                     self.start_timeout, lambda: self._give_up(child)
                 )
 
-    def _is_awaited(self, child: Child) -> bool:
+    def _awaits_hello(self, child: Child) -> bool:
         return any(owner is child for _, owner in self._payloads.values())
 
     def _give_up(self, child: Child) -> None:
         with self._lock:
-            if self._expected.pop(child.ident, None) is None or not self._is_awaited(child):
+            if self._hello_timers.pop(child.ident, None) is None or not self._awaits_hello(child):
                 return
         if child.status is not None and child.status.state is JobState.SUSPENDED:
-            self._expect(child)
+            self._start_hello_timer(child)
             return
-        child.never_came(
+        child.set_start_failure(
             f"it ran for {self.start_timeout:g} s without a word to its parent, and was killed; "
             "is this fiber and this Python installed where it runs, and can it reach its parent?"
         )
         try:
             self.kill(child)
         except BackendUnavailableError as error:
-            # who waits for it is told all the same; should it come up yet, it is refused
+            # its waiters get an end all the same; should it still come up, it is refused
             reason = Reason(ReasonKind.LEASE)
             lost = status_merge.lost(child.status, reason, host=child.host, words=str(error))
             self._changed(child.job, child, lost)
 
     def forget(self, child: Child) -> None:
-        """A child has ended, or never began."""
+        """Remove a child that has ended, or was never submitted."""
         with self._lock:
             self._children.pop(child.ident, None)
             self._ending.drop(child.ident)
@@ -388,16 +388,16 @@ class Launcher:
             # one that was killed while it had listeners of its own could not remove its socket
             ident = child.ident if child.processes == 1 else f"{child.ident}.{index}"
             rundir.remove_socket(self._runtime.directory, ident)
-        if self._overseer is not None:
-            self._overseer.forget(child)
+        if self._monitor is not None:
+            self._monitor.forget(child)
         child.release()
 
     def _cancel_timer(self, child: Child) -> None:
-        timer = self._expected.pop(child.ident, None)
+        timer = self._hello_timers.pop(child.ident, None)
         if timer is not None:
             timer.cancel()
 
-    # -- what children ask for
+    # -- called by children
 
     @property
     def start_timeout(self) -> float:
@@ -405,28 +405,28 @@ class Launcher:
         return self._runtime.config.start_timeout
 
     def settle_output(self) -> None:
-        """Wait until what children elsewhere have written is shown here."""
-        if self._overseer is not None:
-            self._overseer.settle_output()
+        """Wait until the output of remote children is written, a bounded time."""
+        if self._monitor is not None:
+            self._monitor.settle_output()
 
     def signal(self, child: Child, index: int, signum: int) -> None:
-        """A signal to one of the child's processes."""
+        """Send a signal to one of a child's processes."""
         if child.job is None:
             return
-        if self._overseer is None:
+        if self._monitor is None:
             self._runtime.backend.signal(child.job, index, int(signum))
         else:
-            self._overseer.signal(child, index, signum)
+            self._monitor.signal(child, index, signum)
 
     def pass_interrupt_on(self, child: Child, *, again: bool) -> bool:
-        """SIGINT to a child, for this process was interrupted; False where nothing was sent."""
+        """SIGINT to a child because this process was interrupted; False where nothing was sent."""
         if child.job is None:
             return False
-        if self._overseer is None:
+        if self._monitor is None:
             return self._runtime.backend.interrupt(child.job)
-        if not again and self._overseer.was_sent(child, signal.SIGINT):
+        if not again and self._monitor.was_sent(child, signal.SIGINT):
             return False
-        if not self._overseer.signal(child, None, signal.SIGINT):
+        if not self._monitor.signal(child, None, signal.SIGINT):
             # its supervisor cannot be reached, or is not there yet
             self._expect_end(child)
             self._runtime.backend.terminate(child.job)
@@ -436,10 +436,10 @@ class Launcher:
         """SIGTERM to the child's processes."""
         if child.job is None:
             return
-        if self._overseer is None:
+        if self._monitor is None:
             for index in range(child.processes):
                 self.signal(child, index, signal.SIGTERM)
-        elif not self._overseer.signal(child, None, signal.SIGTERM):
+        elif not self._monitor.signal(child, None, signal.SIGTERM):
             self._expect_end(child)
             self._runtime.backend.terminate(child.job)
 
@@ -447,34 +447,38 @@ class Launcher:
         """End the child and all its processes at once."""
         if child.job is None:
             return
-        if self._overseer is None or not self._overseer.kill(child):
+        if self._monitor is None or not self._monitor.kill(child):
             self._expect_end(child)
             self._runtime.backend.kill(child.job)
 
-    # -- ends that nobody confirms
+    # -- ends that the platform does not confirm
 
     def _expect_end(self, child: Child) -> None:
-        """The platform is about to be asked to end a job: whoever joins it is told within a bound.
+        """Bound the wait for a job that the platform is about to be asked to end.
 
-        A host that was lost confirms nothing, and of a job that was never up nobody else tells.
+        A lost host confirms nothing, and a job that never came up has no supervisor that would.
         """
         with self._lock:
             if child.ident not in self._children or child.ident in self._ending:
                 return
-            self._ending.joined(child.ident, time.monotonic())
+            self._ending.connected(child.ident, time.monotonic())
             if self._timer is None:
-                self._timer = self._runtime.reactor.call_later(INTERVAL, self._look)
+                self._timer = self._runtime.reactor.call_later(INTERVAL, self._check_unconfirmed)
 
-    def _look(self) -> None:
+    def _check_unconfirmed(self) -> None:
         with self._lock:
-            expired = self._ending.look(time.monotonic())
+            expired = self._ending.expire(time.monotonic())
             again = len(self._ending) > 0 and not self._runtime.closing
-            self._timer = self._runtime.reactor.call_later(INTERVAL, self._look) if again else None
+            self._timer = (
+                self._runtime.reactor.call_later(INTERVAL, self._check_unconfirmed)
+                if again
+                else None
+            )
             silent = {
                 one.key: self._children[one.key] for one in expired if one.key in self._children
             }
         for child in silent.values():
-            if self._overseer is None or not self._overseer.has_lease(child):
+            if self._monitor is None or not self._monitor.has_lease(child):
                 self._end_unconfirmed(child)
 
     def _end_unconfirmed(self, child: Child) -> None:
@@ -485,31 +489,31 @@ class Launcher:
         self._changed(child.job, child, lost)
 
     def alive(self) -> list[Child]:
-        """The children that have not ended."""
+        """Children that have not ended."""
         with self._lock:
             return list(self._children.values())
 
     def close(self, *, timeout: float = 10.0) -> None:
         """Wait for the events thread; the backend must be closed before."""
         self._closing.set()
-        if self._overseer is not None:
-            self._overseer.close()
+        if self._monitor is not None:
+            self._monitor.close()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
 
-def _overseer(runtime: LaunchContext, launcher: Launcher) -> Overseer | None:
+def _monitor(runtime: LaunchContext, launcher: Launcher) -> RemoteJobMonitor | None:
     if runtime.info.capabilities.fork:
         # the backend forks, and is the supervisor itself
         return None
-    from fiber._launch.remote_monitor import Overseer
+    from fiber._launch.remote_monitor import RemoteJobMonitor
 
-    return Overseer(runtime, launcher.reported)
+    return RemoteJobMonitor(runtime, launcher.on_report)
 
 
 def _refuse_stdlib_connections() -> None:
-    """Have the stdlib's connections refused: without this, a bare descriptor number would travel."""
+    """Refuse to pickle the stdlib's connections, which would send a bare descriptor number."""
     from multiprocessing.connection import Connection
 
     def refuse(connection: Connection) -> tuple[Any, ...]:

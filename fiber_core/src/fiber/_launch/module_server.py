@@ -1,7 +1,7 @@
-"""A child on this host asks its parent for the files of modules that it cannot find by itself.
+"""Modules of the parent for a child on the same host that cannot find them by itself.
 
-A child has its parent's ``sys.path``, and still misses what the parent loaded in another way: by
-file (pytest's importlib mode), by an import hook. A finder at the end of the child's
+A child has its parent's ``sys.path``, and still misses modules that the parent loaded in another
+way: by file (pytest's importlib mode), by an import hook. A finder at the end of the child's
 ``sys.meta_path`` asks where such a module is, and only for those whose top-level package its parent
 has loaded from the program's own files: a missing optional dependency costs no question.
 """
@@ -24,9 +24,9 @@ _names: frozenset[str] = frozenset()
 
 
 def own_names() -> frozenset[str]:
-    """Top-level names of the loaded modules that belong to no installation of Python's."""
+    """Top-level names of loaded modules that are not installed packages."""
     global _seen, _names  # noqa: PLW0603 - a cache, renewed when modules were added
-    # how many there are, and the one that was added last
+    # number of modules, and the one that was added last
     now = len(sys.modules), next(reversed(sys.modules))
     if now != _seen:
         _seen = now
@@ -40,7 +40,7 @@ def own_names() -> frozenset[str]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Where a module of ours is; empty where we have not loaded it ourselves."""
+    """Path and locations of a loaded module of the program; {} for others."""
     if not _is_own(name):
         return {}
     module = sys.modules[name]
@@ -52,7 +52,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def source_of(name: str) -> str | None:
-    """The source of a module of ours, as its own loader has it: also of one inside an archive."""
+    """Source of a loaded module of the program by its own loader, also inside an archive."""
     if not _is_own(name):
         return None
     spec = importlib.util.find_spec(name)
@@ -67,11 +67,11 @@ def _is_own(name: str) -> bool:
 
 
 class ParentFinder:
-    """Asks the parent for modules; last in ``sys.meta_path``.
+    """Finder that asks the parent for modules; last in ``sys.meta_path``.
 
     Args:
         names: top-level names worth asking for.
-        ask: sends a question, returns the answer's JSON; raises OSError where nobody answers.
+        ask: sends a question, returns the answer's JSON; raises OSError where none comes.
     """
 
     def __init__(self, names: frozenset[str], ask: Callable[[bytes], bytes]) -> None:
@@ -84,7 +84,7 @@ class ParentFinder:
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """The module from the file that the parent has it from, or None."""
+        """Spec of the module from the parent's file, or None."""
         if fullname.partition(".")[0] not in self._names:
             return None
         found = json.loads(self._ask(json.dumps({"module": fullname}).encode()))

@@ -1,37 +1,38 @@
-"""How long a platform that cannot be asked is waited for; pure, the clock is passed in.
+"""Retries of a platform that cannot be reached; pure, the clock is passed in.
 
-An engine is upgraded, a control plane changes its leader, a host reboots: :class:`BackendUnavailableError` tells
-nothing about the job that was to be submitted, so it is submitted again. A pool's workers and a single process
-are waited for alike, and so are a backend's own attempts, on every platform.
+An engine is upgraded, a control plane changes its leader, a host reboots:
+:class:`BackendUnavailableError` is no statement about the job that was to be submitted, so it is
+submitted again. A pool's workers, a single process and a backend's own attempts follow the same
+schedule.
 """
 
 from __future__ import annotations
 
-__all__ = ["PATIENCE", "Outage"]
+__all__ = ["RETRY_TIMEOUT", "Outage"]
 
-#: seconds for which a platform is asked again
-PATIENCE = 60.0
-#: seconds between attempts; nothing tells when a platform is back
+#: seconds for which attempts are repeated
+RETRY_TIMEOUT = 60.0
+#: seconds between attempts; no event announces that a platform is back
 PAUSES = (0.2, 0.5, 1.0, 2.0)
-#: seconds after which people are told what is waited for
-SAID_AFTER = 5.0
+#: seconds after which the user gets a notice
+NOTICE_DELAY = 5.0
 
 
 class Outage:
-    """Attempts in a row at which a platform could not be asked.
+    """Failed attempts in a row to reach a platform.
 
     Args:
-        patience: seconds for which it is asked again.
+        timeout: seconds for which attempts are repeated.
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float = RETRY_TIMEOUT) -> None:
+        self._timeout = timeout
         self._attempts = 0
         self._since = 0.0
         self._last = 0.0
-        #: what the last attempt raised; None while the platform answers
+        #: error of the last attempt; None while the platform answers
         self.error: BaseException | None = None
-        #: when people are to be told
+        #: time of the notice to the user; None where there is none to give
         self.due: float | None = None
 
     def failed(self, error: BaseException, began: float, now: float) -> None:
@@ -40,11 +41,11 @@ class Outage:
         Args:
             error: what it raised.
             began: when it began; it may have waited by itself, and that counts.
-            now: the moment.
+            now: monotonic time.
         """
         if self.error is None:
             self._since = began
-            self.due = began + SAID_AFTER
+            self.due = began + NOTICE_DELAY
         self._attempts += 1
         self._last = now
         self.error = error
@@ -56,7 +57,7 @@ class Outage:
 
     @property
     def retry_at(self) -> float:
-        """When to ask again."""
+        """Time of the next attempt."""
         return self._last + PAUSES[min(self._attempts, len(PAUSES)) - 1]
 
     @property
@@ -66,15 +67,15 @@ class Outage:
 
     @property
     def is_over(self) -> bool:
-        """True once the platform was asked for long enough."""
-        return self.error is not None and self.lasted >= self._patience
+        """True once attempts were repeated for ``timeout`` seconds."""
+        return self.error is not None and self.lasted >= self._timeout
 
-    def next(self, now: float) -> str | None:
-        """The sentence to tell people now, once an outage, if any."""
+    def notice(self, now: float) -> str | None:
+        """Sentence for the user if it is due now, once an outage; None otherwise."""
         if self.due is None or now < self.due:
             return None
         self.due = None
         return (
-            f"the platform cannot be asked, and is asked again for {self._patience:g} s in all: "
+            f"the platform cannot be asked, and is asked again for {self._timeout:g} s in all: "
             f"{self.error}"
         )

@@ -1,6 +1,7 @@
-"""What a child is told about its program, in the words of the stdlib's ``spawn.prepare()``.
+"""Preparation data of a child (main module, paths, arguments), as ``multiprocessing.spawn`` has it.
 
-The stdlib's own function for it would choose a start method for the whole program on the way.
+The keys are those of the stdlib's ``spawn.prepare()``. Its ``get_preparation_data()`` is not
+called, because that would choose a start method for the whole program.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ __all__ = ["Program", "ignores_interrupts"]
 
 
 class Program:
-    """The program that this process runs."""
+    """Main module of this process, noted at construction."""
 
     def __init__(self) -> None:
         # noted now: once a script's last line has run, which is before its threads and pools end,
-        # the interpreter knows its path no more
+        # the interpreter does not know its path any more
         self._main = _where_main_is()
 
     def prepare(self, name: str) -> dict[str, Any]:
-        """What a child of that name is told.
+        """Data for ``spawn.prepare()`` in a child.
 
         Raises:
             RuntimeError: ``__main__`` is being loaded for this process and starts one meanwhile.
         """
         vars(spawn)["_check_not_importing_main"]()
-        told = {
+        data = {
             "name": name,
             "authkey": process.current_process().authkey,
             "dir": str(Path.cwd()),
@@ -43,14 +44,14 @@ class Program:
         }
         logger = vars(util)["_logger"]
         if logger is not None:
-            told["log_level"] = logger.getEffectiveLevel()
+            data["log_level"] = logger.getEffectiveLevel()
         if codec.main_by_reference():
-            told.update(self._main)
-        return told
+            data.update(self._main)
+        return data
 
 
 def ignores_interrupts() -> bool:
-    """True where SIGINT is ignored in this process, and so in children; as exec() hands it on."""
+    """True where this process ignores SIGINT; children do too, as after ``exec()``."""
     return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 

@@ -1,6 +1,7 @@
-"""What a parent has to do with the supervisors of its remote jobs: reports, signals, leases.
+"""Monitor of remote jobs in their parent: reports, signals, leases, output.
 
-Writes what jobs elsewhere wrote to this process's own output, on a thread of its own.
+The other end is the job's supervisor, :mod:`fiber._agent.job.server`. Apart from ``launcher``, so
+that programs whose jobs are forked on this host do not import it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fiber._agent.job.config import MODULE, Orders, supervisor_ident
+from fiber._agent.job.config import MODULE, SupervisorConfig, supervisor_ident
 from fiber._agent.lease import INTERVAL, Expired, LeaseTable
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._launch import status_merge
-from fiber._launch.code_server import Sources
-from fiber._launch.submit_proxy import Relays
+from fiber._launch.code_server import CodeServer
+from fiber._launch.submit_proxy import SubmitProxy
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
 from fiber.exceptions import FiberError, WireError
@@ -37,27 +38,27 @@ if TYPE_CHECKING:
     from fiber._wire.reactor import Timer
     from fiber.model import Job, JobSpec
 
-__all__ = ["Shown"]
+__all__ = ["OutputPrinter"]
 
 #: bytes that wait for a terminal that takes none, before the first of them are dropped
-_MOST = 1 << 24
+_MAX_PENDING = 1 << 24
 _PIECE = 1 << 12
 
 
-class Shown:
-    """Stdout and stderr of this process, for many writers; nobody waits for a terminal."""
+class OutputPrinter:
+    """Writes to this process's stdout and stderr on a thread, so that no caller waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._size = 0
-        # pieces that were written, and those of them that are shown or dropped
+        # pieces that were queued, and those of them that are written or dropped
         self._written = self._done = 0
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def write(self, stream: int, data: bytes) -> None:
-        """Show bytes soon.
+        """Queue bytes.
 
         Args:
             stream: 1 or 2.
@@ -69,22 +70,24 @@ class Shown:
             self._pieces.append((stream, data))
             self._written += 1
             self._size += len(data)
-            while self._size > _MOST and len(self._pieces) > 1:
+            while self._size > _MAX_PENDING and len(self._pieces) > 1:
                 self._size -= len(self._pieces.popleft()[1])
                 self._done += 1
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="fiber-shown", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="fiber-output-printer", daemon=True
+                )
                 self._thread.start()
             self._changed.notify_all()
 
     def settle(self, timeout: float) -> None:
-        """Wait until what was written is shown, at most so many seconds: a terminal may take nothing."""
+        """Wait until the bytes queued so far are written, ``timeout`` seconds at most."""
         with self._changed:
             number = self._written
             self._changed.wait_for(lambda: self._done >= number, timeout)
 
     def close(self, *, timeout: float = 5.0) -> None:
-        """Show what there is, and end the thread; a terminal that takes nothing is left. Idempotent."""
+        """Write the queued bytes and end the thread, in ``timeout`` seconds at most. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -112,92 +115,94 @@ def _put(stream: int, data: bytes) -> None:
         try:
             data = data[os.write(stream, data[:_PIECE]) :]
         except BlockingIOError:
-            # somebody made the terminal or pipe non-blocking: it is waited for
+            # the terminal or pipe was made non-blocking: wait for it
             poll = select.poll()
             poll.register(stream, select.POLLOUT)
             poll.poll()
         except OSError:
-            # whoever read it has gone; what is written to it goes nowhere
+            # its reader has gone; the bytes are dropped
             return
 
 
 log = logging.getLogger("fiber")
 
-#: the Python of hosts of which nobody has said anything else
+#: interpreter on hosts for which no other is configured
 PYTHON = "python3"
-#: seconds that a last report may come after the platform's word of the end; a supervisor waits for its
-#: receipt, so one that has ended without it was killed, or cut off
+#: seconds that the last report may come after the platform has reported the end; a supervisor waits
+#: for the acknowledgement, so one that has ended without it was killed, or cut off
 _LAST_REPORT = 0.5
-#: seconds that a supervisor may take to carry out a SIGKILL before the platform is asked for it
+#: seconds that a supervisor may take to carry out a SIGKILL before the platform is asked to kill
 _KILL = 3.0
-#: seconds of silence that mean something where connections tell of an end themselves
-_NEAR_SILENCE = 30.0
-#: seconds for which whoever joins a job waits for its last lines to be shown
-_SHOWN_WITHIN = 1.0
-#: lines of a log that tell why a job never came up
+#: seconds of silence after which a peer on this host is given up, whose end closes its connection
+_LOCAL_SILENCE = 30.0
+#: seconds that joining a job waits for its last lines to be written
+_OUTPUT_TIMEOUT = 1.0
+#: last lines of a log that are quoted when a job did not start
 _TAIL = 20
 
 
 @values.define(eq=False)
-class _Far:
-    """One remote job."""
+class _RemoteJob:
+    """State of one remote job."""
 
     child: Child
     peer: Peer | None = None
-    #: True once its supervisor has said hello
-    met: bool = False
+    #: True once its supervisor has connected
+    has_connected: bool = False
     reported: JobStatus | None = None
     platform: JobStatus | None = None
-    asked: set[int] = values.field(factory=set)
-    #: what there was nobody to tell
+    sent_signals: set[int] = values.field(factory=set)
+    #: signals that could not be sent: no connection
     unsent: list[messages.Signal] = values.field(factory=list)
-    #: runs when something did not come in time
+    #: timer of the last report or of a kill that is to be confirmed
     timer: Timer | None = None
 
 
-class Overseer:
-    """The remote children of one process.
+class RemoteJobMonitor:
+    """Monitor of the remote children of one process; all methods are thread-safe.
 
     Args:
-        runtime: of this process.
-        tell: called with a child and its status; takes no lock of ours meanwhile.
+        runtime: runtime of this process.
+        on_status: called with a child and its status, without a lock held.
     """
 
-    def __init__(self, runtime: LaunchContext, tell: Callable[[Child, JobStatus], None]) -> None:
+    def __init__(
+        self, runtime: LaunchContext, on_status: Callable[[Child, JobStatus], None]
+    ) -> None:
         self._runtime = runtime
-        self._tell = tell
+        self._on_status = on_status
         self._lock = threading.RLock()
-        self._far: dict[str, _Far] = {}
+        self._jobs: dict[str, _RemoteJob] = {}
         lease = runtime.lease
-        silence = max(lease, _NEAR_SILENCE) if runtime.info.near else lease
+        silence = max(lease, _LOCAL_SILENCE) if runtime.info.near else lease
         self._leases: LeaseTable[str] = LeaseTable(lease=lease, silence=silence)
         self._timer: Timer | None = None
-        #: answers questions for modules; None where jobs see our files
-        self.sources = None if runtime.info.capabilities.same_host else Sources()
-        # what jobs start themselves, where they have no way to the platform
-        self._relays = None if self.sources is None else Relays(runtime)
-        self._shown = Shown()
+        #: answers queries for modules; None where jobs see this host's files
+        self.code_server = None if runtime.info.capabilities.same_host else CodeServer()
+        # submits the jobs of jobs that cannot reach the platform themselves
+        self._submit_proxy = None if self.code_server is None else SubmitProxy(runtime)
+        self._printer = OutputPrinter()
         runtime.endpoint.on_refused = self._on_refused
 
     # -- children -------------------------------------------------------------------------------
 
-    def supervised(
+    def with_supervisor(
         self, spec: JobSpec, instructions: Instructions, *, drains: bool = False
     ) -> JobSpec:
-        """The same job with a supervisor of its own, for a backend that starts programs."""
+        """Spec of the same job that starts a supervisor as its program."""
         capabilities = self._runtime.info.capabilities
         resources = spec.resources
-        near = self._runtime.info.near
-        orders = Orders(
-            instructions=values.evolve(instructions, elsewhere=not capabilities.same_host),
+        local = self._runtime.info.near
+        config = SupervisorConfig(
+            instructions=values.evolve(instructions, remote=not capabilities.same_host),
             name=spec.name,
             lease=self._runtime.lease,
-            silence=None if near else self._runtime.lease,
+            silence=None if local else self._runtime.lease,
             cpu=resources.cpu,
             memory=resources.memory,
-            confine=not (capabilities.cpu_limit and capabilities.memory_limit),
-            # on one host it is inherited
-            tell_output=not (capabilities.output or capabilities.same_host),
+            enforce_limits=not (capabilities.cpu_limit and capabilities.memory_limit),
+            # on one host output is inherited
+            forward_output=not (capabilities.output or capabilities.same_host),
             prefix=f"[{spec.name}] " if spec.log_prefix else "",
             drains=drains,
         )
@@ -206,37 +211,39 @@ class Overseer:
             spec,
             argv=(python, *spec.argv[1:-1], MODULE),
             cwd=spec.cwd if capabilities.same_host else None,
-            private=orders.encode(),
+            private=config.encode(),
             processes=1,
         )
 
     def expect(self, child: Child) -> None:
-        """A job is about to be submitted."""
+        """Note a job that is about to be submitted."""
         with self._lock:
-            self._far[supervisor_ident(child.ident)] = _Far(child)
+            self._jobs[supervisor_ident(child.ident)] = _RemoteJob(child)
 
     def forget(self, child: Child) -> None:
-        """A job has ended, or never began."""
+        """Remove a job that has ended, or was never submitted."""
         ident = supervisor_ident(child.ident)
         with self._lock:
-            far = self._far.pop(ident, None)
+            remote = self._jobs.pop(ident, None)
             self._leases.drop(ident)
-            if far is not None and far.timer is not None:
-                far.timer.cancel()
-        if self._relays is not None:
-            self._relays.ended([child.ident, *(child.ident_of(i) for i in range(child.processes))])
+            if remote is not None and remote.timer is not None:
+                remote.timer.cancel()
+        if self._submit_proxy is not None:
+            self._submit_proxy.ended(
+                [child.ident, *(child.ident_of(i) for i in range(child.processes))]
+            )
 
-    def relays(self, job: Job, status: JobStatus) -> bool:
-        """True for a change of a job that a child of ours asked for."""
-        return self._relays is not None and self._relays.observed(job, status)
+    def deliver_proxied(self, job: Job, status: JobStatus) -> bool:
+        """Deliver a status to the child that submitted the job; False where no child did."""
+        return self._submit_proxy is not None and self._submit_proxy.observed(job, status)
 
-    def knows(self, ident: str) -> bool:
-        """True for the identity of a supervisor, also of one whose job was given up."""
-        return ident in self._far or ident.endswith(".s")
+    def is_supervisor(self, ident: str) -> bool:
+        """True for a supervisor's identity, also that of a job that was given up."""
+        return ident in self._jobs or ident.endswith(".s")
 
     def payload(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """What a job's processes are given, for a host that sees nothing of ours."""
-        if self.sources is None:
+        """Payload for a job's processes, complete for a host that does not see this one's files."""
+        if self.code_server is None:
             return payload
         info = self._runtime.info
         config = payload["config"]
@@ -249,178 +256,184 @@ class Overseer:
         }
         return {
             **payload,
-            "modules": self.sources.names(),
+            "modules": self.code_server.names(),
             "config": values.evolve(config, settings=None),
-            # apart: the plugin that has their class need not be installed there
+            # apart: the plugin that has their class need not be installed on that host
             "settings": frames.joined(codec.dumps(config.settings)),
             "backend": backend,
         }
 
     def settle_output(self) -> None:
-        """Wait until what jobs have written is shown, as far as anybody reads it."""
-        self._shown.settle(_SHOWN_WITHIN)
+        """Wait until the output of jobs is written, a bounded time."""
+        self._printer.settle(_OUTPUT_TIMEOUT)
 
     def close(self) -> None:
-        """Answer no more questions; what was written is shown before."""
-        self._shown.close()
-        if self.sources is not None:
-            self.sources.close()
+        """Write the remaining output, and stop answering queries."""
+        self._printer.close()
+        if self.code_server is not None:
+            self.code_server.close()
 
-    # -- what supervisors say, on the handler thread --------------------------------------------
+    # -- messages of supervisors, on the handler thread --------------------------------------------
 
     def on_message(self, peer: Peer, message: Message) -> None:
-        """Take one message of a supervisor."""
+        """Handle one message of a supervisor."""
         with self._lock:
-            far = self._far.get(peer.ident)
-        if far is None:
+            remote = self._jobs.get(peer.ident)
+        if remote is None:
             # its job was given up: it is to end what it still has
             peer.send(Kind.ERROR, 0, message.id)
             return
-        if far.peer is not peer:
-            self._meet(far, peer)
+        if remote.peer is not peer:
+            self._on_connected(remote, peer)
         with self._lock:
-            self._leases.heard(peer.ident, time.monotonic())
+            self._leases.renew(peer.ident, time.monotonic())
         decoder = Decoder()
         decoder.feed(bytes(message.body))
-        for said in decoder.messages():
-            self._take(far, peer, said)
+        for received in decoder.messages():
+            self._handle(remote, peer, received)
         if message.kind is Kind.CALL:
             peer.send(Kind.REPLY, 0, message.id)
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """A connection is gone; where it was a supervisor's, another one may be made."""
+        """Note a lost connection; a supervisor may make another one."""
         with self._lock:
-            far = self._far.get(peer.ident)
-            if far is None or far.peer is not peer:
+            remote = self._jobs.get(peer.ident)
+            if remote is None or remote.peer is not peer:
                 return
-            far.peer = None
-            self._leases.cut(peer.ident, time.monotonic())
-        if far.platform is not None and far.platform.state.is_terminal:
-            self._end_by_platform(far)
+            remote.peer = None
+            self._leases.disconnected(peer.ident, time.monotonic())
+        if remote.platform is not None and remote.platform.state.is_terminal:
+            self._end_by_platform(remote)
 
-    def _meet(self, far: _Far, peer: Peer) -> None:
+    def _on_connected(self, remote: _RemoteJob, peer: Peer) -> None:
         with self._lock:
-            far.peer, far.met = peer, True
+            remote.peer, remote.has_connected = peer, True
             now = time.monotonic()
-            self._leases.joined(peer.ident, now)
-            if far.platform is not None and far.platform.state is JobState.SUSPENDED:
+            self._leases.connected(peer.ident, now)
+            if remote.platform is not None and remote.platform.state is JobState.SUSPENDED:
                 self._leases.pause(peer.ident, True, now)
-            unsent, far.unsent = far.unsent, []
+            unsent, remote.unsent = remote.unsent, []
         if self._timer is None:
-            self._timer = self._runtime.reactor.call_later(INTERVAL, self._look)
+            self._timer = self._runtime.reactor.call_later(INTERVAL, self._check_leases)
         for message in unsent:
-            self._send(far, message)
+            self._send(remote, message)
 
-    def _take(self, far: _Far, peer: Peer, said: object) -> None:
-        if isinstance(said, messages.Ping):
+    def _handle(self, remote: _RemoteJob, peer: Peer, report: object) -> None:
+        if isinstance(report, messages.Ping):
             peer.send(Kind.CAST, 0, 0, [encode(messages.Pong())])
-        elif isinstance(said, messages.StatusChanged):
+        elif isinstance(report, messages.StatusChanged):
             with self._lock:
-                platform = far.platform
-                far.reported = said.status
-            status = said.status
+                platform = remote.platform
+                remote.reported = report.status
+            status = report.status
             if not status.state.is_terminal and platform is not None:
-                status = status_merge.during(status, platform)
+                status = status_merge.merge_running(status, platform)
             elif platform is not None:
                 status = status_merge.with_host(status, platform.host)
-                status = status_merge.taken_away(status, platform, asked=far.asked)
-            if self._relays is not None:
+                status = status_merge.merge_eviction(
+                    status, platform, sent_signals=remote.sent_signals
+                )
+            if self._submit_proxy is not None:
                 ended = (p.index for p in status.processes if p.state.is_terminal)
-                self._relays.ended(far.child.ident_of(index) for index in ended)
-            self._tell(far.child, status)
-        elif isinstance(said, messages.Output):
-            self._shown.write(said.stream, said.data)
-        elif not isinstance(said, messages.Hello):
-            msg = f"a supervisor says {type(said).__name__}, which is none of its words"
+                self._submit_proxy.ended(remote.child.ident_of(index) for index in ended)
+            self._on_status(remote.child, status)
+        elif isinstance(report, messages.Output):
+            self._printer.write(report.stream, report.data)
+        elif not isinstance(report, messages.Hello):
+            msg = f"a supervisor sent {type(report).__name__}, which is no message of its protocol"
             raise WireError(msg)
 
     def _on_refused(self, ident: str, why: str) -> None:
         with self._lock:
-            far = self._far.get(ident)
-        if far is not None:
-            far.child.never_came(why)
+            remote = self._jobs.get(ident)
+        if remote is not None:
+            remote.child.set_start_failure(why)
 
-    # -- what the platform says, on the events thread -------------------------------------------
+    # -- statuses of the platform, on the events thread -------------------------------------------
 
     def observed(self, child: Child, status: JobStatus) -> JobStatus | None:
-        """What the platform's word means for a child; None for nothing, or nothing yet."""
+        """Merge a platform's status; returns the child's new status, None for none yet."""
         with self._lock:
-            far = self._far.get(supervisor_ident(child.ident))
-            if far is None:
+            remote = self._jobs.get(supervisor_ident(child.ident))
+            if remote is None:
                 return status
-            far.platform = status
+            remote.platform = status
             self._leases.pause(
                 supervisor_ident(child.ident),
                 status.state is JobState.SUSPENDED,
                 time.monotonic(),
             )
             if not status.state.is_terminal:
-                return status_merge.during(far.reported, status)
-            if far.peer is not None:
+                return status_merge.merge_running(remote.reported, status)
+            if remote.peer is not None:
                 if status.reason == Reason(ReasonKind.NODE_LOST):
-                    # nobody knows there, and its supervisor does: it lives, until its lease is over
+                    # the platform does not know; while the supervisor is connected the job lives
                     return None
-                # its last words may be on their way still
-                self._later(far, _LAST_REPORT, lambda: self._end_by_platform(far))
+                # its last report may still be on its way
+                self._set_timer(remote, _LAST_REPORT, lambda: self._end_by_platform(remote))
                 return None
-        return self._ending(far)
+        return self._ending(remote)
 
-    def _end_by_platform(self, far: _Far) -> None:
+    def _end_by_platform(self, remote: _RemoteJob) -> None:
         with self._lock:
-            if self._far.get(supervisor_ident(far.child.ident)) is not far:
+            if self._jobs.get(supervisor_ident(remote.child.ident)) is not remote:
                 return
-        self._tell(far.child, self._ending(far))
+        self._on_status(remote.child, self._ending(remote))
 
-    def _ending(self, far: _Far) -> JobStatus:
-        assert far.platform is not None
-        status = status_merge.of_platform(far.platform, far.reported, asked=far.asked)
-        if not far.met and not far.asked and status.state is JobState.FAILED:
-            far.child.never_came(status_merge.diagnose(status, self._tail(far.child, status)))
+    def _ending(self, remote: _RemoteJob) -> JobStatus:
+        assert remote.platform is not None
+        status = status_merge.merge_ended(
+            remote.platform, remote.reported, sent_signals=remote.sent_signals
+        )
+        if not remote.has_connected and not remote.sent_signals and status.state is JobState.FAILED:
+            remote.child.set_start_failure(
+                status_merge.diagnose(status, self._tail(remote.child, status))
+            )
         return status
 
     def _tail(self, child: Child, status: JobStatus) -> tuple[str, ...]:
-        told = next((p.log_tail for p in status.processes if p.log_tail), ())
-        if told or child.job is None or not self._runtime.info.capabilities.logs:
-            return told
+        tail = next((p.log_tail for p in status.processes if p.log_tail), ())
+        if tail or child.job is None or not self._runtime.info.capabilities.logs:
+            return tail
         try:
             return tuple(self._runtime.backend.logs(child.job, tail=_TAIL))
         except FiberError as error:
             log.debug("fiber: the log of %s cannot be had: %s", child.name, error)
             return ()
 
-    # -- what is asked of a child ---------------------------------------------------------------
+    # -- requests for a child ---------------------------------------------------------------
 
     def signal(self, child: Child, index: int | None, signum: int) -> bool:
-        """Send a signal to one process, or all; False where its supervisor cannot be told now."""
+        """Send a signal to one process, or all; False where its supervisor is not connected."""
         with self._lock:
-            far = self._far.get(supervisor_ident(child.ident))
-            if far is None:
+            remote = self._jobs.get(supervisor_ident(child.ident))
+            if remote is None:
                 return True
-            far.asked.add(int(signum))
+            remote.sent_signals.add(int(signum))
         group = signum == signal.SIGKILL
-        return self._send(far, messages.Signal(0, child.ident, index, int(signum), group))
+        return self._send(remote, messages.Signal(0, child.ident, index, int(signum), group))
 
     def was_sent(self, child: Child, signum: int) -> bool:
-        """True where a signal was sent to it before, or it has ended."""
+        """True where the signal was sent to the child before, or the child has ended."""
         with self._lock:
-            far = self._far.get(supervisor_ident(child.ident))
-            return far is None or int(signum) in far.asked
+            remote = self._jobs.get(supervisor_ident(child.ident))
+            return remote is None or int(signum) in remote.sent_signals
 
     def kill(self, child: Child) -> bool:
         """SIGKILL to all processes; False where only the platform can do it."""
         if not self.signal(child, None, signal.SIGKILL):
             return False
         with self._lock:
-            far = self._far.get(supervisor_ident(child.ident))
-            if far is not None:
-                self._later(far, _KILL, lambda: self._fence(far))
+            remote = self._jobs.get(supervisor_ident(child.ident))
+            if remote is not None:
+                self._set_timer(remote, _KILL, lambda: self._fence(remote))
         return True
 
-    def _send(self, far: _Far, message: messages.Signal) -> bool:
+    def _send(self, remote: _RemoteJob, message: messages.Signal) -> bool:
         with self._lock:
-            peer = far.peer
+            peer = remote.peer
             if peer is None:
-                far.unsent.append(message)
+                remote.unsent.append(message)
                 return False
         peer.send(Kind.CAST, 0, 0, [encode(message)])
         return True
@@ -428,49 +441,53 @@ class Overseer:
     # -- leases ---------------------------------------------------------------------------------
 
     def has_lease(self, child: Child) -> bool:
-        """True for a job whose supervisor has connected: its silence is what ends it."""
+        """True for a child whose supervisor has connected and is under a lease."""
         with self._lock:
             return supervisor_ident(child.ident) in self._leases
 
-    def _look(self) -> None:
+    def _check_leases(self) -> None:
         with self._lock:
-            expired = self._leases.look(time.monotonic())
-            again = bool(self._far) and not self._runtime.closing
-            self._timer = self._runtime.reactor.call_later(INTERVAL, self._look) if again else None
-            due = [(one, self._far[one.key]) for one in expired if one.key in self._far]
-        for one, far in due:
-            self._give_up(one, far)
+            expired = self._leases.expire(time.monotonic())
+            again = bool(self._jobs) and not self._runtime.closing
+            self._timer = (
+                self._runtime.reactor.call_later(INTERVAL, self._check_leases) if again else None
+            )
+            due = [(one, self._jobs[one.key]) for one in expired if one.key in self._jobs]
+        for one, remote in due:
+            self._give_up(one, remote)
 
-    def _give_up(self, expired: Expired[str], far: _Far) -> None:
-        where = far.child.host or "its host"
-        how = "its connection was gone" if expired.is_cut else "nothing was heard of it"
+    def _give_up(self, expired: Expired[str], remote: _RemoteJob) -> None:
+        where = remote.child.host or "its host"
+        how = "its connection was gone" if expired.disconnected else "nothing was heard of it"
         words = f"{how} for {expired.silent:.1f} s: {where} or the way there is lost"
-        log.warning("fiber: %s is given up: %s", far.child.name, words)
+        log.warning("fiber: %s is given up: %s", remote.child.name, words)
 
         def act() -> None:
-            # first, so that what it did is not done twice where that can be helped
-            self._kill_by_platform(far)
-            reason, host = Reason(ReasonKind.LEASE), far.child.host
-            self._tell(far.child, status_merge.lost(far.reported, reason, host=host, words=words))
+            # kill first, so that its work is not done twice where that can be avoided
+            self._kill_by_platform(remote)
+            reason, host = Reason(ReasonKind.LEASE), remote.child.host
+            self._on_status(
+                remote.child, status_merge.lost(remote.reported, reason, host=host, words=words)
+            )
 
-        self._beside(act)
+        self._run_in_thread(act)
 
-    def _fence(self, far: _Far) -> None:
-        self._beside(lambda: self._kill_by_platform(far))
+    def _fence(self, remote: _RemoteJob) -> None:
+        self._run_in_thread(lambda: self._kill_by_platform(remote))
 
-    def _kill_by_platform(self, far: _Far) -> None:
-        if far.child.job is None:
+    def _kill_by_platform(self, remote: _RemoteJob) -> None:
+        if remote.child.job is None:
             return
         try:
-            self._runtime.backend.kill(far.child.job)
+            self._runtime.backend.kill(remote.child.job)
         except FiberError as error:
-            log.warning("fiber: %s cannot be ended for certain: %s", far.child.name, error)
+            log.warning("fiber: %s cannot be ended for certain: %s", remote.child.name, error)
 
-    def _beside(self, act: Callable[[], None]) -> None:
-        # a platform may take its time, and the handler thread has others to serve
+    def _run_in_thread(self, act: Callable[[], None]) -> None:
+        # a platform may be slow, and the handler thread has other connections to serve
         threading.Thread(target=act, name="fiber-fence", daemon=True).start()
 
-    def _later(self, far: _Far, delay: float, action: Callable[[], None]) -> None:
-        if far.timer is not None:
-            far.timer.cancel()
-        far.timer = self._runtime.reactor.call_later(delay, action)
+    def _set_timer(self, remote: _RemoteJob, delay: float, action: Callable[[], None]) -> None:
+        if remote.timer is not None:
+            remote.timer.cancel()
+        remote.timer = self._runtime.reactor.call_later(delay, action)

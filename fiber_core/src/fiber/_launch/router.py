@@ -1,6 +1,9 @@
-"""How a process of a run is reached and reaches others: by dialling, or over the hub's streams.
+"""Router of a process: the addresses by which it is reached, and those that it dials for others.
 
-Where a process listens for its children: what the hook answers.
+Most processes dial each other. Where jobs cannot dial the program, their connections go through the
+tunnel (:mod:`fiber._tunnel`): the master runs its hub, and each job's supervisor the other end. A
+URL for the tunnel is a *route*. Where a process listens is decided by the hook
+``fiber_listen_address``.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ __all__ = ["Router"]
 
 
 def choose_address(runtime: LaunchContext) -> ListenAddress:
-    """Ask ``fiber_listen_address``; interfaces are read only where others than this host dial."""
+    """Answer of ``fiber_listen_address``; interfaces are read only where other hosts dial."""
     same_host = runtime.info.capabilities.same_host
     ask = runtime.info.facts
     peers = Peers(
@@ -53,30 +56,30 @@ log = logging.getLogger("fiber")
 
 
 class Router:
-    """Of one process.
+    """Router of one process; thread-safe.
 
     Args:
-        runtime: of this process.
+        runtime: runtime of this process.
     """
 
     def __init__(self, runtime: LaunchContext) -> None:
-        told = runtime.instructions
+        instructions = runtime.instructions
         self._runtime = runtime
         self._lock = threading.Lock()
-        # what is dialled in place of an address
-        self._known: dict[str, str] = {} if told is None else dict(told.forwards)
-        self._landing = told is not None and told.landing
+        # addresses to dial in place of others
+        self._resolved: dict[str, str] = {} if instructions is None else dict(instructions.forwards)
+        self._tunnelled = instructions is not None and instructions.tunnelled
         self._hub: Hub | None = None
-        # jobs into which streams are opened: their idents, and what was heard of others
+        # jobs into which streams are opened, by id, and statuses of jobs not yet submitted
         self._idents: dict[str, str] = {}
-        # in a job: where this process listens, and what tells the supervisor that it still does
+        # in a job: routes to this process, with the socket that keeps each alive at the supervisor
         self._served: dict[str, socket.socket] = {}
         self._early: dict[str, JobStatus] = {}
 
     # -- addresses
 
     def open_endpoint(self) -> Endpoint:
-        """Listen where the plugins say."""
+        """Open this process's endpoint, at the address that the plugins choose."""
         from fiber._wire.endpoint import Endpoint
 
         runtime = self._runtime
@@ -90,18 +93,18 @@ class Router:
         bound = endpoint.listen(address)
         if address.routed and runtime.is_master:
             self._hub = self._new_hub()
-        found = self.through_hub(bound, address)
+        found = self.tunnel_route(bound, address)
         if found is not None:
-            # best first: who has streams was given them because it cannot dial the program, and
-            # jobs that can dial each other do
-            dialled = [] if self._hub is not None and _is_inward(address) else endpoint.urls
+            # best first: jobs with streams have them because they cannot dial the program, while jobs
+            # that can dial each other do so
+            dialled = [] if self._hub is not None and _is_loopback(address) else endpoint.urls
             urls = [found, *dialled] if self._hub is not None else [*dialled, found]
             endpoint.urls[:] = urls
         return endpoint
 
-    def through_hub(self, url: str, address: ListenAddress | None = None) -> str | None:
-        """How what this process listens on is reached through the hub; None where it is not."""
-        if self._hub is None and not self._landing:
+    def tunnel_route(self, url: str, address: ListenAddress | None = None) -> str | None:
+        """Route to an address of this process through the tunnel; None where there is no tunnel."""
+        if self._hub is None and not self._tunnelled:
             return None
         if address is not None:
             # what is advertised may be no address of this host
@@ -113,7 +116,7 @@ class Router:
         return route
 
     def _serve(self, route: str) -> None:
-        """Have connections for this process let in by streams, there and nowhere else."""
+        """Register a route, so that the tunnel accepts connections to it."""
         if self._hub is not None:
             self._hub.serve(route)
             return
@@ -124,7 +127,7 @@ class Router:
                 self._served[route] = serve(self._runtime.directory, route)
 
     def withdraw(self, url: str) -> None:
-        """This process listens at one of its addresses no more."""
+        """Remove the route to an address at which this process no longer listens."""
         route = routes.route_to(url, self._runtime.ident)
         if route is None:
             return
@@ -135,37 +138,37 @@ class Router:
         if served is not None:
             served.close()
 
-    def way(self, url: str) -> str:
-        """What is dialled in place of a URL.
+    def resolve(self, url: str) -> str:
+        """Address to dial in place of a URL.
 
         Raises:
-            TransportError: there is no way.
+            TransportError: the route cannot be reached from this process.
         """
-        if not self._known and not routes.is_route(url):
+        if not self._resolved and not routes.is_route(url):
             return url
-        known = self._known.get(url)
+        known = self._resolved.get(url)
         if known is None:
             if not routes.is_route(url):
                 return url
             known = self._find(url)
-            self._known[url] = known
+            self._resolved[url] = known
         return known
 
-    def best(self, urls: Iterable[str]) -> Sequence[str]:
-        """An owner's addresses, best first as it says, in the order in which they are tried from here."""
+    def rank(self, urls: Iterable[str]) -> Sequence[str]:
+        """Addresses of an owner in the order in which this process is to try them."""
         found = tuple(urls)
-        if self._hub is None and not self._landing:
+        if self._hub is None and not self._tunnelled:
             return found
         return sorted(found, key=self._rank)
 
     def _rank(self, url: str) -> bool:
-        # the hub is outside; in a job a port of its own host's loopback is nobody else's
+        # the hub's process is outside the jobs; in a job, loopback is that job's own host
         return not routes.is_route(url) and (self._hub is not None or "//127." in url)
 
     def _find(self, url: str) -> str:
         if self._hub is not None:
             return self._hub.way(url)
-        if self._landing:
+        if self._tunnelled:
             from fiber._tunnel.landing import ask
 
             return ask(self._runtime.directory, url)
@@ -175,7 +178,7 @@ class Router:
     # -- jobs
 
     def submitted(self, spec: JobSpec, job: Job) -> None:
-        """A job was submitted here, for this process or for another one."""
+        """Note a job that this process has submitted, for itself or for a child."""
         if self._hub is None or spec.ident is None:
             return
         backend = self._runtime.backend
@@ -187,7 +190,7 @@ class Router:
             self.observed(job, early)
 
     def observed(self, job: Job, status: JobStatus) -> None:
-        """A job changed."""
+        """Note a job's status: streams are opened when it runs, and closed when it ends."""
         if self._hub is None:
             return
         with self._lock:
@@ -206,7 +209,7 @@ class Router:
         return self._runtime.backend.reach(job).kind is ReachKind.REVERSED
 
     def close(self) -> None:
-        """Carry nothing any more. Idempotent."""
+        """End the tunnel and remove all routes. Idempotent."""
         if self._hub is not None:
             self._hub.close()
         with self._lock:
@@ -222,23 +225,23 @@ class Router:
             runtime.credentials.key,
             runtime.ident,
             patience=runtime.lease,
-            on_speed=self._tell_speed,
+            on_speed=self._log_speed,
         )
 
-    def _tell_speed(self, speed: tuple[float, float]) -> None:
-        there_and_back, rate = speed
+    def _log_speed(self, speed: tuple[float, float]) -> None:
+        round_trip, rate = speed
         log.warning(
             "fiber: jobs on %s cannot dial this program; their connections are carried over streams "
             "opened into them: %.1f ms there and back, %.1f MB/s in one stream; `fiber run -a` "
             "starts a program where its jobs can dial it",
             self._runtime.info.name,
-            1000 * there_and_back,
+            1000 * round_trip,
             rate / 1e6,
         )
 
 
-def _is_inward(address: ListenAddress) -> bool:
-    """True where it is bound so that nobody elsewhere can dial it."""
+def _is_loopback(address: ListenAddress) -> bool:
+    """True for an address that only this host can dial."""
     host = address.bind_url.partition("://")[2].rpartition(":")[0].strip("[]")
     return address.advertise_host is None and (
         host.startswith("127.") or host in ("::1", "localhost")

@@ -1,7 +1,7 @@
-"""What a job's supervisor and its platform say of it, brought together; pure.
+"""Status of a remote job, merged from the reports of its supervisor and of its platform; pure.
 
-The supervisor knows how processes ended; the platform knows how the whole ended. A platform's word
-counts where the supervisor cannot say any more.
+The supervisor knows how processes ended; the platform knows how the whole ended, and counts where
+the supervisor cannot report any more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fiber._base import values
 from fiber._version import __version__
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = ["diagnose", "during", "lost", "of_platform", "taken_away", "with_host"]
+__all__ = ["diagnose", "lost", "merge_ended", "merge_eviction", "merge_running", "with_host"]
 
 #: exit codes above this one mean that a signal ended the first process
 _SIGNALLED = 128
@@ -27,12 +27,12 @@ _NO_PYTHON = re.compile(
 )
 
 
-def during(reported: JobStatus | None, platform: JobStatus) -> JobStatus:
-    """The status of a job that runs.
+def merge_running(reported: JobStatus | None, platform: JobStatus) -> JobStatus:
+    """Status of a job that runs.
 
     Args:
-        reported: what its supervisor said last, if anything.
-        platform: what the platform says; its one process is the supervisor, and nobody's affair.
+        reported: last status from its supervisor, if any.
+        platform: status from the platform; its only process is the supervisor, and is left out.
     """
     if reported is None:
         return values.evolve(platform, processes=())
@@ -53,24 +53,24 @@ def during(reported: JobStatus | None, platform: JobStatus) -> JobStatus:
 
 
 def with_host(status: JobStatus, host: str | None) -> JobStatus:
-    """The same with the platform's name of the host, where it has one."""
+    """Copy with the platform's name of the host, where it has one."""
     return values.evolve(status, host=host) if host else status
 
 
-def taken_away(
-    reported: JobStatus, platform: JobStatus | None, *, asked: Collection[int] = ()
+def merge_eviction(
+    reported: JobStatus, platform: JobStatus | None, *, sent_signals: Collection[int] = ()
 ) -> JobStatus:
-    """A report of a job whose place the platform takes away: that is why signals ended it.
+    """Final status of a job that the platform evicted: the eviction is why signals ended it.
 
     Args:
-        reported: what its supervisor says.
-        platform: what the platform said last, if anything.
-        asked: signals that were sent to the job from here.
+        reported: status from its supervisor.
+        platform: last status from the platform, if any.
+        sent_signals: signals that this program sent to the job.
     """
     why = None if platform is None else platform.reason
     if platform is None or why is None or why.counts_as_attempt:
         return reported
-    taken = {signal.SIGTERM, signal.SIGKILL} - set(asked)
+    taken = {signal.SIGTERM, signal.SIGKILL} - set(sent_signals)
 
     def seen(one: ProcessStatus) -> ProcessStatus:
         reason = one.reason
@@ -86,23 +86,23 @@ def taken_away(
     return values.evolve(reported, reason=why, message=message, processes=processes)
 
 
-def of_platform(
-    platform: JobStatus, reported: JobStatus | None, *, asked: Collection[int] = ()
+def merge_ended(
+    platform: JobStatus, reported: JobStatus | None, *, sent_signals: Collection[int] = ()
 ) -> JobStatus:
-    """The end of a job whose supervisor has not told of it.
+    """Final status of a job whose supervisor has not reported it.
 
     Args:
         platform: a terminal status.
-        reported: what the supervisor said last, if anything.
-        asked: signals that were sent to the job.
+        reported: last status from the supervisor, if any.
+        sent_signals: signals that were sent to the job.
     """
     code, reason = platform.exit_code, platform.reason
     if code is not None and _SIGNALLED < code <= _HIGHEST:
-        # what a supervisor, and a shell, make of an end by a signal
+        # exit code of supervisors, and shells, after an end by a signal
         code = _SIGNALLED - code
         if reason is None or reason.kind in (ReasonKind.EXIT, ReasonKind.UNKNOWN):
             reason = Reason(ReasonKind.SIGNAL, -code)
-    ends = [n for n in (signal.SIGKILL, signal.SIGTERM) if n in asked]
+    ends = [n for n in (signal.SIGKILL, signal.SIGTERM) if n in sent_signals]
     if code is None and ends:
         # the platform took it away before it ran
         code = -int(ends[0])
@@ -140,13 +140,13 @@ def of_platform(
 
 
 def lost(reported: JobStatus | None, reason: Reason, *, host: str, words: str) -> JobStatus:
-    """The end of a job that is given up: nobody can tell how it ended.
+    """Final status of a job that is given up: how it ended is not known.
 
     Args:
-        reported: what was known of it last, if anything.
+        reported: last status, if any.
         reason: why it is given up.
-        host: where it was; "" where that is not known.
-        words: the same for people.
+        host: host it ran on; "" where that is not known.
+        words: the reason as a sentence.
     """
     before: Sequence[ProcessStatus] = () if reported is None else reported.processes
     processes = tuple(
@@ -165,11 +165,11 @@ def lost(reported: JobStatus | None, reason: Reason, *, host: str, words: str) -
 
 
 def diagnose(status: JobStatus, tail: Sequence[str]) -> str:
-    """Why a job never came up, in a sentence that tells what to do.
+    """Sentence on why a job did not start, and what to do about it.
 
     Args:
-        status: its end, as the platform tells of it.
-        tail: the last lines that it wrote.
+        status: final status from the platform.
+        tail: last lines of its output.
     """
     where = status.host or "the job's host"
     text = "\n".join((*tail, status.message))

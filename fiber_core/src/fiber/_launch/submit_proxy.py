@@ -1,7 +1,9 @@
-"""Jobs of jobs: a process on another host has its parent submit what it starts.
+"""Jobs of jobs: a process on another host has its parent submit the jobs that it starts.
 
-An engine, its credentials and its count of free places are where the program began. So what a process
-elsewhere asks of its backend goes to its parent, over their connection, and from there on if need be.
+The platform's credentials and its count of free places are with the program. So calls of the
+backend in a process on another host go to its parent, over their connection, and from there to its
+parent in turn if need be. :class:`ProxyBackend` is the child's side, :class:`SubmitProxy` the
+parent's.
 """
 
 from __future__ import annotations
@@ -25,69 +27,71 @@ if TYPE_CHECKING:
     from fiber._wire.endpoint import Peer
     from fiber._wire.frames import Message
 
-__all__ = ["TARGET", "RelayBackend", "Relays"]
+__all__ = ["TARGET", "ProxyBackend", "SubmitProxy"]
 
 log = logging.getLogger("fiber")
 
-#: what children address; numbers of other objects count from 1
+#: target number of this service; those of other objects count from 1
 TARGET = 2**62
-_ASKED = frozenset({"submit", "terminate", "kill", "status", "logs", "capacity", "reach", "resume"})
+_METHODS = frozenset(
+    {"submit", "terminate", "kill", "status", "logs", "capacity", "reach", "resume"}
+)
 
 
 @values.define(eq=False)
-class _Relayed:
-    """A job that was submitted for a child."""
+class _ProxiedJob:
+    """Job that was submitted for a child."""
 
     job: Job
     owner: str
     status: JobStatus | None = None
 
 
-class Relays:
-    """The parent's side; children ask by :class:`RelayBackend`.
+class SubmitProxy:
+    """Parent's side: calls the backend for children that use :class:`ProxyBackend`.
 
     Args:
-        runtime: of this process.
+        runtime: runtime of this process.
     """
 
     def __init__(self, runtime: LaunchContext) -> None:
         self._runtime = runtime
         self._lock = threading.Lock()
-        self._jobs: dict[str, _Relayed] = {}
+        self._jobs: dict[str, _ProxiedJob] = {}
         self._peers: dict[str, Peer] = {}
         runtime.endpoint.serve(TARGET, self)
 
     def on_message(self, peer: Peer, message: Message) -> None:
-        """Have a question answered, on a thread of its own: platforms take their time."""
+        """Carry out a call on a thread of its own: platforms may be slow."""
         with self._lock:
             self._peers[peer.ident] = peer
         threading.Thread(
             target=self._answer,
             args=(peer, message.id, bytes(message.body)),
-            name="fiber-relay",
+            name="fiber-submit-proxy",
             daemon=True,
         ).start()
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """A child that lives dials again, and then asks what it missed."""
+        """Note a lost connection; a child that lives dials again and calls ``resume``."""
         with self._lock:
             if self._peers.get(peer.ident) is peer:
                 del self._peers[peer.ident]
 
     def observed(self, job: Job, status: JobStatus) -> bool:
-        """A job changed; False where it is not of a child."""
+        """Pass a status on to the child that submitted the job; False where none did."""
         with self._lock:
-            relayed = self._jobs.get(job.id)
-            if relayed is None:
+            proxied = self._jobs.get(job.id)
+            if proxied is None:
                 return False
-            relayed.status = status
-            peer = self._peers.get(relayed.owner)
+            proxied.status = status
+            peer = self._peers.get(proxied.owner)
         if peer is not None:
             peer.send(Kind.CAST, TARGET, 0, codec.dumps((job, status)))
         return True
 
     def ended(self, idents: Iterable[str]) -> None:
-        """Processes of ours have ended: what they had started ends with them."""
+        """Kill the jobs that processes with these identities had submitted."""
         gone = frozenset(idents)
         with self._lock:
             left = [one for one in self._jobs.values() if one.owner in gone]
@@ -96,7 +100,7 @@ class Relays:
         for one in left:
             if one.status is None or not one.status.state.is_terminal:
                 threading.Thread(
-                    target=self._kill, args=(one.job,), name="fiber-relay", daemon=True
+                    target=self._kill, args=(one.job,), name="fiber-submit-proxy", daemon=True
                 ).start()
 
     def _kill(self, job: Job) -> None:
@@ -108,12 +112,12 @@ class Relays:
     def _answer(self, peer: Peer, number: int, body: bytes) -> None:
         try:
             method, args = codec.loads(memoryview(body))
-            if method not in _ASKED:
+            if method not in _METHODS:
                 msg = f"{method!r} is not asked of a parent"
                 raise FiberError(msg)
             answer = codec.dumps(self._do(peer.ident, method, args))
         except Exception as error:
-            # whatever it is, it is the asker's
+            # any error is raised in the child
             peer.send(Kind.ERROR, TARGET, number, codec.dumps(codec.with_traceback(error)))
             return
         peer.send(Kind.REPLY, TARGET, number, answer)
@@ -122,8 +126,8 @@ class Relays:
         if method == "submit":
             job = self._runtime.submit(*args)
             with self._lock:
-                self._jobs[job.id] = _Relayed(job, owner)
-            for status in self._runtime.launcher.relayed(job):
+                self._jobs[job.id] = _ProxiedJob(job, owner)
+            for status in self._runtime.launcher.early_statuses(job):
                 self.observed(job, status)
             return job
         if method == "resume":
@@ -134,11 +138,11 @@ class Relays:
         return list(found) if method == "logs" else found
 
 
-class RelayBackend(Backend):
-    """The child's side: the backend of a process on another host.
+class ProxyBackend(Backend):
+    """Child's side: backend of a process on another host.
 
     Args:
-        name: of the real one.
+        name: name of the parent's backend.
         connect: makes a connection to the parent, for this object alone.
     """
 
@@ -147,24 +151,24 @@ class RelayBackend(Backend):
         self._connect = connect
         self._lock = threading.Lock()
         self._client: Client | None = None
-        self._told: queue.SimpleQueue[tuple[Job, JobStatus] | BaseException | None]
-        self._told = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[Job, JobStatus] | BaseException | None]
+        self._events = queue.SimpleQueue()
         self._ended: set[str] = set()
         self._submitted = False
         self._closed = False
 
     def submit(self, spec: JobSpec) -> Job:
-        """Have the parent submit it."""
+        """Submit a job through the parent."""
         job: Job = self._ask("submit", spec)
         self._submitted = True
         return job
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """What the parent tells of jobs that this process had it submit."""
-        while (told := self._told.get()) is not None:
-            if isinstance(told, BaseException):
-                raise told
-            job, status = told
+        """Statuses of jobs that were submitted through the parent."""
+        while (event := self._events.get()) is not None:
+            if isinstance(event, BaseException):
+                raise event
+            job, status = event
             if job.id in self._ended:
                 continue
             if status.state.is_terminal:
@@ -172,42 +176,42 @@ class RelayBackend(Backend):
             yield job, status
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
-        """As the parent's backend has it."""
+        """Answer of the parent's backend."""
         found: Sequence[JobStatus] = self._ask("status", jobs)
         return found
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
-        """Have the parent do it; the grace is the platform's."""
+        """Terminate a job through the parent; the grace is the platform's."""
         self._ask("terminate", job)
 
     def kill(self, job: Job) -> None:
-        """Have the parent do it."""
+        """Kill a job through the parent."""
         self._ask("kill", job)
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines there are; they are not followed from here."""
+        """Lines that exist now; ``follow`` is ignored."""
         lines: list[str] = self._ask("logs", job)
         return iter(lines if tail is None else lines[-tail:])
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
-        """Nothing is listed from here: the master can."""
+        """Nothing: only the master lists jobs."""
         return ()
 
     def cleanup(self, run_id: str) -> None:
-        """The master does it."""
+        """Do nothing: the master does it."""
 
     def capacity(self) -> Capacity:
-        """As the parent's backend has it."""
+        """Answer of the parent's backend."""
         found: Capacity = self._ask("capacity")
         return found
 
     def reach(self, job: Job) -> Reach:
-        """As the parent's backend has it."""
+        """Answer of the parent's backend."""
         found: Reach = self._ask("reach", job)
         return found
 
     def check(self) -> Iterable[Check]:
-        """Whether the parent answers."""
+        """Check that the parent answers."""
         try:
             self._ask("capacity")
         except FiberError as error:
@@ -215,9 +219,9 @@ class RelayBackend(Backend):
         return [Check(name="parent", ok=True, detail="it answers")]
 
     def close(self) -> None:
-        """End the events; the parent ends what this process had started when that has ended."""
+        """End the events; the parent kills the jobs of this process when it has ended."""
         self._closed = True
-        self._told.put(None)
+        self._events.put(None)
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -248,17 +252,17 @@ class RelayBackend(Backend):
             return client
 
     def _take(self, message: Message) -> None:
-        self._told.put(codec.loads(message.body))
+        self._events.put(codec.loads(message.body))
 
     def _lost(self) -> None:
         # on the handler thread, which must not wait for a connection
         if self._submitted and not self._closed:
-            threading.Thread(target=self._resume, name="fiber-relay", daemon=True).start()
+            threading.Thread(target=self._resume, name="fiber-submit-proxy", daemon=True).start()
 
     def _resume(self) -> None:
         try:
-            for told in self._ask("resume"):
-                self._told.put(told)
+            for event in self._ask("resume"):
+                self._events.put(event)
         except FiberError as error:
             if not self._closed:
-                self._told.put(error)
+                self._events.put(error)

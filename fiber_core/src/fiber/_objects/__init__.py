@@ -1,1 +1,38 @@
-"""Objects that live in the process that made them and are used from any: queues, pipes and their kin."""
+"""Shared objects: each lives in the process that made it, its owner, and is used from any process.
+
+Queues, pipes, locks and the like, shared memory, shared values and managed objects have this
+machinery in common. For each kind there is an owner's side (``OwnedObject``) with all state, and a
+side of the other processes (``RemoteObject``, one for each object and process) that sends requests
+to the owner. A user's object, such as ``fiber.Queue``, is a :class:`~fiber._objects.handle.Handle`
+of one end of either side; both have the same methods, so it does not matter which.
+
+Invariants:
+
+- An object lives while it has references: handles in any process, and pickles in flight. A pickle
+  carries an address and a reference id, under which the owner counts it until it is loaded or
+  voided.
+- Messages of one process to one owner keep their order. A lost connection is never made again for
+  the same objects: the owner has given their items and permits to others by then.
+- A process that exits normally first sends all that was put, gives undelivered items back and, as
+  an owner, waits for its readers up to the setting ``linger``. A connection that ends without that
+  is a death of the process.
+- An object serves its own run, and an auth domain only after its address was exported to that.
+
+Threads: the runtime's handler thread runs all messages and must not block. ``fiber-owner-<ident>``,
+one for each owner in use, sends what must not delay users or the handler; ``fiber-background`` runs
+actions that may take long. Each ends when idle. Locks: ``OwnedObject.lock`` for an object's state;
+``RemoteObject._lock`` for its handles, and a lock or condition of each kind for the rest;
+``Store._lock`` for the registry. Finalizers take none of them: they submit to an executor or to the
+handler thread.
+
+Called by ``fiber.{queues,connection,synchronize,sharing,sharedctypes,managers}`` and the pool;
+calls ``_wire`` for connections and ``_runtime`` for the process.
+
+- ``address``: kinds, shapes, addresses. ``references``: the owner's count of references; pure.
+- ``store``: registry of one process. ``handle``: base of the users' objects, and pickling of items.
+- ``owned``, ``remote``: bases of the two sides. ``owner``: connection to an owner.
+- ``protocol``: messages. ``waiting``: waiting threads of the owner.
+- ``auth_domain``, ``auth_listener``, ``addresses``: processes of other programs. ``auth_domain`` is
+  apart from ``store`` so that credentials and endpoints are in one place.
+- ``queue``, ``sync``, ``memory``, ``blocks``, ``managed``: the kinds.
+"""

@@ -1,4 +1,4 @@
-"""Where programs meet: addresses as the stdlib writes them, and as URLs."""
+"""Addresses of listeners, as the stdlib writes them and as URLs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 Address: TypeAlias = tuple[str, int] | str
 
 _MODE = 0o600
-# the one that needs no nng, where there is one
+# Linux has the transport that needs no nng
 _UNIX = "unix://" if sys.platform == "linux" else "ipc://"
 _INET = "tls+tcp://"
-_ANYWHERE = "0.0.0.0"  # noqa: S104 - recognised, where the user asks for it
+_ANYWHERE = "0.0.0.0"  # noqa: S104 - recognised where the user chose it
 
 
 def check_family(family: str) -> None:
-    """Refuse a family that there is not.
+    """Check that an address family exists.
 
     Raises:
-        ValueError: not on this system, or nowhere.
+        ValueError: it does not, or not on this system.
     """
     if family not in ("AF_INET", "AF_UNIX") or not hasattr(socket, family):
         hint = "; use AF_INET or AF_UNIX"
@@ -40,10 +40,10 @@ def check_family(family: str) -> None:
 
 
 def family_of(address: Any) -> str:
-    """The family that an address is of.
+    """Address family of an address.
 
     Raises:
-        ValueError: none.
+        ValueError: it is no address.
     """
     if isinstance(address, tuple):
         return "AF_INET"
@@ -54,10 +54,10 @@ def family_of(address: Any) -> str:
 
 
 def any_address(family: str | None, node: Runtime) -> tuple[str, Address]:
-    """A family where none was chosen, and an address of it that the rest of the run can reach."""
+    """Family, and an address of it that all processes of the run can reach."""
     host = None
     if not node.info.capabilities.same_host:
-        # what is dialled by other hosts, where there is such a thing
+        # the host that other hosts dial, if any
         host = _host(min(node.urls(), key=routes.is_route))
     if family is None:
         family = "AF_UNIX" if host is None else "AF_INET"
@@ -67,10 +67,10 @@ def any_address(family: str | None, node: Runtime) -> tuple[str, Address]:
 
 
 def probe(address: Any, family: str) -> None:
-    """Ask the system whether an address can be bound, whose errors are what programs expect.
+    """Bind an address for a moment, to raise the system's own error where that fails.
 
     Raises:
-        OSError: what it says.
+        OSError: it cannot be bound.
     """
     with socket.socket(getattr(socket, family)) as asked:
         asked.setblocking(True)
@@ -93,13 +93,13 @@ def listen_url(address: Any, family: str) -> str:
     if family == "AF_INET":
         host, port = address
         return f"{_INET}{_resolved(host)}:{port}"
-    # under another name, which whoever closes it late may remove: the path may be another's then
+    # under a name of its own: a late close removes that, not a path that is another's by then
     folder, _ = os.path.split(os.path.abspath(os.fsdecode(address)))  # noqa: PTH100
     return f"{_UNIX}{os.path.join(folder, f'.{secrets.token_hex(4)}')}"  # noqa: PTH118
 
 
 def publish(endpoint: Endpoint, address: Any) -> None:
-    """Give a socket that is listened on its path, for this user alone."""
+    """Move a listening socket to its path, accessible to this user only."""
     own = endpoint.urls[0][len(_UNIX) :]
     os.chmod(own, _MODE)  # noqa: PTH101 - no need of another object
     os.rename(own, address)  # noqa: PTH104 - as it was given
@@ -107,7 +107,7 @@ def publish(endpoint: Endpoint, address: Any) -> None:
 
 
 def address_of(url: str, family: str) -> Address:
-    """What users are told of a URL that is listened on."""
+    """Address of a listening URL as the stdlib writes it."""
     _, _, rest = url.partition("://")
     if family == "AF_UNIX":
         return rest
@@ -127,8 +127,8 @@ def dial_url(address: Any, family: str) -> str:
     return f"{_UNIX}{os.fsdecode(address)}"
 
 
-def complain(address: Any, family: str, cause: BaseException) -> None:
-    """Nobody answers there: raise what the system says of it, as the stdlib would.
+def raise_system_error(address: Any, family: str, cause: BaseException) -> None:
+    """Raise the system's own error for an address that was dialled in vain.
 
     Raises:
         OSError: such as ConnectionRefusedError, FileNotFoundError.
@@ -142,24 +142,24 @@ def complain(address: Any, family: str, cause: BaseException) -> None:
 
 
 def reachable(url: str) -> list[str]:
-    """What others may dial to reach a URL that is listened on: one for each network, if all."""
+    """URLs that other hosts may dial to reach a listening URL; one for each network for 0.0.0.0."""
     if url.startswith(_UNIX) or _host(url) != _ANYWHERE:
         return [url]
     from fiber._wire.interfaces import interfaces
 
     port = url.rpartition(":")[2]
     found = [one for one in interfaces() if one.is_up and ":" not in one.address]
-    # of any use on this host only
+    # loopback last: it is of use on this host only
     found.sort(key=lambda one: one.is_loopback)
     return [f"{_INET}{one.address}:{port}" for one in found]
 
 
-def near(neighbours: Iterable[str], node: Runtime) -> list[str]:
-    """The URLs to listen on so that whoever listens at ``neighbours`` may reach us."""
+def listen_urls_near(neighbours: Iterable[str], node: Runtime) -> list[str]:
+    """URLs to listen at so that the listeners at ``neighbours`` can dial this process."""
     urls: list[str] = []
     for url in neighbours:
         if url.startswith(_UNIX):
-            own = f"{_UNIX}{node.directory / f'realm-{secrets.token_hex(4)}.sock'}"
+            own = f"{_UNIX}{node.directory / f'auth-{secrets.token_hex(4)}.sock'}"
         else:
             own = f"{_INET}{_own_host(_host(url), int(url.rpartition(':')[2]))}:0"
         if not any(one.startswith(own.partition("://")[0]) for one in urls):
@@ -168,9 +168,9 @@ def near(neighbours: Iterable[str], node: Runtime) -> list[str]:
 
 
 def _own_host(host: str, port: int) -> str:
-    """By which address of ours we reach another host."""
+    """This host's address on the network to another host."""
     if host != _ANYWHERE:
-        # nothing is sent: the system only looks up the way
+        # nothing is sent: the system only looks up the route
         with (
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
             contextlib.suppress(OSError),
@@ -186,5 +186,5 @@ def _resolved(host: str) -> str:
 
 
 def _host(url: str) -> str:
-    # what is reached through the hub has the name of its process in front
+    # a tunnelled URL has the name of its process in front
     return url.partition("://")[2].rpartition(":")[0].rpartition("@")[2]

@@ -1,10 +1,11 @@
-"""Realms: how processes of different runs reach each other's objects, who share an authkey alone.
+"""Auth domains: processes of different runs that share an authkey reach each other's objects.
 
-A realm is whoever knows one authkey. Of it they derive credentials, and so recognise each other; its
-name is derived from it too, and tells nobody the key. A process that takes part listens for its
-realm at addresses of their own, beside the endpoint of its run, and serves there no other objects
-than those that it has told somebody in the realm. Where it listens is written ``name@url``, so that
-whoever dials knows with which credentials, and its identity there names its run besides.
+An auth domain is the set of processes that know one authkey. They derive credentials from it and
+authenticate each other by them; its name is derived too and does not disclose the key. A member
+process listens for the domain on endpoints of their own, beside the endpoint of its run, and serves
+only objects there that it has exported to the domain. The URL is written ``name@url``
+(*qualified*), so that a dialler knows the credentials; the process's identity in the domain
+includes its run.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from multiprocessing import AuthenticationError, current_process
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._objects import addresses as places
-from fiber._wire.client import Client, Clients
+from fiber._objects import addresses
+from fiber._wire.client import Client, ClientPool
 from fiber._wire.endpoint import Endpoint, Service
 from fiber._wire.identity import Credentials
 from fiber.exceptions import PeerLostError
@@ -29,230 +30,236 @@ if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber._wire.handshake import Hello
 
-_PLACE = re.compile(r"([0-9a-f]{16})@(.*)", re.DOTALL)
+_QUALIFIED = re.compile(r"([0-9a-f]{16})@(.*)", re.DOTALL)
 
 
-class Realm:
-    """What this process has to do with one authkey."""
+class AuthDomain:
+    """State of this process in one auth domain."""
 
     def __init__(self, credentials: Credentials) -> None:
         self.name = credentials.run_id
         self.credentials = credentials
         self.endpoints: list[Endpoint] = []
-        #: own objects that somebody in the realm was told of
+        #: objects exported to the domain, by target
         self.served: dict[int, Service] = {}
-        #: what others of the realm have listened on, by which we see where they may reach us
+        #: URLs that other members have listened on; they show on which networks to listen
         self.neighbours: list[str] = []
 
-    def place(self, url: str) -> str:
-        """How a URL is written for whoever is not told the realm."""
+    def qualified(self, url: str) -> str:
+        """The URL with the domain's name."""
         return f"{self.name}@{url}"
 
-    def met(self, url: str) -> None:
-        """Note where one of the realm listens."""
+    def add_neighbour(self, url: str) -> None:
+        """Note a URL that a member listens on."""
         if url not in self.neighbours:
             self.neighbours.append(url)
 
 
-class Realms:
-    """The realms of this process."""
+class AuthDomains:
+    """The auth domains of this process, their endpoints and clients."""
 
     def __init__(self, node: Runtime) -> None:
         self._node = node
         #: identity of this process among processes of any run
         self.ident = f"{node.ident}@{node.run_id}"
         self._lock = threading.RLock()
-        self._known: dict[str, Realm] = {}
+        self._known: dict[str, AuthDomain] = {}
         self._endpoints: list[Endpoint] = []
-        self._resting: list[Endpoint] = []
-        self._clients = Clients(self._connect)
+        self._parked: list[Endpoint] = []
+        self._clients = ClientPool(self._connect)
         self._closed = False
 
-    # -- which there are
+    # -- domains
 
-    def of(self, authkey: bytes) -> Realm:
-        """The realm of an authkey.
+    def of(self, authkey: bytes) -> AuthDomain:
+        """The auth domain of an authkey.
 
         Raises:
             ValueError: it is empty.
         """
         return self.learn(Credentials.of_authkey(authkey))
 
-    def learn(self, credentials: Credentials, neighbours: Iterable[str] = ()) -> Realm:
-        """The realm with these credentials."""
+    def learn(self, credentials: Credentials, neighbours: Iterable[str] = ()) -> AuthDomain:
+        """The auth domain with these credentials; made if it is new."""
         with self._lock:
-            realm = self._known.setdefault(credentials.run_id, Realm(credentials))
+            auth_domain = self._known.setdefault(credentials.run_id, AuthDomain(credentials))
             for url in neighbours:
-                realm.met(url)
-            return realm
+                auth_domain.add_neighbour(url)
+            return auth_domain
 
-    def get(self, name: str) -> Realm:
-        """The realm of a name.
+    def get(self, name: str) -> AuthDomain:
+        """The auth domain of a name.
 
         Raises:
-            AuthenticationError: it is of an authkey that this process was never told.
+            AuthenticationError: this process does not know its authkey.
         """
-        realm = self._known.get(name)
-        if realm is None:
-            realm = self.of(current_process().authkey)
-        if realm.name != name:
+        auth_domain = self._known.get(name)
+        if auth_domain is None:
+            auth_domain = self.of(current_process().authkey)
+        if auth_domain.name != name:
             msg = (
                 "this object belongs to a program with another authkey; set "
                 "current_process().authkey to that one before it is unpickled here"
             )
             raise AuthenticationError(msg)
-        return realm
+        return auth_domain
 
-    def introduce(self, address: Address, name: str) -> Introduced:
-        """An address for processes of this run that may not know its realm."""
-        realm = self.get(name)
-        return Introduced(address, realm.credentials, tuple(realm.neighbours))
+    def with_credentials(self, address: Address, name: str) -> AddressWithCredentials:
+        """An address for processes of this run that may not know its auth domain."""
+        auth_domain = self.get(name)
+        return AddressWithCredentials(
+            address, auth_domain.credentials, tuple(auth_domain.neighbours)
+        )
 
-    # -- own objects, and where they are served
+    # -- objects of this process, and the endpoints that serve them
 
     def serve(self, name: str, target: int, service: Service) -> tuple[str, ...]:
-        """Have an object answer the peers of a realm; where they dial, which may be nowhere yet."""
-        realm = self.get(name)
+        """Serve an object to an auth domain; the qualified URLs, of which there may be none yet."""
+        auth_domain = self.get(name)
         with self._lock:
-            realm.served[target] = service
-            if not realm.endpoints:
-                for url in places.near(realm.neighbours, self._node):
-                    self.open(realm, url)
-            for endpoint in realm.endpoints:
+            auth_domain.served[target] = service
+            if not auth_domain.endpoints:
+                for url in addresses.listen_urls_near(auth_domain.neighbours, self._node):
+                    self.open(auth_domain, url)
+            for endpoint in auth_domain.endpoints:
                 endpoint.serve(target, service)
-            urls = [url for endpoint in realm.endpoints for url in endpoint.urls]
-        found = [one for url in urls for one in places.reachable(url)]
-        found += [way for url in urls if (way := self._node.router.through_hub(url)) is not None]
-        return tuple(map(realm.place, found))
+            urls = [url for endpoint in auth_domain.endpoints for url in endpoint.urls]
+        found = [one for url in urls for one in addresses.reachable(url)]
+        found += [
+            route for url in urls if (route := self._node.router.tunnel_route(url)) is not None
+        ]
+        return tuple(map(auth_domain.qualified, found))
 
     def withdraw(self, target: int) -> None:
-        """An object is there no more."""
+        """Stop serving an object."""
         with self._lock:
-            for realm in self._known.values():
-                if realm.served.pop(target, None) is not None:
-                    for endpoint in realm.endpoints:
+            for auth_domain in self._known.values():
+                if auth_domain.served.pop(target, None) is not None:
+                    for endpoint in auth_domain.endpoints:
                         endpoint.withdraw(target)
 
-    def open(self, realm: Realm | None, url: str) -> Endpoint:
-        """Listen at one more address; for this run where there is no realm.
+    def open(self, auth_domain: AuthDomain | None, url: str) -> Endpoint:
+        """Listen at one more URL, for an auth domain or, if None, for this run.
 
         Raises:
             TransportError: the address cannot be bound.
         """
         node = self._node
-        credentials, hello = self._who(realm)
+        credentials, hello = self._identity(auth_domain)
         with self._lock:
             if self._closed:
                 msg = "this process is ending and listens no more"
                 raise PeerLostError(msg)
             endpoint = Endpoint(credentials, hello, node.reactor, max_frame=node.config.max_frame)
-            endpoint.realm = None if realm is None else realm.name
+            endpoint.auth_domain = None if auth_domain is None else auth_domain.name
             try:
                 bound = endpoint.listen(ListenAddress(bind_url=url))
             except BaseException:
                 endpoint.close()
                 raise
             self._endpoints.append(endpoint)
-            if realm is not None:
-                realm.endpoints.append(endpoint)
-                realm.met(bound)
-                for target, service in realm.served.items():
+            if auth_domain is not None:
+                auth_domain.endpoints.append(endpoint)
+                auth_domain.add_neighbour(bound)
+                for target, service in auth_domain.served.items():
                     endpoint.serve(target, service)
         return endpoint
 
-    def rest(self, endpoint: Endpoint) -> None:
-        """Nobody is let in any more, and those who are in keep it open."""
+    def park(self, endpoint: Endpoint) -> None:
+        """Keep the endpoint of a closed listener for its connected peers."""
         with self._lock:
-            self._resting.append(endpoint)
+            self._parked.append(endpoint)
 
-    def wake(self, realm: Realm | None, url: str) -> Endpoint | None:
-        """The endpoint of an address that is free but for those who came in before."""
-        name = None if realm is None else realm.name
+    def unpark(self, auth_domain: AuthDomain | None, url: str) -> Endpoint | None:
+        """Reuse the parked endpoint of an address; None without one."""
+        name = None if auth_domain is None else auth_domain.name
         with self._lock:
-            for endpoint in self._resting:
-                if endpoint.realm == name and url in endpoint.urls:
-                    self._resting.remove(endpoint)
+            for endpoint in self._parked:
+                if endpoint.auth_domain == name and url in endpoint.urls:
+                    self._parked.remove(endpoint)
                     return endpoint
         return None
 
-    def shut(self, endpoint: Endpoint) -> None:
-        """Listen there no more, and cut off whoever came by it; idempotent."""
+    def close_endpoint(self, endpoint: Endpoint) -> None:
+        """Close an endpoint and its connections; idempotent."""
         with self._lock:
-            known = [realm.endpoints for realm in self._known.values()]
-            for endpoints in (self._endpoints, self._resting, *known):
+            known = [auth_domain.endpoints for auth_domain in self._known.values()]
+            for endpoints in (self._endpoints, self._parked, *known):
                 with contextlib.suppress(ValueError):
                     endpoints.remove(endpoint)
         for url in endpoint.urls:
             self._node.router.withdraw(url)
         endpoint.close()
 
-    # -- others
+    # -- connections to other processes
 
-    def client(self, place: str) -> Client:
-        """The connection to a place, made on first use.
+    def client(self, qualified: str) -> Client:
+        """Client for a qualified URL, connected on first use.
 
         Raises:
-            TransportError: nobody listens there, or what does is not of that realm.
-            AuthenticationError: the realm is of an authkey that this process was never told.
+            TransportError: it cannot be connected, or the listener is not of that auth domain.
+            AuthenticationError: this process does not know the authkey.
         """
-        return self._clients.get(place)
+        return self._clients.get(qualified)
 
-    def _connect(self, place: str) -> Client:
-        match = _PLACE.fullmatch(place)
-        assert match is not None, place
+    def _connect(self, qualified: str) -> Client:
+        match = _QUALIFIED.fullmatch(qualified)
+        assert match is not None, qualified
         return self.dial(self.get(match[1]), match[2])
 
-    def dial(self, realm: Realm | None, url: str) -> Client:
-        """A new connection; for this run where there is no realm.
+    def dial(self, auth_domain: AuthDomain | None, url: str) -> Client:
+        """A new connection, in an auth domain or, if None, in this run.
 
         Raises:
-            TransportError: nobody listens there, or what does is not of that realm.
+            TransportError: it cannot be connected, or the listener is not of that auth domain.
         """
         node = self._node
-        credentials, hello = self._who(realm)
-        way = node.router.way(url)
-        if way.startswith("tls+"):
+        credentials, hello = self._identity(auth_domain)
+        route = node.router.resolve(url)
+        if route.startswith("tls+"):
             credentials = credentials.with_certificate()
-        client = Client(way, credentials, hello, node.reactor, max_frame=node.config.max_frame)
-        if realm is not None:
-            realm.met(url)
+        client = Client(route, credentials, hello, node.reactor, max_frame=node.config.max_frame)
+        if auth_domain is not None:
+            auth_domain.add_neighbour(url)
         return client
 
-    def _who(self, realm: Realm | None) -> tuple[Credentials, Hello]:
+    def _identity(self, auth_domain: AuthDomain | None) -> tuple[Credentials, Hello]:
         hello = self._node.hello
-        if realm is None:
-            # that which its endpoint made, if any, is not known to all processes of the run
+        if auth_domain is None:
+            # not the endpoint's own certificate, which not all processes of the run know
             return self._node.credentials.derived(), hello
-        return realm.credentials, values.evolve(hello, ident=self.ident)
+        return auth_domain.credentials, values.evolve(hello, ident=self.ident)
 
-    def release(self, places: Iterable[str]) -> list[Client]:
-        """The connections to one process, which are used no more and are the caller's to close."""
-        return self._clients.release(places)
+    def release(self, urls: Iterable[str]) -> list[Client]:
+        """Remove the clients of qualified URLs; the caller closes them."""
+        return self._clients.release(urls)
 
     def close(self) -> None:
-        """Close every connection and listen nowhere. Idempotent."""
+        """Close all connections and endpoints. Idempotent."""
         with self._lock:
             self._closed = True
         self._clients.close()
         for endpoint in list(self._endpoints):
-            self.shut(endpoint)
+            self.close_endpoint(endpoint)
 
 
 @values.frozen
-class Introduced:
-    """An address with its realm's credentials, for the private ways of a run."""
+class AddressWithCredentials:
+    """An address with its auth domain's credentials; sent only between processes of one run."""
 
     address: Address
     credentials: Credentials
     neighbours: tuple[str, ...]
 
     def __reduce__(self) -> Any:
-        return introduced, (self.address, self.credentials.to_json(), self.neighbours)
+        return learn_address, (self.address, self.credentials.to_json(), self.neighbours)
 
 
-def introduced(address: Address, credentials: dict[str, Any], neighbours: Iterable[str]) -> Address:
-    """Take an address with its realm's credentials."""
+def learn_address(
+    address: Address, credentials: dict[str, Any], neighbours: Iterable[str]
+) -> Address:
+    """Unpickle an address and learn its auth domain."""
     from fiber._objects import store  # it imports this module
 
-    store.current().realms.learn(Credentials.from_json(credentials), neighbours)
+    store.current().auth_domains.learn(Credentials.from_json(credentials), neighbours)
     return address

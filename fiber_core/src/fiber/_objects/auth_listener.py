@@ -1,21 +1,22 @@
-"""Doors: addresses where processes of other programs, or of this run, come in with an authkey.
+"""Listeners that processes of other programs, or of this run, connect to with an authkey.
 
-Whoever serves something opens one, with what a newcomer gets; whoever wants it enters::
+::
 
-    door = open_door(address, family, authkey, welcome=lambda peer: handle)
-    door.address                            # resolved: the real port
-    door.close()
+    listener = open_listener(address, family, authkey, on_connect=lambda peer: handle)
+    listener.address                        # resolved: the real port
+    listener.close()
 
-    handle = enter(address, family, authkey)
+    handle = connect_to(address, family, authkey)      # in the other process
 
-``welcome`` is called for each newcomer that has proved itself, on the handler thread, where it must
-not wait; what it returns, a handle of a shared object say, is pickled for the newcomer's realm. It
-is loaded there by ``enter``, and talks to the object here from then on, by the same connection.
+``on_connect`` is called on the handler thread for each authenticated peer, and must not block. Its
+value, usually a handle of a shared object, is pickled for the peer's auth domain; ``connect_to``
+unpickles it, and the handle uses the same connection from then on.
 
-In other answers to a peer, pickle with ``handle.encode(value, realm=peer.realm)`` and name objects
-by ``shared.address_in(peer.realm)``, so that the peer can reach what is in them.
+Other answers to such a peer must be pickled by ``encode(value, auth_domain=peer.auth_domain)`` of
+``handle``, with addresses of objects from ``address_in(peer.auth_domain)``, so that the peer can
+reach them.
 
-Where ``authkey`` is None the door is for processes of this run only, by the run's own credentials.
+With None for ``authkey`` the listener is for processes of this run only, by the run's credentials.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from typing import Any
 
 from fiber._objects import addresses, protocol, store
 from fiber._objects.handle import encode
-from fiber._objects.queue.messages import Laden
+from fiber._objects.queue.messages import ItemWithReferences
 from fiber._wire.client import Client
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind as Frame
@@ -41,35 +42,35 @@ from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 
 log = logging.getLogger("fiber")
 
-#: the number that newcomers call
+#: target that connecting processes call
 TARGET = 2**64 - 2
-# what the answer to a call of that number told has arrived
-_HAS = struct.Struct("<Q")
+# the number of that call: its answer was unpickled
+_RECEIVED = struct.Struct("<Q")
 
 
-class Door:
-    """An address that is listened on; made by :func:`open_door`."""
+class AuthListener:
+    """A listener; made by :func:`open_listener`."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         address: addresses.Address,
-        welcome: Callable[[Peer], Any],
-        own: store.Store,
+        on_connect: Callable[[Peer], Any],
+        process: store.Store,
     ) -> None:
-        #: where it is, as the stdlib writes it
+        #: its address as the stdlib writes it
         self.address = address
         self._endpoint = endpoint
-        self._welcome = welcome
-        self._store = own
-        # tickets of what was told and has not arrived, by newcomer and call
-        self._told: dict[tuple[Peer, int], list[Any]] = {}
+        self._on_connect = on_connect
+        self._store = process
+        # references in answers that were not confirmed, by peer and call
+        self._unconfirmed: dict[tuple[Peer, int], list[Any]] = {}
         self._lock = threading.Lock()
         self._closed = False
         endpoint.serve(TARGET, self)
 
     def close(self) -> None:
-        """Let nobody in any more; those who are in go on. Idempotent."""
+        """Accept no more connections; established ones stay. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -77,123 +78,127 @@ class Door:
         if isinstance(self.address, str):
             _unlink(self.address)
         if self._endpoint.peers():
-            self._store.realms.rest(self._endpoint)
+            self._store.auth_domains.park(self._endpoint)
         else:
-            self._store.realms.shut(self._endpoint)
+            self._store.auth_domains.close_endpoint(self._endpoint)
 
     # -- the service
 
     def on_message(self, peer: Peer, message: Message) -> None:
-        """Somebody comes in, or has what was told."""
+        """Answer a connecting process, or take its confirmation."""
         if message.kind is not Frame.CALL:
-            (number,) = protocol.read(_HAS, message.body)
-            self._told.pop((peer, number), None)
+            (number,) = protocol.read(_RECEIVED, message.body)
+            self._unconfirmed.pop((peer, number), None)
             return
         if self._closed:
             peer.send(Frame.ERROR, TARGET, message.id)
             return
-        item = encode(self._welcome(peer), realm=peer.realm)
-        if isinstance(item, Laden):
-            self._told[peer, message.id] = item.tickets()
-        body = item.pickled if isinstance(item, Laden) else item
+        item = encode(self._on_connect(peer), auth_domain=peer.auth_domain)
+        if isinstance(item, ItemWithReferences):
+            self._unconfirmed[peer, message.id] = item.references()
+        body = item.pickled if isinstance(item, ItemWithReferences) else item
         peer.send(Frame.REPLY, TARGET, message.id, [body])
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """Somebody is gone; what was on the way does not arrive."""
-        for key in [key for key in self._told if key[0] is peer]:
-            self._store.void_all(self._told.pop(key))
+        """Drop the references in the unconfirmed answers to a lost peer."""
+        for key in [key for key in self._unconfirmed if key[0] is peer]:
+            self._store.void_references(self._unconfirmed.pop(key))
         if self._closed and not self._endpoint.peers():
-            self._store.call_soon(functools.partial(self._store.realms.shut, self._endpoint))
+            self._store.call_soon(
+                functools.partial(self._store.auth_domains.close_endpoint, self._endpoint)
+            )
 
 
-def open_door(
-    address: Any, family: str | None, authkey: bytes | None, welcome: Callable[[Peer], Any]
-) -> Door:
+def open_listener(
+    address: Any, family: str | None, authkey: bytes | None, on_connect: Callable[[Peer], Any]
+) -> AuthListener:
     """Listen at an address.
 
     Raises:
-        ValueError: no such family; or the authkey is empty.
-        TypeError: the authkey is no bytes.
+        ValueError: there is no such family; or the authkey is empty.
+        TypeError: the authkey is not bytes.
         OSError: the address cannot be bound.
     """
     check_authkey(authkey)
-    own = store.current()
+    process = store.current()
     family = family or (addresses.family_of(address) if address else None)
     if family is not None:
         addresses.check_family(family)
     if not address:
-        family, address = addresses.any_address(family, own.node)
+        family, address = addresses.any_address(family, process.node)
     assert family is not None
     url = addresses.listen_url(address, family)
-    realm = None if authkey is None else own.realms.of(authkey)
-    endpoint = own.realms.wake(realm, url)
+    auth_domain = None if authkey is None else process.auth_domains.of(authkey)
+    endpoint = process.auth_domains.unpark(auth_domain, url)
     if endpoint is None:
         addresses.probe(address, family)
-        endpoint = own.realms.open(realm, url)
+        endpoint = process.auth_domains.open(auth_domain, url)
         if family == "AF_UNIX":
             addresses.publish(endpoint, address)
-    return Door(endpoint, addresses.address_of(endpoint.urls[0], family), welcome, own)
+    return AuthListener(
+        endpoint, addresses.address_of(endpoint.urls[0], family), on_connect, process
+    )
 
 
-def enter(address: Any, family: str | None, authkey: bytes | None) -> Any:
-    """Come in at an address; what is there for us.
+def connect_to(address: Any, family: str | None, authkey: bytes | None) -> Any:
+    """Connect to a listener; the value that its ``on_connect`` returned.
 
     Raises:
         AuthenticationError: the other side has another authkey, or is of another run.
-        OSError: nobody listens there, such as ConnectionRefusedError and FileNotFoundError.
+        OSError: no listener, such as ConnectionRefusedError and FileNotFoundError.
     """
     check_authkey(authkey)
     family = family or addresses.family_of(address)
     addresses.check_family(family)
-    own = store.current()
+    process = store.current()
     url = addresses.dial_url(address, family)
-    realm = None if authkey is None else own.realms.of(authkey)
+    auth_domain = None if authkey is None else process.auth_domains.of(authkey)
     try:
-        if realm is not None:
-            known = own.realms.client(realm.place(url))
-            # by which it was reached it is reached again, whatever it calls itself
-            own.meet(known.peer.ident, realm.place(url))
+        if auth_domain is not None:
+            client = process.auth_domains.client(auth_domain.qualified(url))
+            # the URL that worked is dialled again, whatever URLs the process listens at
+            process.add_route(client.peer.ident, auth_domain.qualified(url))
             try:
-                return _knock(known, own)
+                return _request_handle(client, process)
             except PeerLostError as error:
                 log.debug("fiber: %s", error)
             finally:
-                own.part_soon(known.peer.ident, realm.place(url))
-            # a connection from before the address was given up, and perhaps listened on again
-        client = own.realms.dial(realm, url)
+                process.close_client_soon(client.peer.ident, auth_domain.qualified(url))
+            # the client was connected to an earlier listener of the same address
+        client = process.auth_domains.dial(auth_domain, url)
         try:
-            return _knock(client, own)
+            return _request_handle(client, process)
         finally:
             client.close()
     except HandshakeError as error:
         if error.proven:
             raise
-        who = "the other side has another authkey"
-        if realm is None:
-            who = "the other side is of another run; give both programs the same authkey"
-        msg = f"{who}: {error}"
+        reason = "the other side has another authkey"
+        if auth_domain is None:
+            reason = "the other side is of another run; give both programs the same authkey"
+        msg = f"{reason}: {error}"
         raise AuthenticationError(msg) from error
     except TransportError as error:
-        addresses.complain(address, family, error)
-        msg = f"nobody lets us in at {address!r}: {error}"
+        addresses.raise_system_error(address, family, error)
+        msg = f"no listener accepts connections at {address!r}: {error}"
         raise ConnectionRefusedError(msg) from error
 
 
-def _knock(client: Client, own: store.Store) -> Any:
+def _request_handle(client: Client, process: store.Store) -> Any:
     answer = client.call(TARGET, ())
     answer.wait()
     value = pickle.loads(answer.result())
-    # with the end of the connection goes what was not used of what it told
-    own.sync(client.peer.ident)
-    client.cast(TARGET, [_HAS.pack(answer.number)])
+    # unconfirmed references are dropped with the connection
+    process.sync(client.peer.ident)
+    client.cast(TARGET, [_RECEIVED.pack(answer.number)])
     return value
 
 
 def check_authkey(authkey: Any) -> None:
-    """Refuse what is no authkey.
+    """Check an authkey.
 
     Raises:
-        TypeError: it is no bytes.
+        TypeError: it is not bytes.
         ValueError: it is empty.
     """
     if authkey is None:

@@ -1,6 +1,6 @@
-"""What holds one end of a shared object for the user, and how it is pickled.
+"""Handles: one end of a shared object held for the user, and its pickling.
 
-What a handle does with its object, the same for the owner and for everybody else.
+The protocols here are what a handle calls, the same at the owner and in other processes.
 """
 
 from __future__ import annotations
@@ -12,241 +12,248 @@ from typing import Any, Protocol
 
 from fiber._objects import store
 from fiber._objects.address import Address, Shape
-from fiber._objects.queue.messages import Item, Laden
-from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.references import ANY, LASTING
 from fiber._wire import codec
-from fiber._wire.codec import Parcel
+from fiber._wire.codec import MessageEnvelope
 
 
-class Source(Protocol):
-    """The reading side of a lane."""
+class Reader(Protocol):
+    """The reading side of a direction."""
 
     def take(self, block: bool, timeout: float | None) -> Item:
         """The next item.
 
         Raises:
-            queue.Empty: there is none now, or none has come in time.
-            EOFError: none will ever come.
+            queue.Empty: there is none (in time).
+            EOFError: there will be none.
         """
 
-    def ready(self, timeout: float | None) -> bool:
+    def poll(self, timeout: float | None) -> bool:
         """Wait until :meth:`take` would return or raise EOFError; False when none came in time."""
 
-    def bell(self) -> Bell:
-        """What tells that :meth:`take` would return or raise EOFError."""
+    def ready_fd(self) -> ReadyFd:
+        """A descriptor that is readable while :meth:`take` would return or raise EOFError."""
 
 
-class Sink(Protocol):
-    """The writing side of a lane."""
+class Writer(Protocol):
+    """The writing side of a direction."""
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
-        """Hand an item over.
+        """Put an item.
 
         Raises:
-            queue.Full: there is no room now, or none has come in time.
-            BrokenPipeError: nobody reads.
+            queue.Full: there is no room (in time).
+            BrokenPipeError: no reader is left.
         """
 
     def flush(self) -> None:
-        """Wait until all that was put is with the owner, or the owner is gone."""
+        """Wait until all items have arrived at the owner, or it is lost."""
 
     def deliver(self) -> None:
-        """Wait until all that was put arrives whatever becomes of this process."""
+        """Wait until all items arrive even if this process dies."""
 
     def abandon(self) -> None:
-        """Let the end of this process wait for nothing that was put."""
+        """Let the exit of this process not wait for items that were put."""
 
 
-class Holdable(Protocol):
-    """An object of any kind as handles in one process see it."""
+class SharedObject(Protocol):
+    """An object of any kind, at its owner or in another process, as its handles use it."""
 
     @property
     def shape(self) -> Shape:
-        """What it is made of."""
+        """Its ends and directions."""
 
     @property
     def address(self) -> Address:
-        """What is pickled in its place."""
+        """Address that is pickled."""
 
     @property
-    def realm(self) -> str | None:
-        """The realm of other programs that use it; None within one run."""
+    def auth_domain(self) -> str | None:
+        """Name of the auth domain that uses it; None within one run."""
 
-    def address_in(self, realm: str | None) -> Address:
-        """What processes of a realm are told, of the run where it is None."""
+    def address_in(self, auth_domain: str | None) -> Address:
+        """Address for processes of an auth domain, of this run if None."""
 
-    def hold(self, end: int, ticket: int = 0) -> bool:
-        """There is one more handle of an end here; False where the object has just been let go."""
+    def hold(self, end: int, reference_id: int = 0) -> bool:
+        """Count one more handle of an end; False where the last one was just dropped."""
 
     def drop(self, end: int) -> None:
-        """A handle of an end was closed."""
+        """Count a handle that was closed."""
 
     def drop_soon(self, end: int) -> None:
-        """A handle of an end was collected; callable whenever the collector runs."""
+        """Count a handle that was collected; callable from finalizers."""
 
-    def issue(self, ticket: int, end: int, uses: int) -> None:
-        """A pickle of an end is on its way."""
+    def issue(self, reference_id: int, end: int, uses: int) -> None:
+        """Count the reference of a new pickle."""
 
-    def void(self, ticket: int) -> None:
-        """A pickle of an end is loaded no more; callable whenever the collector runs."""
+    def void(self, reference_id: int) -> None:
+        """Void the reference of a pickle that will not be loaded; callable from finalizers."""
 
 
-class Channels(Holdable, Protocol):
+class ChannelObject(SharedObject, Protocol):
     """A queue or pipe."""
 
-    def source(self, lane: int) -> Source:
-        """The reading side of a lane."""
+    def reader(self, direction: int) -> Reader:
+        """The reading side of a direction."""
 
-    def sink(self, lane: int) -> Sink:
-        """The writing side of a lane."""
+    def writer(self, direction: int) -> Writer:
+        """The writing side of a direction."""
 
-    def size(self, lane: int) -> int:
-        """Items in a lane."""
+    def size(self, direction: int) -> int:
+        """Items in a direction."""
 
 
-class Tasks(Channels, Protocol):
+class TaskQueueObject(ChannelObject, Protocol):
     """A queue of tasks."""
 
-    def finish(self, source: object) -> bool:
-        """A task was done by who reads from ``source``; False where all were done already."""
+    def finish(self, reader: object) -> bool:
+        """Count a finished task of a reader; False where all were finished."""
 
     def join(self) -> None:
         """Wait until all tasks are done."""
 
 
-# tickets by what carries them, and of pickles that nothing of ours carries
-_carried: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
-_lasting: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
+# reference ids by envelope, and by object for pickles without an envelope
+_ids_by_envelope: weakref.WeakKeyDictionary[Any, dict[Any, int]] = weakref.WeakKeyDictionary()
+_lasting_ids: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
 
 
 class Handle:
-    """One end of an object, held until it is closed or collected."""
+    """Handle of one end of an object; holds it until it is closed or collected."""
 
-    _object: Holdable
+    _object: SharedObject
     _end: int
-    #: the realm that reads what is sent, where its object does not tell
-    _realm: str | None = None
+    #: name of the auth domain that loads what is sent, if the object does not know it
+    _auth_domain: str | None = None
 
-    def _take_hold(self, shared: Holdable, end: int) -> None:
-        """Become the handle of an end that is held for it already."""
+    def _attach(self, shared: SharedObject, end: int) -> None:
+        """Become the handle of an end that was held for it."""
         self._object = shared
         self._end = end
-        self._letting_go = weakref.finalize(self, shared.drop_soon, end)
-        self._letting_go.atexit = False
+        self._finalizer = weakref.finalize(self, shared.drop_soon, end)
+        self._finalizer.atexit = False
         self._open()
 
     def _open(self) -> None:
-        """For subclasses: the object is there now."""
+        """For subclasses: use the object, which is attached now."""
 
-    def _let_go(self) -> None:
-        """Hold it no more; idempotent."""
-        if self._letting_go.detach() is not None:
+    def _release(self) -> None:
+        """Drop the end; idempotent."""
+        if self._finalizer.detach() is not None:
             self._object.drop(self._end)
 
     def _address(self) -> Any:
-        """The address for the pickle that is being made."""
-        carrier = codec.carrier()
-        address = self._object.address_in(_realm_of(carrier))
-        known = self._readers()
-        if known is not None and carrier is not None and _realm_of(carrier) is None:
-            # on the private ways of a run
-            return store.current().realms.introduce(address, known)
+        """Address for the pickle that is being made."""
+        envelope = codec.envelope()
+        address = self._object.address_in(_auth_domain_of(envelope))
+        known = self._receiving_domain()
+        if known is not None and envelope is not None and _auth_domain_of(envelope) is None:
+            # sent between processes of this run only
+            return store.current().auth_domains.with_credentials(address, known)
         return address
 
     def __reduce__(self) -> Any:
         return type(self)._load, (  # noqa: SLF001 - its own
             self._address(),
             self._end,
-            self._ticket(),
+            self._reference_id(),
             *self._state(),
         )
 
     @classmethod
-    def _load(cls, address: Address, end: int, ticket: int, *state: Any) -> Handle:
-        """The handle of a pickle."""
+    def _load(cls, address: Address, end: int, reference_id: int, *state: Any) -> Handle:
+        """Handle that is unpickled."""
         handle = cls.__new__(cls)
         handle._restore(*state)  # noqa: SLF001 - its own
-        handle._take_hold(store.current().take(address, end, ticket), end)  # noqa: SLF001 - its own
+        handle._attach(store.current().hold(address, end, reference_id), end)  # noqa: SLF001 - its own
         return handle
 
-    def _readers(self) -> str | None:
-        """The realm that reads what is sent; None for the run."""
-        return self._realm or self._object.realm
+    def _receiving_domain(self) -> str | None:
+        """Name of the auth domain that loads what is sent; None for the run."""
+        return self._auth_domain or self._object.auth_domain
 
     def _state(self) -> tuple[Any, ...]:
-        """For subclasses: what :meth:`_restore` gets."""
+        """For subclasses: the arguments of :meth:`_restore`."""
         return ()
 
     def _restore(self, *state: Any) -> None:
-        """For subclasses: take what :meth:`_state` said; before :meth:`_open`."""
+        """For subclasses: restore the values of :meth:`_state`; called before :meth:`_open`."""
 
-    def _ticket(self) -> int:
-        """A ticket for the pickle that is being made.
+    def _reference_id(self) -> int:
+        """Reference id for the pickle that is being made.
 
-        It lasts as long as what carries the pickle: an item of a queue until it is loaded or
-        dropped, a process until each of its processes has loaded it or it has ended, a call of a
-        pool until it is done. A pickle that the user makes may be loaded at any time, so its ticket
-        lasts.
+        Its reference lasts as long as the pickle's envelope: an item of a queue until it is loaded
+        or dropped, a process until each of its processes has loaded it or it has ended, a call of a
+        pool until it is done. A pickle that the user makes may be loaded at any time, so its
+        reference lasts.
         """
         shared, end = self._object, self._end
-        carrier = codec.carrier()
-        if isinstance(carrier, Parcel):
-            made = carrier.tickets.get(id(self))
+        envelope = codec.envelope()
+        if isinstance(envelope, MessageEnvelope):
+            made = envelope.references.get(id(self))
             if made is not None:
                 return made[3]
-            ticket = _issue(shared, end, carrier.uses)
-            address = shared.address_in(carrier.realm)
-            carrier.tickets[id(self)] = (address.ident, address.urls, address.target, ticket)
-            return ticket
-        if carrier is None:
-            lasting = _lasting.setdefault(shared, {})
+            reference_id = _issue(shared, end, envelope.uses)
+            address = shared.address_in(envelope.auth_domain)
+            envelope.references[id(self)] = (
+                address.ident,
+                address.urls,
+                address.target,
+                reference_id,
+            )
+            return reference_id
+        if envelope is None:
+            lasting = _lasting_ids.setdefault(shared, {})
             if end not in lasting:
                 lasting[end] = _issue(shared, end, LASTING)
             return lasting[end]
-        tickets = _carried.setdefault(carrier, {})
+        references = _ids_by_envelope.setdefault(envelope, {})
         key = (id(self), id(shared), end)
-        if key not in tickets:
-            ticket = tickets[key] = _issue(shared, end, getattr(carrier, "processes", ANY))
-            # once: when the carrier says so, or is given up before it ever went
-            void = weakref.finalize(carrier, shared.void, ticket)
+        if key not in references:
+            reference_id = references[key] = _issue(
+                shared, end, getattr(envelope, "processes", ANY)
+            )
+            # once: when the envelope is released, or collected before it was sent
+            void = weakref.finalize(envelope, shared.void, reference_id)
             void.atexit = False
-            carrier.on_release(void)
-        return tickets[key]
+            envelope.on_release(void)
+        return references[key]
 
 
-def _issue(shared: Holdable, end: int, uses: int) -> int:
-    ticket = secrets.randbits(63) | 1
-    shared.issue(ticket, end, uses)
-    return ticket
+def _issue(shared: SharedObject, end: int, uses: int) -> int:
+    reference_id = secrets.randbits(63) | 1
+    shared.issue(reference_id, end, uses)
+    return reference_id
 
 
-def _realm_of(carrier: Any) -> str | None:
-    return carrier.realm if isinstance(carrier, Parcel) else None
+def _auth_domain_of(envelope: Any) -> str | None:
+    return envelope.auth_domain if isinstance(envelope, MessageEnvelope) else None
 
 
-def encode(value: Any, uses: int = 1, *, realm: str | None = None) -> Item:
-    """The item of a value, pickled now.
+def encode(value: Any, uses: int = 1, *, auth_domain: str | None = None) -> Item:
+    """Pickle a value as an item.
 
     Args:
-        value: what it is.
-        uses: how many times it will be loaded, :data:`ANY` until it is dropped.
-        realm: who loads it; None for processes of this run.
+        value: any picklable value.
+        uses: number of times it will be loaded; :data:`ANY` for any, until it is dropped.
+        auth_domain: name of the auth domain that will load it; None for this run.
 
     Raises:
-        Exception: what pickling it raised.
+        Exception: that of pickling it.
     """
-    parcel = Parcel(uses, realm)
-    before = codec.carry(parcel)
+    envelope = MessageEnvelope(uses, auth_domain)
+    before = codec.set_envelope(envelope)
     try:
         pickled = codec.pickled(value)
     finally:
-        codec.carry(before)
-    if parcel.tickets:
-        return Laden.of(parcel.tickets.values(), pickled)
+        codec.set_envelope(before)
+    if envelope.references:
+        return ItemWithReferences.of(envelope.references.values(), pickled)
     return pickled
 
 
 def decode(item: Item) -> Any:
-    """The value of an item."""
-    return pickle.loads(item.pickled if isinstance(item, Laden) else item)
+    """Unpickle the value of an item."""
+    return pickle.loads(item.pickled if isinstance(item, ItemWithReferences) else item)

@@ -1,4 +1,4 @@
-"""The connection to a process whose objects this one uses."""
+"""Connection to another process that owns objects which this one uses."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 from fiber._base.serial_executor import SerialExecutor
 from fiber._objects import protocol
 from fiber._objects.protocol import Op
-from fiber._objects.queue.progress import Page, Slot
+from fiber._objects.queue.progress import ProgressPage, ProgressSlot
 from fiber._wire.frames import Buffer, Message
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
-    from fiber._wire.client import Client, Pending
+    from fiber._wire.client import Client, PendingCall
 
-# nobody serves it: that the refusal came back tells that everything before it has arrived
-_NOBODY = 2**64 - 1
+# not served: its refusal proves that all messages sent before have arrived
+_UNSERVED_TARGET = 2**64 - 1
 
 
-def bare(error: BaseException) -> BaseException:
-    """An error that is to be kept, without the frames that it went through.
+def without_traceback(error: BaseException) -> BaseException:
+    """The error without the tracebacks of itself and its causes, to be kept.
 
-    They hold what the functions of the user's stack have, handles among it, for as long as it is
+    Their frames would keep the local variables of the user's functions alive, handles among them.
     kept.
     """
     seen: set[int] = set()
@@ -38,154 +38,154 @@ def bare(error: BaseException) -> BaseException:
 
 
 class Owner:
-    """One owner of objects, dialled on first use. A connection that is lost stays lost.
+    """An owner of objects, dialled on first use. A lost connection is not made again.
 
-    What the owner took back when it lost sight of us may be with others by now, so a new connection
-    begins anew, with handles of its own.
+    On the loss, the owner gave items and permits of this process to others; a new connection
+    belongs to a new ``Owner``, with handles of its own.
     """
 
     def __init__(self, store: Store, ident: str, urls: Sequence[str]) -> None:
         self.ident = ident
         self._store = store
-        #: where it may be reached, best first
+        #: its URLs, best first
         self.urls = urls
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._failed = False
         self._cause: BaseException | None = None
-        self._page: Page | None = None
-        # does what must not hold up the threads of the user or the handler, in order
-        self._courier = SerialExecutor(f"fiber-courier-{ident}", expected=PeerLostError)
+        self._page: ProgressPage | None = None
+        # runs actions in order that must not delay user threads or the handler thread
+        self._executor = SerialExecutor(f"fiber-owner-{ident}", expected=PeerLostError)
 
     @property
     def is_lost(self) -> bool:
-        """True once it is gone, or could not be reached."""
+        """True once it is lost, or could not be reached."""
         return self._failed or (self._client is not None and self._client.lost)
 
     @property
-    def is_near(self) -> bool:
+    def is_same_host(self) -> bool:
         """True where it runs on this host."""
         return self._client is not None and self._client.peer.host == self._store.host
 
     @property
-    def is_local(self) -> bool:
-        """True where it is reached as only processes of one host are."""
+    def is_local_socket(self) -> bool:
+        """True where it is reached by a Unix domain socket."""
         url = "" if self._client is None else self._client.url
         return url.partition("://")[0].rpartition("@")[2] in ("unix", "ipc")
 
     @property
-    def keeps(self) -> bool:
-        """True where what was sent arrives whatever becomes of this process: the kernel has it."""
-        return self._client is not None and self._client.keeps
+    def survives_exit(self) -> bool:
+        """True where sent messages arrive even if this process dies: the kernel has them."""
+        return self._client is not None and self._client.survives_exit
 
-    def lost(self, what: str) -> PeerLostError:
-        """What its loss means for a user of one of its objects."""
+    def loss_error(self, kind_name: str) -> PeerLostError:
+        """The error for the user of one of its objects when it is lost."""
         if self._client is None:
-            msg = f"the process that this {what} lives in, {self.ident}, cannot be reached"
+            msg = f"the process that this {kind_name} lives in, {self.ident}, cannot be reached"
         else:
             peer = self._client.peer
-            msg = f"the process that this {what} lives in is gone: {peer.pid} on {peer.host}"
+            msg = f"the process that this {kind_name} lives in is gone: {peer.pid} on {peer.host}"
         error = PeerLostError(msg)
         error.__cause__ = self._cause
         return error
 
     # -- messages
 
-    def call(self, target: int, segments: Sequence[Buffer]) -> Pending:
-        """Send what is answered.
+    def call(self, target: int, segments: Sequence[Buffer]) -> PendingCall:
+        """Send a message that is answered.
 
         Raises:
-            PeerLostError: it is gone.
+            PeerLostError: it is lost.
         """
-        return self._reach().call(target, segments)
+        return self._connection().call(target, segments)
 
     def cast(self, target: int, segments: Sequence[Buffer]) -> None:
-        """Send what is not answered.
+        """Send a message without answer.
 
         Raises:
-            PeerLostError: it is gone.
+            PeerLostError: it is lost.
         """
-        self._reach().cast(target, segments)
+        self._connection().cast(target, segments)
 
-    def listen(self, target: int, action: Callable[[Message], None]) -> None:
-        """Have what it says about one of its objects told, on the handler thread.
+    def on_notice(self, target: int, action: Callable[[Message], None]) -> None:
+        """Run ``action`` with each notice about one of its objects, on the handler thread.
 
         Raises:
-            PeerLostError: it is gone.
+            PeerLostError: it is lost.
         """
-        self._reach().on_cast(target, action)
+        self._connection().on_cast(target, action)
 
     def forget(self, target: int) -> None:
-        """Undo :meth:`listen`."""
+        """Undo :meth:`on_notice`."""
         if self._client is not None:
             self._client.forget(target)
 
-    def void(self, target: int, ticket: int) -> None:
-        """A pickle of one of its objects is loaded no more; callable from finalizers."""
+    def void(self, target: int, reference_id: int) -> None:
+        """Void the reference of a pickle that will not be loaded; callable from finalizers."""
         if self.is_lost:
             return
-        message = protocol.VOID.pack(Op.VOID, ticket)
+        message = protocol.VOID.pack(Op.VOID, reference_id)
         action = functools.partial(self.cast, target, [message])
-        if not self.soon(action):
-            # retired meanwhile, and there may be no other use for the connection
-            self._store.call_soon(functools.partial(self._store.errand, action))
+        if not self.submit(action):
+            # retired meanwhile, and its connection may have no other use
+            self._store.call_soon(functools.partial(self._store.run_in_background, action))
 
-    def soon(self, action: Callable[[], Any]) -> bool:
-        """Have something done on the courier's thread; False where it has ended."""
-        return self._courier.submit(action)
+    def submit(self, action: Callable[[], Any]) -> bool:
+        """Run an action on the executor; False where that has ended."""
+        return self._executor.submit(action)
 
     def sync(self, timeout: float | None = None) -> bool:
-        """Wait until everything sent before has arrived, or it is gone; False if not in time."""
+        """Wait until all messages sent before have arrived or are lost; False if not in time."""
         if self._client is None:
             return True
         try:
-            return self.call(_NOBODY, ()).wait(timeout)
+            return self.call(_UNSERVED_TARGET, ()).wait(timeout)
         except PeerLostError:
             return True
 
     def deliver(self) -> None:
-        """Wait until everything sent before arrives whatever becomes of this process."""
-        if not self.keeps:
+        """Wait until all messages sent before arrive even if this process dies."""
+        if not self.survives_exit:
             self.sync()
 
     # -- progress of readers
 
-    def slot(self) -> Slot:
-        """Where a reader of one of its lanes notes what it hands out."""
+    def slot(self) -> ProgressSlot:
+        """A slot in which a reader of one of its queues notes its progress."""
         with self._lock:
-            if self._page is None and self.is_near:
+            if self._page is None and self.is_same_host:
                 self._page = self._store.new_page()
-            return Slot.private() if self._page is None else self._page.slot()
+            return ProgressSlot.private() if self._page is None else self._page.slot()
 
-    def release(self, slot: Slot) -> None:
-        """A reader is done with its slot."""
+    def release(self, slot: ProgressSlot) -> None:
+        """Free the slot of a reader."""
         with self._lock:
             if self._page is not None:
                 self._page.release(slot)
 
     def page(self) -> tuple[bytes, bytes]:
-        """Mark and name of the page of the slots."""
+        """Tag and name of the slots' page; empty without one."""
         page = self._page
-        return (b"", b"") if page is None else (page.mark, page.name.encode())
+        return (b"", b"") if page is None else (page.tag, page.name.encode())
 
     # -- the end
 
     def drain(self) -> None:
-        """Wait until everything for the courier is done."""
-        self._courier.drain()
+        """Wait until all submitted actions are done."""
+        self._executor.drain()
 
     def retire(self) -> None:
-        """It is used no more: end the courier, without waiting for it."""
-        self._courier.end()
+        """End the executor without waiting for it."""
+        self._executor.end()
         if self._page is not None:
             self._page.close()
 
     def close(self) -> None:
-        """End the courier and wait for it; idempotent."""
+        """End the executor and wait for it; idempotent."""
         self.retire()
-        self._courier.close()
+        self._executor.close()
 
-    def _reach(self) -> Client:
+    def _connection(self) -> Client:
         client = self._client
         if client is None:
             with self._lock:
@@ -197,9 +197,9 @@ class Owner:
             try:
                 self._client = self._store.client(url)
             except TransportError as error:
-                self._cause = bare(error)
+                self._cause = without_traceback(error)
             else:
                 self._store.watch(self, self._client)
                 return self._client
         self._failed = True
-        raise self.lost(what="object")
+        raise self.loss_error(kind_name="object")

@@ -1,17 +1,17 @@
-"""What processes tell each other about a shared object; layouts only.
+"""Messages about shared objects, queues and pipes foremost; layouts only.
 
-Every message is for the object's target. The first byte says what it is; all numbers are
-little-endian. ``ATTACH``, ``OFFER``, ``SIZE``, ``TASK_DONE`` and ``JOIN`` are calls, all else is
-cast, in both directions.
+Each message goes to the object's target. Its first byte is an ``Op`` or a ``Notice``; all numbers
+are little-endian. ``ATTACH``, ``OFFER``, ``SIZE``, ``TASK_DONE`` and ``JOIN`` are calls; all others
+are casts, both ways.
 
-A reader's items are numbered from 1 on as they are delivered to it. ``ASK`` and ``SETTLE`` say up
-to which number the reader has handed them to its user; ``GIVE`` says that those after the first
-number and up to the second go back. An ``ASK`` is over with its first ``ITEMS``, unless they say
-that it is kept: then what comes later is sent at once, up to the number asked for.
+A reader's items are numbered from 1 as they are delivered. ``REQUEST`` and ``SETTLE`` have the number
+up to which the reader has handed them to its user; ``GIVE_BACK`` gives back those after the first number
+and up to the second. The first ``ITEMS`` answer a ``REQUEST``, unless they are marked as kept: then
+later items are sent as they come, up to the number asked for.
 
-A writer sends ``PUT`` while no more than a few are on their way that the owner has not said to have
-``TAKEN`` in. Where the number of items is limited it first makes an ``OFFER``, the answer to which
-says how many it may ``PUT`` from then on.
+A writer sends ``PUT`` while fewer than ``WINDOW`` batches are not acknowledged by ``TAKEN``. Where
+the number of items is limited it makes an ``OFFER`` first, whose answer is the number that it may
+``PUT`` from then on.
 """
 
 from __future__ import annotations
@@ -25,64 +25,64 @@ from fiber.exceptions import WireError
 
 
 class Op(enum.IntEnum):
-    """What a holder says to the owner."""
+    """Operations that other processes send to the owner."""
 
     ATTACH = 1
     DETACH = 2
-    TICKET = 3
+    REFERENCE = 3
     VOID = 4
     PUT = 16
     OFFER = 17
-    ASK = 18
+    REQUEST = 18
     SETTLE = 19
-    GIVE = 20
+    GIVE_BACK = 20
     CANCEL = 21
     WITHDRAW = 22
-    GIVE_UP = 23
+    RETURN_CREDIT = 23
     SIZE = 24
     #: of a queue of tasks, see task_channel.py
     TASKS_DONE = 25
     TASK_DONE = 26
     JOIN = 27
-    TOLD = 28
+    PUTS_CONFIRMED = 28
     ENDING = 29
 
 
-class Word(enum.IntEnum):
-    """What the owner says to a holder."""
+class Notice(enum.IntEnum):
+    """Notices that the owner sends to other processes."""
 
-    #: give back what you have not handed out: another reader waits
+    #: another reader waits: give undelivered items back
     RECALL = 1
-    #: say at once what you hand out: the owner is about to end
-    HURRY = 2
-    #: nobody reads any more
+    #: the owner is about to exit: report deliveries at once
+    REPORT_NOW = 2
+    #: no reader is left
     BROKEN = 3
-    #: so many of your batches are in
+    #: so many batches have arrived
     TAKEN = 4
-    #: here is what you asked for
+    #: the items asked for
     ITEMS = 5
-    #: there is nothing now
+    #: there are no items now
     NOTHING = 6
-    #: there is nothing and never will be
+    #: there are no items and will be none
     END = 7
-    #: give up the room that was set aside for you: another writer waits
+    #: another writer waits: give up reserved room
     REVOKE = 8
-    #: there is something for whoever asks for it first
+    #: there are items for the first reader that asks
     READY = 10
-    #: what there was is gone
+    #: there are no items any more
     UNREADY = 11
-    #: say so once all that was put is on its way: somebody waits for all tasks
-    TELL = 9
+    #: a thread waits for all tasks: confirm once all puts are sent
+    CONFIRM_PUTS = 9
 
 
 class Mode(enum.IntEnum):
-    """How a reader asks."""
+    """Mode of a ``REQUEST``."""
 
     #: a thread waits
     WAIT = 0
     #: answer at once
     NOWAIT = 1
-    #: nobody waits, and a descriptor is to tell when something comes
+    #: no thread waits; a descriptor is to become readable when items come
     STANDING = 2
 
 
@@ -94,48 +94,48 @@ class Outcome(enum.IntEnum):
     BROKEN = 2
 
 
-#: batches that a writer has on their way at most, and after how many the owner says so
+#: most batches without acknowledgement, and after how many the owner acknowledges
 WINDOW = 8
 TAKEN_AFTER = 4
 
-#: end, ticket, slot of the reader's progress or -1, 16 bytes that identify its page, page's name
+#: end, reference id, slot of the reader or -1, 16 bytes that identify its page, page's name
 ATTACH = struct.Struct("<BBQi16s")
-#: the answer: 1 where the owner sees the reader's progress
+#: the answer: 1 where the owner can read the reader's progress page
 ATTACHED = struct.Struct("<B")
 DETACH = struct.Struct("<BB")
-#: end, ticket, uses
-TICKET = struct.Struct("<BBQI")
+#: end, reference id, uses
+REFERENCE = struct.Struct("<BBQI")
 VOID = struct.Struct("<BQ")
-#: lane
+#: direction
 PUT = struct.Struct("<BB")
-#: lane, 1 to wait for room
+#: direction, 1 to wait for room
 OFFER = struct.Struct("<BBB")
-#: lane, mode, items wanted, settled, the reader's number for the session
-ASK = struct.Struct("<BBBIQI")
+#: direction, mode, items wanted, settled, the reader's number for the session
+REQUEST = struct.Struct("<BBBIQI")
 SETTLE = struct.Struct("<BBQ")
-GIVE = struct.Struct("<BBQQ")
+GIVE_BACK = struct.Struct("<BBQQ")
 CANCEL = struct.Struct("<BB")
-#: lane, number of the OFFER
+#: direction, number of the OFFER
 WITHDRAW = struct.Struct("<BBQ")
-#: lane, items
-GIVE_UP = struct.Struct("<BBI")
+#: direction, items
+RETURN_CREDIT = struct.Struct("<BBI")
 SIZE = struct.Struct("<BB")
-#: lane, handed out, done
+#: direction, handed out, done
 TASKS_DONE = struct.Struct("<BBQQ")
 TASK_DONE = struct.Struct("<BB")
 #: the answer: 0 where all tasks were done already
 COUNTED = struct.Struct("<B")
 JOIN = struct.Struct("<BB")
-#: lane, number of who waits
-TOLD = struct.Struct("<BBQ")
+#: direction, number of the waiting thread
+PUTS_CONFIRMED = struct.Struct("<BBQ")
 ENDING = struct.Struct("<BB")
 
-WORD = struct.Struct("<BB")
-#: lane, batches
+NOTICE = struct.Struct("<BB")
+#: direction, batches
 TAKEN = struct.Struct("<BBQ")
-#: lane, number of who waits
-TELL = struct.Struct("<BBQ")
-#: word, lane, session, 1 where the request is kept, number of the first item
+#: direction, number of the waiting thread
+CONFIRM_PUTS = struct.Struct("<BBQ")
+#: notice, direction, session, 1 where the request is kept, number of the first item
 ANSWER = struct.Struct("<BBIBQ")
 #: outcome, items that may be PUT without asking from now on
 OUTCOME = struct.Struct("<BI")

@@ -1,4 +1,4 @@
-"""A shared object as another process than its owner's sees it."""
+"""Side of all other processes of shared objects: handles, and messages to the owner."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._objects import protocol
 from fiber._objects.address import Address, Shape
-from fiber._objects.owner import Owner, bare
+from fiber._objects.owner import Owner, without_traceback
 from fiber._objects.protocol import Op
-from fiber._objects.references import NO_TICKET
+from fiber._objects.references import NO_REFERENCE
 from fiber._wire.frames import Buffer, Message
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
-    from fiber._wire.client import Pending
+    from fiber._wire.client import PendingCall
 
-#: no progress to be seen: slot, mark and name of its page
+#: slot, tag and name of the progress page of an end without one
 NO_PAGE = (-1, b"", b"")
 
 
-class Remote:
-    """One for each object and process; its handles share it. Subclasses do what a kind is for."""
+class RemoteObject:
+    """Base of the other processes' sides; one for each object, shared by its handles."""
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         self._store = store
@@ -32,35 +32,35 @@ class Remote:
         self._address = address
         self._shape = address.shape
         self.target = address.target
-        # also held while other processes are told of ends, so that they hear it in order
+        # also held while the owner is sent changes of ends, so that they arrive in order
         self._lock = threading.RLock()
-        # True once the owner was told that nobody holds it here; a new one takes its place
-        self._done = False
+        # True once the last handle was dropped; a new instance takes its place
+        self._is_dropped = False
         self._holds = [0] * self._shape.ends
         self._attached: set[int] = set()
 
     @property
     def shape(self) -> Shape:
-        """What it is made of."""
+        """Its ends and directions."""
         return self._shape
 
     @property
     def address(self) -> Address:
-        """What is pickled in its place."""
+        """Address that is pickled."""
         return self._address
 
     @property
-    def realm(self) -> str | None:
-        """The realm of its owner, where that is no process of this run."""
-        return self._address.realm
+    def auth_domain(self) -> str | None:
+        """Name of its owner's auth domain; None for an owner of this run."""
+        return self._address.auth_domain
 
-    def address_in(self, realm: str | None) -> Address:
-        """What processes of a realm are told, of the run where it is None.
+    def address_in(self, auth_domain: str | None) -> Address:
+        """Address for processes of an auth domain, of this run if None.
 
         Raises:
             RuntimeError: they cannot reach its owner.
         """
-        if realm not in (None, self.realm):
+        if auth_domain not in (None, self.auth_domain):
             msg = (
                 f"a {self._shape.name} of another process cannot be sent to a program with another "
                 "authkey, which cannot reach that process; send it from there, or what is in it"
@@ -70,83 +70,83 @@ class Remote:
 
     @property
     def owner(self) -> Owner:
-        """The connection to its owner."""
+        """Connection to its owner."""
         return self._owner
 
     @property
-    def is_near(self) -> bool:
+    def is_same_host(self) -> bool:
         """True where its owner runs on this host."""
-        return self._owner.is_near
+        return self._owner.is_same_host
 
     @property
     def is_lost(self) -> bool:
-        """True once its owner is gone."""
+        """True once its owner is lost."""
         return self._owner.is_lost
 
     # -- for handles
 
-    def hold(self, end: int, ticket: int = NO_TICKET) -> bool:
-        """There is one more handle of an end here; False where the last one has just gone."""
+    def hold(self, end: int, reference_id: int = NO_REFERENCE) -> bool:
+        """Count one more handle of an end; False where the last one was just dropped."""
         with self._lock:
-            if self._done:
+            if self._is_dropped:
                 return False
             self._holds[end] += 1
-            if end in self._attached and ticket == NO_TICKET:
+            if end in self._attached and reference_id == NO_REFERENCE:
                 return True
             try:
-                self._owner.listen(self.target, self.on_word)
-                self._attach(end, ticket)
+                self._owner.on_notice(self.target, self.on_notice)
+                self._attach(end, reference_id)
             except PeerLostError as error:
-                self._attach_in_vain(end)
-                self.fail(bare(error))
+                self._attach_to_lost(end)
+                self.fail(without_traceback(error))
             return True
 
     def drop(self, end: int) -> None:
-        """A handle of an end was closed."""
-        self.soon(functools.partial(self._drop, end))
+        """Count a handle that was closed."""
+        self.submit(functools.partial(self._drop, end))
 
-    # a finalizer may call it: the courier takes no lock
+    # callable from finalizers: the executor takes no lock
     drop_soon = drop
 
-    def issue(self, ticket: int, end: int, uses: int) -> None:
-        """A pickle of an end is on its way."""
-        message = protocol.TICKET.pack(Op.TICKET, end, ticket, uses)
-        self.soon(functools.partial(self.cast, [message]))
+    def issue(self, reference_id: int, end: int, uses: int) -> None:
+        """Report the reference of a new pickle."""
+        message = protocol.REFERENCE.pack(Op.REFERENCE, end, reference_id, uses)
+        self.submit(functools.partial(self.cast, [message]))
 
-    def void(self, ticket: int) -> None:
-        """A pickle of an end is loaded no more."""
-        self._owner.void(self.target, ticket)
+    def void(self, reference_id: int) -> None:
+        """Void the reference of a pickle that will not be loaded."""
+        self._owner.void(self.target, reference_id)
 
     # -- for subclasses and their parts
 
-    def call(self, segments: Sequence[Buffer]) -> Pending:
-        """Send what is answered."""
+    def call(self, segments: Sequence[Buffer]) -> PendingCall:
+        """Send a message that is answered."""
         return self._owner.call(self.target, segments)
 
     def cast(self, segments: Sequence[Buffer]) -> None:
-        """Send what is not answered."""
+        """Send a message without answer."""
         self._owner.cast(self.target, segments)
 
-    def soon(self, action: Callable[[], Any]) -> None:
-        """Have something done on another thread, in order."""
-        self._owner.soon(action)
+    def submit(self, action: Callable[[], Any]) -> None:
+        """Run an action on the owner's executor."""
+        self._owner.submit(action)
 
     def sync(self) -> None:
-        """Wait until all that was sent is with the owner."""
+        """Wait until all messages sent before have arrived."""
         self._owner.sync()
 
     def deliver(self) -> None:
-        """Wait until all that was sent arrives whatever becomes of this process."""
+        """Wait until all messages sent before arrive even if this process dies."""
         self._owner.deliver()
 
     def call_later(self, delay: float, action: Callable[[], Any]) -> None:
-        """Have something done in a moment, on the handler thread."""
+        """Run an action on the handler thread after a delay in seconds."""
         self._store.call_later(delay, action)
 
-    def loss(self, error: BaseException) -> PeerLostError:
-        """What an error of the connection means for users."""
+    def loss_error(self, error: BaseException) -> PeerLostError:
+        """The error for the user when the owner, or the object at it, is lost."""
         if self.is_lost or not isinstance(error, PeerLostError):
-            lost = self._owner.lost(self._shape.name)
+            lost = self._owner.loss_error(self._shape.name)
             lost.__cause__ = lost.__cause__ or error
             return lost
         msg = f"the {self._shape.name} no longer exists in its process; its last holder let it go"
@@ -155,59 +155,59 @@ class Remote:
     # -- for subclasses
 
     def fail(self, error: BaseException) -> None:
-        """The owner is gone, or the object is; no lock is held, and none may be waited for."""
+        """The owner, or the object at it, is lost; called without locks, and must not block."""
 
-    def on_word(self, message: Message) -> None:
-        """On the handler thread: the owner says something unasked."""
+    def on_notice(self, message: Message) -> None:
+        """On the handler thread: take a notice of the owner."""
 
     def flush(self) -> None:
-        """This process ends: send all that was put."""
+        """This process exits: send all that was put."""
 
     def give_back(self) -> None:
-        """This process ends: what was not handed out goes back."""
+        """This process exits: give undelivered items back."""
 
-    def ending(self, code: int) -> None:
-        """This process ends by itself, with an exit code."""
+    def on_exit(self, code: int) -> None:
+        """This process exits by itself, with an exit code."""
 
     def _open(self, end: int) -> tuple[int, bytes, bytes]:
-        """The first handle of an end is here; slot, mark and page of its reader's progress."""
+        """Open an end for its first handle; slot, tag and name of its progress page."""
         return NO_PAGE
 
-    def _heard(self, slot: int, seen: bool) -> None:
-        """On the handler thread: the owner has noted that we hold an end."""
+    def _on_attached(self, slot: int, seen: bool) -> None:
+        """On the handler thread: the owner has counted this process's handle of an end."""
 
     def _close(self, end: int) -> None:
-        """On the courier: the last handle of an end is gone."""
+        """On the owner's executor: close an end whose last handle was dropped."""
 
-    def _stays(self) -> bool:
-        """On the courier: True where the next handle is to find the object as it is."""
+    def _outlives_handles(self) -> bool:
+        """On the owner's executor: True to keep this instance for later handles."""
         return False
 
     # -- inside
 
-    def _attach(self, end: int, ticket: int) -> None:
-        slot, mark, page = NO_PAGE
+    def _attach(self, end: int, reference_id: int) -> None:
+        slot, tag, page = NO_PAGE
         if end not in self._attached:
-            slot, mark, page = self._open(end)
+            slot, tag, page = self._open(end)
             self._attached.add(end)
-        head = protocol.ATTACH.pack(Op.ATTACH, end, ticket, slot, mark)
-        self.call([head, page]).then(functools.partial(self._answered, slot))
+        head = protocol.ATTACH.pack(Op.ATTACH, end, reference_id, slot, tag)
+        self.call([head, page]).add_done_callback(functools.partial(self._on_attach_reply, slot))
 
-    def _answered(self, slot: int, pending: Pending) -> None:
+    def _on_attach_reply(self, slot: int, pending: PendingCall) -> None:
         try:
             (seen,) = protocol.read(protocol.ATTACHED, pending.result())
         except TransportError as error:
             self.fail(error)
         else:
-            self._heard(slot, bool(seen))
+            self._on_attached(slot, bool(seen))
 
-    def _attach_in_vain(self, end: int) -> None:
+    def _attach_to_lost(self, end: int) -> None:
         if end not in self._attached:
             self._open(end)
             self._attached.add(end)
 
     def _drop(self, end: int) -> None:
-        """On the courier: a handle is gone, perhaps the last one."""
+        """On the owner's executor: drop a handle, perhaps the last one."""
         with self._lock:
             self._holds[end] -= 1
             if self._holds[end] or end not in self._attached:
@@ -217,10 +217,10 @@ class Remote:
             try:
                 self.cast([protocol.DETACH.pack(Op.DETACH, end)])
             finally:
-                if not self._attached and not self._stays():
+                if not self._attached and not self._outlives_handles():
                     self._forget()
 
     def _forget(self) -> None:
-        """With the lock held: there is no handle, and the next one is to find another object."""
-        self._done = True
+        """With the lock held: leave the registry; the next handle gets a new instance."""
+        self._is_dropped = True
         self._store.forget_remote(self)

@@ -1,6 +1,6 @@
-"""The shared objects of one process: its own, and those of others that it uses.
+"""Store: the shared objects of one process, its own and those of others that it uses.
 
-What stands for an object of each kind in other processes than its owner's.
+Also the table of the classes that stand for each kind in other processes than the owner's.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._base.serial_executor import SerialExecutor
-from fiber._objects.address import Address, Kind, realm_of
-from fiber._objects.auth_domain import Realms
-from fiber._objects.blocks.copies import Unused
+from fiber._objects.address import Address, Kind, auth_domain_of
+from fiber._objects.auth_domain import AuthDomains
+from fiber._objects.blocks.copies import UnusedCopies
 from fiber._objects.memory import backing
-from fiber._objects.owned import Shared
+from fiber._objects.owned import OwnedObject
 from fiber._objects.owner import Owner
 from fiber._objects.queue import progress
 from fiber._objects.queue.channel import Channel
-from fiber._objects.remote import Remote
+from fiber._objects.remote import RemoteObject
 from fiber._objects.waiting import Deadline
 from fiber._runtime import runtime
 from fiber._wire.endpoint import Peer
@@ -30,41 +30,41 @@ from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
     from fiber._objects.blocks.block import RemoteBlock
-    from fiber._objects.remote import Remote
+    from fiber._objects.remote import RemoteObject
     from fiber._runtime.runtime import Runtime
     from fiber._wire.client import Client
 
-# by name: a process that has no object of a kind does not import what it takes
+# by name, so that a process imports only the kinds that it uses
 _CLASSES = {
     Kind.QUEUE: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
     Kind.PIPE: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
     Kind.ONE_WAY: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
     Kind.TASKS: ("fiber._objects.queue.tasks", "RemoteTasks"),
-    Kind.LOCK: ("fiber._objects.sync.permits", "RemotePermits"),
-    Kind.RLOCK: ("fiber._objects.sync.permits", "RemotePermits"),
-    Kind.SEMAPHORE: ("fiber._objects.sync.permits", "RemotePermits"),
-    Kind.MEMORY: ("fiber._objects.memory.block", "RemoteMemory"),
+    Kind.LOCK: ("fiber._objects.sync.semaphore", "RemoteSemaphore"),
+    Kind.RLOCK: ("fiber._objects.sync.semaphore", "RemoteSemaphore"),
+    Kind.SEMAPHORE: ("fiber._objects.sync.semaphore", "RemoteSemaphore"),
+    Kind.MEMORY: ("fiber._objects.memory.heap", "RemoteMemory"),
     Kind.CONDITION: ("fiber._objects.sync.condition", "RemoteCondition"),
     Kind.EVENT: ("fiber._objects.sync.event", "RemoteEvent"),
     Kind.BARRIER: ("fiber._objects.sync.barrier", "RemoteBarrier"),
     Kind.BLOCK: ("fiber._objects.blocks.block", "RemoteBlock"),
-    Kind.STORAGE: ("fiber._objects.remote", "Remote"),
+    Kind.STORAGE: ("fiber._objects.remote", "RemoteObject"),
     Kind.REFERENT: ("fiber._objects.managed.remote_referent", "RemoteReferent"),
 }
 
 
-def remote_class(kind: Kind) -> type[Remote]:
-    """The class whose instances stand for objects of a kind."""
+def remote_class(kind: Kind) -> type[RemoteObject]:
+    """Class of the other processes' side of a kind."""
     module, name = _CLASSES[kind]
-    found: type[Remote] = getattr(importlib.import_module(module), name)
+    found: type[RemoteObject] = getattr(importlib.import_module(module), name)
     return found
 
 
-#: seconds after which an owner that is used no more is given up
+#: seconds after which an unused owner, client or thread is closed
 _IDLE = 1.0
-#: seconds that an ending process waits for an owner to take in what was put
+#: seconds that an exiting process waits for an owner to receive its messages
 _FAREWELL = 60.0
-# where a peer's state has its pages; targets are not negative
+# key of the pages in a peer's state; targets are not negative
 _PAGES = -1
 
 log = logging.getLogger("fiber")
@@ -89,35 +89,35 @@ def current() -> Store:
 
 
 class Store:
-    """Finds objects, and sees to it that nothing is lost when the process ends."""
+    """Registry of the shared objects and owners of one process; flushes them when it exits."""
 
     def __init__(self, node: Runtime) -> None:
         self.node = node
         self._lock = threading.RLock()
-        self._own: dict[int, Shared] = {}
-        # those that this run is served, by its endpoint; realms have endpoints of their own
+        self._own: dict[int, OwnedObject] = {}
+        # targets served by the run's endpoint; auth domains have endpoints of their own
         self._served: set[int] = set()
-        self._remotes: dict[tuple[str, int], Remote] = {}
+        self._remotes: dict[tuple[str, int], RemoteObject] = {}
         self._owners: dict[str, Owner] = {}
-        # where owners were reached, whatever they say of where they are
-        self._ways: dict[str, str] = {}
-        self._realms: Realms | None = None
-        # given up, and what was said to them last may still be on its way
-        self._parting: set[Owner] = set()
-        #: values of others that no handle here uses now
-        self.unused: Unused[RemoteBlock] = Unused(backing.available)
-        self._errands: SerialExecutor | None = None
-        # the last of them
-        self._errand: Callable[[], Any] | None = None
+        # URL by which an owner was reached, beside those that it listens at
+        self._routes: dict[str, str] = {}
+        self._auth_domains: AuthDomains | None = None
+        # retired, while their last messages may still be on their way
+        self._retiring: set[Owner] = set()
+        #: copies of other processes' values without a handle in this process
+        self.unused: UnusedCopies[RemoteBlock] = UnusedCopies(backing.available)
+        self._background: SerialExecutor | None = None
+        # the last action submitted to it
+        self._last_action: Callable[[], Any] | None = None
         self._changed = threading.Event()
-        #: True once the process ends
+        #: True once the process exits
         self.is_closing = False
-        # True once nothing new is begun
+        # True once no background action is accepted
         self._is_over = False
-        # finalizers need it, and cannot make it
+        # made now: finalizers use it, and cannot make it
         self._reactor = node.reactor
 
-    # -- what objects need of the process
+    # -- the process, for objects
 
     @property
     def ident(self) -> str:
@@ -130,43 +130,43 @@ class Store:
         return self.node.hello.host
 
     @property
-    def realms(self) -> Realms:
-        """Those of other programs that this process has to do with."""
+    def auth_domains(self) -> AuthDomains:
+        """The auth domains that this process takes part in."""
         with self._lock:
-            if self._realms is None:
-                self._realms = Realms(self.node)
-            return self._realms
+            if self._auth_domains is None:
+                self._auth_domains = AuthDomains(self.node)
+            return self._auth_domains
 
     def client(self, url: str) -> Client:
-        """The connection to another process."""
-        return self.realms.client(url) if realm_of(url) else self.node.client(url)
+        """Client connected to another process."""
+        return self.auth_domains.client(url) if auth_domain_of(url) else self.node.client(url)
 
     def best(self, urls: Sequence[str]) -> Sequence[str]:
-        """An owner's addresses in the order in which they are tried from here."""
-        return self.node.router.best(urls)
+        """An owner's URLs in the order in which this process dials them."""
+        return self.node.router.rank(urls)
 
     def call_soon(self, action: Callable[[], Any]) -> None:
-        """Have something done on the handler thread; takes no lock."""
+        """Run an action on the handler thread; takes no lock."""
         self._reactor.call_soon(action)
 
     def call_later(self, delay: float, action: Callable[[], Any]) -> None:
-        """Have something done on the handler thread in a moment."""
+        """Run an action on the handler thread after a delay in seconds."""
         self._reactor.call_later(delay, action)
 
-    def new_page(self) -> progress.Page | None:
-        """A page for the progress of readers; None where this host has no folder of the run."""
+    def new_page(self) -> progress.ProgressPage | None:
+        """A progress page for readers; None where this host has no folder of the run."""
         try:
-            return progress.Page(self.node.directory, self.ident)
+            return progress.ProgressPage(self.node.directory, self.ident)
         except OSError:
             return None
 
-    def page(self, peer: Peer, name: bytes, mark: bytes) -> memoryview | None:
-        """The page of another process's readers."""
+    def page(self, peer: Peer, name: bytes, tag: bytes) -> memoryview | None:
+        """Progress page of another process's readers; None if it cannot be mapped."""
         pages: dict[bytes, memoryview | None] = peer.state.setdefault(_PAGES, {})  # type: ignore[assignment] # ours alone
         if name not in pages:
             pid = peer.hello.pid if peer.hello is not None else 0
-            where = progress.place(name.decode(errors="replace"), pid, self.node.directory)
-            pages[name] = None if where is None else progress.open_page(where, mark)
+            where = progress.page_path(name.decode(errors="replace"), pid, self.node.directory)
+            pages[name] = None if where is None else progress.open_page(where, tag)
         return pages[name]
 
     # -- own objects
@@ -175,119 +175,123 @@ class Store:
         """A new queue or pipe."""
         return Channel(self, kind, maxsize)
 
-    def export(self, shared: Shared, kind: Kind, maxsize: int, realm: str | None = None) -> Address:
-        """Have other processes served, of a realm or of this run; what they are told."""
-        endpoint = self.node.endpoint if realm is None else None
+    def export(
+        self, shared: OwnedObject, kind: Kind, maxsize: int, auth_domain: str | None = None
+    ) -> Address:
+        """Serve an object to an auth domain, or to this run if None; its address there."""
+        endpoint = self.node.endpoint if auth_domain is None else None
         with self._lock:
             if not shared.target:
                 shared.target = self.node.new_target()
                 self._own[shared.target] = shared
         if endpoint is None:
-            assert realm is not None
-            urls = self.realms.serve(realm, shared.target, shared)
-            return Address(self.realms.ident, urls, shared.target, kind, maxsize)
+            assert auth_domain is not None
+            urls = self.auth_domains.serve(auth_domain, shared.target, shared)
+            return Address(self.auth_domains.ident, urls, shared.target, kind, maxsize)
         self._served.add(shared.target)
         endpoint.serve(shared.target, shared)
         return Address(self.ident, tuple(endpoint.urls), shared.target, kind, maxsize)
 
-    def forget(self, shared: Shared) -> None:
-        """An own object has no holder any more."""
+    def forget(self, shared: OwnedObject) -> None:
+        """Stop serving an object of this process that has no references left."""
         if self._own.pop(shared.target, None) is not None:
             if shared.target in self._served:
                 self._served.remove(shared.target)
                 self.node.endpoint.withdraw(shared.target)
-            if self._realms is not None:
-                self._realms.withdraw(shared.target)
+            if self._auth_domains is not None:
+                self._auth_domains.withdraw(shared.target)
 
     # -- objects of others
 
-    def take(self, address: Address, end: int, ticket: int) -> Shared | Remote:
-        """The object at an address, held for a new handle.
+    def hold(self, address: Address, end: int, reference_id: int) -> OwnedObject | RemoteObject:
+        """Hold the object at an address for a new handle.
 
-        An owner that cannot be reached shows when the object is used.
+        An unreachable owner raises only when the object is used.
 
         Raises:
-            PeerLostError: it was ours, and exists no more.
+            PeerLostError: it belonged to this process and exists no more.
         """
         while True:
             found = self._resolve(address)
-            if found.hold(end, ticket):
+            if found.hold(end, reference_id):
                 return found
 
-    def _resolve(self, address: Address) -> Shared | Remote:
+    def _resolve(self, address: Address) -> OwnedObject | RemoteObject:
         if self._is_own(address.ident):
             found = self._own.get(address.target)
             if found is None or found.kind is not address.kind:
                 msg = f"the {address.shape.name} no longer exists; its last holder let it go"
                 raise PeerLostError(msg)
             return found
-        if address.realm is not None:
-            # that it is known is seen here, where the user can do something about it
-            self.realms.get(address.realm)
+        if address.auth_domain is not None:
+            # raises where the user can set the authkey
+            self.auth_domains.get(address.auth_domain)
         with self._lock:
             key = (address.ident, address.target)
             remote = self._remotes.get(key)
             if remote is None or remote.is_lost:
-                address = self._told(address)
+                address = self._with_known_route(address)
                 owner = self._owner(address.ident, address.urls)
                 remote = self._remotes[key] = remote_class(address.kind)(self, address, owner)
             return remote
 
-    def meet(self, ident: str, url: str) -> None:
-        """An owner was reached by this way, which others may not be told of."""
+    def add_route(self, ident: str, url: str) -> None:
+        """Note a URL by which an owner was reached, which its addresses may lack."""
         with self._lock:
-            self._ways[ident] = url
+            self._routes[ident] = url
 
-    def part_soon(self, ident: str, place: str) -> None:
-        """Close the connection to a place in a moment, unless an object there is used by then."""
-        self.call_later(_IDLE, functools.partial(self._part, ident, place))
+    def close_client_soon(self, ident: str, url: str) -> None:
+        """Close the client of an auth domain's URL soon, unless an object of its owner is used."""
+        self.call_later(_IDLE, functools.partial(self._close_client, ident, url))
 
-    def _part(self, ident: str, place: str) -> None:
+    def _close_client(self, ident: str, url: str) -> None:
         with self._lock:
-            # of an owner that is used no more it is closed when that is given up
-            clients = [] if ident in self._owners else self.realms.release((place,))
+            # an owner's client is closed when the owner is retired
+            clients = [] if ident in self._owners else self.auth_domains.release((url,))
         for client in clients:
             client.close()
 
     def sync(self, ident: str) -> None:
-        """Wait until all that was said to an owner, if it is one, has arrived."""
+        """Wait until all messages to an owner have arrived; nothing for an unknown one."""
         with self._lock:
             owner = self._owners.get(ident)
         if owner is not None:
             owner.sync()
 
-    def _told(self, address: Address) -> Address:
-        """An address with the way by which we reached its owner, if by another."""
-        way = self._ways.get(address.ident)
-        if way is None or way in address.urls:
+    def _with_known_route(self, address: Address) -> Address:
+        """The address, with the noted URL of its owner in front."""
+        route = self._routes.get(address.ident)
+        if route is None or route in address.urls:
             return address
-        return values.evolve(address, urls=(way, *address.urls))
+        return values.evolve(address, urls=(route, *address.urls))
 
     def _is_own(self, ident: str) -> bool:
-        return ident == self.ident or (self._realms is not None and ident == self._realms.ident)
+        return ident == self.ident or (
+            self._auth_domains is not None and ident == self._auth_domains.ident
+        )
 
     def _owner(self, ident: str, urls: tuple[str, ...]) -> Owner:
         owner = self._owners.get(ident)
         if owner is None or owner.is_lost:
             if owner is not None:
-                # perhaps before the handler thread has noted its loss
-                self.call_soon(functools.partial(self._fail, owner, self._part_with(owner)))
+                # its loss may not have been noted by the handler thread yet
+                self.call_soon(functools.partial(self._fail, owner, self._remove_remotes_of(owner)))
             owner = self._owners[ident] = Owner(self, ident, urls)
         return owner
 
-    def _part_with(self, owner: Owner) -> list[Remote]:
-        """The objects of a lost owner, which are found no more."""
+    def _remove_remotes_of(self, owner: Owner) -> list[RemoteObject]:
+        """Remove the objects of a lost owner from the registry."""
         keys = [key for key, remote in self._remotes.items() if remote.owner is owner]
         return [self._remotes.pop(key) for key in keys]
 
     @staticmethod
-    def _fail(owner: Owner, lost: list[Remote]) -> None:
+    def _fail(owner: Owner, lost: list[RemoteObject]) -> None:
         for remote in lost:
-            remote.fail(owner.lost(remote.shape.name))
+            remote.fail(owner.loss_error(remote.shape.name))
         owner.retire()
 
-    def forget_remote(self, remote: Remote) -> None:
-        """An object of another process has no handle here any more."""
+    def forget_remote(self, remote: RemoteObject) -> None:
+        """Remove an object of another process that has no handle in this one."""
         with self._lock:
             key = (remote.address.ident, remote.target)
             if self._remotes.get(key) is not remote:
@@ -300,111 +304,117 @@ class Store:
             self.call_later(_IDLE, functools.partial(self._retire, owner))
 
     def watch(self, owner: Owner, client: Client) -> None:
-        """Have the objects of an owner hear of its loss."""
+        """Fail the objects of an owner once its client is lost."""
         client.on_lost(functools.partial(self._owner_lost, owner))
 
     def _retire(self, owner: Owner) -> None:
-        """Give up an owner that is used no more."""
+        """Close an owner without objects."""
         with self._lock:
             used = any(ident == owner.ident for ident, _ in self._remotes)
             if used or self._owners.get(owner.ident) is not owner:
                 return
             del self._owners[owner.ident]
-            clients = [] if self._realms is None else self._realms.release(owner.urls)
+            clients = [] if self._auth_domains is None else self._auth_domains.release(owner.urls)
             if clients:
-                self._parting.add(owner)
+                self._retiring.add(owner)
         if clients:
-            owner.soon(functools.partial(self._leave, owner, clients))
+            owner.submit(functools.partial(self._close_clients, owner, clients))
         owner.retire()
 
-    def _leave(self, owner: Owner, clients: list[Client]) -> None:
-        """On the courier: close the connections to an owner once all that was said has arrived."""
+    def _close_clients(self, owner: Owner, clients: list[Client]) -> None:
+        """On the owner's executor: close an owner's clients once all messages have arrived."""
         owner.sync(_FAREWELL)
         for client in clients:
             client.close()
         with self._lock:
-            self._parting.discard(owner)
+            self._retiring.discard(owner)
 
     def _owner_lost(self, owner: Owner) -> None:
         with self._lock:
             if self._owners.get(owner.ident) is not owner:
                 return
             del self._owners[owner.ident]
-            lost = self._part_with(owner)
+            lost = self._remove_remotes_of(owner)
         self._fail(owner, lost)
 
-    def void_all(self, tickets: Iterable[tuple[str, tuple[str, ...], int, int]]) -> None:
-        """References in an item that nobody will load."""
-        for ident, urls, target, ticket in tickets:
+    def void_references(self, references: Iterable[tuple[str, tuple[str, ...], int, int]]) -> None:
+        """Drop the references in an item that will not be loaded."""
+        for ident, urls, target, reference_id in references:
             if self._is_own(ident):
                 shared = self._own.get(target)
                 if shared is not None:
-                    shared.void(ticket)
+                    shared.void(reference_id)
             else:
-                self.errand(functools.partial(self._void_elsewhere, ident, urls, target, ticket))
+                self.run_in_background(
+                    functools.partial(
+                        self._void_remote_reference, ident, urls, target, reference_id
+                    )
+                )
 
-    def _void_elsewhere(self, ident: str, urls: tuple[str, ...], target: int, ticket: int) -> None:
+    def _void_remote_reference(
+        self, ident: str, urls: tuple[str, ...], target: int, reference_id: int
+    ) -> None:
         with self._lock:
             owner = self._owner(ident, urls)
-        owner.void(target, ticket)
+        owner.void(target, reference_id)
         self.call_later(_IDLE, functools.partial(self._retire, owner))
 
-    def errand(self, action: Callable[[], Any]) -> None:
-        """Have something done that may take long; not any more once the process has ended."""
+    def run_in_background(self, action: Callable[[], Any]) -> None:
+        """Run an action that may take long, in order; ignored once the process has exited."""
         with self._lock:
             if self._is_over:
                 return
-            if self._errands is None:
-                self._errands = SerialExecutor("fiber-errands", expected=PeerLostError)
-            self._errands.submit(action)
-            self._errand = action
-        self.call_later(_IDLE, functools.partial(self._rest, action))
+            if self._background is None:
+                self._background = SerialExecutor("fiber-background", expected=PeerLostError)
+            self._background.submit(action)
+            self._last_action = action
+        self.call_later(_IDLE, functools.partial(self._end_background, action))
 
-    def _rest(self, last: Callable[[], Any]) -> None:
-        """End the thread for errands where there was none after ``last``."""
+    def _end_background(self, last: Callable[[], Any]) -> None:
+        """End the background thread if ``last`` is still the last action."""
         with self._lock:
-            if self._errands is not None and self._errand is last:
-                self._errands.end()
-                self._errands = self._errand = None
+            if self._background is not None and self._last_action is last:
+                self._background.end()
+                self._background = self._last_action = None
 
     # -- the end
 
     def drained(self) -> None:
-        """Perhaps the last item was taken; for :meth:`close`."""
+        """Note that an object may be drained; wakes :meth:`close`."""
         self._changed.set()
 
     def close(self) -> None:
-        """Send what was put, let readers have what is here, end what was started. Idempotent."""
+        """Flush all objects, wait for their readers, end all threads. Idempotent."""
         if self.is_closing:
             return
         remotes = list(self._remotes.values())
         for remote in remotes:
             remote.flush()
             remote.give_back()
-            remote.ending(self.node.exit_code)
+            remote.on_exit(self.node.exit_code)
         for owner in list(self._owners.values()):
             owner.drain()
             if not owner.sync(_FAREWELL):
-                log.warning("fiber: process %s takes nothing in; what was put is lost", owner.ident)
+                log.warning("fiber: process %s does not receive; what was put is lost", owner.ident)
         self.is_closing = True
         self._linger()
         self._close_owners()
         with self._lock:
-            # a death that is heard of this late is nothing to us
+            # losses that are noted this late are ignored
             self._is_over = True
-            errands, self._errands = self._errands, None
-        if errands is not None:
-            errands.close()
-        # some were made on an errand
+            background, self._background = self._background, None
+        if background is not None:
+            background.close()
+        # some were made by background actions
         self._close_owners()
         for block in self.unused.clear():
-            block.let_go()
-        if self._realms is not None:
-            self._realms.close()
+            block.discard()
+        if self._auth_domains is not None:
+            self._auth_domains.close()
 
     def _close_owners(self) -> None:
         with self._lock:
-            owners = [*self._owners.values(), *self._parting]
+            owners = [*self._owners.values(), *self._retiring]
         for owner in owners:
             owner.close()
 
@@ -415,7 +425,7 @@ class Store:
             return
         deadline = Deadline(self.node.config.linger)
         for shared in waiting:
-            shared.hurry()
+            shared.request_flush()
         while left := deadline.left:
             self._changed.clear()
             if all(shared.is_drained() for shared in waiting):

@@ -1,4 +1,4 @@
-"""A thread that waits for its request or offer to be answered."""
+"""Waiting threads: their requests and offers, wakeup locks, and deadlines."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ import threading
 import time
 
 from fiber._base import values
-from fiber._objects.protocol import Outcome, Word
+from fiber._objects.protocol import Notice, Outcome
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.requests import Offer, Request
 
 
-def _shut() -> threading.Lock:
-    gate = threading.Lock()
-    gate.acquire()
-    return gate
+def _acquired_lock() -> threading.Lock:
+    wakeup = threading.Lock()
+    wakeup.acquire()
+    return wakeup
 
 
-def pass_gate(gate: threading.Lock, timeout: float | None) -> bool:
-    """Wait until a lock is free; False when ``timeout`` seconds have passed."""
+def wait_for_wakeup(wakeup: threading.Lock, timeout: float | None) -> bool:
+    """Wait until a wakeup lock is released; False when ``timeout`` seconds have passed."""
     if timeout is None:
-        return gate.acquire()
-    return gate.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        return wakeup.acquire()
+    return wakeup.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
 
 @values.define(eq=False)
-class Waiter(Request):
-    """A thread of the owner that wants an item."""
+class WaitingReader(Request):
+    """Request of a thread of the owner, which waits for an item."""
 
-    gate: threading.Lock = values.field(factory=_shut)
-    answer: Word | None = None
+    wakeup: threading.Lock = values.field(factory=_acquired_lock)
+    answer: Notice | None = None
     item: Item | None = None
 
-    def settle(self, answer: Word, item: Item | None) -> None:
-        """Let the thread go on; with the object's lock held."""
+    def settle(self, answer: Notice, item: Item | None) -> None:
+        """Wake the thread; with the object's lock held."""
         self.answer, self.item = answer, item
-        self.gate.release()
+        self.wakeup.release()
 
 
 @values.define(eq=False)
-class Bidder(Offer):
-    """A thread of the owner that has an item and waits for room."""
+class WaitingWriter(Offer):
+    """Offer of a thread of the owner, which waits for room for its item."""
 
-    gate: threading.Lock = values.field(factory=_shut)
+    wakeup: threading.Lock = values.field(factory=_acquired_lock)
     outcome: Outcome | None = None
 
     def settle(self, outcome: Outcome) -> None:
-        """Let the thread go on; with the object's lock held."""
+        """Wake the thread; with the object's lock held."""
         self.outcome = outcome
-        self.gate.release()
+        self.wakeup.release()
 
 
 class Deadline:
-    """How much of a timeout is left."""
+    """End of a timeout on the monotonic clock."""
 
     __slots__ = ("_end",)
 

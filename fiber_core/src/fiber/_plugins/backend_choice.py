@@ -1,4 +1,4 @@
-"""The backend: which one is chosen, and how it is made."""
+"""Choice and making of the backend: named in the settings, detected, or the default."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["choose_backend", "load_backend", "load_settings", "open_backend"]
 
 
 def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, BackendInfo]:
-    """Settings, plugins and chosen backend of a program that begins.
+    """Load settings and plugins, and choose the backend, at the start of a program.
 
     Raises:
         ConfigError: an unknown key or a bad value.
-        BackendError: the one that was named cannot be used.
+        BackendError: the named backend cannot be used.
     """
     from fiber._config.settings import load_config
     from fiber._plugins.manager import load_plugins
@@ -35,7 +35,7 @@ def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, Bac
 
 
 def open_backend(plugins: Plugins, info: BackendInfo) -> Backend:
-    """Make a backend of no run, to look at what is there, with its own settings."""
+    """Make a backend that belongs to no run, with its own settings, to inspect its platform."""
     from fiber._config.settings import load_config
 
     installed = tuple(plugins.backends().values())
@@ -47,16 +47,16 @@ def open_backend(plugins: Plugins, info: BackendInfo) -> Backend:
 def choose_backend(
     plugins: Plugins, config: Config, environ: Mapping[str, str] | None = None
 ) -> BackendInfo:
-    """The backend to use: the one that was named, else the one detected, else the default.
+    """Choose the backend: the one named in the settings, else detected, else the default.
 
     Args:
         plugins: the loaded plugins.
-        config: the settings, by which one may be named.
-        environ: what detection looks at, by default this process's environment.
+        config: the settings, which may name a backend.
+        environ: environment passed to detection; this process's by default.
 
     Raises:
-        BackendError: the one named cannot be used (see :meth:`Plugins.find_backend`); or several
-            were detected; or none is named, detected or the default.
+        BackendError: the named one cannot be used (see :meth:`Plugins.find_backend`); several were
+            detected; or none is named, detected or the default.
     """
     if config.backend is not None:
         return plugins.find_backend(config.backend, origin=str(config.origin("backend")))
@@ -78,7 +78,7 @@ def load_backend(plugins: Plugins, name: str, context: BackendContext) -> Backen
     Args:
         plugins: the loaded plugins.
         name: its canonical name or an alias.
-        context: what it is given.
+        context: passed to the backend.
 
     Raises:
         BackendError: there is none of that name, see :meth:`Plugins.find_backend`; or its own
@@ -107,13 +107,13 @@ def load_backend(plugins: Plugins, name: str, context: BackendContext) -> Backen
 
 def _detect(plugins: Plugins, environ: Mapping[str, str]) -> dict[str, BackendClaim]:
     found: dict[str, BackendClaim] = {}
-    for source, claim in plugins.answers("fiber_detect_backend", environ=environ):
+    for source, claim in plugins.call_each("fiber_detect_backend", environ=environ):
         if not isinstance(claim, BackendClaim) or claim.name not in plugins.backends():
             error = PluginError(
                 f"fiber_detect_backend must claim a backend that is offered, got {claim!r}",
                 plugin=source.distribution,
             )
-            plugins.report(source, "fiber_detect_backend", error)
+            plugins.mark_broken(source, "fiber_detect_backend", error)
             continue
         found.setdefault(claim.name, claim)
     return found
@@ -128,7 +128,7 @@ def _default(plugins: Plugins) -> BackendInfo:
         msg = f"several backends want to be the default: {names}; choose one with FIBER_BACKEND"
         raise BackendError(msg)
     text = f"no backend is chosen, and none of those installed ({_names(plugins)}) is the default"
-    problems = [*plugins.broken, *plugins.clashes, *plugins.refused().values()]
+    problems = [*plugins.broken, *plugins.clashes, *plugins.incompatible_backends().values()]
     if problems:
         text += "; " + "; ".join(map(str, problems))
     raise BackendError(text)

@@ -1,4 +1,4 @@
-"""The core's own answers to the hooks that it offers to plugins, given last."""
+"""The core's own implementations of hooks, called after those of plugins."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def fiber_listen_address(peers: Peers, interfaces: Sequence[Interface]) -> Liste
         scheme = "unix" if sys.platform == "linux" else "ipc"
         return ListenAddress(bind_url=f"{scheme}://{peers.directory}/{peers.name}.sock")
     usable = [interface for interface in interfaces if interface.is_up]
-    # among equals the first one wins: the caller knows their order best
+    # ties go to the first: the caller passes them in order of preference
     best = min(usable, key=_rank).address if usable else _LOOPBACK
     host = f"[{best}]" if ":" in best else best
     return ListenAddress(bind_url=f"tls+tcp://{host}:0")
 
 
 def _rank(interface: Interface) -> tuple[bool, bool, bool]:
-    """Best first: what other hosts can dial, without a zone, in the older protocol."""
+    """Sort key, best first: not loopback, not link-local, IPv4 before IPv6."""
     address = ipaddress.ip_address(interface.address.partition("%")[0])
     return interface.is_loopback or address.is_loopback, address.is_link_local, address.version == 6

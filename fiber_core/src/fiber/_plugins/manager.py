@@ -1,6 +1,6 @@
-"""Plugins: loaded one by one, so that a broken one breaks no other, and looked up by name.
+"""Loading of plugins, calls of their hooks, and registries of the names that they offer.
 
-Names that plugins offer: who offers which, names offered twice, and names that nobody offers.
+A broken plugin harms no other, and its errors are attributed to its distribution.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokenPlugin", "InstalledPlugin", "Plugins", "load_plugins", "resource_kinds"]
 
-#: distribution of the core's own hook implementations, whose names nobody can take
+#: distribution of the core's own hook implementations, whose names no plugin can take
 CORE = "fiber-core"
 
 _T = TypeVar("_T")
@@ -49,31 +49,31 @@ _T = TypeVar("_T")
 
 @values.frozen
 class Source:
-    """Where a plugin comes from."""
+    """Origin of a plugin: entry point and distribution."""
 
-    #: its name: that of the entry point
+    #: name of the entry point
     name: str
-    #: its distribution
+    #: name of the distribution
     distribution: str
     #: the distribution's version, empty where it is not known
     version: str = ""
 
     @classmethod
     def core(cls, module: str) -> Source:
-        """A module of the core itself."""
+        """Source of a module of the core."""
         from fiber._version import __version__
 
         return cls(module, CORE, __version__)
 
     @classmethod
     def of(cls, point: Any) -> Source:
-        """The distribution that an entry point belongs to."""
+        """Source of an entry point."""
         point = EntryPoint.of(point)
         return cls(point.name, point.distribution, point.version)
 
     @classmethod
     def of_object(cls, plugin: Any) -> Source:
-        """A plugin that belongs to no distribution, such as one made by a test."""
+        """Source of a plugin that belongs to no distribution, such as one made by a test."""
         name = getattr(plugin, "__name__", None) or type(plugin).__name__
         return cls(f"{name}-{id(plugin):x}", name)
 
@@ -83,7 +83,7 @@ class Source:
 
 @values.frozen
 class BrokenPlugin:
-    """A plugin that cannot be used, and why."""
+    """A plugin that is not used, with the reason."""
 
     #: name of its entry point
     name: str
@@ -91,20 +91,20 @@ class BrokenPlugin:
     distribution: str
     #: the distribution's version
     version: str
-    #: what went wrong
+    #: the reason
     error: BaseException
 
     def __str__(self) -> str:
-        who = f"{self.distribution} {self.version}".strip()
+        source = f"{self.distribution} {self.version}".strip()
         if isinstance(self.error, PluginError):
-            return f"plugin {self.name!r} of {who} is not used: {self.error}"
+            return f"plugin {self.name!r} of {source} is not used: {self.error}"
         kind = type(self.error).__name__
-        return f"plugin {self.name!r} of {who} is broken and not used: {kind}: {self.error}"
+        return f"plugin {self.name!r} of {source} is broken and not used: {kind}: {self.error}"
 
 
 @values.frozen(kw_only=True)
 class InstalledPlugin:
-    """One line of ``fiber plugins``."""
+    """A loaded plugin with what it offers: a line of ``fiber plugins``."""
 
     #: name of its entry point
     name: str
@@ -112,7 +112,7 @@ class InstalledPlugin:
     distribution: str
     #: the distribution's version
     version: str
-    #: backends it offers, those refused for their API version too
+    #: backends it offers, those for another API version too
     backends: tuple[BackendInfo, ...] = ()
     #: kinds of devices it offers
     resources: tuple[str, ...] = ()
@@ -122,35 +122,35 @@ class InstalledPlugin:
     hooks: tuple[str, ...] = ()
 
 
-class Index(Generic[_T]):
-    """Who offers what under which names.
+class Registry(Generic[_T]):
+    """Objects of one kind that plugins offer, by name.
 
-    Of two that offer the same name neither gets it, so that what is installed, and not the order
-    in which it is found, decides; only the core keeps its own names.
+    A name that two plugins offer is usable from neither, so that the order in which they are found
+    decides nothing; only the core keeps its own names.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._entries: list[tuple[Source, tuple[str, ...], _T]] = []
         self._owners: dict[str, tuple[Source, _T]] = {}
-        #: the error for each name that was offered twice
+        #: the error for each name that is offered twice
         self.clashes: dict[str, PluginClashError] = {}
 
     def add(self, source: Source, names: Iterable[str], offer: _T) -> None:
-        """Add what a plugin offers."""
+        """Add an object that a plugin offers under some names, the canonical one first."""
         names = tuple(names)
         self._entries.append((source, names, offer))
         for name in names:
             first = self._owners.setdefault(name, (source, offer))
             if first[1] is not offer:
                 self.clashes[name] = PluginClashError(
-                    f"{self._what} {name!r} is offered by {first[0]} and {source}; "
+                    f"{self._kind} {name!r} is offered by {first[0]} and {source}; "
                     f"uninstall one of them",
                     plugin=source.distribution,
                 )
 
     def offers(self, source: Source | None = None) -> Iterator[_T]:
-        """What is offered, by one plugin or by all, without what lost its first name."""
+        """Yield the objects of one plugin; or of all, without those whose first name clashes."""
         for owner, names, offer in self._entries:
             if source is None and not self._holds(names[0], offer):
                 continue
@@ -158,10 +158,10 @@ class Index(Generic[_T]):
                 yield offer
 
     def find(self, name: str) -> _T | None:
-        """What is offered under a name, or None.
+        """Return the object of a name, or None.
 
         Raises:
-            PluginClashError: two offer it.
+            PluginClashError: two plugins offer it.
         """
         if name not in self._owners:
             return None
@@ -171,7 +171,7 @@ class Index(Generic[_T]):
         return offer
 
     def source(self, name: str) -> Source:
-        """Who offers a name."""
+        """Return the source of a name's plugin."""
         return self._owners[name][0]
 
     def _holds(self, name: str, offer: _T) -> bool:
@@ -180,10 +180,10 @@ class Index(Generic[_T]):
 
 
 def check_backend(info: Any) -> tuple[str, ...]:
-    """The names of a backend, its canonical one first.
+    """Check a backend's description; returns its names, the canonical one first.
 
     Raises:
-        PluginError: it is no BackendInfo, or its names or settings cannot be used.
+        PluginError: it is no BackendInfo, or has invalid names or an invalid settings class.
     """
     if not isinstance(info, BackendInfo):
         msg = f"fiber_backends must return BackendInfo objects, got {info!r}"
@@ -201,7 +201,7 @@ def check_backend(info: Any) -> tuple[str, ...]:
 
 
 def version_error(info: BackendInfo, source: str) -> PluginVersionError | None:
-    """The error for a backend that was written for another version of the API, if it was."""
+    """Error for a backend that was written for an incompatible version of the API, else None."""
     (major, minor), (ours, ours_minor) = info.api, abc.API_VERSION
     if major == ours and minor <= ours_minor:
         return None
@@ -215,7 +215,7 @@ def version_error(info: BackendInfo, source: str) -> PluginVersionError | None:
 
 
 def broken_backend(name: str, broken: Iterable[BrokenPlugin]) -> PluginError | None:
-    """The error for a backend whose plugin is broken, if one is that may offer it."""
+    """Error for a backend whose plugin is broken, else None."""
     known = next((k for k in known_backends().values() if name in (k.name, *k.aliases)), None)
     for plugin in broken:
         if plugin.name == name or (known and plugin.distribution == known.distribution):
@@ -230,19 +230,19 @@ def broken_backend(name: str, broken: Iterable[BrokenPlugin]) -> PluginError | N
 
 
 def unknown_backend(name: str, installed: Collection[str], origin: str = "") -> BackendError:
-    """The error for a name that no installed plugin offers: known all the same, or not."""
+    """Error for a name that no installed plugin offers: not installed, or unknown."""
     absent = {k.name: k for k in known_backends().values() if k.name not in installed}
-    who = f"{name!r} ({origin})" if origin else repr(name)
+    shown = f"{name!r} ({origin})" if origin else repr(name)
     for known in absent.values():
         if name in (known.name, *known.aliases):
             return BackendNotInstalledError(
-                f"backend {who} is known and not installed: pip install {known.distribution}"
+                f"backend {shown} is known and not installed: pip install {known.distribution}"
             )
-    words = [*installed, *absent, *(alias for k in absent.values() for alias in k.aliases)]
+    names = [*installed, *absent, *(alias for k in absent.values() for alias in k.aliases)]
     import difflib
 
-    close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
-    text = f"unknown backend {who}: installed are {', '.join(sorted(installed)) or 'none'}"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    text = f"unknown backend {shown}: installed are {', '.join(sorted(installed)) or 'none'}"
     if absent:
         text += f"; known and not installed are {', '.join(sorted(absent))}"
     if close:
@@ -250,7 +250,7 @@ def unknown_backend(name: str, installed: Collection[str], origin: str = "") -> 
     return UnknownBackendError(text)
 
 
-#: modules of the core that answer hooks as a plugin does
+#: modules of the core with hook implementations, registered like plugins
 _BUILT_IN = (
     "fiber._plugins.defaults",
     "fiber._agent.resources.plugin",
@@ -265,13 +265,13 @@ def load_plugins(
     entry_points: Iterable[Any] | None = None,
     extra: Iterable[Any] = (),
 ) -> Plugins:
-    """Load the plugins.
+    """Load the core's own plugins and the installed ones.
 
-    One that cannot be loaded is in :attr:`Plugins.broken` afterwards, and does no harm otherwise.
+    Plugins that cannot be loaded are in :attr:`Plugins.broken` afterwards.
 
     Args:
-        entry_points: what to load, as :mod:`fiber._base.entry_points` or ``importlib.metadata`` has it; by
-            default all entry points of the group ``fiber``.
+        entry_points: entry points to load, of :mod:`fiber._base.entry_points` or of
+            ``importlib.metadata``; by default all of the group ``fiber``.
         extra: more plugins: modules or objects with hook implementations.
     """
     plugins = Plugins()
@@ -287,7 +287,7 @@ def load_plugins(
         by_name.setdefault(point.name, {})[Source.of(point), point.value] = point
     for name, points in by_name.items():
         if len(points) > 1:
-            plugins.refuse(name, [source for source, _ in points])
+            plugins.block_clash(name, [source for source, _ in points])
             continue
         for (source, _), point in points.items():
             plugins.load(point, source)
@@ -302,12 +302,12 @@ def _installed() -> Plugins:
 
 
 def resource_kinds() -> tuple[str, ...]:
-    """The kinds of devices that installed resource providers offer, sorted."""
+    """Return the kinds of devices that installed resource providers offer, sorted."""
     return tuple(sorted(_installed().providers()))
 
 
 class Plugins:
-    """The loaded plugins and what they offer; safe to use from any thread."""
+    """Manager of the loaded plugins and registries of what they offer; thread-safe."""
 
     def __init__(self) -> None:
         self._manager = pluggy.PluginManager(PROJECT)
@@ -315,40 +315,40 @@ class Plugins:
         self._sources: dict[str, Source] = {}
         self._broken: dict[tuple[Source, str], BrokenPlugin] = {}
         self._clashes: list[PluginClashError] = []
-        #: what was asked of the plugins once and is remembered, each under its hook
-        self._indexes: dict[str, Index[Any]] = {}
+        #: registries by the hook that filled them; each hook is called once
+        self._registries: dict[str, Registry[Any]] = {}
         self._lock = threading.RLock()
 
     @property
     def hook(self) -> pluggy.HookRelay:
-        """The hooks, for calls where one answer counts and an error is the caller's."""
+        """Pluggy's hook relay, for calls of ``firstresult`` hooks whose errors the caller handles."""
         return self._manager.hook
 
     @property
     def broken(self) -> tuple[BrokenPlugin, ...]:
-        """Plugins that could not be loaded, or failed when they were asked what they offer."""
-        self._all_indexes()
+        """Plugins that could not be loaded, or whose hooks raised or returned invalid values."""
+        self._all_registries()
         return tuple(self._broken.values())
 
     @property
     def clashes(self) -> tuple[PluginClashError, ...]:
-        """Names that are offered twice; nobody gets such a name, save the core its own."""
+        """Errors for names that are offered twice; such a name is unusable, save the core's own."""
         found = list(self._clashes)
-        for index in self._all_indexes():
-            found.extend(index.clashes.values())
+        for registry in self._all_registries():
+            found.extend(registry.clashes.values())
         return tuple(found)
 
     def load(self, point: EntryPoint, source: Source) -> None:
-        """Import the plugin that an entry point names, and register it."""
+        """Import the plugin of an entry point and register it."""
         try:
             plugin = point.load()
         except (Exception, SystemExit) as error:
-            self._break(source, "import", error)
+            self.mark_broken(source, "import", error)
         else:
             self.register(plugin, source)
 
     def register(self, plugin: Any, source: Source) -> None:
-        """Register a plugin; wrong hook implementations make it a broken one."""
+        """Register a plugin; one with invalid hook implementations is marked broken."""
         try:
             self._manager.register(plugin, name=source.name)
             self._sources[source.name] = source
@@ -356,10 +356,10 @@ class Plugins:
         except Exception as error:
             if self._sources.pop(source.name, None) or self._manager.get_plugin(source.name):
                 self._manager.unregister(name=source.name)
-            self._break(source, "register", error)
+            self.mark_broken(source, "register", error)
 
-    def refuse(self, name: str, sources: Iterable[Source]) -> None:
-        """Load none of the plugins that want the same entry-point name."""
+    def block_clash(self, name: str, sources: Iterable[Source]) -> None:
+        """Mark all plugins of an entry-point name broken, where several distributions have it."""
         sources = list(sources)
         error = PluginClashError(
             f"the entry point {name!r} is offered by {' and '.join(map(str, sources))}; "
@@ -368,66 +368,66 @@ class Plugins:
         )
         self._clashes.append(error)
         for source in sources:
-            self._break(source, "import", error)
+            self.mark_broken(source, "import", error)
 
     def backends(self) -> Mapping[str, BackendInfo]:
-        """The usable backends by canonical name."""
-        index = self._backend_index()
+        """Return the usable backends by canonical name."""
+        registry = self._backend_registry()
         return MappingProxyType(
             {
                 info.name: info
-                for info in index.offers()
-                if info.name not in index.clashes and version_error(info, "") is None
+                for info in registry.offers()
+                if info.name not in registry.clashes and version_error(info, "") is None
             }
         )
 
     def find_backend(self, name: str, *, origin: str = "") -> BackendInfo:
-        """The backend of a canonical name or alias.
+        """Return the backend of a canonical name or alias.
 
         Args:
-            name: the name.
-            origin: where it was set, for the message where nobody offers it.
+            name: the name; case does not matter.
+            origin: where it was set, for the message where no plugin offers it.
 
         Raises:
             PluginClashError: two distributions offer that name.
             PluginVersionError: it was written for another version of the backend API.
             PluginError: its plugin is broken.
-            BackendNotInstalledError: it is known, and not installed.
-            UnknownBackendError: nobody knows it.
+            BackendNotInstalledError: it is published, but not installed.
+            UnknownBackendError: no plugin or published backend has that name.
         """
-        wanted, index = name.strip().lower(), self._backend_index()
-        info: BackendInfo | None = index.find(wanted)
+        key, registry = name.strip().lower(), self._backend_registry()
+        info: BackendInfo | None = registry.find(key)
         if info is None:
-            failed = broken_backend(wanted, self.broken)
-            raise failed or unknown_backend(wanted, self.backends(), origin)
-        error = version_error(info, str(index.source(wanted)))
+            failed = broken_backend(key, self.broken)
+            raise failed or unknown_backend(key, self.backends(), origin)
+        error = version_error(info, str(registry.source(key)))
         if error is not None:
             raise error
         return info
 
     def source(self, backend: str) -> Source:
-        """The distribution that offers a backend."""
-        return self._backend_index().source(backend)
+        """Return the source of a backend's plugin."""
+        return self._backend_registry().source(backend)
 
-    def refused(self) -> Mapping[str, PluginVersionError]:
-        """Backends written for another version of the API, with the reason, by name."""
-        index = self._backend_index()
-        errors = {i.name: version_error(i, str(index.source(i.name))) for i in index.offers()}
+    def incompatible_backends(self) -> Mapping[str, PluginVersionError]:
+        """Return the errors of backends written for another version of the API, by name."""
+        registry = self._backend_registry()
+        errors = {i.name: version_error(i, str(registry.source(i.name))) for i in registry.offers()}
         return {name: error for name, error in errors.items() if error is not None}
 
     def providers(self) -> Mapping[str, ResourceProvider]:
-        """The resource providers by kind."""
-        index = self._provider_index()
-        return MappingProxyType({provider.kind: provider for provider in index.offers()})
+        """Return the resource providers by kind."""
+        registry = self._provider_registry()
+        return MappingProxyType({provider.kind: provider for provider in registry.offers()})
 
     def find_provider(self, kind: str) -> ResourceProvider:
-        """The resource provider of a kind.
+        """Return the resource provider of a kind.
 
         Raises:
             PluginClashError: two distributions offer that kind.
-            ResourceError: nobody does; the text has the installed ones.
+            ResourceError: no plugin does; the text names the installed ones.
         """
-        found: ResourceProvider | None = self._provider_index().find(kind)
+        found: ResourceProvider | None = self._provider_registry().find(kind)
         if found is None:
             known = ", ".join(sorted(self.providers())) or "none"
             msg = f"no resource provider for {kind!r} is installed; installed are {known}"
@@ -435,23 +435,23 @@ class Plugins:
         return found
 
     def commands(self) -> Mapping[str, click.Command]:
-        """The sub-commands that plugins add to the ``fiber`` command, by name."""
-        index = self._command_index()
-        return MappingProxyType({str(command.name): command for command in index.offers()})
+        """Return the sub-commands that plugins add to the ``fiber`` command, by name."""
+        registry = self._command_registry()
+        return MappingProxyType({str(command.name): command for command in registry.offers()})
 
     def find_command(self, name: str) -> click.Command | None:
-        """The sub-command of a name, or None where no plugin adds one.
+        """Return the sub-command of a name, or None where no plugin adds one.
 
         Raises:
             PluginClashError: two distributions add one of that name.
         """
-        found: click.Command | None = self._command_index().find(name)
+        found: click.Command | None = self._command_registry().find(name)
         return found
 
     def distributions(self) -> tuple[InstalledPlugin, ...]:
-        """The loaded plugins and what each offers, in the order in which they were loaded."""
-        backends, providers = self._backend_index(), self._provider_index()
-        commands = self._command_index()
+        """Return the loaded plugins with what each offers, in the order of loading."""
+        backends, providers = self._backend_registry(), self._provider_registry()
+        commands = self._command_registry()
         return tuple(
             InstalledPlugin(
                 name=source.name,
@@ -465,71 +465,77 @@ class Plugins:
             for source in self._sources.values()
         )
 
-    def answers(self, hook: str, **arguments: Any) -> Iterator[tuple[Source, Any]]:
-        """Ask every plugin by itself; one that raises is logged as broken, and has no answer."""
+    def call_each(self, hook: str, **arguments: Any) -> Iterator[tuple[Source, Any]]:
+        """Call a hook of each plugin by itself; yields its results with their source.
+
+        A plugin that raises is marked broken and yields nothing.
+        """
         caller = getattr(self._manager.hook, hook)
         implementing = {implementation.plugin_name for implementation in caller.get_hookimpls()}
         if not implementing:
             return
-        everyone = dict(self._manager.list_name_plugin())
+        registered = dict(self._manager.list_name_plugin())
         for name, source in list(self._sources.items()):
             if name not in implementing:
                 continue
-            others = [plugin for other, plugin in everyone.items() if other != name]
+            others = [plugin for other, plugin in registered.items() if other != name]
             try:
                 answers = list(self._manager.subset_hook_caller(hook, others)(**arguments))
             except (Exception, SystemExit) as error:
-                self._break(source, hook, error)
+                self.mark_broken(source, hook, error)
                 continue
             for answer in answers:
                 yield source, answer
 
     def notify(self, hook: str, **arguments: Any) -> None:
         """Announce an event to every plugin; errors are logged, never propagated."""
-        for _ in self.answers(hook, **arguments):
+        for _ in self.call_each(hook, **arguments):
             pass
 
-    def report(self, source: Source, hook: str, error: Exception) -> None:
-        """Note that what a plugin answered makes no sense."""
-        self._break(source, hook, error)
+    def mark_broken(self, source: Source, step: str, error: BaseException) -> None:
+        """Record and log, once for each step, that a plugin is broken.
 
-    def _break(self, source: Source, what: str, error: BaseException) -> None:
-        if (source, what) not in self._broken:
+        Args:
+            source: the plugin's source.
+            step: ``import``, ``register``, or the hook that raised or returned an invalid value.
+            error: the reason.
+        """
+        if (source, step) not in self._broken:
             broken = BrokenPlugin(source.name, source.distribution, source.version, error)
-            self._broken[source, what] = broken
+            self._broken[source, step] = broken
             _log.warning("%s", broken)
-            _log.debug("%s failed at %s", source, what, exc_info=error)
+            _log.debug("%s failed at %s", source, step, exc_info=error)
 
     def _hooks_of(self, source: Source) -> list[str]:
         plugin = self._manager.get_plugin(source.name)
         return [caller.name for caller in self._manager.get_hookcallers(plugin) or ()]
 
-    def _all_indexes(self) -> tuple[Index[Any], ...]:
-        return self._backend_index(), self._provider_index(), self._command_index()
+    def _all_registries(self) -> tuple[Registry[Any], ...]:
+        return self._backend_registry(), self._provider_registry(), self._command_registry()
 
-    def _backend_index(self) -> Index[BackendInfo]:
-        return self._index("fiber_backends", "the backend name", check_backend)
+    def _backend_registry(self) -> Registry[BackendInfo]:
+        return self._registry("fiber_backends", "the backend name", check_backend)
 
-    def _provider_index(self) -> Index[ResourceProvider]:
-        return self._index("fiber_resource_providers", "the resource kind", _check_provider)
+    def _provider_registry(self) -> Registry[ResourceProvider]:
+        return self._registry("fiber_resource_providers", "the resource kind", _check_provider)
 
-    def _command_index(self) -> Index[click.Command]:
-        return self._index("fiber_commands", "the command", _check_command)
+    def _command_registry(self) -> Registry[click.Command]:
+        return self._registry("fiber_commands", "the command", _check_command)
 
-    def _index(self, hook: str, what: str, check: Any) -> Index[Any]:
+    def _registry(self, hook: str, kind: str, check: Any) -> Registry[Any]:
         with self._lock:
-            if hook not in self._indexes:
-                index: Index[Any] = Index(what)
-                for source, offers in self.answers(hook):
+            if hook not in self._registries:
+                registry: Registry[Any] = Registry(kind)
+                for source, offers in self.call_each(hook):
                     try:
                         named = [(check(offer), offer) for offer in offers]
                     except Exception as error:
-                        self._break(source, hook, error)
+                        self.mark_broken(source, hook, error)
                         continue
                     for names, offer in named:
-                        index.add(source, names, offer)
-                self._indexes[hook] = index
-            return self._indexes[hook]
+                        registry.add(source, names, offer)
+                self._registries[hook] = registry
+            return self._registries[hook]
 
 
 def _check_provider(provider: Any) -> tuple[str, ...]:

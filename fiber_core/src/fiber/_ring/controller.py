@@ -1,10 +1,8 @@
-"""Runs a ring: carries what its workers tell to the machine, and does what the machine says.
+"""Controller of a ring: feeds its state machine with events and carries out its commands.
 
-One thread that waits for descriptors, for what other threads have for it, and for a time.
-
-Takes what members say of rounds to the machine, and what the machine decides to the members.
-
-What those who wait for a ring are told.
+:class:`RingController` has one thread, which runs an :class:`EventLoop`: the members' pipes,
+callbacks that other threads post, and the machine's deadlines. :class:`MemberProtocol` translates
+between members' messages and the machine's events; :class:`Outcome` is what users wait for.
 """
 
 from __future__ import annotations
@@ -25,14 +23,28 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._ring import events
-from fiber._ring import events as do
 from fiber._ring.machine import RingMachine
-from fiber._ring.member import MemberProcess, MemberThread, Work
+from fiber._ring.member import MemberProcess, MemberSpec, MemberThread
 from fiber._ring.model import Failure, Group, RingStatus
 from fiber._ring.policy import Policy
-from fiber._ring.protocol import Beat, Hello, Kept, Met, Probed, Raised, Returned, Run
-from fiber._ring.rendezvous import Admission, Round
-from fiber._ring.workers import Hands, Worker, ended_badly, raised, why
+from fiber._ring.protocol import (
+    Heartbeat,
+    Hello,
+    ProbeResult,
+    Raised,
+    Ready,
+    Returned,
+    Run,
+    StateReply,
+)
+from fiber._ring.rendezvous import Join, Round
+from fiber._ring.workers import (
+    JobThreads,
+    WorkerHandle,
+    failed_process,
+    start_failure,
+    user_failure,
+)
 from fiber.connection import Connection, Pipe
 from fiber.model import JobState
 
@@ -41,15 +53,15 @@ if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber.model import JobStatus
 
-__all__ = ["Talk"]
+__all__ = ["EventLoop", "MemberProtocol", "Outcome", "RingController"]
 
 
-class Loop:
-    """Calls what belongs to a descriptor, and what was posted, on the thread that runs it."""
+class EventLoop:
+    """Event loop of one thread: readable descriptors, posted callbacks and a deadline."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._callbacks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._read, self._write = os.pipe()
         for end in (self._read, self._write):
@@ -57,51 +69,52 @@ class Loop:
         self._selector.register(self._read, selectors.EVENT_READ, self._clear)
         self._is_stopping = False
 
-    def post(self, news: Callable[[], None]) -> None:
-        """Have something called on the loop's thread; from any thread."""
-        self._news.put(news)
+    def post(self, callback: Callable[[], None]) -> None:
+        """Call a function on the loop's thread; may be called from any thread."""
+        self._callbacks.put(callback)
         # a full pipe wakes it as well
         with self._lock, contextlib.suppress(BlockingIOError):
             if self._write >= 0:
                 os.write(self._write, b"!")
 
     def watch(self, fd: int, action: Callable[[], None]) -> None:
-        """Have something called whenever a descriptor can be read from."""
+        """Call a function whenever a descriptor is readable."""
         if not self._is_stopping:
             self._selector.register(fd, selectors.EVENT_READ, action)
 
     def unwatch(self, fd: int) -> None:
-        """Not any more; nothing where it was not watched."""
+        """Stop watching a descriptor; without effect unless it is watched."""
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(fd)
 
     def run(self, turn: Callable[[], float | None]) -> None:
-        """Until it is stopped.
+        """Run until :meth:`stop`.
 
         Args:
-            turn: called after whatever happened; returns the moment by which it must be again.
+            turn: called first and after each wake-up; returns the monotonic time of the next
+                call at the latest, or None.
         """
         due = turn()
         while not self._is_stopping:
             left = None if due is None else max(0.0, due - time.monotonic())
             for key, _ in self._selector.select(left):
-                # one that was called before may have ended the watch
+                # an action that ran before may have removed this descriptor
                 if key.fd in self._selector.get_map():
                     key.data()
             self.drain()
             due = turn()
 
     def drain(self) -> None:
-        """Call what was posted."""
-        while not self._news.empty():
-            self._news.get()()
+        """Call posted callbacks."""
+        while not self._callbacks.empty():
+            self._callbacks.get()()
 
     def stop(self) -> None:
-        """Return from :meth:`run` soon; on the loop's thread."""
+        """Make :meth:`run` return; on the loop's thread."""
         self._is_stopping = True
 
     def close(self) -> None:
-        """Release its descriptors; what is posted afterwards is never called."""
+        """Release the descriptors; callbacks posted afterwards are never called."""
         self._is_stopping = True
         with self._lock:
             if self._write >= 0:
@@ -116,88 +129,90 @@ class Loop:
                 pass
 
 
-class Talk:
-    """The round of a ring, and what it goes on from.
+class MemberProtocol:
+    """Protocol with the members: the current round, a join to it, and the newest state.
 
     Args:
-        team: all workers, by number.
-        bounds: fewest and most ranks, where these may change while ranks run.
-        feed: tells the machine.
+        handles: all workers, by number; the controller adds to it.
+        bounds: fewest and most ranks of a live ring; None for others.
+        feed: passes an event to the machine.
     """
 
     def __init__(
         self,
-        team: Mapping[int, Worker],
+        handles: Mapping[int, WorkerHandle],
         bounds: tuple[int, int] | None,
         feed: Callable[[events.Event], None],
     ) -> None:
-        self._team = team
+        self._handles = handles
         self._bounds = bounds
         self._feed = feed
         self._round: Round | None = None
-        self._admission: Admission | None = None
+        self._join: Join | None = None
         self._state: tuple[int, bytes | None] = (0, None)
 
-    def rank_of(self, worker: Worker, slot: int | None) -> int | None:
-        """The rank of a worker's slot; None where it has none."""
+    def rank_of(self, worker: WorkerHandle, slot: int | None) -> int | None:
+        """Return the rank of a worker's slot; None if it has none."""
         return None if self._round is None else self._round.rank_of(worker.number, slot)
 
     def results(self) -> list[bytes]:
-        """What each rank returned, pickled, by rank."""
+        """Return the pickled results, by rank."""
         return [] if self._round is None else self._round.results()
 
-    # -- what the machine wants
+    # -- commands of the machine
 
-    def form(self, told: do.Form) -> None:
-        """Bring the workers of a new round together."""
-        self._admission = None
-        self._round = Round(told.round, told.restarts, told.placements, self._team, self._bounds)
+    def start_rendezvous(self, command: events.StartRendezvous) -> None:
+        """Have the workers of a new round dial each other."""
+        self._join = None
+        self._round = Round(
+            command.round, command.restarts, command.placements, self._handles, self._bounds
+        )
         self._round.dial()
 
-    def go(self) -> None:
-        """Let all of them begin."""
+    def start_run(self) -> None:
+        """Send all members the request to run."""
         current = self._round
         assert current is not None, "the machine forms a round before it runs"
-        for place in current.placements:
-            self._team[place.worker].send(self._run(current))
+        for placement in current.placements:
+            self._handles[placement.worker].send(self._run(current))
 
-    def admit(self, told: do.Admit) -> None:
-        """Bring a newcomer together with those that run."""
+    def start_join(self, command: events.StartJoin) -> None:
+        """Have running members dial a new worker and send their states."""
         assert self._round is not None, "the machine admits to a round"
-        self._admission = Admission(self._round, self._team[told.worker], self._team)
-        self._admission.ask()
-        self.look_again()
+        self._join = Join(self._round, self._handles[command.worker], self._handles)
+        self._join.start()
+        self.check_replies()
 
-    def change(self, told: do.Change) -> None:
-        """Tell those that run who they are now; a newcomer is told the same, and begins."""
-        current, admission = self._round, self._admission
+    def update_members(self, command: events.UpdateMembers) -> None:
+        """Send the new member table to running members, and an assignment to a joined worker."""
+        current, join = self._round, self._join
         assert current is not None, "the machine changes a round"
-        joined = any(place.worker not in current.workers for place in told.placements)
-        came = admission.hellos if admission is not None and joined else ()
-        current.change(told.placements, came)
-        self.look_again()
+        joined = any(placement.worker not in current.workers for placement in command.placements)
+        joining = join.joining_ranks if join is not None and joined else ()
+        current.update_members(command.placements, joining)
+        self.check_replies()
 
-    def collect(self, told: do.Collect) -> None:
-        """Ask survivors what they committed last."""
+    def collect_state(self, command: events.CollectState) -> None:
+        """Request the committed states of survivors."""
         current = self._round
         assert current is not None, "the machine collects from a round"
-        current.ask(told.workers)
-        self.look_again()
+        current.request_states(command.workers)
+        self.check_replies()
 
-    # -- what members say
+    # -- messages of members
 
-    def heard(self, worker: Worker, slot: int, message: Any) -> None:
-        """A member said something, which is a sign of life in any case."""
+    def receive(self, worker: WorkerHandle, slot: int, message: Any) -> None:
+        """Process a message of a member; each counts as a heartbeat."""
         number, current = worker.number, self._round
-        self._feed(events.WorkerHeard(number))
+        self._feed(events.WorkerHeartbeat(number))
         if isinstance(message, Hello):
             worker.hellos[slot] = message
             if worker.is_up:
                 self._feed(events.WorkerUp(number, message.host))
-        elif isinstance(message, Probed) and current is not None:
-            self._probed(current, worker, slot, message)
-        elif isinstance(message, Met) and current is not None:
-            self._met(current, worker, slot, message)
+        elif isinstance(message, ProbeResult) and current is not None:
+            self._add_probe_result(current, worker, slot, message)
+        elif isinstance(message, Ready) and current is not None:
+            self._add_ready(current, worker, slot, message)
         elif isinstance(message, Returned):
             worker.returned[slot] = message.result
             if len(worker.returned) == worker.group.slots:
@@ -205,52 +220,54 @@ class Talk:
         elif isinstance(message, Raised):
             worker.raised.add(slot)
             host = worker.hellos[slot].host.name
-            failed = raised(message, self.rank_of(worker, slot), host)
+            failed = user_failure(message, self.rank_of(worker, slot), host)
             self._feed(events.WorkerFailed(number, failed))
-        elif isinstance(message, Kept):
-            worker.kept[slot] = message
-            self.look_again()
+        elif isinstance(message, StateReply):
+            worker.states[slot] = message
+            self.check_replies()
         else:
-            assert isinstance(message, Beat), f"a member said {message!r}"
+            assert isinstance(message, Heartbeat), f"unexpected message {message!r}"
 
-    def look_again(self) -> None:
-        """Somebody answered, or will not any more."""
-        current, admission = self._round, self._admission
+    def check_replies(self) -> None:
+        """Check whether all awaited replies have come, or their members are gone."""
+        current, join = self._round, self._join
         if current is not None and current.is_answered():
-            self._keep_newest(current)
-            self._feed(events.Collected(current.number))
-        if admission is not None and admission.is_answered():
-            self._decide(admission)
+            self._adopt_newest_state(current)
+            self._feed(events.StateCollected(current.number))
+        if join is not None and join.is_answered():
+            self._finish_join(join)
 
-    def _probed(self, current: Round, worker: Worker, slot: int, message: Probed) -> None:
-        admission = self._admission
-        if admission is not None:
-            admission.probed(worker, slot, message)
-            self.look_again()
+    def _add_probe_result(
+        self, current: Round, worker: WorkerHandle, slot: int, message: ProbeResult
+    ) -> None:
+        join = self._join
+        if join is not None:
+            join.add_probe_result(worker, slot, message)
+            self.check_replies()
             return
-        failure = current.probed(worker.number, slot, message)
+        failure = current.add_probe_result(worker.number, slot, message)
         if failure is not None:
-            self._feed(events.NotFormed(current.number, failure))
+            self._feed(events.RendezvousFailed(current.number, failure))
 
-    def _met(self, current: Round, worker: Worker, slot: int, message: Met) -> None:
-        if current.is_joining(worker.number):
+    def _add_ready(self, current: Round, worker: WorkerHandle, slot: int, message: Ready) -> None:
+        if current.is_joining_worker(worker.number):
             worker.send_to(slot, self._run(current))
-        elif current.met(worker.number, slot, message):
-            self._feed(events.Formed(current.number))
+        elif current.add_ready(worker.number, slot, message):
+            self._feed(events.RendezvousCompleted(current.number))
 
-    def _decide(self, admission: Admission) -> None:
-        failure, number, current = admission.failure(), admission.worker.number, self._round
-        assert current is not None, "somebody is admitted to a round"
-        self._keep_newest(current)
+    def _finish_join(self, join: Join) -> None:
+        failure, number, current = join.failure(), join.worker.number, self._round
+        assert current is not None, "a worker joins a round"
+        self._adopt_newest_state(current)
         if failure is None:
-            self._feed(events.Admitted(current.number, number))
+            self._feed(events.JoinCompleted(current.number, number))
         else:
-            self._feed(events.NotAdmitted(current.number, number, failure))
-        if self._admission is admission:
-            self._admission = None
+            self._feed(events.JoinFailed(current.number, number, failure))
+        if self._join is join:
+            self._join = None
 
-    def _keep_newest(self, current: Round) -> None:
-        """What those that begin go on from: the newest state that anybody told."""
+    def _adopt_newest_state(self, current: Round) -> None:
+        """Keep the newest state that a member sent; members that begin go on from it."""
         newest = current.newest()
         if newest is not None and newest[0] >= self._state[0]:
             self._state = newest
@@ -261,10 +278,10 @@ class Talk:
 
 
 class Outcome:
-    """The last status of a ring, and its end; for any thread.
+    """Latest status and outcome of a ring, for threads that wait; thread-safe.
 
     Args:
-        status: as it is now.
+        status: the status at first.
     """
 
     def __init__(self, status: RingStatus) -> None:
@@ -272,38 +289,42 @@ class Outcome:
         self._status = status
         self._is_over = False
         self._results: tuple[bytes, ...] = ()
-        #: why it failed, once it has
+        #: reason of the failure, once the ring has failed
         self.failure: Failure | None = None
 
-    # -- for those who wait
+    # -- for waiting threads
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over, or ``timeout`` seconds have passed; whether it is."""
+        """Wait for the end of the ring; returns False after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over, timeout)
 
     def wait_for(
         self, condition: Callable[[RingStatus], bool], timeout: float | None = None
     ) -> bool:
-        """Wait until something is true of the status; False where it is over or time ran out."""
+        """Wait until a condition holds for the status.
+
+        Returns:
+            False if the ring ended or ``timeout`` seconds passed before.
+        """
         with self._changed:
             self._changed.wait_for(lambda: condition(self._status) or self._is_over, timeout)
             return condition(self._status)
 
     def results(self) -> list[Any]:
-        """What the ranks returned, by rank."""
+        """Return the results, by rank."""
         return [pickle.loads(found) for found in self._results]
 
-    # -- for the coordinator
+    # -- for the controller
 
-    def told(self, status: RingStatus) -> None:
-        """It has another status."""
+    def update(self, status: RingStatus) -> None:
+        """Publish a new status."""
         with self._changed:
             self._status = status
             self._changed.notify_all()
 
-    def over(self, failure: Failure | None, results: Sequence[bytes] = ()) -> None:
-        """It is over; the first word on it counts."""
+    def finish(self, failure: Failure | None, results: Sequence[bytes] = ()) -> None:
+        """Publish the end of the ring; the first call counts."""
         with self._changed:
             if not self._is_over:
                 self._is_over, self.failure = True, failure
@@ -314,19 +335,22 @@ class Outcome:
 log = logging.getLogger("fiber")
 
 
-#: turns that this process has missed when it was stopped, or its machine asleep
-_MISSED = 3
+#: intervals without a turn after which this process is taken to have been stopped or asleep
+_MISSED_TURNS = 3
 
 
-class Coordinator:
-    """One ring, on a thread of its own.
+class RingController:
+    """Controller of one ring, on a thread of its own.
+
+    The machine is guarded by a lock, since :meth:`start` and :meth:`status` use it from the user's
+    threads; everything else happens on the controller's thread.
 
     Args:
-        runtime: of the process that starts it.
-        groups: its workers.
-        policy: how it starts, restarts and ends.
-        work: what its members do.
-        changed: told each status, on that thread.
+        runtime: of the process that starts the ring.
+        groups: the workers of the ring.
+        policy: limits and timeouts.
+        spec: function, framework and so on, for all members.
+        changed: called with each new status, mostly on the controller's thread.
     """
 
     def __init__(
@@ -334,24 +358,22 @@ class Coordinator:
         runtime: Runtime,
         groups: Sequence[Group],
         policy: Policy,
-        work: Work,
+        spec: MemberSpec,
         changed: Callable[[RingStatus], None] = lambda _: None,
     ) -> None:
         self._runtime = runtime
-        self._work = work
+        self._spec = spec
         self._changed = changed
         self._machine = RingMachine(groups, policy, epoch=time.time() - time.monotonic())
         self._lock = threading.Lock()
-        self._looked = time.monotonic()
-        self._team: dict[int, Worker] = {}
-        self._talk = Talk(self._team, self._machine.bounds, self._feed)
-        self._loop = Loop()
-        together = policy.start_timeout if policy.min is None else None
-        self._hands = Hands(runtime, work, self, together)
-        self._thread = threading.Thread(
-            target=self._run, name="fiber-ring-coordinator", daemon=True
-        )
-        #: what those who wait are told
+        self._last_turn = time.monotonic()
+        self._handles: dict[int, WorkerHandle] = {}
+        self._protocol = MemberProtocol(self._handles, self._machine.bounds, self._feed)
+        self._loop = EventLoop()
+        gang_timeout = policy.start_timeout if policy.min is None else None
+        self._job_threads = JobThreads(runtime, spec, self, gang_timeout)
+        self._thread = threading.Thread(target=self._run, name="fiber-ring-controller", daemon=True)
+        #: status and outcome, for waiting threads
         self.outcome = Outcome(self._machine.status())
         self._finalizer: util.Finalize | None = None
 
@@ -360,42 +382,42 @@ class Coordinator:
     def start(self) -> None:
         """Start the workers.
 
-        The first one is started by the caller's thread, so that what cannot be pickled is an error
-        of its own call; the others follow at once, many together.
+        The first one is submitted on the calling thread, so that a pickling error is raised by
+        this call; the others follow at once, many in parallel.
 
         Raises:
-            Exception: what pickling the function, the initializer or its arguments raised.
+            Exception: any error of pickling the function, the initializer or its arguments.
         """
-        told = self._handle(events.StartAsked())
-        first = next((one for one in told if isinstance(one, do.StartWorker)), None)
+        commands = self._handle(events.StartRequested())
+        first = next((one for one in commands if isinstance(one, events.StartWorker)), None)
         try:
             if first is not None:
-                self._team[first.worker] = Worker(first.worker, first.group)
+                self._handles[first.worker] = WorkerHandle(first.worker, first.group)
                 if not first.group.is_caller:
-                    self._hands.launch(first)
+                    self._job_threads.launch(first)
         except BaseException:
             self._close()
             raise
         self._runtime.own(self)
-        # before the stdlib's own exit, which ends daemons: a ring is waited for, as processes are
+        # runs before multiprocessing ends daemons: a ring is waited for, as processes are
         self._finalizer = util.Finalize(None, _finish, (weakref.ref(self),), exitpriority=20)
-        for one in told:
+        for one in commands:
             if one is not first:
-                self._do(one)
+                self._execute(one)
             elif first is not None and first.group.is_caller:
-                self._join_in(first)
+                self._start_caller(first)
         self._thread.start()
 
-    def tell(self, event: events.Event) -> None:
-        """What the user asks; what may not be asked is an error at once.
+    def request(self, event: events.Event) -> None:
+        """Pass a user's request to the machine and wait until it was handled.
 
         Raises:
-            ValueError: the machine refuses it.
+            ValueError: the machine refused it.
         """
         done = threading.Event()
         errors: list[ValueError] = []
 
-        def ask() -> None:
+        def handle() -> None:
             try:
                 self._feed(event)
             except ValueError as error:
@@ -405,210 +427,213 @@ class Coordinator:
 
         if threading.current_thread() is self._thread or not self._thread.is_alive():
             return
-        self._loop.post(ask)
-        # the thread that asks may be the last to know that it has ended
+        self._loop.post(handle)
+        # the loop may have ended without calling what was posted
         while not done.wait(1.0) and self._thread.is_alive():
             pass
         if errors:
             raise errors[0]
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait until nothing of it is kept any more."""
+        """Wait until everything that was kept is released; returns False after ``timeout``."""
         if self._thread.ident is not None and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def status(self) -> RingStatus:
-        """Where it stands."""
+        """Return the current status."""
         with self._lock:
             return self._machine.status()
 
     def close(self) -> None:
-        """End it and let go of everything, because its program ends."""
+        """Terminate the ring and release everything, because the program ends."""
         if self._thread.is_alive():
-            self.tell(events.TerminateAsked("its program ended"))
+            self.request(events.TerminateRequested("its program ended"))
             self.outcome.wait(10)
-            self.tell(events.TerminateAsked())
+            self.request(events.TerminateRequested())
             self.wait_closed(10)
 
-    # -- its thread
+    # -- the controller's thread
 
     def _run(self) -> None:
         try:
             self._loop.run(self._turn)
         except Exception as error:
-            # nobody may wait for ever for what nobody coordinates
+            # threads must not wait for ever for a ring without a controller
             log.exception("fiber: a ring's coordinator failed")
-            self.outcome.over(why(error))
+            self.outcome.finish(start_failure(error))
         finally:
             self._close()
 
     def _turn(self) -> float | None:
         self._feed(events.Tick())
         due = self._machine.next_deadline()
-        # often enough to know that this process was not stopped itself
-        soon = time.monotonic() + self._work.beat
-        return soon if due is None else min(due, soon)
+        # often enough to notice that this process was stopped itself
+        next_check = time.monotonic() + self._spec.heartbeat_interval
+        return next_check if due is None else min(due, next_check)
 
     def _close(self) -> None:
-        """End what is left, which is nothing where all went as it should."""
+        """Kill remaining workers, of which there are none after an orderly end, and release all."""
         self._loop.stop()
-        for worker in list(self._team.values()):
+        for worker in list(self._handles.values()):
             worker.is_cancelled = True
-            worker.kill(self._hands.do)
-        self._hands.close()
+            worker.kill(self._job_threads.submit)
+        self._job_threads.close()
         self._loop.drain()
-        for worker in self._team.values():
+        for worker in self._handles.values():
             worker.close()
         self._loop.close()
         self._runtime.disown(self)
         if self._finalizer is not None:
             self._finalizer.cancel()
-        self.outcome.over(Failure(reason="Terminated", message="its coordinator ended"))
+        self.outcome.finish(Failure(reason="Terminated", message="its coordinator ended"))
 
-    def _handle(self, event: events.Event) -> list[do.Instruction]:
+    def _handle(self, event: events.Event) -> list[events.Command]:
         with self._lock:
             now, before = time.monotonic(), self._machine.phase
-            slept, self._looked = now - self._looked > _MISSED * self._work.beat, now
-            told = self._machine.handle(events.AllHeard(), now) if slept else []
-            told += self._machine.handle(event, now)
-            is_news = told or self._machine.phase is not before
-            after = self._machine.status() if is_news else None
+            slept, self._last_turn = (
+                now - self._last_turn > _MISSED_TURNS * self._spec.heartbeat_interval,
+                now,
+            )
+            commands = self._machine.handle(events.ControllerPaused(), now) if slept else []
+            commands += self._machine.handle(event, now)
+            has_news = commands or self._machine.phase is not before
+            after = self._machine.status() if has_news else None
         if after is not None:
             self._changed(after)
-            self.outcome.told(after)
-        self._hands.gather(told)
-        return told
+            self.outcome.update(after)
+        self._job_threads.assign_gangs(commands)
+        return commands
 
     def _feed(self, event: events.Event) -> None:
-        for told in self._handle(event):
-            self._do(told)
+        for command in self._handle(event):
+            self._execute(command)
 
-    def _do(self, told: do.Instruction) -> None:
-        if isinstance(told, do.StartWorker):
-            self._team[told.worker] = Worker(told.worker, told.group)
-            if told.group.is_caller:
-                self._join_in(told)
+    def _execute(self, command: events.Command) -> None:
+        if isinstance(command, events.StartWorker):
+            self._handles[command.worker] = WorkerHandle(command.worker, command.group)
+            if command.group.is_caller:
+                self._start_caller(command)
             else:
-                self._hands.launch_soon(told)
-        elif isinstance(told, do.Form):
-            self._talk.form(told)
-        elif isinstance(told, do.Go):
-            self._talk.go()
-        elif isinstance(told, do.Admit):
-            self._talk.admit(told)
-        elif isinstance(told, do.Change):
-            self._talk.change(told)
-        elif isinstance(told, do.Collect):
-            self._talk.collect(told)
-        elif isinstance(told, do.EndWorker):
-            self._end(told)
-        elif isinstance(told, do.Halt):
-            self._feed(events.Halted(told.round))
-        elif isinstance(told, do.Conclude):
-            self._conclude(told)
-        elif isinstance(told, do.Forget):
+                self._job_threads.launch_in_background(command)
+        elif isinstance(command, events.StartRendezvous):
+            self._protocol.start_rendezvous(command)
+        elif isinstance(command, events.StartRun):
+            self._protocol.start_run()
+        elif isinstance(command, events.StartJoin):
+            self._protocol.start_join(command)
+        elif isinstance(command, events.UpdateMembers):
+            self._protocol.update_members(command)
+        elif isinstance(command, events.CollectState):
+            self._protocol.collect_state(command)
+        elif isinstance(command, events.EndWorker):
+            self._end(command)
+        elif isinstance(command, events.Halt):
+            self._feed(events.Halted(command.round))
+        elif isinstance(command, events.Conclude):
+            self._conclude(command)
+        elif isinstance(command, events.CleanUp):
             self._loop.stop()
 
-    # -- workers come
+    # -- workers start
 
     def launched(
         self, number: int, child: Child, process: MemberProcess, ends: list[Connection]
     ) -> None:
-        """A worker's job was accepted; from any thread, as the next two."""
+        """Take over the job of a worker; from any thread, as the next two methods."""
 
-        def note() -> None:
-            worker = self._team[number]
+        def take_over() -> None:
+            worker = self._handles[number]
             worker.child, worker.process = child, process
-            self._listen_to(worker, ends)
+            self._watch(worker, ends)
             if worker.is_cancelled:
-                worker.kill(self._hands.do)
+                worker.kill(self._job_threads.submit)
 
-        self._loop.post(note)
+        self._loop.post(take_over)
 
     def not_launched(self, number: int, error: BaseException) -> None:
-        """It was not."""
-        self._loop.post(lambda: self._feed(events.WorkerGone(number, why(error))))
+        """Report that a worker's job was not accepted."""
+        self._loop.post(lambda: self._feed(events.WorkerEnded(number, start_failure(error))))
 
     def job_changed(self, number: int, child: Child, status: JobStatus) -> None:
-        """Something became of it."""
+        """Process a new status of a worker's job."""
         self._loop.post(lambda: self._job_changed(number, child, status))
 
-    def _join_in(self, told: do.StartWorker) -> None:
-        """The caller's own process is a worker."""
-        worker = self._team[told.worker]
+    def _start_caller(self, command: events.StartWorker) -> None:
+        """Run the caller's own rank on a thread of this process."""
+        worker = self._handles[command.worker]
         ours, theirs = Pipe()
-        gone = events.WorkerGone(told.worker)
+        gone = events.WorkerEnded(command.worker)
         worker.thread = MemberThread(
-            self._work, theirs, lambda: self._loop.post(lambda: self._feed(gone))
+            self._spec, theirs, lambda: self._loop.post(lambda: self._feed(gone))
         )
-        self._listen_to(worker, [ours])
+        self._watch(worker, [ours])
         worker.thread.start()
 
-    def _listen_to(self, worker: Worker, ends: list[Connection]) -> None:
+    def _watch(self, worker: WorkerHandle, ends: list[Connection]) -> None:
         worker.ends = ends
         for slot, end in enumerate(ends):
             self._loop.watch(end.fileno(), functools.partial(self._read, worker, slot))
 
-    # -- what workers tell
+    # -- workers run
 
-    def _read(self, worker: Worker, slot: int) -> None:
+    def _read(self, worker: WorkerHandle, slot: int) -> None:
         end = worker.ends[slot]
         try:
             while end.poll():
-                self._talk.heard(worker, slot, end.recv())
+                self._protocol.receive(worker, slot, end.recv())
         except (EOFError, OSError):
-            # its job tells why
-            self._deaf_to(worker, slot)
-            self._talk.look_again()
+            # the status of its job has the reason
+            self._unwatch(worker, slot)
+            self._protocol.check_replies()
 
-    def _deaf_to(self, worker: Worker, slot: int) -> None:
-        if slot not in worker.silent:
-            worker.silent.add(slot)
+    def _unwatch(self, worker: WorkerHandle, slot: int) -> None:
+        if slot not in worker.closed_slots:
+            worker.closed_slots.add(slot)
             with contextlib.suppress(OSError):
                 self._loop.unwatch(worker.ends[slot].fileno())
 
     def _job_changed(self, number: int, child: Child, status: JobStatus) -> None:
-        worker = self._team.get(number)
+        worker = self._handles.get(number)
         if worker is None:
             return
         worker.child = child
         for slot in range(len(worker.ends)):
-            # what it said before it ended counts
-            if slot not in worker.silent:
+            # messages that it sent before its end count
+            if slot not in worker.closed_slots:
                 self._read(worker, slot)
-        bad = ended_badly(worker, status)
+        bad = failed_process(worker, status)
         failure = None
         if bad is not None:
-            failure = values.evolve(bad[1], rank=self._talk.rank_of(worker, bad[0]))
+            failure = values.evolve(bad[1], rank=self._protocol.rank_of(worker, bad[0]))
         if status.state.is_terminal:
             for slot in range(len(worker.ends)):
-                self._deaf_to(worker, slot)
+                self._unwatch(worker, slot)
             worker.close()
-            self._feed(events.WorkerGone(number, failure))
-            self._talk.look_again()
+            self._feed(events.WorkerEnded(number, failure))
+            self._protocol.check_replies()
         elif failure is not None:
             self._feed(events.WorkerFailed(number, failure))
         elif status.state is JobState.PENDING and status.message:
-            self._feed(events.WorkerWaits(number, status.message))
+            self._feed(events.WorkerPending(number, status.message))
 
-    # -- workers go
+    # -- workers end
 
-    def _end(self, told: do.EndWorker) -> None:
-        worker = self._team[told.worker]
-        if not worker.end(self._hands.do, force=told.force):
-            self._loop.post(lambda: self._feed(events.WorkerGone(told.worker)))
+    def _end(self, command: events.EndWorker) -> None:
+        worker = self._handles[command.worker]
+        if not worker.end(self._job_threads.submit, force=command.force):
+            self._loop.post(lambda: self._feed(events.WorkerEnded(command.worker)))
 
-    def _conclude(self, told: do.Conclude) -> None:
-        for worker in self._team.values():
+    def _conclude(self, command: events.Conclude) -> None:
+        for worker in self._handles.values():
             if worker.is_idle:
                 worker.leave()
-        self.outcome.over(told.failure, () if told.failure else self._talk.results())
+        self.outcome.finish(command.failure, () if command.failure else self._protocol.results())
 
 
-def _finish(reference: weakref.ref[Coordinator]) -> None:
-    """At the program's end: a ring that runs is waited for, and what is kept is let go."""
-    coordinator = reference()
-    if coordinator is not None:
-        coordinator.outcome.wait()
-        coordinator.close()
+def _finish(reference: weakref.ref[RingController]) -> None:
+    """Wait for a running ring at the program's end, and release what it keeps."""
+    controller = reference()
+    if controller is not None:
+        controller.outcome.wait()
+        controller.close()

@@ -1,4 +1,4 @@
-"""How many rings this process started, and what became of them."""
+"""Counters of the rings that this process started, by outcome."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import threading
 from fiber._base import values
 from fiber._ring.model import ConditionKind, RingPhase, RingStatus
 
-__all__ = ["Counting", "RingCounters", "counters"]
+__all__ = ["RingCounters", "StatusCounter", "counters"]
 
 
 @values.frozen(kw_only=True)
 class RingCounters:
-    """Rings of this process."""
+    """Rings that this process started, since it began."""
 
-    #: started
+    #: rings started
     created: int = 0
-    #: over, well
+    #: rings that succeeded
     succeeded: int = 0
-    #: over, badly
+    #: rings that failed
     failed: int = 0
-    #: times that all ranks of one were started again
+    #: restarts of all ranks of a ring, over all rings
     restarts: int = 0
 
     def to_prometheus(self) -> str:
-        """The same in Prometheus' text format."""
+        """Return the counters in Prometheus' text format."""
         lines = []
         for name, value in values.asdict(self).items():
             metric = f"fiber_rings_{name}_total"
@@ -37,20 +37,20 @@ _counts = RingCounters()
 
 
 def counters() -> RingCounters:
-    """What was counted so far."""
+    """Return the counts so far."""
     with _lock:
         return _counts
 
 
-class Counting:
-    """Counts what happens to one ring, from its statuses."""
+class StatusCounter:
+    """Counts the start, restarts and end of one ring by comparing successive statuses."""
 
     def __init__(self) -> None:
         self._was_created = self._was_over = False
         self._restarts = 0
 
     def __call__(self, status: RingStatus) -> None:
-        """Its status has changed."""
+        """Compare a new status with the last one and add the difference."""
         global _counts  # noqa: PLW0603 - they are the process's
         created = not self._was_created and status.condition(ConditionKind.CREATED) is not None
         over = not self._was_over and status.phase.is_over

@@ -1,9 +1,8 @@
-"""What a ring's machine is told: by its workers, by their platform, and by its user.
+"""Events that go into a ring's state machine, and commands that come out of it.
 
-A *worker* is one job of a ring. It has a number that is never used again; a worker that takes the
-place of another has another number. A *round* is one assignment of ranks, counted from 1.
-
-What a ring's machine wants done; each is done in order, and none is answered at once.
+A *worker* is one job of a ring. Its number is never used again: a worker that replaces another has
+a number of its own. A *round* is one assignment of ranks, counted from 1. Commands are carried out
+in order; their results come back as events, never while a command is being carried out.
 """
 
 from __future__ import annotations
@@ -13,90 +12,90 @@ from fiber._ring.model import Failure, Group, Host, Placement
 
 
 @values.frozen
-class StartAsked:
-    """The user wants it to run; once."""
+class StartRequested:
+    """Request of the user to start the ring; accepted once."""
 
 
 @values.frozen
 class WorkerUp:
-    """A worker said hello, with all its slots."""
+    """All ranks of a worker have connected."""
 
     worker: int
-    #: where it runs
+    #: host it runs on
     host: Host
 
 
 @values.frozen
-class WorkerWaits:
-    """A worker's job waits for a place."""
+class WorkerPending:
+    """A worker's job is pending: the platform has not placed it yet."""
 
     worker: int
-    #: why, in the platform's words
-    words: str
+    #: the platform's own message
+    reason: str
 
 
 @values.frozen
-class WorkerHeard:
-    """A worker gave a sign of life."""
+class WorkerHeartbeat:
+    """A message came from a worker, whatever it was."""
 
     worker: int
 
 
 @values.frozen
-class AllHeard:
-    """Nobody is to be judged by the time that passed: whoever listens was asleep or stopped."""
+class ControllerPaused:
+    """The controller itself was stopped or asleep, so silence until now proves nothing."""
 
 
 @values.frozen
 class WorkerDone:
-    """All ranks of a worker have returned."""
+    """The function has returned in all ranks of a worker."""
 
     worker: int
 
 
 @values.frozen
 class WorkerFailed:
-    """A worker could not be started, or one of its ranks raised; its job may still be there."""
+    """A rank of a worker raised or exited before its function returned; the job may still exist."""
 
     worker: int
     failure: Failure
 
 
 @values.frozen
-class WorkerGone:
-    """A worker's job has ended, or could not be submitted; nothing more will come of it."""
+class WorkerEnded:
+    """A worker's job has ended or was never accepted; no event of this worker follows."""
 
     worker: int
-    #: how; None where it ended well
+    #: None for exit code 0
     failure: Failure | None = None
 
 
 @values.frozen
-class Formed:
-    """The workers of a round know each other, and user code may begin."""
+class RendezvousCompleted:
+    """All members of a round reached each other and have the member table."""
 
     round: int
 
 
 @values.frozen
-class NotFormed:
-    """They do not."""
+class RendezvousFailed:
+    """Members of a round could not reach each other."""
 
     round: int
     failure: Failure
 
 
 @values.frozen
-class Admitted:
-    """A newcomer and the workers of a round that runs know each other."""
+class JoinCompleted:
+    """A new worker and the members of the running round reached each other."""
 
     round: int
     worker: int
 
 
 @values.frozen
-class NotAdmitted:
-    """They do not."""
+class JoinFailed:
+    """A new worker and the members of the running round did not reach each other."""
 
     round: int
     worker: int
@@ -104,95 +103,101 @@ class NotAdmitted:
 
 
 @values.frozen
-class Collected:
-    """The survivors of a round have told their state, or have none."""
+class StateCollected:
+    """The survivors of a round have sent their committed states, if they had any."""
 
     round: int
 
 
 @values.frozen
 class Halted:
-    """What ran on the workers of a round has ended; the answer to ``Halt``."""
+    """User code on the workers of a round has ended; the answer to :class:`Halt`."""
 
     round: int
 
 
 @values.frozen
-class JobEnded:
-    """The round as a whole is over, for those who see that rather than each worker's end."""
+class RoundEnded:
+    """A round is over as a whole, for controllers that do not see each worker's end."""
 
     round: int
-    #: None where it ended well
+    #: None for success
     failure: Failure | None = None
 
 
 @values.frozen
-class SuspendAsked:
-    """The user wants its workers ended until it is resumed."""
+class SuspendRequested:
+    """Request of the user to end the workers until the ring is resumed."""
 
 
 @values.frozen
-class ResumeAsked:
-    """The user wants it to go on."""
+class ResumeRequested:
+    """Request of the user to start a suspended ring again."""
 
 
 @values.frozen
-class ResizeAsked:
-    """The user wants another number of workers; within ``min`` and ``max``."""
+class ResizeRequested:
+    """Request of the user for another number of workers, within ``min`` and ``max``."""
 
     workers: int
 
 
 @values.frozen
-class TerminateAsked:
-    """The user wants it to end now; one that is over lets go of what it kept."""
+class TerminateRequested:
+    """Request of the user to end the ring now; one that is over is cleaned up."""
 
     message: str = "terminated by its user"
 
 
 @values.frozen
 class Tick:
-    """Time passed; due at :meth:`~fiber._ring.machine.RingMachine.next_deadline`."""
+    """Time has passed; due at :meth:`~fiber._ring.machine.RingMachine.next_deadline`."""
 
 
 Event = (
-    StartAsked
+    StartRequested
     | WorkerUp
-    | WorkerWaits
-    | WorkerHeard
-    | AllHeard
+    | WorkerPending
+    | WorkerHeartbeat
+    | ControllerPaused
     | WorkerDone
     | WorkerFailed
-    | WorkerGone
-    | Formed
-    | NotFormed
-    | Admitted
-    | NotAdmitted
-    | Collected
+    | WorkerEnded
+    | RendezvousCompleted
+    | RendezvousFailed
+    | JoinCompleted
+    | JoinFailed
+    | StateCollected
     | Halted
-    | JobEnded
-    | SuspendAsked
-    | ResumeAsked
-    | ResizeAsked
-    | TerminateAsked
+    | RoundEnded
+    | SuspendRequested
+    | ResumeRequested
+    | ResizeRequested
+    | TerminateRequested
     | Tick
 )
 
 
 @values.frozen
 class StartWorker:
-    """Submit a worker's job; answered by ``WorkerUp``, ``WorkerFailed`` or ``WorkerGone``."""
+    """Submit a worker's job.
+
+    Answered by :class:`WorkerUp`, :class:`WorkerFailed` or :class:`WorkerEnded`.
+    """
 
     worker: int
-    #: position among the workers that the ring wants
+    #: position among the ring's workers, from 0
     seat: int
-    #: what it needs
+    #: its resources, image and number of ranks
     group: Group
 
 
 @values.frozen
-class Form:
-    """Let the workers get to know each other; answered by ``Formed`` or ``NotFormed``."""
+class StartRendezvous:
+    """Bring the workers of a new round together.
+
+    Answered by :class:`RendezvousCompleted` or :class:`RendezvousFailed`.
+    """
 
     round: int
     placements: tuple[Placement, ...]
@@ -201,31 +206,34 @@ class Form:
 
 
 @values.frozen
-class Admit:
-    """Let a newcomer get to know a round that runs; answered by ``Admitted`` or ``NotAdmitted``."""
+class StartJoin:
+    """Bring a new worker together with the running round.
+
+    Answered by :class:`JoinCompleted` or :class:`JoinFailed`.
+    """
 
     round: int
     worker: int
 
 
 @values.frozen
-class Change:
-    """Tell the workers of a round that runs who they are now; newcomers begin."""
+class UpdateMembers:
+    """Send the new member table to the running round; joined workers begin."""
 
     round: int
     placements: tuple[Placement, ...]
 
 
 @values.frozen
-class Go:
-    """Let user code begin; answered by ``WorkerDone``, ``WorkerFailed`` or ``JobEnded``."""
+class StartRun:
+    """Start user code; ends in :class:`WorkerDone`, :class:`WorkerFailed` or :class:`RoundEnded`."""
 
     round: int
 
 
 @values.frozen
-class Collect:
-    """Ask the survivors for their state; answered by ``Collected``."""
+class CollectState:
+    """Request the committed states of survivors; answered by :class:`StateCollected`."""
 
     round: int
     workers: tuple[int, ...]
@@ -233,33 +241,42 @@ class Collect:
 
 @values.frozen
 class Halt:
-    """End what runs on the workers, not the workers; answered by ``Halted``."""
+    """End user code on the workers and keep their jobs; answered by :class:`Halted`."""
 
     round: int
 
 
 @values.frozen
 class EndWorker:
-    """End a worker's job; answered by ``WorkerGone``."""
+    """End a worker's job; answered by :class:`WorkerEnded`."""
 
     worker: int
-    #: True to kill it: asking did not help
+    #: True to kill it, where termination had no effect
     force: bool = False
 
 
 @values.frozen
 class Conclude:
-    """It is over: tell those who wait."""
+    """Publish the outcome: the ring is over."""
 
-    #: None where it did what it should
+    #: None for success
     failure: Failure | None
 
 
 @values.frozen
-class Forget:
-    """Let go of everything that is still kept."""
+class CleanUp:
+    """Release everything that was kept after the end."""
 
 
-Instruction = (
-    StartWorker | Form | Admit | Change | Go | Collect | Halt | EndWorker | Conclude | Forget
+Command = (
+    StartWorker
+    | StartRendezvous
+    | StartJoin
+    | UpdateMembers
+    | StartRun
+    | CollectState
+    | Halt
+    | EndWorker
+    | Conclude
+    | CleanUp
 )

@@ -1,9 +1,9 @@
-"""Port forwarding: members of a ring reach a server in one of them over the run's own connections.
+"""Port forwarding between members of a ring over the run's own, authenticated connections.
 
-The servers of frameworks ask nobody for the run's key. So one listens on loopback, in the process
-of the member that has it (:class:`Host`), and the others connect to a port on their own loopback
-(:class:`Forwarder`), from where each connection is carried through a pipe of the run, which is
-mutual TLS between hosts. Nobody else on the network reaches either port.
+The servers of frameworks have no authentication. So such a server listens on loopback only, in the
+process of one member, which runs a :class:`PipeServer`. Other members connect to a port on their
+own loopback (:class:`Forwarder`), from where each connection is carried through a pipe of the run,
+which is mutual TLS between hosts. No other host on the network reaches either port.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from fiber._wire.accept_thread import Accepting, private_listener
+from fiber._wire.accept_thread import AcceptThread, private_listener
 
 if TYPE_CHECKING:
     from fiber.connection import Connection
@@ -29,45 +29,45 @@ __all__ = [
     "LOOPBACK",
     "Forwarder",
     "Gateway",
-    "Host",
     "MessageConnection",
-    "Pipes",
+    "PipeClient",
+    "PipeServer",
     "Streams",
     "loopback_listener",
 ]
 
 LOOPBACK = "127.0.0.1"
-_PIECE = 256 * 1024
-# in the kernel's tables of connections: a state, and what is before addresses of IPv4 in IPv6
+_CHUNK_SIZE = 256 * 1024
+# in /proc/net/tcp and tcp6: the state of open connections, and the prefix of IPv4 addresses in IPv6
 _ESTABLISHED = "01"
 _MAPPED = "0000000000000000FFFF0000"
-# a table changes while it is read, and one that is in it may be left out
-_LOOKS = 3
-#: seconds that a stream gets to end, and a caller to say what it wants
-_PATIENCE = 10.0
+# a table changes while it is read, so a read may miss an entry; tries to find it
+_READS = 3
+#: seconds for a stream to end, and for a client to send its request
+_TIMEOUT = 10.0
 
 
 class MessageConnection(Protocol):
-    """What the connections of Fiber and of ``multiprocessing`` have in common."""
+    """Interface of the connections of Fiber and of ``multiprocessing``."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable while ``recv_bytes`` would not wait."""
+        """Return a descriptor that is readable while ``recv_bytes`` would not block."""
 
     def recv_bytes(self) -> bytes:
-        """The next message; raises EOFError at the end."""
+        """Receive a message; raises EOFError at the end."""
 
     def send_bytes(self, buf: bytes) -> None:
         """Send a message."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
 
 
 class _Socket:
-    """A stream socket, as a connection whose messages have no bounds."""
+    """Adapter from a stream socket to :class:`MessageConnection`; any piece is a message."""
 
     def __init__(self, connection: socket.socket) -> None:
-        # a store's requests are small, and each waits for its answer
+        # requests of stores are small, and each waits for its answer
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.fileno = connection.fileno
@@ -76,40 +76,40 @@ class _Socket:
         self._recv = connection.recv
 
     def recv_bytes(self) -> bytes:
-        data = self._recv(_PIECE)
+        data = self._recv(_CHUNK_SIZE)
         if not data:
             raise EOFError
         return data
 
 
 class Streams:
-    """What is being carried in this process, each on the thread that asks for it; closed together.
+    """The streams that this process carries, each on the thread that calls; closed together.
 
-    A stream ends when a peer is gone, however that shows, or when all are closed.
+    A stream ends when one of its peers is gone, or when all are closed.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._is_closed = False
-        # readable once they are closed
+        # readable once all streams are closed
         self._closing, self._open = socket.socketpair()
         self._closing.setblocking(True)
         self._open.setblocking(True)
 
     def carry(self, connection: socket.socket, pipe: MessageConnection) -> None:
-        """Send what arrives at either end out of the other, until one has ended; closes both."""
+        """Carry bytes both ways between a socket and a pipe until one has ended; closes both."""
         self.relay(_Socket(connection), pipe)
 
     def relay(self, one: MessageConnection, other: MessageConnection) -> None:
-        """The same for two connections of messages."""
+        """Carry messages both ways between two connections until one has ended; closes both."""
         with contextlib.closing(self._incoming(one, other)) as incoming:
             for end, data in incoming:
                 if not _send(other if end is one else one, data):
                     return
 
     def answer(self, connection: MessageConnection, answer: Callable[[bytes], bytes]) -> None:
-        """Answer each message, until the connection has ended; closes it."""
+        """Answer each message until the connection has ended; closes it."""
         with contextlib.closing(self._incoming(connection)) as incoming:
             for _, data in incoming:
                 if not _send(connection, answer(data)):
@@ -124,13 +124,13 @@ class Streams:
             threads = list(self._threads)
         self._open.close()
         for thread in threads:
-            thread.join(_PATIENCE)
+            thread.join(_TIMEOUT)
         self._closing.close()
 
     def _incoming(
         self, *ends: MessageConnection
     ) -> Generator[tuple[MessageConnection, bytes], None, None]:
-        """What arrives at any end, until one has ended."""
+        """Yield messages with the connection that they came from, until one has ended."""
         thread = threading.current_thread()
         with contextlib.ExitStack() as stack:
             for one in ends:
@@ -161,7 +161,7 @@ class Streams:
 
 
 def _send(end: MessageConnection, data: bytes) -> bool:
-    """False where its peer is gone."""
+    """Send a message; returns False if the peer is gone."""
     try:
         end.send_bytes(data)
     except (OSError, EOFError):
@@ -169,35 +169,35 @@ def _send(end: MessageConnection, data: bytes) -> bool:
     return True
 
 
-class Pipes:
-    """Opens pipes to a :class:`Host`; any member gets one, pickled.
+class PipeClient:
+    """Opens pipes to a :class:`PipeServer`; picklable, so that every member can have it.
 
     Args:
-        requests: where that host reads who wants to be served.
+        requests: the queue from which the server takes requests.
     """
 
     def __init__(self, requests: SimpleQueue[tuple[str, Connection] | None]) -> None:
         self._requests = requests
 
     def open(self, name: str) -> Connection:
-        """A pipe to what has that name.
+        """Open a pipe to the service of a name.
 
         Raises:
-            PeerLostError: the member that served it is gone.
+            PeerLostError: the server's process is gone.
         """
         from fiber.connection import Pipe
 
-        here, there = Pipe()
-        with there:
-            self._requests.put((name, there))
-        return here
+        ours, theirs = Pipe()
+        with theirs:
+            self._requests.put((name, theirs))
+        return ours
 
 
-class Host:
-    """Serves whoever opens a pipe, each on a thread of its own, until it is closed.
+class PipeServer:
+    """Accepts pipes from members, and serves each on a thread of its own, until closed.
 
     Args:
-        serve: called with the name that was asked for and the pipe's end.
+        serve: called with the requested name and the server's end of the pipe.
     """
 
     def __init__(self, serve: Callable[[str, Connection], None]) -> None:
@@ -205,15 +205,15 @@ class Host:
 
         self._serve = serve
         self._requests: SimpleQueue[tuple[str, Connection] | None] = SimpleQueue()
-        #: for the other members
-        self.pipes = Pipes(self._requests)
-        self._thread = threading.Thread(target=self._accept, name="fiber-ring-host", daemon=True)
+        #: client for the other members
+        self.pipes = PipeClient(self._requests)
+        self._thread = threading.Thread(target=self._accept, name="fiber-ring-pipes", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Serve no others; what is being served goes on."""
+        """Accept no more pipes; open ones go on."""
         self._requests.put(None)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_TIMEOUT)
         self._requests.close()
 
     def _accept(self) -> None:
@@ -228,27 +228,27 @@ class Host:
 
 
 class Forwarder:
-    """A port on loopback whose connections are carried elsewhere, until it is closed.
+    """A port on loopback whose connections are carried through pipes, until closed.
 
-    Loopback is open to all users of a host: where the system tells whose a connection is, those of
-    other users are refused.
+    Loopback is open to all users of a host; connections of other users are refused where the system
+    reveals the user of a connection.
 
     Args:
-        connect: opens the way for one of them.
+        connect: opens a pipe for one connection.
     """
 
     def __init__(self, connect: Callable[[], MessageConnection]) -> None:
         self._connect = connect
         self._streams = Streams()
         listener = loopback_listener()
-        #: where it listens
+        #: port on loopback
         self.port: int = listener.getsockname()[1]
-        self._accepting = Accepting(
-            listener, self._forward, name="fiber-ring-forwarder", at_once=True
+        self._accepting = AcceptThread(
+            listener, self._forward, name="fiber-ring-forwarder", thread_per_connection=True
         )
 
     def close(self) -> None:
-        """Accept no more, and end what is being carried; idempotent."""
+        """Stop listening and end all streams; idempotent."""
         self._accepting.close()
         self._streams.close()
 
@@ -259,61 +259,64 @@ class Forwarder:
         try:
             pipe = self._connect()
         except (OSError, EOFError):
-            # who served is gone, which the client learns by its connection's end
+            # the server is gone, which the client learns by the end of its connection
             connection.close()
             return
         self._streams.carry(connection, pipe)
 
 
 class Gateway:
-    """A Unix socket by which other programs of this user open pipes, until it is closed.
+    """A Unix socket through which other programs of this user open pipes, until closed.
 
-    The first message of a connection of ``multiprocessing`` is the name that is asked for.
+    ClientPool connect with ``multiprocessing.connection.Client`` and first send the requested name.
 
     Args:
-        path: of the socket, in a folder that this user alone may enter.
-        pipes: where connections are carried to.
+        path: of the socket, in a folder that only this user may enter.
+        pipes: opens the pipes.
     """
 
-    def __init__(self, path: str, pipes: Pipes) -> None:
+    def __init__(self, path: str, pipes: PipeClient) -> None:
         self._pipes = pipes
         self._streams = Streams()
-        self._accepting = Accepting(
-            private_listener(path), self._serve, name="fiber-ring-gateway", at_once=True
+        self._accepting = AcceptThread(
+            private_listener(path),
+            self._serve,
+            name="fiber-ring-gateway",
+            thread_per_connection=True,
         )
 
     def close(self) -> None:
-        """Accept no more, and end what is being carried; idempotent."""
+        """Stop listening and end all streams; idempotent."""
         self._accepting.close()
         self._streams.close()
 
     def _serve(self, connection: socket.socket) -> None:
         with multiprocessing.connection.Connection(connection.detach()) as caller:
             try:
-                if not caller.poll(_PATIENCE):
+                if not caller.poll(_TIMEOUT):
                     return
                 pipe = self._pipes.open(caller.recv_bytes().decode())
             except (OSError, EOFError, ValueError):
-                # it hung up, or who served is gone
+                # the client or the server is gone
                 return
             self._streams.relay(caller, pipe)
 
 
 def loopback_listener() -> socket.socket:
-    """A socket that listens on loopback, at a port of the system's choice."""
+    """Return a socket that listens on loopback, at a port of the system's choice."""
     listener = socket.create_server((LOOPBACK, 0), backlog=512)
     listener.setblocking(True)
     return listener
 
 
 def _may_connect(connection: socket.socket) -> bool:
-    """True for connections of this user and of root, and where the system does not tell."""
+    """Return True for connections of this user or root, and on systems that hide the user."""
     try:
         client, server = connection.getpeername(), connection.getsockname()
     except OSError:
-        # it has hung up
+        # the client has hung up
         return False
-    for _ in range(_LOOKS):
+    for _ in range(_READS):
         tables = _tables()
         if not tables:
             return True
@@ -325,7 +328,7 @@ def _may_connect(connection: socket.socket) -> bool:
 
 
 def _tables() -> list[str]:
-    """The kernel's tables of connections, on systems that have them; each may be missing."""
+    """Read the kernel's tables of TCP connections; empty on systems without them."""
     found = []
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -334,14 +337,14 @@ def _tables() -> list[str]:
 
 
 def _user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
-    """Whose the client's end of a connection within this host is, if it is in a table."""
-    wanted = [f"{_in_hex(ip)}:{port:04X}" for ip, port in (client, server)]
+    """Return the user id of the client's end of a local connection, if it is in a table."""
+    expected = [f"{_in_hex(ip)}:{port:04X}" for ip, port in (client, server)]
     for line in table.splitlines()[1:]:
         fields = line.split()
-        # sockets of IPv6 may have addresses of IPv4, as torch's have
+        # sockets of IPv6 may have IPv4 addresses, as torch's have
         ends = [end.removeprefix(_MAPPED) for end in fields[1:3]]
-        # of one that its program has closed the kernel knows no user any more, and says 0
-        if ends == wanted and fields[3] == _ESTABLISHED:
+        # other states are skipped: the kernel lists closed sockets with user 0
+        if ends == expected and fields[3] == _ESTABLISHED:
             return int(fields[7])
     return None
 

@@ -1,4 +1,4 @@
-"""What a framework of distributed training is told by a ring: the contract, and what all are told."""
+"""Contract of a framework plugin, and the environment variables that every framework gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fiber._ring.view import RingView
 
-__all__ = ["RingFramework", "common", "preferences"]
+__all__ = ["RingFramework", "common_environ", "default_environ"]
 
 
 class RingFramework(abc.ABC):
@@ -25,34 +25,34 @@ class RingFramework(abc.ABC):
     name: str
 
     def host(self, ring: RingView) -> Mapping[str, Any]:
-        """Open what all members need, in the process of rank 0, before anybody's user code.
+        """Open servers that all members need, in the process of rank 0, before any user code.
 
-        A server listens at a port of the system's choice and tells it here, so that no two rings
+        A server listens at a port of the system's choice and returns it here, so that no two rings
         choose the same one; ``ring.on_leave`` closes it.
 
         Args:
             ring: the ring, with all members.
 
         Returns:
-            what all members are told of it; anything that can be sent to them.
+            facts for all members, such as that port; values must be picklable.
         """
         return {}
 
     @abc.abstractmethod
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Variables that say who a member is and where the others are; a pure function.
+        """Return the member's rank and the others' addresses as variables; a pure function.
 
         Args:
-            ring: as one member sees it.
-            facts: what :meth:`host` returned.
+            ring: the view of one member.
+            facts: the result of :meth:`host`.
         """
 
     def preferences(self, ring: RingView) -> Mapping[str, str]:
-        """Variables that are set only where the user has not set them; a pure function."""
+        """Return variables that are set unless the user has set them; a pure function."""
         return {}
 
     def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Do what cannot be said by variables, before the user's initializer.
+        """Prepare whatever variables cannot express, before the user's initializer.
 
         Returns:
             variables that are known only now, such as the paths of files that it wrote.
@@ -60,17 +60,17 @@ class RingFramework(abc.ABC):
         return {}
 
     def changed(self, ring: RingView) -> None:  # noqa: B027 - few need it
-        """Members came or went while the function runs; on another thread than the function's.
+        """Handle a change of members while the function runs, on another thread than the function's.
 
         Only a ring with ``elastic="live"`` calls it, once for each change.
         """
 
     def leave(self, ring: RingView) -> None:  # noqa: B027 - few need it
-        """End what :meth:`enter` began, once the function has returned."""
+        """Undo :meth:`enter` once the function has returned."""
 
 
-def common(ring: RingView) -> dict[str, str]:
-    """What every member finds in its environment, whatever the framework."""
+def common_environ(ring: RingView) -> dict[str, str]:
+    """Variables of every member, whatever the framework."""
     me, first = ring.me, ring.members[0]
     return {
         "RANK": str(ring.rank),
@@ -87,8 +87,8 @@ def common(ring: RingView) -> dict[str, str]:
     }
 
 
-def preferences(ring: RingView) -> dict[str, str]:
-    """What every member finds there unless its user has set it."""
+def default_environ(ring: RingView) -> dict[str, str]:
+    """Variables of every member that are set unless the user has set them."""
     me = ring.me
     found = {
         "PYTHONUNBUFFERED": "1",
@@ -96,7 +96,7 @@ def preferences(ring: RingView) -> dict[str, str]:
     }
     if me.interface:
         found["GLOO_SOCKET_IFNAME"] = me.interface
-        # NCCL takes a prefix, unless it is told that the name is whole
+        # NCCL takes a name for a prefix unless "=" precedes it
         found["NCCL_SOCKET_IFNAME"] = f"={me.interface}"
     return found
 

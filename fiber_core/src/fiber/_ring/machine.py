@@ -1,4 +1,9 @@
-"""A ring's machine: an event in, instructions out."""
+"""State machine of a ring: events in, commands out; no clock, thread or socket of its own.
+
+:class:`RingMachine` checks each event against the phase and the membership and hands it on to
+:class:`~fiber._ring.phases.Lifecycle`, which decides. Apart from :mod:`fiber._ring.phases`, so that
+what an event means and what follows from it can each be read alone.
+"""
 
 from __future__ import annotations
 
@@ -7,289 +12,309 @@ from typing import Any
 
 from fiber._base import values
 from fiber._ring import events
-from fiber._ring.events import Instruction
-from fiber._ring.membership import State, Worker
+from fiber._ring.events import Command
+from fiber._ring.membership import WorkerRecord, WorkerState
 from fiber._ring.model import ConditionKind, Failure, Group, RingPhase, RingStatus
-from fiber._ring.phases import Course, Next
+from fiber._ring.phases import Lifecycle, Next
 from fiber._ring.policy import Policy
 
 _ENDED_EARLY = Failure(reason="EXIT(0)", message="it ended before its function returned")
 
 
 class RingMachine:
-    """Decides when a ring's workers start, run, start again and end.
+    """State machine that decides when a ring's workers start, run, restart and end.
 
-    It has no clock, no thread and no socket, and is not thread-safe: one owner feeds it. All of its
-    workers run, or none does; the first failure ends the others; what follows the policy says.
+    Not thread-safe: its one owner calls :meth:`handle`. All workers run or none does, the first
+    failure ends the others, and the policy decides what follows.
 
     Args:
-        groups: the workers it wants.
-        policy: how it starts, restarts and ends.
-        epoch: what a moment of its clock is to be added to for seconds since the epoch.
+        groups: the workers of the ring, alike within a group.
+        policy: limits and timeouts.
+        epoch: offset in seconds from the machine's clock to the Unix epoch.
 
     Raises:
         ValueError: there are more workers than ``max``, or fewer than ``min``.
     """
 
     def __init__(self, groups: Sequence[Group], policy: Policy, *, epoch: float = 0.0) -> None:
-        self._course = course = Course(groups, policy, epoch)
-        if not course.least <= course.wanted <= course.most:
-            msg = f"min={course.least} and max={course.most} do not fit {course.wanted} members"
+        self._lifecycle = lifecycle = Lifecycle(groups, policy, epoch)
+        if not lifecycle.min_workers <= lifecycle.wanted <= lifecycle.max_workers:
+            bounds = f"min={lifecycle.min_workers} and max={lifecycle.max_workers}"
+            msg = f"{bounds} do not fit {lifecycle.wanted} members"
             raise ValueError(msg)
-        self._handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
-            events.StartAsked: self._start_asked,
+        self._handlers: dict[type, Callable[[Any, float, list[Command]], None]] = {
+            events.StartRequested: self._start_requested,
             events.WorkerUp: self._worker_up,
-            events.WorkerWaits: self._worker_waits,
-            events.WorkerHeard: self._worker_heard,
-            events.AllHeard: self._all_heard,
+            events.WorkerPending: self._worker_pending,
+            events.WorkerHeartbeat: self._worker_heartbeat,
+            events.ControllerPaused: self._controller_paused,
             events.WorkerDone: self._worker_done,
             events.WorkerFailed: self._worker_failed,
-            events.WorkerGone: self._worker_gone,
-            events.Formed: self._formed,
-            events.NotFormed: self._not_formed,
-            events.Admitted: self._admitted,
-            events.NotAdmitted: self._not_admitted,
-            events.Collected: self._collected,
+            events.WorkerEnded: self._worker_ended,
+            events.RendezvousCompleted: self._rendezvous_completed,
+            events.RendezvousFailed: self._rendezvous_failed,
+            events.JoinCompleted: self._join_completed,
+            events.JoinFailed: self._join_failed,
+            events.StateCollected: self._state_collected,
             events.Halted: self._halted,
-            events.JobEnded: self._job_ended,
-            events.SuspendAsked: self._suspend_asked,
-            events.ResumeAsked: self._resume_asked,
-            events.ResizeAsked: self._resize_asked,
-            events.TerminateAsked: self._terminate_asked,
+            events.RoundEnded: self._round_ended,
+            events.SuspendRequested: self._suspend_requested,
+            events.ResumeRequested: self._resume_requested,
+            events.ResizeRequested: self._resize_requested,
+            events.TerminateRequested: self._terminate_requested,
             events.Tick: self._tick,
         }
 
-    def handle(self, event: events.Event, now: float) -> list[Instruction]:
-        """Take an event in; those about workers and rounds that are over change nothing.
+    def handle(self, event: events.Event, now: float) -> list[Command]:
+        """Process an event; events about workers and rounds that have ended change nothing.
 
         Args:
-            event: what happened.
-            now: the moment, by any clock that never goes back.
+            event: the event.
+            now: its time in seconds, by any monotonic clock.
 
         Returns:
-            What to do, in this order.
+            Commands for the controller, to be carried out in this order.
 
         Raises:
-            ValueError: it is started twice, or resized beyond ``min`` and ``max``.
+            ValueError: a second start, or a size outside ``min`` and ``max``.
         """
-        out: list[Instruction] = []
+        out: list[Command] = []
         self._handlers[type(event)](event, now, out)
-        while self._course.advance(now, out):
+        while self._lifecycle.advance(now, out):
             pass
         return out
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """Fewest and most ranks, where these may change while ranks run; None where not."""
-        course = self._course
-        if not course.policy.is_live:
+        """Fewest and most ranks of a live ring; None for rings whose size is fixed while they run."""
+        lifecycle = self._lifecycle
+        if not lifecycle.policy.is_live:
             return None
-        fewest, most = course.roll.slots
-        return course.least * fewest, course.most * most
+        fewest, most = lifecycle.membership.slots
+        return lifecycle.min_workers * fewest, lifecycle.max_workers * most
 
     def next_deadline(self) -> float | None:
-        """When a :class:`~fiber._ring.events.Tick` must come; None where none need."""
-        return self._course.next_deadline()
+        """Time of the next :class:`~fiber._ring.events.Tick`; None if none is needed."""
+        return self._lifecycle.next_deadline()
 
     @property
     def phase(self) -> RingPhase:
-        """Where it stands."""
-        return self._course.phase
+        """Current phase."""
+        return self._lifecycle.phase
 
     def status(self) -> RingStatus:
-        """All that is told of it."""
-        course = self._course
+        """Snapshot of the ring for its user."""
+        lifecycle = self._lifecycle
         return RingStatus(
-            phase=course.phase,
-            conditions=course.chronicle.conditions,
-            events=course.chronicle.events,
-            placements=course.placements,
-            wanted=course.wanted,
-            starting=course.roll.count(State.STARTING),
-            up=course.roll.count(State.UP) + course.roll.count(State.DONE),
-            restarts=course.restarts,
-            rounds=course.rounds,
-            changes=course.changes.count,
-            failure=course.failure,
-            start_time=course.chronicle.start_time,
-            completion_time=course.chronicle.completion_time,
+            phase=lifecycle.phase,
+            conditions=lifecycle.event_log.conditions,
+            events=lifecycle.event_log.events,
+            placements=lifecycle.placements,
+            wanted=lifecycle.wanted,
+            starting=lifecycle.membership.count(WorkerState.STARTING),
+            up=lifecycle.membership.count(WorkerState.UP)
+            + lifecycle.membership.count(WorkerState.DONE),
+            restarts=lifecycle.restarts,
+            rounds=lifecycle.rounds,
+            changes=lifecycle.changes.count,
+            failure=lifecycle.failure,
+            start_time=lifecycle.event_log.start_time,
+            completion_time=lifecycle.event_log.completion_time,
         )
 
-    # -- what its user wants
+    # -- requests of the user
 
-    def _start_asked(self, event: events.StartAsked, now: float, out: list[Instruction]) -> None:
-        course = self._course
-        if course.phase is not RingPhase.NEW:
+    def _start_requested(
+        self, event: events.StartRequested, now: float, out: list[Command]
+    ) -> None:
+        lifecycle = self._lifecycle
+        if lifecycle.phase is not RingPhase.NEW:
             msg = "a ring can only be started once"
             raise ValueError(msg)
-        message = f"{course.wanted} members are wanted"
-        course.chronicle.is_now(ConditionKind.CREATED, "RingCreated", message, now)
-        course.begin(now, out)
+        message = f"{lifecycle.wanted} members are wanted"
+        lifecycle.event_log.set_condition(ConditionKind.CREATED, "RingCreated", message, now)
+        lifecycle.begin(now, out)
 
-    def _suspend_asked(
-        self, event: events.SuspendAsked, now: float, out: list[Instruction]
+    def _suspend_requested(
+        self, event: events.SuspendRequested, now: float, out: list[Command]
     ) -> None:
-        course = self._course
-        if not course.is_active:
+        lifecycle = self._lifecycle
+        if not lifecycle.is_active:
             return
-        if course.phase is RingPhase.RUNNING:
-            course.settle(Next.SUSPEND, now, now, out)
+        if lifecycle.phase is RingPhase.RUNNING:
+            lifecycle.settle(Next.SUSPEND, now, now, out)
         else:
-            course.next = Next.SUSPEND
-            if course.phase is not RingPhase.SETTLING:
-                course.end(now, out)
+            lifecycle.next = Next.SUSPEND
+            if lifecycle.phase is not RingPhase.SETTLING:
+                lifecycle.end(now, out)
 
-    def _resume_asked(self, event: events.ResumeAsked, now: float, out: list[Instruction]) -> None:
-        course = self._course
-        if course.phase is RingPhase.SUSPENDED:
+    def _resume_requested(
+        self, event: events.ResumeRequested, now: float, out: list[Command]
+    ) -> None:
+        lifecycle = self._lifecycle
+        if lifecycle.phase is RingPhase.SUSPENDED:
             text = "resumed by its user"
-            course.chronicle.is_no_longer(ConditionKind.SUSPENDED, "RingResumed", text, now)
-            course.chronicle.note("RingResumed", text, now)
-            course.begin(now, out)
-        elif course.next is Next.SUSPEND:
-            # it was to be suspended, and is not yet
-            course.next = Next.RESTART
+            lifecycle.event_log.clear_condition(ConditionKind.SUSPENDED, "RingResumed", text, now)
+            lifecycle.event_log.record("RingResumed", text, now)
+            lifecycle.begin(now, out)
+        elif lifecycle.next is Next.SUSPEND:
+            # the suspension has not been carried out yet
+            lifecycle.next = Next.RESTART
 
-    def _resize_asked(self, event: events.ResizeAsked, now: float, out: list[Instruction]) -> None:
-        course = self._course
-        if not course.least <= event.workers <= course.most:
+    def _resize_requested(
+        self, event: events.ResizeRequested, now: float, out: list[Command]
+    ) -> None:
+        lifecycle = self._lifecycle
+        if not lifecycle.min_workers <= event.workers <= lifecycle.max_workers:
             msg = (
-                f"a ring with min={course.least} and max={course.most} cannot have "
+                f"a ring with min={lifecycle.min_workers} and max={lifecycle.max_workers} cannot have "
                 f"{event.workers} members"
             )
             raise ValueError(msg)
-        course.wanted = event.workers
-        for worker in course.roll:
-            if worker.seat >= course.wanted and worker.number not in course.round:
-                course.roll.end(worker, now, out)
+        lifecycle.wanted = event.workers
+        for worker in lifecycle.membership:
+            if worker.seat >= lifecycle.wanted and worker.number not in lifecycle.round_workers:
+                lifecycle.membership.end(worker, now, out)
 
-    def _terminate_asked(
-        self, event: events.TerminateAsked, now: float, out: list[Instruction]
+    def _terminate_requested(
+        self, event: events.TerminateRequested, now: float, out: list[Command]
     ) -> None:
-        course = self._course
-        if course.phase.is_over:
-            course.forget_at = now
+        lifecycle = self._lifecycle
+        if lifecycle.phase.is_over:
+            lifecycle.cleanup_at = now
             return
         failure = Failure(reason="Terminated", message=event.message)
-        if course.phase in (RingPhase.NEW, RingPhase.SUSPENDED):
-            course.failure, course.next = failure, Next.FAIL
-            course.conclude(now, out)
+        if lifecycle.phase in (RingPhase.NEW, RingPhase.SUSPENDED):
+            lifecycle.failure, lifecycle.next = failure, Next.FAIL
+            lifecycle.conclude(now, out)
         else:
-            course.fail(failure, now, out)
+            lifecycle.fail(failure, now, out)
 
-    def _tick(self, event: events.Tick, now: float, out: list[Instruction]) -> None:
+    def _tick(self, event: events.Tick, now: float, out: list[Command]) -> None:
         pass
 
-    # -- what its workers tell
+    # -- events of workers
 
-    def _worker_up(self, event: events.WorkerUp, now: float, out: list[Instruction]) -> None:
-        worker = self._course.roll.get(event.worker)
-        if worker is not None and worker.state is State.STARTING:
-            worker.state, worker.host, worker.heard = State.UP, event.host, now
+    def _worker_up(self, event: events.WorkerUp, now: float, out: list[Command]) -> None:
+        worker = self._lifecycle.membership.get(event.worker)
+        if worker is not None and worker.state is WorkerState.STARTING:
+            worker.state, worker.host, worker.last_seen = WorkerState.UP, event.host, now
 
-    def _worker_waits(self, event: events.WorkerWaits, now: float, out: list[Instruction]) -> None:
-        worker = self._course.roll.get(event.worker)
-        if worker is not None and worker.waits_for != event.words:
-            worker.waits_for = event.words
-            self._course.chronicle.note("MemberWaits", f"member {worker.seat}: {event.words}", now)
+    def _worker_pending(self, event: events.WorkerPending, now: float, out: list[Command]) -> None:
+        worker = self._lifecycle.membership.get(event.worker)
+        if worker is not None and worker.pending_reason != event.reason:
+            worker.pending_reason = event.reason
+            self._lifecycle.event_log.record(
+                "MemberWaits", f"member {worker.seat}: {event.reason}", now
+            )
 
-    def _worker_heard(self, event: events.WorkerHeard, now: float, out: list[Instruction]) -> None:
-        worker = self._course.roll.get(event.worker)
-        if worker is not None:
-            worker.heard = now
-
-    def _all_heard(self, event: events.AllHeard, now: float, out: list[Instruction]) -> None:
-        for worker in self._course.roll:
-            worker.heard = now
-
-    def _worker_done(self, event: events.WorkerDone, now: float, out: list[Instruction]) -> None:
-        course = self._course
-        worker = course.roll.get(event.worker)
-        if worker is None or course.phase is not RingPhase.RUNNING:
-            return
-        if event.worker in course.round and worker.state is State.UP:
-            course.round[event.worker] = True
-            worker.state = State.DONE
-
-    def _worker_failed(
-        self, event: events.WorkerFailed, now: float, out: list[Instruction]
+    def _worker_heartbeat(
+        self, event: events.WorkerHeartbeat, now: float, out: list[Command]
     ) -> None:
-        worker = self._course.roll.get(event.worker)
-        if worker is None or worker.state is State.FAILED:
-            return
-        worker.state = State.FAILED
-        if worker.ending is None:
-            self._lost(worker, event.failure, now, out)
+        worker = self._lifecycle.membership.get(event.worker)
+        if worker is not None:
+            worker.last_seen = now
 
-    def _worker_gone(self, event: events.WorkerGone, now: float, out: list[Instruction]) -> None:
-        worker = self._course.roll.gone(event.worker)
-        if worker is None or worker.ending is not None:
-            return
-        if worker.state in (State.STARTING, State.UP):
-            self._lost(worker, event.failure or _ENDED_EARLY, now, out)
+    def _controller_paused(
+        self, event: events.ControllerPaused, now: float, out: list[Command]
+    ) -> None:
+        for worker in self._lifecycle.membership:
+            worker.last_seen = now
 
-    def _lost(self, worker: Worker, failure: Failure, now: float, out: list[Instruction]) -> None:
-        course = self._course
+    def _worker_done(self, event: events.WorkerDone, now: float, out: list[Command]) -> None:
+        lifecycle = self._lifecycle
+        worker = lifecycle.membership.get(event.worker)
+        if worker is None or lifecycle.phase is not RingPhase.RUNNING:
+            return
+        if event.worker in lifecycle.round_workers and worker.state is WorkerState.UP:
+            lifecycle.round_workers[event.worker] = True
+            worker.state = WorkerState.DONE
+
+    def _worker_failed(self, event: events.WorkerFailed, now: float, out: list[Command]) -> None:
+        worker = self._lifecycle.membership.get(event.worker)
+        if worker is None or worker.state is WorkerState.FAILED:
+            return
+        worker.state = WorkerState.FAILED
+        if worker.ending_since is None:
+            self._worker_lost(worker, event.failure, now, out)
+
+    def _worker_ended(self, event: events.WorkerEnded, now: float, out: list[Command]) -> None:
+        worker = self._lifecycle.membership.remove(event.worker)
+        if worker is None or worker.ending_since is not None:
+            return
+        if worker.state in (WorkerState.STARTING, WorkerState.UP):
+            self._worker_lost(worker, event.failure or _ENDED_EARLY, now, out)
+
+    def _worker_lost(
+        self, worker: WorkerRecord, failure: Failure, now: float, out: list[Command]
+    ) -> None:
+        lifecycle = self._lifecycle
         failure = values.evolve(
             failure, worker=worker.number, host=failure.host or worker.host.name
         )
-        if worker.number not in course.round:
-            course.chronicle.note("MemberNotStarted", str(failure), now)
-            course.roll.failed_to_start(worker.seat, failure, now)
-            if course.roll.get(worker.number) is not None:
-                course.roll.end(worker, now, out)
-            if course.phase is RingPhase.STARTING and not course.is_elastic:
-                course.attempt_failed(failure, now, out)
-        elif course.phase is RingPhase.FORMING:
-            course.attempt_failed(failure, now, out)
-        elif course.phase is RingPhase.RUNNING:
-            course.run_failed(failure, now, out)
-        elif course.phase is RingPhase.SETTLING:
-            course.heard_why(failure)
+        if worker.number not in lifecycle.round_workers:
+            lifecycle.event_log.record("MemberNotStarted", str(failure), now)
+            lifecycle.membership.record_start_failure(worker.seat, failure, now)
+            if lifecycle.membership.get(worker.number) is not None:
+                lifecycle.membership.end(worker, now, out)
+            if lifecycle.phase is RingPhase.STARTING and not lifecycle.is_elastic:
+                lifecycle.attempt_failed(failure, now, out)
+        elif lifecycle.phase is RingPhase.FORMING:
+            lifecycle.attempt_failed(failure, now, out)
+        elif lifecycle.phase is RingPhase.RUNNING:
+            lifecycle.run_failed(failure, now, out)
+        elif lifecycle.phase is RingPhase.SETTLING:
+            lifecycle.explain_failure(failure)
 
-    # -- what happens to rounds
+    # -- events of rounds
 
-    def _formed(self, event: events.Formed, now: float, out: list[Instruction]) -> None:
-        course = self._course
-        if course.phase is RingPhase.FORMING and event.round == course.rounds:
-            course.formed(now, out)
+    def _rendezvous_completed(
+        self, event: events.RendezvousCompleted, now: float, out: list[Command]
+    ) -> None:
+        lifecycle = self._lifecycle
+        if lifecycle.phase is RingPhase.FORMING and event.round == lifecycle.rounds:
+            lifecycle.start_run(now, out)
 
-    def _not_formed(self, event: events.NotFormed, now: float, out: list[Instruction]) -> None:
-        course = self._course
-        if course.phase is RingPhase.FORMING and event.round == course.rounds:
-            course.attempt_failed(event.failure, now, out)
+    def _rendezvous_failed(
+        self, event: events.RendezvousFailed, now: float, out: list[Command]
+    ) -> None:
+        lifecycle = self._lifecycle
+        if lifecycle.phase is RingPhase.FORMING and event.round == lifecycle.rounds:
+            lifecycle.attempt_failed(event.failure, now, out)
 
-    def _admitted(self, event: events.Admitted, now: float, out: list[Instruction]) -> None:
-        if self._is_admitting(event):
-            self._course.changes.admit(event.worker, now, out)
+    def _join_completed(self, event: events.JoinCompleted, now: float, out: list[Command]) -> None:
+        if self._is_joining(event):
+            self._lifecycle.changes.complete_join(event.worker, now, out)
 
-    def _not_admitted(self, event: events.NotAdmitted, now: float, out: list[Instruction]) -> None:
-        if self._is_admitting(event):
-            worker = self._course.roll.get(event.worker)
-            assert worker is not None, "who is gone is no longer admitted"
-            self._lost(worker, event.failure, now, out)
+    def _join_failed(self, event: events.JoinFailed, now: float, out: list[Command]) -> None:
+        if self._is_joining(event):
+            worker = self._lifecycle.membership.get(event.worker)
+            assert worker is not None, "a worker that has ended is not joining"
+            self._worker_lost(worker, event.failure, now, out)
 
-    def _is_admitting(self, event: events.Admitted | events.NotAdmitted) -> bool:
-        course = self._course
-        is_now = course.phase is RingPhase.RUNNING and event.round == course.rounds
-        return is_now and course.changes.is_admitting(event.worker)
+    def _is_joining(self, event: events.JoinCompleted | events.JoinFailed) -> bool:
+        lifecycle = self._lifecycle
+        is_now = lifecycle.phase is RingPhase.RUNNING and event.round == lifecycle.rounds
+        return is_now and lifecycle.changes.is_joining(event.worker)
 
-    def _collected(self, event: events.Collected, now: float, out: list[Instruction]) -> None:
-        if event.round == self._course.rounds:
-            self._course.collect_until = None
+    def _state_collected(
+        self, event: events.StateCollected, now: float, out: list[Command]
+    ) -> None:
+        if event.round == self._lifecycle.rounds:
+            self._lifecycle.collect_until = None
 
-    def _halted(self, event: events.Halted, now: float, out: list[Instruction]) -> None:
-        if event.round == self._course.rounds:
-            self._course.is_halting = False
+    def _halted(self, event: events.Halted, now: float, out: list[Command]) -> None:
+        if event.round == self._lifecycle.rounds:
+            self._lifecycle.is_halting = False
 
-    def _job_ended(self, event: events.JobEnded, now: float, out: list[Instruction]) -> None:
-        course = self._course
-        if event.round != course.rounds:
+    def _round_ended(self, event: events.RoundEnded, now: float, out: list[Command]) -> None:
+        lifecycle = self._lifecycle
+        if event.round != lifecycle.rounds:
             return
-        if course.phase is RingPhase.RUNNING:
+        if lifecycle.phase is RingPhase.RUNNING:
             if event.failure is None:
-                course.succeed(now, out)
+                lifecycle.succeed(now, out)
             else:
-                course.run_failed(event.failure, now, out)
-        elif course.phase is RingPhase.SETTLING and event.failure is not None:
-            course.heard_why(event.failure)
+                lifecycle.run_failed(event.failure, now, out)
+        elif lifecycle.phase is RingPhase.SETTLING and event.failure is not None:
+            lifecycle.explain_failure(event.failure)

@@ -1,10 +1,8 @@
-"""A member of a ring: joins the others, runs the user's code, and tells what became of it.
+"""A member of a ring, in its own process or on a thread of the caller.
 
-What a member tells of the host that it runs on.
-
-A port of this host that stays a member's own until its user code binds it.
-
-Members dial each other before user code runs, to learn which addresses work.
+A member says who and where it is, answers and makes probes, so that the controller learns which
+addresses work, runs the framework and the user's function, and sends the result. A second thread
+reads the controller's messages and sends heartbeats, so user code may block.
 """
 
 from __future__ import annotations
@@ -35,25 +33,25 @@ from fiber._ring import view
 from fiber._ring.model import Host
 from fiber._ring.protocol import (
     Address,
-    Beat,
-    Changed,
+    Assignment,
+    Heartbeat,
     Hello,
-    Kept,
     Leave,
-    Meet,
-    Met,
+    MembersChanged,
     Probe,
-    Probed,
+    ProbeResult,
+    ProbeTarget,
     Raised,
+    Ready,
     Returned,
     Run,
-    Target,
-    Tell,
+    StateReply,
+    StateRequest,
 )
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
 from fiber._wire import codec
-from fiber._wire.accept_thread import Accepting
+from fiber._wire.accept_thread import AcceptThread
 from fiber._wire.interfaces import interfaces
 from fiber.model import Interface
 from fiber.process import Process
@@ -62,11 +60,11 @@ if TYPE_CHECKING:
     from fiber._ring.framework import RingFramework
     from fiber.connection import Connection
 
-__all__ = ["MemberProcess", "MemberThread", "Work", "addresses", "this_host"]
+__all__ = ["MemberProcess", "MemberSpec", "MemberThread", "addresses", "this_host"]
 
 
 def this_host() -> Host:
-    """Its name, and what tells it from others of the same name."""
+    """Return this host with a key that differs for other boots and network namespaces."""
     name = platform.node()
     parts = [name]
     with contextlib.suppress(OSError):
@@ -78,25 +76,25 @@ def this_host() -> Host:
 
 
 def addresses(interfaces: Sequence[Interface], parent_url: str = "") -> tuple[Address, ...]:
-    """The host's addresses, best first: the one that its parent is reached by, loopback last.
+    """Return this host's IPv4 addresses, best first: the one towards its parent, loopback last.
 
     Args:
-        interfaces: what it has.
-        parent_url: where its parent listens, where that is a host.
+        interfaces: the host's interfaces.
+        parent_url: URL at which its parent process listens; may name no host.
     """
-    route = _route(parent_url)
+    route = _local_address_to(parent_url)
     found = []
     for position, one in enumerate(interfaces):
         ip = ipaddress.ip_address(one.address.partition("%")[0])
-        # members listen at version 4
+        # members listen on IPv4
         if one.is_up and ip.version == 4:
             key = (ip.is_loopback, ip.is_link_local, one.address != route, position)
             found.append((key, Address(one.address, one.name)))
     return tuple(address for _, address in sorted(found, key=lambda pair: pair[0]))
 
 
-def _route(url: str) -> str:
-    """The own address by which the host of a URL is reached; empty where that tells nothing."""
+def _local_address_to(url: str) -> str:
+    """Return the local address from which a URL's host is reached; empty if there is none."""
     try:
         host = urlsplit(url).hostname
     except ValueError:
@@ -105,16 +103,16 @@ def _route(url: str) -> str:
         return ""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setblocking(True)
-        # nothing is sent: the system chooses a way
+        # sends nothing: the system only chooses a route
         probe.connect((host, 9))
         return str(probe.getsockname()[0])
     return ""
 
 
-class KeptPort:
-    """Bound and not listened at, so the system gives it to nobody who asks for any port.
+class ReservedPort:
+    """TCP port that is bound and not listened on: the system gives it to no ``bind`` to port 0.
 
-    Who asks for this very port and allows the reuse of addresses, as servers do, gets it.
+    A server that binds this very port with ``SO_REUSEADDR``, as servers do, gets it.
     """
 
     def __init__(self) -> None:
@@ -126,11 +124,11 @@ class KeptPort:
         except BaseException:
             self._socket.close()
             raise
-        #: its number
+        #: port number
         self.number: int = self._socket.getsockname()[1]
 
     def listener(self) -> socket.socket:
-        """A listening socket at it; the port stays kept when that is closed."""
+        """Return a socket that listens on the port, which stays reserved when it is closed."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setblocking(True)
@@ -143,55 +141,55 @@ class KeptPort:
         return listener
 
     def close(self) -> None:
-        """Give it back; idempotent."""
+        """Release the port; idempotent."""
         self._socket.close()
 
 
-#: seconds within which an address answers, or does not work
-PATIENCE = 5.0
-#: seconds that others get once one address of each target has answered
-_MORE = 0.5
-#: connections at once
-_WINDOW = 64
-#: bytes of a proof
-PROOF = 16
+#: seconds within which an address must answer
+PROBE_TIMEOUT = 5.0
+#: seconds for further answers once one address of each target has answered
+_GRACE = 0.5
+#: open connections of one probe
+_MAX_CONNECTIONS = 64
+#: length of a proof in bytes
+PROOF_SIZE = 16
 
 
-class Answering:
-    """Answers whoever dials, on a thread of its own, until it is closed.
+class ProbeListener:
+    """Sends a fixed answer to every connection, on a thread of its own, until closed.
 
     Args:
-        listener: where; closed with it.
-        answer: what to say.
+        listener: the listening socket, which is closed with this object.
+        answer: the bytes to send.
     """
 
     def __init__(self, listener: socket.socket, answer: bytes) -> None:
         self._answer = answer
-        self._accepting = Accepting(listener, self._serve, name="fiber-ring-probe")
+        self._accepting = AcceptThread(listener, self._serve, name="fiber-ring-probe")
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             connection.sendall(self._answer)
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop listening."""
         self._accepting.close()
 
 
 @values.define(eq=False)
 class _Dial:
-    target: Target
+    target: ProbeTarget
     ip: str
     socket: socket.socket
     got: bytes = b""
 
 
-def probe(targets: Iterable[Target], *, patience: float = PATIENCE) -> Probed:
+def probe(targets: Iterable[ProbeTarget], *, timeout: float = PROBE_TIMEOUT) -> ProbeResult:
     """Dial all addresses of all targets, many at once.
 
     Args:
-        targets: whom.
-        patience: seconds for all of it.
+        targets: members to dial.
+        timeout: seconds for the whole probe.
     """
     targets = list(targets)
     # each target's best address first
@@ -204,14 +202,14 @@ def probe(targets: Iterable[Target], *, patience: float = PATIENCE) -> Probed:
     ]
     answered: dict[int, list[str]] = {target.index: [] for target in targets}
     failures: dict[int, str] = {}
-    is_enough, end = False, time.monotonic() + patience
+    is_enough, end = False, time.monotonic() + timeout
     with selectors.DefaultSelector() as selector:
         while (waiting or selector.get_map()) and time.monotonic() < end:
-            while waiting and len(selector.get_map()) < _WINDOW:
-                _dial(selector, *waiting.pop(), failures)
+            while waiting and len(selector.get_map()) < _MAX_CONNECTIONS:
+                _start_dial(selector, *waiting.pop(), failures)
             for key, events in selector.select(max(0.0, min(0.2, end - time.monotonic()))):
                 dial: _Dial = key.data
-                outcome = _go_on(selector, dial, events)
+                outcome = _advance(selector, dial, events)
                 if outcome is None:
                     continue
                 selector.unregister(dial.socket)
@@ -219,23 +217,23 @@ def probe(targets: Iterable[Target], *, patience: float = PATIENCE) -> Probed:
                 if outcome == "" and dial.got == dial.target.proof:
                     answered[dial.target.index].append(dial.ip)
                 else:
-                    what = outcome or "somebody else answers there"
+                    what = outcome or "another process answers there"
                     failures[dial.target.index] = f"{dial.ip}: {what}"
             if not is_enough and all(answered.values()):
-                is_enough, end = True, min(end, time.monotonic() + _MORE)
+                is_enough, end = True, min(end, time.monotonic() + _GRACE)
         for key in list(selector.get_map().values()):
             dial = key.data
-            failures.setdefault(dial.target.index, f"{dial.ip}: no answer within {patience:g} s")
+            failures.setdefault(dial.target.index, f"{dial.ip}: no answer within {timeout:g} s")
             dial.socket.close()
     order = {target.index: target.ips for target in targets}
-    return Probed(
+    return ProbeResult(
         {index: tuple(sorted(found, key=order[index].index)) for index, found in answered.items()},
         failures,
     )
 
 
-def _dial(
-    selector: selectors.BaseSelector, target: Target, ip: str, failures: dict[int, str]
+def _start_dial(
+    selector: selectors.BaseSelector, target: ProbeTarget, ip: str, failures: dict[int, str]
 ) -> None:
     dialling = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     dialling.setblocking(False)
@@ -248,8 +246,8 @@ def _dial(
     selector.register(dialling, selectors.EVENT_WRITE | selectors.EVENT_READ, dial)
 
 
-def _go_on(selector: selectors.BaseSelector, dial: _Dial, events: int) -> str | None:
-    """None while there may be more; empty once all has come; else what went wrong."""
+def _advance(selector: selectors.BaseSelector, dial: _Dial, events: int) -> str | None:
+    """Advance a connection: None while it is open, empty once a proof has come, else the error."""
     code = dial.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code:
         return os.strerror(code)
@@ -257,13 +255,13 @@ def _go_on(selector: selectors.BaseSelector, dial: _Dial, events: int) -> str | 
         selector.modify(dial.socket, selectors.EVENT_READ, dial)
         return None
     try:
-        part = dial.socket.recv(PROOF - len(dial.got))
+        part = dial.socket.recv(PROOF_SIZE - len(dial.got))
     except BlockingIOError:
         return None
     except OSError as error:
         return os.strerror(error.errno or errno.EIO)
     dial.got += part
-    if len(dial.got) >= PROOF:
+    if len(dial.got) >= PROOF_SIZE:
         return ""
     return None if part else "it hung up"
 
@@ -272,8 +270,8 @@ log = logging.getLogger("fiber")
 
 
 @values.frozen(kw_only=True)
-class Work:
-    """What every member of a ring does."""
+class MemberSpec:
+    """Specification that all members of a ring share."""
 
     #: the ring's name
     name: str
@@ -283,22 +281,27 @@ class Work:
     initializer: Callable[..., Any] | None
     initargs: tuple[Any, ...]
     framework: RingFramework | None
-    #: seconds between signs of life
-    beat: float
+    #: seconds between heartbeats
+    heartbeat_interval: float
 
 
 class MemberProcess(Process):
-    """The process of one member, or those of several that share a job."""
+    """The job of a worker: one process for each of its ranks.
 
-    def __init__(self, work: Work, ends: list[Connection]) -> None:
-        super().__init__(name=f"{work.name}-member", daemon=True)
+    Args:
+        spec: specification of the members.
+        ends: members' ends of the pipes to the controller, by slot.
+    """
+
+    def __init__(self, spec: MemberSpec, ends: list[Connection]) -> None:
+        super().__init__(name=f"{spec.name}-member", daemon=True)
         settings: dict[str, Any] = vars(self)["_config"]
         settings["fiber_may_have_children"] = True
-        self._work = work
+        self._spec = spec
         self._ends = ends
 
     def run(self) -> None:
-        """Be a member until the ring is over."""
+        """Run one rank until the ring is over."""
         current = runtime.current()
         end = self._ends[current.index]
         for other in self._ends:
@@ -306,68 +309,70 @@ class MemberProcess(Process):
                 other.close()
         self._ends.clear()
         link = current.parent_link
-        member = _Member(self._work, end, "" if link is None else link.url, of_process=True)
+        member = _Member(self._spec, end, "" if link is None else link.url, is_process_wide=True)
         if not member.run():
             sys.exit(1)
 
 
 class MemberThread(threading.Thread):
-    """The member that is the ring's own caller: a thread of its process.
+    """Rank 0 in the process that started the ring, on a thread.
 
     Args:
-        work: what it does.
-        end: its end of the pipe to the coordinator.
-        ended: called when it has left.
+        spec: specification of the members.
+        end: the member's end of the pipe to the controller.
+        on_end: called when the rank has left the ring.
     """
 
-    def __init__(self, work: Work, end: Connection, ended: Callable[[], None]) -> None:
+    def __init__(self, spec: MemberSpec, end: Connection, on_end: Callable[[], None]) -> None:
         super().__init__(name="fiber-ring-rank0", daemon=True)
         self._end = end
-        self._ended = ended
+        self._on_end = on_end
 
-        self._before = dict(os.environ)
-        self._member = _Member(work, end, "", of_process=False)
+        self._environ_before = dict(os.environ)
+        self._member = _Member(spec, end, "", is_process_wide=False)
 
     def run(self) -> None:
-        """Be a member; the environment is afterwards as it was."""
+        """Run the rank, and restore the environment afterwards."""
         try:
             self._member.run()
         finally:
             self.restore()
             self._end.close()
-            self._ended()
+            self._on_end()
 
     def restore(self) -> None:
-        """Set back what the ring has set in the environment; idempotent."""
-        changed, self._member.changed = self._member.changed, []
-        for name in changed:
+        """Restore the environment variables that the ring has set; idempotent."""
+        names, self._member.changed_variables = self._member.changed_variables, []
+        for name in names:
             os.environ.pop(name, None)
-            if name in self._before:
-                os.environ[name] = self._before[name]
+            if name in self._environ_before:
+                os.environ[name] = self._environ_before[name]
 
 
 class _Member:
-    def __init__(self, work: Work, end: Connection, parent: str, *, of_process: bool) -> None:
-        self._work = work
+    def __init__(
+        self, spec: MemberSpec, end: Connection, parent: str, *, is_process_wide: bool
+    ) -> None:
+        self._spec = spec
         self._end = end
         self._parent = parent
-        self._of_process = of_process
-        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._is_process_wide = is_process_wide
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._ring: RingView | None = None
-        #: variables that were set
-        self.changed: list[str] = []
+        #: names of environment variables that were set
+        self.changed_variables: list[str] = []
 
     def run(self) -> bool:
-        """Until the coordinator says to leave; False where user code raised."""
-        listening = threading.Thread(target=self._listen, name="fiber-ring", daemon=True)
-        port = KeptPort()
-        proof = secrets.token_bytes(PROOF)
-        # before anybody is told of it
-        answering = Answering(port.listener(), proof)
+        """Run until the controller's :class:`Leave`; returns False if user code raised."""
+        listening = threading.Thread(target=self._listen, name="fiber-ring-receiver", daemon=True)
+        port = ReservedPort()
+        proof = secrets.token_bytes(PROOF_SIZE)
+        # listens before the port is announced
+        answering = ProbeListener(port.listener(), proof)
         has_failed = False
         try:
             url = self._parent
-            self._tell(
+            self._send(
                 Hello(
                     host=this_host(),
                     pid=os.getpid(),
@@ -377,16 +382,16 @@ class _Member:
                 )
             )
             listening.start()
-            while not isinstance(order := self._orders.get(), Leave):
-                if isinstance(order, Probe):
-                    self._probe(order)
+            while not isinstance(message := self._inbox.get(), Leave):
+                if isinstance(message, Probe):
+                    self._send_probe_result(message)
                     continue
-                if isinstance(order, Changed):
-                    self._changed(order)
+                if isinstance(message, MembersChanged):
+                    self._changed(message)
                     continue
-                # all have dialled; from now on the port is the user's
+                # all members have been probed; from now on the port is the user's
                 answering.close()
-                has_failed = has_failed or not self._guarded(order)
+                has_failed = has_failed or not self._run_user_code(message)
         finally:
             answering.close()
             port.close()
@@ -395,112 +400,114 @@ class _Member:
         return not has_failed
 
     def _listen(self) -> None:
-        """On a thread of its own: signs of life, and what must be answered while user code runs."""
+        """Receive messages on a thread of its own; answer those that cannot wait for user code."""
         has_begun = False
         try:
             while True:
-                if not self._end.poll(self._work.beat):
-                    self._tell(Beat())
+                if not self._end.poll(self._spec.heartbeat_interval):
+                    self._send(Heartbeat())
                     continue
-                order = self._end.recv()
-                if isinstance(order, Tell):
-                    self._aside(self._tell_state)
+                message = self._end.recv()
+                if isinstance(message, StateRequest):
+                    self._in_background(self._send_state)
                     continue
-                if has_begun and isinstance(order, Probe):
-                    self._aside(functools.partial(self._probe, order))
+                if has_begun and isinstance(message, Probe):
+                    self._in_background(functools.partial(self._send_probe_result, message))
                     continue
-                if has_begun and isinstance(order, Changed):
-                    self._changed(order)
+                if has_begun and isinstance(message, MembersChanged):
+                    self._changed(message)
                     continue
-                self._orders.put(order)
-                has_begun = has_begun or isinstance(order, Run)
-                if isinstance(order, Leave):
+                self._inbox.put(message)
+                has_begun = has_begun or isinstance(message, Run)
+                if isinstance(message, Leave):
                     return
         except (EOFError, OSError):
-            # who coordinated is gone, and with it everything that it started
-            self._orders.put(Leave())
+            # the controller is gone, and the ring with it
+            self._inbox.put(Leave())
 
-    def _aside(self, action: Callable[[], None]) -> None:
-        """On a thread of its own: signs of life go on meanwhile."""
-        threading.Thread(target=action, name="fiber-ring-aside", daemon=True).start()
+    def _in_background(self, action: Callable[[], None]) -> None:
+        """Run on a thread of its own, so that heartbeats go on."""
+        threading.Thread(target=action, name="fiber-ring-background", daemon=True).start()
 
-    def _tell_state(self) -> None:
+    def _send_state(self) -> None:
         ring = self._ring
-        self._tell(Kept(*((0, None) if ring is None else ring.kept())))
+        self._send(StateReply(*((0, None) if ring is None else ring.kept())))
 
-    def _probe(self, order: Probe) -> None:
-        self._tell(probe(order.targets))
+    def _send_probe_result(self, message: Probe) -> None:
+        self._send(probe(message.targets))
 
-    def _changed(self, order: Changed) -> None:
-        ring, framework = self._ring, self._work.framework
-        assert ring is not None, "the coordinator changes nothing before they met"
-        if not ring.changed(order.rank, order.members, order.change):
+    def _changed(self, message: MembersChanged) -> None:
+        ring, framework = self._ring, self._spec.framework
+        assert ring is not None, "members change only after an assignment"
+        if not ring.changed(message.rank, message.members, message.change):
             return
         try:
             if framework is not None:
                 framework.changed(ring)
         except Exception:
-            # the user's function is not to end because of it
-            log.exception("fiber: the framework could not be told who the members are now")
+            # an error of the framework must not end the user's function
+            log.exception("fiber: the framework failed to handle a change of members")
         finally:
             ring.announce()
 
-    def _guarded(self, order: Meet | Run) -> bool:
-        """Do what may raise what is the user's; True where it did not."""
+    def _run_user_code(self, message: Assignment | Run) -> bool:
+        """Run code of the framework and the user; an exception is sent, and False returned."""
         try:
-            if isinstance(order, Meet):
-                self._meet(order)
+            if isinstance(message, Assignment):
+                self._join_ring(message)
             else:
-                self._tell(Returned(self._work_on(order)))
+                self._send(Returned(self._run_function(message)))
         except Exception as error:
-            self._tell(_raised(error))
+            self._send(_raised(error))
             return False
         return True
 
-    def _tell(self, message: Any) -> None:
-        # without a coordinator nobody is there to be told, and the listening thread ends this
+    def _send(self, message: Any) -> None:
+        # without a controller the receiving thread ends this member
         with contextlib.suppress(OSError, EOFError):
             self._end.send(message)
 
-    def _meet(self, order: Meet) -> None:
+    def _join_ring(self, message: Assignment) -> None:
         self._ring = RingView(
-            rank=order.rank,
-            members=order.members,
-            restarts=order.restarts,
-            round=order.round,
-            name=self._work.name,
-            bounds=order.bounds,
-            change=order.change,
+            rank=message.rank,
+            members=message.members,
+            restarts=message.restarts,
+            round=message.round,
+            name=self._spec.name,
+            bounds=message.bounds,
+            change=message.change,
         )
-        view.enter(self._ring, of_process=self._of_process)
-        framework = self._work.framework
-        facts = framework.host(self._ring) if framework is not None and order.hosts else {}
-        self._tell(Met(dict(facts)))
+        view.enter(self._ring, is_process_wide=self._is_process_wide)
+        framework = self._spec.framework
+        facts = framework.host(self._ring) if framework is not None and message.is_host else {}
+        self._send(Ready(dict(facts)))
 
-    def _work_on(self, order: Run) -> bytes:
-        ring, work = self._ring, self._work
-        assert ring is not None, "the coordinator lets nobody run before they met"
-        ring.take(order.step, order.state)
-        self._set(basics.common(ring))
-        wishes: dict[str, str] = basics.preferences(ring)
-        if work.framework is not None:
-            self._set(work.framework.environ(ring, order.facts))
-            wishes.update(work.framework.preferences(ring))
-        self._set({name: value for name, value in wishes.items() if name not in os.environ})
-        if work.framework is not None:
-            self._set(work.framework.enter(ring, order.facts))
-        if work.initializer is not None:
-            work.initializer(ring, *work.initargs)
-        result = work.function(ring.rank, ring.size)
-        if work.framework is not None:
-            work.framework.leave(ring)
+    def _run_function(self, message: Run) -> bytes:
+        ring, spec = self._ring, self._spec
+        assert ring is not None, "members run only after an assignment"
+        ring.take(message.step, message.state)
+        self._set_variables(basics.common_environ(ring))
+        defaults: dict[str, str] = basics.default_environ(ring)
+        if spec.framework is not None:
+            self._set_variables(spec.framework.environ(ring, message.facts))
+            defaults.update(spec.framework.preferences(ring))
+        self._set_variables(
+            {name: value for name, value in defaults.items() if name not in os.environ}
+        )
+        if spec.framework is not None:
+            self._set_variables(spec.framework.enter(ring, message.facts))
+        if spec.initializer is not None:
+            spec.initializer(ring, *spec.initargs)
+        result = spec.function(ring.rank, ring.size)
+        if spec.framework is not None:
+            spec.framework.leave(ring)
         try:
             return codec.pickled(result)
         except Exception as failure:
             raise codec.encoding_error(failure, result) from failure
 
-    def _set(self, variables: Mapping[str, str]) -> None:
-        self.changed += variables
+    def _set_variables(self, variables: Mapping[str, str]) -> None:
+        self.changed_variables += variables
         os.environ.update(variables)
 
 

@@ -1,6 +1,7 @@
-"""The workers of a ring as its machine knows them: who is there, who is up, who is being ended.
+"""Membership table of a ring: workers by number, seats by position, and the ranks of both.
 
-Assigns ranks: contiguous on each host, in the order of seats.
+A *seat* is a position among the ring's workers, from 0; a replaced worker's successor takes its
+seat. Ranks are contiguous on each host, in the order of seats.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from fiber._base import values
-from fiber._ring.events import EndWorker, Instruction, StartWorker
+from fiber._ring.events import Command, EndWorker, StartWorker
 from fiber._ring.model import Failure, Group, Host, Placement
 from fiber._ring.policy import Policy
 
 
 @values.frozen
 class Seated:
-    """A worker that is up, before it has ranks."""
+    """A worker that is up, as ranks are assigned to it."""
 
     worker: int
     seat: int
@@ -25,24 +26,24 @@ class Seated:
 
 
 def assign(workers: Iterable[Seated]) -> tuple[Placement, ...]:
-    """The ranks of some workers, in the order of their ranks.
+    """Assign ranks to workers; returns placements in the order of ranks.
 
     Hosts come in the order of the lowest seat on them, so that seat 0 has rank 0.
     """
-    return in_order(sorted(workers, key=lambda one: one.seat))
+    return assign_in_order(sorted(workers, key=lambda one: one.seat))
 
 
-def in_order(workers: Iterable[Seated]) -> tuple[Placement, ...]:
-    """The same, where hosts come in the order of the first worker on them."""
+def assign_in_order(workers: Iterable[Seated]) -> tuple[Placement, ...]:
+    """Assign ranks with hosts in the order of the first of these workers on them."""
     by_host: dict[str, list[Seated]] = {}
     for worker in workers:
         by_host.setdefault(worker.host.key, []).append(worker)
     found = []
     rank = 0
-    for node, here in enumerate(by_host.values()):
-        local_size = sum(one.slots for one in here)
+    for node, local_workers in enumerate(by_host.values()):
+        local_size = sum(one.slots for one in local_workers)
         local = 0
-        for one in here:
+        for one in local_workers:
             found.append(
                 Placement(
                     worker=one.worker,
@@ -61,8 +62,8 @@ def in_order(workers: Iterable[Seated]) -> tuple[Placement, ...]:
     return tuple(found)
 
 
-class State(enum.Enum):
-    """What a worker is doing."""
+class WorkerState(enum.Enum):
+    """State of a worker."""
 
     STARTING = "starting"
     UP = "up"
@@ -70,22 +71,22 @@ class State(enum.Enum):
     FAILED = "failed"
 
 
-class Worker:
-    """One job of the ring that has not ended."""
+class WorkerRecord:
+    """A job of the ring that has not ended."""
 
     def __init__(self, number: int, seat: int, group: Group, now: float) -> None:
         self.number = number
         self.seat = seat
         self.group = group
-        self.state = State.STARTING
+        self.state = WorkerState.STARTING
         self.host = Host("", "")
-        #: what its job waits for, in the platform's words
-        self.waits_for = ""
-        #: when it was last heard of
-        self.heard = now
-        #: since when it is being ended, and when it is to be told again
-        self.ending: float | None = None
-        self.end_again = 0.0
+        #: the platform's message while the job is pending
+        self.pending_reason = ""
+        #: time of its last message
+        self.last_seen = now
+        #: time at which its termination was requested, and of the next kill
+        self.ending_since: float | None = None
+        self.kill_at = 0.0
 
 
 class _Seat:
@@ -94,137 +95,149 @@ class _Seat:
         self.not_before = 0.0
 
 
-class Roll:
-    """Workers by number; seats by position."""
+class Membership:
+    """Workers by number, and the back-off of each seat.
+
+    Args:
+        groups: the workers of the ring.
+        policy: back-off and grace periods.
+    """
 
     def __init__(self, groups: Sequence[Group], policy: Policy) -> None:
         self._groups = [group for group in groups for _ in range(group.workers)]
         self._policy = policy
         self._seats: dict[int, _Seat] = {}
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, WorkerRecord] = {}
         self._last = 0
-        #: why a worker of this attempt failed last
+        #: last failure to start a worker in this attempt
         self.failure: Failure | None = None
 
     def __len__(self) -> int:
         return len(self._workers)
 
-    def __iter__(self) -> Iterator[Worker]:
+    def __iter__(self) -> Iterator[WorkerRecord]:
         return iter(list(self._workers.values()))
 
-    def get(self, number: int) -> Worker | None:
-        """A worker that has not ended."""
+    def get(self, number: int) -> WorkerRecord | None:
+        """Return a worker by number; None once it has ended."""
         return self._workers.get(number)
 
     @property
     def size(self) -> int:
-        """Workers that the groups have in all."""
+        """Number of workers in all groups."""
         return len(self._groups)
 
     @property
     def slots(self) -> tuple[int, int]:
-        """Fewest and most ranks that a worker has."""
+        """Fewest and most ranks of a worker."""
         found = [group.slots for group in self._groups]
         return min(found), max(found)
 
     def group(self, seat: int) -> Group:
-        """What the worker of a seat needs; seats beyond the groups are as the last one."""
+        """Return the group of a seat; seats beyond all groups belong to the last one."""
         return self._groups[min(seat, len(self._groups) - 1)]
 
-    def count(self, state: State) -> int:
-        """How many are in a state and not being ended."""
-        return sum(w.state is state and w.ending is None for w in self._workers.values())
+    def count(self, state: WorkerState) -> int:
+        """Count workers in a state that are not being ended."""
+        return sum(w.state is state and w.ending_since is None for w in self._workers.values())
 
-    def up(self) -> list[Worker]:
-        """Those that are up and not being ended, by seat."""
-        found = [w for w in self._workers.values() if w.state is State.UP and w.ending is None]
+    def up(self) -> list[WorkerRecord]:
+        """Return workers that are up and not being ended, by seat."""
+        found = [
+            w
+            for w in self._workers.values()
+            if w.state is WorkerState.UP and w.ending_since is None
+        ]
         return sorted(found, key=lambda one: one.seat)
 
-    def starting(self) -> list[Worker]:
-        """Those that have not said hello."""
-        return [w for w in self._workers.values() if w.state is State.STARTING]
+    def starting(self) -> list[WorkerRecord]:
+        """Return workers that have not connected yet."""
+        return [w for w in self._workers.values() if w.state is WorkerState.STARTING]
 
     def seated(self) -> list[Seated]:
-        """The same, as ranks are assigned to them."""
+        """Return workers that are up, as :func:`assign` takes them."""
         return [Seated(one.number, one.seat, one.host, one.group.slots) for one in self.up()]
 
     def missing(self, wanted: int) -> list[int]:
-        """Seats without a worker."""
-        taken = {one.seat for one in self._workers.values() if one.ending is None}
+        """Return seats without a worker."""
+        taken = {one.seat for one in self._workers.values() if one.ending_since is None}
         return [seat for seat in range(wanted) if seat not in taken]
 
     # -- starting
 
-    def fill(self, wanted: int, now: float, out: list[Instruction]) -> None:
-        """Start a worker on each free seat whose time has come."""
+    def fill(self, wanted: int, now: float, out: list[Command]) -> None:
+        """Start a worker on each free seat whose back-off has passed."""
         for number in self.missing(wanted):
             seat = self._seats.setdefault(number, _Seat())
             if now < seat.not_before:
                 continue
             self._last += 1
-            worker = Worker(self._last, number, self.group(number), now)
+            worker = WorkerRecord(self._last, number, self.group(number), now)
             self._workers[worker.number] = worker
             out.append(StartWorker(worker.number, number, worker.group))
 
     def next_fill(self, wanted: int) -> float | None:
-        """When the next free seat may be filled."""
+        """Return the time at which the back-off of a free seat ends; None without such a seat."""
         found = [self._seats[n].not_before for n in self.missing(wanted) if n in self._seats]
         return min(found, default=None)
 
-    def failed_to_start(self, seat: int, failure: Failure, now: float) -> None:
-        """The next worker of that seat is started later, and later each time."""
+    def record_start_failure(self, seat: int, failure: Failure, now: float) -> None:
+        """Count a failure of a seat's worker, which delays the next one."""
         found = self._seats.setdefault(seat, _Seat())
         found.failures += 1
-        found.not_before = now + delay(self._policy, found.failures)
+        found.not_before = now + backoff_delay(self._policy, found.failures)
         self.failure = failure
 
-    def begin(self, now: float) -> None:
-        """A new attempt to bring all of them up; those that are there are up still."""
+    def begin_attempt(self, now: float) -> None:
+        """Reset back-offs for a new attempt; workers that returned are up again."""
         self._seats.clear()
         self.failure = None
         for worker in self._workers.values():
-            if worker.state is State.DONE:
-                worker.state = State.UP
-            worker.heard = now
+            if worker.state is WorkerState.DONE:
+                worker.state = WorkerState.UP
+            worker.last_seen = now
 
     # -- ending
 
-    def end(self, worker: Worker, now: float, out: list[Instruction]) -> None:
-        """Ask a worker to end, once."""
-        if worker.ending is None:
-            worker.ending = now
-            worker.end_again = now + self._policy.grace
+    def end(self, worker: WorkerRecord, now: float, out: list[Command]) -> None:
+        """Request the termination of a worker, once."""
+        if worker.ending_since is None:
+            worker.ending_since = now
+            worker.kill_at = now + self._policy.grace
             out.append(EndWorker(worker.number))
 
-    def end_all(self, now: float, out: list[Instruction]) -> None:
-        """Ask all of them."""
+    def end_all(self, now: float, out: list[Command]) -> None:
+        """Request the termination of all workers."""
         for worker in self:
             self.end(worker, now, out)
 
-    def press(self, now: float, out: list[Instruction]) -> None:
-        """Kill those that were asked and are still there; give up those that cannot be killed."""
+    def escalate(self, now: float, out: list[Command]) -> None:
+        """Kill workers whose grace period is over; forget those that cannot be killed."""
         for worker in self:
-            if worker.ending is None:
+            if worker.ending_since is None:
                 continue
-            if now >= worker.ending + self._policy.end_timeout:
+            if now >= worker.ending_since + self._policy.end_timeout:
                 del self._workers[worker.number]
-            elif now >= worker.end_again:
-                worker.end_again = now + self._policy.grace
+            elif now >= worker.kill_at:
+                worker.kill_at = now + self._policy.grace
                 out.append(EndWorker(worker.number, force=True))
 
-    def next_press(self) -> float | None:
-        """When :meth:`press` has something to do."""
-        ending = [one for one in self._workers.values() if one.ending is not None]
+    def next_escalation(self) -> float | None:
+        """Return the time at which :meth:`escalate` has something to do."""
+        ending = [one for one in self._workers.values() if one.ending_since is not None]
         return min(
-            (min(one.end_again, (one.ending or 0.0) + self._policy.end_timeout) for one in ending),
+            (
+                min(one.kill_at, (one.ending_since or 0.0) + self._policy.end_timeout)
+                for one in ending
+            ),
             default=None,
         )
 
-    def gone(self, number: int) -> Worker | None:
-        """A worker's job has ended."""
+    def remove(self, number: int) -> WorkerRecord | None:
+        """Remove and return a worker whose job has ended."""
         return self._workers.pop(number, None)
 
 
-def delay(policy: Policy, failures: int) -> float:
-    """Seconds before the next try after so many."""
+def backoff_delay(policy: Policy, failures: int) -> float:
+    """Return the seconds to wait after a number of failures: exponential, with a cap."""
     return min(policy.backoff * 2.0 ** min(failures - 1, 30), policy.backoff_cap)

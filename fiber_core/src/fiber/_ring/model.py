@@ -1,7 +1,4 @@
-"""What is told of a ring: its groups, members, failures, conditions and status.
-
-What is raised where a ring fails.
-"""
+"""Values that describe a ring to its user: members, failures, conditions, status, and its error."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ class RingError(FiberError):
 
     def __init__(self, message: str, *, failure: Failure) -> None:
         super().__init__(message)
-        #: what failed first
+        #: the first failure
         self.failure = failure
 
     def __str__(self) -> str:
@@ -44,13 +41,13 @@ def _rebuild(message: str, failure: Failure) -> RingError:
 
 @values.frozen(kw_only=True)
 class Group:
-    """Workers that are alike; a worker is one job, and has ``slots`` ranks."""
+    """Workers with equal resources; a worker is one job, and has ``slots`` ranks."""
 
-    #: how many workers
+    #: number of workers
     workers: int = values.field(validator=values.ge(1))
-    #: ranks of each of them
+    #: ranks of each worker
     slots: int = values.field(default=1, validator=values.ge(1))
-    #: what each of them gets
+    #: resources of each worker
     resources: ResourceRequest = values.field(factory=ResourceRequest)
     #: image, on backends that run images
     image: str | None = None
@@ -60,9 +57,9 @@ class Group:
 
 @values.frozen
 class Host:
-    """A host as its members know it."""
+    """A host that members run on."""
 
-    #: its name, for people
+    #: host name, for display
     name: str
     #: equal for processes that share a kernel and a network namespace, and so their addresses
     key: str
@@ -70,17 +67,17 @@ class Host:
 
 @values.frozen(kw_only=True)
 class Placement:
-    """Where a worker is, and which ranks it has."""
+    """Host and ranks of a worker."""
 
-    #: the worker; no number is used twice in a ring
+    #: number of the worker; none is used twice in a ring
     worker: int
-    #: position among all workers that the ring wants, from 0
+    #: position among the ring's workers, from 0
     seat: int
-    #: where it runs
+    #: host it runs on
     host: Host
     #: its first rank; the others follow
     first_rank: int
-    #: how many ranks it has
+    #: number of its ranks
     slots: int
     #: the first rank's position among all ranks of its host
     local_rank: int
@@ -88,7 +85,7 @@ class Placement:
     local_size: int
     #: position of its host among all hosts
     node: int
-    #: how many hosts there are
+    #: number of hosts
     nodes: int
 
     @property
@@ -99,13 +96,13 @@ class Placement:
 
 @values.frozen(kw_only=True)
 class Member:
-    """One rank of a ring, as all its members know it."""
+    """One rank of a ring, as in every member's table."""
 
     #: its rank, from 0
     rank: int
-    #: address by which all members reached it
+    #: IPv4 address at which all other members reached it
     ip: str
-    #: a port that is kept free for it on its host
+    #: port reserved for it on its host
     port: int
     #: name of its host
     host: str
@@ -115,7 +112,7 @@ class Member:
     local_size: int = 1
     #: position of its host among all hosts
     node: int = 0
-    #: how many hosts there are
+    #: number of hosts
     nodes: int = 1
     #: network interface that has :attr:`ip`
     interface: str = ""
@@ -123,35 +120,35 @@ class Member:
 
 @values.frozen(kw_only=True)
 class Failure:
-    """Why a ring, or one of its workers, failed."""
+    """Reason why a ring or one of its workers failed."""
 
     #: one word: ``raised``, ``EXIT(3)``, ``SIGNAL(9)``, ``OOM``, ``LEASE``, ``DeadlineExceeded`` …
     reason: str
-    #: one sentence for people
+    #: one sentence for display
     message: str = ""
-    #: the worker, where it was one
+    #: number of the worker, if a worker failed
     worker: int | None = None
-    #: the rank, where it was one
+    #: the rank, if a rank failed
     rank: int | None = None
-    #: name of the host, where known
+    #: name of the host, if known
     host: str = ""
-    #: the traceback, where user code raised
+    #: the traceback, if user code raised
     traceback: str = ""
     #: the last lines of output
     log_tail: tuple[str, ...] = ()
-    #: exit code, minus the signal, where a process ended
+    #: exit code, or minus the signal's number, if a process ended
     exit_code: int | None = None
-    #: what user code raised, where it could be sent
+    #: the exception of user code, if it could be pickled
     error: Any = values.field(default=None, eq=False, repr=False)
 
     @property
     def is_raised(self) -> bool:
-        """True where user code raised; the death of another member may be why."""
+        """True if user code raised; the death of another member may be the cause."""
         return self.reason == "raised"
 
     @property
     def is_loss(self) -> bool:
-        """True where a member was lost, False where its code raised or ended by itself."""
+        """True if a member was lost, False if its code raised or exited."""
         return not self.is_raised and not self.reason.startswith("EXIT")
 
     def __str__(self) -> str:
@@ -162,9 +159,9 @@ class Failure:
 
 
 class ConditionKind(enum.Enum):
-    """What can be said of a ring."""
+    """Kinds of conditions of a ring, as the operators of Kubeflow name them."""
 
-    #: it was accepted
+    #: the ring was accepted
     CREATED = "Created"
     #: all its members run the user's code
     RUNNING = "Running"
@@ -172,83 +169,83 @@ class ConditionKind(enum.Enum):
     RESTARTING = "Restarting"
     #: its members were ended until it is resumed
     SUSPENDED = "Suspended"
-    #: it is over, and did what it should
+    #: it is over, and all ranks returned
     SUCCEEDED = "Succeeded"
-    #: it is over, and did not
+    #: it is over, and failed or was terminated
     FAILED = "Failed"
 
 
 @values.frozen(kw_only=True)
 class Condition:
-    """One thing that is, or was, true of a ring."""
+    """A condition that is or was true of a ring."""
 
-    #: what
+    #: its kind
     kind: ConditionKind
     #: whether it is true now
     is_true: bool
-    #: why it changed last, one word
+    #: reason of the last transition, one word
     reason: str
-    #: the same for people
+    #: the same for display
     message: str
-    #: when it changed last, in seconds since the epoch
+    #: time of the last transition, in seconds since the epoch
     time: float
 
 
 @values.frozen
 class RingEvent:
-    """Something that happened to a ring, for people."""
+    """An event of a ring, for display."""
 
     #: in seconds since the epoch
     time: float
-    #: one word
+    #: reason, one word
     reason: str
     #: one sentence
     message: str
 
 
 class RingPhase(enum.Enum):
-    """Where a ring stands."""
+    """Phases of a ring."""
 
-    #: nobody has asked it to start
+    #: not started yet
     NEW = "new"
     #: its workers are being started
     STARTING = "starting"
-    #: all are up and get to know each other
+    #: all are up and probe each other
     FORMING = "forming"
     #: user code runs
     RUNNING = "running"
-    #: something ended the run; what survives tells its state and why
+    #: the run has ended; survivors send their states, and causes are awaited
     SETTLING = "settling"
     #: workers are being ended
     ENDING = "ending"
-    #: it waits before it tries again
+    #: back-off before the next attempt
     WAITING = "waiting"
-    #: nothing runs until it is resumed
+    #: suspended until it is resumed
     SUSPENDED = "suspended"
-    #: it is over, well
+    #: over with success
     SUCCEEDED = "succeeded"
-    #: it is over, badly
+    #: over with a failure
     FAILED = "failed"
 
     @property
     def is_over(self) -> bool:
-        """True for those that are never left."""
+        """True for the final phases."""
         return self in (RingPhase.SUCCEEDED, RingPhase.FAILED)
 
 
 @values.frozen(kw_only=True)
 class RingStatus:
-    """A ring at one moment."""
+    """Snapshot of a ring."""
 
-    #: where it stands
+    #: its phase
     phase: RingPhase
-    #: one of each kind that was ever true, in the order of their last change
+    #: one condition of each kind that was ever true, in the order of their last transition
     conditions: tuple[Condition, ...] = ()
-    #: what happened so far
+    #: latest events, oldest first
     events: tuple[RingEvent, ...] = ()
-    #: where its workers are, once they are all up
+    #: hosts and ranks of its workers, once they are all up
     placements: tuple[Placement, ...] = ()
-    #: workers that it wants now
+    #: desired number of workers
     wanted: int = 0
     #: workers that are being started
     starting: int = 0
@@ -260,18 +257,18 @@ class RingStatus:
     rounds: int = 0
     #: how many times ranks were assigned anew while they ran, because members came or went
     changes: int = 0
-    #: why it failed, or why the last restart was
+    #: reason of the failure, or of the last restart
     failure: Failure | None = None
-    #: when it was started, or resumed, in seconds since the epoch
+    #: time of the last start or resumption, in seconds since the epoch
     start_time: float | None = None
-    #: when it was over
+    #: time of its end, in seconds since the epoch
     completion_time: float | None = None
 
     def condition(self, kind: ConditionKind) -> Condition | None:
-        """The condition of a kind, if it was ever true."""
+        """Return the condition of a kind; None if it was never true."""
         return next((found for found in self.conditions if found.kind is kind), None)
 
     def has(self, kind: ConditionKind) -> bool:
-        """True where that condition is true now."""
+        """Return True if the condition of a kind is true now."""
         found = self.condition(kind)
         return found is not None and found.is_true

@@ -1,4 +1,4 @@
-"""The numbers by which a ring decides, each with its default."""
+"""Limits and timeouts of a ring, each with its default."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _count = values.ge(0)
 
 
 class Clean(enum.Enum):
-    """What becomes of the workers when a ring is over."""
+    """Clean-up of the workers when a ring is over."""
 
-    #: they stay as they are until ``ttl`` has passed or the ring is terminated
+    #: workers stay as they are until ``ttl`` has passed or the ring is terminated
     NONE = "none"
-    #: those that run are ended; what is known of them stays
+    #: running workers are ended; their records stay
     RUNNING = "running"
-    #: they are ended and forgotten
+    #: workers are ended and their records removed
     ALL = "all"
 
 
-def _most(policy: Any, _: Any, most: int | None) -> None:
+def _check_max(policy: Any, _: Any, most: int | None) -> None:
     least = policy.min
     if least is not None and most is not None and most < least:
         msg = f"max must be at least min, got min={least} and max={most}"
@@ -33,41 +33,41 @@ def _most(policy: Any, _: Any, most: int | None) -> None:
 class Policy:
     """How a ring starts, restarts and ends."""
 
-    #: fewest workers it goes on with; None: all that it wants
+    #: fewest workers the ring runs with; None: all of them
     min: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
-    #: True where ranks that run go on when members come and go, False where all start again
+    #: True: running ranks go on when members come and go; False: all ranks restart
     is_live: bool = False
-    #: most workers it may be resized to; None: those that it began with
+    #: most workers it may be resized to; None: the number it began with
     max: int | None = values.field(
-        default=None, validator=values.and_(values.optional(values.ge(1)), _most)
+        default=None, validator=values.and_(values.optional(values.ge(1)), _check_max)
     )
     #: restarts of all ranks after one failed while user code ran
     max_restarts: int = values.field(default=0, validator=_count)
-    #: tries again after the members could not be brought up together
+    #: further attempts after the members could not be brought up together
     backoff_limit: int = values.field(default=0, validator=_count)
-    #: seconds before the first of those tries, doubled with each
+    #: seconds before the first of those attempts, doubled with each
     backoff: float = values.field(default=1.0, validator=values.gt(0.0))
-    #: and never longer than this
+    #: most seconds between two attempts
     backoff_cap: float = values.field(default=60.0, validator=values.gt(0.0))
-    #: seconds within which all members must be up and know each other, or none runs
+    #: seconds within which all members must be up and have reached each other, or none runs
     start_timeout: float = values.field(default=300.0, validator=values.gt(0.0))
-    #: seconds that an elastic ring waits for the rest once ``min`` workers are up
+    #: seconds that an elastic ring waits for more workers once ``min`` are up (torchrun's term)
     last_call: float = values.field(default=30.0, validator=values.gt(0.0))
-    #: seconds from its start, or from its resumption, after which it has failed
+    #: seconds from start or resumption after which the ring has failed
     deadline: float | None = values.field(default=None, validator=_none_or_positive)
-    #: seconds after its end for which its workers and what is known of them are kept
+    #: seconds after the end for which workers and records are kept
     ttl: float | None = values.field(default=None, validator=values.optional(values.ge(0.0)))
-    #: what becomes of the workers at the end
+    #: clean-up at the end
     clean: Clean = Clean.ALL
     #: seconds of silence after which a worker is given up
     heartbeat: float = values.field(default=30.0, validator=values.gt(0.0))
-    #: seconds for which the death that made user code raise elsewhere may still be told
-    verdict: float = values.field(default=0.5, validator=values.gt(0.0))
-    #: seconds that survivors have to tell their state
-    collect: float = values.field(default=10.0, validator=values.gt(0.0))
-    #: seconds between asking a worker to end and killing it, and between one kill and the next
+    #: seconds after user code raised in which another member's death may be reported as the cause
+    failure_window: float = values.field(default=0.5, validator=values.gt(0.0))
+    #: seconds that survivors have to send their committed state
+    collect_timeout: float = values.field(default=10.0, validator=values.gt(0.0))
+    #: seconds between terminating a worker and killing it, and between two kills
     grace: float = values.field(default=2.0, validator=values.gt(0.0))
-    #: seconds after which a worker that cannot be ended is waited for no more
+    #: seconds after which a worker that cannot be ended is given up
     end_timeout: float = values.field(default=30.0, validator=values.gt(0.0))
     #: True where workers outlive a restart: :class:`~fiber._ring.events.Halt` ends what they run
     keeps_workers: bool = False

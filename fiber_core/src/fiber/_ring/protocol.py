@@ -1,4 +1,9 @@
-"""What the coordinator of a ring and its members say to each other; each is one item of a pipe."""
+"""Messages between a ring's controller and its members; each is one pickled item of a pipe.
+
+A start goes: :class:`Hello` from each member, :class:`Probe` to each, :class:`ProbeResult` from
+each, :class:`Assignment` to each, :class:`Ready` from each, :class:`Run` to each, and then
+:class:`Returned` or :class:`Raised` from each. :class:`Heartbeat` comes at any time.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,10 @@ from fiber._ring.model import Host, Member
 
 @values.frozen
 class Address:
-    """One address of a member's host."""
+    """An IPv4 address of a member's host."""
 
     ip: str
-    #: network interface that has it
+    #: name of its network interface
     interface: str
 
 
@@ -23,36 +28,37 @@ class Address:
 
 @values.frozen(kw_only=True)
 class Hello:
-    """It is up."""
+    """The member is up; always its first message."""
 
     host: Host
     pid: int
-    #: best first, those of loopback last
+    #: addresses of its host, best first, loopback last
     addresses: tuple[Address, ...]
-    #: kept free for it; answers with :attr:`proof` until the ring has formed
+    #: port reserved for it; answers probes with :attr:`proof` until all members are ready
     port: int
-    #: by which others know that it is this member that answers
+    #: random bytes that identify this member to those that probe it
     proof: bytes
 
 
 @values.frozen
-class Beat:
-    """It is alive."""
+class Heartbeat:
+    """The member is alive; sent where nothing else came from it for an interval."""
 
 
 @values.frozen
-class Probed:
-    """What it found when it dialled the others: by target, the addresses that answered."""
+class ProbeResult:
+    """Result of a probe: the addresses that answered, by target."""
 
     reached: Mapping[int, tuple[str, ...]]
-    #: why others did not, by target
+    #: error of the last address that failed, by target
     failures: Mapping[int, str]
 
 
 @values.frozen
-class Met:
-    """It knows the others, answers at its port no more, and what it opened for them is there."""
+class Ready:
+    """The member has the member table, its port is free again, and its servers are open."""
 
+    #: the framework's facts, from rank 0
     facts: Mapping[str, Any]
 
 
@@ -60,23 +66,23 @@ class Met:
 class Raised:
     """User code raised."""
 
-    #: type and text
+    #: type and text of the exception
     message: str
     traceback: str
-    #: the exception with its traceback as its cause, pickled
+    #: the pickled exception, its traceback as its cause
     error: bytes
 
 
 @values.frozen
 class Returned:
-    """The function returned; its pickled value."""
+    """The function returned; has its pickled result."""
 
     result: bytes
 
 
 @values.frozen
-class Kept:
-    """The state that it committed last, pickled; None where it has none."""
+class StateReply:
+    """The state that the member committed last, pickled; None if there is none."""
 
     step: int
     state: bytes | None
@@ -86,70 +92,70 @@ class Kept:
 
 
 @values.frozen
-class Target:
-    """Another member, as it is to be dialled."""
+class ProbeTarget:
+    """Another member to dial."""
 
-    #: position among the members that are being brought together
+    #: key of the target in :class:`ProbeResult`
     index: int
     ips: tuple[str, ...]
     port: int
-    #: what it answers
+    #: bytes that it must answer
     proof: bytes
 
 
 @values.frozen
 class Probe:
-    """Dial the others, all addresses of each."""
+    """Request to dial all addresses of all targets."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[ProbeTarget, ...]
 
 
 @values.frozen(kw_only=True)
-class Meet:
-    """Who the members are."""
+class Assignment:
+    """Rank of the member and the table of all members."""
 
     rank: int
     members: tuple[Member, ...]
     round: int
     restarts: int
-    #: True for the one that opens what all need
-    hosts: bool
-    #: fewest and most ranks, where these may change while ranks run
+    #: True for rank 0, whose process opens the framework's servers
+    is_host: bool
+    #: fewest and most ranks of a live ring; None for others
     bounds: tuple[int, int] | None = None
-    #: how many times members came or went in this round
+    #: changes of members in this round so far
     change: int = 0
 
 
 @values.frozen(kw_only=True)
-class Changed:
-    """Members came or went while the function runs; who they are now."""
+class MembersChanged:
+    """New rank and member table after members came or went while the function runs."""
 
     rank: int
     members: tuple[Member, ...]
-    #: how many times members came or went in this round
+    #: changes of members in this round so far
     change: int
 
 
 @values.frozen(kw_only=True)
 class Run:
-    """Begin."""
+    """Request to run the function."""
 
-    #: of the member that hosts
+    #: the framework's facts, from rank 0
     facts: Mapping[str, Any]
-    #: what a member of an earlier round committed last
+    #: newest state that a member committed, pickled, and its step
     step: int
     state: bytes | None
 
 
 @values.frozen
-class Tell:
-    """Say what was committed last."""
+class StateRequest:
+    """Request for the state that was committed last."""
 
 
 @values.frozen
 class Leave:
-    """It is over; end."""
+    """Request to end: the ring is over."""
 
 
-FromMember = Hello | Beat | Probed | Met | Raised | Returned | Kept
-ToMember = Probe | Meet | Changed | Run | Tell | Leave
+FromMember = Hello | Heartbeat | ProbeResult | Ready | Raised | Returned | StateReply
+ToMember = Probe | Assignment | MembersChanged | Run | StateRequest | Leave

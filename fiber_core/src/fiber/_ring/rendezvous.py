@@ -1,8 +1,9 @@
-"""Brings the members of a round together: whom each dials, and by which address it is known.
+"""Rendezvous of a round: members dial each other, get addresses and ranks, and hand on state.
 
-One round of a ring: who said what while it forms, and what its survivors could go on from.
-
-A newcomer to a round that runs: do those that are there reach it, and what do they know?
+:func:`targets`, :func:`choose` and :func:`members` are pure; :class:`Round` is the controller's
+record of one round, and :class:`Join` of a worker that joins it while it runs. Both send to
+members but never wait: :mod:`fiber._ring.controller` calls them for each message. Apart from it,
+so that threads and descriptors stay out of here.
 """
 
 from __future__ import annotations
@@ -12,22 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber._ring.model import Failure, Member, Placement
-from fiber._ring.protocol import Address, Changed, Hello, Meet, Met, Probe, Probed, Target, Tell
-from fiber._ring.workers import Worker
+from fiber._ring.protocol import (
+    Address,
+    Assignment,
+    Hello,
+    MembersChanged,
+    Probe,
+    ProbeResult,
+    ProbeTarget,
+    Ready,
+    StateRequest,
+)
+from fiber._ring.workers import WorkerHandle
 
 if TYPE_CHECKING:
-    from fiber._ring.workers import Worker
+    from fiber._ring.workers import WorkerHandle
 
-__all__ = ["Admission", "Newcomer", "Unreachable", "by_rank", "choose", "members", "targets"]
+__all__ = ["Join", "JoiningRank", "Unreachable", "by_rank", "choose", "members", "targets"]
 
 _LOOPBACK = "127."
-#: pairs that a message names
+#: pairs that an error message names
 _NAMED = 3
 
 
 @values.frozen
 class Unreachable:
-    """The members do not all reach each other."""
+    """Outcome of :func:`choose` where two members do not reach each other."""
 
     failure: Failure
 
@@ -35,32 +46,34 @@ class Unreachable:
 def by_rank(
     placements: Sequence[Placement], hellos: Mapping[int, Sequence[Hello]]
 ) -> tuple[Hello, ...]:
-    """What the members said, in the order of their ranks."""
+    """Return the members' greetings in the order of their ranks."""
     return tuple(hello for placement in placements for hello in hellos[placement.worker])
 
 
 def _candidates(hellos: Sequence[Hello], index: int, may_grow: bool) -> tuple[Address, ...]:
-    """By which addresses a member may be known: loopback where all are on one host, else not."""
+    """Return the addresses that others may use; loopback only where all are on one host."""
     one_host = len({hello.host.key for hello in hellos}) == 1
     found = hellos[index].addresses
     loopback = tuple(address for address in found if address.ip.startswith(_LOOPBACK))
     others = tuple(address for address in found if address not in loopback)
     if not one_host:
         return others
-    # who joins later may be elsewhere
+    # a member that joins later may be on another host
     return (others + loopback if may_grow else loopback + others)[:1]
 
 
-def targets(hellos: Sequence[Hello], index: int, *, may_grow: bool = False) -> tuple[Target, ...]:
-    """Whom the member at a position dials; itself not.
+def targets(
+    hellos: Sequence[Hello], index: int, *, may_grow: bool = False
+) -> tuple[ProbeTarget, ...]:
+    """Return the members that the one at a position dials: all but itself.
 
     Args:
-        hellos: what the members said, by rank.
-        index: the position.
+        hellos: the members' greetings, by rank.
+        index: position of the member that dials.
         may_grow: True where members on other hosts may join later.
     """
     return tuple(
-        Target(
+        ProbeTarget(
             other,
             tuple(a.ip for a in _candidates(hellos, other, may_grow)),
             hellos[other].port,
@@ -72,9 +85,15 @@ def targets(hellos: Sequence[Hello], index: int, *, may_grow: bool = False) -> t
 
 
 def choose(
-    hellos: Sequence[Hello], probed: Sequence[Probed], *, may_grow: bool = False
+    hellos: Sequence[Hello], probed: Sequence[ProbeResult], *, may_grow: bool = False
 ) -> tuple[Address, ...] | Unreachable:
-    """The address of each member that all others reached; the first in its own order."""
+    """Choose for each member the first of its addresses that all others reached.
+
+    Args:
+        hellos: the members' greetings, by rank.
+        probed: their probe results, by rank.
+        may_grow: True where members on other hosts may join later.
+    """
     chosen = []
     for index in range(len(hellos)):
         others = [found for dialler, found in enumerate(probed) if dialler != index]
@@ -84,11 +103,15 @@ def choose(
                 break
         else:
             tried = [address.ip for address in _candidates(hellos, index, may_grow)]
-            return Unreachable(_why(hellos, probed, index, ", ".join(tried) or "no address"))
+            return Unreachable(
+                _unreachable(hellos, probed, index, ", ".join(tried) or "no address")
+            )
     return tuple(chosen)
 
 
-def _why(hellos: Sequence[Hello], probed: Sequence[Probed], index: int, tried: str) -> Failure:
+def _unreachable(
+    hellos: Sequence[Hello], probed: Sequence[ProbeResult], index: int, tried: str
+) -> Failure:
     target = hellos[index]
     there = f"member {index} ({target.host.name}) at port {target.port}"
     cut_off = [
@@ -112,7 +135,7 @@ def _why(hellos: Sequence[Hello], probed: Sequence[Probed], index: int, tried: s
 def members(
     placements: Sequence[Placement], hellos: Sequence[Hello], chosen: Sequence[Address]
 ) -> tuple[Member, ...]:
-    """All members, by rank."""
+    """Return the member table, by rank."""
     found = []
     for placement in placements:
         for slot, rank in enumerate(placement.ranks):
@@ -133,14 +156,14 @@ def members(
 
 
 class Round:
-    """Brings the workers of one round together, and keeps what they are told.
+    """Controller's record of one round, from its rendezvous to its results.
 
     Args:
-        number: which one.
-        restarts: how many times all ranks were started again before it.
-        placements: who has which ranks.
-        team: all workers.
-        bounds: fewest and most ranks, where these may change while ranks run.
+        number: of the round, from 1.
+        restarts: restarts of all ranks before it.
+        placements: hosts and ranks of its workers.
+        handles: all workers of the ring, by number.
+        bounds: fewest and most ranks of a live ring; None for others.
     """
 
     def __init__(
@@ -148,261 +171,272 @@ class Round:
         number: int,
         restarts: int,
         placements: Sequence[Placement],
-        team: Mapping[int, Worker],
+        handles: Mapping[int, WorkerHandle],
         bounds: tuple[int, int] | None,
     ) -> None:
         self.number = number
         self.placements = tuple(placements)
-        #: what the member that hosts something told
+        #: the framework's facts, from rank 0
         self.facts: Mapping[str, Any] = {}
-        #: everybody, once they know each other
+        #: the member table, once addresses are chosen
         self.members: tuple[Member, ...] = ()
         self._restarts = restarts
-        self._team = team
+        self._handles = handles
         self._bounds = bounds
         self._changes = 0
-        #: workers that joined while it ran, and have not begun
+        #: workers that joined while the round ran
         self._joining: set[int] = set()
-        #: by which address each rank is known
+        #: chosen address of each rank
         self._chosen: tuple[Address, ...] = ()
-        #: what they said of themselves, by rank
+        #: the members' greetings, by rank
         self.hellos: tuple[Hello, ...] = by_rank(
             placements,
             {
-                place.worker: [team[place.worker].hellos[slot] for slot in range(place.slots)]
-                for place in placements
+                placement.worker: [
+                    handles[placement.worker].hellos[slot] for slot in range(placement.slots)
+                ]
+                for placement in placements
             },
         )
-        self._probed: dict[int, Probed] = {}
-        self._met: set[int] = set()
-        #: worker and slot of those who are asked what they committed last, while they are
+        self._probe_results: dict[int, ProbeResult] = {}
+        self._ready: set[int] = set()
+        #: worker and slot of members whose state was requested and has not come
         self._asked: set[tuple[int, int]] = set()
 
-    def targets(self, hellos: Sequence[Hello], index: int) -> tuple[Target, ...]:
-        """Whom the member at a position dials."""
+    def targets(self, hellos: Sequence[Hello], index: int) -> tuple[ProbeTarget, ...]:
+        """Return the members that the one at a position dials."""
         return targets(hellos, index, may_grow=self._bounds is not None)
 
     def rank_of(self, worker: int, slot: int | None) -> int | None:
-        """The rank of a worker's slot; None where it has none in this round."""
-        for place in self.placements:
-            if place.worker == worker and slot is not None:
-                return place.first_rank + slot
+        """Return the rank of a worker's slot; None if it has none in this round."""
+        for placement in self.placements:
+            if placement.worker == worker and slot is not None:
+                return placement.first_rank + slot
         return None
 
     def dial(self) -> None:
-        """Have each member dial the others."""
+        """Send each member its targets."""
         for worker, slot, rank in self.ranks():
             worker.send_to(slot, Probe(self.targets(self.hellos, rank)))
 
-    def probed(self, worker: int, slot: int, found: Probed) -> Failure | None:
-        """What a member found; once all have told, they meet, or this is why they do not."""
+    def add_probe_result(self, worker: int, slot: int, found: ProbeResult) -> Failure | None:
+        """Add a probe result; after the last one send assignments, or return the failure."""
         rank = self.rank_of(worker, slot)
         if rank is None:
             return None
-        self._probed[rank] = found
-        if len(self._probed) < len(self.hellos):
+        self._probe_results[rank] = found
+        if len(self._probe_results) < len(self.hellos):
             return None
-        told = [self._probed[rank] for rank in range(len(self.hellos))]
-        chosen = choose(self.hellos, told, may_grow=self._bounds is not None)
+        results = [self._probe_results[rank] for rank in range(len(self.hellos))]
+        chosen = choose(self.hellos, results, may_grow=self._bounds is not None)
         if isinstance(chosen, Unreachable):
             return chosen.failure
         self._chosen = chosen
         self.members = members(self.placements, self.hellos, chosen)
         for member, its_slot, rank in self.ranks():
-            member.send_to(its_slot, self._meet(rank, hosts=rank == 0))
+            member.send_to(its_slot, self._meet(rank, is_host=rank == 0))
         return None
 
-    def change(self, placements: Sequence[Placement], came: Sequence[Newcomer]) -> None:
-        """Other workers have its ranks from now on, and all are told.
+    def update_members(
+        self, placements: Sequence[Placement], joining: Sequence[JoiningRank]
+    ) -> None:
+        """Assign the ranks anew and send the new member table to all members.
 
         Args:
-            placements: who has which ranks.
-            came: the ranks of the one worker that was not there before, if there is one.
+            placements: the new hosts and ranks.
+            joining: the ranks of the one worker that joins, if one does.
         """
         known = {
-            (place.worker, slot): (self.hellos[rank], self._chosen[rank])
-            for place in self.placements
-            for slot, rank in enumerate(place.ranks)
+            (placement.worker, slot): (self.hellos[rank], self._chosen[rank])
+            for placement in self.placements
+            for slot, rank in enumerate(placement.ranks)
         }
-        new = [place.worker for place in placements if place.worker not in self.workers]
+        new = [placement.worker for placement in placements if placement.worker not in self.workers]
         known |= {
             (number, slot): (one.hello, one.address)
             for number in new
-            for slot, one in enumerate(came)
+            for slot, one in enumerate(joining)
         }
         self.placements, self._changes = tuple(placements), self._changes + 1
-        seats = [(place.worker, slot) for place in placements for slot in range(place.slots)]
+        seats = [
+            (placement.worker, slot) for placement in placements for slot in range(placement.slots)
+        ]
         self.hellos = tuple(known[seat][0] for seat in seats)
         self._chosen = tuple(known[seat][1] for seat in seats)
         self.members = members(self.placements, self.hellos, self._chosen)
         for worker, slot, rank in self.ranks():
             if worker.number in new:
-                worker.send_to(slot, self._meet(rank, hosts=False))
+                worker.send_to(slot, self._meet(rank, is_host=False))
             else:
-                worker.send_to(slot, Changed(rank=rank, members=self.members, change=self._changes))
+                worker.send_to(
+                    slot, MembersChanged(rank=rank, members=self.members, change=self._changes)
+                )
         self._joining.update(new)
 
     @property
     def workers(self) -> frozenset[int]:
-        """The workers that have its ranks."""
-        return frozenset(place.worker for place in self.placements)
+        """Numbers of the workers that have its ranks."""
+        return frozenset(placement.worker for placement in self.placements)
 
-    def is_joining(self, worker: int) -> bool:
-        """True for one that joined while the round ran."""
+    def is_joining_worker(self, worker: int) -> bool:
+        """Return True for a worker that joined while the round ran."""
         return worker in self._joining
 
-    def _meet(self, rank: int, *, hosts: bool) -> Meet:
-        return Meet(
+    def _meet(self, rank: int, *, is_host: bool) -> Assignment:
+        return Assignment(
             rank=rank,
             members=self.members,
             round=self.number,
             restarts=self._restarts,
-            hosts=hosts,
+            is_host=is_host,
             bounds=self._bounds,
             change=self._changes,
         )
 
-    def met(self, worker: int, slot: int, message: Met) -> bool:
-        """A member knows the others; True once all do, and none answers at its port any more."""
+    def add_ready(self, worker: int, slot: int, message: Ready) -> bool:
+        """Note that a member is ready; returns True after the last one."""
         rank = self.rank_of(worker, slot)
         if rank is None:
             return False
-        self._met.add(rank)
+        self._ready.add(rank)
         if rank == 0:
             self.facts = message.facts
-        return len(self._met) == len(self.hellos)
+        return len(self._ready) == len(self.hellos)
 
     def results(self) -> list[bytes]:
-        """What each rank returned, pickled, by rank."""
+        """Return the pickled results, by rank."""
         return [worker.returned[slot] for worker, slot, _ in self.ranks()]
 
-    def ask(self, workers: Sequence[int]) -> None:
-        """Ask some workers what they committed last."""
+    def request_states(self, workers: Sequence[int]) -> None:
+        """Request the committed states of some workers."""
         for number in workers:
-            worker = self._team[number]
-            worker.kept.clear()
+            worker = self._handles[number]
+            worker.states.clear()
             self._asked |= {(number, slot) for slot in range(worker.group.slots)}
-            worker.send(Tell())
+            worker.send(StateRequest())
 
     def is_answered(self) -> bool:
-        """True, once, when everybody who was asked and is still there has answered."""
+        """Return True once, when every connected member that was asked has answered."""
         if not self._asked:
             return False
         self._asked = {
             (number, slot)
             for number, slot in self._asked
-            if slot not in self._team[number].kept and slot not in self._team[number].silent
+            if slot not in self._handles[number].states
+            and slot not in self._handles[number].closed_slots
         }
         return not self._asked
 
     def newest(self) -> tuple[int, bytes] | None:
-        """The newest state that anybody told, of the lowest rank where several are as new."""
+        """Return the newest state and its step, from the lowest rank if several are as new."""
         best: tuple[int, bytes] | None = None
         for worker, slot, _ in self.ranks():
-            kept = worker.kept.get(slot)
+            kept = worker.states.get(slot)
             if kept is not None and kept.state is not None and (not best or kept.step > best[0]):
                 best = kept.step, kept.state
         return best
 
-    def ranks(self) -> list[tuple[Worker, int, int]]:
-        """Worker, slot and rank of each that is still there, by rank."""
+    def ranks(self) -> list[tuple[WorkerHandle, int, int]]:
+        """Return worker, slot and rank of each member whose worker is known, by rank."""
         return [
-            (self._team[place.worker], slot, rank)
-            for place in self.placements
-            if place.worker in self._team
-            for slot, rank in enumerate(place.ranks)
+            (self._handles[placement.worker], slot, rank)
+            for placement in self.placements
+            if placement.worker in self._handles
+            for slot, rank in enumerate(placement.ranks)
         ]
 
 
-#: slots that a worker may have, for numbers that tell all targets of a ring apart
+#: most slots of a worker; target indexes are worker number times this, plus slot
 _SLOTS = 1 << 16
 
 
 @values.frozen
-class Newcomer:
-    """A rank that joins, and by which address the others reach it."""
+class JoiningRank:
+    """A rank that joins, and the address at which the others reached it."""
 
     hello: Hello
     address: Address
 
 
-class Admission:
-    """One worker that wants to join.
+class Join:
+    """Join of one worker to the running round: members probe it and send their states.
 
     Args:
-        current: the round.
-        worker: who.
-        team: all workers.
+        current: the running round.
+        worker: the worker that joins.
+        handles: all workers of the ring, by number.
     """
 
-    def __init__(self, current: Round, worker: Worker, team: Mapping[int, Worker]) -> None:
+    def __init__(
+        self, current: Round, worker: WorkerHandle, handles: Mapping[int, WorkerHandle]
+    ) -> None:
         self.worker = worker
         self._round = current
-        self._team = team
-        self._slots = [worker.hellos[slot] for slot in range(worker.group.slots)]
+        self._handles = handles
+        self._hellos = [worker.hellos[slot] for slot in range(worker.group.slots)]
         self._targets = tuple(self._target(slot) for slot in range(worker.group.slots))
         self._asked: set[tuple[int, int]] = set()
-        self._found: dict[tuple[int, int], Probed] = {}
+        self._found: dict[tuple[int, int], ProbeResult] = {}
         self._is_decided = False
 
-    def _target(self, slot: int) -> Target:
-        """A rank of the newcomer as all others are to dial it."""
-        everybody = [*self._round.hellos, *self._slots]
+    def _target(self, slot: int) -> ProbeTarget:
+        """Return the target by which others dial a rank of the joining worker."""
+        all_hellos = [*self._round.hellos, *self._hellos]
         position = len(self._round.hellos) + slot
-        target = self._round.targets(everybody, 0)[position - 1]
+        target = self._round.targets(all_hellos, 0)[position - 1]
         return values.evolve(target, index=self.worker.number * _SLOTS + slot)
 
-    def ask(self) -> None:
-        """Have those that run dial it, and say what they committed last."""
+    def start(self) -> None:
+        """Request probes of the joining worker, and states, from all running members."""
         for worker, slot, _ in self._round.ranks():
-            worker.kept.pop(slot, None)
+            worker.states.pop(slot, None)
             self._asked.add((worker.number, slot))
             worker.send_to(slot, Probe(self._targets))
-            worker.send_to(slot, Tell())
+            worker.send_to(slot, StateRequest())
 
-    def probed(self, worker: Worker, slot: int, found: Probed) -> None:
-        """What one of them found; of an earlier newcomer, nothing."""
+    def add_probe_result(self, worker: WorkerHandle, slot: int, found: ProbeResult) -> None:
+        """Add a member's probe result; results of an earlier join are ignored."""
         if all(target.index in found.reached for target in self._targets):
             self._found[worker.number, slot] = found
 
     def is_answered(self) -> bool:
-        """True, once, when everybody who was asked and is still there has answered."""
+        """Return True once, when every connected member that was asked has answered."""
         if self._is_decided or any(self._is_waiting(*one) for one in self._asked):
             return False
         self._is_decided = True
         return True
 
     def _is_waiting(self, number: int, slot: int) -> bool:
-        worker = self._team[number]
-        if slot in worker.silent or number not in self._round.workers:
+        worker = self._handles[number]
+        if slot in worker.closed_slots or number not in self._round.workers:
             return False
         done = slot in worker.returned or slot in worker.raised
-        return not done and (slot not in worker.kept or (number, slot) not in self._found)
+        return not done and (slot not in worker.states or (number, slot) not in self._found)
 
     @property
-    def hellos(self) -> tuple[Newcomer, ...]:
-        """Its ranks, each with the address that all others reached."""
+    def joining_ranks(self) -> tuple[JoiningRank, ...]:
+        """Ranks of the joining worker, each with the address that all members reached."""
         found = []
-        for target, hello in zip(self._targets, self._slots, strict=True):
-            best = self._reached(target)
-            assert best is not None, "who was not reached is not admitted"
-            found.append(Newcomer(hello, next(a for a in hello.addresses if a.ip == best)))
+        for target, hello in zip(self._targets, self._hellos, strict=True):
+            best = self._reached_address(target)
+            assert best is not None, "a worker that was not reached is not admitted"
+            found.append(JoiningRank(hello, next(a for a in hello.addresses if a.ip == best)))
         return tuple(found)
 
     def failure(self) -> Failure | None:
-        """Why it cannot join, if so."""
-        for target, hello in zip(self._targets, self._slots, strict=True):
-            if self._reached(target) is None:
-                why = [told.failures.get(target.index) for told in self._found.values()]
-                told = next((one for one in why if one), f"none of {', '.join(target.ips)}")
-                text = f"members cannot reach {hello.host.name} at port {target.port}: {told}"
+        """Return the reason why the worker cannot join; None if it can."""
+        for target, hello in zip(self._targets, self._hellos, strict=True):
+            if self._reached_address(target) is None:
+                errors = [one.failures.get(target.index) for one in self._found.values()]
+                why = next((one for one in errors if one), f"none of {', '.join(target.ips)}")
+                text = f"members cannot reach {hello.host.name} at port {target.port}: {why}"
                 return Failure(reason="Unreachable", message=text, host=hello.host.name)
         return None
 
-    def _reached(self, target: Target) -> str | None:
-        """The first address by which everybody who looked reached it."""
+    def _reached_address(self, target: ProbeTarget) -> str | None:
+        """Return the first address that all members reached."""
         found = list(self._found.values())
         for ip in target.ips:
-            if all(ip in told.reached[target.index] for told in found):
+            if all(ip in one.reached[target.index] for one in found):
                 return ip
         return None

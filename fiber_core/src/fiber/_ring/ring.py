@@ -1,4 +1,4 @@
-"""``Ring``: equal members with ranks, on the selected backend."""
+"""The public class :class:`Ring`: checks its arguments and starts a controller."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fiber import hints
 from fiber._ring import counters, events
-from fiber._ring.controller import Coordinator
+from fiber._ring.controller import RingController
 from fiber._ring.frameworks import find_framework
-from fiber._ring.member import Work
+from fiber._ring.member import MemberSpec
 from fiber._ring.model import Group, RingError, RingStatus
 from fiber._ring.policy import Clean, Policy
 from fiber._runtime import runtime
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["Ring"]
 
 _START_TIMEOUT = 300.0
-#: signs of life in the time after which a member is given up
-_BEATS = 10
-#: most seconds between two
-_SLOWEST = 2.0
+#: heartbeats within the time after which a silent member is lost
+_HEARTBEATS = 10
+#: most seconds between two heartbeats
+_MAX_INTERVAL = 2.0
 
 
 class Ring:
@@ -36,33 +36,34 @@ class Ring:
     all of them are up and have reached each other; the first that fails ends the others.
 
     Args:
-        processes: how many members; or groups ``[(n, fiber.meta(…)), …]`` with needs of their own.
-        func: called with ``(rank, size)`` in each member; ``@fiber.meta`` on it says what it needs.
+        processes: number of jobs; or groups ``[(n, fiber.meta(…)), …]`` with resources of their
+            own.
+        func: called with ``(rank, size)`` in each member; takes resources from ``@fiber.meta``.
         initializer: called first with the :class:`RingView` of the member, and ``initargs``.
-        initargs: its further arguments.
-        framework: whose rendezvous is prepared: ``"torch"``, ``"jax"``, ``"horovod"`` or another of
-            those installed; a :class:`RingFramework` does as well.
-        slots: ranks in one job; ``@fiber.meta(slots=…)`` says it for a group.
-        min: fewest jobs that it goes on with.
-        max: most jobs that it can be resized to.
-        elastic: what becomes of ranks that run when there are more or fewer members:
-            ``"restart"`` starts all of them again from what was committed, ``"live"`` lets them go
-            on and tells them, for functions and frameworks that form up again by themselves.
-        max_restarts: how many times all ranks are started again after one failed.
-        backoff_limit: how many times it is tried again to bring all members up.
-        start_timeout: seconds within which all are up, or none runs.
-        deadline: seconds after which it has failed.
-        ttl: seconds for which what it leaves is kept.
-        clean: ``"all"``, ``"running"`` or ``"none"``: what is ended and forgotten at its end.
+        initargs: further arguments of the initializer.
+        framework: framework to prepare: ``"torch"``, ``"jax"``, ``"horovod"`` or the name of
+            another that is installed; or a :class:`RingFramework`.
+        slots: ranks in one job; ``@fiber.meta(slots=…)`` sets it for a group.
+        min: fewest jobs that the ring runs with; all of them by default.
+        max: most jobs that it can be resized to; the number that it began with by default.
+        elastic: reaction to a change of members while ranks run: ``"restart"`` restarts all ranks
+            from the last committed state; ``"live"`` lets them go on and notifies them, for
+            functions and frameworks that rebuild their group by themselves.
+        max_restarts: restarts of all ranks after one has failed.
+        backoff_limit: further attempts to bring all members up.
+        start_timeout: seconds within which all members must be up, or none runs.
+        deadline: seconds after which the ring has failed.
+        ttl: seconds after the end for which jobs and records are kept.
+        clean: jobs to clean up at the end: ``"all"``, ``"running"`` or ``"none"``.
         launcher_is_member: the same as ``rank0="caller"``.
-        rank0: ``"caller"`` makes this process the member with rank 0, on a thread of its own.
-        heartbeat: seconds of silence after which a member is given up.
-        name: of its jobs; one is made up by default.
+        rank0: ``"caller"`` runs rank 0 on a thread of this process, ``"job"`` in a job.
+        heartbeat: seconds of silence after which a member is lost.
+        name: name of the ring and its jobs; random by default.
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: one out of range.
-        FiberError: no such framework.
+        ValueError: an argument out of range.
+        FiberError: no framework of that name is installed.
     """
 
     def __init__(
@@ -88,21 +89,21 @@ class Ring:
         heartbeat: float = 30.0,
         name: str | None = None,
     ) -> None:
-        _callable("func", func)
+        _check_callable("func", func)
         if initializer is not None:
-            _callable("initializer", initializer)
+            _check_callable("initializer", initializer)
         if rank0 not in ("job", "caller"):
             msg = f"rank0 must be 'job' or 'caller', got {rank0!r}"
             raise ValueError(msg)
-        self._calls_here = launcher_is_member or rank0 == "caller"
+        self._has_caller = launcher_is_member or rank0 == "caller"
         if elastic not in ("restart", "live"):
             msg = f"elastic must be 'restart' or 'live', got {elastic!r}"
             raise ValueError(msg)
         is_live = elastic == "live"
-        if self._calls_here and (max_restarts or min is not None or max is not None or is_live):
+        if self._has_caller and (max_restarts or min is not None or max is not None or is_live):
             msg = "a ring that its caller is a member of cannot restart or be resized"
             raise ValueError(msg)
-        self._groups = groups_of(processes, func, slots)
+        self._groups = parse_groups(processes, func, slots)
         self._policy = Policy(
             min=min,
             max=max,
@@ -112,25 +113,25 @@ class Ring:
             start_timeout=float(start_timeout),
             deadline=deadline,
             ttl=ttl,
-            clean=_clean(clean),
+            clean=_parse_clean(clean),
             heartbeat=float(heartbeat),
         )
         #: name of the ring, and of its jobs
         self.name = name if name is not None else f"ring-{secrets.token_hex(2)}"
-        self._work = Work(
+        self._spec = MemberSpec(
             name=self.name,
             function=func,
             initializer=initializer,
             initargs=tuple(initargs),
             framework=find_framework(framework),
-            beat=_beat(self._policy.heartbeat),
+            heartbeat_interval=_heartbeat_interval(self._policy.heartbeat),
         )
-        self._coordinator: Coordinator | None = None
-        # judged now, so that what cannot be is told where it was written
+        self._controller: RingController | None = None
+        # checked now, so that the error is raised by the constructor
         self._check()
 
     def run(self) -> list[Any]:
-        """Start it, and wait for what its ranks return.
+        """Start the ring and wait for its results.
 
         Returns:
             the results, by rank.
@@ -153,94 +154,102 @@ class Ring:
         """Start the members, all at once; returns before they are up.
 
         Raises:
-            Exception: what pickling the function, the initializer or its arguments raised.
+            FiberError: the ring was started before.
+            Exception: any error of pickling the function, the initializer or its arguments.
         """
-        if self._coordinator is not None:
+        if self._controller is not None:
             msg = "a ring can only be started once; make another one"
             raise FiberError(msg)
-        groups = self._with_caller() if self._calls_here else self._requested()
-        coordinator = Coordinator(
-            runtime.current(), groups, self._policy, self._work, counters.Counting()
+        groups = self._with_caller() if self._has_caller else self._resolved_groups()
+        controller = RingController(
+            runtime.current(), groups, self._policy, self._spec, counters.StatusCounter()
         )
-        coordinator.start()
-        self._coordinator = coordinator
+        controller.start()
+        self._controller = controller
 
     def join(self, timeout: float | None = None) -> list[Any] | None:
-        """Wait until it is over, or ``timeout`` seconds have passed.
+        """Wait for the end of the ring.
+
+        Args:
+            timeout: most seconds to wait; no limit by default.
 
         Returns:
-            the results, by rank; None when time ran out.
+            the results, by rank; None after ``timeout``.
 
         Raises:
             RingError: a member failed.
         """
-        coordinator = self._started()
-        if not coordinator.outcome.wait(timeout):
+        controller = self._started()
+        if not controller.outcome.wait(timeout):
             return None
         if self._policy.clean is Clean.ALL and self._policy.ttl is None:
-            coordinator.wait_closed(_SLOWEST + self._policy.end_timeout)
-        failure = coordinator.outcome.failure
+            controller.wait_closed(_MAX_INTERVAL + self._policy.end_timeout)
+        failure = controller.outcome.failure
         if failure is not None:
             error = RingError(f"{self.name} failed: {failure}", failure=failure)
             raise error from failure.error
-        return coordinator.outcome.results()
+        return controller.outcome.results()
 
     def terminate(self) -> None:
-        """End all members now; of a ring that is over, let go of what it keeps. Idempotent."""
-        if self._coordinator is not None:
-            self._coordinator.tell(events.TerminateAsked())
+        """End all members now; clean up what a ring that is over has kept. Idempotent."""
+        if self._controller is not None:
+            self._controller.request(events.TerminateRequested())
 
     def suspend(self) -> None:
-        """End its members until :meth:`resume`; what they committed last is kept."""
-        self._started().tell(events.SuspendAsked())
+        """End the members until :meth:`resume`; their last committed state is kept."""
+        self._started().request(events.SuspendRequested())
 
     def resume(self) -> None:
-        """Start its members again after :meth:`suspend`."""
-        self._started().tell(events.ResumeAsked())
+        """Start the members again after :meth:`suspend`."""
+        self._started().request(events.ResumeRequested())
 
     def resize(self, processes: int) -> None:
-        """Have another number of jobs from now on; its ranks are assigned anew and start again.
+        """Change the number of jobs; all ranks restart, unless the ring is live.
 
         Raises:
-            ValueError: it is less than ``min`` or more than ``max``.
+            ValueError: the number is less than ``min`` or more than ``max``.
         """
-        self._started().tell(events.ResizeAsked(processes))
+        self._started().request(events.ResizeRequested(processes))
 
     def status(self) -> RingStatus:
-        """Where it stands: phase, conditions, events, placements, restarts.
+        """Return a snapshot: phase, conditions, events, placements, restarts.
 
         Raises:
-            FiberError: it has not been started.
+            FiberError: the ring has not been started.
         """
         return self._started().status()
 
     def wait_for(
         self, condition: Callable[[RingStatus], bool], timeout: float | None = None
     ) -> bool:
-        """Wait until something is true of its status, it is over, or time has run out.
+        """Wait until a condition holds for the status, the ring is over, or time has run out.
+
+        Args:
+            condition: called with each status.
+            timeout: most seconds to wait; no limit by default.
 
         Returns:
-            whether it is true.
+            whether the condition holds.
         """
         return self._started().outcome.wait_for(condition, timeout)
 
     def __repr__(self) -> str:
-        phase = "new" if self._coordinator is None else self._coordinator.status().phase.value
+        phase = "new" if self._controller is None else self._controller.status().phase.value
         return f"<{type(self).__name__} {self.name!r}, {phase}>"
 
-    def _started(self) -> Coordinator:
-        if self._coordinator is None:
+    def _started(self) -> RingController:
+        if self._controller is None:
             msg = f"{self.name} has not been started; call start() or run()"
             raise FiberError(msg)
-        return self._coordinator
+        return self._controller
 
     def _check(self) -> None:
         from fiber._ring.machine import RingMachine
 
         RingMachine(self._groups, self._policy)
 
-    def _requested(self) -> list[Group]:
-        """The groups, with the settings' defaults for what they do not say."""
+    def _resolved_groups(self) -> list[Group]:
+        """Return the groups, with the settings' defaults for missing resources."""
         from fiber._base import values
 
         current = runtime.current()
@@ -262,7 +271,7 @@ class Ring:
     def _with_caller(self) -> list[Group]:
         from fiber._base import values
 
-        first, *others = self._requested()
+        first, *others = self._resolved_groups()
         if first.slots != 1:
             msg = "a ring that its caller is a member of has one rank in its first job"
             raise ValueError(msg)
@@ -271,20 +280,20 @@ class Ring:
         return [caller, *rest, *others]
 
 
-def groups_of(processes: Any, func: Callable[..., Any], slots: int) -> list[Group]:
-    """The groups that a user means.
+def parse_groups(processes: Any, func: Callable[..., Any], slots: int) -> list[Group]:
+    """Convert the user's ``processes`` to groups.
 
     Args:
-        processes: a number, or pairs of a number and ``fiber.meta(…)``.
-        func: what its ``@fiber.meta`` says holds where a pair does not say otherwise.
-        slots: ranks of a job whose hints do not say.
+        processes: a number of jobs, or pairs of a number and ``fiber.meta(…)``.
+        func: function whose ``@fiber.meta`` has the defaults of the pairs.
+        slots: ranks of a job whose hints have no number.
 
     Raises:
-        TypeError: something else.
-        ValueError: a number below 1.
+        TypeError: ``processes`` is neither.
+        ValueError: a number is below 1.
     """
     own = hints.get_meta(func)
-    _whole("slots", slots)
+    _check_count("slots", slots)
     if isinstance(processes, int):
         return [_group(processes, own, slots)]
     if isinstance(processes, (str, bytes)) or not isinstance(processes, Sequence):
@@ -293,33 +302,33 @@ def groups_of(processes: Any, func: Callable[..., Any], slots: int) -> list[Grou
     found = []
     for pair in processes:
         try:
-            count, said = pair
+            count, hint = pair
         except (TypeError, ValueError) as error:
             msg = f"a group must be a pair (number, fiber.meta(…)), got {pair!r}"
             raise TypeError(msg) from error
-        found.append(_group(count, own.merged(_meta(said)), slots))
+        found.append(_group(count, own.merged(_to_meta(hint)), slots))
     if not found:
         msg = "a ring needs at least one group"
         raise ValueError(msg)
     return found
 
 
-def _meta(said: Any) -> hints.Meta:
-    if isinstance(said, hints.Meta):
-        return said
-    if not callable(said):
-        msg = f"a group's needs must be fiber.meta(…), got {said!r}"
+def _to_meta(hint: Any) -> hints.Meta:
+    if isinstance(hint, hints.Meta):
+        return hint
+    if not callable(hint):
+        msg = f"a group's needs must be fiber.meta(…), got {hint!r}"
         raise TypeError(msg)
 
     def bare() -> None:
         """Carries the hints."""
 
-    said(bare)
+    hint(bare)
     return hints.get_meta(bare)
 
 
 def _group(count: Any, meta: hints.Meta, slots: int) -> Group:
-    _whole("processes", count)
+    _check_count("processes", count)
     return Group(
         workers=count,
         slots=meta.slots if meta.slots is not None else slots,
@@ -328,13 +337,13 @@ def _group(count: Any, meta: hints.Meta, slots: int) -> Group:
     )
 
 
-def _callable(what: str, value: Any) -> None:
+def _check_callable(what: str, value: Any) -> None:
     if not callable(value):
         msg = f"{what} must be callable, got {value!r}"
         raise TypeError(msg)
 
 
-def _whole(what: str, value: Any) -> None:
+def _check_count(what: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{what} must be a whole number, got {value!r}"
         raise TypeError(msg)
@@ -343,12 +352,12 @@ def _whole(what: str, value: Any) -> None:
         raise ValueError(msg)
 
 
-def _beat(heartbeat: float) -> float:
-    """Seconds between signs of life."""
-    return min(heartbeat / _BEATS, _SLOWEST)
+def _heartbeat_interval(heartbeat: float) -> float:
+    """Return the seconds between heartbeats."""
+    return min(heartbeat / _HEARTBEATS, _MAX_INTERVAL)
 
 
-def _clean(value: str) -> Clean:
+def _parse_clean(value: str) -> Clean:
     try:
         return Clean(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A ring as one of its members sees it."""
+"""A member's view of its ring: :class:`RingView`, and :func:`current_ring`, which returns it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fiber.exceptions import FiberError
 log = logging.getLogger("fiber")
 
 _local = threading.local()
-_of_process: RingView | None = None
+_process_ring: RingView | None = None
 
 
 class RingView:
-    """What a member knows: its own rank, everybody else, and the state that the ring goes on from.
+    """A member's view of its ring: rank, all members, and the state that a restart goes on from.
 
-    The initializer gets it; :func:`current_ring` returns it to whatever runs in the member.
+    The initializer gets it as an argument; :func:`current_ring` returns it anywhere in the member.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RingView:
         rank: int,
         members: tuple[Member, ...],
         restarts: int = 0,
-        round: int = 1,  # noqa: A002 - what it is
+        round: int = 1,  # noqa: A002 - the term of torchrun and Horovod
         name: str = "ring",
         bounds: tuple[int, int] | None = None,
         change: int = 0,
@@ -43,13 +43,13 @@ class RingView:
         #: rank, members and number of changes, which are set together
         self._world = rank, members, change
         self._announced = change
-        #: how many times all ranks were started again since one failed
+        #: restarts of all ranks after a failure so far
         self.restarts = restarts
-        #: which assignment of ranks this is, from 1
+        #: number of this assignment of ranks, from 1
         self.round = round
-        #: the ring's name
+        #: name of the ring
         self.name = name
-        #: fewest and most ranks where members come and go while ranks run; None where they do not
+        #: fewest and most ranks of a live ring; None for rings whose members are fixed
         self.bounds = bounds
         self._lock = threading.Lock()
         self._has_changed = threading.Condition(self._lock)
@@ -71,12 +71,12 @@ class RingView:
 
     @property
     def changes(self) -> int:
-        """How many times members came or went since this round began; only in a live ring."""
+        """Changes of members since this round began; 0 but in a live ring."""
         return self._announced
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.members)
 
     @property
@@ -87,42 +87,42 @@ class RingView:
 
     @property
     def local_rank(self) -> int:
-        """Position among the ranks of this host."""
+        """Position of this rank among those of its host."""
         return self.me.local_rank
 
     @property
     def local_size(self) -> int:
-        """Ranks on this host."""
+        """Number of ranks on this host."""
         return self.me.local_size
 
     @property
     def folder(self) -> Path:
-        """A folder of this member's own, removed when it leaves."""
+        """Private folder of this member, removed when it leaves the ring."""
         with self._lock:
             if self._folder is None:
                 current = runtime.started()
                 run = None if current is None else current.directory
-                self._folder = rundir.within(run, "fiber-ring-")
+                self._folder = rundir.make_folder(run, "fiber-ring-")
                 self.on_leave(lambda: shutil.rmtree(str(self._folder), ignore_errors=True))
             return self._folder
 
     # -- members that come and go
 
     def wait_for_change(self, seen: int, timeout: float | None = None) -> bool:
-        """Wait until members came or went more often than ``seen`` times.
+        """Wait until :attr:`changes` exceeds ``seen``.
 
         Args:
-            seen: the value of :attr:`changes` that was looked at last.
-            timeout: seconds to wait at most; without end by default.
+            seen: the value of :attr:`changes` that was read last.
+            timeout: most seconds to wait; no limit by default.
 
         Returns:
-            whether they have; ``rank``, ``size`` and ``members`` are the new ones then.
+            False after ``timeout``; else ``rank``, ``size`` and ``members`` are the new ones.
         """
         with self._has_changed:
             return self._has_changed.wait_for(lambda: self._announced > seen, timeout)
 
     def changed(self, rank: int, members: tuple[Member, ...], change: int) -> bool:
-        """Members came or went; False where something newer is known."""
+        """Store a new member table; returns False if a newer one is known."""
         with self._lock:
             if change <= self._world[2]:
                 return False
@@ -130,22 +130,21 @@ class RingView:
             return True
 
     def announce(self) -> None:
-        """Everything that depends on the members knows of the change: tell those that wait."""
+        """Publish the stored member table, once the framework has handled it, and wake waiters."""
         with self._has_changed:
             self._announced = self._world[2]
             self._has_changed.notify_all()
 
-    # -- what a restart goes on from
+    # -- state for restarts
 
     def commit(self, state: Any, step: int | None = None) -> None:
-        """Note a state from which the ring could go on, in this process and at no cost to others.
+        """Keep a state to restart from, in this process, without communication.
 
-        When the ring's ranks are started again, the newest state of those that are still there goes
-        to all of them.
+        When the ranks restart, the newest state of the surviving members goes to all of them.
 
         Args:
-            state: anything that can be pickled; it is pickled now, so it may change afterwards.
-            step: what tells newer ones from older ones; one more than the last by default.
+            state: any picklable object; it is pickled now, so it may change afterwards.
+            step: orders states by age; one more than the last by default.
         """
         pickled = codec.pickled(state)
         with self._lock:
@@ -153,55 +152,57 @@ class RingView:
             self._state = pickled
 
     def offer(self, snapshot: Callable[[], tuple[Any, int]]) -> None:
-        """Have the state asked for only when it is wanted, in place of committing every step.
+        """Register a function that returns the state on demand, in place of :meth:`commit`.
 
-        When the ring's ranks are started again, or somebody joins them, those that are there are
-        asked; the newest answer goes to all that begin.
+        It is called when the ranks restart or a member joins; the newest state goes to all members
+        that begin.
 
         Args:
             snapshot: returns a state and its step. It is called on another thread while the
-                function runs or waits for others, so it must return what belongs together. Where it
-                raises, what was committed last counts.
+                function runs or waits for others, so it must return a consistent state. If it
+                raises, the last committed state is used.
         """
         with self._lock:
             self._snapshot = snapshot
 
     @property
     def state(self) -> Any:
-        """What was committed last, by this member or before it began; None where nothing was."""
+        """State that was committed last, here or before this member began; None if none was."""
         with self._lock:
             pickled = self._state
         return None if pickled is None else pickle.loads(pickled)
 
     @property
     def step(self) -> int:
-        """The step of :attr:`state`; 0 where there is none."""
+        """Step of :attr:`state`; 0 if there is none."""
         return self._step
 
     def take(self, step: int, state: bytes | None) -> None:
-        """Go on from what another member committed."""
+        """Store a step and pickled state of another member."""
         with self._lock:
             self._step, self._state = step, state
 
     def kept(self) -> tuple[int, bytes | None]:
-        """The step and the pickle of what was committed last, or is offered now."""
+        """Return step and pickled state, from the registered function or the last commit."""
         if self._snapshot is not None:
             try:
                 state, step = self._snapshot()
                 return step, codec.pickled(state)
             except Exception:
-                log.exception("fiber: rank %d of %s told no state", self.rank, self.name)
+                log.exception(
+                    "fiber: rank %d of %s could not provide its state", self.rank, self.name
+                )
         with self._lock:
             return self._step, self._state
 
-    # -- what ends with it
+    # -- cleanup
 
     def on_leave(self, action: Callable[[], Any]) -> None:
-        """Have something done when this member leaves; last added first."""
+        """Register a function that is called when this member leaves; last in, first out."""
         self._closing.callback(action)
 
     def close(self) -> None:
-        """Do it."""
+        """Call the registered functions."""
         self._closing.close()
 
     def __repr__(self) -> str:
@@ -209,22 +210,22 @@ class RingView:
 
 
 def current_ring() -> RingView:
-    """The ring that this process is a member of.
+    """Return the ring that this process, or this thread of the caller, is a member of.
 
     Raises:
-        FiberError: it is none's.
+        FiberError: it is not a member of a ring.
     """
-    found = getattr(_local, "ring", None) or _of_process
+    found = getattr(_local, "ring", None) or _process_ring
     if found is None:
         msg = "this process is no member of a ring; Ring(n, func).run() makes some"
         raise FiberError(msg)
     return found
 
 
-def enter(ring: RingView, *, of_process: bool) -> None:
-    """This process, or only this thread where the ring's own caller is a member, is in a ring now."""
-    global _of_process  # noqa: PLW0603 - a process is in one ring
-    if of_process:
-        _of_process = ring
+def enter(ring: RingView, *, is_process_wide: bool) -> None:
+    """Set the current ring of this process, or of this thread for the caller's own rank."""
+    global _process_ring  # noqa: PLW0603 - a process is in one ring
+    if is_process_wide:
+        _process_ring = ring
     else:
         _local.ring = ring

@@ -1,6 +1,7 @@
-"""The workers of a ring as its coordinator holds them: jobs, pipes, and what came over these.
+"""Handles of a ring's workers (job, pipes, messages so far), and the threads that start jobs.
 
-Submits and ends the jobs of a ring, many at once.
+Calls to the platform block, so :class:`JobThreads` makes them off the controller's thread.
+:class:`WorkerHandle` is used on the controller's thread alone.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fiber._ring.events import Instruction, StartWorker
-from fiber._ring.member import MemberProcess, Work
+from fiber._ring.events import Command, StartWorker
+from fiber._ring.member import MemberProcess, MemberSpec
 from fiber._ring.model import Failure, Group
-from fiber._ring.protocol import Hello, Kept, Leave, Raised
+from fiber._ring.protocol import Hello, Leave, Raised, StateReply
 from fiber.connection import Connection, Pipe
 from fiber.exceptions import FiberError
 from fiber.model import Gang, JobState
@@ -27,76 +28,82 @@ if TYPE_CHECKING:
     from fiber.connection import Connection
     from fiber.model import JobStatus
 
-__all__ = ["Worker", "ended_badly", "raised", "why"]
+__all__ = ["JobThreads", "WorkerHandle", "failed_process", "start_failure", "user_failure"]
 
 log = logging.getLogger("fiber")
 
-#: jobs that are submitted, or ended, at once
-_AT_ONCE = 16
+#: calls to the platform at once
+_MAX_THREADS = 16
 
 
-class Owner(Protocol):
-    """Who is told what became of a job; on any thread."""
+class JobListener(Protocol):
+    """Receiver of a job's events; its methods are called on any thread."""
 
     def launched(
         self, number: int, child: Child, process: MemberProcess, ends: list[Connection]
     ) -> None:
-        """It was accepted."""
+        """Take over a job that was accepted."""
 
     def not_launched(self, number: int, error: BaseException) -> None:
-        """It was not."""
+        """Report a job that was not accepted."""
 
     def job_changed(self, number: int, child: Child, status: JobStatus) -> None:
-        """Something became of it."""
+        """Process a new status of a job."""
 
 
-class Hands:
-    """Threads that wait for the platform, so that nobody else has to.
+class JobThreads:
+    """Thread pool for calls to the platform: submits and ends a ring's jobs.
 
     Args:
         runtime: of the process that starts the ring.
-        work: what its members do.
-        owner: who is told.
-        together: seconds until all workers that are started at once are to be there; None where
-            each is of use by itself.
+        spec: function, framework and so on, for all members.
+        listener: receives the jobs' events.
+        gang_timeout: seconds within which all workers of one step must be placed; None where
+            fewer are enough, so that they are no gang.
     """
 
     def __init__(
-        self, runtime: Runtime, work: Work, owner: Owner, together: float | None = None
+        self,
+        runtime: Runtime,
+        spec: MemberSpec,
+        listener: JobListener,
+        gang_timeout: float | None = None,
     ) -> None:
-        self._together = together
+        self._gang_timeout = gang_timeout
         self._runtime = runtime
-        self._work = work
-        self._owner = owner
+        self._spec = spec
+        self._listener = listener
         self._is_closed = False
-        # of workers that are started together
+        # gang of each worker that is to be submitted
         self._gangs: dict[int, Gang] = {}
-        # its threads are made when there is something to do
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fiber-ring-hand")
+        # starts its threads with the first calls
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="fiber-ring-job")
 
-    def gather(self, told: Sequence[Instruction]) -> None:
-        """Note which workers are about to be started together: all that one step starts."""
-        if self._together is None:
+    def assign_gangs(self, commands: Sequence[Command]) -> None:
+        """Make one gang of all workers that the commands of one step start."""
+        if self._gang_timeout is None:
             return
         numbers = [
-            one.worker for one in told if isinstance(one, StartWorker) and not one.group.is_caller
+            one.worker
+            for one in commands
+            if isinstance(one, StartWorker) and not one.group.is_caller
         ]
         if numbers:
-            name = f"{self._work.name}-{numbers[0]}"
-            gang = Gang(name=name, size=len(numbers), timeout=self._together)
+            name = f"{self._spec.name}-{numbers[0]}"
+            gang = Gang(name=name, size=len(numbers), timeout=self._gang_timeout)
             self._gangs.update(dict.fromkeys(numbers, gang))
 
-    def launch(self, told: StartWorker) -> None:
-        """Submit a worker's job, now.
+    def launch(self, command: StartWorker) -> None:
+        """Submit a worker's job on the calling thread.
 
         Raises:
-            Exception: what pickling its work raised; what the platform says goes to the owner.
+            Exception: an error of pickling the spec; the platform's go to the listener.
         """
-        group, number = told.group, told.worker
+        group, number = command.group, command.worker
         pairs = [Pipe() for _ in range(group.slots)]
         ours, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        process = MemberProcess(self._work, list(theirs))
-        process.name = f"{self._work.name}.{told.seat}"
+        process = MemberProcess(self._spec, list(theirs))
+        process.name = f"{self._spec.name}.{command.seat}"
         try:
             child = self._runtime.launcher.launch(
                 process,
@@ -104,40 +111,40 @@ class Hands:
                 image=group.image,
                 processes=group.slots,
                 gang=self._gangs.pop(number, None),
-                on_status=lambda child, status: self._owner.job_changed(number, child, status),
+                on_status=lambda child, status: self._listener.job_changed(number, child, status),
             )
         except BaseException as error:
             for end in ours:
                 end.close()
             if not isinstance(error, FiberError):
                 raise
-            self._owner.not_launched(number, error)
+            self._listener.not_launched(number, error)
             return
         finally:
             for end in theirs:
                 end.close()
         process.started_as(child)
-        self._owner.launched(number, child, process, ours)
+        self._listener.launched(number, child, process, ours)
 
-    def launch_soon(self, told: StartWorker) -> None:
-        """Submit a worker's job on another thread."""
-        self._threads.submit(self._launch_or_tell, told)
+    def launch_in_background(self, command: StartWorker) -> None:
+        """Submit a worker's job on a thread of the pool."""
+        self._threads.submit(self._launch_and_report, command)
 
-    def _launch_or_tell(self, told: StartWorker) -> None:
+    def _launch_and_report(self, command: StartWorker) -> None:
         try:
-            self.launch(told)
+            self.launch(command)
         except Exception as error:
-            self._owner.not_launched(told.worker, error)
+            self._listener.not_launched(command.worker, error)
 
-    def do(self, action: Callable[[], None]) -> None:
-        """Ask the platform for something on another thread; that it cannot is logged."""
+    def submit(self, action: Callable[[], None]) -> None:
+        """Call a function on a thread of the pool, or directly once closed; errors are logged."""
         if self._is_closed:
             _try(action)
         else:
             self._threads.submit(_try, action)
 
     def close(self) -> None:
-        """Wait until all is done; what is asked afterwards is done at once, by whoever asks."""
+        """Wait for all calls; later ones are made on the calling thread."""
         self._is_closed = True
         self._threads.shutdown(wait=True)
 
@@ -149,98 +156,104 @@ def _try(action: Callable[[], None]) -> None:
         log.warning("fiber: a member could not be ended, and will be again: %s", error)
 
 
-class Worker:
-    """One job of a ring, or its caller's own thread.
+class WorkerHandle:
+    """Controller's handle of a worker: its job, or the thread of the caller's own rank.
 
     Args:
-        number: what the machine calls it.
-        group: what it needs.
+        number: the machine's number of the worker.
+        group: resources, image and number of ranks.
     """
 
     def __init__(self, number: int, group: Group) -> None:
         self.number = number
         self.group = group
-        #: the coordinator's end of the pipe to each of its ranks
+        #: controller's end of the pipe to each rank, by slot
         self.ends: list[Connection] = []
-        #: its job, once that was accepted
+        #: the job, once accepted
         self.child: Child | None = None
         self.process: Any = None
         self.thread: MemberThread | None = None
-        #: True where it is to end as soon as there is something to be ended
+        #: True where the job is to be killed as soon as it is accepted
         self.is_cancelled = False
-        #: what its ranks said, by slot
+        #: messages of its ranks, by slot
         self.hellos: dict[int, Hello] = {}
         self.returned: dict[int, bytes] = {}
-        self.kept: dict[int, Kept] = {}
+        self.states: dict[int, StateReply] = {}
         self.raised: set[int] = set()
-        #: ranks whose pipe has ended
-        self.silent: set[int] = set()
+        #: slots whose pipe has ended
+        self.closed_slots: set[int] = set()
 
     @property
     def is_idle(self) -> bool:
-        """True where none of its ranks runs user code any more, so that it leaves when told."""
+        """True where user code has ended in all ranks, so that :meth:`leave` ends the worker."""
         return len(self.returned.keys() | self.raised) == self.group.slots
 
     @property
     def is_up(self) -> bool:
-        """True once all its ranks said hello."""
+        """True once all ranks have connected."""
         return len(self.hellos) == self.group.slots
 
     def send(self, message: Any) -> None:
-        """Tell all its ranks; those that are gone are told of otherwise."""
+        """Send a message to all ranks; a lost rank is noticed by other means."""
         for slot in range(len(self.ends)):
             self.send_to(slot, message)
 
     def send_to(self, slot: int, message: Any) -> None:
-        """Tell one of them."""
+        """Send a message to the rank of a slot."""
         with contextlib.suppress(OSError, EOFError):
             self.ends[slot].send(message)
 
     def leave(self) -> None:
-        """Let those go that have nothing to do."""
+        """Send all ranks the request to end, which those that run user code read later."""
         self.send(Leave())
 
-    def end(self, do: Callable[[Callable[[], None]], None], *, force: bool) -> bool:
-        """Have it end; False where it cannot be, and is left alone.
+    def end(self, submit: Callable[[Callable[[], None]], None], *, force: bool) -> bool:
+        """Request the end of the worker.
 
         Args:
-            do: does what may take a while.
-            force: True where asking did not help.
+            submit: runs a blocking call on another thread.
+            force: True to kill, where termination had no effect.
+
+        Returns:
+            False for a thread in user code, which cannot be ended.
         """
         if self.thread is not None:
             self.leave()
             if not self.is_idle:
-                # a thread cannot be ended: it stays with what it waits for
+                # the thread goes on until its function returns
                 self.thread.restore()
                 return False
         elif self.child is None:
             self.is_cancelled = True
         elif force:
-            self.kill(do)
+            self.kill(submit)
         else:
             self.leave()
             if not self.is_idle:
-                do(self.child.terminate)
+                submit(self.child.terminate)
         return True
 
-    def kill(self, do: Callable[[Callable[[], None]], None]) -> None:
-        """End it at once."""
+    def kill(self, submit: Callable[[Callable[[], None]], None]) -> None:
+        """Kill the job."""
         if self.child is None:
             self.leave()
         elif self.child.poll() is None:
-            do(self.child.kill)
+            submit(self.child.kill)
 
     def close(self) -> None:
-        """Let go of its pipes, and have it forgotten among the program's children."""
+        """Close the pipes, and remove the process from ``active_children()``."""
         for end in self.ends:
             end.close()
         if self.process is not None:
-            # asked, it takes itself out of the active children
+            # removes an ended process from the active children
             self.process.is_alive()
 
 
-def ended_badly(worker: Worker, status: JobStatus) -> tuple[int | None, Failure] | None:
-    """The first rank that ended without having returned, with the reason; its slot where known."""
+def failed_process(worker: WorkerHandle, status: JobStatus) -> tuple[int | None, Failure] | None:
+    """Return slot and failure of the first rank whose process ended before its function returned.
+
+    The slot is None where the platform reports the job as a whole; None for no failure at all.
+    """
     child = worker.child
     host = "" if child is None else child.host
     for process in sorted(status.processes, key=lambda one: one.index):
@@ -265,12 +278,12 @@ def ended_badly(worker: Worker, status: JobStatus) -> tuple[int | None, Failure]
     )
 
 
-def raised(message: Raised, rank: int | None, host: str) -> Failure:
-    """That a member's user code raised."""
+def user_failure(message: Raised, rank: int | None, host: str) -> Failure:
+    """Return the failure for an exception of user code."""
     try:
         error = pickle.loads(message.error)
     except Exception as failure:
-        # a class that this process does not have; the words say the rest
+        # a class that cannot be imported here; message and traceback are texts
         error = failure
     return Failure(
         reason="raised",
@@ -282,6 +295,6 @@ def raised(message: Raised, rank: int | None, host: str) -> Failure:
     )
 
 
-def why(error: BaseException) -> Failure:
-    """Why a worker could not be started."""
+def start_failure(error: BaseException) -> Failure:
+    """Return the failure for a worker whose job was not accepted."""
     return Failure(reason=type(error).__name__, message=str(error), error=error)

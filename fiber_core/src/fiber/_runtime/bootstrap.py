@@ -1,7 +1,7 @@
-"""The first code of a worker process: join the run, fetch the work, become the process.
+"""First code of a worker process: join the run, fetch the work, become the process.
 
-Called in a child that a supervisor forked (``entry`` of a ``JobSpec``), or as
-``python -m fiber._runtime.bootstrap`` with its instructions where ``FIBER_BOOTSTRAP`` says.
+Called in a child that a supervisor forked (``entry`` of a ``JobSpec``), or as ``python -m
+fiber._runtime.bootstrap`` with its instructions at the place that ``FIBER_BOOTSTRAP`` names.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fiber._wire.handshake import PICKLER, Hello
 from fiber._wire.link import Link
 from fiber.exceptions import StartError
 
-#: since then the stdlib leaves exit functions, its own among them, to whoever starts processes
+#: since 3.13 the stdlib leaves exit functions, its own among them, to the start method
 _ENDS_ARE_OURS = sys.version_info >= (3, 13)
 
-# remembered by the function: a supervisor that imports this module asks once for all that it forks
+# cached by the function: a supervisor that imports this module asks once for all its forks
 entry_points.version(PICKLER)
 
 
 def main(private: bytes, index: int) -> int:
-    """Be process ``index`` of a job; return its exit code."""
+    """Run process ``index`` of a job; returns its exit code."""
     instructions = Instructions.decode(private)
     hello = Hello.mine(instructions.ident_of(index))
     link = dial(instructions, hello)
@@ -55,8 +55,8 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     runtime = Runtime.of_child(
         instructions, config=_config(payload), parent_link=link, hello=hello, index=index
     )
-    if instructions.elsewhere:
-        _prepare_elsewhere(runtime, link.url, payload)
+    if instructions.remote:
+        _prepare_remote(runtime, link.url, payload)
     else:
         ask = lambda question: _ask_parent(runtime, link.url, question)  # noqa: E731 - used once
         sys.meta_path.append(ParentFinder(payload["modules"], ask))
@@ -78,7 +78,7 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
 
 
 def _run(process: Any, sentinel: int) -> int:
-    """Be the process until it ends, and do what a process does at its end."""
+    """Run the process object, and the exit functions after it; returns the exit code."""
     code: int
     if not _ENDS_ARE_OURS:
         code = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as the stdlib's start methods do
@@ -104,7 +104,7 @@ def _ask_parent(runtime: Any, url: str, question: bytes) -> bytes:
 
 
 def _fresh_main() -> None:
-    # the supervisor's own __main__ is nobody's namespace
+    # the supervisor's own __main__ must not be the program's
     module = types.ModuleType("__mp_main__")
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
 
@@ -115,27 +115,27 @@ def _config(payload: dict[str, Any]) -> Any:
     try:
         settings = codec.loads(memoryview(payload["settings"]))
     except ImportError:
-        # the backend's plugin is not installed here, which matters to those alone who use it
+        # the backend's plugin is not installed on this host, which matters only to code that uses it
         return payload["config"]
     return values.evolve(payload["config"], settings=settings)
 
 
-def _prepare_elsewhere(runtime: Any, url: str, payload: dict[str, Any]) -> None:
-    """The same on a host that sees nothing of the parent's."""
+def _prepare_remote(runtime: Any, url: str, payload: dict[str, Any]) -> None:
+    """Prepare this process on a host that does not see the parent's files."""
     from fiber._launch import environ
-    from fiber._launch.code_finder import FarFinder, Store, load_main
-    from fiber._launch.submit_proxy import RelayBackend
+    from fiber._launch.code_finder import CodeFinder, ContentStore, load_main
+    from fiber._launch.submit_proxy import ProxyBackend
     from fiber.model import BackendInfo
 
-    environ.begin()
-    store = Store(runtime.directory, lambda question: _ask_parent(runtime, url, question))
-    finder = FarFinder(payload["modules"], store)
-    # as the parent has it: its plugin need not be installed here
-    told = payload["backend"]
-    runtime._info = BackendInfo(load=_not_here, **told)  # noqa: SLF001 - a child's
-    runtime._backend = RelayBackend(told["name"], lambda: runtime._connect(url))  # noqa: SLF001 - as above
+    environ.mark_inherited()
+    store = ContentStore(runtime.directory, lambda question: _ask_parent(runtime, url, question))
+    finder = CodeFinder(payload["modules"], store)
+    # described by the parent: its plugin need not be installed on this host
+    info = payload["backend"]
+    runtime._info = BackendInfo(load=_refuse_to_load, **info)  # noqa: SLF001 - a child's
+    runtime._backend = ProxyBackend(info["name"], lambda: runtime._connect(url))  # noqa: SLF001 - as above
     sys.meta_path.insert(0, finder)
-    codec.explain_missing(finder.explain)
+    codec.set_missing_module_hook(finder.explain)
     preparation = dict(payload["preparation"])
     for key in ("dir", "orig_dir", "sys_path"):
         preparation.pop(key, None)
@@ -147,7 +147,7 @@ def _prepare_elsewhere(runtime: Any, url: str, payload: dict[str, Any]) -> None:
         raise
 
 
-def _not_here(_context: Any) -> Any:
+def _refuse_to_load(_context: Any) -> Any:
     msg = "a backend is loaded by its plugin"
     raise StartError(msg)
 
@@ -172,7 +172,7 @@ def _prepare(preparation: dict[str, Any], main: Callable[[], None] | None = None
 
 
 def _parent_sentinel(link: Link) -> int:
-    """A descriptor that is readable once the parent is gone."""
+    """Descriptor that is readable once the parent has ended."""
     if link.peer.host == Hello.mine("").host and hasattr(os, "pidfd_open"):
         try:
             descriptor: int = os.pidfd_open(link.peer.pid)

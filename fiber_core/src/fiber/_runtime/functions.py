@@ -1,4 +1,4 @@
-"""Small public functions that ask the current runtime."""
+"""Public functions ``fiber.cpu_count`` and ``fiber.get_backend``, which ask the current runtime."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def cpu_count() -> int:
 
 
 def get_backend(name: str | None = None) -> Backend:
-    """The selected backend, as the current program uses it; or another one by name, to look at.
+    """The selected backend, as the current program uses it; or another one by name, for queries.
 
     Raises:
-        UnknownBackendError: nobody offers one of that name.
+        UnknownBackendError: no plugin offers one of that name.
         BackendNotInstalledError: its distribution is not installed; the text has the command.
     """
     current = runtime.current()

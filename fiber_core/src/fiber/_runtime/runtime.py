@@ -1,6 +1,6 @@
-"""What a process of a run owns: settings, plugins, backend, connections; closed in order.
+"""Runtime: what a process of a run owns (settings, plugins, backend, connections), closed in order.
 
-Fiber's own log: where the user asked for it, and nowhere else.
+Also the set-up of Fiber's own log, where the user asked for one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fiber._config.settings import Config
     from fiber._launch.launcher import Launcher
     from fiber._plugins.manager import Plugins
-    from fiber._wire.client import Client, Clients
+    from fiber._wire.client import Client, ClientPool
     from fiber._wire.endpoint import Endpoint
     from fiber._wire.handshake import Hello
     from fiber._wire.link import Link
@@ -47,7 +47,7 @@ log = logging.getLogger("fiber")
 
 
 def configure_logging(config: Config) -> None:
-    """Follow ``debug``, ``log_level`` and ``log_file``; without them the program's set-up counts."""
+    """Set up the logger ``fiber`` by ``debug``, ``log_level`` and ``log_file``, if set."""
     level = logging.DEBUG if config.debug else config.log_level.upper()
     if config.debug or config.is_set("log_level"):
         log.setLevel(level)
@@ -76,7 +76,7 @@ def _register_tensors() -> bool:
     return registered
 
 
-codec.when_imported("torch", _register_tensors)
+codec.register_when_imported("torch", _register_tensors)
 
 
 def current() -> Runtime:
@@ -116,19 +116,19 @@ def init(**arguments: Any) -> None:
             raise FiberError(msg)
         if runtime is not None:
             runtime.close()
-        # judged at once, so that the mistake is reported where it was made
+        # checked at once, so that a mistake is reported where it was made
         load_settings(arguments)
         _arguments.clear()
         _arguments.update(arguments)
 
 
 def argument(key: str) -> Any:
-    """What :func:`init` was given for a key; None where nothing was."""
+    """Value that :func:`init` got for a key; None where it got none."""
     return _arguments.get(key)
 
 
 class Runtime:
-    """Everything that one process of a run owns. Use :func:`current`."""
+    """Owner of everything that a process of a run has one of. Use :func:`current`."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Runtime:
         index: int = 0,
     ) -> None:
         self.config = config
-        #: how this process reached its parent; None in the master
+        #: instructions by which this process reached its parent; None in the master
         self.instructions = instructions
         #: identity of this process within the run
         self.ident = ident
@@ -155,7 +155,7 @@ class Runtime:
         self.process: Any = None
         #: position among the processes of its job
         self.index = index
-        #: with which this process ends
+        #: exit code with which this process ends
         self.exit_code = 0
         self.closing = False
         self.closed = False
@@ -171,9 +171,9 @@ class Runtime:
         self._reactor: Reactor | None = None
         self._endpoint: Endpoint | None = None
         self._launcher: Launcher | None = None
-        #: how this process is reached and reaches others
+        #: addresses of this process, and those it dials for others
         self.router = Router(self)
-        self._clients: Clients | None = None
+        self._clients: ClientPool | None = None
         self._parts: list[Any] = []
         self._finalizer: util.Finalize | None = None
         # 0 is the process itself
@@ -223,7 +223,7 @@ class Runtime:
         _current = runtime
         return runtime
 
-    # -- what it knows
+    # -- facts
 
     @property
     def run_id(self) -> str:
@@ -274,7 +274,7 @@ class Runtime:
                 self._info = choose_backend(self.plugins, self.config, os.environ)
             return self._info
 
-    # -- what it owns, made on first use
+    # -- parts, made on first use
 
     @property
     def backend(self) -> Backend:
@@ -286,7 +286,7 @@ class Runtime:
             return self._backend
 
     def backend_named(self, name: str) -> Backend:
-        """A backend by name: the chosen one, or another to look at, closed with the runtime.
+        """A backend by name: the chosen one, or another for queries, closed with the runtime.
 
         Raises:
             BackendError: it is unknown, not installed or cannot be loaded.
@@ -303,7 +303,7 @@ class Runtime:
 
     @property
     def hello(self) -> Hello:
-        """Who this process says it is."""
+        """Identity that this process sends when it connects."""
         with self._lock:
             if self._hello is None:
                 from fiber._wire.handshake import Hello
@@ -313,7 +313,7 @@ class Runtime:
 
     @property
     def reactor(self) -> Reactor:
-        """The handler thread."""
+        """Event loop of connections, on its handler thread."""
         with self._lock:
             if self._reactor is None:
                 self._refuse_if_closed()
@@ -343,20 +343,20 @@ class Runtime:
             return self._launcher
 
     def urls(self) -> list[str]:
-        """What other processes dial to reach this one."""
+        """Addresses at which other processes reach this one, best first."""
         return list(self.endpoint.urls)
 
     def client(self, url: str) -> Client:
         """The connection for calls to another process, made on first use.
 
         Raises:
-            TransportError: nobody listens there.
+            TransportError: nothing listens at that address.
         """
         with self._lock:
             if self._clients is None:
-                from fiber._wire.client import Clients
+                from fiber._wire.client import ClientPool
 
-                self._clients = Clients(self._connect, self.router.way)
+                self._clients = ClientPool(self._connect, self.router.resolve)
             clients = self._clients
         return clients.get(url)
 
@@ -379,7 +379,7 @@ class Runtime:
         with contextlib.suppress(ValueError):
             self._parts.remove(part)
 
-    # -- what it does
+    # -- actions
 
     def submit(self, spec: JobSpec) -> Job:
         """Submit a job through the hook, so that plugins may wrap it."""
@@ -388,7 +388,7 @@ class Runtime:
         return job
 
     def notify(self, hook: str, **facts: Any) -> None:
-        """Tell plugins of something; their errors are logged, each by itself."""
+        """Call a hook of all plugins; their errors are logged, each by itself."""
         if self._plugins is not None:
             self._plugins.notify(hook, **facts)
 
@@ -403,12 +403,12 @@ class Runtime:
         return self.config.lease if self.config.lease is not None else self.info.lease
 
     def close(self) -> None:
-        """End every child, close every connection, remove the run's folder. Idempotent."""
+        """End all children, close all connections, remove the run's folder. Idempotent."""
         if self.closing or self._pid != os.getpid():
             return
         self.closing = True
         first = (self._endpoint, self.router, self._clients, self._launcher, self._backend)
-        # the last one is closed first, and each whatever becomes of the others
+        # the last one is closed first, and an error of one does not keep the others open
         with contextlib.ExitStack() as stack:
             stack.callback(self._is_closed)
             if self._reactor is not None:

@@ -1,4 +1,4 @@
-"""The runtime of a program that is about to start processes, which get ready meanwhile."""
+"""Runtime of a program that is about to start processes, warmed up with a supervisor."""
 
 from __future__ import annotations
 
@@ -12,63 +12,63 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fiber._runtime import runtime
 
-__all__ = ["flush_standard_streams", "starting"]
+__all__ = ["flush_standard_streams", "ready_runtime"]
 
 
-def starting(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
-    """This process's runtime, whose backend was told to get ready.
+def ready_runtime(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
+    """This process's runtime, with its backend warmed up.
 
-    What is forked on this host is forked by a process that needs about as long to get ready as this
-    one does to import the rest and to find out what the program is set to. So both are done at
-    once, where nothing says yet that jobs run elsewhere.
+    Jobs on this host are forked by a supervisor that takes about as long to get ready as this
+    process takes to import the rest and to read the settings. So both are done at the same time,
+    unless it is known already that jobs run on another backend.
 
     Args:
-        judge: raises where what the caller is about to do makes no sense; nothing is left then.
+        check: raises if the caller's options are wrong; nothing is left running then.
 
     Raises:
-        Exception: as :func:`fiber._runtime.runtime.current`, the backend or ``judge``.
+        Exception: as :func:`fiber._runtime.runtime.current`, the backend or ``check``.
     """
-    # who has imported it may have used it, or said what it shall be
+    # a program that has imported it may have used it, or called fiber.init()
     if "fiber._runtime.runtime" in sys.modules:
         from fiber._runtime import runtime
         from fiber._wire import fork
 
-        # a process that must not use fiber starts nothing
+        # a process that may not use fiber starts nothing
         fork.check()
         if runtime.started() is not None or runtime.argument("backend"):
-            return _ready(judge)
+            return _ready(check)
     if os.environ.get("FIBER_BACKEND"):
-        return _ready(judge)
-    from fiber._agent.supervisor.start import end_early, start_early
+        return _ready(check)
+    from fiber._agent.supervisor.start import discard_prestarted, prestart
 
-    start_early()
+    prestart()
     try:
-        return _ready(judge)
+        return _ready(check)
     finally:
         # the backend has taken it, or has no use for it
-        end_early()
+        discard_prestarted()
 
 
 def flush_standard_streams() -> None:
-    """Write what this process has buffered, so that it comes before what a new child writes."""
+    """Flush stdout and stderr, so that buffered text comes before the output of a new child."""
     from multiprocessing import util
 
     vars(util)["_flush_std_streams"]()
 
 
-def _ready(judge: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
-    with _collecting_nothing():
+def _ready(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
+    with _gc_paused():
         from fiber._runtime import runtime
 
         current = runtime.current()
-        judge(current)
+        check(current)
         current.backend.warm_up()
     return current
 
 
 @contextlib.contextmanager
-def _collecting_nothing() -> Iterator[None]:
-    # of two hundred modules that are imported nothing is garbage, and they are looked at six times
+def _gc_paused() -> Iterator[None]:
+    # imports leave no garbage, and collecting meanwhile would scan two hundred modules six times
     enabled = gc.isenabled()
     gc.disable()
     try:

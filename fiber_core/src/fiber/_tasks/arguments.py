@@ -1,14 +1,14 @@
-"""The arguments of an entry: units that have nothing to do with each other once they are unpickled.
+"""Layout of the arguments of an entry: units that share no object once they are unpickled.
 
-One pickle of many items would make one object of what several of them hold, and a task that
-changes it would change it for the next: as ``multiprocessing`` has it within a chunk, and nowhere
-else. So each unit has a pickle of its own, unless its items hold nothing that can be changed.
+One pickle of many items would unpickle an object that several of them hold as one, and a task that
+changes it would change it for the next: ``multiprocessing`` does so within a chunk, and nowhere
+else. So each unit has a pickle of its own, unless its items hold nothing mutable.
 
 Layout of the body, little-endian: ``I`` count of references to out-of-band buffers, ``I`` each, as
 many zeros as bring it to a multiple of 16 bytes, then an object body (:mod:`fiber._wire.frames`)
 whose pickle is that of each unit, one behind the other, and whose buffers are there once each. The
-references are the buffers in the order in which the pickles want them; one with ``PLACE`` added
-is of a buffer that tells where on this host the bytes lie.
+references are the buffers in the order in which the pickles need them; one with ``LOCATOR`` added
+refers to a buffer that has a locator in place of the bytes (:mod:`fiber._tasks.shared_payload`).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from fiber._tasks.shared_payload import LARGE
+from fiber._tasks.shared_payload import SHARE_THRESHOLD
 from fiber._wire import codec, frames
 from fiber.exceptions import WireError
 
-__all__ = ["PLACE", "are_constant", "encode", "read"]
+__all__ = ["LOCATOR", "are_constant", "encode", "read"]
 
-#: added to the number of a buffer that tells where its bytes lie
-PLACE = 2**31
+#: added to the number of a buffer that is a locator
+LOCATOR = 2**31
 _ALIGNMENT = 16
-#: types whose objects nobody can change; those of a class of a user's are not among them
+#: types whose objects cannot be changed; exact types only, no subclasses
 _CONSTANT = frozenset({bool, bytes, complex, float, int, str, type(None)})
 _TUPLES = frozenset({tuple})
 
 
 def are_constant(items: Sequence[Any]) -> bool:
-    """True where the items, or what is in their tuples, hold nothing that can be changed."""
+    """True where all items are of immutable types, or all are tuples of such."""
     types = set(map(type, items))
     if types <= _CONSTANT:
         return True
@@ -44,13 +44,13 @@ def are_constant(items: Sequence[Any]) -> bool:
 
 def encode(
     units: Sequence[Sequence[Any]],
-    place: Callable[[memoryview], bytes | None] | None = None,
+    locate: Callable[[memoryview], bytes | None] | None = None,
 ) -> tuple[bool, list[frames.Buffer]]:
-    """The body for units of items, and whether it is one for :func:`read`.
+    """Pickle units of items; returns whether the body is one for :func:`read`, and its segments.
 
     Args:
         units: items that stay together.
-        place: where the bytes of a buffer lie, which is that of a whole object; None for nowhere.
+        locate: returns the locator of a buffer of a whole object, or None; None to send all bytes.
 
     Raises:
         Exception: whatever pickling an item raised.
@@ -58,30 +58,30 @@ def encode(
     raws: list[memoryview] = []
     if len(units) == 1:
         pickled = codec.split(units[0], raws)
-        if place is None or not any(raw.nbytes >= LARGE for raw in raws):
+        if locate is None or not any(raw.nbytes >= SHARE_THRESHOLD for raw in raws):
             return False, frames.pack(pickled, raws)
     else:
         pickled = b"".join([codec.split(unit, raws) for unit in units])
-    references, buffers = _referring(raws, place)
-    told = struct.pack(f"<{1 + len(references)}I", len(references), *references)
-    return True, [told + bytes(-len(told) % _ALIGNMENT), *frames.pack(pickled, buffers)]
+    references, buffers = _referring(raws, locate)
+    header = struct.pack(f"<{1 + len(references)}I", len(references), *references)
+    return True, [header + bytes(-len(header) % _ALIGNMENT), *frames.pack(pickled, buffers)]
 
 
 def _referring(
-    raws: Sequence[memoryview], place: Callable[[memoryview], bytes | None] | None
+    raws: Sequence[memoryview], locate: Callable[[memoryview], bytes | None] | None
 ) -> tuple[list[int], list[frames.Buffer]]:
     buffers: list[frames.Buffer] = []
     references: list[int] = []
     known: dict[int, int] = {}
     for raw in raws:
-        # one that is of part of an object does not tell which part
+        # a buffer of part of an object does not tell which part
         is_whole = memoryview(raw.obj).nbytes == raw.nbytes
-        # the views keep their objects alive, so that no other has the number of one
+        # the views keep their objects alive, so ids are not reused
         number = known.get(id(raw.obj)) if is_whole else None
         if number is None:
-            where = place(raw) if is_whole and place is not None else None
-            number = len(buffers) if where is None else len(buffers) + PLACE
-            buffers.append(raw if where is None else where)
+            locator = locate(raw) if is_whole and locate is not None else None
+            number = len(buffers) if locator is None else len(buffers) + LOCATOR
+            buffers.append(raw if locator is None else locator)
             if is_whole:
                 known[id(raw.obj)] = number
         references.append(number)
@@ -93,7 +93,7 @@ def read(body: memoryview, find: Callable[[bytes], memoryview]) -> list[Any]:
 
     Args:
         body: the body.
-        find: bytes that lie somewhere, to be written to by nobody else.
+        find: returns a private view of the bytes of a locator.
 
     Raises:
         WireError: it makes no sense.
@@ -126,14 +126,14 @@ def _opened(
 ) -> Iterator[frames.Buffer]:
     used = set()
     for reference in references:
-        number = reference % PLACE
+        number = reference % LOCATOR
         if number >= len(buffers):
             msg = f"arguments refer to buffer {number} of {len(buffers)}"
             raise WireError(msg)
-        if reference >= PLACE:
+        if reference >= LOCATOR:
             yield find(bytes(buffers[number]))
         elif number in used:
-            # one each: who has the first may write to it
+            # a copy: the task that has the first may write to it
             yield bytearray(buffers[number])
         else:
             used.add(number)

@@ -1,4 +1,7 @@
-"""One map, apply or imap on its way: its function, its items, and who wants the results."""
+"""One map, apply or imap in the owner: its pickled function, its items and the sink of its results.
+
+Which of its items wait or run is a :class:`fiber._tasks.pending.call_state.CallState`.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ from fiber.exceptions import WorkerCrashedError
 from fiber.model.job import Attempt
 
 if TYPE_CHECKING:
-    from fiber._tasks.shared_payload import Laid, Repeated
+    from fiber._tasks.shared_payload import RepeatedBuffers, SharedPayload
 
-#: what an item's own code may raise while it is pickled; on no thread is it a wish to end fiber
+#: exceptions that pickling user data may raise; SystemExit and GeneratorExit are included, since a
+#: ``__reduce__`` that raises them must not end a thread of Fiber's
 _OF_AN_ITEM = (Exception, SystemExit, GeneratorExit)
 
 
 class Sink(Protocol):
-    """Where the results of a call go; called under the pool's lock, must not wait."""
+    """Receiver of a call's outcomes; called under the dispatcher's lock, so it must not wait."""
 
     def accept(
         self, start: int, values: Sequence[Any], errors: Mapping[int, BaseException | None]
@@ -38,23 +42,23 @@ class Sink(Protocol):
         """Every item has its outcome."""
 
     def broken(self, error: BaseException) -> None:
-        """The pool cannot go on; nothing more will come."""
+        """The pool cannot go on; no more outcomes will come."""
 
 
 class Unsendable:
-    """Takes the place of an item that cannot be sent; its error is the item's outcome."""
+    """Stand-in for an item that cannot be pickled; its error is the item's outcome."""
 
     def __init__(self, error: BaseException) -> None:
-        #: the error, as what pickles to it with its traceback
+        #: wrapper that pickles to the error with its traceback
         self.error = codec.with_traceback(error)
 
     def pickled(self) -> bytearray:
-        """As bytes."""
+        """The pickled stand-in."""
         return bytearray().join(codec.dumps(self))
 
 
 class Call:
-    """What the dispatcher keeps of a call until it is done."""
+    """One call as the dispatcher keeps it until it is done."""
 
     def __init__(
         self,
@@ -72,39 +76,39 @@ class Call:
         self.sink = sink
         self.chunksize = chunksize
         self.retry = retry
-        #: told of the items that are sent to a worker, each time they are
-        self.begun: Callable[[int, int], None] | None = None
-        #: objects that the pickles of this call keep alive, let go when it is done
+        #: called with start and stop of the items that are sent to a worker, each time they are
+        self.on_dispatch: Callable[[int, int], None] | None = None
+        #: actions to run when the call is done: they release objects that its pickles refer to
         self.releases: list[Any] = []
         try:
-            with codec.carrying(self):
+            with codec.pickling_into(self):
                 #: segments of the pickled function
                 self.function: list[frames.Buffer] = codec.dumps(function)
         except BaseException:
             self.release()
             raise
-        #: where the function lies in memory that workers map, if it does
-        self.laid: Laid | None = None
-        #: what the function is called by
+        #: the function in shared memory, where it is there
+        self.shared_function: SharedPayload | None = None
+        #: identifies the function in messages
         self.digest = protocol.digest(self.function)
-        #: mean size of an item, once it was seen
+        #: mean size of a pickled item; 0 until one was pickled
         self.item_bytes = 0.0
         self._all = items
         self._some: dict[int, Any] = {}
         self._count = 0 if items is None else len(items)
-        #: True where it grew and does no more
+        #: True once no more items are added
         self.closed = False
-        #: where what comes again in its arguments is laid; None where nothing is
-        self.repeated: Repeated | None = None
+        #: its large arguments in shared memory; None where there is no store
+        self.repeated_buffers: RepeatedBuffers | None = None
 
     @property
     def kind(self) -> str:
-        """Calls of the same function share their measured durations."""
+        """Key by which calls of the same function share their measured durations."""
         return self.digest.hex()
 
     @property
     def grows(self) -> bool:
-        """True where items are added bit by bit."""
+        """True where items are still added."""
         return self._all is None and not self.closed
 
     @property
@@ -113,7 +117,7 @@ class Call:
         return self._count
 
     def extend(self, items: Iterable[Any]) -> int:
-        """Add items of a call that grows; how many."""
+        """Add items to a call that grows; returns how many."""
         before = self._count
         for item in items:
             self._some[self._count] = item
@@ -121,34 +125,38 @@ class Call:
         return self._count - before
 
     def forget(self, start: int, stop: int) -> None:
-        """The items have their outcomes and are not needed again."""
+        """Drop items that have their outcomes."""
         if self._all is None:
             for index in range(start, stop):
                 self._some.pop(index, None)
 
     def encode(
-        self, start: int, stop: int, *, near: bool = False
+        self, start: int, stop: int, *, shares_memory: bool = False
     ) -> tuple[int, list[frames.Buffer]]:
-        """The arguments of the items as segments, with the mode to send them in.
+        """Pickle the items; returns the mode to send them in and the segments.
 
         Args:
             start: first of the items.
             stop: behind the last of them.
-            near: True for a worker that may map memory of this process.
+            shares_memory: True for a worker that may map memory of this process.
         """
         items = self._slice(start, stop)
         try:
-            with codec.carrying(self):
-                place = self.repeated.place if near and self.repeated is not None else None
+            with codec.pickling_into(self):
+                locate = (
+                    self.repeated_buffers.locate
+                    if shares_memory and self.repeated_buffers is not None
+                    else None
+                )
                 units = self._units(items, start)
-                apart, segments = arguments.encode(units, place)
+                apart, segments = arguments.encode(units, locate)
                 return self.mode | Mode.APART if apart else self.mode, segments
         except _OF_AN_ITEM:
-            # found item by item
+            # one item is to blame: each is pickled by itself
             return self._encode_singly(items)
 
     def _units(self, items: list[Any], start: int) -> list[list[Any]]:
-        """Items that stay together, and whose tasks may change what the others of them get."""
+        """The items by unit; tasks of one unit share what its items share."""
         chunk = self.chunksize or 1
         first = chunk - start % chunk
         if len(items) <= first or arguments.are_constant(items):
@@ -156,7 +164,7 @@ class Call:
         return [items[:first], *(items[at : at + chunk] for at in range(first, len(items), chunk))]
 
     def encode_singly(self, start: int, stop: int) -> tuple[int, list[frames.Buffer]]:
-        """The same with each item pickled by itself, for a worker that could not read them."""
+        """As :meth:`encode`, each item pickled by itself, for a worker that could not unpickle them."""
         return self._encode_singly(self._slice(start, stop))
 
     def _encode_singly(self, items: Sequence[Any]) -> tuple[int, list[frames.Buffer]]:
@@ -165,14 +173,14 @@ class Call:
 
     def _pickled(self, item: Any) -> bytearray:
         try:
-            with codec.carrying(self):
-                # no bytes, or whoever gets an array of it could not write to it
+            with codec.pickling_into(self):
+                # a bytearray, since arrays that are unpickled from bytes are read-only
                 return bytearray().join(codec.dumps(item))
         except _OF_AN_ITEM as error:
             return Unsendable(error).pickled()
 
-    def crashed(self, index: int, attempts: Sequence[Attempt]) -> WorkerCrashedError:
-        """What becomes of an item that was given up."""
+    def crash_error(self, index: int, attempts: Sequence[Attempt]) -> WorkerCrashedError:
+        """The error of an item that was given up."""
         times = f"{len(attempts)} times" if len(attempts) != 1 else "once"
         text = f"task {index} was given up: its worker died {times} while it ran alone"
         if not self.retry:
@@ -185,7 +193,7 @@ class Call:
         self.releases.append(action)
 
     def release(self) -> bool:
-        """Let go of what its pickles kept alive; True where there was anything."""
+        """Run the actions of :meth:`on_release`; True where there were any."""
         releases, self.releases = self.releases, []
         for action in releases:
             action()

@@ -1,8 +1,7 @@
-"""The pool's side: transport events to the pending table, its instructions to the workers.
+"""Owner side: messages of workers to events of the pending table, its commands to messages.
 
-One timer that is set anew whenever what it waits for comes sooner.
-
-What a dispatcher tells whoever employs its workers.
+:class:`WorkerObserver` is what the dispatcher reports to the owner of the workers;
+:class:`DeadlineTimer` drives the table's deadlines.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from typing import Any, Protocol
 
 from fiber._tasks import protocol
 from fiber._tasks.call import Call, Sink
-from fiber._tasks.outcomes import Received, read_error
+from fiber._tasks.outcomes import ReceivedOutcomes, read_error
 from fiber._tasks.pending import events
-from fiber._tasks.pending import events as commands
 from fiber._tasks.pending.policy import RetryPolicy
 from fiber._tasks.pending.table import PendingTable
 from fiber._tasks.protocol import Mode
 from fiber._tasks.session import Session
-from fiber._tasks.shared_payload import Large, Memory
+from fiber._tasks.shared_payload import PayloadStore, SharedFunctions
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind, Message
 from fiber._wire.reactor import Reactor, Timer
@@ -32,23 +30,23 @@ from fiber.exceptions import WireError
 from fiber.model.job import Attempt
 
 
-class Alarm:
-    """Calls back at a moment, or before: whoever is called sets it again. For use under a lock.
+class DeadlineTimer:
+    """One timer for a deadline that moves; may call back too early. Not thread-safe.
 
     Args:
         reactor: runs the timer.
-        ring: called on its thread, after which nothing is set.
+        callback: called on the reactor's thread; is to call :meth:`expired`, then :meth:`set`.
     """
 
-    def __init__(self, reactor: Reactor, ring: Callable[[], None]) -> None:
+    def __init__(self, reactor: Reactor, callback: Callable[[], None]) -> None:
         self._reactor = reactor
-        self._ring = ring
+        self._callback = callback
         self._timer: Timer | None = None
 
     def set(self, deadline: float | None) -> None:
-        """Ring at ``deadline`` on the monotonic clock; None for no need to.
+        """Call back at ``deadline`` on the monotonic clock; None for no need to.
 
-        One that is set for sooner stays: to be called too soon costs less than to be set each time.
+        A timer that is set for sooner stays: an early callback costs less than setting it each time.
         """
         if deadline is None or (
             self._timer is not None
@@ -57,36 +55,41 @@ class Alarm:
         ):
             return
         self.cancel()
-        self._timer = self._reactor.call_later(max(0.0, deadline - time.monotonic()), self._ring)
+        self._timer = self._reactor.call_later(
+            max(0.0, deadline - time.monotonic()), self._callback
+        )
 
-    def rung(self) -> None:
-        """Whoever was called back knows."""
+    def expired(self) -> None:
+        """Note that the callback came, so that no timer is set."""
         self._timer = None
 
     def cancel(self) -> None:
-        """Ring no more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-class Staff(Protocol):
-    """Who employs the workers, and hears how they do; called on the handler thread."""
+class WorkerObserver(Protocol):
+    """Owner of the workers, which the dispatcher reports to.
 
-    def knows(self, ident: str) -> bool:
-        """True where the process is one of its workers."""
+    Called on the handler thread; ``worker_retired`` on any thread, under the dispatcher's lock.
+    """
 
-    def is_up(self, ident: str) -> None:
+    def accepts(self, ident: str) -> bool:
+        """True where the process may join as one of the workers."""
+
+    def worker_ready(self, ident: str) -> None:
         """A worker asked for work for the first time."""
 
-    def is_broken(self, ident: str, error: BaseException) -> None:
+    def initializer_failed(self, ident: str, error: BaseException) -> None:
         """A worker's initializer failed."""
 
-    def is_cut(self, ident: str) -> None:
+    def worker_disconnected(self, ident: str) -> None:
         """A worker's connection ended."""
 
-    def is_retired(self, ident: str) -> None:
-        """A worker was told to exit."""
+    def worker_retired(self, ident: str) -> None:
+        """A worker was sent RETIRE."""
 
 
 #: a call's item size is observed again when it has changed by this factor
@@ -94,15 +97,15 @@ _SIZE_CHANGE = 2.0
 
 
 class Dispatcher:
-    """Feeds one pending table and carries out what it says. Thread-safe.
+    """Feeds one pending table with events and carries out its commands. Thread-safe.
 
     Args:
-        target: number by which workers address it.
+        target: its number in messages.
         reactor: runs its timers.
         max_attempts: deaths of a worker after which a task is given up.
-        quota: units that a worker does in its life, or None.
-        staff: hears of the workers.
-        memory: where large functions are laid for workers on this host; None for nowhere.
+        maxtasksperchild: units that a worker runs before it is replaced, or None.
+        observer: owner of the workers.
+        store: shared memory for large functions and arguments; None for none.
     """
 
     def __init__(
@@ -111,37 +114,37 @@ class Dispatcher:
         reactor: Reactor,
         *,
         max_attempts: int,
-        quota: int | None,
-        staff: Staff,
-        memory: Memory | None = None,
+        maxtasksperchild: int | None,
+        observer: WorkerObserver,
+        store: PayloadStore | None = None,
     ) -> None:
         self.target = target
-        self._large = Large(memory)
+        self._shared_functions = SharedFunctions(store)
         self.lock = threading.RLock()
         self.table = PendingTable(policy=RetryPolicy(max_attempts=max_attempts))
-        self._alarm = Alarm(reactor, self._tick)
-        self._quota = quota
-        self._staff = staff
+        self._timer = DeadlineTimer(reactor, self._tick)
+        self._maxtasksperchild = maxtasksperchild
+        self._observer = observer
         self._numbers = itertools.count(1)
         self._names = itertools.count(1)
         self._calls: dict[int, Call] = {}
         self._sessions: dict[str, Session] = {}
         self._by_ident: dict[str, Session] = {}
         self._drained = threading.Condition(self.lock)
-        self._carry: dict[type, Callable[[Any], None]] = {
-            commands.Accept: self._accept,
-            commands.Dispatch: self._dispatch,
-            commands.Revoke: self._revoke,
-            commands.Abandon: self._abandon,
-            commands.Withdraw: self._withdrawn,
-            commands.Requeue: self._requeued,
-            commands.Retire: self._retire,
-            commands.CallDone: self._call_done,
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            events.Accept: self._accept,
+            events.Dispatch: self._dispatch,
+            events.Revoke: self._revoke,
+            events.Abandon: self._abandon,
+            events.Withdraw: self._withdrawn,
+            events.Requeue: self._requeued,
+            events.Retire: self._retire,
+            events.CallDone: self._call_done,
         }
         self._lost_counts = [0, 0]
-        self._to_size: deque[Call] = deque()
-        #: what the report at hand brought
-        self._received: Received | None = None
+        self._resized: deque[Call] = deque()
+        #: outcomes of the DONE message that is being handled
+        self._received: ReceivedOutcomes | None = None
         #: why no more calls are taken
         self._ended: BaseException | None = None
 
@@ -156,9 +159,9 @@ class Dispatcher:
         items: Sequence[Any] | None,
         chunksize: int | None = None,
         retry: bool = True,
-        begun: Callable[[int, int], None] | None = None,
+        on_dispatch: Callable[[int, int], None] | None = None,
     ) -> Call:
-        """Make a call, to be added.
+        """Pickle a function and make a call, to be passed to :meth:`add`.
 
         Args:
             function: pickled once, here.
@@ -167,26 +170,26 @@ class Dispatcher:
             items: all of them, or None for a call that grows by :meth:`extend`.
             chunksize: items that stay together, or None.
             retry: False for at most once.
-            begun: told, under the lock, of the items that are sent to a worker.
+            on_dispatch: called under the lock with the items that are sent to a worker.
 
         Raises:
             Exception: what pickling the function raised.
         """
         number = next(self._numbers)
         call = Call(number, function, mode, sink, items=items, chunksize=chunksize, retry=retry)
-        call.begun = begun
-        self._large.lay(call, self._sessions)
+        call.on_dispatch = on_dispatch
+        self._shared_functions.share(call, self._sessions)
         return call
 
     def add(self, call: Call) -> None:
-        """Take a call in and give it to workers that wait.
+        """Add a call to the table; workers with credit are given its items at once.
 
         Raises:
             Exception: why no more calls are taken.
         """
         with self.lock:
             if self._ended is not None:
-                self._let_go(call)
+                self._release(call)
                 raise self._ended
             self._calls[call.number] = call
             self._feed(
@@ -210,7 +213,7 @@ class Dispatcher:
             self._feed(events.ItemsAdded(call.number, added, closed))
 
     def withdraw(self, call: Call, start: int, stop: int) -> None:
-        """Have whole units that were not sent to a worker not run; each is a ``CancelledError``."""
+        """Cancel whole units that were not sent to a worker; each fails with ``CancelledError``."""
         with self.lock:
             self._feed(events.ItemsWithdrawn(call.number, start, stop))
 
@@ -223,11 +226,11 @@ class Dispatcher:
                 number, call = self._calls.popitem()
                 self._feed(events.CallDropped(number))
                 call.sink.broken(error)
-                self._let_go(call)
+                self._release(call)
             self._drained.notify_all()
 
     def wait_drained(self, refusal: BaseException) -> None:
-        """Wait until no call is left; from then on ``refusal`` is raised to who adds one."""
+        """Wait until no call is left; from then on :meth:`add` raises ``refusal``."""
         with self.lock:
             self._drained.wait_for(lambda: not self._calls)
             if self._ended is None:
@@ -236,7 +239,16 @@ class Dispatcher:
     # -- workers
 
     def lost(self, ident: str, attempt: Attempt | None, *, counts: bool) -> tuple[int, int]:
-        """A worker is gone; returns how many items run again and how many were given up."""
+        """A worker has ended or reconnected.
+
+        Args:
+            ident: of its process.
+            attempt: how it ended, if known.
+            counts: False where its tasks are not to blame.
+
+        Returns:
+            How many items will run again, and how many were given up.
+        """
         with self.lock:
             session = self._by_ident.pop(ident, None)
             if session is None:
@@ -247,11 +259,11 @@ class Dispatcher:
             return self._lost_counts[0], self._lost_counts[1]
 
     def drain(self, ident: str, hand_back: bool = False) -> bool:
-        """Retire a worker once it holds nothing; False where it never asked.
+        """Retire a worker once it holds nothing; False where it has not connected.
 
         Args:
             ident: of its process.
-            hand_back: True to have others do what it has not begun.
+            hand_back: True where other workers are to run what it has not begun.
         """
         with self.lock:
             session = self._by_ident.get(ident)
@@ -260,7 +272,7 @@ class Dispatcher:
             return session is not None
 
     def longest_idle(self) -> tuple[str, float] | None:
-        """Identity of the worker that has been idle longest, with for how many seconds."""
+        """Identity of the worker that has been idle longest, and for how many seconds."""
         with self.lock:
             found = self.table.longest_idle
             if found is None:
@@ -269,24 +281,24 @@ class Dispatcher:
             return None if session is None else (session.ident, time.monotonic() - found[1])
 
     def close(self) -> None:
-        """Forget timers and workers."""
+        """Cancel timers and forget workers."""
         with self.lock:
-            self._alarm.cancel()
+            self._timer.cancel()
             self._sessions.clear()
             self._by_ident.clear()
-        self._large.close()
+        self._shared_functions.close()
 
     # -- service: messages of workers, on the handler thread
 
     def on_message(self, peer: Peer, message: Message) -> None:
-        """Take a worker's message.
+        """Handle a worker's message.
 
         Raises:
             WireError: it makes no sense; its sender is closed.
         """
         session = peer.state.get(self.target)
         if session is None:
-            session = self._welcome(peer)
+            session = self._add_session(peer)
         assert isinstance(session, Session)
         if message.kind is Kind.DONE:
             self._done(session, message.body)
@@ -296,7 +308,7 @@ class Dispatcher:
                 self._feed(events.WorkerAsked(session.name, credits_))
             if not session.is_up:
                 session.is_up = True
-                self._staff.is_up(session.ident)
+                self._observer.worker_ready(session.ident)
         elif message.kind is Kind.KEPT:
             entry, stop = protocol.read_kept(message.body)
             with self.lock:
@@ -304,37 +316,37 @@ class Dispatcher:
         elif message.kind is Kind.UNREAD:
             self._unread(session, protocol.read_entry(message.body))
         elif message.kind is Kind.MISSING:
-            self._missing(session, bytes(message.body), blind=message.id == protocol.LAID)
+            self._missing(session, bytes(message.body), cannot_map=message.id == protocol.SHARED)
         elif message.kind is Kind.BROKEN:
-            self._staff.is_broken(session.ident, read_error(message.body))
+            self._observer.initializer_failed(session.ident, read_error(message.body))
         else:
             msg = f"{message.kind.name} is not for a pool"
             raise WireError(msg)
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """A connection ended; the pool finds out how its worker did."""
+        """A connection ended; the observer finds out how its worker did."""
         session = peer.state.get(self.target)
-        # of a worker that has dialled again this was the former connection
+        # where a worker has reconnected, this is its former connection
         if isinstance(session, Session) and self._by_ident.get(session.ident) is session:
-            self._staff.is_cut(session.ident)
+            self._observer.worker_disconnected(session.ident)
 
-    def _welcome(self, peer: Peer) -> Session:
-        if not self._staff.knows(peer.ident):
+    def _add_session(self, peer: Peer) -> Session:
+        if not self._observer.accepts(peer.ident):
             msg = f"process {peer.ident} is no worker of this pool"
             raise WireError(msg)
-        # dialled again: what the former connection held is lost
+        # reconnected: what the former connection held is lost
         self.lost(peer.ident, None, counts=False)
         with self.lock:
             session = Session(f"{peer.ident}/{next(self._names)}", peer, self.target)
             peer.state[self.target] = session
             self._sessions[session.name] = session
             self._by_ident[peer.ident] = session
-            self._feed(events.WorkerJoined(session.name, self._quota))
+            self._feed(events.WorkerJoined(session.name, self._maxtasksperchild))
         return session
 
     def _done(self, session: Session, body: memoryview) -> None:
         done, pickled = protocol.read_done(body)
-        received = Received(pickled, done.start, done.stop)
+        received = ReceivedOutcomes(pickled, done.start, done.stop)
         happened: list[events.Event] = []
         if done.start < done.stop:
             event = events.UnitsDone(session.name, done.entry, done.start, done.stop, done.seconds)
@@ -354,21 +366,21 @@ class Dispatcher:
         with self.lock:
             for held in self.table.held(session.name):
                 if held.entry == entry:
-                    session.give_again(held, self._calls.get(held.call))
+                    session.send_entry_singly(held, self._calls.get(held.call))
                     return
         msg = f"entry {entry} is not held by the worker that asks for it again"
         raise WireError(msg)
 
-    def _missing(self, session: Session, digest: bytes, *, blind: bool) -> None:
-        session.is_near = session.is_near and not blind
+    def _missing(self, session: Session, digest: bytes, *, cannot_map: bool) -> None:
+        session.shares_memory = session.shares_memory and not cannot_map
         with self.lock:
             calls = (call for call in self._calls.values() if call.digest == digest)
-            session.tell(digest, next(calls, None))
+            session.send_function(digest, next(calls, None))
 
-    # -- instructions, under the lock
+    # -- commands of the table, under the lock
 
-    def _let_go(self, call: Call) -> None:
-        self._large.let_go(call, self._calls, self._sessions)
+    def _release(self, call: Call) -> None:
+        self._shared_functions.call_done(call, self._calls, self._sessions)
 
     def _feed(self, *happened: events.Event) -> None:
         now = time.monotonic()
@@ -376,18 +388,18 @@ class Dispatcher:
         for event in happened[1:]:
             steps += self.table.handle(event, now)
         self._carry_out(steps)
-        while self._to_size:
-            call = self._to_size.popleft()
+        while self._resized:
+            call = self._resized.popleft()
             observed = events.SizeObserved(call.number, call.item_bytes)
             self._carry_out(self.table.handle(observed, now))
-        self._alarm.set(self.table.next_deadline())
+        self._timer.set(self.table.next_deadline())
 
-    def _carry_out(self, steps: Iterable[commands.Instruction]) -> None:
+    def _carry_out(self, steps: Iterable[events.Command]) -> None:
         failure: BaseException | None = None
         for step in steps:
             try:
-                self._carry[type(step)](step)
-            # one that fails must not keep the others from being carried out
+                self._handlers[type(step)](step)
+            # an error must not keep the other commands from being carried out
             except BaseException as error:
                 failure = error
         if failure is not None:
@@ -395,27 +407,27 @@ class Dispatcher:
 
     def _tick(self) -> None:
         with self.lock:
-            self._alarm.rung()
+            self._timer.expired()
             self._feed(events.Tick())
 
-    def _dispatch(self, step: commands.Dispatch) -> None:
+    def _dispatch(self, step: events.Dispatch) -> None:
         session, call = self._sessions[step.worker], self._calls[step.call]
-        if call.begun is not None:
-            call.begun(step.start, step.stop)
+        if call.on_dispatch is not None:
+            call.on_dispatch(step.start, step.stop)
         try:
-            size = session.give(call, step)
+            size = session.send_entry(call, step)
         except BaseException:
-            # the worker waits for what will not come; once it has dialled again all is in step
-            session.cut()
+            # the worker waits for an entry that will not come; after it has reconnected both sides agree
+            session.disconnect()
             raise
         if not call.item_bytes / _SIZE_CHANGE <= size <= call.item_bytes * _SIZE_CHANGE:
             call.item_bytes = size
-            self._to_size.append(call)
+            self._resized.append(call)
 
-    def _revoke(self, step: commands.Revoke) -> None:
+    def _revoke(self, step: events.Revoke) -> None:
         self._sessions[step.worker].revoke(step.entry)
 
-    def _accept(self, step: commands.Accept) -> None:
+    def _accept(self, step: events.Accept) -> None:
         call, received = self._calls.get(step.call), self._received
         if call is None or received is None:
             return
@@ -423,31 +435,31 @@ class Dispatcher:
         call.forget(step.start, step.stop)
         call.sink.accept(step.start, values, errors)
 
-    def _abandon(self, step: commands.Abandon) -> None:
+    def _abandon(self, step: events.Abandon) -> None:
         self._lost_counts[1] += step.stop - step.start
         call = self._calls.get(step.call)
         if call is None:
             return
         for index in range(step.start, step.stop):
-            call.sink.fail(index, index + 1, call.crashed(index, step.attempts))
+            call.sink.fail(index, index + 1, call.crash_error(index, step.attempts))
         call.forget(step.start, step.stop)
 
-    def _withdrawn(self, step: commands.Withdraw) -> None:
+    def _withdrawn(self, step: events.Withdraw) -> None:
         call = self._calls[step.call]
         call.sink.fail(step.start, step.stop, CancelledError())
         call.forget(step.start, step.stop)
 
-    def _requeued(self, step: commands.Requeue) -> None:
+    def _requeued(self, step: events.Requeue) -> None:
         self._lost_counts[0] += step.stop - step.start
 
-    def _retire(self, step: commands.Retire) -> None:
+    def _retire(self, step: events.Retire) -> None:
         session = self._sessions[step.worker]
         session.retire()
-        self._staff.is_retired(session.ident)
+        self._observer.worker_retired(session.ident)
 
-    def _call_done(self, step: commands.CallDone) -> None:
+    def _call_done(self, step: events.CallDone) -> None:
         call = self._calls.pop(step.call, None)
         if call is not None:
             call.sink.done()
-            self._let_go(call)
+            self._release(call)
             self._drained.notify_all()

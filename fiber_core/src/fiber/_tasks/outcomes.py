@@ -1,9 +1,9 @@
-"""What became of items, from the worker that ran them to the pool: pickled so that none harms another.
+"""Results and errors of items, from the worker to the pool, pickled so that none affects another.
 
-Results of short tasks travel together, and must arrive as they would have alone. A result that its
+Results of short tasks travel together, and arrive as if each had been sent alone. A result that its
 function goes on changing (a buffer that an environment returns again and again) is pickled before
-the next task runs. One whose unpickling fails spoils no other. Both cost nothing where results are
-numbers, texts or tuples of them, which nothing can change and which can always be read.
+the next task runs. A result that cannot be unpickled fails alone. Both cost nothing where results are
+numbers, strings or tuples of them, which cannot change and can always be unpickled.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 class Outcomes:
-    """The worker's side: results and errors of consecutive items, until they are handed over."""
+    """Worker side: results and errors of consecutive items, until they are sent."""
 
-    __slots__ = ("_errors", "_loose", "_packed", "_values", "packed_bytes")
+    __slots__ = ("_errors", "_mutable", "_packed", "_values", "packed_bytes")
 
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._errors: dict[int, Any] = {}
-        #: positions of results that something may still change, or that may not be readable
-        self._loose: list[int] = []
+        #: positions of results that may still change, or that may fail to unpickle
+        self._mutable: list[int] = []
         #: positions of results that were pickled by themselves
         self._packed: list[int] = []
         #: size of those
@@ -40,7 +40,7 @@ class Outcomes:
         """The next item has a result."""
         kind = type(value)
         if kind not in _PLAIN and not (kind is tuple and _PLAIN.issuperset(map(type, value))):
-            self._loose.append(len(self._values))
+            self._mutable.append(len(self._values))
         self._values.append(value)
 
     def fail(self, error: BaseException, count: int = 1) -> None:
@@ -54,12 +54,12 @@ class Outcomes:
         self._errors[len(self._values)] = None
         self._values.append(None)
 
-    def settle(self) -> None:
-        """Pickle by themselves the results that what runs next may change."""
-        for position in self._loose:
+    def pickle_mutable(self) -> None:
+        """Pickle, each by itself, the results that the next task may change."""
+        for position in self._mutable:
             value = self._values[position]
             try:
-                # no bytes, or whoever gets an array of it could not write to it
+                # a bytearray, since arrays that are unpickled from bytes are read-only
                 pickled = bytearray().join(_dumps(value))
             except Exception as failure:
                 self._values[position] = None
@@ -68,37 +68,37 @@ class Outcomes:
                 self._values[position] = pickle.PickleBuffer(pickled)
                 self._packed.append(position)
                 self.packed_bytes += len(pickled)
-        self._loose.clear()
+        self._mutable.clear()
 
     def encode(self) -> list[frames.Buffer]:
         """All of it as segments."""
         if len(self._values) == 1:
             try:
-                # alone, a result harms no other, and its large buffers need not be copied
+                # alone, a result affects no other, and its large buffers need not be copied
                 return _dumps((self._values, self._errors, self._packed))
             except Exception as failure:
                 self._errors[0] = _unsendable(failure, self._values[0])
                 self._values[0] = None
                 self._packed.clear()
-        self.settle()
+        self.pickle_mutable()
         return codec.dumps((self._values, self._errors, self._packed))
 
 
 def _dumps(value: Any) -> list[frames.Buffer]:
-    # references in a result are there for its reader, and not for as long as this process lives
-    before = codec.carry(codec.Parcel())
+    # references in a result are held for its receiver, not for as long as this process lives
+    before = codec.set_envelope(codec.MessageEnvelope())
     try:
         return codec.dumps(value)
     finally:
-        codec.carry(before)
+        codec.set_envelope(before)
 
 
 def _unsendable(failure: Exception, value: Any) -> Any:
     return codec.with_traceback(codec.encoding_error(failure, value))
 
 
-class Received:
-    """The pool's side: the outcomes of the items from ``first`` up to ``stop``."""
+class ReceivedOutcomes:
+    """Owner side: the outcomes of the items from ``first`` up to ``stop``."""
 
     __slots__ = ("_errors", "_failure", "_first", "_values")
 

@@ -1,4 +1,4 @@
-"""What a pool and its workers say to each other; bodies of the pool's message kinds, pure.
+"""Bodies of the messages between a pool and its workers; pure.
 
 ======== ========= ==================================================================
 kind     direction body
@@ -7,19 +7,17 @@ ASK      up        ``Ask``: the worker can take so many more entries
 TASKS    down      ``Tasks`` and the arguments of its items, pickled as one list, or as
                    :mod:`fiber._tasks.arguments` says where the mode is ``APART``
 DONE     up        ``Done`` and the outcomes of its items, see :mod:`fiber._tasks.outcomes`
-REVOKE   down      ``Entry``: hand back what you have not begun of it
-KEPT     up        ``Kept``: what lies behind ``stop`` is handed back
+REVOKE   down      ``Entry``: the worker hands back what it has not begun of it
+KEPT     up        ``Kept``: the items from ``stop`` on are handed back
 FUNCTION down      digest and the pickled function that ``Tasks`` name by it; in a message of
-                   number ``LAID`` digest and the place where it lies on this host; the digest
-                   alone to have it dropped, because nobody waits for its call any more
-UNREAD   up        ``Entry``: send its items again, each pickled by itself
-MISSING  up        digest of a function the worker has not, or has no longer; in a message of
-                   number ``LAID`` from one that cannot read what lies on this host
-RETIRE   down      nothing: exit
+                   number ``SHARED`` digest and the locator of the function in shared memory
+                   of this host; the digest alone to have it dropped: no call needs it
+UNREAD   up        ``Entry``: its items could not be unpickled, send each pickled by itself
+MISSING  up        digest of a function that the worker has not, or no longer; in a message of
+                   number ``SHARED`` from a worker that cannot map shared memory
+RETIRE   down      empty: the worker is to exit
 BROKEN   up        the pickled exception of a failed initializer
 ======== ========= ==================================================================
-
-How a pool's function is called with an item.
 """
 
 from __future__ import annotations
@@ -58,8 +56,8 @@ _ASK = struct.Struct("<B")
 
 #: bytes of a digest
 DIGEST = 16
-#: number of messages about functions that lie in memory
-LAID = 1
+#: number of messages about functions in shared memory
+SHARED = 1
 #: entries that a worker may hold: one running, one behind it
 CREDITS = 2
 
@@ -89,7 +87,7 @@ class Tasks:
 
 @values.define
 class Done:
-    """Head of a DONE body: items [start, stop) of an entry took so many seconds in all."""
+    """Head of a DONE body: items [start, stop) of an entry took ``seconds`` in all."""
 
     entry: int
     start: int
@@ -103,7 +101,7 @@ class Done:
 
 
 def digest(segments: Sequence[frames.Buffer]) -> bytes:
-    """What a pickled function is called by."""
+    """Digest by which messages name a pickled function: the first 16 bytes of its SHA-256."""
     # processors have instructions for it: half the time of others for a large function
     whole = hashlib.sha256()
     for segment in segments:
@@ -152,7 +150,7 @@ def read_kept(body: memoryview) -> tuple[int, int]:
 
 
 def function(name: bytes, pickled: Sequence[frames.Buffer] = ()) -> list[frames.Buffer]:
-    """A FUNCTION body; nothing but the digest tells that its call is over."""
+    """A FUNCTION body; the digest alone tells the worker to forget the function."""
     return [name, *pickled]
 
 

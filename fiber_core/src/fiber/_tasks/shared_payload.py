@@ -1,11 +1,9 @@
-"""Large buffers that come again in the arguments of a call: laid once, where workers here map them.
+"""Large functions and arguments, written once to shared memory that workers of this host map.
 
-The parameters that a map hands to each task with another seed are one array in many tuples. What
-workers make of it is nothing to each other: each task has pages of its own as soon as it writes.
-
-What a pool asks of memory that its workers on this host map, and from which size on it is used.
-
-Functions too large to be sent to each worker: laid once into memory that workers here map.
+Buffers of 1 MB or more that recur in a call's arguments (one array in many tuples) and functions of
+that size are not sent to each worker: messages carry a *locator* instead. Workers map them
+privately (copy-on-write), so a task cannot change another task's data. Workers on other hosts are
+sent the bytes.
 """
 
 from __future__ import annotations
@@ -23,197 +21,199 @@ if TYPE_CHECKING:
     from fiber._tasks.call import Call
     from fiber._tasks.session import Session
 
-__all__ = ["BlindError", "Places", "Repeated"]
-
-#: bytes from which on something is laid: below, mapping it costs as much as sending it
-LARGE = 2**20
-#: bytes that are kept: of functions that no call has for the next call, of arguments for one call;
-#: the last function and the first argument are in any case
-KEPT = 256 * 2**20
+#: bytes from which on a buffer is shared: below, mapping it costs as much as sending it
+SHARE_THRESHOLD = 2**20
+#: most bytes in shared memory: of functions kept for later calls, of arguments of one call;
+#: the last function and the first argument are kept whatever their size
+CACHE_BYTES = 256 * 2**20
 
 
-class Laid(Protocol):
-    """Bytes in memory that all processes of a host map and none changes."""
+class SharedPayload(Protocol):
+    """Bytes in shared memory that every process of the host may map and none changes."""
 
     @property
-    def place(self) -> bytes:
-        """By which others find it."""
+    def locator(self) -> bytes:
+        """Opaque bytes by which other processes find it."""
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """Size in bytes."""
 
     def view(self) -> memoryview:
-        """The bytes, to read."""
+        """A read-only view of the bytes."""
 
     def private(self) -> memoryview:
-        """The bytes, to read and to write; what is written is seen nowhere else."""
+        """A writable copy-on-write view of the bytes."""
 
     def close(self) -> None:
-        """Let nobody else find it; views stay valid."""
+        """Make it unavailable to other processes; views stay valid."""
 
 
-class Memory(Protocol):
-    """Lays bytes, and finds those that others laid."""
+class PayloadStore(Protocol):
+    """Writes payloads, and finds those of other processes of the host."""
 
-    def lay(self, segments: Sequence[frames.Buffer]) -> Laid | None:
-        """Lay bytes; None where there is no room for them."""
+    def write(self, segments: Sequence[frames.Buffer]) -> SharedPayload | None:
+        """Write bytes; None where there is no room for them."""
 
-    def find(self, place: bytes) -> Laid | None:
-        """What is at a place; None where it is not to be had here."""
+    def find(self, locator: bytes) -> SharedPayload | None:
+        """Find a payload by its locator; None where this process cannot map it."""
 
 
-class Repeated:
-    """Those of one call, whose items all exist until it is done.
+class RepeatedBuffers:
+    """Large buffers that recur in the arguments of one call.
+
+    A buffer is sent the first time it is seen and shared from the second time on.
 
     Args:
-        memory: where they are laid.
-        most: bytes of all of them; the first one is laid in any case.
+        store: writes them.
+        most: bytes of all of them; the first one is shared whatever its size.
     """
 
-    def __init__(self, memory: Memory, most: int = KEPT) -> None:
-        self._memory = memory
+    def __init__(self, store: PayloadStore, most: int = CACHE_BYTES) -> None:
+        self._store = store
         self._most = self._room = most
-        # weakly: the number of an object that is gone is another's
-        self._seen: dict[int, tuple[weakref.ref[Any], Laid | None]] = {}
+        # by id() and weakly: the id of an object that is gone may be another's
+        self._seen: dict[int, tuple[weakref.ref[Any], SharedPayload | None]] = {}
 
-    def place(self, raw: memoryview) -> bytes | None:
-        """Where the bytes of a buffer lie; None where they are to be sent.
+    def locate(self, raw: memoryview) -> bytes | None:
+        """The locator of a buffer; None where its bytes are to be sent.
 
         Args:
-            raw: the buffer; what it belongs to is told by its ``obj``.
+            raw: the buffer; its ``obj`` is the object it belongs to.
         """
-        if raw.nbytes < LARGE:
+        if raw.nbytes < SHARE_THRESHOLD:
             return None
         owner = raw.obj
-        reference, laid = self._seen.get(id(owner), (None, None))
+        reference, payload = self._seen.get(id(owner), (None, None))
         if reference is None or reference() is not owner:
             try:
                 self._seen[id(owner)] = weakref.ref(owner), None
             except TypeError:
-                # nobody can tell whether it is the same when it comes again
+                # whether it is the same object the next time cannot be known
                 return None
-            self._release(laid)
+            self._release(payload)
             return None
-        if laid is None:
+        if payload is None:
             if self._room < min(raw.nbytes, self._most):
                 return None
-            laid = self._memory.lay([raw])
-            if laid is None:
+            payload = self._store.write([raw])
+            if payload is None:
                 return None
             self._room -= raw.nbytes
-            self._seen[id(owner)] = reference, laid
-        return laid.place if laid.size == raw.nbytes else None
+            self._seen[id(owner)] = reference, payload
+        return payload.locator if payload.size == raw.nbytes else None
 
     def close(self) -> None:
-        """Let nobody find them any more; idempotent."""
+        """Make them unavailable to workers; idempotent."""
         seen, self._seen = self._seen, {}
-        for _, laid in seen.values():
-            self._release(laid)
+        for _, payload in seen.values():
+            self._release(payload)
 
-    def _release(self, laid: Laid | None) -> None:
-        if laid is not None:
-            self._room += laid.size
-            laid.close()
-
-
-class BlindError(FiberError):
-    """What was laid is not to be found by this process."""
+    def _release(self, payload: SharedPayload | None) -> None:
+        if payload is not None:
+            self._room += payload.size
+            payload.close()
 
 
-class Places:
-    """What a worker has found of the arguments of the call that it works for.
+class PayloadNotFoundError(FiberError):
+    """A payload that this process cannot map."""
+
+
+class MappedArguments:
+    """Arguments in shared memory that a worker has mapped, of the call it works for.
 
     Args:
-        memory: finds what was laid; None for nothing.
+        store: finds them; None where there is none.
     """
 
-    def __init__(self, memory: Memory | None) -> None:
-        self._memory = memory
+    def __init__(self, store: PayloadStore | None) -> None:
+        self._store = store
         self._call: int | None = None
-        self._found: dict[bytes, Laid] = {}
+        self._found: dict[bytes, SharedPayload] = {}
 
-    def of(self, call: int) -> Callable[[bytes], memoryview]:
-        """What finds the arguments of a call; those of another are let go."""
+    def finder_for(self, call: int) -> Callable[[bytes], memoryview]:
+        """A function from locators to the arguments of ``call``; those of other calls are unmapped."""
         if call != self._call:
             self.close()
             self._call = call
         return self._find
 
     def close(self) -> None:
-        """Let go of all; what tasks still hold stays theirs."""
+        """Unmap all; views that tasks hold stay valid."""
         found, self._found = self._found, {}
-        for laid in found.values():
-            laid.close()
+        for payload in found.values():
+            payload.close()
 
-    def _find(self, place: bytes) -> memoryview:
-        laid = self._found.get(place)
-        if laid is None:
-            laid = None if self._memory is None else self._memory.find(place)
-            if laid is None:
+    def _find(self, locator: bytes) -> memoryview:
+        payload = self._found.get(locator)
+        if payload is None:
+            payload = None if self._store is None else self._store.find(locator)
+            if payload is None:
                 msg = "the arguments of a task lie in memory that this process cannot map"
-                raise BlindError(msg)
-            self._found[place] = laid
-        return laid.private()
+                raise PayloadNotFoundError(msg)
+            self._found[locator] = payload
+        return payload.private()
 
 
-class Large:
-    """Those of one pool.
+class SharedFunctions:
+    """Large functions of one pool in shared memory; some are kept for later calls. Thread-safe.
 
     Args:
-        memory: where they are laid; None for nowhere.
-        kept: bytes of those without a call that are kept.
+        store: writes them; None for no sharing.
+        kept: bytes of functions without a call that are kept.
     """
 
-    def __init__(self, memory: Memory | None, kept: int = KEPT) -> None:
-        self._memory = memory
+    def __init__(self, store: PayloadStore | None, kept: int = CACHE_BYTES) -> None:
+        self._store = store
         self._kept = kept
         self._lock = threading.Lock()
-        self._used: dict[bytes, tuple[Laid, int]] = {}
-        self._idle: OrderedDict[bytes, Laid] = OrderedDict()
+        self._used: dict[bytes, tuple[SharedPayload, int]] = {}
+        self._idle: OrderedDict[bytes, SharedPayload] = OrderedDict()
         self._closed = False
 
-    def lay(self, call: Call, sessions: Mapping[str, Session]) -> None:
-        """Lay a call's function if it is large and some worker may map it, its arguments later.
+    def share(self, call: Call, sessions: Mapping[str, Session]) -> None:
+        """Share a call's function if it is large and a worker may map it; prepare for its arguments.
 
         Args:
-            call: the call; its function is what was laid from now on.
-            sessions: the workers that there are so far.
+            call: the call; its function is the shared one from now on.
+            sessions: the workers so far.
         """
-        if self._memory is None:
+        if self._store is None:
             return
         if call.count > 1:
-            call.repeated = Repeated(self._memory)
+            call.repeated_buffers = RepeatedBuffers(self._store)
         size = sum(map(len, call.function))
-        if size < LARGE:
+        if size < SHARE_THRESHOLD:
             return
-        there = list(sessions.values())
-        if there and not any(session.is_near for session in there):
+        known = list(sessions.values())
+        if known and not any(session.shares_memory for session in known):
             return
         with self._lock:
             if self._closed:
                 return
-            laid, calls = self._used.get(call.digest, (None, 0))
-            laid = laid or self._idle.pop(call.digest, None) or self._memory.lay(call.function)
-            if laid is not None:
-                self._used[call.digest] = laid, calls + 1
-                call.laid, call.function = laid, [laid.view()]
+            payload, calls = self._used.get(call.digest, (None, 0))
+            payload = (
+                payload or self._idle.pop(call.digest, None) or self._store.write(call.function)
+            )
+            if payload is not None:
+                self._used[call.digest] = payload, calls + 1
+                call.shared_function, call.function = payload, [payload.view()]
 
-    def let_go(
+    def call_done(
         self, call: Call, calls: Mapping[int, Call], sessions: Mapping[str, Session]
     ) -> None:
-        """A call is done: have workers forget what is not needed again.
+        """Release the memory of a call that is done; workers are told to forget dropped functions.
 
         Args:
             call: the call.
-            calls: those that are left.
+            calls: the calls that are left.
             sessions: the workers.
         """
-        if call.repeated is not None:
-            call.repeated.close()
-        # what it refers to is held by each worker that has it
+        if call.repeated_buffers is not None:
+            call.repeated_buffers.close()
+        # objects that the function refers to are held by each worker that has it
         refers = call.release()
-        if call.laid is None and not refers:
+        if call.shared_function is None and not refers:
             return
         gone = self._release(call, keep=not refers)
         if refers:
@@ -224,10 +224,10 @@ class Large:
                     session.forget(digest)
 
     def _release(self, call: Call, *, keep: bool) -> list[bytes]:
-        """A call has its function no more; digests of those that were dropped."""
+        """Take the function from a call; returns the digests of functions that were dropped."""
         with self._lock:
-            laid, call.laid = call.laid, None
-            if laid is None:
+            payload, call.shared_function = call.shared_function, None
+            if payload is None:
                 return []
             found, count = self._used.pop(call.digest)
             if count > 1:
@@ -248,10 +248,10 @@ class Large:
         return len(self._idle) > 1 and sum(one.size for one in self._idle.values()) > self._kept
 
     def close(self) -> None:
-        """Keep nothing any more; idempotent."""
+        """Release everything; idempotent."""
         with self._lock:
             self._closed = True
-            laid = [*self._idle.values(), *(one for one, _ in self._used.values())]
+            payloads = [*self._idle.values(), *(one for one, _ in self._used.values())]
             self._idle.clear()
-            for one in laid:
+            for one in payloads:
                 one.close()

@@ -1,15 +1,14 @@
-"""The worker's side: ask for entries, run them in order, hand results back as they come.
+"""Worker side: asks for entries, runs them in order and sends outcomes as they come.
 
-The functions that a worker was sent: pickled by digest, unpickled afresh for each call.
+:class:`Worker` is the loop on the main thread, :class:`Batch` one entry while it runs,
+:class:`FunctionCache` the functions that the pool sent, by digest.
 
-A thread that looks after a worker's link while a task of the worker takes long.
+The main thread reads the link itself, which saves a thread hop for each entry. While it is inside a
+long task, :class:`ControlReader` reads the link on another thread: it answers revokes and sends the
+outcomes of earlier tasks. It starts after ``READ_AFTER`` seconds of one entry, so short entries do
+not pay for it.
 
-The main thread reads the link itself, which saves a thread hop for each entry. While it is inside
-a long task, somebody must still answer when the pool wants back what has not begun, and hand over
-the results of what was done before. The attendant does, and only then: it begins to look after ``PATIENCE`` seconds of the same entry, so that short
-entries cost it nothing.
-
-One entry while a worker runs it: how far it may go, and handing over what is done in time.
+Apart from ``fiber._workers.pool_process``, so that it knows a link and no runtime.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fiber._tasks import arguments, protocol
 from fiber._tasks.call import Unsendable
 from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Done, Mode, Tasks
-from fiber._tasks.shared_payload import BlindError, Memory, Places
+from fiber._tasks.shared_payload import MappedArguments, PayloadNotFoundError, PayloadStore
 from fiber._wire import codec, frames
 from fiber._wire.descriptors import await_readable
 from fiber._wire.frames import Kind, Message
@@ -34,20 +33,21 @@ from fiber._wire.link import Link
 from fiber.exceptions import FiberError, PeerLostError
 
 if TYPE_CHECKING:
-    from fiber._tasks.shared_payload import Laid
+    from fiber._tasks.shared_payload import SharedPayload
 
-#: results wait at most this long for others, or as long as it took until the last ones were handed
-#: over: each message costs 100 µs of CPU on both sides, and a master of many workers gives long entries
-_HOLD = 0.002
-#: and no more than so many bytes of them that had to be pickled ahead of time
-_LARGE = 256 * 2**10
-#: seconds of a unit after which what came meanwhile is looked at: it may have held the interpreter
-#: all the time, so that the attendant could not
-_LONG = 0.05
+#: results wait at most this long for others to be sent together, or as long as the entry took until
+#: the last ones were sent: a message costs 100 µs of CPU on both sides, and an owner of many workers
+#: gives long entries
+_MAX_DELAY = 0.002
+#: most bytes of waiting results that had to be pickled ahead of time
+_MAX_PACKED_BYTES = 256 * 2**10
+#: seconds of a unit after which the main thread reads the link: the unit may have held the
+#: interpreter all the time, so that the control reader could not
+_LONG_UNIT = 0.05
 
 
-class Current:
-    """The entry being run, and how far it may go; shared with the attendant."""
+class RunningEntry:
+    """The entry being run, and how far it may go; shared with the control reader."""
 
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = tasks
@@ -57,17 +57,17 @@ class Current:
 
     @property
     def limit(self) -> int:
-        """Items from here on were handed back."""
+        """The first item that was handed back; the stop of the entry where none was."""
         with self._lock:
             return self._limit
 
     def hand_back(self) -> int:
-        """Give up what has not begun, by whole units; return where the kept part ends."""
+        """Give up whole units that have not begun; returns one past the last item that is kept."""
         tasks = self.tasks
         with self._lock:
             limit = self._limit
-            # first nothing may begin any more: an index noted from now on waits for our word,
-            # and the one noted before is the one we read
+            # first no item may begin: may_run() waits for the lock for any index noted from now on,
+            # so the index read below is the last one that has begun
             self._limit = tasks.start
             begun = (self._index - tasks.start) // tasks.chunk + 1
             self._limit = min(limit, tasks.start + begun * tasks.chunk)
@@ -87,33 +87,33 @@ class Batch:
 
     Args:
         tasks: its head.
-        send: hands over the body of a DONE message.
-        look: looks at what came during a long unit, before the next one begins.
+        send: sends the body of a DONE message.
+        check_messages: reads the link after a long unit, before the next one begins.
     """
 
     def __init__(
         self,
         tasks: Tasks,
         send: Callable[[Sequence[frames.Buffer]], None],
-        look: Callable[[], None] = lambda: None,
+        check_messages: Callable[[], None] = lambda: None,
     ) -> None:
-        self.current = Current(tasks)
+        self.current = RunningEntry(tasks)
         self._tasks = tasks
         self._send = send
-        self._look = look
+        self._check_messages = check_messages
         #: True where the last unit was a long one
         self.was_long = False
         self._lock = threading.Lock()
         self._outcomes = Outcomes()
-        #: the first item that was not handed over
+        #: the first item whose outcome was not sent
         self._from = tasks.start
-        #: the first item of the unit at hand
+        #: the first item of the running unit
         self._unit = tasks.start
-        #: when the entry began, the first of these did, and the second did
+        #: when the entry, its first unsent item and its running unit began
         self._start = self._began = self._unit_began = time.perf_counter()
 
     def run(self, call: Callable[[Any], Any], items: Sequence[Any]) -> None:
-        """Run the items one after another, until the end or what was handed back."""
+        """Run the items one after another, up to the end or to the part that was handed back."""
         start, chunk, last = self._tasks.start, self._tasks.chunk, len(items) - 1
         may_run, lock = self.current.may_run, self._lock
         skip_to = 0
@@ -126,8 +126,8 @@ class Batch:
             else:
                 try:
                     value = call(item)
-                # an exception of the task is its result; what is no Exception ends the worker,
-                # as it does in multiprocessing
+                # an exception of the task is its outcome; a BaseException ends the worker, as it
+                # does in multiprocessing
                 except Exception as error:
                     with lock:
                         self._outcomes.fail(error)
@@ -135,43 +135,43 @@ class Batch:
                 else:
                     with lock:
                         self._outcomes.add(value)
-            # the last results are handed over with the credit for another entry
+            # the last outcomes are sent with the credit for another entry
             if (offset + 1) % chunk == 0 and offset != last:
                 self._unit_ended(start + offset + 1)
                 if self.was_long:
-                    self._look()
+                    self._check_messages()
         with lock:
             began, self._unit_began = self._unit_began, time.perf_counter()
-            self.was_long = self._unit_began - began > _LONG
-            self._hand_over(self.current.limit, 1)
+            self.was_long = self._unit_began - began > _LONG_UNIT
+            self._send_done(self.current.limit, 1)
 
     def flush(self) -> None:
-        """Hand over what waits, from another thread, because the unit at hand takes long."""
+        """Send the outcomes that wait, from the control reader's thread, as the running unit takes long."""
         with self._lock:
             if self._from < self._unit == self._from + len(self._outcomes):
-                self._hand_over(self._unit, 0)
+                self._send_done(self._unit, 0)
                 self._began = self._unit_began
 
     def fail(self, error: BaseException) -> None:
-        """The function or its arguments could not be loaded: that is every item's outcome."""
+        """Send an error as the outcome of every item: the function or the items cannot be unpickled."""
         self._outcomes.fail(error, self._tasks.stop - self._tasks.start)
         self._unit_began = time.perf_counter()
-        self._hand_over(self._tasks.stop, 1)
+        self._send_done(self._tasks.stop, 1)
 
     def _unit_ended(self, stop: int) -> None:
         with self._lock:
             began, self._unit, self._unit_began = self._unit_began, stop, time.perf_counter()
-            self.was_long = self._unit_began - began > _LONG
-            if self._unit_began - self._began < max(_HOLD, self._began - self._start):
-                # what the next task may change is pickled before it runs
-                self._outcomes.settle()
-                if self._outcomes.packed_bytes < _LARGE:
+            self.was_long = self._unit_began - began > _LONG_UNIT
+            if self._unit_began - self._began < max(_MAX_DELAY, self._began - self._start):
+                # results that the next task may change are pickled before it runs
+                self._outcomes.pickle_mutable()
+                if self._outcomes.packed_bytes < _MAX_PACKED_BYTES:
                     return
-            self._hand_over(stop, 0)
-            # the way of these results is no part of what the next ones take
+            self._send_done(stop, 0)
+            # sending does not count as time of the next items
             self._began = self._unit_began = time.perf_counter()
 
-    def _hand_over(self, stop: int, credits_: int) -> None:
+    def _send_done(self, stop: int, credits_: int) -> None:
         seconds = self._unit_began - self._began
         done = Done(self._tasks.entry, self._from, stop, seconds, credits_)
         self._send([done.encode(), *self._outcomes.encode()])
@@ -185,12 +185,14 @@ V = TypeVar("V")
 PICKLED = 256 * 2**20
 #: bytes, as pickled, of the functions that are ready to be called
 READY = 64 * 2**20
-#: what one costs besides its bytes
+#: bytes that an entry costs besides its value
 _OVERHEAD = 1024
 
 
-class Functions:
-    """A cache bounded in bytes; what was dropped is asked for again.
+class FunctionCache:
+    """Functions that the pool sent: pickled by digest, unpickled anew for each call; bounded in bytes.
+
+    A function that was dropped is requested from the pool again.
 
     Args:
         pickled: bytes of pickles that are kept; the last one is, whatever its size.
@@ -198,19 +200,19 @@ class Functions:
     """
 
     def __init__(self, pickled: int = PICKLED, ready: int = READY) -> None:
-        self._pickles: _Bounded[bytes, bytes | Laid] = _Bounded(pickled)
+        self._pickles: _Bounded[bytes, bytes | SharedPayload] = _Bounded(pickled)
         # with their digests
         self._ready: _Bounded[int, tuple[Any, bytes]] = _Bounded(ready)
 
     def __contains__(self, digest: object) -> bool:
         return digest in self._pickles
 
-    def learn(self, digest: bytes, pickled: bytes | Laid) -> None:
-        """Keep a function."""
+    def put(self, digest: bytes, pickled: bytes | SharedPayload) -> None:
+        """Keep a pickled function."""
         self._pickles.put(digest, pickled, _size(pickled))
 
-    def of_call(self, call: int) -> Any:
-        """The function of a call, or None where it must be loaded (again)."""
+    def get(self, call: int) -> Any:
+        """The unpickled function of a call, or None where it must be loaded."""
         found = self._ready.get(call)
         return None if found is None else found[0]
 
@@ -222,11 +224,11 @@ class Functions:
         """
         pickled = self._pickles.get(digest)
         assert pickled is not None
-        # a copy: what one call makes of a captured array is nothing to the next
+        # a copy: a call that changes a captured array must not change it for the next call
         if isinstance(pickled, bytes):
             private = memoryview(bytearray(pickled))
         else:
-            # page by page, and of those alone that are written to
+            # copied page by page, and only the pages that are written to
             private = pickled.private()
         function = codec.loads(private)
         self._ready.put(call, (function, digest), _size(pickled))
@@ -238,16 +240,16 @@ class Functions:
         self._ready.drop(lambda _, ready: ready[1] == digest)
 
     def forget_calls(self) -> None:
-        """Have each call's function loaded again."""
+        """Drop all unpickled functions; the pickled ones stay."""
         self._ready.clear()
 
 
-def _size(pickled: bytes | Laid) -> int:
+def _size(pickled: bytes | SharedPayload) -> int:
     return len(pickled) if isinstance(pickled, bytes) else pickled.size
 
 
 class _Bounded(Generic[K, V]):
-    """Values by key; the least recently used ones go first, and the last one stays in any case."""
+    """LRU cache bounded by the size of its values; the last value stays whatever its size."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -258,7 +260,7 @@ class _Bounded(Generic[K, V]):
         return key in self._held
 
     def get(self, key: K) -> V | None:
-        """The value, used just now."""
+        """The value of a key, which is the most recently used one now; or None."""
         found = self._held.get(key)
         if found is None:
             return None
@@ -266,7 +268,7 @@ class _Bounded(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value in place of any other of its key."""
+        """Set the value of a key."""
         former = self._held.pop(key, None)
         if former is not None:
             self._size -= former[1]
@@ -278,7 +280,7 @@ class _Bounded(Generic[K, V]):
             self._size -= dropped
 
     def drop(self, is_unwanted: Callable[[K, V], bool]) -> None:
-        """Drop some."""
+        """Drop the values for which the predicate is true."""
         for key in [key for key, (value, _) in self._held.items() if is_unwanted(key, value)]:
             self._size -= self._held.pop(key)[1]
 
@@ -290,21 +292,21 @@ class _Bounded(Generic[K, V]):
 
 T = TypeVar("T")
 
-#: seconds that an entry runs before the attendant begins to look
-PATIENCE = 0.05
+#: seconds that an entry runs before the control reader starts to read
+READ_AFTER = 0.05
 
 
-class Attendant(Generic[T]):
-    """Looks after one subject at a time.
+class ControlReader(Generic[T]):
+    """Thread that reads the link while one entry (the subject) takes long.
 
     Args:
-        attend: called with the subject whenever the link has something while it runs on.
-        linger: called with the subject every now and then while it runs on.
+        on_message: called with the subject when the link is readable while the subject runs.
+        on_interval: called with the subject now and then while it runs, first after ``READ_AFTER`` seconds.
     """
 
-    def __init__(self, attend: Callable[[T], None], linger: Callable[[T], None]) -> None:
-        self._attend = attend
-        self._linger = linger
+    def __init__(self, on_message: Callable[[T], None], on_interval: Callable[[T], None]) -> None:
+        self._on_message = on_message
+        self._on_interval = on_interval
         self._changed = threading.Condition()
         self._subject: T | None = None
         self._fds: tuple[int, ...] = ()
@@ -313,15 +315,15 @@ class Attendant(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def watch(self, subject: T, fds: tuple[int, ...]) -> None:
-        """The main thread begins with ``subject``; the descriptors tell of its link."""
+        """The main thread begins with ``subject``; ``fds`` are the descriptors of its link."""
         self._fds = fds
         self._subject = subject
-        # a busy attendant sees the new subject at its next look; only an idle one is woken
+        # a busy thread sees the new subject at its next check; only an idle one is woken
         if self._idle:
             with self._changed:
                 if self._thread is None:
                     self._thread = threading.Thread(
-                        target=self._run, name="fiber-attendant", daemon=True
+                        target=self._run, name="fiber-control-reader", daemon=True
                     )
                     self._thread.start()
                 self._changed.notify()
@@ -352,19 +354,19 @@ class Attendant(Generic[T]):
                     continue
                 self._idle = False
                 # most entries are done before this
-                self._changed.wait(PATIENCE)
+                self._changed.wait(READ_AFTER)
             if self._subject is subject and not self._closed:
-                self._linger(subject)
-                self._look(subject)
+                self._on_interval(subject)
+                self._check_messages(subject)
 
-    def _look(self, subject: T) -> None:
+    def _check_messages(self, subject: T) -> None:
         poll = select.poll()
         for fd in self._fds:
             poll.register(fd, select.POLLIN)
-        # the main thread ends a subject without a word, so that it never pays for one
-        is_readable = await_readable(poll, self._fds, PATIENCE)
+        # the main thread does not notify when a subject ends, so this may notice late
+        is_readable = await_readable(poll, self._fds, READ_AFTER)
         if is_readable and self._subject is subject:
-            self._attend(subject)
+            self._on_message(subject)
 
 
 # as numbers: an operation on a member of an enum takes as long as reading an entry
@@ -381,9 +383,9 @@ class Worker:
 
     Args:
         link: to the pool.
-        target: number by which it addresses the pool.
+        target: number of the pool in messages.
         redial: makes another link in place of a lost one.
-        memory: finds what the pool laid on this host.
+        store: finds payloads in shared memory of this host; None for none.
     """
 
     def __init__(
@@ -391,23 +393,25 @@ class Worker:
         link: Link,
         target: int,
         redial: Callable[[], Link],
-        memory: Memory | None = None,
+        store: PayloadStore | None = None,
     ) -> None:
         self._link = link
-        self._memory = memory
-        #: True where what its pool laid was not to be found
-        self._blind = False
+        self._store = store
+        #: True where a payload of the pool could not be mapped
+        self._cannot_map = False
         self._target = target
         self._redial = redial
-        self._functions = Functions()
-        self._places = Places(memory)
-        #: messages that the attendant read while an entry ran
+        self._functions = FunctionCache()
+        self._mapped = MappedArguments(store)
+        #: messages that the control reader read while an entry ran
         self._inbox: deque[Message] = deque()
         self._reading = threading.Lock()
-        #: True where the last message let us wait, so that a look for the next one is in vain
+        #: True where the last receive had to wait, so reading before waiting would be in vain
         self._waits = False
         self._running: Batch | None = None
-        self._attendant: Attendant[Batch] = Attendant(self._attend, self._linger)
+        self._control_reader: ControlReader[Batch] = ControlReader(
+            self._read_control, self._flush_results
+        )
 
     def run(self) -> None:
         """Work until the pool retires this worker or is gone.
@@ -425,21 +429,21 @@ class Worker:
                     self._take(message)
                 except PeerLostError as error:
                     if not self._link.is_intact:
-                        # another link would not mend what else was closed, and the task that did it
-                        # would be run again and again: it is to count as the worker's death
+                        # another link would not restore other descriptors that were closed, and the
+                        # task that did it would run again and again: the worker's death counts
                         msg = "a task has closed or replaced descriptors of its worker"
                         raise DescriptorsLostError(msg) from error
-                    # what was at hand is run elsewhere; the pool knows this worker by a new link
+                    # other workers run what this one held; the pool knows it by a new link
                     self._inbox.clear()
                     self._functions.forget_calls()
                     self._link.close()
                     self._link = self._redial()
                     self._ask(protocol.CREDITS)
         finally:
-            self._attendant.close()
+            self._control_reader.close()
 
     def report_broken(self, error: BaseException) -> None:
-        """Tell the pool that the initializer failed."""
+        """Send BROKEN: the initializer failed."""
         self._link.send(Kind.BROKEN, self._target, 0, codec.dumps(codec.with_traceback(error)))
 
     def _ask(self, credits_: int) -> None:
@@ -450,8 +454,8 @@ class Worker:
             msg = "the descriptors of the connection are gone"
             raise PeerLostError(msg)
 
-    def _hand_over(self, segments: Sequence[frames.Buffer]) -> None:
-        # not into a file that a task has put in the place of our connection
+    def _send_done(self, segments: Sequence[frames.Buffer]) -> None:
+        # not into a file whose descriptor a task has put in place of the connection
         self._check_link()
         self._link.send(Kind.DONE, self._target, 0, segments)
 
@@ -475,7 +479,7 @@ class Worker:
             tasks, items = protocol.read_tasks(message.body)
             self._run(tasks, items)
         elif message.kind is Kind.FUNCTION:
-            self._learn(message)
+            self._store_function(message)
         elif message.kind is Kind.REVOKE:
             # nothing runs and everything before it in the pipe is done
             number = protocol.read_entry(message.body)
@@ -483,27 +487,27 @@ class Worker:
 
     def _function(self, tasks: Tasks) -> Any:
         functions = self._functions
-        found = functions.of_call(tasks.call)
+        found = functions.get(tasks.call)
         if found is not None:
             return found
-        if tasks.digest not in functions and not self._ask_for(tasks.digest):
-            return _nothing
+        if tasks.digest not in functions and not self._request_function(tasks.digest):
+            return _no_op
         return functions.load(tasks.call, tasks.digest)
 
-    def _ask_for(self, digest: bytes) -> bool:
-        """Wait for a function that was dropped; False where its call is over."""
-        number = protocol.LAID if self._blind else 0
+    def _request_function(self, digest: bytes) -> bool:
+        """Request a function and wait for it; False where its call is over."""
+        number = protocol.SHARED if self._cannot_map else 0
         self._link.send(Kind.MISSING, self._target, number, [digest])
         while True:
-            # others that come meanwhile are worth keeping as well
+            # functions that come meanwhile are kept as well
             message = self._await(Kind.FUNCTION, None)
-            if self._learn(message) == digest:
-                if self._blind and message.id == protocol.LAID:
-                    return self._ask_for(digest)
+            if self._store_function(message) == digest:
+                if self._cannot_map and message.id == protocol.SHARED:
+                    return self._request_function(digest)
                 return digest in self._functions
 
     def _await(self, kind: Kind, number: int | None) -> Message:
-        """The next message of a kind and number; those before it are kept for later, in order."""
+        """The next message of a kind and number; earlier ones stay in the inbox, in order."""
         held: list[Message] = []
         try:
             while True:
@@ -515,25 +519,25 @@ class Worker:
             with self._reading:
                 self._inbox.extendleft(reversed(held))
 
-    def _learn(self, message: Message) -> bytes:
-        """Keep a function, or drop one where nothing comes with its digest; return that."""
+    def _store_function(self, message: Message) -> bytes:
+        """Handle FUNCTION: keep a function, or forget it where the digest comes alone; returns the digest."""
         digest, pickled = protocol.read_function(message.body)
         if not pickled:
             self._functions.forget(digest)
-        elif message.id != protocol.LAID:
-            self._functions.learn(digest, bytes(pickled))
+        elif message.id != protocol.SHARED:
+            self._functions.put(digest, bytes(pickled))
         else:
-            laid = None if self._memory is None else self._memory.find(bytes(pickled))
-            if laid is not None:
-                self._functions.learn(digest, laid)
-            self._blind = laid is None
+            payload = None if self._store is None else self._store.find(bytes(pickled))
+            if payload is not None:
+                self._functions.put(digest, payload)
+            self._cannot_map = payload is None
         return digest
 
     def _run(self, tasks: Tasks, body: memoryview) -> None:
         batch = Batch(
             tasks,
-            self._hand_over,
-            lambda: self._catch_up(batch.current),
+            self._send_done,
+            lambda: self._read_buffered(batch.current),
         )
         try:
             function = self._function(tasks)
@@ -543,26 +547,26 @@ class Worker:
                 raise
             batch.fail(error)
             return
-        call = _caller(mode, function)
+        call = _adapted(mode, function)
         self._running = batch
         while self._link.buffered:
-            # no descriptor will tell the attendant of these
-            self._attend(batch)
+            # no descriptor is readable for these
+            self._read_control(batch)
         if tasks.stop - tasks.start > tasks.chunk or self._inbox:
-            self._attendant.watch(batch, self._link.fds)
+            self._control_reader.watch(batch, self._link.fds)
         try:
             batch.run(call, items)
         finally:
             self._running = None
-            self._attendant.rest()
+            self._control_reader.rest()
         if batch.was_long:
-            self._catch_up(None)
+            self._read_buffered(None)
 
-    def _catch_up(self, current: Current | None) -> None:
-        """Take in what came during a long unit: nothing is begun that was asked back before."""
+    def _read_buffered(self, current: RunningEntry | None) -> None:
+        """Read the messages that came during a long unit, before anything revoked is begun."""
         with self._reading:
             while (message := self._link.receive(timeout=0)) is not None:
-                self._heed(message, current)
+                self._handle_control(message, current)
 
     def _items(self, tasks: Tasks, body: memoryview) -> tuple[int, Sequence[Any]]:
         mode = tasks.mode & ~_APART
@@ -570,41 +574,41 @@ class Worker:
             if mode == tasks.mode:
                 items: Sequence[Any] = codec.loads(body)
             else:
-                items = arguments.read(body, self._places.of(tasks.call))
+                items = arguments.read(body, self._mapped.finder_for(tasks.call))
         except Exception as error:
-            blind = isinstance(error, BlindError)
-            if blind:
-                # the next ones shall come as they are
-                self._link.send(Kind.MISSING, self._target, protocol.LAID, [tasks.digest])
+            cannot_map = isinstance(error, PayloadNotFoundError)
+            if cannot_map:
+                # from now on the pool sends the bytes
+                self._link.send(Kind.MISSING, self._target, protocol.SHARED, [tasks.digest])
             elif tasks.stop - tasks.start == 1:
                 raise
-            # one of them cannot be read, and must not spoil the others
+            # an item that cannot be unpickled must not fail the others
             self._link.send(Kind.UNREAD, self._target, 0, [protocol.entry(tasks.entry)])
             again, body = protocol.read_tasks(self._await(Kind.TASKS, tasks.entry).body)
             return again.mode, codec.loads(body)
         return mode, items
 
-    # -- on the attendant's thread, while an entry takes long
+    # -- on the control reader's thread, while an entry takes long
 
-    def _linger(self, batch: Batch) -> None:
-        # results that wait for the end of a long task are wanted now
+    def _flush_results(self, batch: Batch) -> None:
+        # outcomes of earlier tasks do not wait for the end of a long one
         with contextlib.suppress(PeerLostError):
             batch.flush()
 
-    def _attend(self, batch: Batch) -> None:
+    def _read_control(self, batch: Batch) -> None:
         with self._reading:
             if self._running is not batch:
                 return
             try:
                 message = self._link.receive(timeout=0)
                 if message is not None:
-                    self._heed(message, batch.current)
+                    self._handle_control(message, batch.current)
             except PeerLostError:
-                # the main thread finds out as soon as it is back, and dials again
+                # the main thread notices after its task, and dials again
                 return
 
-    def _heed(self, message: Message, current: Current | None) -> None:
-        """Hand back what is asked for; anything else waits for its turn."""
+    def _handle_control(self, message: Message, current: RunningEntry | None) -> None:
+        """Answer a REVOKE; put any other message into the inbox."""
         if message.kind is not Kind.REVOKE:
             self._inbox.append(message)
             return
@@ -612,7 +616,7 @@ class Worker:
         stop = self._revoke(number, current)
         self._link.send(Kind.KEPT, self._target, 0, [protocol.kept(number, stop)])
 
-    def _revoke(self, number: int, current: Current | None) -> int:
+    def _revoke(self, number: int, current: RunningEntry | None) -> int:
         if current is not None and current.tasks.entry == number:
             return current.hand_back()
         for position, waiting in enumerate(self._inbox):
@@ -622,16 +626,16 @@ class Worker:
                 del self._inbox[position]
                 self._ask(1)
                 return tasks.start
-        # done already: everything of it was kept
+        # finished before: everything was kept
         return 2**63
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """The function of a call that nobody waits for any more."""
+def _no_op(*_: Any, **__: Any) -> None:
+    """Stand-in for the function of a call that is over."""
 
 
-def _caller(mode: int, function: Any) -> Callable[[Any], Any]:
-    """What is called with an item as it came."""
+def _adapted(mode: int, function: Any) -> Callable[[Any], Any]:
+    """A callable for one item as it was sent, by mode."""
     call: Callable[[Any], Any] = function
     how = mode & ~_SINGLY
     if how == _STARMAP:
@@ -644,14 +648,14 @@ def _caller(mode: int, function: Any) -> Callable[[Any], Any]:
         def call(item: Any) -> Any:
             return function(*item[0], **item[1])
 
-    return _singly(call) if mode & _SINGLY else call
+    return _unpickling(call) if mode & _SINGLY else call
 
 
-def _singly(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def singly(pickled: Any) -> Any:
+def _unpickling(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def unpickling(pickled: Any) -> Any:
         item = codec.loads(memoryview(pickled))
         if isinstance(item, Unsendable):
             raise item.error
         return call(item)
 
-    return singly
+    return unpickling

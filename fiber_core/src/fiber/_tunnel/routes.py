@@ -12,7 +12,7 @@ from fiber._base import values
 
 __all__ = ["Route", "is_route", "parse", "route_to"]
 
-#: in front of a URL, maybe behind the name of a realm
+#: in front of a URL, maybe behind the name of an auth domain
 _ROUTE = re.compile(r"(?:[0-9a-f]{16}@)?hub\+")
 _PARTS = re.compile(
     r"hub\+(tls\+tcp|tcp)://([0-9A-Za-z.]+)@(\[[0-9a-fA-F:.%]+\]|[^\[\]:@/\s]+):(\d+)"

@@ -1,4 +1,4 @@
-"""A thread that waits for plain connections, where a selector would be more than is needed."""
+"""An accept loop on a thread of its own, for small services that need no reactor."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Accepting", "private_listener"]
+__all__ = ["AcceptThread", "private_listener"]
 
 
-class Accepting:
-    """Hands each connection on until it is closed.
+class AcceptThread:
+    """Thread that accepts connections and passes each to a function, until closed.
 
     Args:
-        listener: where others connect; closed with it.
-        serve: gets each connection, and closes it.
-        name: of the thread.
-        at_once: True where each connection is served on a thread of its own, since serving one may
-            take long; False where it does not, and others may wait.
+        listener: the listening socket; closed with this.
+        serve: called with each connection; must close it.
+        name: name of the thread.
+        thread_per_connection: call ``serve`` on a new thread for each connection, where it may take
+            long; otherwise connections are served one after another.
     """
 
     def __init__(
@@ -28,17 +28,17 @@ class Accepting:
         serve: Callable[[socket.socket], None],
         *,
         name: str,
-        at_once: bool = False,
+        thread_per_connection: bool = False,
     ) -> None:
         self._listener = listener
         self._serve = serve
         self._name = name
-        self._at_once = at_once
+        self._thread_per_connection = thread_per_connection
         self._thread = threading.Thread(target=self._accept, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more; what is being served goes on. Idempotent."""
+        """Stop accepting; connections being served go on. Idempotent."""
         # wakes accept(), which close() alone does not
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -52,11 +52,11 @@ class Accepting:
                 connection, _ = self._listener.accept()
                 connection.setblocking(True)
             except ConnectionAbortedError:
-                # who dialled has changed its mind
+                # closed by the dialer before it was accepted
                 continue
             except OSError:
                 return
-            if self._at_once:
+            if self._thread_per_connection:
                 threading.Thread(
                     target=self._serve, args=(connection,), name=f"{self._name}-call", daemon=True
                 ).start()
@@ -65,10 +65,10 @@ class Accepting:
 
 
 def private_listener(path: str, *, backlog: int = 128) -> socket.socket:
-    """A Unix socket that only this user can connect to.
+    """Listening Unix socket that only this user can connect to.
 
     Args:
-        path: where; nothing is there yet.
+        path: of the socket; must not exist yet.
         backlog: connections that may wait to be accepted.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,6 +1,6 @@
-"""Calls to another process: many threads on one link, answers matched by number.
+"""Calls to other processes: many threads on one link, answers matched to calls by number.
 
-The connections of a process for calls to others, one for each address.
+:class:`Client` is one such link, :class:`ClientPool` the clients of a process by address.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fiber.exceptions import PeerLostError, TransportError
 log = logging.getLogger("fiber")
 
 
-class Pending:
-    """A call that was sent; :meth:`wait` for its answer."""
+class PendingCall:
+    """Answer to a call, to come; :meth:`wait` for it."""
 
     def __init__(self, client: Client, number: int) -> None:
         self._client = client
@@ -31,13 +31,13 @@ class Pending:
         self._done = threading.Event()
         self._answer: Message | None = None
         self._error: BaseException | None = None
-        self._then: Callable[[Pending], None] | None = None
+        self._callback: Callable[[PendingCall], None] | None = None
         #: the call's number on its link
         self.number = number
 
     @property
     def done(self) -> bool:
-        """True once the answer is here, or never will be."""
+        """True once the answer has arrived or the connection has ended."""
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -64,33 +64,33 @@ class Pending:
             raise codec.loads(answer.body)
         return answer.body
 
-    def then(self, action: Callable[[Pending], None]) -> None:
-        """Have ``action`` called once it is done, on the handler thread or at once."""
+    def add_done_callback(self, action: Callable[[PendingCall], None]) -> None:
+        """Call ``action`` when the call is done: on the handler thread, or at once if it is already."""
         with self._lock:
             if not self._done.is_set():
-                self._then = action
+                self._callback = action
                 return
         action(self)
 
-    def settle(self, answer: Message | None, error: BaseException | None) -> None:
-        """Store the answer; for :class:`Client`."""
+    def set_answer(self, answer: Message | None, error: BaseException | None) -> None:
+        """Set the answer or the error, and run the callback; for :class:`Client`."""
         with self._lock:
             self._answer, self._error = answer, error
             self._done.set()
-            then = self._then
-        if then is None:
+            callback = self._callback
+        if callback is None:
             return
         try:
-            then(self)
+            callback(self)
         except Exception:
-            log.exception("fiber: what was to follow a call failed; other calls go on")
+            log.exception("fiber: the callback of a call failed; other calls go on")
 
 
 class Client:
     """One link to the endpoint of another process, read by the reactor.
 
     Raises:
-        TransportError: nobody listens at the URL.
+        TransportError: no process listens at the URL.
         HandshakeError: the listener is of another run.
     """
 
@@ -106,13 +106,13 @@ class Client:
         self.url = url
         self._reactor = reactor
         self._numbers = itertools.count(1)
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, PendingCall] = {}
         self._lock = threading.Lock()
         self._casts: dict[int, Callable[[Message], None]] = {}
         self._on_lost: Callable[[], None] | None = None
         self._ended = False
         self._closed = False
-        self._hung_up = False
+        self._link_closed = False
         self._link = Link(url, credentials, hello, max_frame=max_frame)
         for fd in self._link.fds:
             reactor.add_reader(fd, self._readable)
@@ -123,9 +123,9 @@ class Client:
         return self._link.lost
 
     @property
-    def keeps(self) -> bool:
-        """True where what was sent arrives whatever becomes of this process."""
-        return self._link.keeps
+    def survives_exit(self) -> bool:
+        """True where what was sent still arrives if this process ends at once (Unix sockets)."""
+        return self._link.survives_exit
 
     @property
     def peer(self) -> Hello:
@@ -133,11 +133,11 @@ class Client:
         return self._link.peer
 
     def on_cast(self, target: int, action: Callable[[Message], None]) -> None:
-        """Have ``action`` called for messages that the other process sends unasked."""
+        """Set the handler of messages for ``target`` that are not answers."""
         self._casts[target] = action
 
     def on_lost(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called once when the connection ends, on the thread that notes it."""
+        """Call ``action`` once when the connection ends, on the thread that notices it."""
         with self._lock:
             if not self._ended:
                 self._on_lost = action
@@ -150,13 +150,13 @@ class Client:
 
     def call(
         self, target: int, segments: Sequence[frames.Buffer], kind: Kind = Kind.CALL
-    ) -> Pending:
+    ) -> PendingCall:
         """Send a call.
 
         Raises:
             PeerLostError: the other process is gone.
         """
-        pending = Pending(self, next(self._numbers))
+        pending = PendingCall(self, next(self._numbers))
         with self._lock:
             if self._closed or self._link.lost:
                 msg = f"the connection to {self.url} is gone"
@@ -171,7 +171,7 @@ class Client:
         return pending
 
     def cast(self, target: int, segments: Sequence[frames.Buffer]) -> None:
-        """Send a message that nobody answers.
+        """Send a message without an answer.
 
         Raises:
             PeerLostError: the other process is gone.
@@ -180,22 +180,22 @@ class Client:
 
     def close(self) -> None:
         """Close the link; open calls end in PeerLostError. Idempotent."""
-        if fork.is_stranger():
+        if fork.is_forked_child():
             # nothing here is ours any more, and another thread may have held the lock
             return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        self._hang_up()
+        self._close_link()
         self._fail(f"the connection to {self.url} was closed", None)
 
-    def _hang_up(self) -> None:
+    def _close_link(self) -> None:
         with self._lock:
-            # but once: the descriptors may be another connection's by now
-            if self._hung_up:
+            # only once: afterwards the descriptors may be another connection's
+            if self._link_closed:
                 return
-            self._hung_up = True
+            self._link_closed = True
         for fd in self._link.fds:
             self._reactor.remove_reader(fd)
         self._link.close()
@@ -205,8 +205,8 @@ class Client:
             try:
                 message = self._link.receive(timeout=0)
             except TransportError as error:
-                # after nonsense too there is nothing left to wait for
-                self._hang_up()
+                # a malformed frame ends the connection too
+                self._close_link()
                 self._fail(str(error), error)
                 return
             if message is None:
@@ -215,19 +215,19 @@ class Client:
                 with self._lock:
                     pending = self._pending.pop(message.id, None)
                 if pending is not None:
-                    pending.settle(message, None)
+                    pending.set_answer(message, None)
             else:
-                self._tell(message)
+                self._dispatch_cast(message)
 
-    def _tell(self, message: Message) -> None:
+    def _dispatch_cast(self, message: Message) -> None:
         action = self._casts.get(message.target)
         if action is None:
             return
         try:
             action(message)
         except Exception:
-            # what else came with it is read all the same
-            log.exception("fiber: what takes a message of another process failed; others go on")
+            # the messages after it are still read
+            log.exception("fiber: the handler of a message of another process failed; others go on")
 
     def _fail(self, text: str, cause: TransportError | None) -> None:
         with self._lock:
@@ -235,81 +235,81 @@ class Client:
             action, self._on_lost = self._on_lost, None
             self._ended = True
         for one in pending:
-            # one for each: a raised exception belongs to the thread that raises it
+            # one each: several threads will raise them
             error = PeerLostError(text)
             error.__cause__ = cause
-            one.settle(None, error)
+            one.set_answer(None, error)
         if action is not None:
             action()
 
 
-class Clients:
-    """Makes them on first use; those that are lost make room for new ones.
+class ClientPool:
+    """ClientPool of a process by address: connected on first use, replaced when lost.
 
-    One thread dials an address, and holds up nobody who dials another: a host that does not answer
-    costs only those who ask for it.
+    Only one thread at a time dials an address; dialing one that does not answer does not delay
+    threads that need another.
 
     Args:
-        connect: makes the connection to an address.
-        way: what is dialled in place of an address; raises TransportError where nothing can be.
+        connect: makes the client of an address.
+        route: address to dial for an address; raises TransportError where there is no route.
     """
 
     def __init__(
-        self, connect: Callable[[str], Client], way: Callable[[str], str] = lambda url: url
+        self, connect: Callable[[str], Client], route: Callable[[str], str] = lambda url: url
     ) -> None:
         self._connect = connect
-        self._way = way
+        self._route = route
         self._lock = threading.Lock()
         self._clients: dict[str, Client] = {}
-        # as long as somebody dials
-        self._dialling: weakref.WeakValueDictionary[str, threading.Lock] = (
+        # locks of the addresses being dialed
+        self._dialing: weakref.WeakValueDictionary[str, threading.Lock] = (
             weakref.WeakValueDictionary()
         )
         self._closed = False
 
     def get(self, address: str) -> Client:
-        """The connection to an address.
+        """Client of an address, connected.
 
         Raises:
-            TransportError: nobody listens there.
+            TransportError: no process listens there.
             PeerLostError: this process is ending.
         """
-        address = self._way(address)
-        found = self._found(address)
+        address = self._route(address)
+        found = self._current(address)
         if found is not None:
             return found
         with self._lock:
-            dialling = self._dialling.setdefault(address, threading.Lock())
-        with dialling:
-            found = self._found(address)
+            dialing = self._dialing.setdefault(address, threading.Lock())
+        with dialing:
+            found = self._current(address)
             if found is None:
-                self._refuse_if_closed(address)
+                self._check_open(address)
                 found = self._connect(address)
-                for client in self._keep(address, found):
+                for client in self._store(address, found):
                     client.close()
-                self._refuse_if_closed(address)
+                self._check_open(address)
         return found
 
     def release(self, addresses: Iterable[str]) -> list[Client]:
-        """Those of some addresses, which are used no more and are the caller's to close."""
+        """Remove the clients of some addresses and return them; the caller closes them."""
         with self._lock:
             found = (self._clients.pop(address, None) for address in addresses)
             return [client for client in found if client is not None]
 
     def close(self) -> None:
-        """Close them all. Idempotent."""
+        """Close all clients. Idempotent."""
         with self._lock:
             self._closed = True
             clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             client.close()
 
-    def _found(self, address: str) -> Client | None:
+    def _current(self, address: str) -> Client | None:
         client = self._clients.get(address)
         return None if client is None or client.lost else client
 
-    def _keep(self, address: str, made: Client) -> list[Client]:
-        """Remember a new connection; those that are to be closed now, itself where it is too late."""
+    def _store(self, address: str, made: Client) -> list[Client]:
+        """Add a new client; returns those to close: lost ones, or itself once this is closed."""
         with self._lock:
             if self._closed:
                 return [made]
@@ -318,7 +318,7 @@ class Clients:
             self._clients[address] = made
             return closing
 
-    def _refuse_if_closed(self, address: str) -> None:
+    def _check_open(self, address: str) -> None:
         if self._closed:
             msg = f"this process is ending and connects to {address} no more"
             raise PeerLostError(msg)

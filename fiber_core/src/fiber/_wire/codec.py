@@ -1,16 +1,17 @@
 """Objects to bytes and back: pickle where it can, cloudpickle where it must, tracebacks that travel.
 
-Everything with an importable home goes by reference, as with ``multiprocessing``'s spawn. By value
-go lambdas, closures, and what was defined in a ``__main__`` that a child cannot load (a REPL, a
-notebook, ``-c``). All by-value functions of one module share one namespace in each process, which
-is the module itself where the process has it, see :mod:`fiber._wire.codec`.
+Everything that can be imported goes by reference, as with ``multiprocessing``'s spawn. By value go
+lambdas, closures, and what was defined in a ``__main__`` that a child cannot load (a REPL, a
+notebook, ``-c``).
 
-Globals that the by-value functions of one module share in each process, and whose value counts.
+By-value functions of one module share one namespace in each process: the module itself where the
+process has it, see :func:`namespace`. A process keeps the value that its own code gave to a global
+(an initializer's, a counter's, a lock's), save one that the sender has changed since, as users do at
+a prompt. So the globals sent along carry version numbers, see :func:`globals_versions`: equal where
+the sender's value is surely the one it sent before.
 
-A process keeps what its own code made of a global: an initializer's, a counter's, a lock's. In a
-notebook or at a prompt, where users define things again all the time, a value that was changed
-where the functions come from replaces it. So what goes along with such functions is numbered: the
-same number where the sender's value is surely the one it sent before.
+Objects that must know what they are pickled into (handles of shared objects, which count
+references) ask :func:`envelope`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from typing import Any, TypeAlias
 
 from fiber._wire import frames
 
-#: who sends, the module, and a number for each global; None where the module has a home of its own
-News: TypeAlias = "tuple[tuple[str, int], str, dict[str, int]] | None"
+#: sender (token, pid), module, version of each global; None where receivers can import the module
+GlobalsVersions: TypeAlias = "tuple[tuple[str, int], str, dict[str, int]] | None"
 
 _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 
@@ -42,72 +43,72 @@ _token = secrets.token_hex(8)
 _numbers = itertools.count(1)
 _sent: dict[tuple[str, str], tuple[object, int]] = {}
 _received: dict[tuple[tuple[str, int], str, str], int] = {}
-_homeless: dict[str, dict[str, Any]] = {}
+_unimportable: dict[str, dict[str, Any]] = {}
 
 
 def namespace(module: str) -> dict[str, Any]:
-    """The globals that by-value functions of one module share in this process."""
+    """Globals shared by the by-value functions of one module in this process."""
     loaded = sys.modules.get(module)
     if loaded is not None:
         return loaded.__dict__
-    found = _homeless.get(module)
+    found = _unimportable.get(module)
     if found is None:
         if module not in ("__main__", "__mp_main__"):
             try:
                 return __import__(module, fromlist=["_"]).__dict__
             except ImportError:
-                # nobody has it here: its functions bring what they need
+                # not installed here: its functions bring the globals that they need
                 pass
-        found = _homeless.setdefault(module, {"__name__": module, "__builtins__": __builtins__})
+        found = _unimportable.setdefault(module, {"__name__": module, "__builtins__": __builtins__})
     return found
 
 
 def outgoing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Globals as they travel: a lock cannot, and each process has one of its own in its place."""
+    """Globals as they are sent: each lock is replaced by a new one in the receiver."""
     return {
-        name: _Fresh(_LOCKS[type(value)]) if type(value) in _LOCKS else value
+        name: _NewLock(_LOCKS[type(value)]) if type(value) in _LOCKS else value
         for name, value in values.items()
     }
 
 
-def news(module: str, values: Mapping[str, Any]) -> News:
-    """What receivers need to know of the globals of a module that they cannot load."""
+def globals_versions(module: str, values: Mapping[str, Any]) -> GlobalsVersions:
+    """Version numbers of globals, sent with functions of a module that receivers cannot load."""
     numbers = {}
     for name, value in values.items():
-        mark = _mark(value)
+        fingerprint = _fingerprint(value)
         before = _sent.get((module, name))
-        if mark is None or before is None or before[0] != mark:
-            before = _sent[module, name] = (mark, next(_numbers))
+        if fingerprint is None or before is None or before[0] != fingerprint:
+            before = _sent[module, name] = (fingerprint, next(_numbers))
         numbers[name] = before[1]
-    return _me(), module, numbers
+    return _sender_id(), module, numbers
 
 
-def merge(shared: dict[str, Any], values: Mapping[str, Any], told: News) -> None:
-    """Take in the globals that came with a function."""
+def merge(shared: dict[str, Any], values: Mapping[str, Any], versions: GlobalsVersions) -> None:
+    """Update a namespace with the globals that came with a function."""
     for name, value in values.items():
-        # what is there already has moved on since it was sent
-        if name not in shared or (told is not None and _is_newer(name, told)):
+        # a value that exists may have been changed here since it was sent
+        if name not in shared or (versions is not None and _is_newer(name, versions)):
             shared[name] = value
-    if told is not None:
-        sender, module, numbers = told
+    if versions is not None:
+        sender, module, numbers = versions
         for name, number in numbers.items():
             key = sender, module, name
             _received[key] = max(number, _received.get(key, 0))
 
 
-def _is_newer(name: str, told: tuple[tuple[str, int], str, dict[str, int]]) -> bool:
-    sender, module, numbers = told
+def _is_newer(name: str, versions: tuple[tuple[str, int], str, dict[str, int]]) -> bool:
+    sender, module, numbers = versions
     known = _received.get((sender, module, name))
-    return known is not None and numbers.get(name, 0) > known and sender != _me()
+    return known is not None and numbers.get(name, 0) > known and sender != _sender_id()
 
 
-def _me() -> tuple[str, int]:
-    # a forked process is another sender
+def _sender_id() -> tuple[str, int]:
+    # the pid, since a forked process is another sender
     return _token, os.getpid()
 
 
-def _mark(value: Any) -> object:
-    """Something equal for the same value; None where that cannot be told."""
+def _fingerprint(value: Any) -> object:
+    """Value that is equal for equal globals; None where that cannot be decided."""
     if isinstance(value, (types.FunctionType, type, *_LOCKS)):
         return weakref.ref(value)
     stream = io.BytesIO()
@@ -119,15 +120,15 @@ def _mark(value: Any) -> object:
 
 
 class _PlainPickler(pickle.Pickler):
-    """Pickles numbers, text and containers of them; runs nobody's code."""
+    """Pickler of numbers, text and containers of them only, so that no user code runs."""
 
     def reducer_override(self, obj: Any) -> Any:
         msg = f"{type(obj).__name__} is not plain"
         raise pickle.PicklingError(msg)
 
 
-class _Fresh:
-    """Pickles as a call."""
+class _NewLock:
+    """Stand-in for a lock: unpickles as a new, free one."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -141,8 +142,8 @@ _IN_BAND = 4096
 
 _local = threading.local()
 _main_by_reference: bool | None = None
-_explain: Callable[[ModuleNotFoundError], None] | None = None
-# what registers the reducers of libraries that the program has not imported so far
+_missing_module_hook: Callable[[ModuleNotFoundError], None] | None = None
+# registrations of reducers for libraries that the program has not imported so far
 _libraries: tuple[tuple[str, Callable[[], bool]], ...] = ()
 
 
@@ -168,34 +169,35 @@ def main_by_reference() -> bool:
 
 
 def set_main_by_reference(flag: bool | None) -> None:
-    """Say whether children can load ``__main__``, in a process that was told; None: find out."""
+    """Set the answer of :func:`main_by_reference` in a child; None: determine it again."""
     global _main_by_reference  # noqa: PLW0603 - a fact about the process
     _main_by_reference = flag
 
 
-class Parcel:
-    """Carries one pickle, with a ticket for each reference in it to a shared object.
+class MessageEnvelope:
+    """Envelope of one message: collects the references to shared objects in its pickle.
 
     Args:
-        uses: how many times it will be loaded, see :mod:`fiber._objects.references`.
-        realm: who loads it, where that is no process of this run.
+        uses: number of times that the pickle will be loaded, see :mod:`fiber._objects.references`.
+        auth_domain: authentication domain of the receiver; None for a process of this run.
     """
 
-    def __init__(self, uses: int = 1, realm: str | None = None) -> None:
+    def __init__(self, uses: int = 1, auth_domain: str | None = None) -> None:
         self.uses = uses
-        self.realm = realm
-        #: by handle, so that a second try at pickling the item makes no second ticket
-        self.tickets: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
+        self.auth_domain = auth_domain
+        #: by id of the handle, so that pickling an object twice makes one reference
+        self.references: dict[int, tuple[str, tuple[str, ...], int, int]] = {}
 
 
-def when_imported(library: str, register: Callable[[], bool]) -> None:
-    """Have reducers of a library's types registered before anything is carried that may have them.
+def register_when_imported(library: str, register: Callable[[], bool]) -> None:
+    """Register reducers of a library's types once the program has imported it.
 
     Args:
-        library: its module.
-        register: called once the program has imported that, until it returns True.
+        library: the module's name.
+        register: called before pickling into an envelope once the module is imported, until it
+            returns True.
     """
-    global _libraries  # noqa: PLW0603 - as a whole: some thread may be going through it
+    global _libraries  # noqa: PLW0603 - replaced, since another thread may iterate over it
     _libraries = (*_libraries, (library, register))
 
 
@@ -207,34 +209,34 @@ def _register_reducers() -> None:
 
 
 @contextlib.contextmanager
-def carrying(carrier: Any) -> Iterator[None]:
-    """Let objects that are pickled meanwhile know what carries them, see :func:`carrier`."""
-    before = carry(carrier)
+def pickling_into(envelope: Any) -> Iterator[None]:
+    """Set the envelope of what is pickled on this thread in the ``with`` block."""
+    before = set_envelope(envelope)
     try:
         yield
     finally:
-        _local.carrier = before
+        _local.envelope = before
 
 
-def carrier() -> Any:
-    """What carries the pickle that is being made on this thread, or None."""
-    return getattr(_local, "carrier", None)
+def envelope() -> Any:
+    """Envelope of the pickle being made on this thread (a message, a child, a shared block), or None."""
+    return getattr(_local, "envelope", None)
 
 
-def carry(carrier: Any) -> Any:
-    """Set what :func:`carrier` says on this thread; what it said before, to be set again."""
-    if _libraries and carrier is not None:
+def set_envelope(envelope: Any) -> Any:
+    """Set this thread's envelope; returns the former one, to be set again."""
+    if _libraries and envelope is not None:
         _register_reducers()
-    before = getattr(_local, "carrier", None)
-    _local.carrier = carrier
+    before = getattr(_local, "envelope", None)
+    _local.envelope = envelope
     return before
 
 
 def pickled(value: Any) -> bytes:
-    """One pickle with nothing out of band, so that the value may change afterwards.
+    """Pickle with nothing out of band, so that the value may change afterwards.
 
     Raises:
-        Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
+        Exception: raised by the value's pickling, with pickle and then with cloudpickle.
     """
     if main_by_reference():
         try:
@@ -248,20 +250,20 @@ def pickled(value: Any) -> bytes:
 
 
 def dumps(value: Any) -> list[frames.Buffer]:
-    """Segments of an object body, large buffers out of band and uncopied.
+    """Segments of an object body; large buffers are out of band and not copied.
 
     Raises:
-        Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
+        Exception: raised by the value's pickling, with pickle and then with cloudpickle.
     """
     buffers: list[memoryview] = []
     return frames.pack(split(value, buffers), buffers)
 
 
 def split(value: Any, buffers: list[memoryview]) -> bytes:
-    """A pickle; the buffers that belong out of band are appended to ``buffers``, uncopied.
+    """Pickle of a value; its out-of-band buffers are appended to ``buffers``, not copied.
 
     Raises:
-        Exception: whatever pickling the value raised; neither pickle nor cloudpickle could do it.
+        Exception: raised by the value's pickling, with pickle and then with cloudpickle.
     """
     before = len(buffers)
 
@@ -285,49 +287,49 @@ def split(value: Any, buffers: list[memoryview]) -> bytes:
 
 
 def loads(body: memoryview) -> Any:
-    """The object of a body; its out-of-band buffers are views of the body."""
+    """Object of a body; its out-of-band buffers are views of the body."""
     pickled, buffers = frames.unpack(body)
-    with _explaining():
+    with _missing_modules_explained():
         return pickle.loads(pickled, buffers=buffers)
 
 
 def loads_all(pickled: memoryview, buffers: Iterable[frames.Buffer]) -> list[Any]:
-    """The objects of several pickles, one behind the other, with their buffers in that order."""
+    """Objects of several concatenated pickles, whose buffers follow in the same order."""
     stream, ordered, found = io.BytesIO(pickled), iter(buffers), []
-    with _explaining():
+    with _missing_modules_explained():
         while stream.tell() < len(pickled):
-            # a reader of its own each: what one remembers is nothing to the next
+            # an unpickler each: memos are not shared between them
             found.append(pickle.load(stream, buffers=ordered))
     return found
 
 
 @contextlib.contextmanager
-def _explaining() -> Iterator[None]:
+def _missing_modules_explained() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if _explain is not None:
-            _explain(error)
+        if _missing_module_hook is not None:
+            _missing_module_hook(error)
         raise
 
 
-def explain_missing(explain: Callable[[ModuleNotFoundError], None] | None) -> None:
-    """Have more said of modules that are missing where objects are loaded or exceptions sent."""
-    global _explain  # noqa: PLW0603 - a fact about the process
-    _explain = explain
+def set_missing_module_hook(explain: Callable[[ModuleNotFoundError], None] | None) -> None:
+    """Set a function that adds advice to a ModuleNotFoundError of unpickling, or of one sent."""
+    global _missing_module_hook  # noqa: PLW0603 - a fact about the process
+    _missing_module_hook = explain
 
 
 def _restore_function(function: types.FunctionType, state: Any) -> None:
     from cloudpickle import cloudpickle
 
-    own, slots, told = state
-    merge(function.__globals__, slots["__globals__"], told)
+    own, slots, versions = state
+    merge(function.__globals__, slots["__globals__"], versions)
     slots["__globals__"] = {}
     cloudpickle._function_setstate(function, (own, slots))  # noqa: SLF001 - cloudpickle's own way to build a function
 
 
-class _Namespace:
-    """Pickles as a call of :func:`~fiber._wire.codec.namespace`."""
+class _NamespaceReference:
+    """Stand-in for a namespace: unpickles as a call of :func:`namespace`."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -340,7 +342,7 @@ _pickler_class: type[Any] | None = None
 
 
 def value_pickler() -> type[Any]:
-    """The pickler of cloudpickle with our namespaces, imported on first use."""
+    """Subclass of cloudpickle's Pickler with our namespaces; cloudpickle is imported on first use."""
     global _pickler_class  # noqa: PLW0603 - a cache
     if _pickler_class is None:
         _pickler_class = _make_pickler()
@@ -353,7 +355,7 @@ def _make_pickler() -> type[Any]:
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc] # untyped base
         def __init__(self, stream: io.BytesIO, callback: Callable[[Any], Any] | None) -> None:
             super().__init__(stream, protocol=5, buffer_callback=callback)
-            self._homes: dict[str, _Namespace] = {}
+            self._namespaces: dict[str, _NamespaceReference] = {}
 
         def reducer_override(self, obj: Any) -> Any:
             # the exact type first: this is called for nearly every object
@@ -368,18 +370,25 @@ def _make_pickler() -> type[Any]:
             module = func.__globals__.get("__name__")
             if not isinstance(module, str):
                 return made, arguments, (own, slots), None, None, cloudpickle._function_setstate  # noqa: SLF001
-            told = None
+            versions = None
             if module in ("__main__", "__mp_main__") and not main_by_reference():
-                told = news(module, values)
+                versions = globals_versions(module, values)
             code, _, *rest = arguments
-            home = self._homes.setdefault(module, _Namespace(module))
-            return made, (code, home, *rest), (own, slots, told), None, None, _restore_function
+            shared = self._namespaces.setdefault(module, _NamespaceReference(module))
+            return (
+                made,
+                (code, shared, *rest),
+                (own, slots, versions),
+                None,
+                None,
+                _restore_function,
+            )
 
     return ValuePickler
 
 
 def _is_in_main(thing: Any) -> bool:
-    """True where children find ``thing`` by name in the ``__main__`` that they load."""
+    """True where children can look ``thing`` up by name in the ``__main__`` that they load."""
     if not main_by_reference() or thing.__module__ != "__main__":
         return False
     found: Any = sys.modules.get("__main__")
@@ -391,34 +400,34 @@ def _is_in_main(thing: Any) -> bool:
 
 
 def with_traceback(error: BaseException) -> Any:
-    """Something that pickles as the error with its traceback as its cause.
+    """Stand-in for an error that unpickles as the error, with its traceback as its cause.
 
-    An error that cannot make the way there and back is replaced by a ``MaybeEncodingError`` with
-    the same text, so that no custom exception can break its receiver.
+    An error that cannot be pickled and unpickled is replaced by a ``MaybeEncodingError`` with the
+    same text, so that no custom exception can break its receiver.
     """
-    if isinstance(error, ModuleNotFoundError) and _explain is not None:
-        _explain(error)
+    if isinstance(error, ModuleNotFoundError) and _missing_module_hook is not None:
+        _missing_module_hook(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickled = frames.joined(dumps(error))
         _load_error(pickled)
     except Exception as failure:
         pickled = frames.joined(dumps(encoding_error(failure, error)))
-    return _Carried(pickled, f'\n"""\n{text}"""')
+    return _PickledError(pickled, f'\n"""\n{text}"""')
 
 
 def encoding_error(failure: BaseException, value: object) -> BaseException:
-    """The stdlib's word for a value that could not be sent, for that reason."""
+    """The stdlib's ``MaybeEncodingError`` for a value that could not be pickled."""
     from multiprocessing import pool
 
     # the stubs do not know the class; users catch it by this name
-    error: BaseException = vars(pool)["MaybeEncodingError"](_Words(failure), _Words(value))
+    error: BaseException = vars(pool)["MaybeEncodingError"](_SafeRepr(failure), _SafeRepr(value))
     error.__cause__ = failure
     return error
 
 
-class _Words:
-    """Has the ``repr`` of another object, and one of its own where that fails."""
+class _SafeRepr:
+    """Stand-in with the ``repr`` of another object, or a substitute where that raises."""
 
     def __init__(self, thing: object) -> None:
         self._thing = thing
@@ -430,16 +439,16 @@ class _Words:
             return f"<{type(self._thing).__name__}, whose repr() raises {type(error).__name__}>"
 
 
-class _Carried:
-    """Pickles as a call of :func:`_revive`."""
+class _PickledError:
+    """Stand-in for an error: unpickles as a call of :func:`_load_pickled_error`."""
 
     def __init__(self, pickled: bytes, text: str) -> None:
         self._pickled = pickled
         self._text = text
 
     def __reduce__(self) -> Any:
-        # pickled on its own: where it cannot be loaded, what travels with it still can
-        return _revive, (self._pickled, self._text)
+        # pickled apart, so that the rest of a message loads where this does not
+        return _load_pickled_error, (self._pickled, self._text)
 
 
 def _load_error(pickled: bytes) -> BaseException:
@@ -450,7 +459,7 @@ def _load_error(pickled: bytes) -> BaseException:
     return error
 
 
-def _revive(pickled: bytes, text: str) -> BaseException:
+def _load_pickled_error(pickled: bytes, text: str) -> BaseException:
     from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
     try:

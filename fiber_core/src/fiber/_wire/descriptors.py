@@ -1,4 +1,4 @@
-"""The descriptors of this process: room for many, which are connections, and which still ours."""
+"""File descriptors of this process: limits, inspection, and whether they are still the same files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-#: an address and a port; the address packed, as ``socket.inet_pton`` does, IPv4 in four bytes
-Name = tuple[bytes, int]
+#: address and port; the address packed as by ``socket.inet_pton``, IPv4 in four bytes
+SocketAddress = tuple[bytes, int]
 
 _V4_IN_V6 = bytes(10) + b"\xff\xff"
-#: descriptors that are looked for one by one, at most
-_MOST_NUMBERS = 2**16
-#: the largest address of a socket that any system has
-_LONGEST_NAME = 128
-#: where ``struct tcp_info`` of Linux has the bytes received
+#: numbers tried one by one where no folder lists the descriptors
+_MAX_NUMBERS = 2**16
+#: bytes of the largest ``sockaddr`` of any system
+_MAX_SOCKADDR = 128
+#: ``tcpi_bytes_received`` in Linux's ``struct tcp_info``
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT = 128
 
@@ -30,11 +30,11 @@ class Connection(NamedTuple):
     """A TCP connection that this process has accepted."""
 
     descriptor: int
-    local: Name
-    peer: Name
+    local: SocketAddress
+    peer: SocketAddress
 
 
-def make_room(connections: int) -> None:
+def raise_limit(connections: int) -> None:
     """Raise the soft limit of open files where half of it is taken by connections.
 
     A program with few of them keeps the limit that it was started with: what it starts in turn may
@@ -45,38 +45,38 @@ def make_room(connections: int) -> None:
         return
     wanted = 4 * soft if hard == resource.RLIM_INFINITY else min(4 * soft, hard)
     if wanted > soft:
-        # a system may have a lower limit still, which is told when there is no descriptor left
+        # the system may have a lower limit still; then opening a descriptor fails with the reason
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def share(part: int, most: int) -> int:
-    """One of so many equal parts of the descriptors that this process may have."""
+def limited_share(part: int, most: int) -> int:
+    """The soft limit of open files divided by ``part``, at most ``most``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if soft == resource.RLIM_INFINITY else min(most, soft // part)
 
 
-def numbers() -> Iterable[int]:
-    """The descriptors that are open, and maybe some that are not."""
+def open_numbers() -> Iterable[int]:
+    """Numbers of all open descriptors, and possibly of some that are closed."""
     for folder in ("/proc/self/fd", "/dev/fd"):
         try:
             return [int(name) for name in os.listdir(folder)]  # noqa: PTH208 - least that can go wrong after a fork
         except OSError:
             continue
-    # there is no such folder, or no descriptor left to read it with
-    return range(share(1, _MOST_NUMBERS))
+    # no such folder, or no descriptor left to read it with
+    return range(limited_share(1, _MAX_NUMBERS))
 
 
-def plain(host: bytes) -> bytes:
-    """A packed address; of four bytes where it is IPv4 written as IPv6."""
+def unmapped(host: bytes) -> bytes:
+    """Packed address, with an IPv4-mapped IPv6 address as its four bytes of IPv4."""
     return host[12:] if host[:12] == _V4_IN_V6 else host
 
 
-class Connections:
-    """TCP connections of this process that somebody else owns, who may close them at any time.
+class AcceptedConnections:
+    """Finds and ends accepted TCP connections whose descriptors a library owns (and may close).
 
-    For one thread. The system is asked directly: a ``socket.socket`` would make them non-blocking
-    where the program has set a default timeout.
+    For one thread. Calls the C library directly: a ``socket.socket`` would make the descriptor
+    non-blocking where the program has set a default timeout.
     """
 
     def __init__(self) -> None:
@@ -84,35 +84,35 @@ class Connections:
 
         self._reference = ctypes.byref
         self._system = ctypes.CDLL(None)
-        self._name = ctypes.create_string_buffer(_LONGEST_NAME)
+        self._name = ctypes.create_string_buffer(_MAX_SOCKADDR)
         self._info = ctypes.create_string_buffer(_RECEIVED_AT + _RECEIVED.size)
         self._size = ctypes.c_uint()
-        # there may be no descriptor left when one is wanted
-        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self._own = os.dup(self._nothing)
+        # opened now: there may be no descriptor left when one is needed
+        self._devnull = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._duplicate = os.dup(self._devnull)
 
-    def accepted(self, listeners: Iterable[Name]) -> Iterator[Connection]:
-        """Those that came in by some listeners, by number.
+    def accepted(self, listeners: Iterable[SocketAddress]) -> Iterator[Connection]:
+        """Connections accepted by some listeners, in the order of their descriptors.
 
         Args:
-            listeners: their addresses; one that is all zeros is any.
+            listeners: addresses of the listeners; all zeros stands for any address.
         """
-        wanted: dict[int, set[bytes]] = {}
+        ports: dict[int, set[bytes]] = {}
         for host, port in listeners:
-            wanted.setdefault(port, set()).add(host)
-        for number in numbers():
-            local = self._ask(self._system.getsockname, number)
-            if local is None or local[1] not in wanted:
+            ports.setdefault(port, set()).add(host)
+        for number in open_numbers():
+            local = self._socket_address(self._system.getsockname, number)
+            if local is None or local[1] not in ports:
                 continue
-            if all(host != local[0] and any(host) for host in wanted[local[1]]):
-                # somebody else listens at another address of this host
+            if all(host != local[0] and any(host) for host in ports[local[1]]):
+                # accepted by another listener, at another address of this host
                 continue
-            peer = self._ask(self._system.getpeername, number)
+            peer = self._socket_address(self._system.getpeername, number)
             if peer is not None:
                 yield Connection(number, local, peer)
 
     def is_silent(self, connection: Connection) -> bool:
-        """True where nothing ever came by it, and the system tells."""
+        """True where no byte was ever received by it; always False where the system cannot tell."""
         if sys.platform == "linux":
             self._size.value = len(self._info)
             failed = self._system.getsockopt(
@@ -127,28 +127,28 @@ class Connections:
         return False
 
     def end(self, connection: Connection) -> None:
-        """End one, where its descriptor is still that connection; its owner sees it broken."""
-        if self._ask(self._system.getpeername, connection.descriptor) != connection.peer:
+        """Shut a connection down if its descriptor is still that connection; its owner sees it broken."""
+        if self._socket_address(self._system.getpeername, connection.descriptor) != connection.peer:
             return
         try:
-            os.dup2(connection.descriptor, self._own, inheritable=False)
+            os.dup2(connection.descriptor, self._duplicate, inheritable=False)
         except OSError:
             # closed just now
             return
         try:
-            # what we hold is nobody else's to close
-            if self._ask(self._system.getpeername, self._own) == connection.peer:
-                self._system.shutdown(self._own, socket.SHUT_RDWR)
+            # checked again on the duplicate, which the owner cannot close
+            if self._socket_address(self._system.getpeername, self._duplicate) == connection.peer:
+                self._system.shutdown(self._duplicate, socket.SHUT_RDWR)
         finally:
-            os.dup2(self._nothing, self._own, inheritable=False)
+            os.dup2(self._devnull, self._duplicate, inheritable=False)
 
     def close(self) -> None:
-        """Give up the descriptors. Once."""
-        os.close(self._nothing)
-        os.close(self._own)
+        """Close this object's own descriptors; to be called once."""
+        os.close(self._devnull)
+        os.close(self._duplicate)
 
-    def _ask(self, call: Callable[..., int], number: int) -> Name | None:
-        self._size.value = _LONGEST_NAME
+    def _socket_address(self, call: Callable[..., int], number: int) -> SocketAddress | None:
+        self._size.value = _MAX_SOCKADDR
         if call(number, self._name, self._reference(self._size)):
             return None
         data = self._name.raw
@@ -158,18 +158,18 @@ class Connections:
         if family == socket.AF_INET:
             return data[4:8], port
         if family == socket.AF_INET6:
-            return plain(data[8:24]), port
+            return unmapped(data[8:24]), port
         return None
 
 
-def borrowed(descriptor: int) -> socket.socket:
-    """A socket object for a descriptor whose mode its other holders set; to be detached.
+def borrowed_socket(descriptor: int) -> socket.socket:
+    """Socket object for a descriptor shared with others, its blocking mode unchanged; detach it.
 
-    With a default timeout, Python makes the socket itself non-blocking, for all that share it. So
-    there is none meanwhile, and this is for processes with one thread.
+    With a default timeout set, Python would make the socket non-blocking for all that share it. So
+    the default is unset meanwhile, which is only safe in processes with one thread.
 
     Raises:
-        OSError: it is no socket.
+        OSError: the descriptor is no socket.
     """
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(None)
@@ -179,30 +179,29 @@ def borrowed(descriptor: int) -> socket.socket:
         socket.setdefaulttimeout(timeout)
 
 
-def in_use() -> set[int]:
-    """The descriptors that are open."""
-    # the one by which a folder of them was read is listed there
-    return {number for number in numbers() if _file(number) is not None}
+def open_descriptors() -> set[int]:
+    """Numbers of the open descriptors."""
+    # without the one by which the folder was read, which is listed there
+    return {number for number in open_numbers() if _file(number) is not None}
 
 
-class Held:
-    """Descriptors in use, as they were when they were opened.
+class OwnedDescriptors:
+    """Descriptors of ours, with the identity of the files that they were opened for.
 
-    User code may close them (``os.closerange``, as a ``daemonize`` does) or put other files in their
-    place (``os.dup2``), and tells nobody. By number alone we would then read, write and close
-    somebody else's files.
+    User code may close them (``os.closerange``, as a ``daemonize`` does) or replace them
+    (``os.dup2``) without notice. By number alone we would then read, write and close other files.
 
     Args:
-        numbers: the descriptors, open.
+        numbers: the open descriptors.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self._files = [(number, _file(number)) for number in numbers]
 
     @property
-    def are_ours(self) -> bool:
-        """False once one of them was closed, or is another file."""
-        # a loop: this is asked for each message of a worker
+    def are_intact(self) -> bool:
+        """False once one of them was closed or refers to another file."""
+        # a plain loop: this runs for each message of a worker
         for number, file in self._files:  # noqa: SIM110
             if _file(number) != file:
                 return False
@@ -221,9 +220,9 @@ def await_readable(poll: select.poll, numbers: Iterable[int], seconds: float | N
     """Wait until one of some descriptors is readable or in error; False when the time has passed.
 
     Args:
-        poll: has all of them.
-        numbers: the same.
-        seconds: at most; None for ever.
+        poll: object with all the descriptors registered.
+        numbers: the same descriptors.
+        seconds: longest wait; None for ever.
     """
     try:
         return bool(poll.poll(None if seconds is None else 1000 * seconds))

@@ -1,4 +1,8 @@
-"""The dialler's end of a stream between two processes of one host, without a thread of its own."""
+"""Dialing side of a Unix socket between two processes of one host; has no thread of its own.
+
+Apart from :mod:`~fiber._wire.link`, which chooses between this and nng, so that neither is imported
+without need; apart from the listening side, which needs a reactor.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from fiber._wire import descriptors, fork, frames
-from fiber._wire import frames as framing
 from fiber._wire.identity import Credentials
 from fiber.exceptions import PeerLostError, TransportError
 
@@ -25,7 +28,7 @@ _FLAGS = (socket.MSG_NOSIGNAL,)
 
 
 class _Unsent:
-    """What is left of a frame, and what of that the kernel has taken since."""
+    """Rest of a frame that is being sent, with the counts of bytes that the kernel took since."""
 
     def __init__(self, buffers: Sequence[frames.Buffer], *, is_whole: bool = True) -> None:
         self.buffers = buffers
@@ -34,38 +37,38 @@ class _Unsent:
 
     @property
     def is_whole(self) -> bool:
-        """True while nothing of the frame is on its way."""
+        """True while no byte of the frame was sent."""
         return self._is_whole and not self.counts
 
     def rest(self) -> _Unsent:
-        """What is left now."""
-        return _Unsent(framing.after(self.buffers, self.counts[0]), is_whole=False)
+        """The rest after what was sent."""
+        return _Unsent(frames.unsent(self.buffers, self.counts[0]), is_whole=False)
 
 
-class UnixDialling:
+class UnixDialer:
     """One connection. One thread receives, any thread sends.
 
-    What a sender that is interrupted has begun is finished by the next one.
+    A frame whose sender is interrupted midway is finished by the next sender.
     """
 
-    #: what was sent arrives, whatever becomes of this process: the kernel has it
-    keeps = True
+    #: True: what was sent is in the kernel and arrives even if this process ends at once
+    survives_exit = True
 
     def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
         self._end: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._held = descriptors.Held((self._socket.fileno(),))
+        self._owned = descriptors.OwnedDescriptors((self._socket.fileno(),))
         self._socket.setblocking(True)
         fork.check()
         self._chunk = memoryview(bytearray(_CHUNK))
-        self._deframer = framing.Deframer(max_frame)
+        self._deframer = frames.Deframer(max_frame)
         self._frames: deque[bytearray] = deque()
         self._order = threading.Lock()
         # the frame that is being sent
         self._unsent = _Unsent(())
-        # True while nobody could say how much of a frame was read
+        # True while a read is under way, after which an interrupt leaves the position unknown
         self._reading = False
-        #: True once the peer is known to be gone, which sending and receiving show, or we closed
+        #: True once sending or receiving has met the end of the connection, or this side was closed
         self.lost = False
         #: readable whenever :meth:`receive` has something or the peer is gone
         self.fd = self._socket.fileno()
@@ -73,13 +76,13 @@ class UnixDialling:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """What to wait for before :meth:`receive`."""
+        """Descriptors to wait for before :meth:`receive`."""
         return (self.fd,)
 
     @property
-    def held(self) -> descriptors.Held:
-        """The connection's own."""
-        return self._held
+    def descriptors(self) -> descriptors.OwnedDescriptors:
+        """Descriptors of this connection."""
+        return self._owned
 
     @property
     def end_fd(self) -> int:
@@ -92,19 +95,19 @@ class UnixDialling:
 
     @property
     def buffered(self) -> bool:
-        """True while :meth:`receive` has something that no descriptor tells of."""
+        """True while :meth:`receive` has a frame for which no descriptor is readable."""
         return bool(self._frames)
 
-    def on_taken(self, action: Callable[[], None]) -> None:
-        """Nothing: no thread of its own would notice, and the listener does at once."""
+    def on_descriptors_lost(self, action: Callable[[], None]) -> None:
+        """Does nothing: no thread watches the descriptors, and the listener notices at once."""
 
     def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
-        """Connect; ``credentials`` are shown later, by the handshake.
+        """Connect; ``credentials`` are not used here but in the handshake.
 
         Raises:
-            TransportError: nobody listens there, or takes us in within ``timeout`` seconds.
+            TransportError: no process listens there, or none accepts within ``timeout`` seconds.
         """
-        # a limit of the kernel's: without it, a full queue of a stopped listener lets us wait
+        # the kernel's limit: else connect() waits while a stopped listener's backlog is full
         limit = _TIME.pack(int(timeout), int(timeout % 1 * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         try:
@@ -119,14 +122,14 @@ class UnixDialling:
         self._socket.setblocking(False)
 
     def receive(self) -> tuple[int, bytearray] | None:
-        """The next frame, or None where there is none now; the number says nothing.
+        """Receive the next frame, or None where there is none now; the number has no meaning here.
 
         Raises:
             WireError: the peer announces a frame that is too large.
         """
         fork.check()
         if self._reading:
-            # an interrupt came in the very moment, and bytes are missing
+            # an interrupt hit the read, so bytes may be lost
             self._frames.clear()
             self.close()
             return None
@@ -147,7 +150,7 @@ class UnixDialling:
         return 0, self._frames.popleft()
 
     def _read(self, place: memoryview) -> int:
-        """Bytes read; 0 at the end, -1 where there are none now."""
+        """Read into a buffer; returns bytes read, 0 at the end, -1 where there are none now."""
         try:
             count = self._socket.recv_into(place)
         except (BlockingIOError, InterruptedError):
@@ -162,7 +165,7 @@ class UnixDialling:
         """Send one frame; waits while the listener does not read.
 
         Args:
-            head: makes the header, when it is this frame's turn.
+            head: makes the header when the frame's turn has come.
             pieces: the body.
 
         Raises:
@@ -171,21 +174,21 @@ class UnixDialling:
         fork.check()
         with self._order:
             self._finish()
-            buffers, _ = framing.parts(head(), pieces)
+            buffers, _ = frames.stream_buffers(head(), pieces)
             try:
                 self._unsent = _Unsent(buffers)
                 self._finish()
             except BaseException:
-                # of what was interrupted before its first byte nobody is to hear
+                # interrupted before its first byte: the frame is dropped whole
                 if self._unsent.is_whole:
                     self._unsent = _Unsent(())
                 raise
 
     def post(self, head: Callable[[], bytes]) -> None:
-        """Nothing: on a stream none is lost, so the listener need not hear what was taken in."""
+        """Does nothing: the listener has no window here, so it needs no acknowledgements."""
 
     def _finish(self) -> None:
-        """Send what is left of a frame."""
+        """Send the rest of the frame under way."""
         while self._unsent.buffers:
             unsent = self._unsent
             if unsent.counts:
@@ -196,14 +199,14 @@ class UnixDialling:
                 poll.poll()
 
     def _offer(self, unsent: _Unsent) -> bool:
-        """Hand the kernel what it takes; False where that is nothing now."""
+        """Pass the kernel what it takes; False where that is nothing now."""
         if self.lost:
             self._unsent = _Unsent(())
             msg = "the connection is gone"
             raise PeerLostError(msg)
         buffers = unsent.buffers
         try:
-            # sent and counted in one call, between which and the next an interrupt may come
+            # sent and counted in one call, so that no interrupt can come between the two
             if len(buffers) == 1:
                 sends = map(self._socket.send, buffers, _FLAGS)
             else:
@@ -213,7 +216,7 @@ class UnixDialling:
             return False
         except OSError as error:
             self._unsent = _Unsent(())
-            # what the peer said before it went is still to be read
+            # what the peer sent before its end can still be read
             self._ended()
             msg = "the connection is gone"
             raise PeerLostError(msg) from error
@@ -226,26 +229,26 @@ class UnixDialling:
                 os.write(self._end[1], b"\0")
 
     def close(self) -> None:
-        """End the connection; idempotent. Descriptors stay until nobody can look at them."""
-        if fork.is_stranger():
+        """End the connection; idempotent. Its descriptors are closed with this object."""
+        if fork.is_forked_child():
             return
-        if self._held.are_ours:
+        if self._owned.are_intact:
             with contextlib.suppress(OSError):
-                # wakes whoever waits for it
+                # wakes threads that wait for it
                 self._socket.shutdown(socket.SHUT_RDWR)
         self._ended()
 
     def abandon(self) -> None:
-        """In a process forked by the user: let go of the descriptor, and tell nobody."""
+        """In a process forked by user code: close the descriptor without a shutdown."""
         self._order = threading.Lock()
         self.lost = True
         self._socket.close()
 
     def __del__(self) -> None:
-        if self._held.are_ours:
+        if self._owned.are_intact:
             self._socket.close()
         else:
-            # that number is somebody else's by now, or nobody's
+            # the number belongs to another file by now, or to none
             self._socket.detach()
         if self._end is not None:
             for fd in self._end:

@@ -1,6 +1,7 @@
-"""The listening side of a process: addresses, peers, and the services that answer them.
+"""Listening side of a process: addresses, peers, and the services that answer them.
 
-A process that dialled us: its proof, its messages put together, frames kept to its window.
+:class:`Endpoint` listens and dispatches messages to services, :class:`Peer` is a connected process,
+with its handshake, the assembly of its messages and its send window.
 """
 
 from __future__ import annotations
@@ -13,66 +14,65 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fiber._wire import descriptors, fork, frames
-from fiber._wire import frames as wire
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import Hello, Listener
+from fiber._wire.handshake import Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor, Timer
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.network import ListenAddress
 
-__all__ = ["Carrier", "Endpoint", "Peer", "Service"]
+__all__ = ["Endpoint", "Listener", "Peer", "Service"]
 
 
-class Carrier(Protocol):
-    """Listening sockets of one kind; see :mod:`~fiber._wire.nng` and ``unix_listening``."""
+class Listener(Protocol):
+    """Listening sockets of one transport: ``listener.UnixListener`` or ``nng.NngListener``."""
 
-    #: frames that may be on their way to a peer, or None
+    #: most unacknowledged frames to a peer; None for no limit
     window: int | None
 
     def listen(self, url: str, credentials: Credentials) -> str:
-        """Listen on one more address; the one really bound."""
+        """Listen on one more address; returns the URL really bound."""
 
     def trust(self, pipe: int) -> None:
-        """A peer has proved who it is."""
+        """Accept large frames from a peer that has proved itself."""
 
-    def send(self, pipe: int, head: bytes, pieces: Sequence[wire.Buffer]) -> None:
-        """Hand one frame over; nothing where the pipe is gone."""
+    def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
+        """Send one frame; nothing happens where the pipe is closed."""
 
     def close_pipe(self, pipe: int) -> None:
-        """Cut one peer off."""
+        """Close one pipe."""
 
     def peer_address(self, pipe: int) -> tuple[str, int] | str:
-        """Where a peer dials from; empty on this host."""
+        """Host and port that a peer connects from; empty on this host."""
 
     def close(self) -> None:
         """Close every pipe and every listener; idempotent."""
 
 
 class Peer:
-    """A process that dialled us and proved that it is of this run."""
+    """A process connected to our endpoint: on one pipe, proven once :attr:`hello` is set."""
 
-    def __init__(self, endpoint: Endpoint, carrier: Carrier, pipe: int) -> None:
+    def __init__(self, endpoint: Endpoint, listener: Listener, pipe: int) -> None:
         self._endpoint = endpoint
-        self._carrier = carrier
-        self._window = carrier.window
+        self._listener = listener
+        self._window = listener.window
         self._pipe = pipe
         self._lock = threading.Lock()
         self._sent = 0
         self._acked = 0
-        self._waiting: deque[tuple[Kind, int, int, int, list[wire.Buffer]]] = deque()
-        self._assembler = wire.Assembler()
-        self._listener: Listener | None = None
+        self._waiting: deque[tuple[Kind, int, int, int, list[frames.Buffer]]] = deque()
+        self._assembler = frames.Assembler()
+        self._handshake: ListenerHandshake | None = None
         self._deadline: Timer | None = None
-        #: True once it proved itself and was told that it cannot be worked with
+        #: True once it proved itself and was refused for its versions
         self.refused = False
-        #: who it said it is, and what it was told, where it was refused
-        self.claimed = self.why_refused = ""
-        #: who it is; None until it has proved it
+        #: its ident and the reason, where it was refused
+        self.refused_ident = self.refusal = ""
+        #: its identity and versions; None until it has proved the run's key
         self.hello: Hello | None = None
         #: False once its pipe is closed
         self.alive = True
-        #: services leave their own state here, by target
+        #: state that services keep for the peer, by target
         self.state: dict[int, object] = {}
 
     @property
@@ -81,36 +81,36 @@ class Peer:
         return self.hello.ident if self.hello is not None else ""
 
     @property
-    def realm(self) -> str | None:
-        """The realm that it proved to be of; None where it is of this run."""
-        return self._endpoint.realm
+    def auth_domain(self) -> str | None:
+        """Authentication domain that it proved to be of; None for a process of this run."""
+        return self._endpoint.auth_domain
 
     @property
     def address(self) -> tuple[str, int] | str:
-        """Where it dials from: host and port, nothing on this host."""
-        return self._carrier.peer_address(self._pipe)
+        """Host and port that it connects from; empty on this host."""
+        return self._listener.peer_address(self._pipe)
 
     @property
-    def is_near(self) -> bool:
-        """True where it is on this host, and reached as only processes of this host are."""
-        here = self._endpoint.hello.host
-        return self.hello is not None and self.hello.host == here and not self.address
+    def is_same_host(self) -> bool:
+        """True where it is on this host and connected over a Unix or IPC socket."""
+        host = self._endpoint.hello.host
+        return self.hello is not None and self.hello.host == host and not self.address
 
     def __repr__(self) -> str:
         return f"<Peer {self.ident or 'unproven'} on pipe {self._pipe}>"
 
     def send(
-        self, kind: Kind, target: int, number: int, segments: Sequence[wire.Buffer] = ()
+        self, kind: Kind, target: int, number: int, segments: Sequence[frames.Buffer] = ()
     ) -> None:
-        """Send a message, now or when the peer has taken in what is on its way.
+        """Send a message, now or when the window opens.
 
         Callable from any thread; returns at once; nothing happens where the peer is gone.
         """
-        frames = wire.split(kind, target, number, segments, max_frame=self._endpoint.max_frame)
+        cut = frames.split(kind, target, number, segments, max_frame=self._endpoint.max_frame)
         with self._lock:
             if not self.alive:
                 return
-            self._waiting.extend(frames)
+            self._waiting.extend(cut)
             self._flush()
 
     def _flush(self) -> None:
@@ -118,11 +118,11 @@ class Peer:
         while self._waiting and (window is None or self._sent - self._acked < window):
             kind, target, number, size, pieces = self._waiting.popleft()
             self._sent += 1
-            head = wire.header(kind, target=target, id=number, size=size)
-            self._endpoint.transmit(self._carrier, self._pipe, head, pieces)
+            head = frames.header(kind, target=target, id=number, size=size)
+            self._endpoint.transmit(self._listener, self._pipe, head, pieces)
 
     def acknowledged(self, ack: int) -> None:
-        """Note how many frames the peer has taken in.
+        """Open the window by the frames that the peer has received, as it says in each header.
 
         Raises:
             WireError: more than were sent.
@@ -138,43 +138,43 @@ class Peer:
             self._flush()
 
     def close(self) -> None:
-        """Cut it off; its services hear of it as of any loss."""
-        self._endpoint.cut(self._carrier, self._pipe)
+        """Close the connection; services are notified as of any loss."""
+        self._endpoint.cut(self._listener, self._pipe)
 
     # -- for the endpoint only
 
-    def expect_proof(self, deadline: Timer) -> None:
-        """Keep the timer that ends our patience, in the place of another."""
+    def set_proof_deadline(self, deadline: Timer) -> None:
+        """Set the timer that ends the handshake, in place of the former one."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = deadline
 
-    def prove(self, frame: wire.Frame, make: Callable[[], Listener]) -> bool:
-        """Take a frame of the handshake; True once the peer is proven."""
-        if self._listener is None:
-            self._listener = make()
-        kind, body = self._listener.receive(frame)
-        head = wire.header(kind, size=len(body))
-        self._endpoint.transmit(self._carrier, self._pipe, head, [body])
+    def prove(self, frame: frames.Frame, make: Callable[[], ListenerHandshake]) -> bool:
+        """Process a frame of the handshake; True once the peer is proven."""
+        if self._handshake is None:
+            self._handshake = make()
+        kind, body = self._handshake.receive(frame)
+        head = frames.header(kind, size=len(body))
+        self._endpoint.transmit(self._listener, self._pipe, head, [body])
         if kind is Kind.REFUSE:
             self.refused = True
-            self.claimed, self.why_refused = self._listener.refusal
+            self.refused_ident, self.refusal = self._handshake.refusal
             msg = f"refused a peer: {body.decode()}"
             raise HandshakeError(msg)
-        self.hello = self._listener.peer
+        self.hello = self._handshake.peer
         if self.hello is None:
             return False
         if self._deadline is not None:
             self._deadline.cancel()
-        self._carrier.trust(self._pipe)
+        self._listener.trust(self._pipe)
         return True
 
-    def assemble(self, frame: wire.Frame) -> Message | None:
-        """Take a frame of a proven peer; the message that it completes, if it does."""
+    def assemble(self, frame: frames.Frame) -> Message | None:
+        """Process a frame of a proven peer; returns the message that it completes, if any."""
         return self._assembler.feed(frame)
 
-    def gone(self) -> None:
-        """The pipe is closed."""
+    def mark_closed(self) -> None:
+        """Note that the pipe is closed."""
         with self._lock:
             self.alive = False
             self._waiting.clear()
@@ -184,26 +184,26 @@ class Peer:
 
 log = logging.getLogger("fiber")
 
-#: seconds that a peer has to prove who it is
+#: seconds between two frames of a peer's handshake
 PROOF_TIMEOUT = 10.0
-#: seconds that a refused peer has to read why, before it is cut off
-_REFUSAL = 1.0
-#: different complaints that are logged as warnings
-_COMPLAINTS = 32
+#: seconds that a refused peer has to read the reason before it is disconnected
+_REFUSAL_DELAY = 1.0
+#: distinct rejections that are logged as warnings; later ones only at debug level
+_MAX_WARNINGS = 32
 
 
 class Service(Protocol):
-    """What answers messages for one target; called on the handler thread, must not wait."""
+    """Handler of the messages for one target; called on the handler thread, must not wait."""
 
     def on_message(self, peer: Peer, message: Message) -> None:
-        """Take one message."""
+        """Process one message."""
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """A proven peer is gone."""
+        """Process the loss of a proven peer."""
 
 
 class Endpoint:
-    """Any number of addresses to listen on, one port each, served by a reactor."""
+    """Listener on any number of addresses that passes peers' messages to services."""
 
     def __init__(
         self,
@@ -222,16 +222,16 @@ class Endpoint:
         self._proof_timeout = proof_timeout
         self._services: dict[int, Service] = {}
         self._peers: dict[int, Peer] = {}
-        self._complaints: set[object] = set()
+        self._logged: set[object] = set()
         self._closed = False
         self._lock = threading.Lock()
-        #: called, on the handler thread, with who was refused for its versions and what it was told
+        #: called on the handler thread with the ident of a peer refused for its versions and the reason
         self.on_refused: Callable[[str, str], None] = lambda _ident, _why: None
-        #: the realm whose processes come here; None where they are of this run
-        self.realm: str | None = None
-        #: what peers dial, one URL for each :meth:`listen`
+        #: authentication domain of the peers; None for processes of this run
+        self.auth_domain: str | None = None
+        #: URLs that peers dial, one for each :meth:`listen`
         self.urls: list[str] = []
-        self._carriers: dict[str, Carrier] = {}
+        self._listeners: dict[str, Listener] = {}
 
     def listen(self, address: ListenAddress) -> str:
         """Listen on one more address; return the URL that peers dial.
@@ -257,11 +257,11 @@ class Endpoint:
             return url
 
     def _bind(self, url: str) -> str:
-        # imported for those who need it: a process that talks on one host never loads nng
+        # imported on use: a process that only talks on its own host never loads nng
         if url.startswith("unix:"):
-            from fiber._wire.listener import UnixListening
+            from fiber._wire.listener import UnixListener
 
-            unix = self._carriers.get("unix") or UnixListening(
+            unix = self._listeners.get("unix") or UnixListener(
                 self._reactor,
                 on_opened=lambda pipe: self._opened("unix", pipe),
                 on_frame=self._received,
@@ -269,11 +269,11 @@ class Endpoint:
                 on_closed=self._lost,
                 max_frame=self.max_frame,
             )
-            self._carriers["unix"] = unix
+            self._listeners["unix"] = unix
             return unix.listen(url, self.credentials)
-        from fiber._wire.nng import NngListening
+        from fiber._wire.nng import NngListener
 
-        nng = self._carriers.get("nng") or NngListening(
+        nng = self._listeners.get("nng") or NngListener(
             self._reactor,
             on_opened=lambda pipe: self._opened("nng", pipe),
             on_frame=self._received,
@@ -281,57 +281,57 @@ class Endpoint:
             max_frame=self.max_frame,
             connect_timeout=self._proof_timeout,
         )
-        self._carriers["nng"] = nng
+        self._listeners["nng"] = nng
         return nng.listen(url, self.credentials)
 
     def serve(self, target: int, service: Service) -> None:
-        """Have ``service`` answer messages for ``target``."""
+        """Register the service for a target."""
         self._services[target] = service
 
     def withdraw(self, target: int) -> None:
-        """Answer messages for ``target`` no more."""
+        """Remove the service of a target."""
         self._services.pop(target, None)
 
     def peers(self) -> list[Peer]:
-        """The proven peers."""
+        """List the proven peers."""
         return [peer for peer in list(self._peers.values()) if peer.hello is not None]
 
     def close(self) -> None:
         """Close every pipe and every listener; idempotent."""
-        if self._closed or fork.is_stranger():
+        if self._closed or fork.is_forked_child():
             return
         self._closed = True
         for peer in list(self._peers.values()):
-            peer.gone()
-        for carrier in list(self._carriers.values()):
-            carrier.close()
+            peer.mark_closed()
+        for listener in list(self._listeners.values()):
+            listener.close()
 
     def transmit(
-        self, carrier: Carrier, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]
+        self, listener: Listener, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]
     ) -> None:
-        """Hand one frame over; for :class:`Peer`."""
+        """Send one frame; for :class:`Peer`."""
         if self._closed:
             return
         try:
-            carrier.send(pipe, head, pieces)
+            listener.send(pipe, head, pieces)
         except TransportError as error:
-            # closed between the check and the call; peers see the pipe go
+            # closed between the check and the call
             log.debug("fiber: a frame could not be sent: %s", error)
 
-    def cut(self, carrier: Carrier, pipe: int) -> None:
+    def cut(self, listener: Listener, pipe: int) -> None:
         """Close one pipe; for :class:`Peer`."""
         if not self._closed:
-            carrier.close_pipe(pipe)
+            listener.close_pipe(pipe)
 
-    def _opened(self, carrier: str, pipe: int) -> None:
-        # perhaps on a thread of nng's, before the first frame: whoever says nothing is cut off too
-        peer = self._peers[pipe] = Peer(self, self._carriers[carrier], pipe)
+    def _opened(self, listener: str, pipe: int) -> None:
+        # maybe on a thread of nng's; before the first frame, so that silent peers time out too
+        peer = self._peers[pipe] = Peer(self, self._listeners[listener], pipe)
         self._await_proof(peer)
-        descriptors.make_room(len(self._peers))
+        descriptors.raise_limit(len(self._peers))
 
     def _await_proof(self, peer: Peer) -> None:
-        too_late = functools.partial(self._too_late, peer)
-        peer.expect_proof(self._reactor.call_later(self._proof_timeout, too_late))
+        timed_out = functools.partial(self._proof_timed_out, peer)
+        peer.set_proof_deadline(self._reactor.call_later(self._proof_timeout, timed_out))
 
     def _received(self, pipe: int, data: bytearray) -> None:
         peer = self._peers.get(pipe)
@@ -339,7 +339,7 @@ class Endpoint:
             return
         try:
             self._take(peer, data)
-        except Exception as error:  # a service that fails on a message must not take us down
+        except Exception as error:  # an error of a service must only cost its peer the connection
             self._reject(peer, error)
 
     def _broken(self, pipe: int, error: WireError) -> None:
@@ -348,12 +348,12 @@ class Endpoint:
             self._reject(peer, error)
 
     def _reject(self, peer: Peer, error: Exception) -> None:
-        self._complain(peer, error)
-        peer.gone()
+        self._log_rejection(peer, error)
+        peer.mark_closed()
         if peer.refused:
-            self.on_refused(peer.claimed, peer.why_refused)
-            # it goes by itself once it has read why
-            self._reactor.call_later(_REFUSAL, peer.close)
+            self.on_refused(peer.refused_ident, peer.refusal)
+            # it disconnects by itself once it has read the reason
+            self._reactor.call_later(_REFUSAL_DELAY, peer.close)
         else:
             peer.close()
 
@@ -362,8 +362,8 @@ class Endpoint:
             if len(data) > frames.MAX_UNPROVEN:
                 msg = f"{len(data)} bytes from a peer that has not proved who it is"
                 raise WireError(msg)
-            if not peer.prove(frames.parse(data), lambda: Listener(self.credentials, self.hello)):
-                # its next word has its own time, which does not run while we are busy
+            if not peer.prove(frames.parse(data), self._new_handshake):
+                # a deadline for each frame, so that time in which we are busy does not count
                 self._await_proof(peer)
             return
         frame = frames.parse(data)
@@ -382,19 +382,22 @@ class Endpoint:
         elif message.kind is Kind.CALL:
             peer.send(Kind.ERROR, message.target, message.id)
 
-    def _too_late(self, peer: Peer) -> None:
+    def _new_handshake(self) -> ListenerHandshake:
+        return ListenerHandshake(self.credentials, self.hello)
+
+    def _proof_timed_out(self, peer: Peer) -> None:
         if peer.hello is None and peer.alive:
             self._reject(peer, HandshakeError("a peer did not prove who it is in time"))
 
-    def _complain(self, peer: Peer, error: Exception) -> None:
-        # once for each thing that can be wrong: no stranger may fill our log
+    def _log_rejection(self, peer: Peer, error: Exception) -> None:
+        # once for each cause, so that unproven peers cannot fill the log
         text = str(error) or repr(error)
-        what = text if peer.refused else _origin(error)
-        if len(self._complaints) >= _COMPLAINTS or what in self._complaints:
+        cause = text if peer.refused else _origin(error)
+        if len(self._logged) >= _MAX_WARNINGS or cause in self._logged:
             log.debug("fiber: closed %r: %s", peer, text)
             return
-        self._complaints.add(what)
-        # what is no fault of the peer's frames is told with its traceback
+        self._logged.add(cause)
+        # with a traceback where the fault is not in the peer's frames
         trace = None if isinstance(error, (WireError, HandshakeError)) else error
         log.warning("fiber: closed %r: %s", peer, text, exc_info=trace)
 
@@ -402,7 +405,7 @@ class Endpoint:
         peer = self._peers.pop(pipe, None)
         if peer is None:
             return
-        peer.gone()
+        peer.mark_closed()
         if peer.hello is None:
             return
         for service in list(self._services.values()):
@@ -410,12 +413,12 @@ class Endpoint:
                 service.on_peer_lost(peer)
             except Exception:
                 log.exception(
-                    "fiber: a service failed at the loss of %r; the others hear of it", peer
+                    "fiber: a service failed at the loss of %r; others are notified", peer
                 )
 
 
 def _origin(error: Exception) -> object:
-    """Where an error was raised, which is the same for all that are alike but for their values."""
+    """Code and line where an error was raised: equal for errors that differ only in values."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,11 +1,13 @@
-"""What becomes of nng in a process that the user's own fork makes.
+"""Handling of open sockets in a process forked by user code.
 
 nng is not fork-safe: opening, closing or merely collecting one of its objects in a forked child
 aborts that child, and the child's copies of the descriptors keep peers from seeing the parent's
 death. So in the child every socket of ours is abandoned, pynng's atexit handler is taken off, our
 descriptors are closed, and calls of fiber raise :class:`~fiber.exceptions.ForkedError`.
 
-The child of Fiber's own fork server is no stranger: no socket was ever opened before that fork.
+Children of Fiber's own fork server are not concerned: no socket is opened before that fork.
+
+Apart from :mod:`~fiber._wire.nng`, since Unix sockets need it too and must not import nng.
 """
 
 from __future__ import annotations
@@ -29,20 +31,20 @@ class _Abandonable(Protocol):
 
 _sockets: weakref.WeakSet[_Abandonable] = weakref.WeakSet()
 _addresses: set[str] = set()
-#: ports that we listen on, and that we dialled
+#: ports that we listen on, and ports that we dialed
 _own_ports: set[int] = set()
 _peer_ports: set[int] = set()
-_stranger = False
+_is_forked_child = False
 
 
-def is_stranger() -> bool:
+def is_forked_child() -> bool:
     """True in a process forked by the user after a socket was opened."""
-    return _stranger
+    return _is_forked_child
 
 
 def check() -> None:
     """Raise ForkedError in a process forked by the user after a socket was opened."""
-    if _stranger:
+    if _is_forked_child:
         msg = (
             f"process {os.getpid()} was forked from one that already used fiber, where its "
             "connections cannot work; start it with fiber.Process, or fork before the first use"
@@ -51,17 +53,17 @@ def check() -> None:
 
 
 def register(holder: _Abandonable) -> None:
-    """Have a socket abandoned in forked children."""
+    """Register a socket to be abandoned in forked children."""
     _sockets.add(holder)
 
 
 def remember_listener(url: str) -> None:
-    """Have the descriptors of a listener and its pipes closed in forked children."""
+    """Register a listener's URL: its descriptors and pipes' are closed in forked children."""
     _remember(url, _own_ports)
 
 
-def remember_dialled(url: str) -> None:
-    """Have the descriptors of a dialled pipe closed in forked children."""
+def remember_dialed(url: str) -> None:
+    """Register a dialed URL: its pipe's descriptor is closed in forked children."""
     _remember(url, _peer_ports)
 
 
@@ -74,24 +76,24 @@ def _remember(url: str, ports: set[int]) -> None:
 
 
 def _after_fork_in_child() -> None:
-    # other threads are gone with whatever locks they held: nothing here waits for any
-    global _stranger  # noqa: PLW0603 - a process has forked once and for all
+    # other threads are gone and may have held any lock: none is acquired here
+    global _is_forked_child  # noqa: PLW0603 - a process has forked once and for all
     holders = list(_sockets)
     if not holders and not _addresses and not _own_ports and not _peer_ports:
         return
-    _stranger = True
+    _is_forked_child = True
     for holder in holders:
         holder.abandon()
     # not imported here: another thread may have held the import's lock
     nng = sys.modules.get("pynng.nng")
     if nng is not None:
-        # it would wait for threads that are not here
+        # it would wait for threads that do not exist here
         atexit.unregister(nng._pynng_atexit)  # noqa: SLF001 - pynng offers no other way
     _close_descriptors()
 
 
 def _close_descriptors() -> None:
-    for number in descriptors.numbers():
+    for number in descriptors.open_numbers():
         if _is_ours(number):
             os.close(number)
 
@@ -100,7 +102,7 @@ def _is_ours(number: int) -> bool:
     try:
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
             return False
-        probe = descriptors.borrowed(number)
+        probe = descriptors.borrowed_socket(number)
     except OSError:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Frame layout: what one nng message between two processes of a run looks like; no sockets here.
+"""Layout of frames and object bodies, and their framing on a stream; pure, no sockets.
 
 A *message* is a header and a body of any size. It travels as one *frame* where it fits, else as
 one frame and as many ``PART`` frames as it takes, so that no nng message is larger than
@@ -9,7 +9,7 @@ Header, little-endian, 32 bytes::
     2s  magic    b"FB"
     B   version  of this layout
     B   kind     see Kind
-    I   ack      frames taken in so far by the dialling side, modulo 2**32 (0 from the listener)
+    I   ack      frames received so far by the dialing side, modulo 2**32 (0 from the listener)
     Q   target   the object the message is for, 0 is the process itself
     Q   id       chosen by the sender; a REPLY or ERROR carries its CALL's
     Q   size     bytes of the whole body; in a PART, the offset of its bytes
@@ -18,7 +18,8 @@ Object bodies (``pack``/``unpack``): ``I`` count of out-of-band buffers, ``Q`` l
 ``Q`` length of each buffer, then the pickle and the buffers, each buffer after as many zeros as
 bring it to a multiple of 16 bytes, where arrays expect to begin.
 
-Frames on a stream, each behind its length; no sockets here.
+A frame is one nng message. On a stream (``stream_buffers``/``Deframer``) it follows its length, an
+``I``.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ HEADER = struct.Struct("<2sBBIQQQ")
 
 #: largest frame, and nng's receive limit; a setting may lower it for tests
 MAX_FRAME = 4 * 2**20
-#: largest frame from a peer that has not proved who it is
+#: largest frame from a peer that is not proven
 MAX_UNPROVEN = 64 * 2**10
-#: frames the listener may have on the way to a peer; nng drops replies beyond 64
+#: most unacknowledged frames from the listener to a peer; nng drops replies beyond 64
 WINDOW = 16
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Kind(enum.IntEnum):
-    """What a frame is for."""
+    """Kind of a frame: its meaning, as one byte of the header."""
 
     HELLO = 1
     CHALLENGE = 2
@@ -79,9 +80,9 @@ _HANDSHAKE = frozenset({Kind.HELLO, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME, Ki
 
 @values.define
 class Message:
-    """A whole message as it was received."""
+    """A message as it was received, whole."""
 
-    #: what it is for
+    #: its kind
     kind: Kind
     #: the object it is for
     target: int
@@ -104,12 +105,12 @@ class Frame:
 
     @property
     def is_handshake(self) -> bool:
-        """True for the kinds that come before a peer has proved who it is."""
+        """True for the kinds of the handshake."""
         return self.kind in _HANDSHAKE
 
 
 def parse(data: Buffer) -> Frame:
-    """Read one frame.
+    """Parse one frame.
 
     Raises:
         WireError: too short, another magic or version, an unknown kind, a body larger than its size.
@@ -137,7 +138,7 @@ def parse(data: Buffer) -> Frame:
 
 
 def header(kind: Kind, *, ack: int = 0, target: int = 0, id: int = 0, size: int = 0) -> bytes:  # noqa: A002 - the field's name
-    """The header of one frame."""
+    """Pack the header of one frame."""
     return HEADER.pack(MAGIC, VERSION, kind, ack & 0xFFFFFFFF, target, id, size)
 
 
@@ -146,7 +147,7 @@ def split(
 ) -> Iterator[tuple[Kind, int, int, int, list[Buffer]]]:
     """Cut a message into frames: ``(kind, target, id, size or offset, pieces)`` each.
 
-    The pieces are views of the given segments; nothing is copied here.
+    The pieces are views of the given segments; nothing is copied.
     """
     room = max_frame - HEADER.size
     total = sum(len(segment) for segment in segments)
@@ -179,21 +180,21 @@ def _part(
 
 
 class Assembler:
-    """Puts the frames of one peer's messages together again; pure."""
+    """Joins the frames of one peer into messages."""
 
     def __init__(self, *, max_partial: int = 8) -> None:
-        # what a peer may leave unfinished at once; an honest one sends one large message at a time
+        # most unfinished messages; our own senders have one large message under way at a time
         self._max_partial = max_partial
         self._partial: dict[tuple[int, int], tuple[Kind, int, bytearray]] = {}
 
     def feed(self, frame: Frame) -> Message | None:
-        """Take one frame; return the message that it completes, if it does.
+        """Add one frame; returns the message that it completes, if any.
 
         Raises:
-            WireError: a part that nobody announced, out of order, or beyond its message's size.
+            WireError: a part without its first frame, out of order, or beyond its message's size.
 
-        A sender that was interrupted leaves a message unfinished: one that begins with the same
-        number takes its place, and of too many the oldest goes.
+        A sender that was interrupted leaves a message unfinished: a new one with the same number
+        replaces it, and of too many the oldest is dropped.
         """
         key = (frame.target, frame.id)
         if frame.kind is not Kind.PART:
@@ -223,17 +224,17 @@ class Assembler:
         return Message(kind, frame.target, frame.id, memoryview(buffer))
 
 
-#: no buffers, and the length of the pickle
-_ALONE = struct.Struct("<IQ")
+#: head of a body without buffers: count 0, length of the pickle
+_NO_BUFFERS = struct.Struct("<IQ")
 _COUNT = struct.Struct("<I")
 _ALIGNMENT = 16
 _ZEROS = bytes(_ALIGNMENT)
 
 
 def pack(pickled: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
-    """Segments of an object body: a pickle and its out-of-band buffers."""
+    """Make the segments of an object body from a pickle and its out-of-band buffers."""
     if not buffers:
-        return [_ALONE.pack(0, len(pickled)), pickled]
+        return [_NO_BUFFERS.pack(0, len(pickled)), pickled]
     lengths = struct.pack(
         f"<I{1 + len(buffers)}Q", len(buffers), len(pickled), *(len(b) for b in buffers)
     )
@@ -249,15 +250,15 @@ def pack(pickled: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
 
 
 def unpack(body: memoryview) -> tuple[memoryview, list[memoryview]]:
-    """The pickle and the buffers of an object body, as views.
+    """Return the pickle and the buffers of an object body, as views.
 
     Raises:
         WireError: the lengths do not add up.
     """
-    # most bodies are a pickle alone
+    # most bodies have no buffers
     whole = len(body)
-    if whole >= _ALONE.size and _ALONE.unpack_from(body) == (0, whole - _ALONE.size):
-        return body[_ALONE.size :], []
+    if whole >= _NO_BUFFERS.size and _NO_BUFFERS.unpack_from(body) == (0, whole - _NO_BUFFERS.size):
+        return body[_NO_BUFFERS.size :], []
     try:
         (count,) = _COUNT.unpack_from(body)
         if count > len(body) // 8:
@@ -281,23 +282,26 @@ def unpack(body: memoryview) -> tuple[memoryview, list[memoryview]]:
 
 
 def joined(segments: Iterable[Buffer]) -> bytes:
-    """All segments in one."""
+    """Concatenate segments."""
     return b"".join(segments)
 
 
-#: bytes of the frame that follows
+#: length prefix of a frame on a stream
 LENGTH = struct.Struct("<I")
-# up to here one copy costs less than to have the kernel gather the parts
-_SMALL = 16 * 2**10
-# most parts that a kernel gathers
-_PARTS = 512
+# frames up to this size are copied into one buffer, which costs less than gathering
+_JOIN_BELOW = 16 * 2**10
+# most buffers for one sendmsg(); IOV_MAX is 1024
+_MAX_GATHERED = 512
 
 
 class Deframer:
-    """Cuts the frames out of what a stream brings.
+    """Splits a byte stream into frames.
+
+    A large frame is read in place: while :attr:`gap` is not None, read into it and call
+    :meth:`fill`, else pass what was read to :meth:`feed`.
 
     Args:
-        limit: bytes of the largest frame that is accepted; may be changed between frames.
+        limit: bytes of the largest accepted frame; may be changed between frames.
     """
 
     def __init__(self, limit: int) -> None:
@@ -308,11 +312,11 @@ class Deframer:
 
     @property
     def gap(self) -> memoryview | None:
-        """Where the rest of a frame that has begun belongs, if one has."""
+        """Buffer for the rest of the frame that has begun; None where none has."""
         return None if self._frame is None else memoryview(self._frame)[self._filled :]
 
     def fill(self, count: int) -> bytearray | None:
-        """So many bytes were written to :attr:`gap`; the frame, if it is whole now."""
+        """Note that ``count`` bytes were written to :attr:`gap`; returns the frame once complete."""
         frame = self._frame
         assert frame is not None
         self._filled += count
@@ -322,10 +326,10 @@ class Deframer:
         return frame
 
     def feed(self, data: memoryview) -> list[bytearray]:
-        """Take bytes in while there is no :attr:`gap`; the frames that are whole now.
+        """Add bytes while :attr:`gap` is None; returns the frames that are complete now.
 
         Raises:
-            WireError: a frame is announced that is larger than the limit.
+            WireError: a frame is larger than the limit.
         """
         frames: list[bytearray] = []
         at, end = 0, len(data)
@@ -344,7 +348,7 @@ class Deframer:
                 raise WireError(msg)
             at = start + size
             if at > end:
-                # of its own, and filled from the stream without another copy
+                # allocated whole, and filled from the stream without another copy
                 self._frame = bytearray(size)
                 self._frame[: end - start] = data[start:end]
                 self._filled = end - start
@@ -353,19 +357,19 @@ class Deframer:
         return frames
 
 
-def parts(head: bytes, pieces: Sequence[Buffer]) -> tuple[list[Buffer], int]:
-    """What goes over the stream for a frame, and how many bytes that are."""
+def stream_buffers(head: bytes, pieces: Sequence[Buffer]) -> tuple[list[Buffer], int]:
+    """Return the buffers to write to a stream for a frame, and their bytes in all."""
     size = len(head) + sum(map(len, pieces))
     length = LENGTH.pack(size)
-    if size <= _SMALL:
+    if size <= _JOIN_BELOW:
         return [b"".join((length, head, *pieces))], LENGTH.size + size
-    if len(pieces) > _PARTS:
+    if len(pieces) > _MAX_GATHERED:
         return [length + head, b"".join(pieces)], LENGTH.size + size
     return [length + head, *pieces], LENGTH.size + size
 
 
-def after(buffers: Sequence[Buffer], sent: int) -> list[memoryview]:
-    """What is left of buffers of which so many bytes are gone."""
+def unsent(buffers: Sequence[Buffer], sent: int) -> list[memoryview]:
+    """Return what is left of buffers after their first ``sent`` bytes."""
     left = []
     for buffer in buffers:
         view = memoryview(buffer).cast("B")

@@ -1,17 +1,18 @@
-"""How two processes prove to each other that they belong to one run; pure, no sockets.
+"""Handshake: two processes prove to each other that they know the run's key; pure, no sockets.
 
 ::
 
-    dialler                               listener
-    HELLO     versions, who, nonce_d  ->
+    dialer                                listener
+    HELLO     versions, ident,
+              nonce_d                 ->
                                       <-  CHALLENGE  nonce_l, HMAC("listener", hello, nonce_l)
     PROOF     HMAC("dialler", hello,
                    nonce_d, nonce_l)  ->
-                                      <-  WELCOME    versions, who     (or REFUSE, with words)
+                                      <-  WELCOME    versions, ident   (or REFUSE, with the reason)
 
-A challenge-response in the manner of RFC 2104 HMACs with SHA-256, a direction label in each, and
-fresh 32-byte nonces, so that nothing can be replayed or reflected. Bodies are JSON: nothing is
-unpickled before both proofs are good, and versions are only compared after it.
+A challenge-response with HMAC (RFC 2104) and SHA-256, a direction label in each, and fresh 32-byte
+nonces, so that nothing can be replayed or reflected. Bodies are JSON: nothing is unpickled before
+both proofs are good, and versions are only compared after them.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError
 
 _NONCE = 32
-#: the distribution whose version must agree besides
+#: distribution whose version must agree, beside fiber's and Python's
 PICKLER = "cloudpickle"
 
 
 @values.frozen(kw_only=True)
 class Hello:
-    """Who a process says it is, and what it runs."""
+    """Identity and versions of a process, as it states them in the handshake."""
 
     #: its identity within the run, given by the process that started it
     ident: str
@@ -43,7 +44,7 @@ class Hello:
     pid: int
     #: its host's name
     host: str
-    #: versions of what must agree
+    #: version of fiber-core
     fiber: str
     #: major and minor version of Python
     python: str
@@ -52,7 +53,7 @@ class Hello:
 
     @classmethod
     def mine(cls, ident: str) -> Hello:
-        """This process."""
+        """Make the hello of this process."""
         return cls(
             ident=ident,
             pid=os.getpid(),
@@ -64,7 +65,7 @@ class Hello:
 
     @classmethod
     def from_json(cls, data: Any) -> Hello:
-        """Read what a peer said; raises HandshakeError where it makes no sense."""
+        """Parse a peer's hello; raises HandshakeError where it is malformed."""
         try:
             return cls(
                 ident=_text(data["ident"]),
@@ -86,27 +87,27 @@ def _text(value: Any) -> str:
 
 
 def disagreement(mine: Hello, theirs: Hello) -> str | None:
-    """Why two processes cannot work together, with the fix; None where they can."""
-    here, there = f"{mine.host} (pid {mine.pid})", f"{theirs.host} (pid {theirs.pid})"
-    for what, package, a, b in (
+    """Reason why two processes cannot work together, with the fix; None where they can."""
+    first, second = f"{mine.host} (pid {mine.pid})", f"{theirs.host} (pid {theirs.pid})"
+    for name, package, a, b in (
         ("fiber", "fiber-core", mine.fiber, theirs.fiber),
         ("cloudpickle", "cloudpickle", mine.cloudpickle, theirs.cloudpickle),
     ):
         if a.split(".")[:2] != b.split(".")[:2]:
             return (
-                f"{what} is {a} on {here} and {b} on {there}; install the same one on both: "
+                f"{name} is {a} on {first} and {b} on {second}; install the same one on both: "
                 f"pip install '{package}=={a}'"
             )
     if mine.python != theirs.python:
         return (
-            f"Python is {mine.python} on {here} and {theirs.python} on {there}; functions cannot be "
-            "sent between them: use the same minor version on both"
+            f"Python is {mine.python} on {first} and {theirs.python} on {second}; functions cannot "
+            "be sent between them: use the same minor version on both"
         )
     return None
 
 
 def mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
-    """An HMAC with SHA-256 of some parts, none of which can be taken for a piece of another one."""
+    """HMAC with SHA-256 over a label and length-prefixed parts."""
     digest = hmac.new(key, label, "sha256")
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -144,8 +145,8 @@ def _expect(frame: frames.Frame, *kinds: frames.Kind) -> None:
         raise HandshakeError(msg)
 
 
-class Dialler:
-    """The dialling side: send :meth:`hello`, feed frames to :meth:`receive` until done."""
+class DialerHandshake:
+    """Dialing side: send :meth:`hello`, then pass each frame to :meth:`receive` until it returns None."""
 
     def __init__(self, credentials: Credentials, hello: Hello) -> None:
         self._key = credentials.key
@@ -154,24 +155,24 @@ class Dialler:
         self._hello = json.dumps(
             {**values.asdict(hello), "run": credentials.run_id, "nonce": self._nonce.hex()}
         ).encode()
-        #: the listener, once it has welcomed us
+        #: the listener; None until it has sent WELCOME
         self.peer: Hello | None = None
         self._proven = False
 
     def hello(self) -> tuple[frames.Kind, bytes]:
-        """The first frame to send."""
+        """Return the first frame to send."""
         return frames.Kind.HELLO, self._hello
 
     def receive(self, frame: frames.Frame) -> tuple[frames.Kind, bytes] | None:
-        """Take one frame; return the next to send, or None once :attr:`peer` is set.
+        """Process one frame; returns the next to send, or None once :attr:`peer` is set.
 
         Raises:
             HandshakeError: the listener is of another run, refused us, or disagrees in versions.
         """
         if frame.kind is frames.Kind.REFUSE:
-            # before the listener's proof its words are a stranger's
-            words = str(_load(frame.body).get("why", ""))[:500] if self._proven else ""
-            error = HandshakeError(words or "refused: the listener is not of this run")
+            # a reason is only trusted after the listener's proof
+            reason = str(_load(frame.body).get("why", ""))[:500] if self._proven else ""
+            error = HandshakeError(reason or "refused: the listener is not of this run")
             error.proven = self._proven
             raise error
         if not self._proven:
@@ -190,8 +191,8 @@ class Dialler:
         return None
 
 
-class Listener:
-    """The listening side of one pipe: feed frames to :meth:`receive` until done."""
+class ListenerHandshake:
+    """Listening side of one pipe: pass each frame to :meth:`receive` until :attr:`peer` is set."""
 
     def __init__(self, credentials: Credentials, mine: Hello) -> None:
         self._credentials = credentials
@@ -199,17 +200,17 @@ class Listener:
         self._hello = b""
         self._theirs: Hello | None = None
         self._nonce = b""
-        self._nonce_dialler = b""
-        #: the dialler, once it has proved itself
+        self._nonce_dialer = b""
+        #: the dialer; None until it has proved itself
         self.peer: Hello | None = None
-        #: who was refused after its proof, and why
+        #: ident of the dialer that was refused after its proof, and the reason
         self.refusal = "", ""
 
     def receive(self, frame: frames.Frame) -> tuple[frames.Kind, bytes]:
-        """Take one frame; return the answer. After a REFUSE the pipe is to be closed.
+        """Process one frame; returns the answer. After a REFUSE the caller closes the pipe.
 
         Raises:
-            HandshakeError: the dialler is no process of this run; close it, answer nothing.
+            HandshakeError: the dialer is no process of this run; close the pipe without an answer.
         """
         if self._theirs is None:
             _expect(frame, frames.Kind.HELLO)
@@ -218,7 +219,7 @@ class Listener:
             if data.get("run") != self._credentials.run_id:
                 msg = "a process of another run dialled this one"
                 raise HandshakeError(msg)
-            self._nonce_dialler = _hex(data, "nonce")
+            self._nonce_dialer = _hex(data, "nonce")
             self._theirs = Hello.from_json(data)
             self._nonce = os.urandom(_NONCE)
             proof = mac(self._credentials.key, b"fiber listener", self._hello, self._nonce)
@@ -226,7 +227,7 @@ class Listener:
             return frames.Kind.CHALLENGE, json.dumps(answer).encode()
         _expect(frame, frames.Kind.PROOF)
         expected = mac(
-            self._credentials.key, b"fiber dialler", self._hello, self._nonce_dialler, self._nonce
+            self._credentials.key, b"fiber dialler", self._hello, self._nonce_dialer, self._nonce
         )
         if not hmac.compare_digest(expected, _hex(_load(frame.body), "proof")):
             msg = "a peer could not prove that it is of this run"

@@ -1,8 +1,8 @@
-"""Who a run is: its key, and the certificate that its processes show each other.
+"""Credentials of a run: its id, its key, and the TLS certificate that its processes share.
 
-Programs of different runs that know one *authkey* derive the same key from it, see
-:meth:`Credentials.of_authkey`; of the certificate they derive the private key, and each signs one
-of its own with it, which the others accept.
+Programs of different runs that know one *authkey* derive the same credentials from it, see
+:meth:`Credentials.of_authkey`. From the authkey they derive the certificate's private key too; each
+signs a certificate of its own with it, which the others accept.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from typing import Any
 
 from fiber._base import values
 
-# of the group that P-256 is
+# order of the group of P-256 (FIPS 186-4, D.1.2.3)
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
 @values.frozen(kw_only=True)
 class Credentials:
-    """What only the processes of one run know. Never shown by ``repr``, never in argv or logs."""
+    """Secrets shared by the processes of one run. Not in ``repr``; never put in argv or logs."""
 
-    #: the run, eight hexadecimal digits; sixteen where it is derived from an authkey
+    #: id of the run, eight hexadecimal digits; sixteen where derived from an authkey
     run_id: str
-    #: 32 random bytes, proved by HMAC before anything is unpickled
+    #: 32 bytes; knowledge of it is proved by HMAC before anything is unpickled
     key: bytes = values.field(repr=False)
-    #: PEM certificate of the run, made when its first TLS listener is
+    #: PEM certificate of the run; made with its first TLS listener
     certificate: str | None = values.field(default=None, repr=False)
     #: PEM private key of that certificate
     private_key: str | None = values.field(default=None, repr=False)
-    #: what that key is derived from, for programs that share no more than an authkey
+    #: seed from which the private key is derived, for programs that share an authkey
     seed: bytes | None = values.field(default=None, repr=False)
 
     @classmethod
     def new(cls) -> Credentials:
-        """Credentials of a new run."""
+        """Make the credentials of a new run."""
         return cls(run_id=secrets.token_hex(4), key=secrets.token_bytes(32))
 
     @classmethod
     def of_authkey(cls, authkey: bytes) -> Credentials:
-        """What programs share that know one authkey, whatever runs they are of.
+        """Derive the credentials of an authkey: the same in every program that knows it.
 
         Raises:
-            ValueError: it is empty, which is no secret.
+            ValueError: the authkey is empty.
         """
         if not authkey:
             msg = "the authkey is empty; give both programs the same secret bytes"
@@ -52,19 +52,19 @@ class Credentials:
         return _of_authkey(bytes(authkey))
 
     def with_certificate(self) -> Credentials:
-        """The same run with a certificate, its own or a fresh one."""
+        """Return these credentials with a certificate, made if there is none."""
         if self.certificate is not None:
             return self
         certificate, private_key = _self_signed(self.seed)
         return values.evolve(self, certificate=certificate, private_key=private_key)
 
     def derived(self) -> Credentials:
-        """The same run with a certificate that any of its processes can make, from the key."""
+        """Return these credentials with a seed, so that any process of the run makes its certificate."""
         seed = _expand(self.key, b"certificate", 40)
         return values.evolve(self, certificate=None, private_key=None, seed=seed)
 
     def to_json(self) -> dict[str, Any]:
-        """For the private bootstrap of a job."""
+        """Return a JSON object, for a job's private bootstrap data."""
         return {
             "run_id": self.run_id,
             "key": self.key.hex(),
@@ -75,7 +75,7 @@ class Credentials:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Credentials:
-        """What :meth:`to_json` wrote."""
+        """Read what :meth:`to_json` returned."""
         return cls(
             run_id=data["run_id"],
             key=bytes.fromhex(data["key"]),
@@ -87,13 +87,12 @@ class Credentials:
 
 @functools.lru_cache(maxsize=16)
 def _of_authkey(authkey: bytes) -> Credentials:
-    # people choose authkeys that can be guessed, so a guess is made dear: 16 MB and some
-    # hundredths of a second
+    # scrypt, since authkeys may be guessable: a guess costs 16 MB and some hundredths of a second
     master = hashlib.scrypt(authkey, salt=b"fiber authkey 1", n=2**14, r=8, p=1, dklen=32)
     return Credentials(
         run_id=_expand(master, b"name", 8).hex(),
         key=_expand(master, b"key", 32),
-        # eight bytes more than the key has make all keys as likely as can be, as FIPS 186 says
+        # eight bytes more than the key has, against modulo bias (FIPS 186-4, B.4.1)
         seed=_expand(master, b"certificate", 40),
     )
 

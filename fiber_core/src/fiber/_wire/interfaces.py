@@ -1,4 +1,4 @@
-"""The network interfaces of this host, read once."""
+"""Network interfaces of this host, read once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fiber.model import Interface
 
 @functools.cache
 def interfaces() -> tuple[Interface, ...]:
-    """Every address of every interface, in the system's order, without link-layer addresses."""
+    """List the IP addresses of all interfaces, in the system's order."""
     import psutil
 
     up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}

@@ -1,4 +1,4 @@
-"""The dialling side: one proven connection to one other process."""
+"""Dialing side: one connection to another process's endpoint, with the handshake done."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Protocol
 
 from fiber._wire import descriptors, frames
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import Dialler, Hello
+from fiber._wire.handshake import DialerHandshake, Hello
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 
-#: frames taken in before the listener is told of it without another message to carry the news
-_GRANT_AFTER = frames.WINDOW // 2
+#: unacknowledged frames after which a frame is sent for the acknowledgement alone
+_ACK_AFTER = frames.WINDOW // 2
 
 
-class _Socket(Protocol):
-    """The dialler's socket; see :mod:`~fiber._wire.nng` and ``unix_dialling``."""
+class _DialerSocket(Protocol):
+    """Dialing socket of one transport: ``dialer.UnixDialer`` or ``nng.NngDialer``."""
 
-    keeps: bool
+    survives_exit: bool
 
     @property
     def fds(self) -> tuple[int, ...]: ...
     @property
-    def held(self) -> descriptors.Held: ...
+    def descriptors(self) -> descriptors.OwnedDescriptors: ...
     @property
     def end_fd(self) -> int: ...
     @property
     def buffered(self) -> bool: ...
     @property
     def lost(self) -> bool: ...
-    def on_taken(self, action: Callable[[], None]) -> None: ...
+    def on_descriptors_lost(self, action: Callable[[], None]) -> None: ...
     def dial(self, url: str, credentials: Credentials, *, timeout: float) -> None: ...
     def receive(self) -> tuple[int, bytearray] | None: ...
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None: ...
@@ -41,23 +41,23 @@ class _Socket(Protocol):
     def close(self) -> None: ...
 
 
-def socket_for(url: str, max_frame: int) -> _Socket:
-    """The dialler's socket for a URL."""
-    # imported for those who need it: a process that talks on one host never loads nng
+def socket_for(url: str, max_frame: int) -> _DialerSocket:
+    """Make the dialing socket for a URL, not yet connected."""
+    # imported on use: a process that only talks on its own host never loads nng
     if url.startswith("unix:"):
-        from fiber._wire.dialer import UnixDialling
+        from fiber._wire.dialer import UnixDialer
 
-        return UnixDialling(max_frame=max_frame)
-    from fiber._wire.nng import DiallingSocket
+        return UnixDialer(max_frame=max_frame)
+    from fiber._wire.nng import NngDialer
 
-    return DiallingSocket(max_frame=max_frame)
+    return NngDialer(max_frame=max_frame)
 
 
 class Link:
-    """A connection that one thread reads, by :meth:`receive`, and any thread writes.
+    """A proven connection; one thread calls :meth:`receive`, any thread :meth:`send`.
 
     Raises:
-        TransportError: nobody listens at the URL.
+        TransportError: no process listens at the URL.
         HandshakeError: the listener is of another run, refused us, or did not answer in time.
     """
 
@@ -73,9 +73,9 @@ class Link:
         self.url = url
         self._max_frame = max_frame
         self._room = max_frame - frames.HEADER.size
-        self._taken = 0
-        self._told = 0
-        self._large = threading.Lock()
+        self._received = 0
+        self._acked = 0
+        self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
         self._socket = socket_for(url, max_frame)
         self._poll = select.poll()
@@ -84,29 +84,29 @@ class Link:
         try:
             self._socket.dial(url, credentials, timeout=timeout)
             #: the process at the other end
-            self.peer: Hello = self._shake_hands(credentials, hello, timeout)
+            self.peer: Hello = self._handshake(credentials, hello, timeout)
         except BaseException:
             self.close()
             raise
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """One of them is readable whenever :meth:`receive` may have something."""
+        """Descriptors of which one is readable whenever :meth:`receive` may have a message."""
         return self._socket.fds
 
     @property
     def buffered(self) -> bool:
-        """True while :meth:`receive` has something that no descriptor tells of."""
+        """True while :meth:`receive` has a message for which no descriptor is readable."""
         return self._socket.buffered
 
     @property
-    def keeps(self) -> bool:
-        """True where what was sent arrives whatever becomes of this process."""
-        return self._socket.keeps
+    def survives_exit(self) -> bool:
+        """True where what was sent still arrives if this process ends at once (Unix sockets)."""
+        return self._socket.survives_exit
 
     @property
     def end_fd(self) -> int:
-        """Readable once the other side is gone."""
+        """Descriptor that is readable once the other side is gone."""
         return self._socket.end_fd
 
     @property
@@ -116,21 +116,21 @@ class Link:
 
     @property
     def is_intact(self) -> bool:
-        """False once somebody has closed its descriptors, or put other files in their place."""
-        return self._socket.held.are_ours
+        """False once user code has closed or replaced one of its descriptors."""
+        return self._socket.descriptors.are_intact
 
-    def on_taken(self, action: Callable[[], None]) -> None:
-        """Have ``action`` called where a thread of the transport's notices that it is not intact.
+    def on_descriptors_lost(self, action: Callable[[], None]) -> None:
+        """Call ``action`` when a thread of the transport notices that the link is not intact.
 
-        Between hosts one looks every second. On one host whoever uses the connection finds out, and
-        the process at the other end hears of it at once.
+        Over nng one checks every second. On a Unix socket there is none: the next use of the link
+        fails, and the process at the other end sees the connection end at once.
         """
-        self._socket.on_taken(action)
+        self._socket.on_descriptors_lost(action)
 
     def send(
         self, kind: Kind, target: int = 0, number: int = 0, segments: Sequence[frames.Buffer] = ()
     ) -> None:
-        """Send a message of any size; waits while the listener holds us back.
+        """Send a message of any size; blocks while the listener does not read.
 
         Raises:
             PeerLostError: the other side is gone.
@@ -139,21 +139,21 @@ class Link:
         if size <= self._room:
             self._transmit(kind, target, number, size, segments)
             return
-        # one large message at a time, so that the other side has but one to put together
-        with self._large:
+        # one large message at a time, so that the other side assembles only one
+        with self._large_message:
             for frame in frames.split(kind, target, number, segments, max_frame=self._max_frame):
                 self._transmit(*frame)
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None when ``timeout`` seconds have passed.
+        """Receive the next message; None when ``timeout`` seconds have passed.
 
         Raises:
-            PeerLostError: the other side is gone and nothing that it sent is left.
-            WireError: the other side talks nonsense.
+            PeerLostError: the other side is gone, and all that it sent was received.
+            WireError: the other side sent a malformed frame.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            # asked before looking, so that what came before the end is still handed out
+            # read before receiving, so that what came before the end is still returned
             lost = self.lost
             received = self._next()
             if received is not None:
@@ -169,11 +169,11 @@ class Link:
             self.wait(wait)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until :meth:`receive` may have something, or the other side is gone."""
+        """Wait until :meth:`receive` may have a message, or the other side is gone."""
         descriptors.await_readable(self._poll, self._socket.fds, timeout)
 
     def close(self) -> None:
-        """Close the connection; idempotent. Whoever waits for it gets a PeerLostError."""
+        """Close the connection; idempotent. Threads that wait for it get a PeerLostError."""
         self._socket.close()
 
     def _gone(self) -> str:
@@ -198,7 +198,7 @@ class Link:
 
         def head() -> bytes:
             nonlocal taken
-            taken = self._taken
+            taken = self._received
             return frames.header(kind, ack=taken, target=target, id=number, size=size)
 
         try:
@@ -207,26 +207,26 @@ class Link:
             if self.lost:
                 raise PeerLostError(self._gone()) from error
             raise
-        self._told = max(self._told, taken)
+        self._acked = max(self._acked, taken)
 
     def _take(self, data: frames.Buffer) -> Message | None:
         frame = frames.parse(data)
-        self._taken += 1
+        self._received += 1
         message = self._assembler.feed(frame)
-        if self._taken - self._told >= _GRANT_AFTER:
-            self._socket.post(lambda: frames.header(Kind.GRANT, ack=self._taken))
-            self._told = self._taken
+        if self._received - self._acked >= _ACK_AFTER:
+            self._socket.post(lambda: frames.header(Kind.GRANT, ack=self._received))
+            self._acked = self._received
         return message
 
-    def _shake_hands(self, credentials: Credentials, hello: Hello, timeout: float) -> Hello:
-        dialler = Dialler(credentials, hello)
+    def _handshake(self, credentials: Credentials, hello: Hello, timeout: float) -> Hello:
+        handshake = DialerHandshake(credentials, hello)
         deadline = time.monotonic() + timeout
-        answer: tuple[Kind, bytes] | None = dialler.hello()
-        while dialler.peer is None:
+        answer: tuple[Kind, bytes] | None = handshake.hello()
+        while handshake.peer is None:
             if answer is not None:
-                self._say(*answer)
+                self._send_handshake(*answer)
             while True:
-                # asked before looking, so that a refusal is heard to its end
+                # read before receiving, so that a refusal is still read
                 lost = self.lost
                 data = self._next()
                 if data is not None:
@@ -238,8 +238,8 @@ class Link:
                     msg = f"{self.url} did not answer the handshake within {timeout:g} s"
                     raise HandshakeError(msg)
                 self.wait(max(0.0, deadline - time.monotonic()))
-            answer = dialler.receive(frames.parse(data))
-        return dialler.peer
+            answer = handshake.receive(frames.parse(data))
+        return handshake.peer
 
-    def _say(self, kind: Kind, body: bytes) -> None:
+    def _send_handshake(self, kind: Kind, body: bytes) -> None:
         self._socket.send(lambda: frames.header(kind, size=len(body)), [body])

@@ -1,21 +1,21 @@
-"""Raw nng sockets: what both sides share, and the listener's REP0; whole frames in and out.
+"""Connections over nng (TLS over TCP, TCP, IPC): both sides, and a watch for lost TLS connections.
 
-Raw mode makes of REQ/REP a star: any number of diallers on one listener and one port, every frame
-addressed by pipe, any number of frames in either direction. From dialler to listener nng holds the
-sender back; from listener to dialler it drops what exceeds 64 frames, so the listener keeps to the
-window that its peer has acknowledged (``wire.WINDOW``).
+Raw mode makes a star of REQ/REP: any number of dialers on one listener and one port, every frame
+addressed by pipe, any number of frames in either direction. From dialer to listener nng applies
+back-pressure; from listener to dialer it drops what exceeds 64 frames, so an endpoint keeps to the
+window that its peer has acknowledged (``frames.WINDOW``).
 
-This module, ``dialling.py``, ``watch.py`` and ``fork.py`` are the only importers of pynng.
+:class:`NngListener` is the listening side for an endpoint: it reads a :class:`RawListener` (REP0) on
+the reactor, and ends TCP connections that do not become pipes in time
+(:class:`UnprovenConnections`). :class:`NngDialer` (REQ0) is the dialing side: one peer,
+back-pressure that signals can interrupt, a clear end.
 
-The dialler's raw REQ0 socket: one peer, back-pressure that can be interrupted, a clear end.
-
-Closes TLS connections whose end nng has missed.
-
-nng reads ahead of what it is asked for (1.11, ``tls_common.c``): the end of a TLS connection that
-arrives while no frame is awaited closes the socket and is told to nobody, ever, and what is sent
-afterwards vanishes in a buffer. About one in twenty ends in the midst of traffic goes that way. No
-event tells of it, so every second each pipe is asked for its peer's address, which only a socket
-that is connected has. The thread for it is there as long as there are such pipes.
+The watch (:func:`add`, :func:`remove`): nng reads ahead of what it is asked for (1.11,
+``tls_common.c``). The end of a TLS connection that arrives while no frame is awaited closes the
+socket and is never reported, and what is sent afterwards vanishes in a buffer. About one in twenty
+ends in the midst of traffic is lost so. No event reports it, so every second the thread
+``fiber-watch`` asks each TCP pipe for its peer's address, which only a connected socket has. The
+thread runs as long as there are such pipes.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ import pynng
 from pynng import ffi, lib
 
 from fiber._wire import descriptors, fork, frames
-from fiber._wire.descriptors import Connection, Name
+from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor, Timer
 from fiber.exceptions import HandshakeError, TransportError
 
-#: frames that nng keeps for the listener to read, of all peers together; all are read in one turn,
-#: see NngListening._lost
+#: frames that nng queues for the listener, of all peers together; all are read in one turn,
+#: see NngListener._lost
 BACKLOG = 128
-#: connections that may be no pipes yet: this part of all descriptors, and never more than so many
-_PART, _MOST = 4, 1024
-#: seconds between two looks at them, and the part of a processor's time that looking may take
-_CALM = 1.0, 0.005
-#: the same where they are many
-_BUSY = 0.1, 0.1
+#: most accepted connections that are no pipes yet: one in so many descriptors, at most so many
+_UNPROVEN_SHARE, _MAX_UNPROVEN = 4, 1024
+#: seconds between two checks of them, and the most processor time that checks may take (fraction)
+_CHECK = 1.0, 0.005
+#: the same while there are many
+_CHECK_BUSY = 0.1, 0.1
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
 _tuned = False
 # descriptors that nng's threads use for all sockets; None until the first one is opened
 _shared: tuple[int, ...] | None = None
-# what ends nng, until the runtime of a child is closed
-_put_off: list[Callable[[], Any]] = []
+# pynng's exit handler, held back until the runtime of a child is closed
+_deferred_exit: list[Callable[[], Any]] = []
 _tune_lock = threading.Lock()
 
 
@@ -70,37 +70,37 @@ def _tune() -> None:
             lib.nng_init_set_parameter(getattr(lib, f"NNG_INIT_NUM_{name}_THREADS"), value)
             lib.nng_init_set_parameter(getattr(lib, f"NNG_INIT_MAX_{name}_THREADS"), value)
         lib.nng_init_set_parameter(lib.NNG_INIT_NUM_RESOLVER_THREADS, 1)
-        _end_last()
+        _defer_exit()
         _tuned = True
 
 
-def _end_last() -> None:
-    # pynng ends nng in an atexit handler, which would run before the stdlib's, that joins the
-    # children who still need us; among the stdlib's finalizers it comes after all others
+def _defer_exit() -> None:
+    # pynng ends nng in an atexit handler, which would run before the stdlib's, which joins the
+    # children that still need us; among the stdlib's finalizers it comes after all others
     end = pynng.nng._pynng_atexit  # noqa: SLF001 - there is no public way to put it off
     atexit.unregister(end)
     if process.parent_process() is None:
         util.Finalize(None, end, exitpriority=-10_000)
     else:
         # in a child finalizers, and since Python 3.13 atexit handlers, run before its runtime closes
-        _put_off.append(end)
+        _deferred_exit.append(end)
 
 
 def end_at_exit() -> None:
-    """The runtime of a child is closed: nng may end."""
-    while _put_off:
-        atexit.register(_put_off.pop())
+    """Register nng's exit handler; called once the runtime of a child is closed."""
+    while _deferred_exit:
+        atexit.register(_deferred_exit.pop())
 
 
 def check(code: int) -> None:
-    """Raise what nng calls an error."""
+    """Raise TransportError for an error code of nng."""
     if code:
         text = ffi.string(lib.nng_strerror(code)).decode()
         raise TransportError(text.lower())
 
 
 def tls(credentials: Credentials, mode: int) -> pynng.TLSConfig:
-    """Both sides show the run's certificate, and accept no other."""
+    """TLS configuration of one side: shows the run's certificate and accepts no other."""
     return pynng.TLSConfig(
         mode,
         server_name="fiber" if mode == pynng.TLSConfig.MODE_CLIENT else None,
@@ -112,21 +112,21 @@ def tls(credentials: Credentials, mode: int) -> pynng.TLSConfig:
 
 
 @contextlib.contextmanager
-def _noting_shared() -> Iterator[None]:
-    """The first socket is opened within: find out which descriptors nng opens for all of them."""
+def _record_shared_descriptors() -> Iterator[None]:
+    """Record which descriptors nng opens for all sockets, while the first socket is opened."""
     global _shared  # noqa: PLW0603 - mirrors a state of the C library
     if _shared is not None:
         yield
         return
-    before = descriptors.in_use()
+    before = descriptors.open_descriptors()
     yield
-    _shared = tuple(sorted(descriptors.in_use() - before))
+    _shared = tuple(sorted(descriptors.open_descriptors() - before))
 
 
 def shared_descriptors() -> tuple[int, ...]:
-    """Those without which no socket of nng's works, once there is one.
+    """Descriptors of nng's that all sockets need; empty before the first socket.
 
-    In a process that opens files on other threads meanwhile there may be more.
+    May hold others too, where other threads opened files while the first socket was made.
     """
     return _shared or ()
 
@@ -136,12 +136,12 @@ class _Opener(Protocol):
 
 
 class RawSocket:
-    """What both sides share: open, send, receive, close."""
+    """Base of both sides: a raw nng socket, opened, read and closed."""
 
     def __init__(self, opener: _Opener, *, max_frame: int, buffer: int, **options: int) -> None:
         fork.check()
         _tune()
-        with _noting_shared():
+        with _record_shared_descriptors():
             self._socket = pynng.Socket(
                 opener=opener,
                 # nng counts its own routing header too
@@ -153,14 +153,14 @@ class RawSocket:
         self._raw = self._socket.socket
         self._closed = False
         self._lock = threading.Lock()
-        #: readable whenever :meth:`receive` has something
+        #: descriptor that is readable whenever :meth:`receive` has a frame
         self.fd: int = self._socket.recv_fd
-        # keeps TLS configurations alive as long as nng may look at them
+        # keeps TLS configurations alive as long as nng may use them
         self._tls: list[pynng.TLSConfig] = []
         fork.register(self)
 
     def receive(self) -> tuple[int, bytearray] | None:
-        """The next frame with the pipe it came by, or None where there is none now."""
+        """Receive the next frame with the number of its pipe, or None where there is none now."""
         fork.check()
         holder = ffi.new("nng_msg **")
         code = lib.nng_recvmsg(self._raw, holder, lib.NNG_FLAG_NONBLOCK)
@@ -170,25 +170,25 @@ class RawSocket:
         message = holder[0]
         try:
             pipe = lib.nng_pipe_id(lib.nng_msg_get_pipe(message))
-            # writable, as the arrays that are made of it without another copy must be
+            # writable, since arrays are made of it without another copy
             body = bytearray(ffi.buffer(lib.nng_msg_body(message), lib.nng_msg_len(message)))
         finally:
             lib.nng_msg_free(message)
         return pipe, body
 
     def close(self) -> None:
-        """Close it; what was handed to nng and not sent yet is lost."""
+        """Close the socket; frames that nng has not sent yet are lost."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        if not fork.is_stranger():
+        if not fork.is_forked_child():
             self._socket.close()
-            # by which it refers to itself, and would be there, with what it calls, until a collection
+            # a reference to itself, which would keep it and its callbacks until a collection
             vars(self._socket).pop("_handle", None)
 
     def abandon(self) -> None:
-        """In a process forked by the user: never touch nng again."""
+        """In a process forked by user code: never call nng again."""
         self._lock = threading.Lock()
         self._closed = True
         # pynng's close() and __del__ do nothing without it; nng would abort the process
@@ -196,7 +196,7 @@ class RawSocket:
 
 
 def build(pipe: int | None, head: bytes, pieces: Sequence[frames.Buffer]) -> Any:
-    """A message of nng's; it is ours until nng takes it."""
+    """Make an nng message; the caller frees it unless nng accepts it."""
     fork.check()
     holder = ffi.new("nng_msg **")
     check(lib.nng_msg_alloc(holder, 0))
@@ -216,8 +216,8 @@ def build(pipe: int | None, head: bytes, pieces: Sequence[frames.Buffer]) -> Any
     return message
 
 
-class ListeningSocket(RawSocket):
-    """Raw REP0: many peers, addressed by pipe. The callbacks run on nng's threads."""
+class RawListener(RawSocket):
+    """Raw REP0 socket: many peers, addressed by pipe. Callbacks run on nng's threads."""
 
     def __init__(
         self,
@@ -232,8 +232,8 @@ class ListeningSocket(RawSocket):
         self._socket.add_pre_pipe_connect_cb(add)
         self._socket.add_post_pipe_remove_cb(remove)
         self._socket.add_post_pipe_remove_cb(lambda pipe: on_closed(pipe.id))
-        #: where TCP connections come in
-        self.names: list[Name] = []
+        #: addresses of its TCP listeners
+        self.names: list[SocketAddress] = []
 
     def listen(self, url: str, credentials: Credentials) -> str:
         """Listen; return the URL really bound.
@@ -251,46 +251,48 @@ class ListeningSocket(RawSocket):
             msg = f"cannot listen on {url}: {str(error).lower()}"
             raise TransportError(msg) from error
         bound = str(listener.url)
-        name = _name(lib.nng_listener_get_addr, listener.listener, b"local-address")
+        name = _ip_address(lib.nng_listener_get_addr, listener.listener, b"local-address")
         if name is not None:
             self.names.append(name)
         fork.remember_listener(bound)
         return bound
 
     def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
-        """Hand one frame for a peer to nng; silently nothing where the pipe is gone."""
+        """Send one frame to a peer; nothing happens where the pipe is gone."""
         message = build(pipe, head, pieces)
-        # never waits: what a pipe has no room for, nng drops, which is what windows are for
+        # never blocks: nng drops what a pipe has no room for, which the window prevents
         code = lib.nng_sendmsg(self._raw, message, 0)
         if code:
             lib.nng_msg_free(message)
             check(code)
 
     def close_pipe(self, pipe: int) -> None:
-        """Cut one peer off."""
+        """Close one pipe."""
         handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - pynng has no public look-up by id
         if handle is not None:
             # fails only where it is closed already
             lib.nng_pipe_close(handle.pipe)
 
-    def connection_of(self, pipe: int) -> tuple[Name, Name] | None:
-        """Our address and a peer's; None on this host, and where it is gone."""
+    def connection_of(self, pipe: int) -> tuple[SocketAddress, SocketAddress] | None:
+        """Local and peer address of a pipe; None for IPC, and where the pipe is gone."""
         handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - see above
         if handle is None:
             return None
-        local = _name(lib.nng_pipe_get_addr, handle.pipe, b"local-address")
-        peer = _name(lib.nng_pipe_get_addr, handle.pipe, b"remote-address")
+        local = _ip_address(lib.nng_pipe_get_addr, handle.pipe, b"local-address")
+        peer = _ip_address(lib.nng_pipe_get_addr, handle.pipe, b"remote-address")
         return None if local is None or peer is None else (local, peer)
 
     def peer_address(self, pipe: int) -> tuple[str, int] | str:
-        """Where a peer dials from; empty on this host, and where it is gone."""
+        """Host and port that a peer connects from; empty on this host, and where it is gone."""
         handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - see above
         host, colon, port = str(handle.remote_address if handle else "").rpartition(":")
         return (host, int(port)) if colon and port.isdigit() else ""
 
 
-def _name(get: Callable[[Any, bytes, Any], int], of: Any, option: bytes) -> Name | None:
-    """An address that nng tells of a listener or a pipe; None where it is no address of IP."""
+def _ip_address(
+    get: Callable[[Any, bytes, Any], int], of: Any, option: bytes
+) -> SocketAddress | None:
+    """Address option of a listener or pipe of nng's; None where it is no IP address."""
     address = ffi.new("nng_sockaddr *")
     if get(of, option, address):
         return None
@@ -299,17 +301,17 @@ def _name(get: Callable[[Any, bytes, Any], int], of: Any, option: bytes) -> Name
         host = bytes(ffi.buffer(ffi.addressof(found, "sa_addr")))
     elif address.s_family == lib.NNG_AF_INET6:
         found = address.s_in6
-        host = descriptors.plain(bytes(ffi.buffer(ffi.addressof(found, "sa_addr"))))
+        host = descriptors.unmapped(bytes(ffi.buffer(ffi.addressof(found, "sa_addr"))))
     else:
         return None
     return host, socket.ntohs(found.sa_port)
 
 
-class Unproven:
-    """Connections that are no pipes yet: how long there are, and which have to go; pure.
+class UnprovenConnections:
+    """Accepted connections that are no pipes yet, with their age; decides which to end; pure.
 
     Args:
-        within: seconds that each may take.
+        within: seconds that each may take to become a pipe.
     """
 
     def __init__(self, within: float) -> None:
@@ -320,7 +322,7 @@ class Unproven:
     def __len__(self) -> int:
         return len(self._since)
 
-    def look(
+    def expired(
         self,
         now: float,
         found: Iterable[Connection],
@@ -328,24 +330,24 @@ class Unproven:
         most: int,
         is_silent: Callable[[Connection], bool],
     ) -> list[Connection]:
-        """Those that have to go: whose time is over, and the oldest where there are too many.
+        """Return the connections to end: those past their time, and the oldest beyond ``most``.
 
         Args:
-            now: the time.
-            found: those that there are, from the oldest to the newest where that is known.
-            most: so many may be there.
-            is_silent: True for one that has said nothing; these go before others.
+            now: the time, in seconds of any clock.
+            found: all connections that are no pipes now, oldest first where that is known.
+            most: most connections to keep.
+            is_silent: True for a connection that has sent nothing; these are ended first.
         """
-        there = list(found)
-        # what was ended is there until nng has closed it
-        self._cut.intersection_update(there)
-        self._since = {one: self._since.get(one, now) for one in there if one not in self._cut}
+        current = list(found)
+        # an ended connection is still found until nng has closed it
+        self._cut.intersection_update(current)
+        self._since = {one: self._since.get(one, now) for one in current if one not in self._cut}
         going = [one for one, since in self._since.items() if now - since >= self._within]
         for one in going:
             del self._since[one]
         too_many = len(self._since) - most
         if too_many > 0:
-            # sorting keeps the order of those that are alike
+            # sorting is stable: the order of equal ones is kept
             order = {one: (not is_silent(one), since) for one, since in self._since.items()}
             for one in sorted(order, key=order.__getitem__)[:too_many]:
                 going.append(one)
@@ -354,18 +356,18 @@ class Unproven:
         return going
 
 
-class NngListening:
-    """A listening socket that a reactor reads.
+class NngListener:
+    """Listening side for an endpoint: a raw listener read on a reactor.
 
     Args:
         on_opened: called with the number of a new pipe, on a thread of nng's, before its first frame.
-        on_frame: called with the number of a pipe and a frame that came by it.
+        on_frame: called with the number of a pipe and a frame received on it.
         on_closed: called with the number of a pipe that has ended.
         connect_timeout: seconds that a connection has to become a pipe, which takes TLS and nng's
             header.
     """
 
-    #: frames on the way to a peer; nng drops what is too many
+    #: most unacknowledged frames to a peer; nng would drop more
     window: int | None = frames.WINDOW
 
     def __init__(
@@ -384,11 +386,11 @@ class NngListening:
         self._on_closed = on_closed
         self._closed = False
         # addresses of each pipe, ours and the peer's
-        self._pipes: dict[int, tuple[Name, Name]] = {}
-        self._unproven = Unproven(connect_timeout)
-        self._connections: descriptors.Connections | None = None
-        self._next_look: Timer | None = None
-        self._socket = ListeningSocket(
+        self._pipes: dict[int, tuple[SocketAddress, SocketAddress]] = {}
+        self._unproven = UnprovenConnections(connect_timeout)
+        self._connections: descriptors.AcceptedConnections | None = None
+        self._next_check: Timer | None = None
+        self._socket = RawListener(
             on_opened=self._opened,
             on_closed=lambda pipe: reactor.call_soon(lambda: self._lost(pipe)),
             max_frame=max_frame,
@@ -396,28 +398,28 @@ class NngListening:
         reactor.add_reader(self._socket.fd, self._readable)
 
     def listen(self, url: str, credentials: Credentials) -> str:
-        """See :meth:`ListeningSocket.listen`."""
+        """See :meth:`RawListener.listen`."""
         bound = self._socket.listen(url, credentials)
         if self._socket.names and self._connections is None:
-            # anybody may connect, for whom there has to be room beside what the program opens
-            descriptors.make_room(_MOST)
-            self._connections = descriptors.Connections()
-            self._next_look = self._reactor.call_later(_CALM[0], self._look)
+            # any process may connect: leave descriptors for the program's own files
+            descriptors.raise_limit(_MAX_UNPROVEN)
+            self._connections = descriptors.AcceptedConnections()
+            self._next_check = self._reactor.call_later(_CHECK[0], self._check_unproven)
         return bound
 
     def trust(self, pipe: int) -> None:
-        """Nothing: nng has one limit for all, and the endpoint looks at what strangers send."""
+        """Do nothing: nng has one limit for all pipes, and the endpoint checks unproven peers' frames."""
 
     def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
-        """See :meth:`ListeningSocket.send`."""
+        """See :meth:`RawListener.send`."""
         self._socket.send(pipe, head, pieces)
 
     def close_pipe(self, pipe: int) -> None:
-        """Cut one peer off."""
+        """Close one pipe."""
         self._socket.close_pipe(pipe)
 
     def peer_address(self, pipe: int) -> tuple[str, int] | str:
-        """Where a peer dials from; empty on this host."""
+        """Host and port that a peer connects from; empty on this host."""
         return self._socket.peer_address(pipe)
 
     def close(self) -> None:
@@ -426,37 +428,39 @@ class NngListening:
             return
         self._closed = True
         self._reactor.remove_reader(self._socket.fd)
-        self._reactor.call_and_wait(self._look_no_more)
+        self._reactor.call_and_wait(self._stop_checking)
         self._socket.close()
 
     # -- connections that are no pipes yet, on the reactor's thread
 
-    def _look(self) -> None:
-        """Look at them once, and again later.
+    def _check_unproven(self) -> None:
+        """Check them once, and schedule the next check.
 
-        Nng sets a time for TLS and does not keep to it: what waits to be sent behind a handshake is
-        only taken back from the system, which never had it (1.11, ``tls_cancel``). Nor does it tell
-        of what it accepts. So the system is asked, once a second.
+        Nng sets a timeout for TLS that does not work: a send that waits behind a handshake is only
+        cancelled at the system, which never had it (1.11, ``tls_cancel``). Nor does nng report what
+        it accepts. So the system is asked, once a second.
         """
         connections = self._connections
         if connections is None:
             return
         began = time.thread_time()
-        wait, load = _CALM
+        wait, load = _CHECK
         try:
             if self._end_unproven(connections):
-                wait, load = _BUSY
+                wait, load = _CHECK_BUSY
         finally:
             took = time.thread_time() - began
-            self._next_look = self._reactor.call_later(max(wait, took / load), self._look)
+            self._next_check = self._reactor.call_later(
+                max(wait, took / load), self._check_unproven
+            )
 
-    def _end_unproven(self, connections: descriptors.Connections) -> bool:
-        """End those that have to go; True where many are left."""
+    def _end_unproven(self, connections: descriptors.AcceptedConnections) -> bool:
+        """End those past their time or too many; True where many are left."""
         found = list(connections.accepted(self._socket.names))
-        # asked later than the system: what became a pipe meanwhile is one
+        # read after the system was asked, so that what became a pipe meanwhile is excluded
         pipes = set(self._pipes.copy().values())
-        most = descriptors.share(_PART, _MOST)
-        for connection in self._unproven.look(
+        most = descriptors.limited_share(_UNPROVEN_SHARE, _MAX_UNPROVEN)
+        for connection in self._unproven.expired(
             time.monotonic(),
             [one for one in found if (one.local, one.peer) not in pipes],
             most=most,
@@ -465,9 +469,9 @@ class NngListening:
             connections.end(connection)
         return len(self._unproven) >= most / 2
 
-    def _look_no_more(self) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
+    def _stop_checking(self) -> None:
+        if self._next_check is not None:
+            self._next_check.cancel()
         connections, self._connections = self._connections, None
         if connections is not None:
             connections.close()
@@ -493,32 +497,32 @@ class NngListening:
             self._on_frame(*received)
 
     def _lost(self, pipe: int) -> None:
-        # what it sent before its end counts; nng may still hold that
+        # first deliver what it sent before its end, which nng may still hold
         self._readable()
         self._pipes.pop(pipe, None)
         self._on_closed(pipe)
 
 
-# milliseconds until nng redials, which is of no use here, see _Line.admit
+# milliseconds until nng redials, which is of no use here, see _DialedPipe.admit
 _NEVER = 10**9
 
 
-class _Line:
-    """The one pipe that a dialling socket ever has, and the news of its end."""
+class _DialedPipe:
+    """The only pipe that a dialer ever has, with a descriptor that signals its end."""
 
     def __init__(self, receives: int) -> None:
-        # the end of a pipe makes nng's descriptor readable for nobody, so it gets one of its own,
-        # which is closed with the last object that may look at it
+        # nng's descriptor does not signal the end of a pipe; this one does, and is closed with
+        # the last object that may poll it
         self.fd, self._write = os.pipe()
-        self._held = descriptors.Held((self.fd, self._write))
-        #: without which nothing is received
-        self.needed = descriptors.Held((self.fd, receives, *shared_descriptors()))
-        self.on_taken: Callable[[], None] = lambda: None
+        self._owned = descriptors.OwnedDescriptors((self.fd, self._write))
+        #: descriptors without which nothing is received
+        self.needed = descriptors.OwnedDescriptors((self.fd, receives, *shared_descriptors()))
+        self.on_descriptors_lost: Callable[[], None] = lambda: None
         self.lost = False
         self._admitted = False
 
     def admit(self, pipe: Any) -> None:
-        # nng redials by itself; a second pipe would carry frames of a session it knows nothing of
+        # nng redials by itself; on a second pipe the listener would not know the session
         if self._admitted:
             pipe.close()
         self._admitted = True
@@ -526,25 +530,25 @@ class _Line:
     def end(self, _: Any = None) -> None:
         if not self.lost:
             self.lost = True
-            if self._held.are_ours:
+            if self._owned.are_intact:
                 os.write(self._write, b"\0")
 
     def is_ours(self) -> bool:
-        """False, and its user is told, once somebody has closed or replaced its descriptors."""
-        if self.lost or self.needed.are_ours:
+        """False once user code has closed or replaced a descriptor; calls :attr:`on_descriptors_lost`."""
+        if self.lost or self.needed.are_intact:
             return True
         self.lost = True
-        self.on_taken()
+        self.on_descriptors_lost()
         return False
 
     def __del__(self) -> None:
-        if self._held.are_ours:
+        if self._owned.are_intact:
             os.close(self.fd)
             os.close(self._write)
 
 
 def _start(action: Callable[[], None], name: str) -> threading.Event:
-    """Run an action beside this thread, or on it where the interpreter is ending; set when over."""
+    """Run an action on a thread, or on this one at interpreter exit; returns an event set at its end."""
     over = threading.Event()
 
     def run() -> None:
@@ -561,61 +565,61 @@ def _start(action: Callable[[], None], name: str) -> threading.Event:
     return over
 
 
-class DiallingSocket(RawSocket):
-    """Raw REQ0: one peer."""
+class NngDialer(RawSocket):
+    """Dialing side: a raw REQ0 socket with one peer."""
 
     def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
         super().__init__(
             lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
         )
-        self._line = _Line(self.fd)
-        # what was taken in is told in its order; held for as long as nng takes to look at a frame
+        self._pipe = _DialedPipe(self.fd)
+        # keeps acknowledgements in order; held only while nng looks at a frame
         self._order = threading.Lock()
         self._waiters: set[object] = set()
-        is_ours = self._line.is_ours
+        is_ours = self._pipe.is_ours
         self._socket.add_pre_pipe_connect_cb(lambda pipe: add(pipe, is_ours))
         self._socket.add_post_pipe_remove_cb(remove)
-        self._socket.add_pre_pipe_connect_cb(self._line.admit)
-        self._socket.add_post_pipe_remove_cb(self._line.end)
+        self._socket.add_pre_pipe_connect_cb(self._pipe.admit)
+        self._socket.add_post_pipe_remove_cb(self._pipe.end)
 
-    #: what was sent may be with nng's threads for a moment, and end with them
-    keeps = False
-    #: nng keeps what came, and its descriptor tells of it
+    #: False: what was sent may wait in nng's threads, and is lost if this process ends at once
+    survives_exit = False
+    #: False: frames wait in nng, whose descriptor is readable then
     buffered = False
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """What to wait for before :meth:`receive`."""
-        return self.fd, self._line.fd
+        """Descriptors to wait for before :meth:`receive`."""
+        return self.fd, self._pipe.fd
 
     @property
-    def held(self) -> descriptors.Held:
-        """Those without which nothing is received."""
-        return self._line.needed
+    def descriptors(self) -> descriptors.OwnedDescriptors:
+        """Descriptors without which nothing is received."""
+        return self._pipe.needed
 
     @property
     def end_fd(self) -> int:
-        """Readable once the peer is gone."""
-        return self._line.fd
+        """Descriptor that is readable once the peer is gone."""
+        return self._pipe.fd
 
     @property
     def lost(self) -> bool:
         """True once the peer is gone, or the socket closed."""
-        return self._line.lost
+        return self._pipe.lost
 
-    def on_taken(self, action: Callable[[], None]) -> None:
-        """See :meth:`~fiber._wire.link.Link.on_taken`."""
-        self._line.on_taken = action
+    def on_descriptors_lost(self, action: Callable[[], None]) -> None:
+        """See :meth:`~fiber._wire.link.Link.on_descriptors_lost`."""
+        self._pipe.on_descriptors_lost = action
 
     def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
-        """Connect; waits in a way that signals may interrupt.
+        """Connect; the wait can be interrupted by signals.
 
         Raises:
-            TransportError: nobody listens there, or answers in time; the socket is closed then.
+            TransportError: no process listens there, or none answers in time; the socket is closed.
             HandshakeError: TLS failed.
         """
-        # before, so that no fork finds a descriptor that nobody knows of
-        fork.remember_dialled(url)
+        # before the descriptor exists, so that every forked child closes it
+        fork.remember_dialed(url)
         failures: list[Exception] = []
 
         def connect() -> None:
@@ -628,7 +632,7 @@ class DiallingSocket(RawSocket):
             except Exception as error:
                 failures.append(error)
 
-        # nng waits as long as it takes, for ever where a TLS listener says nothing
+        # nng has no timeout, and waits for ever for a silent TLS listener
         over = _start(connect, "fiber-dial")
         if not over.wait(timeout):
             self.close()
@@ -650,10 +654,10 @@ class DiallingSocket(RawSocket):
             raise TransportError(msg) from error
 
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
-        """Hand one frame to nng; waits while the listener holds us back.
+        """Send one frame; blocks while the listener does not read.
 
         Args:
-            head: makes the header; asked again after a wait, so that it tells the newest.
+            head: makes the header; called again after a wait, so that it has the latest ``ack``.
             pieces: the body.
 
         Raises:
@@ -674,14 +678,14 @@ class DiallingSocket(RawSocket):
                     ffi.memmove(lib.nng_msg_body(message), head(), frames.HEADER.size)
                     code = self._offer(message)
                     if not code:
-                        # before anybody else's turn: what it sends is newer
+                        # before another sender's turn, whose header is newer
                         self._waiters.discard(waiter)
         finally:
             # an interrupt may come at any line above
             self._waiters.discard(waiter)
 
     def _wait(self, code: int, message: Any) -> None:
-        """Until the message may be offered again; frees it where it never will be."""
+        """Wait until the message may be offered again; frees it on an error."""
         try:
             if code != lib.NNG_EAGAIN:
                 check(code)
@@ -691,10 +695,10 @@ class DiallingSocket(RawSocket):
             raise
 
     def post(self, head: Callable[[], bytes]) -> None:
-        """Send a frame without a body and never wait for room, nor fail where the peer is gone.
+        """Send a frame without a body; never blocks, and ignores that the peer is gone.
 
-        A reader that waited could wait for a peer whose reader waits for ours. Nor may it be left
-        to nng: with a send under way, a send that must not wait leaves it pointers to nothing.
+        A reader that blocked here could wait for a peer whose reader waits for ours. Nor can nng do
+        it: a non-blocking send while another is under way leaves it with dangling pointers.
         """
         with self._order:
             message = build(None, head(), ())
@@ -702,14 +706,14 @@ class DiallingSocket(RawSocket):
             if code:
                 lib.nng_msg_free(message)
             if code != lib.NNG_EAGAIN or self._waiters:
-                # whoever waits for room tells the newest
+                # a waiting sender's header will have the latest acknowledgement
                 return
 
         def later() -> None:
             try:
                 self.send(head)
             except TransportError:
-                # nobody is left to be told
+                # the peer is gone
                 return
 
         _start(later, "fiber-post")
@@ -724,27 +728,27 @@ class DiallingSocket(RawSocket):
         check(lib.nng_socket_get_int(self._raw, b"send-fd", holder))
         poll = select.poll()
         poll.register(holder[0], select.POLLIN)
-        poll.register(self._line.fd, select.POLLIN)
+        poll.register(self._pipe.fd, select.POLLIN)
         poll.poll()
-        if self._line.lost:
+        if self._pipe.lost:
             msg = "the connection is gone"
             raise TransportError(msg)
 
     def close(self) -> None:
-        """Close it; what was handed to nng and not sent yet is lost."""
-        # first, so that whoever meets a closed socket knows why
-        self._line.end()
+        """Close the socket; frames that nng has not sent yet are lost."""
+        # first, so that threads that meet a closed socket see the pipe lost
+        self._pipe.end()
         super().close()
 
     def abandon(self) -> None:
-        """In a process forked by the user: never touch nng again."""
+        """In a process forked by user code: never call nng again."""
         super().abandon()
         # no byte: the other end of the pipe is the parent's
-        self._line.lost = True
+        self._pipe.lost = True
         self._order = threading.Lock()
 
 
-#: seconds between two looks
+#: seconds between two checks of the watched pipes
 INTERVAL = 1.0
 
 _lock = threading.Lock()
@@ -754,12 +758,12 @@ _thread: threading.Thread | None = None
 
 
 def add(pipe: Any, is_ours: Callable[[], bool] = lambda: True) -> None:
-    """Watch a pipe of pynng's where it is one between hosts.
+    """Watch a pipe, if it is TCP.
 
     Args:
-        pipe: it.
-        is_ours: asked before nng is; False where user code has taken nng's descriptors away, which
-            would end the process if nng met it.
+        pipe: pynng's pipe.
+        is_ours: checked before nng is called; False where user code has closed nng's descriptors,
+            at which nng would abort the process.
     """
     global _thread  # noqa: PLW0603 - one thread a process
     address = ffi.new("nng_sockaddr *")
@@ -780,7 +784,7 @@ def add(pipe: Any, is_ours: Callable[[], bool] = lambda: True) -> None:
 
 
 def remove(pipe: Any) -> None:
-    """Watch a pipe no more."""
+    """Stop watching a pipe."""
     with _lock:
         _pipes.pop(pipe.id, None)
         if not _pipes:
@@ -805,5 +809,5 @@ def _run() -> None:
             if lib.nng_pipe_get_addr(pipe, b"remote-address", address):
                 with _lock:
                     _pipes.pop(number, None)
-                # its end is now told as any other; nothing happens where it was told already
+                # reports its end as any other; no effect where it was reported already
                 lib.nng_pipe_close(pipe)

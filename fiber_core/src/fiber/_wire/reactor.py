@@ -1,4 +1,4 @@
-"""One thread that waits for descriptors and times, and calls what belongs to them."""
+"""Event loop on a thread: waits for descriptors and timers, and runs their callbacks."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from fiber._base import values
 
 log = logging.getLogger("fiber")
 
-#: longest wait of one round; a safety net only, every event wakes the reactor
-_LONGEST = 60.0
+#: longest wait of one round in seconds; a safety net, since every event wakes the reactor
+_MAX_WAIT = 60.0
 
 
 @values.define(eq=False)
 class Timer:
-    """A call at a time; :meth:`cancel` it from any thread."""
+    """Scheduled call; :meth:`cancel` may be called on any thread."""
 
     when: float
     action: Callable[[], Any] | None
 
     def cancel(self) -> None:
-        """Do not call it any more."""
+        """Do not call the action any more."""
         self.action = None
 
 
 @values.define(eq=False)
-class _Interest:
-    """What to call for a descriptor."""
+class _Handlers:
+    """Callbacks of a descriptor."""
 
     read: Callable[[], Any] | None
     write: Callable[[], Any] | None = None
 
 
 class Reactor:
-    """The handler thread of one process: started once, stopped by its owner.
+    """Event loop on a thread of its own: a process's handler thread; stopped by its owner.
 
     Actions run on its thread, one after another; an action that raises is logged and the others go
     on. ``call_soon``, ``call_later`` and ``stop`` may be called from any thread, also from within
@@ -59,7 +59,7 @@ class Reactor:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ, _Interest(self._drain_wake))
+        self._selector.register(self._wake_read, selectors.EVENT_READ, _Handlers(self._drain_wake))
         self._awake = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -71,12 +71,12 @@ class Reactor:
         return threading.current_thread() is self._thread
 
     def call_soon(self, action: Callable[[], Any]) -> None:
-        """Have ``action`` called on the reactor's thread."""
+        """Call ``action`` on the reactor's thread."""
         self._soon.append(action)
         self._wake()
 
     def call_later(self, delay: float, action: Callable[[], Any]) -> Timer:
-        """Have ``action`` called on the reactor's thread in ``delay`` seconds."""
+        """Call ``action`` on the reactor's thread in ``delay`` seconds."""
         timer = Timer(time.monotonic() + delay, action)
         with self._lock:
             first = not self._timers or timer.when < self._timers[0][0]
@@ -86,11 +86,11 @@ class Reactor:
         return timer
 
     def add_reader(self, fd: int, action: Callable[[], Any]) -> None:
-        """Have ``action`` called whenever ``fd`` is readable."""
-        self.call_soon(lambda: self._selector.register(fd, selectors.EVENT_READ, _Interest(action)))
+        """Call ``action`` whenever ``fd`` is readable."""
+        self.call_soon(lambda: self._selector.register(fd, selectors.EVENT_READ, _Handlers(action)))
 
     def add_writer(self, fd: int, action: Callable[[], Any]) -> None:
-        """On the reactor's thread: have ``action`` called too whenever a read ``fd`` takes bytes."""
+        """On the reactor's thread: call ``action`` whenever ``fd``, which has a reader, is writable."""
         self._selector.get_key(fd).data.write = action
         self._selector.modify(
             fd, selectors.EVENT_READ | selectors.EVENT_WRITE, self._selector.get_key(fd).data
@@ -98,31 +98,31 @@ class Reactor:
 
     def remove_writer(self, fd: int) -> None:
         """On the reactor's thread: undo :meth:`add_writer`."""
-        interest = self._selector.get_key(fd).data
-        interest.write = None
-        self._selector.modify(fd, selectors.EVENT_READ, interest)
+        handlers = self._selector.get_key(fd).data
+        handlers.write = None
+        self._selector.modify(fd, selectors.EVENT_READ, handlers)
 
     def watch(
         self, fd: int, read: Callable[[], Any] | None, write: Callable[[], Any] | None
     ) -> None:
-        """On the reactor's thread: what to call for ``fd`` from now on; nothing forgets it."""
+        """On the reactor's thread: set both callbacks of ``fd``; with neither it is removed."""
         events = (selectors.EVENT_READ if read else 0) | (selectors.EVENT_WRITE if write else 0)
         if not events:
-            self._forget(fd)
+            self._unregister(fd)
         elif fd in self._selector.get_map():
-            self._selector.modify(fd, events, _Interest(read, write))
+            self._selector.modify(fd, events, _Handlers(read, write))
         else:
-            self._selector.register(fd, events, _Interest(read, write))
+            self._selector.register(fd, events, _Handlers(read, write))
 
     def remove_reader(self, fd: int) -> None:
-        """Forget ``fd``; when this returns its action is not called any more.
+        """Remove ``fd``; when this returns its action is not called any more.
 
         Must be called before the descriptor is closed.
         """
-        self.call_and_wait(lambda: self._forget(fd))
+        self.call_and_wait(lambda: self._unregister(fd))
 
     def call_and_wait(self, action: Callable[[], Any]) -> None:
-        """Have ``action`` called on the reactor's thread, or here once that has ended."""
+        """Run ``action`` on the reactor's thread, or on this one if that has ended, and wait for it."""
         if self.is_current:
             action()
             return
@@ -136,15 +136,15 @@ class Reactor:
 
         self.call_soon(act)
         while not done.wait(0.5):
-            # the thread may have ended without a look at what came last
+            # the thread may have ended before it ran the last calls
             if not self._thread.is_alive() and not done.is_set():
                 act()
 
-    def _forget(self, fd: int) -> None:
+    def _unregister(self, fd: int) -> None:
         try:
             self._selector.unregister(fd)
         except (KeyError, ValueError):
-            # never registered, or forgotten already: the wish is fulfilled
+            # never registered, or removed already
             return
 
     def stop(self) -> None:
@@ -157,8 +157,8 @@ class Reactor:
             self._thread.join(10)
 
     def abandon(self) -> None:
-        """In a process forked by the user, which has no such thread: close the descriptors."""
-        # another thread may have held it
+        """In a process forked by user code, where the thread is missing: close the descriptors."""
+        # another thread may have held the lock
         self._lock = threading.Lock()
         self._stopping = True
         self._release()
@@ -195,14 +195,14 @@ class Reactor:
         try:
             while not self._stopping:
                 for key, events in self._selector.select(self._timeout()):
-                    interest = key.data
-                    if events & selectors.EVENT_READ and interest.read is not None:
-                        self._call(interest.read)
-                    if events & selectors.EVENT_WRITE and interest.write is not None:
-                        self._call(interest.write)
+                    handlers = key.data
+                    if events & selectors.EVENT_READ and handlers.read is not None:
+                        self._call(handlers.read)
+                    if events & selectors.EVENT_WRITE and handlers.write is not None:
+                        self._call(handlers.write)
                 self._awake = False
                 self._run_due()
-                # only what was there when the round began: actions may add more
+                # only those queued when the round began: actions may queue more
                 for _ in range(len(self._soon)):
                     self._call(self._soon.popleft())
         finally:
@@ -215,8 +215,8 @@ class Reactor:
             while self._timers and self._timers[0][2].action is None:
                 heapq.heappop(self._timers)
             if not self._timers:
-                return _LONGEST
-            return min(_LONGEST, max(0.0, self._timers[0][0] - time.monotonic()))
+                return _MAX_WAIT
+            return min(_MAX_WAIT, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _run_due(self) -> None:
         now = time.monotonic()

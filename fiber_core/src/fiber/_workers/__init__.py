@@ -1,1 +1,28 @@
-"""Groups of worker processes: how many there are, and what each is given to do."""
+"""Groups of worker processes: keeping N alive, replacing the lost, giving each its resources.
+
+Behind each ``Pool`` and ``Executor`` stands one :class:`group.WorkerGroups`. It has a
+:class:`group.WorkerGroup` for each combination of resources and image that its functions ask for.
+A group has a dispatcher (:mod:`fiber._tasks.dispatcher`), which gives tasks to its workers, and a
+:class:`manager.WorkerManager`, whose thread starts, retires and kills them as its pure state
+machine, :class:`state.GroupState`, decides.
+
+Invariants: a worker that ends is reported to the dispatcher once, with its cause; no worker is
+started after ``close`` or ``terminate``; a group whose workers fail before they are ready gives up
+after a bounded number of attempts, with the last reason; the clock is passed into ``state`` and
+``records``, which have no thread, lock or socket.
+
+Threads: one for each manager that has begun, named after the group; the runtime's reactor calls
+the observer methods and the autoscaler; launchers report the status of jobs on threads of their own.
+Locks: each manager's condition guards its ``GroupState`` and is never held while another object is
+called; ``WorkerGroup`` and ``WorkerGroups`` have a lock each for starting.
+
+Called by ``fiber.pool`` and ``fiber.executor``; calls the runtime's launcher and endpoint and the
+dispatcher. The dispatcher calls back through ``WorkerObserver``, which ``WorkerGroup`` implements.
+
+group         a pool's groups, one group, autoscaling
+manager       the thread that keeps a group's workers alive
+state         what to do next, decided without a clock; report of waiting workers
+records       one record a worker, indexed so that no event walks over all of them
+options       options of pools and executors, checked; the pool's store of large payloads
+pool_process  the process of one worker
+"""

@@ -1,6 +1,7 @@
-"""Workers of one kind and what they are given to do: a dispatcher and the fleet behind it.
+"""Groups of equal workers: each with a dispatcher for its tasks and a manager for its processes.
 
-The workers behind a pool or an executor: a crew for each set of needs, and what is added to them.
+A pool or an executor owns :class:`WorkerGroups`, which has one :class:`WorkerGroup` for each
+:class:`WorkerSpec` that its functions ask for.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from fiber import hints
 from fiber._base import values
-from fiber._base.serial_executor import Callbacks
+from fiber._base.serial_executor import CallbackThread
 from fiber._launch.child import Child
-from fiber._runtime.start import flush_standard_streams, starting
+from fiber._runtime.start import flush_standard_streams, ready_runtime
 from fiber._tasks.call import Call, Sink
 from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.protocol import Mode
-from fiber._tasks.shared_payload import Memory
-from fiber._workers.manager import Fleet
-from fiber._workers.options import PoolMemory, Wish, require_positive
+from fiber._tasks.shared_payload import PayloadStore
+from fiber._workers.manager import WorkerManager
+from fiber._workers.options import PoolOptions, SealedPayloadStore, require_positive
 from fiber._workers.pool_process import PoolWorker
 from fiber._workers.state import Loss
 from fiber.exceptions import TerminatedError
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber._wire.reactor import Timer
 
-#: seconds between looks at an elastic crew
-_LOOK = 0.25
+#: seconds between two checks of the size of an elastic group
+_AUTOSCALE_INTERVAL = 0.25
 
 
 @values.frozen(kw_only=True)
-class Needs:
-    """What the workers of a crew get; crews differ by it."""
+class WorkerSpec:
+    """Resources and image of each worker of a group; the key by which groups differ."""
 
     #: cpu, memory, devices
     resources: ResourceRequest = values.field(factory=ResourceRequest)
@@ -48,65 +49,70 @@ class Needs:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for equal needs."""
+        """Equal for equal specs."""
         devices = tuple(sorted(self.resources.devices.items()))
         return self.resources.cpu, self.resources.memory, devices, self.image
 
 
 @values.frozen(kw_only=True)
-class CrewOptions:
-    """What a pool was made with."""
+class GroupOptions:
+    """Checked options of a pool or executor, shared by its groups."""
 
     #: workers at first
     size: int
-    #: fewest and most workers; equal to ``size`` where the pool is not elastic
-    least: int
-    most: int
+    #: fewest and most workers; both equal to ``size`` where the pool is not elastic
+    min_size: int
+    max_size: int
     #: units in a worker's life
-    quota: int | None
+    maxtasksperchild: int | None
     #: workers in one job
     per_job: int
     #: deaths of a worker after which a task is given up
     max_attempts: int
-    #: where large functions are laid for workers on this host
-    memory: Memory | None
-    #: makes the process object of a job's workers, given the target that they address
+    #: shared memory for large functions and arguments; None for none
+    store: PayloadStore | None
+    #: makes the process object of a job, given the target number that its workers address
     make_process: Callable[[int], Any]
 
 
-class Crew:
-    """Starts its workers with its first call, and ends them with :meth:`retire`."""
+class WorkerGroup:
+    """Equal workers with their dispatcher; started by the first call, ended by :meth:`retire`.
 
-    def __init__(self, runtime: Runtime, needs: Needs, options: CrewOptions, *, name: str) -> None:
+    It is the dispatcher's :class:`~fiber._tasks.dispatcher.WorkerObserver`.
+    """
+
+    def __init__(
+        self, runtime: Runtime, spec: WorkerSpec, options: GroupOptions, *, name: str
+    ) -> None:
         self._runtime = runtime
-        self._needs = needs
+        self._spec = spec
         self._options = options
         self._name = name
         self._lock = threading.Lock()
         self._timer: Timer | None = None
-        self._thirst_since: float | None = None
+        self._backlog_since: float | None = None
         self._closing = False
         self._processes: dict[Child, Any] = {}
-        #: former workers on their way out
-        self._resting: list[Fleet] = []
-        #: why it cannot go on, if it cannot
+        #: managers of former workers that are on their way out
+        self._retiring: list[WorkerManager] = []
+        #: the error that keeps its workers from starting, if any
         self.error: BaseException | None = None
         self.target = runtime.new_target()
         self.dispatcher = Dispatcher(
             self.target,
             runtime.reactor,
             max_attempts=options.max_attempts,
-            quota=options.quota,
-            staff=self,
-            memory=options.memory,
+            maxtasksperchild=options.maxtasksperchild,
+            observer=self,
+            store=options.store,
         )
         runtime.endpoint.serve(self.target, self.dispatcher)
         runtime.own(self)
-        self.fleet = self._new_fleet()
+        self.manager = self._new_manager()
         self._began = False
 
     def begin(self) -> None:
-        """Start the workers, where that has not been done.
+        """Start the workers unless they are started.
 
         Raises:
             Exception: what pickling the initializer raised, or the platform's refusal.
@@ -116,55 +122,57 @@ class Crew:
                 return
             self._began = True
             try:
-                self.fleet.begin(self._options.size)
+                self.manager.begin(self._options.size)
             except BaseException:
                 self._began = False
                 raise
-        if self._options.least != self._options.most and self._timer is None:
-            self._look()
+        if self._options.min_size != self._options.max_size and self._timer is None:
+            self._autoscale()
 
     @property
     def began(self) -> bool:
         """True once workers were started."""
         return self._began
 
-    def rest(self) -> None:
-        """Let all workers go until the next :meth:`begin`: nobody has used them so far."""
+    def stop_workers(self) -> None:
+        """Retire all workers until the next :meth:`begin`; for workers that were never used."""
         with self._lock:
             if not self._began:
                 return
             self._began = False
-            fleet, self.fleet = self.fleet, self._new_fleet()
-            self._resting.append(fleet)
-        fleet.close()
+            manager, self.manager = self.manager, self._new_manager()
+            self._retiring.append(manager)
+        manager.close()
 
     def resize(self, size: int) -> None:
-        """Keep so many workers from now on; those in surplus finish what they hold."""
-        self.fleet.resize(size)
+        """Keep ``size`` workers from now on; those in surplus finish what they hold."""
+        self.manager.resize(size)
 
     def retire(self) -> None:
-        """Let every worker go; nothing may be queued any more."""
-        self._stop_looking()
-        for fleet in (*self._resting, self.fleet):
-            fleet.close()
+        """Retire every worker; no call may be queued any more."""
+        self._stop_autoscaling()
+        for manager in (*self._retiring, self.manager):
+            manager.close()
 
     def terminate(self) -> None:
         """End every worker at once."""
-        self._stop_looking()
-        for fleet in (*self._resting, self.fleet):
-            fleet.terminate()
+        self._stop_autoscaling()
+        for manager in (*self._retiring, self.manager):
+            manager.terminate()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until no worker is left; True where none is."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        for fleet in (*self._resting, self.fleet):
-            if not fleet.join(None if deadline is None else max(0.0, deadline - time.monotonic())):
+        for manager in (*self._retiring, self.manager):
+            if not manager.join(
+                None if deadline is None else max(0.0, deadline - time.monotonic())
+            ):
                 return False
         self._withdraw()
         return True
 
     def close(self) -> None:
-        """End everything, because the program or its parent does."""
+        """End calls and workers, because the program or its parent ends."""
         self.dispatcher.end(TerminatedError("the program ended before the task was done"))
         self.terminate()
         self.join(10)
@@ -174,8 +182,8 @@ class Crew:
         self._runtime.disown(self)
         self.dispatcher.close()
 
-    def _new_fleet(self) -> Fleet:
-        return Fleet(
+    def _new_manager(self) -> WorkerManager:
+        return WorkerManager(
             start=self._start,
             lost=self._lost,
             retire=self.dispatcher.drain,
@@ -185,45 +193,49 @@ class Crew:
             per_job=self._options.per_job,
             name=f"fiber-{self._name}",
             # a remote worker may lose its connection and make another one
-            verdict=None if self._runtime.info.capabilities.fork else self._runtime.lease + 1,
+            exit_report_timeout=None
+            if self._runtime.info.capabilities.fork
+            else self._runtime.lease + 1,
         )
 
     def _ended(self) -> None:
-        # of a pool that was collected nobody waits for the end
-        if self._closing and not any(fleet.members() for fleet in (*self._resting, self.fleet)):
+        # nothing joins the workers of a pool that was collected
+        if self._closing and not any(
+            manager.workers() for manager in (*self._retiring, self.manager)
+        ):
             self._withdraw()
 
-    # -- what the dispatcher tells
+    # -- WorkerObserver, called by the dispatcher
 
-    def knows(self, ident: str) -> bool:
-        """True where the process is one of these workers."""
-        return any(fleet.knows(ident) for fleet in (self.fleet, *self._resting))
+    def accepts(self, ident: str) -> bool:
+        """True where the process is one of these workers or may be one being started."""
+        return any(manager.accepts(ident) for manager in (self.manager, *self._retiring))
 
-    def is_up(self, ident: str) -> None:
+    def worker_ready(self, ident: str) -> None:
         """A worker asked for work for the first time."""
-        self._fleet_of(ident).is_up(ident)
+        self._manager_of(ident).worker_ready(ident)
 
-    def is_broken(self, ident: str, error: BaseException) -> None:
+    def initializer_failed(self, ident: str, error: BaseException) -> None:
         """A worker's initializer failed."""
-        self._fleet_of(ident).is_broken(ident, error)
+        self._manager_of(ident).initializer_failed(ident, error)
 
-    def is_cut(self, ident: str) -> None:
+    def worker_disconnected(self, ident: str) -> None:
         """A worker's connection ended."""
-        fleet = self._fleet_of(ident)
-        if fleet.has(ident):
-            fleet.is_cut(ident)
+        manager = self._manager_of(ident)
+        if manager.has(ident):
+            manager.worker_disconnected(ident)
         else:
-            # its end was told before its first words were read, and nobody will tell it again
+            # its exit was reported before its first message was read, and will not be again
             self.dispatcher.lost(ident, None, counts=False)
 
-    def is_retired(self, ident: str) -> None:
-        """A worker was told to exit."""
-        self._fleet_of(ident).is_retired(ident)
+    def worker_retired(self, ident: str) -> None:
+        """A worker was sent RETIRE."""
+        self._manager_of(ident).worker_retired(ident)
 
-    def _fleet_of(self, ident: str) -> Fleet:
-        return next((fleet for fleet in self._resting if fleet.has(ident)), self.fleet)
+    def _manager_of(self, ident: str) -> WorkerManager:
+        return next((manager for manager in self._retiring if manager.has(ident)), self.manager)
 
-    # -- what the fleet tells
+    # -- called by the manager
 
     def _start(
         self, count: int, on_status: Callable[[Child, JobStatus], None], waits: bool
@@ -231,8 +243,8 @@ class Crew:
         process = self._options.make_process(self.target)
         child = self._runtime.launcher.launch(
             process,
-            resources=self._needs.resources,
-            image=self._needs.image,
+            resources=self._spec.resources,
+            image=self._spec.image,
             processes=count,
             drains=True,
             waits=waits,
@@ -251,7 +263,7 @@ class Crew:
         if loss.child.poll() is not None:
             process = self._processes.pop(loss.child, None)
             if process is not None:
-                # asked, it takes itself out of the program's active children
+                # this call takes it out of the program's active children
                 process.is_alive()
         if not loss.expected or requeued or abandoned:
             self._runtime.notify(
@@ -266,33 +278,33 @@ class Crew:
         self.error = error
         self.dispatcher.end(error)
 
-    # -- growing and shrinking; there is no event for "nothing happened for so long"
+    # -- growing and shrinking, polled: there is no event for "nothing happened for so long"
 
-    def _look(self) -> None:
+    def _autoscale(self) -> None:
         if self._closing:
             return
         config = self._runtime.config
         table, now = self.dispatcher.table, time.monotonic()
-        if table.queued and not table.idle and self.fleet.size < self._options.most:
-            if self._thirst_since is None:
-                self._thirst_since = now
-            elif now - self._thirst_since >= config.grow_after:
-                room = self._options.most - self.fleet.size
-                self.fleet.resize(self.fleet.size + min(room, max(1, self.fleet.size)))
-                self._thirst_since = None
+        if table.queued and not table.idle and self.manager.size < self._options.max_size:
+            if self._backlog_since is None:
+                self._backlog_since = now
+            elif now - self._backlog_since >= config.grow_after:
+                room = self._options.max_size - self.manager.size
+                self.manager.resize(self.manager.size + min(room, max(1, self.manager.size)))
+                self._backlog_since = None
         else:
-            self._thirst_since = None
+            self._backlog_since = None
             self._shrink(config.shrink_after)
-        self._timer = self._runtime.reactor.call_later(_LOOK, self._look)
+        self._timer = self._runtime.reactor.call_later(_AUTOSCALE_INTERVAL, self._autoscale)
 
     def _shrink(self, after: float) -> None:
-        if self.fleet.size <= self._options.least:
+        if self.manager.size <= self._options.min_size:
             return
         found = self.dispatcher.longest_idle()
         if found is not None and found[1] >= after:
-            self.fleet.release(found[0])
+            self.manager.release(found[0])
 
-    def _stop_looking(self) -> None:
+    def _stop_autoscaling(self) -> None:
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -301,45 +313,45 @@ class Crew:
 _numbers = itertools.count(1)
 
 
-class Workforce:
-    """Crews by what functions ask for. Thread-safe.
+class WorkerGroups:
+    """The groups of one pool or executor, by what its functions ask for. Thread-safe.
 
     Args:
-        wish: what its owner was made with.
-        kind: first part of its name.
+        options: of the pool or executor.
+        kind: first part of its name: ``pool`` or ``executor``.
 
     Raises:
-        TypeError: the initializer cannot be called, or a number is none.
+        TypeError: the initializer cannot be called, or a number has another type.
         ValueError: a number makes no sense.
     """
 
-    def __init__(self, wish: Wish, kind: str) -> None:
-        self._runtime = starting(wish.judge)
-        size, least, most = wish.judge(self._runtime)
-        initializer, args = wish.initializer, tuple(wish.initargs)
-        self._error_handling = wish.error_handling
-        self._options = CrewOptions(
+    def __init__(self, options: PoolOptions, kind: str) -> None:
+        self._runtime = ready_runtime(options.validate)
+        size, min_size, max_size = options.validate(self._runtime)
+        initializer, args = options.initializer, tuple(options.initargs)
+        self._error_handling = options.error_handling
+        self._options = GroupOptions(
             size=size,
-            least=least,
-            most=most,
-            quota=wish.quota,
-            per_job=wish.per_job,
-            max_attempts=wish.max_attempts or self._runtime.config.max_attempts,
-            memory=PoolMemory(self._runtime),
+            min_size=min_size,
+            max_size=max_size,
+            maxtasksperchild=options.maxtasksperchild,
+            per_job=options.per_job,
+            max_attempts=options.max_attempts or self._runtime.config.max_attempts,
+            store=SealedPayloadStore(self._runtime),
             make_process=lambda target: PoolWorker(target, initializer, args),
         )
         self._name = f"{kind}-{next(_numbers)}"
-        #: of its threads
+        #: prefix of the names of its threads
         self.name = f"fiber-{self._name}"
-        #: workers that it is to have at first
-        self.wanted = size
+        #: workers at first
+        self.initial_size = size
         self._lock = threading.RLock()
         self._refusal: BaseException | None = None
-        self._default = self._needs(initializer)
+        self._default = self._spec(initializer)
         self._used_default = False
-        self._crews: dict[tuple[Any, ...], Crew] = {}
+        self._groups: dict[tuple[Any, ...], WorkerGroup] = {}
         #: runs users' callbacks
-        self.callbacks = Callbacks(f"{self.name}-callbacks")
+        self.callbacks = CallbackThread(f"{self.name}-callbacks")
 
     def begin(self) -> None:
         """Start the first workers.
@@ -348,33 +360,33 @@ class Workforce:
             Exception: what pickling the initializer raised, or the platform's refusal.
         """
         flush_standard_streams()
-        crew = self._crews[self._default.key] = self._new_crew(self._default)
+        group = self._groups[self._default.key] = self._new_group(self._default)
         try:
-            crew.begin()
+            group.begin()
         except BaseException:
-            crew.terminate()
-            crew.join()
+            group.terminate()
+            group.join()
             raise
 
     def end_with(self, owner: object) -> util.Finalize:
         """Have everything ended at once when ``owner`` is collected, or the program exits."""
-        return util.Finalize(owner, _end, args=(self._crews, self.callbacks), exitpriority=15)
+        return util.Finalize(owner, _end, args=(self._groups, self.callbacks), exitpriority=15)
 
     # -- what it is
 
     @property
     def size(self) -> int:
-        """Workers that are kept."""
-        return sum(crew.fleet.size for crew in self._crews.values())
+        """Workers that are kept, of all groups."""
+        return sum(group.manager.size for group in self._groups.values())
 
     def processes(self) -> list[Any]:
         """The workers' process objects."""
-        return [process for crew in self._crews.values() for process in crew.processes()]
+        return [process for group in self._groups.values() for process in group.processes()]
 
     # -- work
 
     def refuse(self, refusal: BaseException) -> None:
-        """Take no more calls: whoever adds one gets an exception like this; the first one counts."""
+        """Take no more calls: adding one raises a copy of this exception; the first one counts."""
         with self._lock:
             self._refusal = self._refusal or refusal
 
@@ -382,7 +394,7 @@ class Workforce:
         """Raise where no more calls are taken."""
         refusal = self._refusal
         if refusal is not None:
-            # one of its own for each caller, so that tracebacks do not pile up
+            # a new one for each caller, so that tracebacks do not pile up
             raise type(refusal)(*refusal.args)
 
     def prepare(
@@ -392,99 +404,101 @@ class Workforce:
         sink: Sink,
         items: list[Any] | None,
         chunk: int = 1,
-        begun: Callable[[int, int], None] | None = None,
-    ) -> tuple[Crew, Call | None]:
-        """A call that is yet to be added; a function that cannot be pickled breaks its sink.
+        on_dispatch: Callable[[int, int], None] | None = None,
+    ) -> tuple[WorkerGroup, Call | None]:
+        """Make a call to be added, and its group; None where the function cannot be pickled.
+
+        That error goes to the sink.
 
         Raises:
             Exception: no more calls are taken, or no worker can be kept alive.
         """
         meta = hints.get_meta(func)
-        crew = self._crew(func, meta)
+        group = self._group_for(func, meta)
         try:
-            call = crew.dispatcher.prepare(
+            call = group.dispatcher.prepare(
                 func,
                 mode,
                 sink,
                 items=items,
                 chunksize=None if chunk == 1 else chunk,
                 retry=self._error_handling if meta.retry is None else meta.retry,
-                begun=begun,
+                on_dispatch=on_dispatch,
             )
         except Exception as error:
             # a function that cannot be pickled is a failed task, as in multiprocessing
             sink.broken(error)
-            return crew, None
-        return crew, call
+            return group, None
+        return group, call
 
     def add(
         self, func: Any, mode: Mode, sink: Sink, items: list[Any] | None, chunk: int = 1
-    ) -> tuple[Crew, Call | None]:
-        """The same, added."""
-        crew, call = self.prepare(func, mode, sink, items, chunk)
+    ) -> tuple[WorkerGroup, Call | None]:
+        """As :meth:`prepare`, and add the call to its group."""
+        group, call = self.prepare(func, mode, sink, items, chunk)
         if call is not None:
-            crew.dispatcher.add(call)
-        return crew, call
+            group.dispatcher.add(call)
+        return group, call
 
     # -- its life
 
     def resize(self, processes: int) -> None:
-        """Keep so many workers of each crew from now on."""
+        """Keep ``processes`` workers in each group from now on."""
         require_positive("processes", processes)
         with self._lock:
             self.check()
-            for crew in self._crews.values():
-                if crew.began:
-                    crew.resize(processes)
+            for group in self._groups.values():
+                if group.began:
+                    group.resize(processes)
 
     def join(self) -> None:
-        """Wait until all is done and the workers have ended; see :meth:`refuse`."""
-        crews = list(self._crews.values())
-        for crew in crews:
-            crew.dispatcher.wait_drained(self._refusal or TerminatedError("this has ended"))
-        for crew in crews:
-            crew.retire()
-        for crew in crews:
-            crew.join()
+        """Wait until all calls are done and the workers have ended; after :meth:`refuse`."""
+        groups = list(self._groups.values())
+        for group in groups:
+            group.dispatcher.wait_drained(self._refusal or TerminatedError("this has ended"))
+        for group in groups:
+            group.retire()
+        for group in groups:
+            group.join()
         self.callbacks.close()
 
     # -- inside
 
-    def _needs(self, function: Any) -> Needs:
+    def _spec(self, function: Any) -> WorkerSpec:
         meta = hints.get_meta(function)
-        return Needs(resources=requested(meta, self._runtime), image=meta.image)
+        return WorkerSpec(resources=requested(meta, self._runtime), image=meta.image)
 
-    def _new_crew(self, needs: Needs) -> Crew:
-        name = self._name if not self._crews else f"{self._name}.{len(self._crews)}"
-        return Crew(self._runtime, needs, self._options, name=name)
+    def _new_group(self, spec: WorkerSpec) -> WorkerGroup:
+        name = self._name if not self._groups else f"{self._name}.{len(self._groups)}"
+        return WorkerGroup(self._runtime, spec, self._options, name=name)
 
-    def _crew(self, function: Any, meta: hints.Meta) -> Crew:
-        """The workers that have what a function asks for; the first ones where it asks nothing."""
-        needs = self._needs(function) if meta.asks else self._default
+    def _group_for(self, function: Any, meta: hints.Meta) -> WorkerGroup:
+        """The group with the resources that a function asks for; the first one for no request."""
+        spec = self._spec(function) if meta.asks else self._default
         with self._lock:
             self.check()
-            crew = self._crews.get(needs.key)
-            if crew is None:
-                crew = self._crews[needs.key] = self._new_crew(needs)
-            default = self._crews[self._default.key]
-            if crew is default:
+            group = self._groups.get(spec.key)
+            if group is None:
+                group = self._groups[spec.key] = self._new_group(spec)
+            default = self._groups[self._default.key]
+            if group is default:
                 self._used_default = True
             elif not self._used_default:
-                # nobody has used the first workers, and they hold what these may need
-                default.rest()
-        crew.begin()
-        if crew.error is not None:
-            raise crew.error
-        return crew
+                # the first workers are unused and hold resources that the new group may need
+                default.stop_workers()
+        group.begin()
+        if group.error is not None:
+            raise group.error
+        return group
 
 
-def _end(crews: dict[tuple[Any, ...], Crew], callbacks: Callbacks) -> None:
-    """What becomes of it when its owner is terminated or collected, or the program exits."""
-    for crew in list(crews.values()):
-        crew.dispatcher.end(TerminatedError("the pool was terminated before the task was done"))
-        crew.terminate()
-    # an owner may be collected on any thread; one of ours would wait for itself
+def _end(groups: dict[tuple[Any, ...], WorkerGroup], callbacks: CallbackThread) -> None:
+    """Finalizer: end everything when the owner is terminated or collected, or the program exits."""
+    for group in list(groups.values()):
+        group.dispatcher.end(TerminatedError("the pool was terminated before the task was done"))
+        group.terminate()
+    # an owner may be collected on any thread; one of Fiber's would wait for itself
     waits = not threading.current_thread().name.startswith("fiber-")
-    for crew in list(crews.values()):
-        crew.join(10 if waits else 0)
+    for group in list(groups.values()):
+        group.join(10 if waits else 0)
     callbacks.close(1 if waits else 0)

@@ -1,4 +1,7 @@
-"""Keeps a number of workers alive: starts, replaces, adds and retires them, with back-off."""
+"""Keeps a number of workers alive: starts, replaces, adds and retires them, with back-off.
+
+Apart from ``group``, so that it runs without a runtime and a dispatcher: it is given callables.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,30 @@ import time
 from collections.abc import Callable
 
 from fiber._launch.child import Child
-from fiber._workers.records import Member
-from fiber._workers.state import GiveUp, Kill, Loss, Retire, Roster, Say, Start, Step, Stop
+from fiber._workers.records import WorkerRecord
+from fiber._workers.state import GiveUp, GroupState, Kill, Loss, Report, Retire, Start, Step, Stop
 from fiber.exceptions import FiberError, StartError
 from fiber.model import JobStatus
 
 log = logging.getLogger("fiber")
 
 
-class Fleet:
-    """The workers of one pool; one thread of its own does what their :class:`Roster` says.
+class WorkerManager:
+    """Carries out, on a thread of its own, what the :class:`GroupState` of its workers decides.
 
     Args:
-        start: starts a job of so many workers, returns its child; told whether it is to wait for a
-            platform that cannot be asked now.
-        lost: called when a worker is gone.
-        retire: called with the identity of a worker that is to exit once it holds nothing, and
-            whether it hands back what it has not begun; False where it cannot be told.
+        start: starts a job; called with the number of its workers, a callback for its status and
+            whether to wait for a platform that is unavailable now; returns its child.
+        lost: called when a worker has ended.
+        retire: retires a worker once it holds nothing; called with its identity and whether it
+            hands back what it has not begun; False where it never connected.
         fail: called with the reason when no worker can be kept alive.
-        ended: called when everybody is gone, after :meth:`close` or :meth:`terminate`.
+        ended: called when all workers have ended, after :meth:`close` or :meth:`terminate`.
         lease: seconds after which a stopped worker is given up.
         per_job: workers in one job.
         name: of the thread.
-        verdict: seconds that a worker has whose connection ended; None for the roster's own.
+        exit_report_timeout: seconds from the end of a worker's connection to its kill, where no
+            exit was reported; None for the default.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class Fleet:
         lease: float,
         per_job: int,
         name: str,
-        verdict: float | None = None,
+        exit_report_timeout: float | None = None,
     ) -> None:
         self._start = start
         self._lost = lost
@@ -53,54 +57,56 @@ class Fleet:
         self._fail = fail
         self._ended = ended
         self._per_job = per_job
-        self._roster = Roster(lease=lease, per_job=per_job, verdict=verdict)
+        self._state = GroupState(
+            lease=lease, per_job=per_job, exit_report_timeout=exit_report_timeout
+        )
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    # -- what the pool asks
+    # -- called by the group
 
-    def begin(self, wanted: int) -> None:
+    def begin(self, desired: int) -> None:
         """Start the first workers.
 
         The first job is started by the caller's thread, so that what cannot be started at all is
-        an error of its own call; the others follow on the fleet's thread.
+        an error of its own call; the others follow on the manager's thread.
 
         Raises:
             Exception: what pickling the initializer raised, or the platform's refusal.
         """
         with self._changed:
-            self._roster.wanted = wanted
-            self._roster.starting += 1
+            self._state.desired = desired
+            self._state.starting += 1
         try:
-            self._launch(min(self._per_job, wanted), waits=True)
+            self._launch(min(self._per_job, desired), waits=True)
         except BaseException:
             with self._changed:
-                self._roster.starting -= 1
+                self._state.starting -= 1
             raise
         self._thread.start()
 
-    def resize(self, wanted: int) -> None:
-        """Keep so many workers from now on; those in surplus are retired."""
+    def resize(self, desired: int) -> None:
+        """Keep ``desired`` workers from now on; those in surplus are retired."""
         with self._changed:
-            self._roster.wanted = wanted
+            self._state.desired = desired
             self._changed.notify_all()
 
     def release(self, ident: str) -> None:
         """Retire a worker and do not replace it."""
         with self._changed:
-            self._roster.release(ident)
+            self._state.release(ident)
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Retire everybody and start nobody any more."""
+        """Retire all workers and start none any more."""
         with self._changed:
-            self._roster.close()
+            self._state.close()
             self._changed.notify_all()
 
     def terminate(self) -> None:
         """End every worker at once."""
         with self._changed:
-            children = self._roster.terminate(time.monotonic())
+            children = self._state.terminate(time.monotonic())
             self._changed.notify_all()
         for child in children:
             try:
@@ -112,78 +118,76 @@ class Fleet:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until no worker is left, after :meth:`close` or :meth:`terminate`."""
-        roster = self._roster
+        state = self._state
         with self._changed:
-            gone = self._changed.wait_for(
-                lambda: not roster.members and not roster.starting, timeout
-            )
+            gone = self._changed.wait_for(lambda: not state.workers and not state.starting, timeout)
         if gone and self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return gone
 
     @property
     def size(self) -> int:
-        """Workers that are wished for."""
-        return self._roster.wanted
+        """Desired number of workers."""
+        return self._state.desired
 
-    def members(self) -> list[Member]:
+    def workers(self) -> list[WorkerRecord]:
         """The workers that have not ended."""
         with self._changed:
-            return list(self._roster.members.values())
+            return list(self._state.workers.values())
 
     def has(self, ident: str) -> bool:
         """True where ``ident`` is one of these workers."""
         with self._changed:
-            return ident in self._roster.members
+            return ident in self._state.workers
 
-    def knows(self, ident: str) -> bool:
-        """The same, or it may be one that is being started."""
+    def accepts(self, ident: str) -> bool:
+        """True where ``ident`` is one of these workers or may be one that is being started."""
         with self._changed:
-            return self._roster.knows(ident)
+            return self._state.accepts(ident)
 
-    # -- what happens to workers
+    # -- events of workers
 
-    def is_up(self, ident: str) -> None:
-        """A worker asked for work."""
+    def worker_ready(self, ident: str) -> None:
+        """A worker asked for work for the first time."""
         with self._changed:
-            if not self._roster.is_up(ident):
+            if not self._state.worker_ready(ident):
                 self._changed.notify_all()
 
-    def is_broken(self, ident: str, error: BaseException) -> None:
+    def initializer_failed(self, ident: str, error: BaseException) -> None:
         """A worker's initializer failed; it is about to exit."""
         with self._changed:
-            self._roster.is_broken(ident, error)
+            self._state.initializer_failed(ident, error)
 
-    def is_cut(self, ident: str) -> None:
-        """A worker's connection ended; its supervisor is about to tell how it died."""
+    def worker_disconnected(self, ident: str) -> None:
+        """A worker's connection ended; the report of its exit should follow."""
         with self._changed:
-            self._roster.is_cut(ident, time.monotonic())
+            self._state.worker_disconnected(ident, time.monotonic())
             self._changed.notify_all()
 
-    def is_retired(self, ident: str) -> None:
-        """A worker was told to exit."""
+    def worker_retired(self, ident: str) -> None:
+        """A worker was sent RETIRE."""
         with self._changed:
-            self._roster.is_retired(ident)
+            self._state.worker_retired(ident)
 
     def _on_status(self, child: Child, status: JobStatus) -> None:
         with self._changed:
-            losses = self._roster.observed(child, status, time.monotonic())
+            losses = self._state.observed(child, status, time.monotonic())
         for loss in losses:
             self._lost(loss)
         with self._changed:
             self._changed.notify_all()
 
-    # -- the fleet's thread
+    # -- the manager's thread
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                step = self._roster.next(time.monotonic())
+                step = self._state.next(time.monotonic())
                 while step is None:
-                    deadline = self._roster.deadline()
+                    deadline = self._state.deadline()
                     wait = None if deadline is None else max(0.0, deadline - time.monotonic())
                     self._changed.wait(wait)
-                    step = self._roster.next(time.monotonic())
+                    step = self._state.next(time.monotonic())
             if isinstance(step, Stop):
                 self._ended()
                 return
@@ -195,12 +199,12 @@ class Fleet:
         elif isinstance(step, Retire):
             if not self._retire(step.ident, step.hand_back):
                 with self._changed:
-                    kill = self._roster.cannot_be_retired(step.ident, time.monotonic())
+                    kill = self._state.retire_failed(step.ident, time.monotonic())
                 if kill is not None:
                     self._kill(kill)
         elif isinstance(step, Kill):
             self._kill(step)
-        elif isinstance(step, Say):
+        elif isinstance(step, Report):
             log.warning("fiber: %s: %s", self._thread.name.removeprefix("fiber-"), step.text)
         elif isinstance(step, GiveUp):
             error = StartError(step.text)
@@ -208,24 +212,24 @@ class Fleet:
             self._fail(error)
 
     def _kill(self, step: Kill) -> None:
-        member = step.member
+        worker = step.worker
         try:
             if step.whole:
-                member.child.kill()
+                worker.child.kill()
             else:
-                member.child.signal(member.index, signal.SIGKILL)
+                worker.child.signal(worker.index, signal.SIGKILL)
         except FiberError as error:
-            log.warning("fiber: %s could not be killed, and will be again: %s", member.name, error)
+            log.warning("fiber: %s could not be killed, and will be again: %s", worker.name, error)
 
     def _try_launch(self, count: int) -> None:
         try:
-            # this thread has others to see to: the roster says when to try again
+            # this thread has other workers to see to: the state says when to try again
             self._launch(count, waits=False)
-        # whatever it is, somebody waits for workers: it is tried again, and told in the end
+        # whatever it is, calls wait for workers: it is tried again and reported in the end
         except Exception as error:
             log.debug("fiber: a worker could not be started", exc_info=error)
             with self._changed:
-                self._roster.not_started(error, time.monotonic())
+                self._state.not_started(error, time.monotonic())
                 self._changed.notify_all()
 
     def _launch(self, count: int, *, waits: bool) -> None:
@@ -241,8 +245,8 @@ class Fleet:
 
         child = self._start(count, on_status, waits)
         with self._changed:
-            self._roster.started(child, count)
-            is_closing = self._roster.is_closing
+            self._state.started(child, count)
+            is_closing = self._state.is_closing
         if is_closing:
             child.kill()
         while True:

@@ -1,7 +1,4 @@
-"""What a pool's callers may ask for: sizes, chunks and initializers, judged before anything starts.
-
-Where a pool lays large functions, so that its workers on this host map them.
-"""
+"""Options of pools and executors, checked before anything starts; their store of large payloads."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ if TYPE_CHECKING:
 
     from fiber._objects.memory.sealed import Sealed
     from fiber._runtime.runtime import Runtime
-    from fiber._tasks.shared_payload import Laid
+    from fiber._tasks.shared_payload import SharedPayload
 
 
-def chunk_of(chunksize: int | None) -> int:
-    """Items that stay together; 1 where the caller does not say.
+def resolve_chunksize(chunksize: int | None) -> int:
+    """``chunksize`` as a number of items; 1 for None.
 
     Raises:
         ValueError: less than one.
@@ -56,44 +53,44 @@ def require_positive(name: str, value: Any) -> None:
 
 
 @values.frozen(kw_only=True)
-class Wish:
-    """What the owner of a workforce was made with, as it was given."""
+class PoolOptions:
+    """Options of a pool or executor as the caller gave them."""
 
     #: workers at first; None for as many as the backend has CPUs
     size: int | None = None
     #: called in each worker first
     initializer: Callable[..., Any] | None = None
-    #: its arguments
+    #: arguments of the initializer
     initargs: Iterable[Any] = ()
-    #: chunks in a worker's life, or None
-    quota: int | None = None
-    #: False for at most once
+    #: chunks that a worker runs before it is replaced, or None
+    maxtasksperchild: int | None = None
+    #: False where no task may run twice
     error_handling: bool = True
     #: fewest and most workers of an elastic one
-    least: int | None = None
-    most: int | None = None
+    min_size: int | None = None
+    max_size: int | None = None
     #: workers in one job
     per_job: int = 1
     #: deaths of a worker after which a task is given up; None for the setting
     max_attempts: int | None = None
 
-    def judge(self, current: Runtime) -> tuple[int, int, int]:
-        """Workers at first, at least and at most.
+    def validate(self, current: Runtime) -> tuple[int, int, int]:
+        """Check all options; returns the workers at first, at least and at most.
 
         Raises:
             TypeError: the initializer cannot be called, or the size is no whole number.
             ValueError: a number makes no sense, alone or together with others.
         """
         require_callable(self.initializer)
-        found = sizes(current, self.size, self.least, self.most)
-        require_positive("maxtasksperchild", self.quota)
+        found = sizes(current, self.size, self.min_size, self.max_size)
+        require_positive("maxtasksperchild", self.maxtasksperchild)
         require_positive("processes_per_job", self.per_job)
         require_positive("max_attempts", self.max_attempts)
         return found
 
 
 def sizes(
-    current: Runtime, processes: int | None, least: int | None, most: int | None
+    current: Runtime, processes: int | None, min_size: int | None, max_size: int | None
 ) -> tuple[int, int, int]:
     """Workers at first, at least and at most.
 
@@ -104,14 +101,17 @@ def sizes(
     if processes is not None and operator.index(processes) < 1:
         msg = "Number of processes must be at least 1"
         raise ValueError(msg)
-    require_positive("min", least)
-    require_positive("max", most)
+    require_positive("min", min_size)
+    require_positive("max", max_size)
     size = processes
     if size is None:
-        size = least if least is not None else current.cpu_count()
-        if most is not None:
-            size = min(size, most)
-    low, high = least if least is not None else size, most if most is not None else size
+        size = min_size if min_size is not None else current.cpu_count()
+        if max_size is not None:
+            size = min(size, max_size)
+    low, high = (
+        min_size if min_size is not None else size,
+        max_size if max_size is not None else size,
+    )
     if not low <= size <= high:
         msg = f"processes={size} is not between min={low} and max={high}"
         raise ValueError(msg)
@@ -121,39 +121,39 @@ def sizes(
 log = logging.getLogger("fiber")
 
 
-class PoolMemory:
-    """Sealed memory of a process, or of others on its host."""
+class SealedPayloadStore:
+    """Payloads in sealed shared memory, written by this process or by another one of its host."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def lay(self, segments: Sequence[Buffer]) -> Laid | None:
-        """Lay bytes; None where there is no room for them."""
+    def write(self, segments: Sequence[Buffer]) -> SharedPayload | None:
+        """Write bytes into shared memory; None where there is no room for them."""
         # a process that has nothing large does not import it
         from fiber._objects.memory import sealed
 
         try:
-            return _Laid(sealed.seal(segments, self._folder, self._runtime.ident))
+            return _SealedPayload(sealed.seal(segments, self._folder, self._runtime.ident))
         except OSError as error:
             log.debug("fiber: a function is sent to each worker: %s", error)
             return None
 
-    def find(self, place: bytes) -> Laid | None:
-        """What is at a place; None where it is not to be had here."""
+    def find(self, locator: bytes) -> SharedPayload | None:
+        """Map a payload; None where this process cannot."""
         from fiber._objects.memory import sealed
-        from fiber._objects.memory.backing import Place
+        from fiber._objects.memory.backing import Location
 
-        found = sealed.find(Place.unpack(place), self._folder)
-        return None if found is None else _Laid(found)
+        found = sealed.find(Location.unpack(locator), self._folder)
+        return None if found is None else _SealedPayload(found)
 
     def _folder(self) -> Path:
         return self._runtime.directory
 
 
-class _Laid:
+class _SealedPayload:
     def __init__(self, sealed: Sealed) -> None:
         self._sealed = sealed
-        self.place = sealed.place.packed()
+        self.locator = sealed.location.packed()
         self.size = sealed.size
         self.view = sealed.view
         self.private = sealed.private

@@ -1,4 +1,7 @@
-"""The process of a pool's worker."""
+"""The process of one worker of a pool.
+
+Apart from ``group``, so that a worker process does not import the owner's side.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from fiber._agent.instructions import DESCRIPTORS_LOST, dial
 from fiber._runtime import runtime
 from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire.link import Link
-from fiber._workers.options import PoolMemory
+from fiber._workers.options import SealedPayloadStore
 from fiber.exceptions import FiberError
 from fiber.process import Process
 
@@ -21,11 +24,11 @@ log = logging.getLogger("fiber")
 
 
 class PoolWorker(Process):
-    """Runs the initializer, then whatever its pool sends; a daemon that may have children.
+    """Runs the initializer, then the tasks that its pool sends; a daemon that may have children.
 
     Args:
-        target: number by which it addresses its pool.
-        initializer: called first.
+        target: number of its pool in messages.
+        initializer: called first, or None.
         initargs: its arguments.
     """
 
@@ -46,14 +49,14 @@ class PoolWorker(Process):
         if link is None or instructions is None:
             msg = "a pool's worker runs in a process that the pool started"
             raise FiberError(msg)
-        link.on_taken(self._leave)
+        link.on_descriptors_lost(self._leave)
 
         def redial() -> Link:
             made = dial(instructions, current.hello)
-            made.on_taken(self._leave)
+            made.on_descriptors_lost(self._leave)
             return made
 
-        worker = Worker(link, self._pool_target, redial, PoolMemory(current))
+        worker = Worker(link, self._pool_target, redial, SealedPayloadStore(current))
         if self._initializer is not None:
             try:
                 self._initializer(*self._initargs)
@@ -66,7 +69,7 @@ class PoolWorker(Process):
             self._leave()
 
     def _leave(self) -> NoReturn:
-        """End this process, whose connections a task has closed; on any thread."""
+        """End this process at once, on any thread: a task has closed its connections."""
         # nothing that would be closed in order can be: other files may have those numbers by now
         log.error(
             "fiber: %s ends: a task has closed or replaced descriptors that it did not open",

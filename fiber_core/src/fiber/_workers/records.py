@@ -1,7 +1,7 @@
-"""The workers of a fleet, counted and grouped so that none is looked at for nothing.
+"""Records of the workers of a group, and an index of those that need something to be done.
 
-A roster is asked what to do after everything that happens, and with a thousand workers thousands of
-things happen while they start: a walk over all of them each time would cost more than the start.
+``GroupState.next`` runs after every event, and a thousand workers cause thousands of events while
+they start: a walk over all of them each time would cost more than the start.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from fiber.model.job import Attempt
 if TYPE_CHECKING:
     from fiber._launch.child import Child
 
-#: what a task must not do, as it is told
+#: explanation in errors of what a task must not do
 _CLOSED = (
     "has a task closed or replaced descriptors that it did not open, by os.closerange() maybe?"
 )
 
 
 @values.define(eq=False)
-class Member:
-    """One worker process."""
+class WorkerRecord:
+    """State of one worker process as its manager knows it."""
 
     #: identity within the run
     ident: str
@@ -34,104 +34,104 @@ class Member:
     index: int
     #: its job
     child: Child
-    #: workers in a row that had failed to come up when it was started
+    #: how many workers in a row had failed before they were ready when it was started
     failures: int = 0
     #: True once its process was seen to run
     runs: bool = False
     #: True once it asked for work
-    up: bool = False
-    #: True where its end is wished for: resize, close, terminate
+    ready: bool = False
+    #: True where it is to end: resize, close, terminate, or a drained place
     leaving: bool = False
-    #: True where its place is taken away, and what it has not begun is to be done by others
+    #: True where the platform takes its place away; others run what it has not begun
     draining: bool = False
-    #: True once it was told to exit, because it is leaving or has done its quota
-    told: bool = False
+    #: True once it was sent RETIRE or killed: it is leaving or has run ``maxtasksperchild``
+    exit_sent: bool = False
     #: when its connection ended, if it has
-    cut_at: float | None = None
+    disconnected_at: float | None = None
     #: when it was seen stopped by a signal, if it is
     stopped_at: float | None = None
-    #: when its platform suspended it, if it is: its silence proves nothing
+    #: when its platform suspended it, if it is: silence is no sign of its death
     suspended_at: float | None = None
-    #: True once people were told of that
-    suspension_said: bool = False
-    #: True once it was killed for its silence
+    #: True once that was logged
+    suspension_reported: bool = False
+    #: True once it was killed because it was stopped or silent too long
     fenced: bool = False
-    #: True once it was killed for having lost its connection, where no network can be to blame
-    disconnected: bool = False
+    #: True once it was killed because its connection ended, on a host where no network is to blame
+    killed_as_disconnected: bool = False
     #: when it was killed last, if it was
     killed_at: float | None = None
 
     @property
     def is_timed(self) -> bool:
-        """True where something is to be done about it when a moment comes."""
-        moments = (self.cut_at, self.stopped_at, self.suspended_at, self.killed_at)
+        """True where one of its deadlines is pending."""
+        moments = (self.disconnected_at, self.stopped_at, self.suspended_at, self.killed_at)
         return any(moment is not None for moment in moments)
 
 
-class Groups:
-    """Which of the members are to be looked at; told of every change to one."""
+class WorkerIndex:
+    """Index of the records with pending deadlines or to be retired; updated after every change."""
 
     def __init__(self) -> None:
-        #: how many are not to leave
+        #: how many are not leaving
         self.staying = 0
-        self._timed: dict[str, Member] = {}
-        self._leaving: dict[str, Member] = {}
+        self._timed: dict[str, WorkerRecord] = {}
+        self._leaving: dict[str, WorkerRecord] = {}
 
-    def joined(self, member: Member) -> None:
-        """It is one of them from now on."""
+    def add(self, worker: WorkerRecord) -> None:
+        """Add a record."""
         self.staying += 1
 
-    def gone(self, member: Member) -> None:
-        """It has ended."""
-        self._timed.pop(member.ident, None)
-        self._leaving.pop(member.ident, None)
-        self.staying -= not member.leaving
+    def remove(self, worker: WorkerRecord) -> None:
+        """Remove the record of a worker that has ended."""
+        self._timed.pop(worker.ident, None)
+        self._leaving.pop(worker.ident, None)
+        self.staying -= not worker.leaving
 
-    def leave(self, member: Member) -> None:
-        """It is to leave."""
-        if not member.leaving:
-            member.leaving = True
+    def leave(self, worker: WorkerRecord) -> None:
+        """Mark a worker as leaving; idempotent."""
+        if not worker.leaving:
+            worker.leaving = True
             self.staying -= 1
-        self.changed(member)
+        self.update(worker)
 
-    def changed(self, member: Member) -> None:
-        """It was told to exit, must be told again, or something about it is due one day."""
-        if member.is_timed:
-            self._timed[member.ident] = member
-        if member.leaving and not member.told:
-            self._leaving[member.ident] = member
+    def update(self, worker: WorkerRecord) -> None:
+        """Index a record again after its deadlines, ``leaving`` or ``exit_sent`` changed."""
+        if worker.is_timed:
+            self._timed[worker.ident] = worker
+        if worker.leaving and not worker.exit_sent:
+            self._leaving[worker.ident] = worker
         else:
-            self._leaving.pop(member.ident, None)
+            self._leaving.pop(worker.ident, None)
 
-    def timed(self) -> list[Member]:
-        """Those about whom something is due one day."""
+    def timed(self) -> list[WorkerRecord]:
+        """The records with a pending deadline."""
         if not self._timed:
             return []
-        found = [member for member in self._timed.values() if member.is_timed]
+        found = [worker for worker in self._timed.values() if worker.is_timed]
         if len(found) < len(self._timed):
-            self._timed = {member.ident: member for member in found}
+            self._timed = {worker.ident: worker for worker in found}
         return found
 
-    def next_untold(self) -> Member | None:
-        """One that is to leave and can be told so now."""
-        for member in self._leaving.values():
-            # one that is about to be up is told then: its initializer is not interrupted
-            if member.up or not member.runs:
-                return member
+    def next_to_retire(self) -> WorkerRecord | None:
+        """A leaving worker that can be sent RETIRE, or be killed, now."""
+        for worker in self._leaving.values():
+            # one that runs and is not ready is retired once it is: its initializer is not interrupted
+            if worker.ready or not worker.runs:
+                return worker
         return None
 
 
 def ident_of(child: Child, index: int) -> str:
-    """Identity of one of the workers of a job."""
+    """Identity of a worker by its index within its job."""
     return child.ident if child.processes == 1 else f"{child.ident}.{index}"
 
 
 def process_of(status: JobStatus, index: int) -> ProcessStatus:
-    """The last word on one of them."""
+    """The status of one process of a job, from the job's own where it has none."""
     for process in status.processes:
         if process.index == index and (process.state.is_terminal or not status.state.is_terminal):
             return process
-    # the backend tells of the job alone
+    # the backend reports the job alone
     return ProcessStatus(
         index=index,
         state=status.state,
@@ -151,20 +151,20 @@ def is_stopped(process: ProcessStatus) -> bool:
     )
 
 
-def attempt_of(member: Member, process: ProcessStatus) -> Attempt:
-    """Its end, as tasks that it held are told."""
+def attempt_of(worker: WorkerRecord, process: ProcessStatus) -> Attempt:
+    """The end of a worker as the errors of its tasks describe it."""
     reason = process.reason or Reason(ReasonKind.UNKNOWN)
     message = process.message
-    if member.fenced:
+    if worker.fenced:
         reason = Reason(ReasonKind.LEASE)
         message = "it was stopped or silent for longer than its lease, and was killed"
-    elif member.disconnected:
+    elif worker.killed_as_disconnected:
         message = f"its connection ended and it made no other, so that it was killed: {_CLOSED}"
     elif process.exit_code == DESCRIPTORS_LOST:
         message = f"{message}: {_CLOSED}"
     return Attempt(
-        worker=member.name,
-        host=member.child.host,
+        worker=worker.name,
+        host=worker.child.host,
         pid=process.pid,
         reason=reason,
         message=message,

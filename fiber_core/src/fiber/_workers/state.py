@@ -1,9 +1,8 @@
-"""Who works in a fleet and what is to be done about it next: pure state, the clock is passed in.
+"""State of the workers of a group and the next step to take: pure, the clock is passed in.
 
-What is said of workers that wait for a place, or cannot get one; pure, the clock is passed in.
-
-A pool goes on with the workers that it has. Whoever wonders why there are no more is told once, in the
-platform's words, and again when these are others.
+:class:`GroupState` takes events of workers and says which step comes next; :class:`PendingReport`
+says what to log about workers that wait for a place. A pool goes on with the workers that it has;
+why there are no more is logged once, in the platform's words, and again when they change.
 """
 
 from __future__ import annotations
@@ -12,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._launch.outage import Outage
-from fiber._workers.records import Groups, Member, attempt_of, ident_of, is_stopped, process_of
+from fiber._workers.records import (
+    WorkerIndex,
+    WorkerRecord,
+    attempt_of,
+    ident_of,
+    is_stopped,
+    process_of,
+)
 from fiber.exceptions import BackendUnavailableError, StartError
 from fiber.model import JobState, JobStatus, ProcessStatus
 from fiber.model.job import Attempt
@@ -20,25 +26,23 @@ from fiber.model.job import Attempt
 if TYPE_CHECKING:
     from fiber._launch.child import Child
 
-__all__ = ["PATIENCE", "Places"]
-
-#: seconds that a worker waits for its place, or is suspended, before a word is said
-PATIENCE = 5.0
-#: seconds after which other words may be said
+#: seconds that a worker waits for its place, or is suspended, before that is logged
+REPORT_AFTER = 5.0
+#: seconds after which a report with another text may follow
 REPORT_AGAIN = 60.0
 
 
-class Places:
-    """Remembers who waits, why, and what was said of it."""
+class PendingReport:
+    """Log lines about jobs that wait for a place or were not started; each text once."""
 
     def __init__(self) -> None:
-        #: since when a job waits, and its platform's words; who waits longest is first
+        #: since when a job waits, and its platform's message; the one that waits longest is first
         self._waiting: dict[str, tuple[float, str]] = {}
-        #: why the last one that could not be started was not
+        #: why the last job that could not be started was not
         self._failure = ""
-        self._said = ""
-        self._said_at = 0.0
-        #: when there is something to say
+        self._reported = ""
+        self._reported_at = 0.0
+        #: when the next report is due, if one is
         self.due: float | None = None
 
     def observed(self, job: str, status: JobStatus, now: float) -> None:
@@ -50,63 +54,63 @@ class Places:
             return
         self._plan(now)
 
-    def failed(self, words: str, now: float) -> None:
+    def failed(self, text: str, now: float) -> None:
         """A job ended before it ran."""
-        self._failure = words
+        self._failure = text
         self._plan(now)
 
-    def next(self, now: float, *, running: int, wanted: int) -> str | None:
-        """What to say now, if anything.
+    def next(self, now: float, *, running: int, desired: int) -> str | None:
+        """The text to log now, if any.
 
         Args:
             now: the moment.
             running: workers that run.
-            wanted: workers that are wished for.
+            desired: workers that there should be.
         """
         if self.due is None or now < self.due:
             return None
         self.due = None
-        if running >= wanted:
-            self._failure = self._said = ""
+        if running >= desired:
+            self._failure = self._reported = ""
             return None
-        self._said, self._said_at = self._longest(now)[1], now
+        self._reported, self._reported_at = self._longest(now)[1], now
         if self._waiting:
             count = len(self._waiting)
             how = "waits for a place" if count == 1 else "wait for a place"
-            return f"{running} of {wanted} workers run, {count} {how}: {self._said}"
-        return f"{running} of {wanted} workers run; another one was not started: {self._said}"
+            return f"{running} of {desired} workers run, {count} {how}: {self._reported}"
+        return f"{running} of {desired} workers run; another one was not started: {self._reported}"
 
     def _longest(self, now: float) -> tuple[float, str]:
-        # what failed waits no more
-        return next(iter(self._waiting.values()), (now - PATIENCE, self._failure))
+        # a job that failed does not wait any more
+        return next(iter(self._waiting.values()), (now - REPORT_AFTER, self._failure))
 
     def _plan(self, now: float) -> None:
-        since, words = self._longest(now)
-        if not words or words == self._said:
+        since, text = self._longest(now)
+        if not text or text == self._reported:
             self.due = None
             return
-        self.due = since + PATIENCE
-        if self._said:
-            self.due = max(self.due, self._said_at + REPORT_AGAIN)
+        self.due = since + REPORT_AFTER
+        if self._reported:
+            self.due = max(self.due, self._reported_at + REPORT_AGAIN)
 
 
 #: seconds until a second, third … try after workers that ended before they were up
 BACKOFF = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
-#: so many in a row whose initializer raised are enough
-FEW = 3
-#: so many in a row, for each worker wished for, where others have come up before
-MANY = 6
-#: seconds that a worker whose connection ended has until the supervisor tells how it died
-VERDICT = 2.0
-#: seconds by which a turn may be late before nobody is judged in it
-LATE = 1.0
-#: seconds after which a worker that should be dead is killed again
-AGAIN = 5.0
+#: failures in a row after which a group gives up where the initializer raises or jobs cannot start
+MAX_INITIALIZER_FAILURES = 3
+#: failures in a row for each desired worker, where workers have been ready before
+MAX_FAILURES_PER_WORKER = 6
+#: seconds from the end of a worker's connection to its kill, where no exit was reported
+EXIT_REPORT_TIMEOUT = 2.0
+#: seconds by which a turn may be late before deadlines that passed meanwhile are put off
+MAX_LATENESS = 1.0
+#: seconds after which a worker that was killed and has not ended is killed again
+KILL_AGAIN_AFTER = 5.0
 
 
 @values.frozen
 class Start:
-    """Start a job of so many workers."""
+    """Start a job of ``count`` workers."""
 
     count: int
 
@@ -116,15 +120,15 @@ class Retire:
     """Have a worker exit once it holds nothing."""
 
     ident: str
-    #: True to have others do what it has not begun
+    #: True where it is to hand back what it has not begun
     hand_back: bool = False
 
 
 @values.frozen
 class Kill:
-    """End a worker at once; its whole job where nobody else works in it."""
+    """Kill a worker; its whole job where no other worker of the job is alive."""
 
-    member: Member
+    worker: WorkerRecord
     whole: bool
 
 
@@ -137,18 +141,18 @@ class GiveUp:
 
 
 @values.frozen
-class Say:
-    """Tell people why there are fewer workers than are wished for."""
+class Report:
+    """Log why there are fewer workers than desired."""
 
     text: str
 
 
 @values.frozen
 class Stop:
-    """Everybody is gone and nobody is wished for."""
+    """End the manager's thread: no worker is left and none is desired."""
 
 
-Step = Start | Retire | Kill | GiveUp | Say | Stop
+Step = Start | Retire | Kill | GiveUp | Report | Stop
 
 
 @values.frozen(kw_only=True)
@@ -161,81 +165,83 @@ class Loss:
     child: Child
     #: how it ended
     attempt: Attempt
-    #: True where what it worked on may be to blame
+    #: True where its task may be to blame, so that this is an attempt of the task
     counts: bool
-    #: True where its end was wished for
+    #: True where it was to end
     expected: bool
 
 
-class Roster:
-    """The workers of one fleet.
+class GroupState:
+    """State machine of one group of workers.
 
     Args:
         lease: seconds after which a stopped worker is given up.
         per_job: workers in one job.
-        verdict: seconds that a worker whose connection ended has, in place of :data:`VERDICT`:
-            where a connection may be made again.
+        exit_report_timeout: in place of :data:`EXIT_REPORT_TIMEOUT`, where a worker may connect
+            again.
     """
 
-    def __init__(self, *, lease: float, per_job: int, verdict: float | None = None) -> None:
+    def __init__(
+        self, *, lease: float, per_job: int, exit_report_timeout: float | None = None
+    ) -> None:
         self._lease = lease
-        self._verdict = verdict
+        self._exit_report_timeout = exit_report_timeout
         self._per_job = per_job
-        #: workers that are wished for
-        self.wanted = 0
+        #: workers that there should be
+        self.desired = 0
         #: the workers that have not ended
-        self.members: dict[str, Member] = {}
-        self._groups = Groups()
-        self._places = Places()
+        self.workers: dict[str, WorkerRecord] = {}
+        self._index = WorkerIndex()
+        self._pending_report = PendingReport()
         self._outage = Outage()
         #: when the submission that is under way began
-        self._asked_at = 0.0
+        self._submitted_at = 0.0
         #: jobs that are being submitted
         self.starting = 0
-        #: True where nobody is started any more
+        #: True where no worker is started any more
         self.is_closing = False
         self._failures = 0
         self._retry_at = 0.0
-        self._broken: BaseException | None = None
+        self._fatal_error: BaseException | None = None
         #: True where a worker's initializer raised, as every other one's would
-        self._has_raised = False
-        #: workers that were on their way when others failed, and may come up yet
-        self._hopes: set[str] = set()
-        self._last_words = ""
-        self._was_up = False
-        # workers may ask, and have done all that they may, before the submission of their job has
+        self._initializer_raised = False
+        #: workers that were starting when others failed, and may become ready yet
+        self._still_starting: set[str] = set()
+        self._last_failure = ""
+        self._ever_ready = False
+        # workers may become ready, and even be retired, before the submission of their job has
         # returned
-        self._early_up: set[str] = set()
-        self._early_told: set[str] = set()
-        self._planned: float | None = None
+        self._early_ready: set[str] = set()
+        self._early_retired: set[str] = set()
+        self._planned_deadline: float | None = None
 
-    # -- wishes
+    # -- requests
 
     def release(self, ident: str) -> None:
-        """A worker is to leave and not to be replaced."""
-        member = self.members.get(ident)
-        if member is not None and not member.leaving:
-            self._groups.leave(member)
-            self.wanted = max(0, self.wanted - 1)
+        """Retire a worker without replacing it."""
+        worker = self.workers.get(ident)
+        if worker is not None and not worker.leaving:
+            self._index.leave(worker)
+            self.desired = max(0, self.desired - 1)
 
     def close(self) -> None:
-        """Start nobody any more, and let everybody leave."""
+        """Start no worker any more, and retire all."""
         self.is_closing = True
-        self.wanted = 0
+        self.desired = 0
 
     def terminate(self, now: float) -> list[Child]:
-        """The same at once: the jobs to kill."""
+        """As :meth:`close`, at once; returns the jobs to kill."""
         self.close()
-        for member in self.members.values():
-            member.told, member.killed_at = True, now
-            self._groups.leave(member)
-        return list(dict.fromkeys(member.child for member in self.members.values()))
+        for worker in self.workers.values():
+            worker.exit_sent, worker.killed_at = True, now
+            self._index.leave(worker)
+        return list(dict.fromkeys(worker.child for worker in self.workers.values()))
 
-    # -- what happens
+    # -- events
 
-    def knows(self, ident: str) -> bool:
+    def accepts(self, ident: str) -> bool:
         """True where ``ident`` is one of the workers, or may be one being started."""
-        return ident in self.members or self.starting > 0
+        return ident in self.workers or self.starting > 0
 
     def started(self, child: Child, count: int) -> None:
         """A job of so many workers was submitted."""
@@ -244,258 +250,269 @@ class Roster:
         for index in range(count):
             ident = ident_of(child, index)
             name = child.name if count == 1 else f"{child.name}.{index}"
-            member = Member(ident, name, index, child, up=ident in self._early_up)
-            member.told = ident in self._early_told
-            member.failures = self._failures
-            self.members[ident] = member
-            self._groups.joined(member)
+            worker = WorkerRecord(ident, name, index, child, ready=ident in self._early_ready)
+            worker.exit_sent = ident in self._early_retired
+            worker.failures = self._failures
+            self.workers[ident] = worker
+            self._index.add(worker)
         if not self.starting:
-            # nobody else can be early
-            self._early_up.clear()
-            self._early_told.clear()
+            # no other job is being submitted
+            self._early_ready.clear()
+            self._early_retired.clear()
 
     def not_started(self, error: BaseException, now: float) -> None:
         """A job could not be submitted."""
         self.starting -= 1
         if isinstance(error, BackendUnavailableError):
-            # nothing is known of the workers: they may well start once the platform is back
-            self._outage.failed(error, self._asked_at, now)
+            # no worker has failed: they may well start once the platform is back
+            self._outage.failed(error, self._submitted_at, now)
             self._retry_at = self._outage.retry_at
             return
         self._outage.ended()
         self._failed(f"which could not be started: {error}", now)
-        self._broken = self._broken or error
+        self._fatal_error = self._fatal_error or error
 
-    def is_up(self, ident: str) -> bool:
-        """A worker asked for work for the first time; False where it is to leave."""
+    def worker_ready(self, ident: str) -> bool:
+        """A worker asked for work for the first time; False where it is leaving."""
         self._failures = 0
-        self._broken = None
-        self._has_raised = False
-        self._was_up = True
-        member = self.members.get(ident)
-        if member is None:
-            self._early_up.add(ident)
+        self._fatal_error = None
+        self._initializer_raised = False
+        self._ever_ready = True
+        worker = self.workers.get(ident)
+        if worker is None:
+            self._early_ready.add(ident)
             return True
-        # after a second connection it must be told again
-        member.up, member.told, member.cut_at = True, False, None
-        self._groups.changed(member)
-        return not member.leaving
+        # after a second connection RETIRE must be sent again
+        worker.ready, worker.exit_sent, worker.disconnected_at = True, False, None
+        self._index.update(worker)
+        return not worker.leaving
 
-    def is_broken(self, ident: str, error: BaseException) -> None:
+    def initializer_failed(self, ident: str, error: BaseException) -> None:
         """A worker's initializer failed; it is about to exit."""
-        self._broken = error
-        self._has_raised = True
-        member = self.members.get(ident)
-        self._last_words = f"{member.name if member else ident}: initializer raised {error!r}"
+        self._fatal_error = error
+        self._initializer_raised = True
+        worker = self.workers.get(ident)
+        self._last_failure = f"{worker.name if worker else ident}: initializer raised {error!r}"
 
-    def is_cut(self, ident: str, now: float) -> None:
-        """A worker's connection ended; its supervisor is about to tell how it died."""
-        member = self.members.get(ident)
-        # one that was told to exit may take its time
-        if member is not None and not member.told:
-            member.cut_at = now
-            self._groups.changed(member)
+    def worker_disconnected(self, ident: str, now: float) -> None:
+        """A worker's connection ended; the report of its exit should follow."""
+        worker = self.workers.get(ident)
+        # one that was sent RETIRE may take its time
+        if worker is not None and not worker.exit_sent:
+            worker.disconnected_at = now
+            self._index.update(worker)
 
-    def is_retired(self, ident: str) -> None:
-        """A worker was told to exit."""
-        member = self.members.get(ident)
-        if member is not None:
-            member.told = True
-            self._groups.changed(member)
+    def worker_retired(self, ident: str) -> None:
+        """A worker was sent RETIRE."""
+        worker = self.workers.get(ident)
+        if worker is not None:
+            worker.exit_sent = True
+            self._index.update(worker)
         elif self.starting:
-            self._early_told.add(ident)
+            self._early_retired.add(ident)
 
     def observed(self, child: Child, status: JobStatus, now: float) -> list[Loss]:
         """A job has a status; returns the workers that have ended."""
         losses = []
-        self._places.observed(child.ident, status, now)
+        self._pending_report.observed(child.ident, status, now)
         for index in range(child.processes):
-            member = self.members.get(ident_of(child, index))
-            if member is None:
+            worker = self.workers.get(ident_of(child, index))
+            if worker is None:
                 continue
             process = process_of(status, index)
             if process.state.is_terminal:
-                losses.append(self._lose(member, process, now))
+                losses.append(self._lose(worker, process, now))
                 continue
-            self._suspend(member, process, now)
+            self._suspend(worker, process, now)
             if process.state is not JobState.SUSPENDED:
-                member.runs = member.runs or process.state is JobState.RUNNING
-                if status.draining and not member.draining:
-                    self._drain(member)
+                worker.runs = worker.runs or process.state is JobState.RUNNING
+                if status.draining and not worker.draining:
+                    self._drain(worker)
         return losses
 
-    def _suspend(self, member: Member, process: ProcessStatus, now: float) -> None:
+    def _suspend(self, worker: WorkerRecord, process: ProcessStatus, now: float) -> None:
         """A worker was stopped, suspended by its platform, or neither."""
         stopped = is_stopped(process)
         suspended = process.state is JobState.SUSPENDED and not stopped
-        if member.suspended_at is not None and not suspended and member.cut_at is not None:
+        if worker.suspended_at is not None and not suspended and worker.disconnected_at is not None:
             # it could not make another connection meanwhile
-            member.cut_at = now
+            worker.disconnected_at = now
         if not suspended:
-            member.suspended_at, member.suspension_said = None, False
-        elif member.suspended_at is None:
-            member.suspended_at = now
+            worker.suspended_at, worker.suspension_reported = None, False
+        elif worker.suspended_at is None:
+            worker.suspended_at = now
         if not stopped:
-            member.stopped_at = None
-        elif member.stopped_at is None:
-            member.stopped_at = now
-        self._groups.changed(member)
+            worker.stopped_at = None
+        elif worker.stopped_at is None:
+            worker.stopped_at = now
+        self._index.update(worker)
 
-    def _drain(self, member: Member) -> None:
-        """The platform takes its place away: another one takes over, and it is told so."""
-        member.draining = True
-        # one that was told to exit holds what others may do sooner; one that was killed, nothing
-        member.told = member.killed_at is not None
-        self._groups.leave(member)
+    def _drain(self, worker: WorkerRecord) -> None:
+        """The platform takes a worker's place away: it is retired and another one takes over."""
+        worker.draining = True
+        # one that was sent RETIRE before holds work that others may do sooner; a killed one holds none
+        worker.exit_sent = worker.killed_at is not None
+        self._index.leave(worker)
 
-    def _lose(self, member: Member, process: ProcessStatus, now: float) -> Loss:
-        del self.members[member.ident]
-        self._groups.gone(member)
-        expected = member.leaving or member.told
-        if member.up:
-            # it could be started, so another one may be
+    def _lose(self, worker: WorkerRecord, process: ProcessStatus, now: float) -> Loss:
+        del self.workers[worker.ident]
+        self._index.remove(worker)
+        expected = worker.leaving or worker.exit_sent
+        if worker.ready:
+            # it was ready, so another one may be
             self._failures, self._retry_at = 0, now
-        elif not expected and not self._was_taken(member, process):
-            if self._broken is None:
+        elif not expected and not self._is_accounted_for(worker, process):
+            if self._fatal_error is None:
                 tail = "".join(f"\n  {line}" for line in process.log_tail)
-                failure = member.child.failure
-                words = f"{member.name}: {failure or process.message or process.reason}{tail}"
+                failure = worker.child.failure
+                text = f"{worker.name}: {failure or process.message or process.reason}{tail}"
                 if failure and (process.reason is None or process.reason.counts_as_attempt):
-                    # it never could come up, and nor will others
-                    self._broken = StartError(words)
+                    # its environment cannot run a worker, so no other one can start either
+                    self._fatal_error = StartError(text)
             else:
-                words = self._last_words
-            self._failed(words, now)
+                text = self._last_failure
+            self._failed(text, now)
         return Loss(
-            ident=member.ident,
-            child=member.child,
-            attempt=attempt_of(member, process),
-            counts=not (member.leaving or member.fenced)
+            ident=worker.ident,
+            child=worker.child,
+            attempt=attempt_of(worker, process),
+            counts=not (worker.leaving or worker.fenced)
             and (process.reason is None or process.reason.counts_as_attempt),
             expected=expected,
         )
 
-    def _was_taken(self, member: Member, process: ProcessStatus) -> bool:
+    def _is_accounted_for(self, worker: WorkerRecord, process: ProcessStatus) -> bool:
         """True where a worker's place was taken with those of others that are accounted for.
 
-        An engine that restarts takes all that were about to come up: that is one failure, however
+        An engine that restarts ends all workers that were starting: that is one failure, however
         many they were.
         """
         by_platform = process.reason is not None and not process.reason.counts_as_attempt
-        return by_platform and member.failures < self._failures
+        return by_platform and worker.failures < self._failures
 
-    def _failed(self, words: str, now: float) -> None:
+    def _failed(self, text: str, now: float) -> None:
         self._failures += 1
-        if self._failures <= FEW:
-            # a platform may have had room for these, and none for the others
-            self._hopes = {m.ident for m in self.members.values() if not m.up and not m.leaving}
+        if self._failures <= MAX_INITIALIZER_FAILURES:
+            # the platform may have room for these, though it had none for the one that failed
+            self._still_starting = {
+                m.ident for m in self.workers.values() if not m.ready and not m.leaving
+            }
         self._retry_at = now + BACKOFF[min(self._failures, len(BACKOFF)) - 1]
-        self._last_words = words
-        self._places.failed(words, now)
+        self._last_failure = text
+        self._pending_report.failed(text, now)
 
-    # -- what to do about it
+    # -- the next step
 
     def next(self, now: float) -> Step | None:
-        """What to do now; None where there is nothing before :meth:`deadline`."""
-        self._forgive(now)
-        for member in self._groups.timed():
-            due = self._kill_at(member)
+        """The step to take now; None where there is none before :meth:`deadline`."""
+        self._extend_after_pause(now)
+        for worker in self._index.timed():
+            due = self._kill_at(worker)
             if due is not None and now >= due:
-                if not member.leaving and not member.disconnected:
-                    # on one host a connection does not end by itself: its work may be to blame
-                    times = member.killed_at, member.stopped_at, self._verdict
-                    member.disconnected = times == (None, None, None)
-                    member.fenced = member.fenced or not member.disconnected
-                return self._kill(member, now)
-            due = _suspension_due(member)
+                if not worker.leaving and not worker.killed_as_disconnected:
+                    # on one host a connection does not end by itself: its task may be to blame
+                    times = worker.killed_at, worker.stopped_at, self._exit_report_timeout
+                    worker.killed_as_disconnected = times == (None, None, None)
+                    worker.fenced = worker.fenced or not worker.killed_as_disconnected
+                return self._kill(worker, now)
+            due = _suspension_due(worker)
             if due is not None and now >= due:
-                member.suspension_said = True
-                return Say(
-                    f"{member.name} is suspended by its platform, and keeps its tasks until it "
+                worker.suspension_reported = True
+                return Report(
+                    f"{worker.name} is suspended by its platform, and keeps its tasks until it "
                     "goes on"
                 )
-        hopeless = self._hopeless()
-        if hopeless is not None:
+        give_up = self._reason_to_give_up()
+        if give_up is not None:
             self.close()
-            return hopeless
+            return give_up
         leaving = self._next_leaving()
         if leaving is not None:
-            leaving.told = True
-            self._groups.changed(leaving)
+            leaving.exit_sent = True
+            self._index.update(leaving)
             # one whose process does not run yet may wait for its place for ever
-            if leaving.up:
+            if leaving.ready:
                 return Retire(leaving.ident, leaving.draining)
             return self._kill(leaving, now)
         missing = self._missing()
         if missing > 0 and now >= self._retry_at:
             self.starting += 1
-            self._asked_at = now
+            self._submitted_at = now
             return Start(min(self._per_job, missing))
-        if self.is_closing and not self.members and not self.starting:
+        if self.is_closing and not self.workers and not self.starting:
             return Stop()
-        return self._say(now)
+        return self._next_report(now)
 
-    def _say(self, now: float) -> Say | None:
-        away = None if self.is_closing else self._outage.next(now)
-        if away is not None:
-            return Say(away)
-        if self._places.due is None or now < self._places.due or self.is_closing:
+    def _next_report(self, now: float) -> Report | None:
+        outage = None if self.is_closing else self._outage.notice(now)
+        if outage is not None:
+            return Report(outage)
+        if self._pending_report.due is None or now < self._pending_report.due or self.is_closing:
             return None
-        running = sum(m.runs and not m.leaving for m in self.members.values())
-        text = self._places.next(now, running=running, wanted=self.wanted)
-        return None if text is None else Say(text)
+        running = sum(m.runs and not m.leaving for m in self.workers.values())
+        text = self._pending_report.next(now, running=running, desired=self.desired)
+        return None if text is None else Report(text)
 
     def deadline(self) -> float | None:
-        """When :meth:`next` may have something to do though nothing happens."""
-        timed = self._groups.timed()
+        """When :meth:`next` is to be called again without an event; None for never."""
+        timed = self._index.timed()
         times = [
             due for m in timed for due in (self._kill_at(m), _suspension_due(m)) if due is not None
         ]
         if self._missing() > 0:
             times.append(self._retry_at)
         if not self.is_closing:
-            times += [due for due in (self._places.due, self._outage.due) if due is not None]
-        self._planned = min(times, default=None)
-        return self._planned
+            times += [
+                due for due in (self._pending_report.due, self._outage.due) if due is not None
+            ]
+        self._planned_deadline = min(times, default=None)
+        return self._planned_deadline
 
-    def _forgive(self, now: float) -> None:
-        # we were stopped ourselves, or the machine was asleep: whoever seems silent may not be
-        if self._planned is not None and now > self._planned + LATE:
-            for member in self._groups.timed():
-                member.stopped_at = None if member.stopped_at is None else now
-                member.cut_at = None if member.cut_at is None else now
-        self._planned = None
+    def _extend_after_pause(self, now: float) -> None:
+        # this process was stopped, or the machine asleep: workers that seem silent may not be
+        if self._planned_deadline is not None and now > self._planned_deadline + MAX_LATENESS:
+            for worker in self._index.timed():
+                worker.stopped_at = None if worker.stopped_at is None else now
+                worker.disconnected_at = None if worker.disconnected_at is None else now
+        self._planned_deadline = None
 
-    def _kill_at(self, member: Member) -> float | None:
-        if member.killed_at is not None:
-            return member.killed_at + AGAIN
-        if member.suspended_at is not None:
+    def _kill_at(self, worker: WorkerRecord) -> float | None:
+        if worker.killed_at is not None:
+            return worker.killed_at + KILL_AGAIN_AFTER
+        if worker.suspended_at is not None:
             return None
         times = []
-        if member.stopped_at is not None:
-            times.append(member.stopped_at + self._lease)
-        if member.cut_at is not None:
-            times.append(member.cut_at + (VERDICT if self._verdict is None else self._verdict))
+        if worker.stopped_at is not None:
+            times.append(worker.stopped_at + self._lease)
+        if worker.disconnected_at is not None:
+            times.append(
+                worker.disconnected_at
+                + (
+                    EXIT_REPORT_TIMEOUT
+                    if self._exit_report_timeout is None
+                    else self._exit_report_timeout
+                )
+            )
         return min(times, default=None)
 
-    def _kill(self, member: Member, now: float) -> Kill:
-        member.killed_at = now
-        self._groups.changed(member)
+    def _kill(self, worker: WorkerRecord, now: float) -> Kill:
+        worker.killed_at = now
+        self._index.update(worker)
         others = [
-            self.members.get(ident_of(member.child, i)) for i in range(member.child.processes)
+            self.workers.get(ident_of(worker.child, i)) for i in range(worker.child.processes)
         ]
-        return Kill(member, whole=all(m is None or m.killed_at is not None for m in others))
+        return Kill(worker, whole=all(m is None or m.killed_at is not None for m in others))
 
-    def cannot_be_retired(self, ident: str, now: float) -> Kill | None:
-        """A worker that is to exit cannot be told."""
-        member = self.members.get(ident)
-        return None if member is None else self._kill(member, now)
+    def retire_failed(self, ident: str, now: float) -> Kill | None:
+        """RETIRE could not be sent to a worker: kill it."""
+        worker = self.workers.get(ident)
+        return None if worker is None else self._kill(worker, now)
 
-    def _hopeless(self) -> GiveUp | None:
-        """The reason that nobody will work here any more, if so."""
+    def _reason_to_give_up(self) -> GiveUp | None:
+        """The reason why no worker can be kept alive, if there is one."""
         if self.is_closing:
             return None
-        if self._outage.is_over and not self._groups.staying:
+        if self._outage.is_over and not self._index.staying:
             return GiveUp(
                 f"no worker is left, and for {self._outage.lasted:.0f} s the platform could not be "
                 f"asked to start another one: {self._outage.error}",
@@ -505,38 +522,40 @@ class Roster:
             return None
         return GiveUp(
             f"{self._failures} workers in a row ended before they were up; the last one, "
-            f"{self._last_words}",
-            self._broken,
+            f"{self._last_failure}",
+            self._fatal_error,
         )
 
     def _has_failed_for_good(self) -> bool:
         if not self._failures:
             return False
-        if any(m.up and not m.leaving for m in self.members.values()):
+        if any(m.ready and not m.leaving for m in self.workers.values()):
             return False
-        if self._broken is not None:
-            nobody_may_come = self._has_raised or self._hopes.isdisjoint(self.members)
-            return self._failures >= FEW and nobody_may_come
-        # workers that did come up before show that they can; whoever kills them may stop
-        most = MANY * max(1, self.wanted) if self._was_up else len(BACKOFF)
+        if self._fatal_error is not None:
+            none_may_follow = self._initializer_raised or self._still_starting.isdisjoint(
+                self.workers
+            )
+            return self._failures >= MAX_INITIALIZER_FAILURES and none_may_follow
+        # workers were ready before, so they can be; what ends them now may stop
+        most = MAX_FAILURES_PER_WORKER * max(1, self.desired) if self._ever_ready else len(BACKOFF)
         return self._failures >= most
 
-    def _next_leaving(self) -> Member | None:
-        surplus = self._groups.staying - max(0, self.wanted)
+    def _next_leaving(self) -> WorkerRecord | None:
+        surplus = self._index.staying - max(0, self.desired)
         if surplus > 0:
-            staying = [m for m in self.members.values() if not m.leaving]
-            for member in staying[-surplus:]:
-                self._groups.leave(member)
-        return self._groups.next_untold()
+            staying = [m for m in self.workers.values() if not m.leaving]
+            for worker in staying[-surplus:]:
+                self._index.leave(worker)
+        return self._index.next_to_retire()
 
     def _missing(self) -> int:
         if self.is_closing or self.starting:
             return 0
-        return self.wanted - self._groups.staying
+        return self.desired - self._index.staying
 
 
-def _suspension_due(member: Member) -> float | None:
-    """When people are to be told that a worker is suspended; None where they need not be."""
-    if member.suspended_at is None or member.suspension_said or member.leaving:
+def _suspension_due(worker: WorkerRecord) -> float | None:
+    """When to log that a worker is suspended; None for never."""
+    if worker.suspended_at is None or worker.suspension_reported or worker.leaving:
         return None
-    return member.suspended_at + PATIENCE
+    return worker.suspended_at + REPORT_AFTER

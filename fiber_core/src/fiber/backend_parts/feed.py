@@ -1,4 +1,4 @@
-"""What is known of jobs: the latest status of each, and streams of changes."""
+"""Feed of job statuses: the latest status of each job, and streams of changes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Queue = queue.SimpleQueue[tuple[Job, JobStatus] | None]
 
 
 class Feed:
-    """Holds jobs and their statuses; thread-safe.
+    """Jobs with their latest statuses, and subscribers to their changes; thread-safe.
 
     Args:
-        on_end: called with each job that ended, on the thread that told so.
+        on_end: called with each job that ended, on the thread that published its end.
     """
 
     def __init__(self, on_end: Callable[[Job], None] = lambda _: None) -> None:
@@ -32,7 +32,7 @@ class Feed:
         self._closed = False
 
     def publish(self, job: Job, status: JobStatus) -> None:
-        """A job is seen to be in a state; going back, and what comes after its end, is dropped."""
+        """Publish a job's status; a step backwards, and anything after its end, is dropped."""
         with self._changed:
             known = self._jobs.get(job.id)
             if known is not None and not _is_news(known[1], status):
@@ -50,13 +50,13 @@ class Feed:
             self._on_end(job)
 
     def status(self, job_id: str) -> JobStatus | None:
-        """The latest status of a job, if it is remembered."""
+        """Latest status of a job; None where it is not remembered."""
         with self._changed:
             known = self._jobs.get(job_id)
             return None if known is None else known[1]
 
     def running(self, run_id: str) -> list[Job]:
-        """The jobs of a run that were seen to run, and not to end."""
+        """Jobs of a run whose latest status is neither pending nor an end."""
         with self._changed:
             return [
                 job
@@ -99,7 +99,7 @@ class Feed:
         return self._drain(run_id, mine)
 
     def close(self) -> None:
-        """End all streams, after what they still have to tell. Idempotent."""
+        """End all streams, once they have delivered what is queued. Idempotent."""
         with self._changed:
             self._closed = True
             for _, subscriber in self._subscribers:
@@ -119,5 +119,5 @@ class Feed:
 def _is_news(before: JobStatus, now: JobStatus) -> bool:
     if before.state.is_terminal or now == before:
         return False
-    # an event may be told after a look that already saw what followed it
+    # an event may come after a query whose answer is newer
     return not (now.state is JobState.PENDING and before.state is not JobState.PENDING)

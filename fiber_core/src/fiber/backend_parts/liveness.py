@@ -1,20 +1,20 @@
-"""Whether the owner of something lives: the one rule of all sweeps, and the proofs that it accepts.
+"""Liveness of owners: the one rule of all sweeps, and the proofs that it accepts.
 
-A sweep removes what somebody who has died left: folders, containers, pods, control groups. The rule is
+A sweep removes what a dead owner left: folders, containers, pods, control groups. The rule is
 **proof of death, never absence of news**. An owner that cannot be seen from here may be in another
 container, on another host, behind a network that is cut, or stopped; what it owns is left alone. So
 every question has three answers (:class:`Liveness`), and only ``DEAD`` allows removal. Three proofs
 are known; ``docs/design/sweeps.md`` lists which sweep uses which:
 
-* A **process** that was written down (:class:`Owner`) is dead where the system says so. Process ids
+* A **process** that was written down (:class:`Owner`) is dead where the system proves it. Process ids
   mean something within one PID namespace of one boot of one machine, so a record is judged only by
   processes for which its numbers mean the same (:func:`this_place`).
-* A **lock** (:class:`Claim`) that nobody holds on a file of a local file system: the kernel drops it
+* A **lock** (:class:`Claim`) that no process holds on a file of a local file system: the kernel drops it
   with the last process that had it, in whichever PID namespace that was. Locks on network file
   systems, and in virtual machines that share a folder, prove nothing.
 * A **value that its owner renews** (:class:`Observation`) and that did not change for longer than its
   owner may take, by the observer's own clock, while whatever holds the value answered all along. The
-  time that was written into it proves nothing: nobody could renew while nobody answered.
+  time that was written into it proves nothing: no owner could renew it while the holder did not answer.
 
 The module needs the standard library alone, so that it can be sent to hosts without Fiber.
 """
@@ -49,7 +49,7 @@ __all__ = [
 
 K = TypeVar("K", bound=Hashable)
 
-#: the file of a claimed folder that says whose it is, and that its owner has locked
+#: file of a claimed folder that names its owner, who has locked it
 OWNER_FILE = "owner"
 #: file systems of one kernel: a lock there is seen by all who can open the file
 _LOCAL = frozenset(
@@ -63,7 +63,7 @@ _MAX_PID = 2**31 - 1
 
 
 class Liveness(enum.Enum):
-    """Whether an owner lives."""
+    """Answer to the question whether an owner lives."""
 
     #: it does
     ALIVE = "alive"
@@ -76,12 +76,12 @@ class Liveness(enum.Enum):
 def sweep(
     names: Iterable[K], liveness: Callable[[K], Liveness], remove: Callable[[K], bool]
 ) -> list[K]:
-    """Remove what is proven to belong to nobody; returns what was removed.
+    """Remove what belongs to owners that are proven dead; returns the names removed.
 
     Args:
-        names: what is there.
-        liveness: whether the owner of one lives.
-        remove: removes one; False where it could not, or somebody else did.
+        names: candidates.
+        liveness: returns whether a candidate's owner lives.
+        remove: removes a candidate; False where it could not, or another process did.
     """
     return [name for name in names if liveness(name) is Liveness.DEAD and remove(name)]
 
@@ -136,16 +136,16 @@ else:
         size = ctypes.c_size_t(len(value))
         name = b"kern.bootsessionuuid"
         if ctypes.CDLL(None).sysctlbyname(name, value, ctypes.byref(size), None, 0):
-            msg = "the system does not tell its boot"
+            msg = "the system has no id of its boot"
             raise OSError(msg)
         return value.value.decode()
 
 
 def this_place() -> str:
-    """Where the process ids that this process sees mean what they mean: host, boot, namespaces.
+    """Scope of this process's process ids: host, boot and namespaces, as a string.
 
     Returns:
-        "" where that cannot be told; then no process proves anything.
+        "" where that cannot be read; then no process id proves anything.
     """
     try:
         return f"{os.uname().nodename}/{_boot()}"
@@ -168,17 +168,17 @@ def start_time(pid: int) -> float | None:
 def is_same(pid: int, started: float | None) -> bool:
     """True where ``pid`` is a living process of this PID namespace and was started then.
 
-    False proves nothing; it is for those who are about to signal a process.
+    False proves nothing; use it before signalling a process.
     """
     return started is not None and pid > 0 and start_time(pid) == started
 
 
 class Owner(NamedTuple):
-    """A process as it is written down, for others to see whether it lives."""
+    """Record of a process, by which others find out whether it lives."""
 
-    #: where its number means something; see :func:`this_place`
+    #: scope of its process id; see :func:`this_place`
     place: str
-    #: its number there
+    #: its process id there
     pid: int
     #: when it was started
     started: float | None
@@ -193,7 +193,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> Owner | None:
-        """One that was written down; None for a text that is none."""
+        """Read a record; None where the text is none."""
         try:
             place, pid, started, host = json.loads(text)
         except (ValueError, TypeError):
@@ -204,25 +204,25 @@ class Owner(NamedTuple):
         return cls(place, pid, started, host)
 
     def encode(self) -> str:
-        """As :meth:`decode` takes it."""
+        """Text for :meth:`decode`."""
         return json.dumps(list(self))
 
     @property
     def is_judged_here(self) -> bool:
-        """True where its number means the same to this process."""
+        """True where its process id means the same to this process."""
         return bool(self.place) and self.place == this_place()
 
     def liveness(self) -> Liveness:
-        """Whether it lives, as far as the processes that are seen from here prove it."""
+        """Whether it lives, as far as this process can prove it."""
         if not self.is_judged_here or not 0 < self.pid <= _MAX_PID:
             return Liveness.UNKNOWN
         try:
-            # also tells of those that a /proc with hidepid= does not show
+            # also finds processes that a /proc with hidepid= does not show
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return Liveness.DEAD
         except OSError:
-            # another user's by now; whether it is the same one its start tells
+            # another user's by now; its start time shows whether it is the same process
             pass
         try:
             started = _read_start(self.pid)
@@ -239,7 +239,7 @@ class Owner(NamedTuple):
 
 
 class Claim:
-    """A folder that this process owns until it ends or lets go of it.
+    """Claim of a folder, which this process owns until it ends or releases it.
 
     The folder gets a file that names this process and is locked. Children that are forked share the
     lock; those that may outlive this process close :attr:`descriptor`.
@@ -255,7 +255,7 @@ class Claim:
         path = Path(folder, OWNER_FILE)
         new = path.with_suffix(".new")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        #: of the file; the lock goes with it
+        #: descriptor of the file, which holds the lock
         self.descriptor = os.open(new, flags, 0o600)
         try:
             self._locked = False
@@ -263,20 +263,20 @@ class Claim:
                 with contextlib.suppress(OSError):
                     self._locked = lock(self.descriptor)
             self.rewrite()
-            # nobody sees it before it is locked
+            # no other process sees it before it is locked
             new.rename(path)
         except BaseException:
             os.close(self.descriptor)
             raise
 
     def rewrite(self) -> None:
-        """Name the process that calls: a child that was forked goes on in its parent's place."""
+        """Make the calling process the owner: a forked child that replaces its parent."""
         text = json.dumps({"owner": Owner.current(), "locked": self._locked}).encode()
         os.pwrite(self.descriptor, text, 0)
         os.ftruncate(self.descriptor, len(text))
 
     def release(self) -> None:
-        """Let go of the folder. Idempotent."""
+        """Release the folder. Idempotent."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -286,7 +286,7 @@ def liveness_of(folder: str | os.PathLike[str]) -> Liveness:
     """Whether the owner of a claimed folder lives.
 
     Returns:
-        ``UNKNOWN`` also for a folder that nobody has claimed, or not yet.
+        ``UNKNOWN`` also for a folder without a claim.
     """
     try:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -296,20 +296,20 @@ def liveness_of(folder: str | os.PathLike[str]) -> Liveness:
     try:
         found = json.loads(os.read(descriptor, _MOST))
         owner, locked = Owner.decode(json.dumps(found["owner"])), found["locked"] is True
-        told = Liveness.UNKNOWN if owner is None else owner.liveness()
-        # its owner's word counts: what is local here may be a network's there
-        if told is Liveness.UNKNOWN and locked and _is_local(folder):
-            told = Liveness.DEAD if lock(descriptor) else Liveness.ALIVE
+        answer = Liveness.UNKNOWN if owner is None else owner.liveness()
+        # locked by the owner's own account: a file system that is local here may be remote there
+        if answer is Liveness.UNKNOWN and locked and _is_local(folder):
+            answer = Liveness.DEAD if lock(descriptor) else Liveness.ALIVE
     except (OSError, ValueError, TypeError, KeyError):
         return Liveness.UNKNOWN
     else:
-        return told
+        return answer
     finally:
         os.close(descriptor)
 
 
 def owner_of(folder: str | os.PathLike[str]) -> Owner | None:
-    """Who claimed a folder; None where nobody did."""
+    """Owner of a claimed folder; None for a folder without a claim."""
     try:
         found = json.loads(Path(folder, OWNER_FILE).read_text(encoding="utf-8"))
         return Owner.decode(json.dumps(found["owner"]))
@@ -320,8 +320,8 @@ def owner_of(folder: str | os.PathLike[str]) -> Owner | None:
 def remove_claimed(folder: str | os.PathLike[str]) -> None:
     """Remove a folder that was claimed, as far as that can be done.
 
-    Its owner's name goes last: of what is left, because a process writes there still, the next sweep
-    knows whose it was.
+    The owner file goes last: if files are left because a process still writes there, the next sweep
+    knows the owner.
     """
     import shutil
 
@@ -337,7 +337,7 @@ def remove_claimed(folder: str | os.PathLike[str]) -> None:
 
 
 def lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; False where somebody else has locked it.
+    """Lock an open file until it is closed; False where another process has locked it.
 
     Raises:
         OSError: this file system has no locks.
@@ -376,14 +376,13 @@ def _unescaped(point: str) -> str:
 
 
 class Observation(Generic[K]):
-    """For how long values were seen not to change; pure, the clock is passed in.
+    """Time for which values did not change; pure, the clock is passed in.
 
-    Only time counts in which whoever holds the values answered: a look that failed, or one that came
-    much later than it was to, begins all anew, for nobody knows whether their owners could have
-    renewed them meanwhile.
+    Only time counts in which the store of the values answered: a failed or late observation starts
+    all of them anew, because their owners may not have been able to renew them.
 
     Args:
-        gap: seconds between two looks at most.
+        gap: seconds between two observations at most.
     """
 
     def __init__(self, gap: float) -> None:
@@ -392,7 +391,7 @@ class Observation(Generic[K]):
         self._since: dict[K, tuple[object, float]] = {}
 
     def looked(self, values: Mapping[K, object], now: float) -> None:
-        """All values as one look found them; those that are not among them are forgotten."""
+        """Note all values of one observation; others are forgotten."""
         before = self._since if now - self._looked <= self._gap else {}
         self._looked = now
         self._since = {
@@ -401,10 +400,10 @@ class Observation(Generic[K]):
         }
 
     def failed(self) -> None:
-        """A look was not answered."""
+        """Note that an observation failed."""
         self._since = {}
 
     def unchanged(self, key: K) -> float:
-        """Seconds for which a value is known not to have changed."""
+        """Seconds for which a value is known not to have changed; 0 for an unknown one."""
         found = self._since.get(key)
         return 0.0 if found is None else self._looked - found[1]

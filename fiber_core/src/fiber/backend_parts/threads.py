@@ -1,4 +1,4 @@
-"""A few threads that make slow calls of a platform, so that nobody waits for them."""
+"""Threads that make slow calls of a platform, so that their callers do not wait."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Hands"]
+__all__ = ["ThreadPool"]
 
 log = logging.getLogger("fiber")
 
 
-class Hands:
-    """Runs calls in threads that are there until :meth:`close`.
+class ThreadPool:
+    """Fixed number of threads that run calls until :meth:`close`.
 
     They are started with the first call: at the interpreter's end, when jobs are removed, no thread
-    can be started any more.
+    can be started any more. An exception of a call is logged.
 
     Args:
-        backend: name of the backend.
-        platform: what is called, in words, where a call fails.
-        count: how many threads; no more than calls that the platform takes at once.
+        backend: name of the backend, for the threads' names.
+        platform: name of the platform in the log message about a failed call.
+        count: number of threads; no more than calls that the platform takes at once.
     """
 
     def __init__(self, backend: str, platform: str, count: int) -> None:
@@ -33,8 +33,8 @@ class Hands:
         self._lock = threading.Lock()
         self._closed = False
 
-    def do(self, call: Callable[[], None]) -> None:
-        """Run a call soon; after :meth:`close`, at once."""
+    def submit(self, call: Callable[[], None]) -> None:
+        """Run a call on one of the threads; after :meth:`close`, on the caller's."""
         with self._lock:
             if not self._closed:
                 self._start()
@@ -42,8 +42,8 @@ class Hands:
                 return
         call()
 
-    def do_all(self, calls: list[Callable[[], None]]) -> None:
-        """Run calls and wait for their end."""
+    def run_all(self, calls: list[Callable[[], None]]) -> None:
+        """Run calls on the threads, and wait until all have ended."""
         done = threading.Semaphore(0)
 
         def counted(call: Callable[[], None]) -> None:
@@ -53,12 +53,12 @@ class Hands:
                 done.release()
 
         for call in calls:
-            self.do(lambda call=call: counted(call))  # type: ignore[misc] # mypy does not infer it
+            self.submit(lambda call=call: counted(call))  # type: ignore[misc] # mypy does not infer it
         for _ in calls:
             done.acquire()
 
     def close(self) -> None:
-        """Wait for the calls that were asked for, and end the threads. Idempotent."""
+        """Wait for the submitted calls, and end the threads. Idempotent."""
         with self._lock:
             self._closed = True
             threads, self._threads = self._threads, []

@@ -1,1 +1,26 @@
-"""The ``fiber`` command: the same on every backend, a module per sub-command."""
+"""The ``fiber`` command.
+
+``main`` is the program; ``group`` finds its sub-commands: each of the core's is ``command`` of the
+module of its name, imported when it is called, and plugins add others by the hook ``fiber_commands``.
+
+========== ==========================================================================
+main       the program: logging, errors, exit codes
+group      the lazy group of sub-commands
+errors     errors and signals as exit codes
+options    options shared by commands, parsers of their values, options that backends add
+session    settings, plugins and backend of one command; runs that it begins
+show       tables, JSON, and looking up jobs
+watch      events of jobs, signals and answers on the terminal in one queue
+========== ==========================================================================
+
+Invariants: a command that only inspects (``ps``, ``logs``, ``kill``) opens a backend that belongs to
+no run and leaves nothing behind. A command that begins a run removes it again, unless the run is
+detached. Errors of Fiber's become one line on stderr and an exit code: 1, or 2 for wrong settings;
+with ``--debug`` a traceback too. Imports of a sub-command are inside its function, so that
+``fiber --help`` is quick.
+
+Threads: the main thread runs the command; a Watcher has one per run, which puts the backend's events
+into its queue; an open question and copied output have one each. No locks.
+
+The top layer: called by nothing but tests; calls all packages.
+"""

@@ -44,7 +44,7 @@ def _explain(session: Session) -> list[Setting]:
     settings = session.config.explain()
     if session.config.backend is not None:
         return settings
-    # nobody named one, and which one it is is what people ask for
+    # none was named: show the one that would be used
     kind = OriginKind.DEFAULT if session.info.default else OriginKind.DETECTED
     return [
         attrs.evolve(s, value=session.info.name, origin=Origin(kind)) if s.key == "backend" else s

@@ -19,5 +19,5 @@ def command(src: str, dst: str, backend: str | None) -> None:
 
     session = Session.load(backend)
     session.require("copy", "fiber cp")
-    with session.look() as loaded:
+    with session.open_backend() as loaded:
         loaded.copy(src, dst)

@@ -1,6 +1,7 @@
-"""``fiber doctor``: checks this installation and a backend, and prints how to mend what is wrong.
+"""``fiber doctor``: checks the installation and a backend, and prints fixes.
 
-What ``fiber doctor`` asks of the core itself: versions, other distributions, folders, the clock.
+The core's checks are of versions, other distributions, folders and the clock; those of a backend
+are :meth:`fiber.abc.Backend.check`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PINNED = re.compile(r"([\w.-]+?)\s*\(?==\s*([\w.+!-]+)\)?")
 
 
 def core_checks() -> Iterator[Check]:
-    """The checks that need no plugin."""
+    """Run the checks that need no plugin."""
     yield _python()
     yield _core_version()
     yield _namesake()
@@ -49,25 +50,25 @@ def core_checks() -> Iterator[Check]:
 
 
 def plugin_checks(plugins: Plugins) -> Iterator[Check]:
-    """Plugins that cannot be used, and versions that do not fit each other."""
+    """Check for plugins that cannot be used and for versions that conflict."""
     from fiber.cli.plugins import problems
 
-    wrong = problems(plugins)
-    for sentence in wrong:
+    broken = problems(plugins)
+    for sentence in broken:
         fix = "uninstall, reinstall or upgrade it; 'fiber --debug plugins' has the details"
         yield Check(name="plugins", ok=False, detail=sentence, fix=fix)
     versions = {p.distribution: p.version for p in plugins.distributions() if p.version}
-    misfits = list(_misfits(versions))
-    for needs, wanted, found in misfits:
+    conflicts = list(_version_conflicts(versions))
+    for dependent, requirement, found in conflicts:
         yield Check(
             name="versions",
             ok=False,
-            detail=f"{needs} needs {wanted}, installed is {found}",
-            fix=f"{_pip()} install '{wanted}'",
+            detail=f"{dependent} needs {requirement}, installed is {found}",
+            fix=f"{_pip()} install '{requirement}'",
         )
-    if not wrong and not misfits:
-        told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-        yield Check(name="plugins", ok=True, detail=told)
+    if not broken and not conflicts:
+        shown = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+        yield Check(name="plugins", ok=True, detail=shown)
 
 
 def _python() -> Check:
@@ -104,7 +105,7 @@ def _namesake() -> Check:
         ok=False,
         detail=f"the distribution '{_NAMESAKE}' {version} is another project and installs its "
         "files into the same folder 'fiber'",
-        # uninstalling it removes files that both have
+        # reinstall, since uninstalling it removes files that both have
         fix=f"{_pip()} uninstall -y {_NAMESAKE} && {_pip()} install --force-reinstall {_CORE}",
     )
 
@@ -138,8 +139,8 @@ def _run_root() -> Check:
 
 
 def _clock() -> Check:
-    # certificates of a run are valid for a time around now; a clock that stands before files that
-    # were written with it was set back, or never set
+    # certificates of a run are valid from about now; a clock behind the modification time of
+    # installed files was set back, or never set
     now, written = time.time(), Path(_version.__file__).stat().st_mtime
     detail = f"{datetime.fromtimestamp(now, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     if now < written:
@@ -147,8 +148,8 @@ def _clock() -> Check:
     return Check(name="clock", ok=now >= written, detail=detail, fix="set the clock, best by NTP")
 
 
-def _misfits(versions: dict[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Fiber's distributions that need another one in exactly one version, which is not there."""
+def _version_conflicts(versions: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield distribution, requirement and installed version where an exact requirement is not met."""
     found = {_canonical(name): version for name, version in versions.items()}
     for name in versions:
         for other, version in _pins(name):
@@ -176,10 +177,10 @@ def _pip() -> str:
 
 
 class _Quiet(BackendCommand):
-    """Plugins that cannot be used are lines of what it prints, and no warnings."""
+    """Command that does not log broken plugins, since it prints them."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Its own options and arguments, then those of backends."""
+        """List its own options and arguments, then those of backends."""
         from fiber.cli.plugins import quiet_plugins
 
         with quiet_plugins():
@@ -225,7 +226,7 @@ def _checks(backend: str | None) -> Iterator[Check]:
                     fix=check.fix,
                 )
     except FiberError as error:
-        # what cannot even be asked is told as what was asked and failed
+        # a backend that cannot be opened is reported as a failed check
         yield Check(name="backend", ok=False, detail=str(error), fix="mend that and ask again")
 
 

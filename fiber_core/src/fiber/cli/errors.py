@@ -1,4 +1,4 @@
-"""How an error of Fiber's own ends the command: a line on stderr and an exit code."""
+"""Errors and signals as the command reports them: a line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["INTERRUPTED", "Failure", "Interrupted", "after_signal", "is_true"]
 
 
 def after_signal(number: int) -> int:
-    """The exit code that shells give for a program that a signal ended."""
+    """Return the exit code that shells give for a program that a signal ended."""
     return 128 + number
 
 
@@ -21,7 +21,7 @@ INTERRUPTED = after_signal(2)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks this process to end, at a time when nothing else has to end first.
+    """A signal to end was received while no job has to be ended first.
 
     Args:
         number: the signal.
@@ -33,12 +33,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Failure(click.ClickException):
-    """An error as the command tells it.
+    """An error as the command reports it.
 
     Args:
         error: the error.
-        exit_code: what the command ends with, by default 1, or 2 where a setting is wrong: that
-            is the caller's to mend, as a wrong option is.
+        exit_code: exit code of the command; by default 1, or 2 for a wrong setting, as for a
+            wrong option.
     """
 
     def __init__(self, error: FiberError, exit_code: int | None = None) -> None:
@@ -53,11 +53,11 @@ class Failure(click.ClickException):
 
 
 def is_true(text: str) -> bool:
-    """What a variable means that is a yes or a no; no where it means neither."""
+    """Parse a boolean variable; False where it is neither true nor false."""
     from fiber._config.convert import convert
 
     try:
         return bool(convert(text, bool))
     except ValueError:
-        # the settings are judged, and the mistake told, where a command reads them
+        # reported as an error where a command reads the settings
         return False

@@ -45,7 +45,7 @@ def command(
         raise click.UsageError(msg)
     session = Session.load(backend)
     session.require("exec", "fiber exec")
-    with session.look() as loaded:
+    with session.open_backend() as loaded:
         found = find_job(loaded.list(), job)
         code = loaded.exec(found, argv, stdin=sys.stdin.buffer if stdin else None, tty=tty)
     ctx.exit(after_signal(-code) if code < 0 else code)

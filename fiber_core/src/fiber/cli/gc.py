@@ -1,4 +1,4 @@
-"""``fiber gc``: removes what runs left that are over."""
+"""``fiber gc``: removes what ended runs left."""
 
 from __future__ import annotations
 
@@ -32,62 +32,62 @@ def command(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
     from fiber._agent import rundir
 
     plugins = loaded_plugins()
-    wanted = None if backend is None else plugins.find_backend(backend).name
-    failed, told = False, set[str]()
+    only = None if backend is None else plugins.find_backend(backend).name
+    failed, printed = False, set[str]()
     for folder, description in rundir.runs():
         name = str(description.get("backend", ""))
-        if wanted not in {None, name}:
+        if only not in {None, name}:
             continue
         try:
             why = _collect(plugins, name, folder, description, dry_run=dry_run)
         except FiberError as error:
-            # the others can be collected all the same
+            # the others can still be collected
             click.echo(f"fiber: run {folder.name} is kept: {error}", err=True)
             failed = True
             continue
         if why:
-            told.add(folder.name)
-            _tell(folder.name, why, dry_run=dry_run)
-    _sweep(backend, told, dry_run=dry_run)
+            printed.add(folder.name)
+            _print(folder.name, why, dry_run=dry_run)
+    _sweep(backend, printed, dry_run=dry_run)
     ctx.exit(1 if failed else 0)
 
 
-def _sweep(backend: str | None, told: AbstractSet[str], *, dry_run: bool) -> None:
+def _sweep(backend: str | None, printed: AbstractSet[str], *, dry_run: bool) -> None:
     from fiber.cli.session import Session
 
-    with Session.load(backend).look() as loaded:
+    with Session.load(backend).open_backend() as loaded:
         for run_id in loaded.sweep(dry_run=dry_run):
-            if run_id not in told:
-                _tell(run_id, "whoever began it is gone", dry_run=dry_run)
+            if run_id not in printed:
+                _print(run_id, "whoever began it is gone", dry_run=dry_run)
 
 
-def _tell(run_id: str, why: str, *, dry_run: bool) -> None:
+def _print(run_id: str, why: str, *, dry_run: bool) -> None:
     click.echo(f"{'Would remove' if dry_run else 'Removed'} run: {run_id} ({why})")
 
 
 def _collect(
     plugins: Plugins, backend: str, folder: Path, description: dict[str, Any], *, dry_run: bool
 ) -> str:
-    """Remove a run if it is over; returns why it is, "" where it is not."""
+    """Remove a run if it is over; returns the reason, "" where it is not over."""
     from fiber._agent import rundir
     from fiber.cli.session import Session
     from fiber.cli.show import list_jobs
 
     program = liveness_of(folder)
     if program is Liveness.ALIVE:
-        # also the program that begins a detached run, and may not have submitted its job yet
+        # it may be about to submit the job of a detached run
         return ""
     if program is Liveness.UNKNOWN:
         owner = owner_of(folder)
-        where = "" if owner is None else f", process {owner.pid} of {owner.host},"
+        process = "" if owner is None else f", process {owner.pid} of {owner.host},"
         click.echo(
             f"fiber: run {folder.name} is kept: nothing seen from here proves that its "
-            f"program{where} has ended; run fiber gc where it ran, or remove {folder}",
+            f"program{process} has ended; run fiber gc where it ran, or remove {folder}",
             err=True,
         )
         return ""
     settings = dict(description.get("settings") or {})
-    with Session.load(backend, plugins=plugins, settings=settings).look() as loaded:
+    with Session.load(backend, plugins=plugins, settings=settings).open_backend() as loaded:
         if description.get("detached"):
             jobs = list_jobs(loaded, folder.name)
             if not all(item.status.state.is_terminal for item in jobs):

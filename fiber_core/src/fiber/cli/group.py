@@ -1,4 +1,4 @@
-"""A group whose commands are imported when they are asked for, plugins' commands after its own."""
+"""Group of sub-commands that are imported on use: the core's, then those of plugins."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ BUILT_IN = (
 
 
 class LazyGroup(click.Group):
-    """Finds the core's commands without plugins, and asks those only for other names."""
+    """Group of the ``fiber`` command; loads plugins only for names that are not the core's."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The core's commands, then those of plugins."""
+        """List the core's commands, then those of plugins."""
         added = _plugins().commands()
         return [*BUILT_IN, *sorted(set(added) - set(BUILT_IN))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name.
+        """Return the command of a name.
 
         Raises:
-            PluginError: two plugins add it, or what is added is no command.
+            PluginError: two plugins add it, or it is no click command.
         """
         if cmd_name in BUILT_IN:
             module = importlib.import_module(f"fiber.cli.{cmd_name}")
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
         raise PluginError(msg)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands; one that cannot be described is listed all the same."""
+        """List the commands in the help; one that cannot be imported is listed as broken."""
         names = self.list_commands(ctx)
         limit = formatter.width - 6 - max(map(len, names))
         rows = [(name, self._describe(ctx, name, limit)) for name in names]

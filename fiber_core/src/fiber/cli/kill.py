@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: seconds that a platform may take to end a job that was killed
-_PATIENCE = 15.0
-#: seconds until jobs are ended that their run's events have not told of
-_SEEN = 5.0
+#: seconds after SIGKILL in which a platform has to confirm the end of a job
+_END_TIMEOUT = 15.0
+#: seconds to wait for the first event of each job before it is ended anyway
+_EVENT_TIMEOUT = 5.0
 
 
 @click.command("kill", cls=BackendCommand, short_help="End jobs.")
@@ -46,11 +46,11 @@ def command(
     if bool(jobs) == bool(run):
         msg = "name the jobs to end, or a run with --run"
         raise click.UsageError(msg)
-    with Session.load(backend).look() as loaded:
+    with Session.load(backend).open_backend() as loaded:
         listed = {item.job.id: item for item in list_jobs(loaded)}
         known = [item.job for item in listed.values()]
-        meant = _of_run(known, run) if run else [find_job(known, word) for word in jobs]
-        _end(loaded, {job.id: listed[job.id] for job in meant}, 0.0 if now else grace, now=now)
+        selected = _of_run(known, run) if run else [find_job(known, word) for word in jobs]
+        _end(loaded, {job.id: listed[job.id] for job in selected}, 0.0 if now else grace, now=now)
 
 
 def _of_run(jobs: list[Job], word: str) -> list[Job]:
@@ -63,44 +63,44 @@ def _of_run(jobs: list[Job], word: str) -> list[Job]:
     return [job for job in jobs if job.run_id == runs[0]]
 
 
-def _end(backend: Backend, meant: dict[str, Listed], grace: float, *, now: bool) -> None:
+def _end(backend: Backend, selected: dict[str, Listed], grace: float, *, now: bool) -> None:
     from fiber.cli.watch import Watcher
 
     left: dict[str, Job] = {}
-    for job_id, item in meant.items():
+    for job_id, item in selected.items():
         if item.status.state.is_terminal:
             click.echo(f"Ended before: {job_id}")
         else:
             left[job_id] = item.job
-    # a job that is gone before its run is watched would be waited for in vain
-    unseen = dict(left)
+    # each job is ended once its run's events show it, so that its end cannot be missed
+    pending = dict(left)
     watcher = Watcher(backend, *sorted({job.run_id for job in left.values()}))
-    deadline = time.monotonic() + _SEEN
+    deadline = time.monotonic() + _EVENT_TIMEOUT
     while left:
         event = watcher.get(until=deadline)
         if isinstance(event, tuple):
             job, status = event
             if status.state.is_terminal and left.pop(job.id, None) is not None:
                 click.echo(f"Ended job: {job.id}")
-                unseen.pop(job.id, None)
-            meet = [unseen.pop(job.id)] if job.id in unseen else []
-        elif unseen:
-            meet, unseen = list(unseen.values()), {}
+                pending.pop(job.id, None)
+            to_end = [pending.pop(job.id)] if job.id in pending else []
+        elif pending:
+            to_end, pending = list(pending.values()), {}
         else:
             break
-        for job in meet:
+        for job in to_end:
             if now:
                 backend.kill(job)
             else:
                 backend.terminate(job, grace=grace)
-        if meet:
-            deadline = time.monotonic() + grace + _PATIENCE
-    still = [job.id for job in left.values() if not _is_gone(backend, job)]
-    for job_id in left.keys() - set(still):
+        if to_end:
+            deadline = time.monotonic() + grace + _END_TIMEOUT
+    alive = [job.id for job in left.values() if not _is_gone(backend, job)]
+    for job_id in left.keys() - set(alive):
         click.echo(f"Ended job: {job_id}")
-    if still:
-        names = ", ".join(still)
-        msg = f"still there {grace + _PATIENCE:g} s after they were asked to end: {names}"
+    if alive:
+        names = ", ".join(alive)
+        msg = f"still there {grace + _END_TIMEOUT:g} s after they were asked to end: {names}"
         raise FiberError(msg)
 
 

@@ -23,7 +23,7 @@ def command(job: str, follow: bool, tail: int | None, backend: str | None) -> No
     session.require("logs", "fiber logs")
     if follow:
         session.require("follow_logs", "fiber logs --follow")
-    with session.look() as loaded:
+    with session.open_backend() as loaded:
         found = find_job(loaded.list(), job)
         for line in loaded.logs(found, tail=tail, follow=follow):
             click.echo(line)

@@ -1,4 +1,4 @@
-"""The ``fiber`` command itself: its options, its exit codes, and how errors are told."""
+"""The program ``fiber``: its options, exit codes, log and error messages."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ log = logging.getLogger("fiber")
 
 
 class _Command(LazyGroup):
-    """The group with Fiber's errors, and Fiber's log on stderr."""
+    """Group that reports Fiber's errors and writes Fiber's log to stderr."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the sub-command; its errors become messages and exit codes."""
+        """Run the sub-command; turns its errors into messages and exit codes."""
         debug = ctx.params["debug"] or is_true(os.environ.get("FIBER_DEBUG", ""))
         with _logging(logging.DEBUG if debug else logging.WARNING):
             try:
@@ -56,16 +56,16 @@ def cli(debug: bool) -> None:
 
 
 def main() -> None:
-    """Be the ``fiber`` program."""
+    """Run the ``fiber`` program."""
     for stream in (sys.stdout, sys.stderr):
-        # names and logs of jobs may have characters that the terminal has not
+        # names and logs of jobs may have characters that the terminal's encoding lacks
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     cli(prog_name="fiber")
 
 
 class _Prefix(logging.Formatter):
-    """Says whose words these are, where they do not say it themselves."""
+    """Formatter that puts ``fiber:`` before messages that do not begin with it."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fiber._ring.mpi.arguments import maps_ranks, sizes, split
+from fiber._ring.mpi.arguments import maps_ranks, rank_and_member_counts, split_command_line
 from fiber.cli.options import BackendCommand, backend_option, cpus, megabytes, volume
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
@@ -23,30 +23,30 @@ _REST = "fiber.mpirun.rest"
 
 
 def _group(word: str) -> MemberGroup:
-    from fiber._ring.mpi.arguments import read_group
+    from fiber._ring.mpi.arguments import parse_group
 
     try:
-        return read_group(word)
+        return parse_group(word)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
 
 class _Command(BackendCommand):
-    """Takes its own options, wherever they stand before the program, and leaves the others."""
+    """Command that leaves options it does not know to mpirun, wherever they stand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the words apart before click looks at those that are ours."""
+        """Split the arguments into ours, mpirun's and the program; click parses ours."""
         known = {
             name: not getattr(option, "is_flag", False)
             for option in self.get_params(ctx)
             for name in option.opts
         }
         try:
-            words = split(args, known)
+            words = split_command_line(args, known)
         except FiberError as error:
             raise click.UsageError(str(error), ctx) from None
         ctx.meta[_REST] = words
-        return super().parse_args(ctx, list(words.ours))
+        return super().parse_args(ctx, list(words.fiber_options))
 
 
 @click.command(
@@ -144,7 +144,7 @@ def command(
     mpirun's, and the exit code is that of the program.
     """
     import fiber
-    from fiber._ring.mpi.arguments import MemberGroup, Plan, arranged, joined
+    from fiber._ring.mpi.arguments import MemberGroup, RunSpec, expand_groups, merge_needs
     from fiber._ring.mpi.run import run
     from fiber.cli.session import Session
 
@@ -158,18 +158,18 @@ def command(
     session = Session.load(backend, {"image": image})
     if gpu is not None or any(group.gpu for group in groups):
         session.plugins.find_provider("gpu")
-    member = _need(session, cpu, memory, gpu, image, volumes)
+    member = _member_spec(session, cpu, memory, gpu, image, volumes)
     if not groups:
-        count, jobs = sizes(count, slots, members)
+        count, jobs = rank_and_member_counts(count, slots, members)
         groups = (MemberGroup(members=jobs),)
     for group in groups:
-        _need(session, group.cpu, group.memory, group.gpu, image, volumes)
-    hosts, unlike = arranged(groups, slots, member)
-    launcher = _need(session, launcher_cpu, launcher_memory, None, image, volumes)
+        _member_spec(session, group.cpu, group.memory, group.gpu, image, volumes)
+    hosts, unlike = expand_groups(groups, slots, member)
+    launcher = _member_spec(session, launcher_cpu, launcher_memory, None, image, volumes)
     if launcher_is_member:
-        launcher = joined(launcher, unlike[hosts[0].name])
+        launcher = merge_needs(launcher, unlike[hosts[0].name])
     settings = {} if start_timeout is None else {"start_timeout": start_timeout}
-    plan = Plan(
+    plan = RunSpec(
         program=words.program,
         count=sum(host.slots for host in hosts) if count is None else count,
         hosts=hosts,
@@ -177,7 +177,7 @@ def command(
         options=words.options,
         strict=not maps_ranks(words.options),
         member=member,
-        unlike=unlike,
+        member_needs=unlike,
         launcher=launcher,
         launcher_is_member=launcher_is_member,
         start_timeout=session.config.start_timeout if start_timeout is None else start_timeout,
@@ -185,17 +185,17 @@ def command(
     )
     fiber.init(backend=session.info.name, **settings)
     try:
-        verdict = run(plan)
+        exit_report = run(plan)
     finally:
         from fiber._runtime import runtime
 
         runtime.current().close()
-    if verdict.why:
-        click.echo(f"fiber: {verdict.why}", err=True)
-    ctx.exit(verdict.code)
+    if exit_report.why:
+        click.echo(f"fiber: {exit_report.why}", err=True)
+    ctx.exit(exit_report.code)
 
 
-def _need(
+def _member_spec(
     session: Session,
     cpu: float | None,
     memory: int | None,

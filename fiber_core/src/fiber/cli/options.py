@@ -1,9 +1,7 @@
-"""Options that several commands share, and what their words mean.
+"""Options shared by commands, parsers of their values, and options that backends add to commands.
 
-Options that backends add to commands: settings of theirs that a command line may set.
-
-A field of a backend's settings class becomes one by its metadata: ``option``, how it is written, and
-``help``; and ``commands``, the names of the commands that have it, where not all have.
+A field of a backend's settings class becomes an option by its metadata: ``option``, its flag, and
+``help``; and ``commands``, the names of the commands that have it, if not all.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendCommand",
-    "Given",
+    "GivenOption",
     "backend_option",
     "cpus",
     "device",
@@ -39,7 +37,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-#: where a volume is mounted when nothing else is said
+#: default path of a volume
 _MOUNT = "/persistent"
 
 backend_option = click.option("--backend", metavar="BACKEND", help="Backend to use.")
@@ -47,17 +45,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def cpus(word: str) -> float:
-    """CPUs."""
+    """Parse a number of CPUs."""
     return _parsed(parse_cpu, word)
 
 
 def megabytes(word: str) -> int:
-    """Memory in MB."""
+    """Parse an amount of memory, in MB (2**20 bytes)."""
     return _parsed(parse_memory, word)
 
 
 def volume(word: str) -> Volume:
-    """A volume and where it is mounted."""
+    """Parse a volume: ``SOURCE[:PATH][:ro]``."""
     source, _, rest = word.partition(":")
     path, _, mode = rest.partition(":")
     if path == "ro" and not mode:
@@ -73,7 +71,7 @@ def volume(word: str) -> Volume:
 
 
 def variable(word: str) -> tuple[str, str]:
-    """A variable of the environment and its value; ours, where none is written."""
+    """Parse a variable: ``NAME=VALUE``, or ``NAME`` for the value in this environment."""
     name, is_given, value = word.partition("=")
     if not name:
         msg = f"{word!r} is no variable: write NAME=VALUE, or NAME for the value it has here"
@@ -85,7 +83,7 @@ def variable(word: str) -> tuple[str, str]:
 
 
 def device(word: str) -> tuple[str, int]:
-    """A kind of devices and how many of them."""
+    """Parse a request for devices: ``KIND`` or ``KIND=NUMBER``."""
     kind, _, count = word.partition("=")
     if not kind or not (count or "1").isdecimal() or int(count or "1") < 1:
         msg = f"{word!r} is no request for devices: write KIND or KIND=NUMBER"
@@ -101,52 +99,52 @@ def _parsed(parse: Callable[[str], _T], word: str) -> _T:
 
 
 _PLUGINS = "fiber._plugins.manager"
-_ADDED = "fiber.backend_options"
+_BACKEND_OPTIONS = "fiber.backend_options"
 _GIVEN = "fiber.backend_options.given"
 _log = logging.getLogger("fiber")
 
 
 @attrs.frozen
-class Given:
-    """An option that was written."""
+class GivenOption:
+    """A backend's option as given on the command line."""
 
-    #: how it is written, ``--namespace``
+    #: its flag, such as ``--namespace``
     flag: str
-    #: what it was given
+    #: its value
     value: str
     #: canonical names of the backends that have it
     backends: tuple[str, ...]
 
 
 class BackendCommand(click.Command):
-    """A command that has the options of installed backends behind its own."""
+    """Command with the options of installed backends after its own."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Its own options and arguments, then those of backends."""
+        """List its own options and arguments, then those of backends."""
         own = super().get_params(ctx)
-        if _ADDED not in ctx.meta:
+        if _BACKEND_OPTIONS not in ctx.meta:
             ctx.meta[_PLUGINS] = _load()
             taken = {word for param in own for word in param.opts}
-            ctx.meta[_ADDED] = _options(ctx.meta[_PLUGINS], str(self.name), taken)
-        added: list[click.Parameter] = ctx.meta[_ADDED]
+            ctx.meta[_BACKEND_OPTIONS] = _options(ctx.meta[_PLUGINS], str(self.name), taken)
+        added: list[click.Parameter] = ctx.meta[_BACKEND_OPTIONS]
         return [*own, *added]
 
 
 def loaded_plugins() -> Plugins:
-    """The plugins that the command at work has loaded, or those there are."""
+    """Return the plugins that the running command has loaded, or load them."""
     context = click.get_current_context(silent=True)
     found: Plugins | None = None if context is None else context.meta.get(_PLUGINS)
     return _load() if found is None else found
 
 
 def options_given(info: BackendInfo) -> dict[str, tuple[str, str]]:
-    """What options of the command at work set for a backend: flag and value by key.
+    """Return the backend's options given to the running command: flag and value by key.
 
     Raises:
         click.UsageError: an option is another backend's.
     """
     context = click.get_current_context(silent=True)
-    given: list[Given] = [] if context is None else context.meta.get(_GIVEN, [])
+    given: list[GivenOption] = [] if context is None else context.meta.get(_GIVEN, [])
     keys = {flag: key for key, flag, _ in _declared(info)}
     for option in given:
         if option.flag not in keys:
@@ -164,7 +162,7 @@ def _load() -> Plugins:
 
 
 def _options(plugins: Plugins, command: str, taken: set[str]) -> list[click.Parameter]:
-    """An option for each flag, whichever backends have it."""
+    """Make an option for each flag, which several backends may share."""
     found: dict[str, tuple[list[str], str]] = {}
     for info in plugins.backends().values():
         for _, flag, metadata in _declared(info):
@@ -181,22 +179,22 @@ def _options(plugins: Plugins, command: str, taken: set[str]) -> list[click.Para
             metavar="VALUE",
             help=f"{text[:1].upper()}{text[1:]} ({', '.join(owners)}).",
             expose_value=False,
-            callback=_note(flag, tuple(owners)),
+            callback=_record(flag, tuple(owners)),
         )
         for flag, (owners, text) in sorted(found.items())
     ]
 
 
-def _note(flag: str, owners: tuple[str, ...]) -> Any:
-    def note(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+def _record(flag: str, owners: tuple[str, ...]) -> Any:
+    def record(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
         if value is not None:
-            ctx.meta.setdefault(_GIVEN, []).append(Given(flag, value, owners))
+            ctx.meta.setdefault(_GIVEN, []).append(GivenOption(flag, value, owners))
 
-    return note
+    return record
 
 
 def _declared(info: BackendInfo) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """Key, flag and metadata of the settings of a backend that are options."""
+    """List key, flag and metadata of a backend's settings that are options."""
     return [
         (key, str(field.metadata["option"]), field.metadata)
         for key, field in settings_of(info.config or object).items()

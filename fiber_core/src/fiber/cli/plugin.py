@@ -1,8 +1,7 @@
-"""``fiber plugin``: makes a new plugin, and runs the conformance kit on an installed one.
+"""``fiber plugin``: ``new`` makes a plugin from templates, ``check`` runs the conformance kit on one.
 
-Runs the conformance kit on an installed plugin, in a pytest of its own, and shows the results.
-
-Makes the folder of a new plugin from templates, with the conformance kit wired in.
+The kit runs in a pytest process of its own, see :mod:`fiber.testing.installed`, and its results are
+shown as a table of levels.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NewPlugin", "Target", "command", "create", "find", "passed", "run", "save", "show"]
 
-#: where the pytest that runs the kit finds what it is to be run on
+#: variable that passes the target to the pytest that runs the kit
 VARIABLE = "KIT_TARGET"
 _NEEDED = ("pytest", "hypothesis", "pytest_timeout")
 _HEADERS = ("LEVEL", "ABOUT", "PASSED", "SKIPPED", "FAILED", "SECONDS")
@@ -39,7 +38,7 @@ _HEADERS = ("LEVEL", "ABOUT", "PASSED", "SKIPPED", "FAILED", "SECONDS")
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """What the kit is run on."""
+    """Backend or kind of devices that the kit is run on."""
 
     #: the backend, or None
     backend: str | None = None
@@ -54,10 +53,10 @@ class Target:
 
 
 def find(name: str, *, image: str | None = None, python: str | None = None) -> Target:
-    """The backend or the kind of devices of a name.
+    """Find the backend or kind of devices of a name.
 
     Raises:
-        FiberError: nobody offers it, or its plugin is broken.
+        FiberError: no plugin offers it, or its plugin is broken.
     """
     from fiber._plugins.manager import load_plugins
 
@@ -84,7 +83,7 @@ def _module_of(
 
 
 def run(target: Target, *, levels: str | None = None, verbose: bool = False) -> dict[str, Any]:
-    """Run the kit; its results.
+    """Run the kit; returns its results.
 
     Raises:
         FiberError: pytest is not installed, or could not run the kit.
@@ -98,7 +97,7 @@ def run(target: Target, *, levels: str | None = None, verbose: bool = False) -> 
     with tempfile.TemporaryDirectory(prefix="fiber-kit-") as folder:
         results = Path(folder, "results.json")
         settings = Path(folder, "pytest.ini")
-        # nothing of the folder where the command was given has a say
+        # its own configuration, so that none in the working directory applies
         settings.write_text("[pytest]\naddopts = --import-mode=importlib\ntimeout = 60\n")
         argv = [sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir", folder]
         argv += ["-p", "no:cacheprovider", "--noconftest", "-q", "-rs"]
@@ -138,12 +137,12 @@ def save(results: Mapping[str, Any], path: Path) -> None:
 
 
 def passed(results: Mapping[str, Any]) -> bool:
-    """Whether no test failed."""
+    """Return True where no test failed."""
     return all(test["outcome"] != "failed" for _, test in _tests(results))
 
 
 def show(results: Mapping[str, Any]) -> None:
-    """Print a line a level, what was measured, and what failed."""
+    """Print a table of levels, the measurements, and the failures."""
     from fiber.cli.show import table
     from fiber.testing.levels import LEVELS
 
@@ -158,8 +157,8 @@ def show(results: Mapping[str, Any]) -> None:
             rows.append((str(level), about, *map(str, cells), f"{seconds:.1f}"))
     table(_HEADERS, rows)
     for _, test in _tests(results):
-        for what, number in test.get("measured", {}).items():
-            click.echo(f"measured: {what}: {number:g}")
+        for quantity, number in test.get("measured", {}).items():
+            click.echo(f"measured: {quantity}: {number:g}")
     for subject, test in _tests(results):
         if test["outcome"] == "failed":
             word = click.style("failed", fg="red")
@@ -186,10 +185,10 @@ def _check_name(_: object, __: object, value: str) -> None:
 
 @attrs.frozen
 class NewPlugin:
-    """A plugin that is to be made.
+    """Names of a plugin to be made.
 
     Raises:
-        FiberError: its name or its kind will not do.
+        FiberError: its name or its kind is invalid.
     """
 
     #: name of the backend, or of the entry point
@@ -205,12 +204,12 @@ class NewPlugin:
 
     @property
     def distribution(self) -> str:
-        """What ``pip install`` is told."""
+        """Name of the distribution."""
         return f"fiber-{self.name}"
 
     @property
-    def words(self) -> Mapping[str, str]:
-        """What stands for the placeholders of the templates."""
+    def placeholders(self) -> Mapping[str, str]:
+        """Values of the templates' placeholders."""
         kind = self.kind or self.name
         return {
             "name": self.name,
@@ -224,14 +223,14 @@ class NewPlugin:
 
 
 def create(plugin: NewPlugin, folder: Path) -> list[Path]:
-    """Write the files of a new plugin; the paths that were written.
+    """Write the files of a new plugin; returns their paths.
 
     Args:
-        plugin: the plugin.
-        folder: where; it must not be there, or be empty.
+        plugin: names of the plugin.
+        folder: target folder; must be absent or empty.
 
     Raises:
-        FiberError: there is something in the folder, or it cannot be written.
+        FiberError: the folder is not empty, or cannot be written.
     """
     template = "backend" if plugin.kind is None else "resource"
     root = _TEMPLATES / template
@@ -242,10 +241,10 @@ def create(plugin: NewPlugin, folder: Path) -> list[Path]:
         written = []
         for source in sorted(root.rglob(f"*{_SUFFIX}")):
             relative = str(source.relative_to(root)).removesuffix(_SUFFIX)
-            path = folder / relative.replace("__module__", plugin.words["module"])
+            path = folder / relative.replace("__module__", plugin.placeholders["module"])
             path.parent.mkdir(parents=True, exist_ok=True)
             text = source.read_text("utf-8")
-            path.write_text(_WORD.sub(lambda found: plugin.words[found[1]], text), "utf-8")
+            path.write_text(_WORD.sub(lambda found: plugin.placeholders[found[1]], text), "utf-8")
             written.append(path)
     except OSError as error:
         msg = f"{folder} cannot be written: {error.strerror}"

@@ -18,7 +18,7 @@ __all__ = ["command", "problems", "quiet_plugins"]
 
 _HEADERS = ("DISTRIBUTION", "VERSION", "OFFERS", "NAME", "DETAIL")
 _STYLES = {"broken": "red", "clash": "red", "refused": "red"}
-#: hooks that only announce what has a row of its own
+#: hooks whose results have rows of their own
 _LISTING = frozenset({"fiber_backends", "fiber_commands", "fiber_resource_providers"})
 
 
@@ -40,7 +40,7 @@ def command(as_json: bool) -> None:
 
 @contextlib.contextmanager
 def quiet_plugins() -> Iterator[None]:
-    """In this block plugins that cannot be used are not logged: the command itself tells them."""
+    """Do not log unusable plugins in the ``with`` block; for commands that print them."""
     log = logging.getLogger("fiber.plugins")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -51,14 +51,14 @@ def quiet_plugins() -> Iterator[None]:
 
 
 def problems(plugins: Plugins) -> list[str]:
-    """A sentence for each plugin or name that cannot be used."""
-    found = [str(error) for error in (*plugins.clashes, *plugins.refused().values())]
-    # the plugins of a clash are broken by it, and it is told already
+    """Return a sentence for each plugin or name that cannot be used."""
+    found = [str(error) for error in (*plugins.clashes, *plugins.incompatible_backends().values())]
+    # without plugins that are broken by a clash, which is listed already
     found += [str(broken) for broken in plugins.broken if str(broken.error) not in found]
-    return [*found, *_taken(plugins)]
+    return [*found, *_shadowed_commands(plugins)]
 
 
-def _taken(plugins: Plugins) -> list[str]:
+def _shadowed_commands(plugins: Plugins) -> list[str]:
     from fiber._version import __version__
     from fiber.cli.group import BUILT_IN
 
@@ -72,33 +72,33 @@ def _taken(plugins: Plugins) -> list[str]:
 
 
 def _rows(plugins: Plugins, plugin: InstalledPlugin) -> Iterable[tuple[str, ...]]:
-    who = (plugin.distribution, plugin.version)
-    refused = plugins.refused()
+    distribution = (plugin.distribution, plugin.version)
+    refused = plugins.incompatible_backends()
     for info in plugin.backends:
         names = ", ".join((info.name, *info.aliases))
         if info.name in refused:
-            yield (*who, "refused", names, str(refused[info.name]))
+            yield (*distribution, "refused", names, str(refused[info.name]))
         else:
-            yield (*who, "backend", names, ", ".join(info.capabilities.names()))
+            yield (*distribution, "backend", names, ", ".join(info.capabilities.names()))
     for kind in plugin.resources:
-        yield (*who, "resource", kind, "")
+        yield (*distribution, "resource", kind, "")
     for name in plugin.commands:
-        yield (*who, "command", name, "")
+        yield (*distribution, "command", name, "")
     for hook in plugin.hooks:
         if hook not in _LISTING:
-            yield (*who, "hook", hook, "")
+            yield (*distribution, "hook", hook, "")
 
 
 def _bad_rows(plugins: Plugins) -> Iterable[tuple[str, ...]]:
     for broken in plugins.broken:
         detail = f"{type(broken.error).__name__}: {broken.error}"
         yield broken.distribution, broken.version, "broken", broken.name, detail
-    for clash in (*map(str, plugins.clashes), *_taken(plugins)):
+    for clash in (*map(str, plugins.clashes), *_shadowed_commands(plugins)):
         yield "", "", "clash", "", clash
 
 
 def _data(plugins: Plugins) -> dict[str, Any]:
-    refused = plugins.refused()
+    refused = plugins.incompatible_backends()
     return {
         "plugins": [
             {
@@ -132,5 +132,5 @@ def _data(plugins: Plugins) -> dict[str, Any]:
             }
             for broken in plugins.broken
         ],
-        "clashes": [*map(str, plugins.clashes), *_taken(plugins)],
+        "clashes": [*map(str, plugins.clashes), *_shadowed_commands(plugins)],
     }

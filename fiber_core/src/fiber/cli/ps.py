@@ -35,7 +35,7 @@ def command(everything: bool, as_json: bool, backend: str | None) -> None:
     from fiber.cli.session import Session
     from fiber.cli.show import list_jobs
 
-    with Session.load(backend).look() as loaded:
+    with Session.load(backend).open_backend() as loaded:
         listed = [
             item for item in list_jobs(loaded) if everything or not item.status.state.is_terminal
         ]

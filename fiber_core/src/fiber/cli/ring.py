@@ -1,6 +1,7 @@
-"""``fiber ring``: runs rings of commands, and allreduce jobs that manifests describe.
+"""``fiber ring``: runs rings of a command, shows and controls them, and runs MPIJob manifests.
 
-``fiber ring run`` and its like: rings of a command, begun and looked after.
+A ring is run by this process or, with ``--detach``, by one left in the background; the other
+commands read its record on disk and send requests to that process's socket.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["command", "commands"]
 
 _HEADERS = ("NAME", "PHASE", "UP", "RESTARTS", "AGE", "PROGRAM")
-_PATIENCE = 30.0
-#: seconds between two looks at a log that is followed
-_LOOK = 0.2
+_DELETE_TIMEOUT = 30.0
+#: seconds between two reads of a followed log
+_POLL_INTERVAL = 0.2
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -90,7 +91,7 @@ def run(
     from fiber.cli.session import Session
 
     record = Record.begin(name or f"ring-{secrets.token_hex(2)}", argv, ttl)
-    begun = _left(record) if detach else _nobody_waits
+    begun = _detach(record) if detach else _no_notification
     if begun is None:
         click.echo(record.name)
         return
@@ -100,29 +101,29 @@ def run(
     try:
         session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
         fiber.init(backend=session.info.name, cpu=cpu, memory=memory, image=image)
-        # what it needs is imported once it is known where
+        # imported after init(), when the backend is known
         from fiber._ring.command_rings.run import run as run_ring
 
         try:
-            code = run_ring(record, argv, workers, begun=begun, **options)
+            code = run_ring(record, argv, workers, on_start=begun, **options)
         finally:
             runtime.current().close()
     except BaseException:
-        # who waits for a detached one reads there why, and removes it
+        # the record of a detached ring is read and removed by the process that waits for its start
         if not detach and not record.status():
             record.remove()
         raise
     ctx.exit(code)
 
 
-def _left(record: Record) -> Callable[[], None] | None:
-    from fiber._ring.command_rings.run import left
+def _detach(record: Record) -> Callable[[], None] | None:
+    from fiber._ring.command_rings.run import detach
 
-    return left(record)
+    return detach(record)
 
 
-def _nobody_waits() -> None:
-    """Nobody is to be told that the ring has begun."""
+def _no_notification() -> None:
+    """Do nothing when a ring in the foreground has begun."""
 
 
 @click.command("status")
@@ -131,24 +132,24 @@ def _nobody_waits() -> None:
 @click.argument("name", required=False)
 def status(name: str | None, metrics: bool, as_json: bool) -> None:
     """Show how the ring NAME stands, or all that are kept."""
-    from fiber._ring.command_rings.records import find, records, standing
+    from fiber._ring.command_rings.records import current_status, find, records
     from fiber.cli import show
 
     found = [find(name)] if name else list(records())
-    told = [standing(record) for record in found]
+    reports = [current_status(record) for record in found]
     if metrics:
         from fiber._ring.command_rings.records import to_prometheus
 
-        click.echo(to_prometheus(told), nl=False)
+        click.echo(to_prometheus(reports), nl=False)
         return
     if as_json:
-        show.as_json(told[0] if name else told)
+        show.as_json(reports[0] if name else reports)
         return
     rows = []
-    for record, one in zip(found, told, strict=True):
+    for record, one in zip(found, reports, strict=True):
         began = one.get("start_time")
         age = "" if began is None else show.age(time.time() - began)
-        program = " ".join(record.about().get("argv", ()))
+        program = " ".join(record.metadata().get("argv", ()))
         up = f"{one.get('up', 0)}/{one.get('wanted', 0)}"
         rows.append((record.name, one["phase"], up, str(one.get("restarts", 0)), age, program))
     show.table(_HEADERS, rows)
@@ -158,35 +159,35 @@ def status(name: str | None, metrics: bool, as_json: bool) -> None:
 @click.argument("name")
 def describe(name: str) -> None:
     """Show the ring NAME: its members, conditions and events, with reasons and times."""
-    from fiber._ring.command_rings.records import find, standing
+    from fiber._ring.command_rings.records import current_status, find
 
     record = find(name)
-    told = standing(record)
+    report = current_status(record)
     facts = {
-        "phase": told["phase"],
-        "backend": told["backend"],
-        "program": " ".join(record.about().get("argv", ())),
-        "members": f"{told.get('up', 0)} of {told.get('wanted', 0)} are up",
-        "restarts": told.get("restarts", 0),
-        "changes": told.get("changes", 0),
-        "started": _at(told.get("start_time")),
-        "ended": _at(told.get("completion_time")),
+        "phase": report["phase"],
+        "backend": report["backend"],
+        "program": " ".join(record.metadata().get("argv", ())),
+        "members": f"{report.get('up', 0)} of {report.get('wanted', 0)} are up",
+        "restarts": report.get("restarts", 0),
+        "changes": report.get("changes", 0),
+        "started": _at(report.get("start_time")),
+        "ended": _at(report.get("completion_time")),
     }
     click.echo(f"name: {name}")
-    for what, value in facts.items():
-        click.echo(f"{what}: {value}")
-    codes = told.get("codes", {})
+    for fact, value in facts.items():
+        click.echo(f"{fact}: {value}")
+    codes = report.get("codes", {})
     click.echo("ranks:")
-    for place in told.get("placements", ()):
+    for place in report.get("placements", ()):
         for rank in range(place["first_rank"], place["first_rank"] + place["slots"]):
             ended = f", ended with {codes[str(rank)]}" if str(rank) in codes else ""
             click.echo(f"  {rank} on {place['host']['name']}{ended}")
     click.echo("conditions:")
-    for one in told.get("conditions", ()):
+    for one in report.get("conditions", ()):
         truth = "is" if one["is_true"] else "was"
         click.echo(f"  {_at(one['time'])} {truth} {one['kind']}: {one['reason']}: {one['message']}")
     click.echo("events:")
-    for one in told.get("events", ()):
+    for one in report.get("events", ()):
         click.echo(f"  {_at(one['time'])} {one['reason']}: {one['message']}")
 
 
@@ -198,19 +199,19 @@ def logs(name: str, rank: int | None, follow: bool) -> None:
     """Show what the ranks of the ring NAME wrote so far, also after its end."""
     from fiber._ring.command_rings.records import find
 
-    for number, host, text in _lines(find(name), follow):
+    for number, host, text in _output_lines(find(name), follow):
         if rank is None or number == rank:
             click.echo(f"[{number}@{host}] {text}")
 
 
-def _lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
-    """Rank, host and text of each line; with ``follow`` also of those that are still to come."""
-    from fiber._ring.command_rings.records import is_over, standing
+def _output_lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
+    """Yield rank, host and text of each line of a ring; with ``follow`` until its end."""
+    from fiber._ring.command_rings.records import current_status, is_over
 
     position, rest = 0, ""
     while True:
-        is_last = not follow or is_over(standing(record))
-        # what was written before its end is there
+        is_last = not follow or is_over(current_status(record))
+        # read after the status, so that all written before the end is read
         if record.log.exists():
             with record.log.open(errors="replace", newline="\n") as log:
                 log.seek(position)
@@ -222,22 +223,22 @@ def _lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
             yield int(number), host, text
         if is_last:
             return
-        # another process's file has no event here
-        time.sleep(_LOOK)
+        # no event for another process's file
+        time.sleep(_POLL_INTERVAL)
 
 
 @click.command("suspend")
 @click.argument("name")
 def suspend(name: str) -> None:
     """End the members of the ring NAME until it is resumed."""
-    _tell(name, "suspend")
+    _send_request(name, "suspend")
 
 
 @click.command("resume")
 @click.argument("name")
 def resume(name: str) -> None:
     """Start the members of the ring NAME again."""
-    _tell(name, "resume")
+    _send_request(name, "resume")
 
 
 @click.command("resize")
@@ -245,33 +246,33 @@ def resume(name: str) -> None:
 @click.argument("jobs", type=click.IntRange(min=1))
 def resize(name: str, jobs: int) -> None:
     """Have the ring NAME run in JOBS jobs from now on, within its --min and --max."""
-    _tell(name, f"resize {jobs}")
+    _send_request(name, f"resize {jobs}")
 
 
 @click.command("delete")
 @click.argument("name")
 def delete(name: str) -> None:
     """End the ring NAME if it runs, and forget it, with its lines."""
-    from fiber._ring.command_rings.records import find, is_over, standing, tell
+    from fiber._ring.command_rings.records import current_status, find, is_over, send_command
     from fiber.backend_parts.liveness import Liveness
 
     record = find(name)
-    if not is_over(standing(record)):
-        tell(record, "terminate")
-    deadline = time.monotonic() + _PATIENCE
+    if not is_over(current_status(record)):
+        send_command(record, "terminate")
+    deadline = time.monotonic() + _DELETE_TIMEOUT
     while record.liveness is not Liveness.DEAD and not is_over(record.status()):
         if time.monotonic() > deadline:
-            msg = f"{name} was asked to end and has not within {_PATIENCE:g} s"
+            msg = f"{name} was asked to end and has not within {_DELETE_TIMEOUT:g} s"
             raise FiberError(msg)
-        # another process's end has no event here
+        # no event for another process's end
         time.sleep(0.1)
     record.remove()
 
 
-def _tell(name: str, word: str) -> None:
-    from fiber._ring.command_rings.records import find, tell
+def _send_request(name: str, request: str) -> None:
+    from fiber._ring.command_rings.records import find, send_command
 
-    tell(find(name), word)
+    send_command(find(name), request)
 
 
 def _at(moment: float | None) -> str:
@@ -315,12 +316,17 @@ def apply(
     with its path, and refused with --strict.
     """
     import fiber
-    from fiber._ring.mpi.manifest import fitted, plan_of, read, try_again
+    from fiber._ring.mpi.manifest import (
+        fit_to_capabilities,
+        parse_manifest,
+        run_spec,
+        run_with_retries,
+    )
     from fiber._ring.mpi.run import run
     from fiber.cli.session import Session
 
     session = Session.load(backend)
-    job = fitted(read(_parsed(manifest)), session.info.capabilities)
+    job = fit_to_capabilities(parse_manifest(_parsed(manifest)), session.info.capabilities)
     for path in job.unsupported:
         click.echo(f"fiber: not supported: {path}", err=True)
     if strict and job.unsupported:
@@ -332,19 +338,19 @@ def apply(
         )
         return
     timeout = session.config.start_timeout if start_timeout is None else start_timeout
-    plan = plan_of(job, timeout)
+    plan = run_spec(job, timeout)
     fiber.init(backend=session.info.name, start_timeout=timeout)
     try:
-        verdict = try_again(
+        exit_report = run_with_retries(
             lambda: run(plan), job.retries, lambda why: click.echo(f"fiber: {why}", err=True)
         )
     finally:
         from fiber._runtime import runtime
 
         runtime.current().close()
-    if verdict.why:
-        click.echo(f"fiber: {verdict.why}", err=True)
-    ctx.exit(verdict.code)
+    if exit_report.why:
+        click.echo(f"fiber: {exit_report.why}", err=True)
+    ctx.exit(exit_report.code)
 
 
 def _parsed(manifest: IO[str]) -> Any:

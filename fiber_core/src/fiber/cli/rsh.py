@@ -1,4 +1,4 @@
-"""``fiber rsh``: runs words in a shell where a job runs, as remote shells do."""
+"""``fiber rsh``: runs a shell command line beside a job, like a remote shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fiber._ring.mpi.agent import DOOR, call, parse
+from fiber._ring.mpi.agent import SOCKET, call, parse
 from fiber.cli.errors import after_signal
 from fiber.exceptions import CapabilityError, FiberError
 
@@ -41,11 +41,11 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> None:
         host, line = parse(words)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    door = os.environ.get(DOOR)
-    ctx.exit(call(door, host, line) if door else _beside_a_job(host, ["/bin/sh", "-c", line]))
+    path = os.environ.get(SOCKET)
+    ctx.exit(call(path, host, line) if path else _exec_beside(host, ["/bin/sh", "-c", line]))
 
 
-def _beside_a_job(word: str, argv: Sequence[str]) -> int:
+def _exec_beside(word: str, argv: Sequence[str]) -> int:
     from fiber.cli.session import Session
     from fiber.cli.show import find_job
 
@@ -53,14 +53,14 @@ def _beside_a_job(word: str, argv: Sequence[str]) -> int:
     try:
         session.require("exec", "fiber rsh")
     except CapabilityError as error:
-        here = "its jobs run on this machine, so run the words here; "
-        where = here if session.info.capabilities.same_host else ""
+        advice = "its jobs run on this machine, so run the words here; "
+        local = advice if session.info.capabilities.same_host else ""
         msg = (
-            f"{error}: {where}within 'fiber mpirun' HOST is a member, and that works on any "
+            f"{error}: {local}within 'fiber mpirun' HOST is a member, and that works on any "
             "backend; FIBER_BACKEND names one whose jobs can be entered"
         )
         raise FiberError(msg) from error
     stdin: BinaryIO | None = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
-    with session.look() as loaded:
+    with session.open_backend() as loaded:
         code = loaded.exec(find_job(loaded.list(), word), argv, stdin=stdin)
     return after_signal(-code) if code < 0 else code

@@ -1,8 +1,7 @@
-"""``fiber run``: starts a program as a job.
+"""``fiber run``: starts a program as a job, and with ``--attach`` follows it to its end.
 
-The image that ``fiber run`` starts a job in: the one named, or built from a folder.
-
-Follows one job to its end: its output, its exit code, and signals that end it.
+The image that the job runs in is the one named, or built from the working directory first. An
+attached job's output is copied, its exit code returned, and signals to the command end it.
 """
 
 from __future__ import annotations
@@ -36,85 +35,85 @@ if TYPE_CHECKING:
     from fiber.cli.session import Session
     from fiber.model import Job, JobSpec, JobStatus
 
-__all__ = ["attend", "command", "exit_code", "prepare"]
+__all__ = ["command", "exit_code", "follow_job", "prepare"]
 
 
 def prepare(backend: Backend, file: str | None) -> str | None:
     """Build the image that the working directory describes; None where it describes none.
 
     Args:
-        backend: builds it, and pushes it where jobs need that.
-        file: the file that describes it, where one was named.
+        backend: builds the image, and pushes it where jobs need that.
+        file: file that describes the image, where one was named.
 
     Raises:
-        AmbiguousImageError: several files describe one each, and nobody can be asked.
+        AmbiguousImageError: several files describe one each, and there is no terminal to ask on.
     """
     try:
         return backend.prepare_image(str(Path.cwd()) if file is None else str(Path(file).resolve()))
     except AmbiguousImageError as error:
         if not can_ask():
             raise
-        chosen = Path(error.folder, _ask(error))
+        chosen = Path(error.folder, _ask_which(error))
     return backend.prepare_image(str(chosen))
 
 
-def _ask(error: AmbiguousImageError) -> str:
+def _ask_which(error: AmbiguousImageError) -> str:
     click.echo(f"{error.folder} describes several images:", err=True)
     for number, name in enumerate(error.candidates, 1):
         click.echo(f"{number:>3}  {name}", err=True)
-    wanted = click.IntRange(1, len(error.candidates))
-    return error.candidates[click.prompt("which one", type=wanted, default=1, err=True) - 1]
+    number_type = click.IntRange(1, len(error.candidates))
+    return error.candidates[click.prompt("which one", type=number_type, default=1, err=True) - 1]
 
 
 #: seconds that a job has to end after Ctrl-C
 _GRACE = 5.0
 _NOT_STARTED = 127
-#: reasons of the platform's, for which no program is to blame
-_NEVER_RAN = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE})
-#: what a job is called where no tool but ours knows it
-_PLAIN = "job"
+#: reasons for which the program never ran
+_NOT_RUN = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE})
+#: noun of platforms whose own tools do not know jobs
+_GENERIC_NOUN = "job"
 
 
-def attend(session: Session, backend: Backend, run_id: str, spec: JobSpec) -> tuple[int, bool]:
-    """Start a job and follow it.
+def follow_job(session: Session, backend: Backend, run_id: str, spec: JobSpec) -> tuple[int, bool]:
+    """Start a job and follow it to its end.
 
     Args:
-        session: of the command.
-        backend: where it runs.
+        session: the command's session.
+        backend: backend to run it on.
         run_id: the run.
-        spec: the job; one that is detached can be left.
+        spec: the job; a detached one can be left running.
 
     Returns:
-        what the command ends with, and whether the job was left running.
+        the command's exit code, and whether the job was left running.
     """
     noun = session.info.noun
     watcher = Watcher(backend, run_id)
     with watcher.signals():
         job = session.submit(backend, spec)
         watcher.queue_signals()
-        if noun != _PLAIN:
-            # where it is looked for with other tools, too
+        if noun != _GENERIC_NOUN:
+            # the name that the platform's own tools know
             click.echo(f"Created {noun}: {job.id}", err=True)
-        copy = None if session.info.capabilities.output else _copied(backend, job)
+        copy = None if session.info.capabilities.output else _copy_output(backend, job)
         with Question(watcher.answer) as question:
-            ending = _Ending(backend, job, noun, question, can_leave=spec.detached)
-            status = _to_the_end(session, job, watcher, ending)
+            policy = _SignalPolicy(backend, job, noun, question, can_leave=spec.detached)
+            status = _wait_for_end(session, job, watcher, policy)
         if status is not None and copy is not None:
             copy.join()
     if status is None:
         click.echo(f"fiber: {noun} {job.id} goes on: fiber logs -f {job.id}", err=True)
         return INTERRUPTED, True
-    if ending.signum is not None:
-        return after_signal(ending.signum), False
+    if policy.signum is not None:
+        return after_signal(policy.signum), False
     if status.reason is not None and status.reason.kind is not ReasonKind.EXIT:
         click.echo(f"fiber: {noun} {job.id}: {status.message or status.reason}", err=True)
     return exit_code(status), False
 
 
 def exit_code(status: JobStatus) -> int:
-    """The exit code of an ended job as shells give it: 128 and the signal for one that was killed."""
+    """Return an ended job's exit code as shells give it: 128 plus the signal for a killed one."""
     code = status.exit_code
-    if status.reason is not None and status.reason.kind in _NEVER_RAN:
+    if status.reason is not None and status.reason.kind in _NOT_RUN:
         return 1
     if code is not None and not (code == 0 and status.state is JobState.FAILED):
         return after_signal(-code) if code < 0 else code
@@ -123,34 +122,34 @@ def exit_code(status: JobStatus) -> int:
     return 1
 
 
-class _Ending:
-    """Decides what a signal means: a question, the job's end in order, or at once."""
+class _SignalPolicy:
+    """Reaction to signals while a job is followed: a question, SIGTERM with grace, or SIGKILL."""
 
     def __init__(
         self, backend: Backend, job: Job, noun: str, question: Question, *, can_leave: bool
     ) -> None:
         self._backend = backend
         self._job = job
-        self._what = f"{noun} {job.id}"
+        self._title = f"{noun} {job.id}"
         self._question = question
         self._can_leave = can_leave
-        #: the signal that ends the job, once one does
+        #: the signal for which the job is being ended, if any
         self.signum: int | None = None
-        #: True once the job is to go on without us
+        #: True once the user chose to leave the job running
         self.leaves = False
 
-    def heard(self, number: int) -> None:
-        """A signal came."""
+    def on_signal(self, number: int) -> None:
+        """React to a signal."""
         if self.signum is not None:
             self._backend.kill(self._job)
         elif number != signal.SIGINT or self._question.is_open or not can_ask():
             self._end(number)
         else:
             choice = "y: yes, l: leave it running [y/l/N]" if self._can_leave else "[y/N]"
-            self._question.ask(f"\nfiber: end {self._what}? {choice} ")
+            self._question.ask(f"\nfiber: end {self._title}? {choice} ")
 
-    def answered(self, text: str) -> None:
-        """A person answered."""
+    def on_answer(self, text: str) -> None:
+        """React to the user's answer."""
         if self.signum is not None:
             return
         if text in {"y", "yes"}:
@@ -158,43 +157,45 @@ class _Ending:
         elif self._can_leave and text in {"l", "leave"}:
             self.leaves = True
         else:
-            click.echo(f"fiber: {self._what} goes on", err=True)
+            click.echo(f"fiber: {self._title} goes on", err=True)
 
     def _end(self, number: int) -> None:
         self.signum = number
         self._backend.terminate(self._job, grace=_GRACE)
         if number == signal.SIGINT and sys.stderr.isatty():
-            click.echo(f"fiber: ending {self._what}, Ctrl-C again to kill it", err=True)
+            click.echo(f"fiber: ending {self._title}, Ctrl-C again to kill it", err=True)
 
 
-def _to_the_end(session: Session, job: Job, watcher: Watcher, ending: _Ending) -> JobStatus | None:
-    """The terminal status; None for a job that is left running."""
+def _wait_for_end(
+    session: Session, job: Job, watcher: Watcher, policy: _SignalPolicy
+) -> JobStatus | None:
+    """Wait for the terminal status; returns None for a job that is left running."""
     previous: JobStatus | None = None
-    said = ""
-    while not ending.leaves:
+    shown = ""
+    while not policy.leaves:
         event = watcher.get()
         assert event is not None
         if isinstance(event, int):
-            ending.heard(event)
+            policy.on_signal(event)
             continue
         if isinstance(event, str):
-            ending.answered(event)
+            policy.on_answer(event)
             continue
-        told, status = event
-        if told.id != job.id:
+        changed, status = event
+        if changed.id != job.id:
             continue
         session.plugins.notify("fiber_job_changed", job=job, previous=previous, current=status)
         previous = status
         if status.state.is_terminal:
             return status
-        if status.state is JobState.PENDING and status.message not in {"", said}:
-            said = status.message
-            click.echo(f"fiber: {session.info.noun} {job.id} waits: {said}", err=True)
+        if status.state is JobState.PENDING and status.message not in {"", shown}:
+            shown = status.message
+            click.echo(f"fiber: {session.info.noun} {job.id} waits: {shown}", err=True)
     return None
 
 
-def _copied(backend: Backend, job: Job) -> threading.Thread:
-    """Until the job's end its lines are copied to stdout, on a thread that ends then."""
+def _copy_output(backend: Backend, job: Job) -> threading.Thread:
+    """Copy a job's lines to stdout on a thread, which ends with the job."""
 
     def copy() -> None:
         try:
@@ -203,7 +204,7 @@ def _copied(backend: Backend, job: Job) -> threading.Thread:
         except FiberError as error:
             click.echo(f"fiber: the output of job {job.id} is incomplete: {error}", err=True)
         except BrokenPipeError:
-            # whoever read our output has gone; the job goes on, as it would anywhere
+            # the reader of our output has gone; the job goes on
             return
 
     thread = threading.Thread(target=copy, name="fiber-output", daemon=True)
@@ -211,7 +212,7 @@ def _copied(backend: Backend, job: Job) -> threading.Thread:
     return thread
 
 
-#: belongs to one process of a run, and not to programs that are started from it
+#: variables of one process of a run, removed from the environment of jobs
 _NOT_PASSED_ON = frozenset({"FIBER_BOOTSTRAP"})
 
 
@@ -293,13 +294,13 @@ def command(
         raise click.UsageError(msg)
     session = Session.load(backend, {"cpu": cpu, "memory": memory, "image": image})
     requested = dict(devices) | ({} if gpu is None else {"gpu": gpu})
-    _refuse_early(
+    _check_capabilities(
         session,
         {
             "cpu_limit": "" if cpu is None else "--cpu",
             "memory_limit": "" if memory is None else "--memory",
             "images": f"--image {image}" if image else "--image-file" if image_file else "",
-            "volumes": "".join(f"-v {wanted.source}" for wanted in volumes[:1]),
+            "volumes": "".join(f"-v {mounted.source}" for mounted in volumes[:1]),
         },
         attach=attach,
     )
@@ -313,7 +314,7 @@ def command(
         argv=words,
         env={**_environment(session), **dict(variables)},
         unset_env=_NOT_PASSED_ON,
-        cwd=_folder() if session.info.capabilities.same_host else None,
+        cwd=_working_directory() if session.info.capabilities.same_host else None,
         resources=ResourceRequest(cpu=config.cpu, memory=config.memory, devices=requested),
         image=config.image if session.info.capabilities.images and not image_file else None,
         volumes=volumes,
@@ -328,8 +329,8 @@ def command(
         raise Failure(error, code) from error
 
 
-def _refuse_early(session: Session, asked: dict[str, str], *, attach: bool) -> None:
-    for capability, what in asked.items():
+def _check_capabilities(session: Session, requested: dict[str, str], *, attach: bool) -> None:
+    for capability, what in requested.items():
         if what:
             session.require(capability, what)
     if not attach:
@@ -343,11 +344,11 @@ def _environment(session: Session) -> dict[str, str]:
     return {**named, **session.config.to_environ(), "FIBER_BACKEND": session.info.name}
 
 
-def _folder() -> str | None:
+def _working_directory() -> str | None:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
-        # it was removed under us, and the job may do without it
+        # it was removed; the job may not need it
         return None
 
 
@@ -365,12 +366,12 @@ def _attached(session: Session, spec: JobSpec, image_file: str | None) -> int:
     import attrs
 
     can = session.info.capabilities
-    # what we only look at from afar can do without us for a while, or for good
-    afar = can.detached and not (can.output or can.same_host)
-    with session.begin_run(detached=afar) as run:
-        spec = attrs.evolve(spec, run_id=run.id, detached=afar)
+    # a job on another host whose output is fetched can be left, and survives a lost connection
+    leavable = can.detached and not (can.output or can.same_host)
+    with session.begin_run(detached=leavable) as run:
+        spec = attrs.evolve(spec, run_id=run.id, detached=leavable)
         spec = _with_image(session, run.backend, spec, image_file)
-        code, left = attend(session, run.backend, run.id, spec)
+        code, left = follow_job(session, run.backend, run.id, spec)
         run.stays = left
         return code
 
@@ -378,15 +379,15 @@ def _attached(session: Session, spec: JobSpec, image_file: str | None) -> int:
 def _with_image(
     session: Session, backend: Backend, spec: JobSpec, image_file: str | None
 ) -> JobSpec:
-    """The same job, in the image that a file or the working directory describes if none is named."""
+    """Return the spec with the image that a file or the working directory describes."""
     import attrs
 
     if not session.info.capabilities.images or spec.image is not None:
         return spec
-    # where it describes none: the backend's own default, or its word on what is missing
+    # None where it describes none: then the backend uses its default or raises
     return attrs.evolve(spec, image=prepare(backend, image_file))
 
 
 def _shell_code(program: str) -> int:
-    """What a shell answers where a program is not found, and where it cannot be run."""
+    """Return a shell's exit code for a program that is not found, or cannot be run."""
     return 127 if shutil.which(program, mode=os.F_OK) is None else 126

@@ -1,4 +1,4 @@
-"""What a command works with: the settings, the plugins, and the backend that was chosen."""
+"""Session of a command: settings, plugins, the chosen backend, and runs that it begins."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["Run", "Session"]
 
 @attrs.define(kw_only=True)
 class Run:
-    """A run that a command began, with its backend."""
+    """Run begun by a command, with its backend."""
 
     #: eight hexadecimal digits
     id: str
     #: the backend, closed when the command leaves the run
     backend: Backend
-    #: whether its jobs go on when the command leaves it without an error
+    #: True where its jobs go on when the block ends without an error
     stays: bool
 
 
@@ -56,10 +56,11 @@ class Session:
         """Read the settings and choose the backend.
 
         Args:
-            backend: what ``--backend`` says.
-            options: settings that other options of the command set; None is not set.
+            backend: value of ``--backend``.
+            options: settings from other options of the command; None is not set.
             plugins: the plugins, loaded if omitted.
-            settings: the backend's own, with which a run was begun; the command's options if omitted.
+            settings: the backend's settings that a run was begun with; by default from the
+                command's options.
 
         Raises:
             ConfigError: a setting is wrong.
@@ -86,11 +87,11 @@ class Session:
         return cls(config=config, plugins=plugins, info=info)
 
     def require(self, capability: str, what: str) -> None:
-        """Refuse early what the backend does not do.
+        """Raise CapabilityError where the backend does not declare a capability.
 
         Args:
             capability: a field of :class:`~fiber.model.Capabilities`.
-            what: what was asked for, for the message.
+            what: the operation or option that needs it, for the message.
 
         Raises:
             CapabilityError: the backend does not declare it.
@@ -99,23 +100,23 @@ class Session:
             raise CapabilityError(self.info.name, capability, what)
 
     @contextlib.contextmanager
-    def look(self) -> Iterator[Backend]:
-        """The backend, to look at jobs and end them; it is in no run."""
+    def open_backend(self) -> Iterator[Backend]:
+        """Open the backend outside of any run, to list, inspect and end jobs."""
         backend = self._load(None, None)
         with contextlib.closing(backend):
             yield backend
 
     @contextlib.contextmanager
     def begin_run(self, *, detached: bool = False) -> Iterator[Run]:
-        """The backend in a new run; nothing is left of it afterwards.
+        """Begin a run; it is removed when the block ends.
 
-        A detached run stays when the block ends without an error, unless the block says otherwise,
-        to be collected later.
+        A detached run stays when the block ends without an error, unless the block sets
+        ``stays`` to False; ``fiber gc`` removes it later.
         """
         from fiber._agent import rundir
 
         run_id = secrets.token_hex(4)
-        settings = self.config.own_settings()
+        settings = self.config.backend_settings()
         directory = rundir.create(run_id, self.info.name, detached=detached, settings=settings)
         keep = False
         try:
@@ -125,7 +126,7 @@ class Session:
                 try:
                     yield run
                 except BaseException:
-                    # what ended the block is told, and nothing that follows from it
+                    # report the first error only
                     with contextlib.suppress(FiberError):
                         backend.cleanup(run_id)
                     raise

@@ -1,7 +1,4 @@
-"""How results are shown: tables for people, tabs for programs, JSON on request.
-
-Jobs as commands list them, and the one that a word on the command line means.
-"""
+"""Output of commands (tables for people, tabs for programs, JSON on request), and look-up of jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listed", "age", "as_json", "find_job", "list_jobs", "table"]
 
-#: candidates that an ambiguity names
+#: most candidates named in an error
 _MOST = 10
 
 
@@ -36,13 +33,13 @@ class Listed:
 
 
 def list_jobs(backend: Backend, run_id: str | None = None) -> list[Listed]:
-    """The jobs that exist, oldest first."""
+    """List the jobs that exist with their statuses, oldest first."""
     found = backend.list(run_id)
     try:
         statuses = backend.status(found)
         listed = [Listed(job, status) for job, status in zip(found, statuses, strict=True)]
     except UnknownJobError:
-        # one was removed meanwhile, and the platform does not say which
+        # one was removed meanwhile: ask for each
         listed = [item for job in found for item in _ask(backend, job)]
     return sorted(listed, key=lambda item: (item.job.submitted or 0.0, item.job.id))
 
@@ -55,11 +52,11 @@ def _ask(backend: Backend, job: Job) -> Iterable[Listed]:
 
 
 def find_job(jobs: Sequence[Job], word: str) -> Job:
-    """The job that a word means: its id, else the beginning of one id, else its name.
+    """Find a job by its id, else the beginning of its id, else its name.
 
     Raises:
-        UnknownJobError: no job is meant.
-        FiberError: several are.
+        UnknownJobError: no job matches.
+        FiberError: several match.
     """
     for fits in (
         [job for job in jobs if job.id == word],
@@ -69,9 +66,9 @@ def find_job(jobs: Sequence[Job], word: str) -> Job:
         if len(fits) == 1:
             return fits[0]
         if fits:
-            told = ", ".join(f"{job.id} ({job.name})" for job in fits[:_MOST])
+            names = ", ".join(f"{job.id} ({job.name})" for job in fits[:_MOST])
             more = f" and {len(fits) - _MOST} more" if len(fits) > _MOST else ""
-            msg = f"{word!r} may mean {len(fits)} jobs: {told}{more}; give more of the id"
+            msg = f"{word!r} may mean {len(fits)} jobs: {names}{more}; give more of the id"
             raise FiberError(msg)
     msg = f"no job is {word!r}; 'fiber ps -a' lists those there are"
     raise UnknownJobError(msg)
@@ -114,7 +111,7 @@ def _print_rich(
         last = header == headers[-1]
         shown.add_column(header, no_wrap=True, overflow="ellipsis" if last else "fold")
     for row in rows:
-        # Text, because a cell's brackets are no markup
+        # Text, so that brackets in cells are not read as markup
         shown.add_row(*(Text(cell, style=styles.get(cell.partition(" ")[0], "")) for cell in row))
     Console(highlight=False).print(shown)
 
@@ -125,7 +122,7 @@ def as_json(value: Any) -> None:
 
 
 def age(seconds: float) -> str:
-    """A time span in its largest whole unit: ``45s``, ``3m``, ``2h``, ``9d``."""
+    """Format a time span in its largest whole unit: ``45s``, ``3m``, ``2h``, ``9d``."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

@@ -1,6 +1,6 @@
-"""Waits for the ends of jobs, and for signals at the same time.
+"""Events of jobs, signals to this process and answers on the terminal, in one queue.
 
-A question on the terminal whose answer comes as an event, while everything else goes on.
+:class:`Watcher` is the queue; :class:`Question` asks on the terminal without blocking it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Watcher:
-    """The events of runs in one queue; its threads end when the backend is closed."""
+    """Queue of the events of runs; its threads, one per run, end when the backend is closed."""
 
     def __init__(self, backend: Backend, *run_ids: str) -> None:
         self._backend = backend
@@ -46,12 +46,12 @@ class Watcher:
             threading.Thread(target=self._read, args=(run_id,), name=name, daemon=True).start()
 
     def get(self, *, until: float | None = None) -> tuple[Job, JobStatus] | int | str | None:
-        """The next event, the number of a signal, or what a person answered.
+        """Wait for the next event: a job with its status, the number of a signal, or an answer.
 
         None after ``until`` on the monotonic clock.
 
         Raises:
-            Exception: what the backend's stream of events raised.
+            Exception: raised by the backend's event stream.
         """
         try:
             timeout = None if until is None else max(0.0, until - time.monotonic())
@@ -63,18 +63,18 @@ class Watcher:
         return item
 
     def answer(self, text: str) -> None:
-        """Queue what a person answered; may be called on any thread."""
+        """Queue the answer to a question; may be called on any thread."""
         self._queue.put(text)
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """In this block, signals that ask this process to end raise Interrupted.
+        """Handle signals that end this process in the ``with`` block: they raise Interrupted.
 
-        After :meth:`queue_signals` they are events.
+        After :meth:`queue_signals` they are events instead.
         """
-        # one that is ignored stays so: that is what nohup asks for
-        heard = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._heard) for number in heard}
+        # ignored signals stay ignored, as under nohup
+        handled = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._on_signal) for number in handled}
         try:
             yield
         finally:
@@ -82,10 +82,10 @@ class Watcher:
                 signal.signal(number, handler)
 
     def queue_signals(self) -> None:
-        """From now on signals are events: there is a job that has to end first."""
+        """Make signals events from now on, since there is a job to end first."""
         self._queues_signals = True
 
-    def _heard(self, number: int, _: object) -> None:
+    def _on_signal(self, number: int, _: object) -> None:
         if not self._queues_signals:
             raise Interrupted(number)
         self._queue.put(number)
@@ -97,42 +97,45 @@ class Watcher:
         except Exception as error:
             self._queue.put(error)
         else:
-            # nobody reads this once the backend was closed on purpose
+            # not read where the backend was closed on purpose
             self._queue.put(BackendUnavailableError(f"the events of run {run_id} have ended"))
 
 
-_LINE = 1024
+_MAX_ANSWER = 1024
 
 
 def can_ask() -> bool:
-    """True where a person sits in front of this command."""
+    """Return True where the command runs on a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 class Question:
-    """Asks one thing at a time; used as a context, after which nobody reads the terminal.
+    """Question on the terminal, answered on a thread; a context manager that stops reading.
 
     Args:
-        told: called with an answer, on a thread of its own: what was typed, in small letters
-            without the spaces around it; "" at the end of the input.
+        on_answer: called with the answer on a thread of its own: the line typed, stripped and in
+            lower case; "" at the end of the input.
     """
 
-    def __init__(self, told: Callable[[str], None]) -> None:
-        self._told = told
-        self._ear, self._mouth = os.pipe()
+    def __init__(self, on_answer: Callable[[str], None]) -> None:
+        self._on_answer = on_answer
+        self._wake_read, self._wake_write = os.pipe()
         self._thread: threading.Thread | None = None
 
     @property
     def is_open(self) -> bool:
-        """True while an answer is awaited."""
+        """True while waiting for an answer."""
         return self._thread is not None and self._thread.is_alive()
 
     def ask(self, text: str) -> None:
-        """Ask, and return at once; a question that is open is asked again."""
+        """Print a question and return at once; an open question is printed again."""
         click.echo(text, nl=False, err=True)
         if not self.is_open:
             self._thread = threading.Thread(
-                target=self._listen, args=(sys.stdin.fileno(),), name="fiber-question", daemon=True
+                target=self._read_answer,
+                args=(sys.stdin.fileno(),),
+                name="fiber-question",
+                daemon=True,
             )
             self._thread.start()
 
@@ -146,17 +149,17 @@ class Question:
         trace: TracebackType | None,
     ) -> None:
         if self.is_open:
-            # what comes next does not belong behind the question
+            # end the line of the question
             click.echo(err=True)
-        os.close(self._mouth)
+        os.close(self._wake_write)
         if self._thread is not None:
             self._thread.join()
-        os.close(self._ear)
+        os.close(self._wake_read)
 
-    def _listen(self, terminal: int) -> None:
+    def _read_answer(self, terminal: int) -> None:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._ear, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
             selector.register(terminal, selectors.EVENT_READ)
-            if any(key.fd == self._ear for key, _ in selector.select()):
+            if any(key.fd == self._wake_read for key, _ in selector.select()):
                 return
-        self._told(os.read(terminal, _LINE).decode("utf-8", "replace").strip().lower())
+        self._on_answer(os.read(terminal, _MAX_ANSWER).decode("utf-8", "replace").strip().lower())

@@ -1,4 +1,4 @@
-"""What ``multiprocessing.dummy`` has: the same names over threads of this process.
+"""The names of ``multiprocessing.dummy``: the API of processes over threads of this process.
 
 They are the stdlib's own. Threads do not leave their process, so there is nothing to add.
 """

@@ -1,4 +1,4 @@
-"""What ``multiprocessing.dummy.connection`` has: pipes between threads of this process."""
+"""The names of ``multiprocessing.dummy.connection``: pipes between threads of this process."""
 
 from multiprocessing.dummy import connection as _connection
 from multiprocessing.dummy.connection import *  # noqa: F403 - all of it, whatever this Python has

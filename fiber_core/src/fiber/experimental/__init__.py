@@ -1,4 +1,4 @@
-"""What may still change: rings of equal members for distributed training."""
+"""Experimental API, which may still change: rings of equal members for distributed training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,21 @@
-"""Objects in a process of their own that are used from all others, through proxies."""
+"""Managers: objects that live in a server process and are used from all others through proxies.
+
+The same names as ``multiprocessing.managers``, and :class:`AsyncManager`, whose methods return a
+handle at once. A manager's process runs a ``Server``, which makes objects of registered types and
+has their methods called (``fiber._objects.managed``); proxies in other processes send the calls.
+
+Invariants: an object lives while any process has a proxy of it, one that is on its way in a pickle
+included. Inside a run a proxy talks to the server's process directly, and no address is needed;
+managers of other programs connect to an address and prove that they know the authkey. The server
+serves until a manager calls ``shutdown`` or is collected, or its run ends.
+
+Threads: the server's main thread only waits; calls run on one thread for each caller. A manager has
+one lock, which guards its start.
+
+``base``: ``BaseManager``; ``server``: the server; ``proxies``: ``BaseProxy`` and proxy classes made
+of method names; ``standard``: types and proxies of ``SyncManager``; ``sync``: ``SyncManager``;
+``asynchronous``: ``AsyncManager``, apart from ``base`` because the stdlib has nothing of the kind.
+"""
 
 from __future__ import annotations
 

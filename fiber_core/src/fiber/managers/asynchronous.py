@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fiber._objects.managed.calls import Made
+from fiber._objects.managed.calls import CreatedObject
 from fiber.managers.base import BaseManager, State
 from fiber.managers.proxies import BaseProxy, Token, auto_proxy, make_type
 
@@ -28,30 +28,32 @@ class _Gettable(Protocol):
 
 
 class AsyncHandle:
-    """What a method of an asynchronous proxy returns: the value comes later.
+    """Handle of an asynchronous method call, as a future.
 
     Handles may be read in any order, by any thread, more than once, or not at all; in asyncio they
     may be awaited.
     """
 
-    def __init__(self, call: Call | LocalCall, adopt: Callable[[Made], Any], name: str) -> None:
+    def __init__(
+        self, call: Call | LocalCall, proxy_of: Callable[[CreatedObject], Any], name: str
+    ) -> None:
         self._call = call
-        self._adopt = adopt
+        self._proxy_of = proxy_of
         self._name = name
         self._lock = threading.Lock()
         self._outcome: tuple[Any, BaseException | None] | None = None
-        # apart: what waits to be called is not to keep the handle
-        self._waiting = _Waiting()
-        call.then(self._waiting.fire)
-        self._forgetting = weakref.finalize(self, call.discard, name)
-        self._forgetting.atexit = False
+        # an object of its own, so that its actions do not keep the handle alive
+        self._done_actions = _DoneActions()
+        call.then(self._done_actions.run)
+        self._finalizer = weakref.finalize(self, call.discard, name)
+        self._finalizer.atexit = False
 
     def ready(self) -> bool:
         """True once the value, or an exception, is here."""
         return self._call.done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is, or ``timeout`` seconds have passed; whether it is."""
+        """Wait until it is ready; False when ``timeout`` seconds have passed."""
         return self._call.wait(timeout)
 
     def successful(self) -> bool:
@@ -70,7 +72,7 @@ class AsyncHandle:
 
         Raises:
             multiprocessing.TimeoutError: ``timeout`` seconds have passed without.
-            Exception: what the method raised, the remote traceback as its cause.
+            Exception: that of the method, the remote traceback as its cause.
             PeerLostError: the manager's process is gone; an ``EOFError`` and a ``ConnectionError``.
         """
         if not self.wait(timeout):
@@ -83,7 +85,7 @@ class AsyncHandle:
     def __await__(self) -> Generator[Any, None, Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._waiting.add(functools.partial(_wake, loop, future))
+        self._done_actions.add(functools.partial(_wake, loop, future))
         yield from future
         return self.get()
 
@@ -94,35 +96,37 @@ class AsyncHandle:
     def _settled(self) -> tuple[Any, BaseException | None]:
         with self._lock:
             if self._outcome is None:
-                self._forgetting.detach()
+                self._finalizer.detach()
                 try:
                     value = self._call.value()
-                    self._outcome = self._adopt(value) if isinstance(value, Made) else value, None
-                except Exception as error:  # also what unpickling the value raised
+                    if isinstance(value, CreatedObject):
+                        value = self._proxy_of(value)
+                    self._outcome = value, None
+                except Exception as error:  # also that of unpickling the value
                     self._outcome = None, error
             return self._outcome
 
 
-class _Waiting:
-    """What is to be done when a call is; each action once."""
+class _DoneActions:
+    """Actions to run once when a call is done."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._fired = False
+        self._is_done = False
         self._actions: list[Callable[[], Any]] = []
 
     def add(self, action: Callable[[], Any]) -> None:
-        """Have something done then, or now where it is already."""
+        """Run an action when the call is done, or now if it is."""
         with self._lock:
-            if not self._fired:
+            if not self._is_done:
                 self._actions.append(action)
                 return
         action()
 
-    def fire(self) -> None:
-        """The call is done."""
+    def run(self) -> None:
+        """The call is done: run the actions."""
         with self._lock:
-            self._fired = True
+            self._is_done = True
             actions, self._actions = self._actions, []
         for action in actions:
             action()
@@ -133,7 +137,7 @@ def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None
         if not future.done():
             future.set_result(None)
 
-    # whoever waited in a loop that was closed waits no more
+    # a closed loop has nothing that waits
     if not loop.is_closed():
         loop.call_soon_threadsafe(settle)
 
@@ -154,11 +158,11 @@ class AsyncProxy(BaseProxy):
         """Begin to call a method of the managed object.
 
         Raises:
-            Exception: what pickling its arguments raised.
+            Exception: that of pickling its arguments.
         """
         callee: Any = self._object
-        call = callee.begin(methodname, args, kwds, callee.strand)
-        return AsyncHandle(call, self._adopt, methodname)
+        call = callee.begin(methodname, args, kwds, callee.async_caller)
+        return AsyncHandle(call, self._proxy_of, methodname)
 
     def _getvalue(self) -> Any:
         """A copy of the managed object, after the calls that were made before."""
@@ -166,7 +170,7 @@ class AsyncProxy(BaseProxy):
 
     def __str__(self) -> str:
         try:
-            # beside the calls that it may be busy with
+            # on this thread's caller: the asynchronous one may be busy
             return str(super()._callmethod("__repr__"))
         except Exception:
             return repr(self)[:-1] + "; '__str__()' failed>"
@@ -223,12 +227,12 @@ def gather(
     """The values of many handles, in the order of the handles.
 
     Args:
-        handles: of any managers; results of pools do as well.
+        handles: handles of any managers; results of pools do as well.
         timeout: seconds for all of them together.
         return_exceptions: True to get exceptions in place of values.
 
     Raises:
-        multiprocessing.TimeoutError: they have passed without.
+        multiprocessing.TimeoutError: ``timeout`` seconds have passed.
         Exception: that of the first handle, in their order, whose call failed.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -238,7 +242,7 @@ def gather(
         try:
             found.append(handle.get(left))
         except Exception as error:
-            # that time has run out is no outcome of a call
+            # a timeout is no outcome of a call
             if not (return_exceptions and handle.ready()):
                 raise
             found.append(error)

@@ -1,4 +1,4 @@
-"""``BaseManager``: a process whose objects are used from all others."""
+"""``BaseManager``: starts the process of a manager, or connects to one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from fiber._objects.address import Address
-from fiber._objects.auth_listener import enter
-from fiber._objects.managed.calls import Made
-from fiber._objects.managed.remote_referent import strand_of_thread
+from fiber._objects.auth_listener import connect_to
+from fiber._objects.managed.calls import CreatedObject
+from fiber._objects.managed.remote_referent import current_caller
 from fiber.connection import Connection, Pipe
 from fiber.exceptions import TransportError
 from fiber.managers.proxies import AutoProxy, BaseProxy, Token, secret
@@ -27,7 +27,7 @@ log = logging.getLogger("fiber")
 
 
 class State:
-    """Where a manager is in its life."""
+    """State of a manager; the stdlib's class of this name."""
 
     __slots__ = ("value",)
     INITIAL = 0
@@ -45,19 +45,19 @@ class BaseManager:
     process that gets a proxy talks to the manager's process directly.
 
     Args:
-        address: where the manager listens for others that :meth:`connect`, or where it is that this
+        address: address that the manager listens at for others that :meth:`connect`, or that this
             one connects to: a ``(host, port)`` tuple or the path of a socket. None for any address.
-        authkey: what others must know. Where neither it nor an address is given, the manager is
-            for this run only.
+        authkey: key that connecting managers must prove to know. Where neither it nor an address is
+            given, the manager is for this run only.
         serializer: ``"pickle"``.
         ctx: the context whose processes are started.
-        shutdown_timeout: seconds that the process has to end before it is ended.
+        shutdown_timeout: seconds that the process has to end before it is terminated.
     """
 
     _registry: Mapping[str, tuple[Any, Any, Any, Any]] = {}
     _Server = Server
 
-    #: end the manager's process; there once it was started
+    #: end the manager's process; set by :meth:`start`
     shutdown: Callable[[], Any]
 
     def __init__(
@@ -84,7 +84,7 @@ class BaseManager:
         self._ctx = ctx
         self._shutdown_timeout = shutdown_timeout
         self._process: Any = None
-        self._desk: BaseProxy | None = None
+        self._server_proxy: BaseProxy | None = None
         self._changing = threading.RLock()
 
     # -- the process
@@ -98,10 +98,10 @@ class BaseManager:
 
         Raises:
             ProcessError: it was started or shut down before.
-            EOFError: the process ended before it served; its output tells why.
+            EOFError: the process ended before it served; see its output.
         """
         with self._changing:
-            self._refuse_unless_initial()
+            self._check_initial()
             if initializer is not None and not callable(initializer):
                 msg = "initializer must be a callable"
                 raise TypeError(msg)
@@ -110,13 +110,13 @@ class BaseManager:
                 with writer:
                     self._process = self._new_process(writer, initializer, initargs)
                     self._process.start()
-                self._address, token = self._hear_from(reader)
-            self._desk = BaseProxy(token, self._serializer, authkey=self._authkey)
+                self._address, token = self._receive_address(reader)
+            self._server_proxy = BaseProxy(token, self._serializer, authkey=self._authkey)
             self._state.value = State.STARTED
             self.shutdown = util.Finalize(
                 self,
                 _end,
-                args=(self._process, self._desk, self._state, self._shutdown_timeout),
+                args=(self._process, self._server_proxy, self._state, self._shutdown_timeout),
                 exitpriority=0,
             )
 
@@ -138,11 +138,11 @@ class BaseManager:
         made.name = f"{type(self).__name__}-{number}"
         return made
 
-    def _hear_from(self, reader: Connection) -> tuple[Any, Token]:
+    def _receive_address(self, reader: Connection) -> tuple[Any, Token]:
         try:
             found: tuple[Any, Token] = reader.recv()
         except EOFError as error:
-            # one that never came up says so here
+            # it ended before it served
             self._process.join()
             msg = (
                 f"the manager's process {self._process.name} ended with exit code "
@@ -163,7 +163,7 @@ class BaseManager:
         initargs: Sequence[Any] = (),
         is_open: bool = True,
     ) -> None:
-        """What the manager's process does."""
+        """Entry of the manager's process."""
         # the program that Ctrl-C ends shuts its managers down
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if initializer is not None:
@@ -179,7 +179,7 @@ class BaseManager:
         Raises:
             ProcessError: the manager was started or shut down.
         """
-        self._refuse_unless_initial()
+        self._check_initial()
         return self._Server(
             self._registry,
             self._address,
@@ -193,26 +193,26 @@ class BaseManager:
 
         Raises:
             multiprocessing.AuthenticationError: it has another key.
-            OSError: nobody serves there, such as ConnectionRefusedError.
+            OSError: no server listens at it, such as ConnectionRefusedError.
         """
         target = address_of(self._address)
         if target is None:
-            self._desk = enter(self._address, None, bytes(self._authkey))
+            self._server_proxy = connect_to(self._address, None, bytes(self._authkey))
         else:
-            self._desk = self._enter_run(target)
+            self._server_proxy = self._connect_in_run(target)
         self._state.value = State.STARTED
 
-    def _enter_run(self, target: Address) -> BaseProxy:
-        """The server of a manager that is for this run only."""
+    def _connect_in_run(self, target: Address) -> BaseProxy:
+        """Proxy of the server of a manager that is for this run only."""
         token = Token("#server", target, f"{target.target:x}")
-        desk = BaseProxy(token, self._serializer, authkey=self._authkey)
+        server = BaseProxy(token, self._serializer, authkey=self._authkey)
         try:
-            desk._callmethod("prove", (proof(self._authkey, self._address),))  # noqa: SLF001 - a proxy is a part of its manager
+            server._callmethod("prove", (proof(self._authkey, self._address),))  # noqa: SLF001 - a proxy is a part of its manager
         except Exception as error:
             if isinstance(error.__cause__, AuthenticationError):
                 raise error.__cause__ from None
             raise
-        return desk
+        return server
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the manager's process has ended, where it was started here."""
@@ -223,7 +223,7 @@ class BaseManager:
 
     @property
     def address(self) -> Any:
-        """What another manager of the same types connects to."""
+        """Address that another manager of the same types connects to."""
         return self._address
 
     def __enter__(self) -> Any:
@@ -242,7 +242,7 @@ class BaseManager:
     ) -> None:
         self.shutdown()
 
-    def _refuse_unless_initial(self) -> None:
+    def _check_initial(self) -> None:
         if self._state.value == State.STARTED:
             msg = "Already started server"
             raise ProcessError(msg)
@@ -262,15 +262,15 @@ class BaseManager:
         method_to_typeid: Mapping[str, str] | None = None,
         create_method: bool = True,
     ) -> None:
-        """Have managers of this class know a type.
+        """Register a type with managers of this class.
 
         Args:
-            typeid: its name, and that of the method that makes objects.
+            typeid: name of the type, and of the method that makes objects.
             callable: makes them; None where managers of this class only connect.
-            proxytype: class of the proxies; one with the object's public methods unless told.
-            exposed: methods that may be called; the class's ``_exposed_`` unless told.
+            proxytype: class of the proxies; if omitted, one with the object's public methods.
+            exposed: methods that may be called; if omitted, the class's ``_exposed_``.
             method_to_typeid: methods that return a proxy, and the name of its type.
-            create_method: False where there is to be no method that makes objects.
+            create_method: False for no method that makes objects.
         """
         if "_registry" not in vars(cls):
             cls._registry = dict(cls._registry)
@@ -297,42 +297,42 @@ class BaseManager:
 
     @classmethod
     def _auto_proxy(cls) -> Callable[..., Any]:
-        """What makes the proxies of types that are registered without a class for them."""
+        """Factory of proxies for types that are registered without a proxy class."""
         return AutoProxy
 
     def _create(self, typeid: str, /, *args: Any, **kwds: Any) -> tuple[Token, tuple[str, ...]]:
-        """Make an object; the token and the methods of it, which is held for a proxy."""
+        """Make an object, which is held for a proxy; its token and its methods."""
         assert self._state.value == State.STARTED, "server not yet started"
-        made: Made = self._ask("create", typeid, *args, **kwds)
-        return Token.of(made), made.exposed
+        created: CreatedObject = self._call_server("create", typeid, *args, **kwds)
+        return Token.of(created), created.exposed
 
     def _debug_info(self) -> str:
-        """The manager's objects, for people."""
-        self._settle()
-        return str(self._ask("debug_info"))
+        """Text that lists the manager's objects."""
+        self._wait_for_releases()
+        return str(self._call_server("debug_info"))
 
     def _number_of_objects(self) -> int:
-        """How many objects the manager has."""
-        self._settle()
-        return int(self._ask("number_of_objects"))
+        """Number of the manager's objects."""
+        self._wait_for_releases()
+        return int(self._call_server("number_of_objects"))
 
-    def _ask(self, name: str, /, *args: Any, **kwds: Any) -> Any:
-        assert self._desk is not None, "server not yet started"
-        callee: Any = self._desk._object  # noqa: SLF001 - the raw answer, of which no proxy is made yet
+    def _call_server(self, name: str, /, *args: Any, **kwds: Any) -> Any:
+        assert self._server_proxy is not None, "server not yet started"
+        callee: Any = self._server_proxy._object  # noqa: SLF001 - the answer before a proxy is made of it
         return callee.call_method(name, args, kwds)
 
-    def _settle(self) -> None:
-        if self._desk is not None:
-            callee: Any = self._desk._object  # noqa: SLF001 - as above
-            callee.settle()
+    def _wait_for_releases(self) -> None:
+        if self._server_proxy is not None:
+            callee: Any = self._server_proxy._object  # noqa: SLF001 - as above
+            callee.wait_for_releases()
 
 
-def _end(child: Any, desk: BaseProxy, state: State, timeout: float) -> None:
-    """Have a manager's process end; make it end where it does not."""
+def _end(child: Any, server: BaseProxy, state: State, timeout: float) -> None:
+    """Shut a manager's process down; terminate and then kill it where it does not end."""
     if child.is_alive():
-        callee: Any = desk._object  # noqa: SLF001 - a call of which the answer may not come
+        callee: Any = server._object  # noqa: SLF001 - the answer may not come
         try:
-            callee.begin("shutdown", (), {}, strand_of_thread()).wait(timeout)
+            callee.begin("shutdown", (), {}, current_caller()).wait(timeout)
         except TransportError as error:
             log.debug("fiber: the manager was not told to end: %s", error)
         for step in (lambda: None, child.terminate, functools.partial(_kill, child)):

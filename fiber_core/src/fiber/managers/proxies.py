@@ -1,4 +1,4 @@
-"""What stands for a managed object in user code: ``BaseProxy``, and types made from method names."""
+"""Proxies of managed objects: ``BaseProxy``, and proxy classes made of method names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from multiprocessing import process
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fiber._objects import store
-from fiber._objects.handle import Handle, Holdable
-from fiber._objects.managed.calls import Made, load_made
-from fiber._objects.references import NO_TICKET
+from fiber._objects.handle import Handle, SharedObject
+from fiber._objects.managed.calls import CreatedObject, load_proxytype
+from fiber._objects.references import NO_REFERENCE
 
 if TYPE_CHECKING:
     from fiber._objects.address import Address
@@ -19,14 +19,14 @@ __all__ = ["AutoProxy", "BaseProxy", "MakeProxyType", "RebuildProxy", "Token"]
 
 
 def secret(authkey: bytes) -> Any:
-    """A key that is pickled for children only."""
+    """The stdlib's wrapper of a key, which is pickled for children only."""
     return vars(process)["AuthenticationString"](authkey)
 
 
 class Token:
-    """Identifies a managed object."""
+    """Identity of a managed object."""
 
-    __slots__ = ("_ticket", "address", "id", "typeid")
+    __slots__ = ("_reference_id", "address", "id", "typeid")
 
     def __init__(
         self,
@@ -37,43 +37,43 @@ class Token:
         self.typeid = typeid
         self.address = address
         self.id = id
-        self._ticket = NO_TICKET
+        self._reference_id = NO_REFERENCE
 
     @classmethod
-    def of(cls, made: Made) -> Token:
+    def of(cls, made: CreatedObject) -> Token:
         """The token of an object that a manager has just made."""
         return cls(made.typeid, made.address, f"{made.address.target:x}")
 
-    def sent(self, address: Any, ticket: int) -> Token:
-        """The same, for a pickle of a proxy that is held by a ticket until it is loaded."""
+    def sent(self, address: Any, reference_id: int) -> Token:
+        """A copy for the pickle of a proxy, with the id of the reference that the pickle holds."""
         token = Token(self.typeid, address, self.id)
-        token._ticket = ticket
+        token._reference_id = reference_id
         return token
 
-    def take_ticket(self) -> int:
-        """The ticket, for the one proxy that uses it."""
-        ticket, self._ticket = self._ticket, NO_TICKET
-        return ticket
+    def take_reference_id(self) -> int:
+        """Remove the reference id, for the one proxy that uses it."""
+        reference_id, self._reference_id = self._reference_id, NO_REFERENCE
+        return reference_id
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.typeid, self.address, self.id, self._ticket
+        return self.typeid, self.address, self.id, self._reference_id
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.typeid, self.address, self.id, self._ticket = state
+        self.typeid, self.address, self.id, self._reference_id = state
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(typeid={self.typeid!r}, address={self.address!r}, id={self.id!r})"
 
 
-class Callee(Holdable, Protocol):
-    """A managed object, in its own process or another."""
+class Callee(SharedObject, Protocol):
+    """A managed object, at its owner or in another process."""
 
     def call_method(self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any]) -> Any:
-        """Call a method and wait for its value; :class:`~fiber._objects.managed.calls.Made` for a proxy's."""
+        """Call a method and wait for its value; a ``CreatedObject`` where it is a managed object."""
 
 
 class BaseProxy(Handle):
-    """A managed object as every process sees it; the same as ``multiprocessing.managers.BaseProxy``.
+    """Proxy of a managed object; as ``multiprocessing.managers.BaseProxy``.
 
     Method calls are sent to the process that the object lives in, whichever process they come from.
     The object lives as long as there is a proxy for it anywhere, one that is on its way in an
@@ -81,7 +81,7 @@ class BaseProxy(Handle):
     """
 
     _object: Callee
-    #: what makes the proxies whose class is made of the names of methods
+    #: factory of proxies whose class is made of method names
     _auto: ClassVar[Callable[..., Any]]
 
     def __init__(
@@ -104,8 +104,8 @@ class BaseProxy(Handle):
             self._authkey = manager._authkey  # noqa: SLF001 - a proxy is a part of its manager
         else:
             self._authkey = process.current_process().authkey
-        taken: Any = store.current().take(token.address, 0, token.take_ticket())
-        self._take_hold(taken, 0)
+        taken: Any = store.current().hold(token.address, 0, token.take_reference_id())
+        self._attach(taken, 0)
 
     def _callmethod(
         self,
@@ -116,24 +116,24 @@ class BaseProxy(Handle):
         """Call a method of the managed object; a copy of its value, or a proxy.
 
         Raises:
-            Exception: what the method raised, the remote traceback as its cause.
+            Exception: that of the method, the remote traceback as its cause.
             multiprocessing.managers.RemoteError: there is no such method, or its value cannot be
                 pickled.
             PeerLostError: the manager's process is gone; an ``EOFError`` and a ``ConnectionError``.
         """
         value = self._object.call_method(methodname, args, kwds)
-        return self._adopt(value) if isinstance(value, Made) else value
+        return self._proxy_of(value) if isinstance(value, CreatedObject) else value
 
-    def _adopt(self, made: Made) -> Any:
-        """The proxy of a managed object that a method made."""
-        known = None if self._manager is None else self._manager._registry.get(made.typeid)  # noqa: SLF001 - see above
-        proxytype = load_made(made) if known is None else known[-1]
+    def _proxy_of(self, created: CreatedObject) -> Any:
+        """Proxy of a managed object that a method created."""
+        known = None if self._manager is None else self._manager._registry.get(created.typeid)  # noqa: SLF001 - see above
+        proxytype = load_proxytype(created) if known is None else known[-1]
         return proxytype(
-            Token.of(made),
+            Token.of(created),
             self._serializer,
             manager=self._manager,
             authkey=self._authkey,
-            exposed=made.exposed,
+            exposed=created.exposed,
         )
 
     def _getvalue(self) -> Any:
@@ -141,7 +141,7 @@ class BaseProxy(Handle):
         return self._callmethod("#GETVALUE")
 
     def __reduce__(self) -> Any:
-        token = self._token.sent(self._address(), self._ticket())
+        token = self._token.sent(self._address(), self._reference_id())
         if getattr(self, "_isauto", False):
             exposed = self._exposed_  # type: ignore[attr-defined] # made with it
             auto = type(self)._auto  # noqa: SLF001 - its own
@@ -167,14 +167,14 @@ class BaseProxy(Handle):
 def RebuildProxy(  # noqa: N802 - the stdlib's name
     func: Callable[..., Any], token: Token, serializer: str, kwds: dict[str, Any]
 ) -> Any:
-    """The proxy of a pickle."""
+    """Proxy that is unpickled."""
     return func(token, serializer, **kwds)
 
 
 def _rebuild_made(
     make: Callable[..., Any], name: str, exposed: tuple[str, ...], token: Token, serializer: str
 ) -> Any:
-    """The proxy of a pickle whose class has no importable home."""
+    """Proxy that is unpickled, of a class that was made of method names."""
     return make(name, exposed)(token, serializer)
 
 
@@ -187,10 +187,10 @@ def make_type(
     """A class with a method for each name, which passes its arguments to ``_callmethod``.
 
     Args:
-        name: of the class.
-        exposed: the names.
-        base: its base.
-        make: makes the same class of the name and the names.
+        name: name of the class.
+        exposed: the method names.
+        base: base class.
+        make: makes the same class of its name and the method names, when unpickled.
     """
     methods = tuple(exposed)
     key = name, methods, base
@@ -209,7 +209,7 @@ def auto_proxy(
     exposed: Iterable[str] | None,
     **kwds: Any,
 ) -> Any:
-    """A proxy whose class ``make`` makes of the names of the methods."""
+    """Proxy of the class that ``make`` makes of the names of the exposed methods."""
     if exposed is None:
         exposed = BaseProxy(token, serializer)._callmethod("#METHODS")  # noqa: SLF001 - its own
     made = make(f"AutoProxy[{token.typeid}]", tuple(exposed))
@@ -242,7 +242,7 @@ def AutoProxy(  # noqa: N802 - the stdlib's name
     incref: bool = True,
     manager_owned: bool = False,  # noqa: ARG001 - the stdlib's signature
 ) -> Any:
-    """A proxy with the methods that the managed object exposes: all public ones, unless told."""
+    """A proxy with the methods ``exposed``; if omitted, all that the managed object exposes."""
     kwds = {"manager": manager, "authkey": authkey, "incref": incref}
     return auto_proxy(MakeProxyType, token, serializer, exposed, **kwds)
 

@@ -1,7 +1,4 @@
-"""What serves a manager's objects, in the process that they live in.
-
-What a manager takes back where a caller died while it waited: items it got, locks it took.
-"""
+"""Server of a manager: makes objects and serves them, in the process that they live in."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ from typing import Any, NoReturn
 
 from fiber._objects import store
 from fiber._objects.address import Address, Kind
-from fiber._objects.auth_listener import Door, open_door
-from fiber._objects.managed.caller_threads import Strands
-from fiber._objects.managed.referent import Product, Referent
+from fiber._objects.auth_listener import AuthListener, open_listener
+from fiber._objects.managed.caller_threads import CallerThreads
+from fiber._objects.managed.referent import NewReferent, Referent
 from fiber.managers.proxies import BaseProxy, Token, secret
 from fiber.managers.standard import Namespace, Value
 
@@ -33,43 +30,45 @@ _LOCKS = (
 )
 
 
-def undo(thing: Any, name: str, value: Any) -> None:
-    """Take back what a method did; on the thread that called it.
+def rollback(obj: Any, name: str, value: Any) -> None:
+    """Undo a method whose caller died or was interrupted; on the thread that called it.
+
+    An item that was got goes back to its queue, and a lock that was acquired is released.
 
     Args:
-        thing: the object; only those of the standard library's types are known.
+        obj: the object; of types other than the standard library's nothing is undone.
         name: the method's name.
-        value: what it returned.
+        value: its value.
     """
-    if type(thing) is queue.Queue and name in {"get", "get_nowait"}:
-        with thing.mutex:
-            # where it was, before whatever came after it; it still counts as unfinished
-            thing.queue.appendleft(value)
-            thing.not_empty.notify()
-    # whoever waits for a condition has the lock again, notified or not
-    waited = name == "wait" and isinstance(thing, threading.Condition)
-    if waited or (name == "acquire" and value and isinstance(thing, _LOCKS)):
-        thing.release()
+    if type(obj) is queue.Queue and name in {"get", "get_nowait"}:
+        with obj.mutex:
+            # to the front, where it was; it still counts as unfinished
+            obj.queue.appendleft(value)
+            obj.not_empty.notify()
+    # wait() returns with the lock acquired, notified or not
+    waited = name == "wait" and isinstance(obj, threading.Condition)
+    if waited or (name == "acquire" and value and isinstance(obj, _LOCKS)):
+        obj.release()
 
 
 _TEXT = re.compile(r"([0-9a-f.]+)/([0-9a-f]+)@([a-z+]+://.+)")
-#: what managers may ask of the server
+#: methods that managers may call on the server
 _PUBLIC = ("create", "debug_info", "number_of_objects", "prove", "shutdown")
-#: their methods mean the same on any thread
-_THREADLESS = frozenset(
+#: types whose methods have the same effect on any thread
+_THREAD_NEUTRAL = frozenset(
     {array.array, dict, list, set, queue.Queue, threading.Event, Namespace, Value}
 )
 
 
 class Server:
-    """Makes objects and has them served, until it is told to end.
+    """Makes objects and serves them until ``shutdown`` is called.
 
     Args:
         registry: the types by name: callable, exposed, method_to_typeid, proxytype.
-        address: where it listens for managers that connect; None for any address.
-        authkey: what they must know.
+        address: address for managers that connect; None for any address.
+        authkey: key that they must prove to know.
         serializer: ``"pickle"``.
-        is_open: True where managers of other programs may connect.
+        is_open: True to let managers of other programs connect.
 
     Raises:
         OSError: the address cannot be bound.
@@ -91,22 +90,26 @@ class Server:
         self.authkey = secret(authkey)
         self._stop = threading.Event()
         self._store = store.current()
-        self._strands = Strands(self._store)
+        self._caller_threads = CallerThreads(self._store)
         self._referents: weakref.WeakSet[Referent] = weakref.WeakSet()
-        self._desk = Referent(self._store, self._strands, self, _PUBLIC, hides_errors=True)
-        #: by which managers of this run reach the server itself
-        self.token = Token("#server", self._desk.address, f"{self._desk.target:x}")
-        # also what newcomers get, so that the server goes on while it serves nobody
+        self._self_referent = Referent(
+            self._store, self._caller_threads, self, _PUBLIC, errors_as_text=True
+        )
+        #: token of the server itself, for managers of this run
+        self.token = Token(
+            "#server", self._self_referent.address, f"{self._self_referent.target:x}"
+        )
+        # sent to connecting managers; also keeps the server alive without any
         self._own = BaseProxy(self.token, serializer, authkey=authkey)
-        self._door: Door | None = None
-        #: what ``connect`` takes
-        self.address: Any = text_of(self._desk.address)
+        self._listener: AuthListener | None = None
+        #: address for ``connect``
+        self.address: Any = text_of(self._self_referent.address)
         if is_open:
-            self._door = open_door(address, None, bytes(authkey), lambda _: self._own)
-            self.address = self._door.address
+            self._listener = open_listener(address, None, bytes(authkey), lambda _: self._own)
+            self.address = self._listener.address
 
     def serve_forever(self) -> NoReturn:
-        """Serve until a manager says ``shutdown``; then exit."""
+        """Serve until a manager calls ``shutdown``; then exit."""
         vars(process.current_process())["_manager_server"] = self
         try:
             self._stop.wait()
@@ -119,25 +122,25 @@ class Server:
     def close(self) -> None:
         """Make no more objects."""
         self._stop.set()
-        if self._door is not None:
-            self._door.close()
-        self._own._let_go()  # noqa: SLF001 - its own
-        self._strands.close()
+        if self._listener is not None:
+            self._listener.close()
+        self._own._release()  # noqa: SLF001 - its own
+        self._caller_threads.close()
 
-    # -- what managers ask; on threads of its own
+    # -- methods for managers; on caller threads
 
-    def create(self, typeid: str, /, *args: Any, **kwds: Any) -> Product:
+    def create(self, typeid: str, /, *args: Any, **kwds: Any) -> NewReferent:
         """Make an object of a registered type."""
         make, exposed, typeids, proxytype = self.registry[typeid]
         if make is not None:
-            thing = make(*args, **kwds)
+            obj = make(*args, **kwds)
         elif kwds or len(args) != 1:
             msg = "Without callable, must have one non-keyword argument"
             raise ValueError(msg)
         else:
-            thing = args[0]
+            obj = args[0]
         if exposed is None:
-            exposed = public_methods(thing)
+            exposed = public_methods(obj)
         if typeids is not None:
             if not isinstance(typeids, dict):
                 msg = f"Method_to_typeid {typeids!r}: type {type(typeids)!s}, not dict"
@@ -145,55 +148,55 @@ class Server:
             exposed = [*exposed, *typeids]
         referent = Referent(
             self._store,
-            self._strands,
-            thing,
+            self._caller_threads,
+            obj,
             exposed,
             typeids=typeids,
-            adopt=self.create,
-            leaves_nothing=type(thing) in _THREADLESS,
-            undo=undo,
+            make_referent=self.create,
+            thread_neutral=type(obj) in _THREAD_NEUTRAL,
+            rollback=rollback,
         )
         self._referents.add(referent)
-        return Product(referent, typeid, tuple(exposed), proxytype)
+        return NewReferent(referent, typeid, tuple(exposed), proxytype)
 
     def number_of_objects(self) -> int:
-        """How many objects have a proxy somewhere."""
+        """Number of objects that any process has a proxy of."""
         return len(self._referents)
 
     def debug_info(self) -> str:
-        """The objects and how many processes hold each, for people."""
+        """Text that lists the objects and how many processes hold each."""
         found = sorted(self._referents, key=lambda referent: referent.target)
-        return "\n".join(referent.described() for referent in found)
+        return "\n".join(referent.debug_text() for referent in found)
 
     def prove(self, digest: bytes) -> None:
-        """Check that whoever connects knows the key."""
+        """Check that a connecting manager knows the authkey."""
         if not hmac.compare_digest(digest, proof(self.authkey, self.address)):
             msg = "digest received was wrong"
             raise AuthenticationError(msg)
 
     def shutdown(self) -> None:
-        """End."""
-        # the answer goes out first: an ending process sends what it was given to send
+        """End the server."""
+        # the answer goes out first: an ending process sends what is queued
         self._stop.set()
 
 
-def public_methods(thing: Any) -> list[str]:
+def public_methods(obj: Any) -> list[str]:
     """Names of the methods of an object that do not begin with ``_``."""
-    return [n for n in dir(thing) if not n.startswith("_") and callable(getattr(thing, n))]
+    return [n for n in dir(obj) if not n.startswith("_") and callable(getattr(obj, n))]
 
 
 def proof(authkey: bytes, address: str) -> bytes:
-    """What shows that one knows the key of the manager at an address."""
+    """Proof of knowing the authkey of the manager at an address: an HMAC-SHA256 of the address."""
     return hmac.digest(authkey, f"fiber manager {address}".encode(), "sha256")
 
 
 def text_of(address: Address) -> str:
-    """The address of a server as users see it and hand it on."""
+    """Address of a server as users see it: ``ident/target@url,url``."""
     return f"{address.ident}/{address.target:x}@{','.join(address.urls)}"
 
 
 def address_of(text: Any) -> Address | None:
-    """What :func:`text_of` wrote; None where it is something else."""
+    """Address that :func:`text_of` wrote; None for anything else."""
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""The types of ``SyncManager``: what lives in the manager, and its proxies."""
+"""Types of ``SyncManager`` and their proxies."""
 
 from __future__ import annotations
 
@@ -93,18 +93,18 @@ class IteratorProxy(BaseProxy):
 
 
 class AcquirerProxy(BaseProxy):
-    """A lock or semaphore in the manager; who holds it is a matter of threads, wherever they run."""
+    """A lock or semaphore in the manager; it is held by a thread, of whichever process."""
 
     _exposed_: tuple[str, ...] = ("acquire", "release")
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take it, waiting where it is taken; False where it was not had in time."""
+        """Acquire it; False if it was not free (in time)."""
         args = (blocking,) if timeout is None else (blocking, timeout)
-        taken: bool = self._callmethod("acquire", args)
-        return taken
+        acquired: bool = self._callmethod("acquire", args)
+        return acquired
 
     def release(self) -> None:
-        """Give it back."""
+        """Release it."""
         self._callmethod("release")
 
     def __enter__(self) -> Any:
@@ -120,16 +120,16 @@ class ConditionProxy(AcquirerProxy):
     _exposed_ = ("acquire", "release", "wait", "notify", "notify_all")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait to be notified; False where that did not happen in time."""
+        """Wait to be notified; False if not in time."""
         notified: bool = self._callmethod("wait", (timeout,))
         return notified
 
     def notify(self, n: int = 1) -> None:
-        """Wake at most ``n`` of those that wait."""
+        """Wake up to ``n`` waiting threads."""
         self._callmethod("notify", (n,))
 
     def notify_all(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting threads."""
         self._callmethod("notify_all")
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
@@ -154,15 +154,15 @@ class EventProxy(BaseProxy):
         return found
 
     def set(self) -> None:
-        """Set it and wake all that wait."""
+        """Set it and wake all waiting threads."""
         self._callmethod("set")
 
     def clear(self) -> None:
-        """Have it no longer set."""
+        """Clear it."""
         self._callmethod("clear")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; False where that did not happen in time."""
+        """Wait until it is set; False if not in time."""
         found: bool = self._callmethod("wait", (timeout,))
         return found
 
@@ -173,7 +173,7 @@ class BarrierProxy(BaseProxy):
     _exposed_ = ("__getattribute__", "wait", "abort", "reset")
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all parties do; the number of this one."""
+        """Wait until all parties wait; the index of this one."""
         number: int = self._callmethod("wait", (timeout,))
         return number
 
@@ -187,13 +187,13 @@ class BarrierProxy(BaseProxy):
 
     @property
     def parties(self) -> int:
-        """How many it waits for."""
+        """Number of parties."""
         number: int = self._callmethod("__getattribute__", ("parties",))
         return number
 
     @property
     def n_waiting(self) -> int:
-        """How many wait."""
+        """Number of waiting parties."""
         number: int = self._callmethod("__getattribute__", ("n_waiting",))
         return number
 
@@ -341,7 +341,7 @@ BasePoolProxy = MakeProxyType(
 
 
 class PoolProxy(BasePoolProxy):  # type: ignore[misc,valid-type] # made at run time
-    """A pool whose master is the manager."""
+    """A pool whose master is the manager's process."""
 
     _method_to_typeid_: ClassVar = {
         "apply_async": "AsyncResult",

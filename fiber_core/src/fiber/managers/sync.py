@@ -1,6 +1,6 @@
 """``SyncManager``: a manager of locks, queues, containers and pools.
 
-``SharedMemoryManager``, which has no meaning between machines and says so.
+And ``SharedMemoryManager``, which is not offered between machines and raises NotImplementedError.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SyncManager.register("Value", standard.Value, standard.ValueProxy)
 SyncManager.register("Array", standard.Array, standard.ArrayProxy)
 SyncManager.register("Namespace", standard.Namespace, standard.NamespaceProxy)
 
-# what methods of a pool's proxy return
+# types of values of a pool's methods
 SyncManager.register("Iterator", proxytype=standard.IteratorProxy, create_method=False)
 SyncManager.register(
     "AsyncResult", exposed=("get", "ready", "successful", "wait"), create_method=False
@@ -84,7 +84,7 @@ def Manager() -> SyncManager:  # noqa: N802 - the stdlib's name
 class SharedMemoryManager(BaseManager):
     """Not offered: blocks of ``multiprocessing.shared_memory`` are bound to one host.
 
-    What attaches to such a block also has it removed when it ends, unless it is a child that the
+    A process that attaches to such a block removes it at its exit, unless it is a child that the
     standard library has started. :class:`fiber.Array <fiber.sharedctypes.Array>` is in shared
     memory on one host, and served across hosts.
 

@@ -1,4 +1,10 @@
-"""Frozen values that cross module, package and process borders; no I/O happens here."""
+"""Frozen values that cross module, package and process borders; no I/O happens here.
+
+``job`` has what a backend is asked for and what it reports, ``resource`` requests and grants of
+devices, ``network`` what is needed to choose a listening address, ``plugin`` the values that hooks
+return. All are immutable, picklable unless a field says otherwise, and compare by value. Imported by
+every layer above ``_base``, and by plugins; imports only ``_base``.
+"""
 
 from fiber.model.job import (
     Capabilities,

@@ -1,7 +1,4 @@
-"""Jobs: what is asked of a backend and what it answers.
-
-What is told of the work that killed its workers.
-"""
+"""Jobs: specification, status and reasons, capabilities of backends, attempts at a task."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from fiber.model.resource import ResourceRequest
 
 
 class JobState(enum.Enum):
-    """Where a job or one of its processes stands; states only move forward, save SUSPENDED."""
+    """State of a job or one of its processes; states only move forward, save SUSPENDED."""
 
     #: accepted by the platform, not running yet
     PENDING = "pending"
     #: its first process runs
     RUNNING = "running"
     #: alive and stopped; may run again. By a signal where the reason is ``SIGNAL``: a pool replaces
-    #: such a worker after its lease. Else by the platform at somebody's wish, as ``docker pause``
-    #: does: a pool leaves it alone until it goes on
+    #: such a worker after its lease. Else by the platform on request, as by ``docker pause``: a
+    #: pool waits until it goes on
     SUSPENDED = "suspended"
     #: the platform was asked and does not know; proves no death
     UNKNOWN = "unknown"
@@ -38,7 +35,7 @@ class JobState(enum.Enum):
 
 
 class ReasonKind(enum.Enum):
-    """Why a job or process is in its state."""
+    """Kind of reason for a job's or process's state."""
 
     #: it called exit, ``number`` is the code
     EXIT = "exit"
@@ -46,13 +43,13 @@ class ReasonKind(enum.Enum):
     SIGNAL = "signal"
     #: proven out of memory: an engine's word or a cgroup of ours
     OOM = "oom"
-    #: the platform took its place away
+    #: the platform removed it from its node
     EVICTED = "evicted"
-    #: a job of higher priority took its place
+    #: replaced by a job of higher priority
     PREEMPTED = "preempted"
-    #: the image cannot be had or started
+    #: the image cannot be pulled or started
     IMAGE = "image"
-    #: nowhere to run it
+    #: no node can run it
     UNSCHEDULABLE = "unschedulable"
     #: its node or supervisor was lost with it
     NODE_LOST = "node_lost"
@@ -60,7 +57,7 @@ class ReasonKind(enum.Enum):
     LEASE = "lease"
     #: it could not be started at all (no such program, no permission)
     START = "start"
-    #: ended, and nobody can say why
+    #: ended for an unknown reason
     UNKNOWN = "unknown"
 
 
@@ -90,15 +87,15 @@ class Reason:
 
 @values.frozen(kw_only=True)
 class ProcessStatus:
-    """One of the processes that a job's supervisor forked."""
+    """Status of one of the processes that a job's supervisor forked."""
 
     #: position within the job, from 0
     index: int
-    #: where it stands
+    #: its state
     state: JobState
     #: process id on its host, once it has one
     pid: int | None = None
-    #: why, for terminal and suspended states
+    #: its reason, for terminal and suspended states
     reason: Reason | None = None
     #: exit code, or minus the signal number, once ended
     exit_code: int | None = None
@@ -112,11 +109,11 @@ class ProcessStatus:
 
 @values.frozen(kw_only=True)
 class JobStatus:
-    """One observation of a job."""
+    """Status of a job, as observed at one time."""
 
-    #: where it stands
+    #: its state
     state: JobState
-    #: why, for states that have a reason
+    #: its reason, for states that have one
     reason: Reason | None = None
     #: exit code of the job's first process, or minus its signal, once ended
     exit_code: int | None = None
@@ -126,8 +123,7 @@ class JobStatus:
     host: str | None = None
     #: one entry a process, where the supervisor reports them
     processes: tuple[ProcessStatus, ...] = ()
-    #: True where the platform has begun to take its place away: it still works, and shall begin
-    #: nothing new
+    #: True where the platform has begun to remove it: it still runs, and should get no new work
     draining: bool = False
 
 
@@ -145,10 +141,10 @@ class Volume:
 
 @values.frozen(kw_only=True)
 class Gang:
-    """Jobs that are of use only together.
+    """Group of jobs that are of use only together.
 
-    It is a wish of who starts them, who ends them all where they do not all come: a backend tells it
-    to whatever places its jobs, so that none takes the room that the others of another gang lack.
+    A hint for the platform's scheduler, so that jobs of one gang do not take the room that another
+    gang lacks. The submitter itself ends them all where they do not all start.
     """
 
     #: its name, unique in the run
@@ -165,7 +161,7 @@ def _words(argv: Iterable[str]) -> tuple[str, ...]:
 
 @values.frozen(kw_only=True)
 class JobSpec:
-    """A job as it is handed to :meth:`fiber.abc.Backend.submit`."""
+    """Specification of a job, as passed to :meth:`fiber.abc.Backend.submit`."""
 
     #: the run it belongs to, eight hexadecimal digits
     run_id: str
@@ -173,7 +169,7 @@ class JobSpec:
     name: str
     #: the program and its arguments, always usable
     argv: tuple[str, ...] = values.field(converter=_words)
-    #: ``module:function`` that does what argv does in a Python that has fiber; called in a forked
+    #: ``module:function`` equivalent to argv in a Python that has fiber; called in a forked
     #: child as ``function(private, index) -> exit code`` by backends that fork, else unused
     entry: str | None = None
     #: environment on top of what the platform gives (local jobs inherit the submitter's)
@@ -186,7 +182,7 @@ class JobSpec:
     #: An argv job finds it where ``FIBER_BOOTSTRAP`` says: ``fd:<n>``, ``stdin``,
     #: ``stdin:<length>``, ``file:<path>`` or ``sealed:<path>:<text>``.
     private: bytes | None = values.field(default=None, repr=False)
-    #: what it needs
+    #: resources that it needs
     resources: ResourceRequest = values.field(factory=ResourceRequest)
     #: image, where the backend runs images
     image: str | None = None
@@ -196,7 +192,7 @@ class JobSpec:
     volumes: tuple[Volume, ...] = ()
     #: labels for people and sweeps
     labels: Mapping[str, str] = values.field(factory=dict)
-    #: those it starts with; None where each is of use by itself
+    #: group that it belongs to; None for a job that is of use by itself
     gang: Gang | None = None
     #: True for a job that outlives the program that submitted it (``fiber run`` without -a)
     detached: bool = False
@@ -205,9 +201,9 @@ class JobSpec:
     foreground: bool = False
     #: True to prefix each line of output with the job's name on the parent's terminal
     log_prefix: bool = False
-    #: where the process that submits it listens; for backends that forward to it
+    #: URLs that the submitting process listens at; for backends that forward to them
     urls: tuple[str, ...] = ()
-    #: what the core calls its processes within the run; None for programs that are none of ours
+    #: identity of its processes within the run; None for programs other than Fiber's workers
     ident: str | None = None
 
 
@@ -217,13 +213,13 @@ class Job:
 
     #: unique on its backend
     id: str
-    #: the name asked for
+    #: name in its specification
     name: str
     #: the run it belongs to
     run_id: str
     #: canonical name of the backend that runs it
     backend: str
-    #: what the backend needs to find it again
+    #: data by which the backend finds it again
     data: Mapping[str, Any] = values.field(factory=dict, hash=False)
     #: program and arguments, for people; :meth:`~fiber.abc.Backend.list` fills it where it can
     argv: tuple[str, ...] = values.field(default=(), converter=_words, eq=False)
@@ -233,13 +229,13 @@ class Job:
 
 @values.frozen(kw_only=True)
 class Capabilities:
-    """What works on a backend; what is not declared is refused early with a sentence."""
+    """Features of a backend; use of one that is not declared raises CapabilityError early."""
 
     #: ``logs`` returns lines
     logs: bool = False
     #: ``logs(follow=True)`` follows
     follow_logs: bool = False
-    #: what jobs that are not detached write passes to their submitter's stdout and stderr by itself
+    #: output of jobs that are not detached reaches their submitter's stdout and stderr by itself
     output: bool = False
     #: ``exec`` runs a program beside a job
     exec: bool = False
@@ -265,20 +261,20 @@ class Capabilities:
     suspend: bool = False
     #: ``open_stream`` opens byte streams into jobs
     streams: bool = False
-    #: a job whose place is taken away gets SIGTERM so many seconds before SIGKILL as ``FIBER_GRACE``
-    #: in its environment says: its worker hands over what it has not begun, and finishes the rest
+    #: a job that the platform removes gets SIGTERM, and SIGKILL after the seconds in its variable
+    #: ``FIBER_GRACE``: its worker returns tasks that it has not begun, and finishes the rest
     drain: bool = False
     #: jobs run on the submitter's own host and see its file system
     same_host: bool = False
 
     def names(self) -> tuple[str, ...]:
-        """The declared ones, sorted."""
+        """Return the names of the declared features, sorted."""
         return tuple(sorted(k for k, v in values.asdict(self).items() if v))
 
 
 @values.frozen(kw_only=True)
 class Capacity:
-    """Room for jobs, now; None where the platform cannot tell."""
+    """Capacity of the platform for jobs, now; None where it is unknown."""
 
     #: CPUs in all
     cpus: float | None = None
@@ -289,30 +285,30 @@ class Capacity:
 
 
 class ReachKind(enum.Enum):
-    """How a job and its parent meet."""
+    """Kind of connection between a job and its parent."""
 
     #: the job dials its parent's listener
     DIRECT = "direct"
     #: the job's side cannot dial: the backend forwards a port there, or opens streams into the job
     #: over which the core carries connections
     REVERSED = "reversed"
-    #: they cannot meet
+    #: no connection is possible
     NONE = "none"
 
 
 @values.frozen
 class Reach:
-    """How a job and its parent meet, and why."""
+    """Kind of connection between a job and its parent, with the reason."""
 
-    #: the way
+    #: kind of connection
     kind: ReachKind
-    #: one sentence
+    #: reason, one sentence
     why: str = ""
 
 
 @values.frozen(kw_only=True)
 class Check:
-    """One line of ``fiber doctor``."""
+    """Result of a check: a line of ``fiber doctor``."""
 
     #: what was checked
     name: str
@@ -320,9 +316,9 @@ class Check:
     ok: bool
     #: what was found
     detail: str = ""
-    #: the one command or sentence that mends it
+    #: command or sentence that fixes it
     fix: str = ""
-    #: names of capabilities that the backend declares and cannot have as the platform is set up
+    #: capabilities that the backend declares but that the platform's configuration rules out
     missing: tuple[str, ...] = ()
 
 
@@ -336,7 +332,7 @@ class Attempt:
     host: str
     #: process id there, where known
     pid: int | None
-    #: why it died
+    #: reason of its death
     reason: Reason
     #: one sentence for people
     message: str = ""
@@ -344,8 +340,8 @@ class Attempt:
     log_tail: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        where = f"{self.worker} (pid {self.pid} on {self.host})"
-        text = f"{where}: {self.message or self.reason}"
+        worker = f"{self.worker} (pid {self.pid} on {self.host})"
+        text = f"{worker}: {self.message or self.reason}"
         if self.log_tail:
             text += "".join(f"\n      {line}" for line in self.log_tail)
         return text

@@ -1,4 +1,4 @@
-"""Where processes listen: interfaces, peers and addresses."""
+"""Listening: a host's interfaces, the expected peers, and the address to listen at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fiber._base import values
 
 @values.frozen(kw_only=True)
 class Interface:
-    """One network interface of this host with one of its addresses."""
+    """Network interface of this host with one of its addresses."""
 
     #: the system's name, for example "eth0"
     name: str
@@ -24,7 +24,7 @@ class Interface:
 
 @values.frozen(kw_only=True)
 class Peers:
-    """Who will dial the listener that is about to be made."""
+    """Description of the processes that will dial a listener that is about to be made."""
 
     #: True where every peer runs on this host and sees its file system
     same_host: bool
@@ -36,13 +36,13 @@ class Peers:
     config: Any = None
     #: the environment of this process
     environ: Mapping[str, str] = values.field(factory=dict)
-    #: what the backend has found out of its platform, by ``BackendInfo.facts``
+    #: facts about the platform, as returned by ``BackendInfo.facts``
     facts: Any = None
 
 
 @values.frozen(kw_only=True)
 class ListenAddress:
-    """Where to bind and what to tell peers."""
+    """Address to bind, and how peers reach it."""
 
     #: ``unix://PATH`` (Linux) or ``ipc://PATH`` on one host, ``tls+tcp://HOST:0`` or (explicitly
     #: unsafe) ``tcp://HOST:0`` between hosts

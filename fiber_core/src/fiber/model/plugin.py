@@ -1,4 +1,4 @@
-"""What hooks return."""
+"""Values that plugins' hooks return: descriptions of backends and claims of processes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 @values.frozen(kw_only=True)
 class BackendContext:
-    """What a backend is given when it is loaded."""
+    """Context passed to ``BackendInfo.load`` when a backend is made."""
 
     #: the backend's own settings: an instance of its ``BackendInfo.config`` class, or None
     config: Any = None
     #: installed resource providers by kind
     providers: Mapping[str, ResourceProvider] = values.field(factory=dict)
-    #: the run that this process belongs to; None for commands that only look
+    #: the run that this process belongs to; None for commands that only inspect
     run_id: str | None = None
-    #: folder of the run on this host, 0700, made by the core; None for commands that only look
+    #: folder of the run on this host, 0700, made by the core; None for commands that only inspect
     run_directory: str | None = None
     #: seconds of silence after which a supervisor or job is given up; None: the backend's own
     lease: float | None = None
-    #: image that was set for jobs, in which a check may look around; None: the backend's own
+    #: image set for jobs, which a check may inspect; None: the backend's own
     image: str | None = None
 
 
 @values.frozen(kw_only=True)
 class BackendInfo:
-    """A backend as its plugin announces it; making this value imports no SDK."""
+    """Description of a backend by its plugin; making this value must not import an SDK."""
 
     #: canonical name, as in ``FIBER_BACKEND``
     name: str
@@ -46,7 +46,7 @@ class BackendInfo:
     noun: str = "job"
     #: True for the backend that is used where none was chosen or detected
     default: bool = False
-    #: what works on it
+    #: its features
     capabilities: Capabilities = values.field(factory=Capabilities)
     #: attrs class of its own settings; keys are read from ``FIBER_<NAME>_<KEY>`` and
     #: ``[<name>]`` of the configuration file. A field's metadata may have ``option`` and ``help``,
@@ -58,9 +58,9 @@ class BackendInfo:
     #: True where a connection between a job and its submitter ends when either does, as on one
     #: machine or one engine: a job whose connection is there does not end for silence alone
     near: bool = False
-    #: finds out what ``fiber_listen_address`` has to know of the platform, from this backend's
-    #: settings and the environment; it may ask the platform, and the hook gets its answer as
-    #: ``Peers.facts``. Called in the process that begins a run, before it listens
+    #: called with this backend's settings and the environment in the process that begins a run,
+    #: before it listens; may query the platform. Its result is ``Peers.facts`` for the hook
+    #: ``fiber_listen_address``
     facts: Callable[[Any, Mapping[str, str]], Any] | None = values.field(default=None, repr=False)
     #: makes the backend; imports the SDK
     load: Callable[[BackendContext], Backend] = values.field(repr=False)
@@ -68,9 +68,9 @@ class BackendInfo:
 
 @values.frozen
 class BackendClaim:
-    """A plugin's word that this process runs on its platform."""
+    """Claim of a plugin that this process runs on its platform."""
 
     #: canonical name of the backend
     name: str
-    #: what was seen, for the error when two claim
+    #: the evidence, for the error where two plugins claim
     evidence: str

@@ -1,7 +1,4 @@
-"""What a job asks for and what it was given: requests, devices, allocations.
-
-Amounts of memory as people and Kubernetes write them.
-"""
+"""Resources of jobs: amounts of memory, requests, devices and allocations."""
 
 from __future__ import annotations
 
@@ -111,7 +108,7 @@ def _counts(_: Any, attribute: values.Field, value: Mapping[str, int]) -> None:
 
 @values.frozen(kw_only=True)
 class ResourceRequest:
-    """What one job asks for; None and absent kinds mean "as much as the platform gives"."""
+    """Resources requested for one job; None or an absent kind: the platform's default."""
 
     #: CPUs, fractions allowed
     cpu: float | None = values.field(default=None, validator=_positive_or_none)
@@ -122,17 +119,17 @@ class ResourceRequest:
 
     @property
     def is_empty(self) -> bool:
-        """True where nothing at all was asked for."""
+        """True where no resource is requested."""
         return self.cpu is None and self.memory is None and not any(self.devices.values())
 
 
 @values.frozen(kw_only=True)
 class Device:
-    """One device that a provider's probe found on a host."""
+    """Device that a provider's probe found on a host."""
 
     #: the provider's kind, for example "gpu"
     kind: str
-    #: what the device's own software calls it (an NVIDIA UUID or index)
+    #: identifier in the device's own software (an NVIDIA UUID or index)
     id: str
     #: number on its host, from 0; parts of one partitioned device share it
     index: int

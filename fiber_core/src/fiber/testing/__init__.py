@@ -1,7 +1,29 @@
 """For authors of plugins: conformance kits, a verified fake backend, and tiny programs.
 
-The kits need pytest, ``pip install fiber-core[testing]``; the fakes do not, so that jobs may
-import them.
+The kits are classes of pytest tests to subclass: :class:`BackendConformance`,
+:class:`PluginConformance` and :class:`ResourceProviderConformance`. They need pytest, ``pip install
+fiber-core[testing]``. The fakes need no more than the core, so that jobs may import them; they pass
+the kits themselves.
+
+=============== =====================================================================
+backend, plugin,
+resource        the kits' public classes, made of the tests in ``kit``
+kit             the tests of the kits, a module for each subject
+apps            user programs that the backend kit runs as scripts
+programs        tiny programs for jobs: an argv each
+masters         output of facts as JSON, for ``apps``
+witness         asks a platform about jobs by other means than the backend
+report          pytest plugin: results as JSON, choice of levels
+installed       the kits on installed plugins, for ``fiber plugin check``
+fakes           fake backend, provider and plugin, on ``fake_platform``
+fake_remote     fake backend whose jobs have an environment and folder of their own
+=============== =====================================================================
+
+Names of tests in the kits are part of the interface: subclasses override a test by its name (only
+with ``xfail`` and a reason), and recorded results have them. Threads: a kit's Driver has one that
+reads the backend's events; the fake platform has a few for each process, and one lock.
+
+Called by tests of plugins and of the core, and by ``fiber plugin check``.
 """
 
 from __future__ import annotations

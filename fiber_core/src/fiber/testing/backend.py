@@ -1,4 +1,7 @@
-"""The conformance kit for backends: :class:`BackendConformance`, a class of tests to subclass."""
+"""Conformance kit for backends: :class:`BackendConformance`, a class of tests to subclass.
+
+Apart from the modules of ``kit``, so that their asserts are rewritten before they are imported.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class BackendConformance(
     AnyOrder,
     Platform,
 ):
-    """What every backend does, as tests.
+    """Tests of the contract of :class:`fiber.abc.Backend`.
 
     Subclass it with one fixture::
 
@@ -47,9 +50,9 @@ class BackendConformance(
                 yield backend
                 backend.close()
 
-    What a backend does not declare in its capabilities is skipped, after it was seen to be refused
-    with a sentence. A test can be overridden only by one marked ``xfail`` with a reason. More is
+    Tests of undeclared capabilities are skipped, after a check that their use raises CapabilityError.
+    A test can only be overridden by one marked ``xfail`` with a reason. More is
     checked where the subclass gives the optional fixtures ``witness``, ``settings``, ``unreachable``,
     ``reopen``, ``volume`` and ``image_context``. While a backend is being written, the attribute
-    ``levels`` names those that are to be run.
+    ``levels`` limits the levels that are run.
     """

@@ -1,4 +1,4 @@
-"""Runs a job's ``entry`` in a fresh Python: what the fake backend does in place of a fork."""
+"""Program that calls a job's ``entry`` in a fresh Python; the fake backend runs it instead of a fork."""
 
 from __future__ import annotations
 

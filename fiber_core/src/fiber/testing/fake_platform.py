@@ -1,6 +1,7 @@
-"""A platform in memory: its jobs are processes of this host; it fails where it is told to.
+"""Platform in memory for the fake backend: jobs are processes of this host, and faults on demand.
 
-One process of a job on the fake platform: started, watched, signalled; its output kept.
+:class:`FakePlatform` accepts jobs and publishes their statuses; :class:`FakeJob` is a job,
+:class:`FakeProcess` one of its processes, :class:`OutputLines` its output.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from fiber.model import (
 if TYPE_CHECKING:
     from fiber.abc import ResourceProvider
 
-__all__ = ["FakePlatform", "FakeProcess", "Lines", "job_status"]
+__all__ = ["FakePlatform", "FakeProcess", "OutputLines", "job_status"]
 
-#: seconds for which output is awaited that a process left open elsewhere
-_OUTPUT_PATIENCE = 2.0
+#: seconds to wait for the end of output that other processes hold open
+_OUTPUT_TIMEOUT = 2.0
 _TAIL = 10
 
 
-class Lines:
-    """The lines that the processes of a job write; thread-safe."""
+class OutputLines:
+    """Lines written by the processes of a job; thread-safe."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -52,7 +53,7 @@ class Lines:
         self._complete = False
 
     def read(self, fd: int) -> None:
-        """Take lines from a descriptor until its end, and close it."""
+        """Read lines from a descriptor until its end, and close it."""
         with os.fdopen(fd, "rb") as stream:
             for line in stream:
                 text = line.removesuffix(b"\n").decode(errors="replace")
@@ -61,18 +62,18 @@ class Lines:
                     self._changed.notify_all()
 
     def complete(self) -> None:
-        """No more will come."""
+        """Note that all lines were read."""
         with self._changed:
             self._complete = True
             self._changed.notify_all()
 
     def tail(self, count: int = _TAIL) -> tuple[str, ...]:
-        """The last lines there are."""
+        """Return the last lines."""
         with self._changed:
             return tuple(self._lines[-count:])
 
     def __call__(self, tail: int | None, follow: bool) -> Iterator[str]:
-        """Yield the lines, and with ``follow`` those that come until there are no more."""
+        """Yield the lines; with ``follow`` until all were read."""
         with self._changed:
             position = 0 if tail is None else max(0, len(self._lines) - tail)
 
@@ -92,15 +93,17 @@ class Lines:
 
 
 class FakeProcess:
-    """A process of this host in a session of its own.
+    """Process of a job: a process of this host in a session of its own.
 
     Args:
         index: its position within the job.
-        lines: where its output goes.
+        lines: receives its output.
         on_change: called after each change of :attr:`status`, on a thread of its own.
     """
 
-    def __init__(self, index: int, lines: Lines, on_change: Callable[[FakeProcess], None]) -> None:
+    def __init__(
+        self, index: int, lines: OutputLines, on_change: Callable[[FakeProcess], None]
+    ) -> None:
         self.status = ProcessStatus(index=index, state=JobState.PENDING)
         self._lines = lines
         self._on_change = on_change
@@ -114,7 +117,7 @@ class FakeProcess:
         cwd: str | None,
         private: bytes | None,
     ) -> None:
-        """Start it; a program that cannot be started is a terminal status."""
+        """Start the program; a failure to start becomes a terminal status."""
         index = self.status.index
         with contextlib.ExitStack() as stack:
             keep: list[int] = []
@@ -158,7 +161,7 @@ class FakeProcess:
         threading.Thread(target=self._watch, args=(process, reader), daemon=True).start()
 
     def signal(self, number: int, *, group: bool = False) -> None:
-        """Send a signal to it, or to all of its session's first group; nothing after its end."""
+        """Send a signal to the process or to its group; nothing happens after its end."""
         with self._lock, contextlib.suppress(ProcessLookupError, PermissionError):
             if self._pid is not None:
                 (os.killpg if group else os.kill)(self._pid, number)
@@ -178,7 +181,7 @@ class FakeProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         code = process.returncode = os.waitstatus_to_exitcode(status)
-        reader.join(_OUTPUT_PATIENCE)
+        reader.join(_OUTPUT_TIMEOUT)
         reason = Reason(ReasonKind.EXIT, code) if code >= 0 else Reason(ReasonKind.SIGNAL, -code)
         self._set(
             ProcessStatus(
@@ -198,7 +201,7 @@ class FakeProcess:
 
 
 def job_status(processes: Sequence[ProcessStatus], host: str) -> JobStatus:
-    """The status of a job whose processes stand as given."""
+    """Compute a job's status from those of its processes."""
     states = {process.state for process in processes}
     failed = next((p for p in processes if p.state is JobState.FAILED), None)
     first = processes[0]
@@ -224,36 +227,36 @@ def job_status(processes: Sequence[ProcessStatus], host: str) -> JobStatus:
 
 
 def python_entry(entry: str, index: int) -> tuple[str, ...]:
-    """An argv that calls an entry."""
+    """Return an argv that calls an entry."""
     return (sys.executable, "-m", "fiber.testing.entry", entry, str(index))
 
 
 _HOST = "fake-host"
-_END_PATIENCE = 30.0
+_END_TIMEOUT = 30.0
 
 
 class FakePlatform:
-    """What a fake backend asks; several backends may ask one. Thread-safe.
+    """Platform of fake backends, which several may share; thread-safe.
 
     Args:
         devices: devices that jobs can be granted.
     """
 
-    #: of the backend that its jobs are of
+    #: name of its jobs' backend
     name = "fake"
 
     def __init__(self, devices: Sequence[Device] = ()) -> None:
-        #: False makes every question raise BackendUnavailableError
+        #: False makes every request raise BackendUnavailableError
         self.available = True
-        #: how many requests it was sent
+        #: number of requests so far
         self.calls = 0
-        #: seconds after which a job that was to end on a lost host counts as ended; None: it never does
+        #: seconds after which a job killed on a lost host counts as ended; None: never
         self.unconfirmed: float | None = 20.0
         self._cuts = 0
         self._changed = threading.Condition(threading.RLock())
         self._jobs: dict[str, FakeJob] = {}
-        #: all that ever happened, in order; a stream of events is a position in it
-        self._story: list[tuple[Job, JobStatus]] = []
+        #: all statuses published, in order; a stream of events is a position in it
+        self._history: list[tuple[Job, JobStatus]] = []
         self._numbers = itertools.count(1)
         self._refusal: str | None = None
         self._held = False
@@ -278,7 +281,7 @@ class FakePlatform:
 
     @contextlib.contextmanager
     def lost_host(self) -> Iterator[None]:
-        """In this block jobs are placed on a host that is lost: it starts none and confirms no end."""
+        """Place jobs on a lost host in the ``with`` block: it starts none and confirms no end."""
         self._is_host_lost = True
         try:
             yield
@@ -286,16 +289,16 @@ class FakePlatform:
             self._is_host_lost = False
 
     def obscure(self, job: Job) -> None:
-        """Report UNKNOWN for a job, whatever becomes of it, until :meth:`reveal`."""
+        """Report UNKNOWN for a job until :meth:`reveal`."""
         self._find(job).obscure(True)
 
     def reveal(self, job: Job) -> None:
-        """Report how an obscured job really stands."""
+        """Report the real status of an obscured job again."""
         self._find(job).obscure(False)
 
     def lose(self, job: Job, reason: Reason, message: str = "") -> None:
-        """End a job as the platform does: its processes are killed, and this is the reason told."""
-        self._find(job).end_for(reason, message)
+        """Kill a job's processes, as a platform does, and report this reason."""
+        self._find(job).end_with_reason(reason, message)
 
     def cut_events(self) -> None:
         """Break every stream of events that is open now, as a network does."""
@@ -331,7 +334,7 @@ class FakePlatform:
             except ResourceError as error:
                 raise SubmitError(str(error)) from error
             if allocation is not None:
-                # only asked whether it can ever be had; granted when it starts
+                # only a check that it can be granted at all; granted when the job starts
                 self._allocator.release(job.id)
             made = FakeJob(self, job, spec, providers, is_host_lost=self._is_host_lost)
             self._jobs[job.id] = made
@@ -340,7 +343,7 @@ class FakePlatform:
         return job
 
     def find(self, job: Job) -> FakeJob:
-        """A job.
+        """Find a job.
 
         Raises:
             UnknownJobError: there is none of that id.
@@ -349,17 +352,17 @@ class FakePlatform:
         return self._find(job)
 
     def statuses(self, jobs: Sequence[Job]) -> list[JobStatus]:
-        """How jobs stand, by one request.
+        """Return the statuses of jobs, as one request.
 
         Raises:
-            UnknownJobError: there is none of an id.
+            UnknownJobError: one of the jobs does not exist.
         """
         with self._changed:
             self.ask()
             return [self._find(job).status for job in jobs]
 
     def jobs(self, run_id: str | None = None) -> list[Job]:
-        """The jobs of a run, or all."""
+        """List the jobs of a run, or all."""
         with self._changed:
             self.ask()
             return [j.job for j in self._jobs.values() if run_id in (None, j.job.run_id)]
@@ -369,9 +372,9 @@ class FakePlatform:
         found = [self._jobs[job.id] for job in jobs if job.id in self._jobs]
         for job in found:
             job.kill()
-            job.give_up()
+            job.declare_lost()
         for job in found:
-            assert job.ended.wait(_END_PATIENCE), f"{job.job} did not end by SIGKILL"
+            assert job.ended.wait(_END_TIMEOUT), f"{job.job} did not end by SIGKILL"
         if forget:
             with self._changed:
                 for job in found:
@@ -380,12 +383,12 @@ class FakePlatform:
     def events(
         self, run_id: str, closed: threading.Event, since: int | None = None
     ) -> Iterator[tuple[int, Job, JobStatus]]:
-        """How the jobs of a run stand, and then every change, until ``closed`` is set.
+        """Yield the statuses of a run's jobs, and then every change, until ``closed`` is set.
 
         Args:
             run_id: the run.
             closed: ends the stream, once :meth:`wake` was called.
-            since: where a stream broke that is resumed: the first value of what it told last.
+            since: position to resume at: the first value of the last item before the break.
 
         Raises:
             ConnectionError: the stream was cut.
@@ -393,13 +396,13 @@ class FakePlatform:
         with self._changed:
             self.ask()
             cuts = self._cuts
-            position = len(self._story) if since is None else since
+            position = len(self._history) if since is None else since
             present = [(j.job, j.status) for j in self._jobs.values() if j.job.run_id == run_id]
         if since is None:
             yield from ((position, job, status) for job, status in present)
 
         def is_more() -> bool:
-            return len(self._story) > position or closed.is_set() or self._cuts != cuts
+            return len(self._history) > position or closed.is_set() or self._cuts != cuts
 
         while True:
             with self._changed:
@@ -409,24 +412,24 @@ class FakePlatform:
                 if self._cuts != cuts:
                     msg = "the fake platform cut this stream of events"
                     raise ConnectionError(msg)
-                fresh = self._story[position:]
+                fresh = self._history[position:]
             for job, status in fresh:
                 position += 1
                 if job.run_id == run_id:
                     yield position, job, status
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
-        """Wait until something is so, asked after each change; False where it is not in time."""
+        """Wait for a predicate, evaluated after each change; False after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(predicate, timeout)
 
     def wake(self) -> None:
-        """Have the streams of events look whether they were closed."""
+        """Make the streams of events check whether they were closed."""
         with self._changed:
             self._changed.notify_all()
 
     def ask(self) -> None:
-        """Count a request; fail where the platform cannot be asked."""
+        """Count a request; raises BackendUnavailableError where the platform is unavailable."""
         with self._changed:
             self.calls += 1
         if not self.available:
@@ -434,7 +437,7 @@ class FakePlatform:
             raise BackendUnavailableError(msg)
 
     def free_devices(self) -> Mapping[str, int]:
-        """Devices that nobody holds, by kind."""
+        """Return the numbers of free devices by kind."""
         with self._changed:
             self.ask()
             return dict(self._allocator.free())
@@ -442,17 +445,17 @@ class FakePlatform:
     # -- how it starts programs
 
     def environment(self, spec: JobSpec) -> dict[str, str]:
-        """The whole environment of a job."""
+        """Return the whole environment of a job."""
         environ = {k: v for k, v in os.environ.items() if k not in spec.unset_env}
         environ.pop("FIBER_BOOTSTRAP", None)
         return {**environ, **spec.env}
 
     def program(self, spec: JobSpec, index: int) -> Sequence[str]:
-        """What one of its processes runs."""
+        """Return the argv of one of a job's processes."""
         return spec.argv if spec.entry is None else python_entry(spec.entry, index)
 
     def folder(self, spec: JobSpec) -> str | None:
-        """Where it runs."""
+        """Return the working directory of a job."""
         return spec.cwd
 
     # -- within
@@ -475,7 +478,7 @@ class FakePlatform:
 
     def _publish(self, job: Job, status: JobStatus) -> None:
         with self._changed:
-            self._story.append((job, status))
+            self._history.append((job, status))
             self._changed.notify_all()
 
     def _ended(self, job: Job) -> None:
@@ -499,8 +502,8 @@ class FakeJob:
         self.job = job
         self.spec = spec
         self.is_host_lost = is_host_lost
-        self.lines = Lines()
-        #: what the platform says of it
+        self.lines = OutputLines()
+        #: status that the platform reports
         self.status = JobStatus(state=JobState.PENDING, host=_HOST)
         self.ended = threading.Event()
         self.was_started = False
@@ -509,7 +512,7 @@ class FakeJob:
         self._lock = platform._changed  # noqa: SLF001  one lock orders the whole platform
         self._real = self.status
         self._obscured = False
-        self._loss: tuple[Reason, str] | None = None
+        self._lost_reason: tuple[Reason, str] | None = None
         self._processes = [
             FakeProcess(index, self.lines, self._on_process) for index in range(spec.processes)
         ]
@@ -527,7 +530,7 @@ class FakeJob:
             process.start(argv, environ, self._platform.folder(spec), spec.private)
 
     def terminate(self, grace: float) -> None:
-        """SIGTERM now, and SIGKILL to what is left after the grace."""
+        """Send SIGTERM now, and SIGKILL after the grace."""
         with self._lock:
             if self.ended.is_set():
                 return
@@ -539,12 +542,12 @@ class FakeJob:
             self._later(grace, self.kill)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL to all processes."""
         with self._lock:
             if self.is_host_lost:
                 seconds = self._platform.unconfirmed
                 if seconds is not None and not (self._timers or self.ended.is_set()):
-                    self._later(seconds, self.give_up)
+                    self._later(seconds, self.declare_lost)
                 return
             if not self.was_started and not self.ended.is_set():
                 self.was_started = True
@@ -562,8 +565,8 @@ class FakeJob:
             for process in self._processes:
                 process.signal(signal.SIGKILL, group=True)
 
-    def give_up(self) -> None:
-        """The end of a job whose host is lost."""
+    def declare_lost(self) -> None:
+        """End a job whose host is lost, with the reason NODE_LOST."""
         with self._lock:
             if self.is_host_lost and not self.ended.is_set():
                 message = f"it was to end, and {_HOST} has not confirmed that"
@@ -573,23 +576,23 @@ class FakeJob:
                 )
 
     def signal(self, index: int, number: int) -> None:
-        """A signal to one process; the only one of a job that was not started ends with the job."""
+        """Send a signal to one process; SIGTERM and SIGKILL also end a job that is not started."""
         is_for_all = len(self._processes) == 1
         if is_for_all and not self.was_started and number in (signal.SIGTERM, signal.SIGKILL):
             self.kill()
         self._processes[index].signal(number)
 
-    def end_for(self, reason: Reason, message: str) -> None:
-        """Kill it, and tell that this was the reason."""
+    def end_with_reason(self, reason: Reason, message: str) -> None:
+        """Kill the job, and report this reason."""
         with self._lock:
-            self._loss = reason, message
+            self._lost_reason = reason, message
             self.kill()
 
     def obscure(self, obscured: bool) -> None:
-        """Tell UNKNOWN, or how it really stands."""
+        """Report UNKNOWN, or the real status again."""
         with self._lock:
             self._obscured = obscured
-            self._tell()
+            self._publish_status()
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
         timer = threading.Timer(seconds, call)
@@ -604,13 +607,13 @@ class FakeJob:
             status = job_status([process.status for process in self._processes], _HOST)
             if not status.state.is_terminal:
                 self._real = status
-                self._tell()
+                self._publish_status()
                 return
             self._finish(status)
 
     def _finish(self, status: JobStatus) -> None:
-        if self._loss is not None:
-            reason, message = self._loss
+        if self._lost_reason is not None:
+            reason, message = self._lost_reason
             status = attrs.evolve(
                 status, state=JobState.FAILED, reason=reason, message=message or f"lost: {reason}"
             )
@@ -619,13 +622,13 @@ class FakeJob:
         self._real = status
         self.lines.complete()
         self._platform._ended(self.job)  # noqa: SLF001  the platform's own part
-        self._tell()
+        self._publish_status()
         self.ended.set()
 
-    def _tell(self) -> None:
-        told = self._real
+    def _publish_status(self) -> None:
+        reported = self._real
         if self._obscured:
-            told = JobStatus(state=JobState.UNKNOWN, message="the platform does not know")
-        if told != self.status:
-            self.status = told
-            self._platform._publish(self.job, told)  # noqa: SLF001  the platform's own part
+            reported = JobStatus(state=JobState.UNKNOWN, message="the platform does not know")
+        if reported != self.status:
+            self.status = reported
+            self._platform._publish(self.job, reported)  # noqa: SLF001  the platform's own part

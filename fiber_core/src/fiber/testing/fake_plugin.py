@@ -14,7 +14,7 @@ _PLUGIN = FakePlugin()
 
 @hookimpl
 def fiber_backends() -> Sequence[BackendInfo]:
-    """Offer the fake backend; each one that is loaded has a platform of its own."""
+    """Offer the fake backend; each instance has a platform of its own."""
     return _PLUGIN.fiber_backends()
 
 

@@ -1,9 +1,9 @@
-"""A backend whose jobs know nothing of their submitter: programs in a folder and environment of their own.
+"""Fake backend for remote jobs: programs of this host with an environment and a folder of their own.
 
-It stands for engines and hosts in tests of the core: jobs are processes of this machine, and reach
-their parent by TLS alone. Use it by an entry point ``far = fiber.testing.fake_remote`` in the group
-``fiber``, and ``FIBER_BACKEND=far FIBER_FAR_FOLDER=…``; ``nearby`` is the same where connections tell
-of an end themselves, as on one engine.
+It stands for engines and hosts in tests of the core: its jobs reach their parent by TLS alone. Use
+it by an entry point ``far = fiber.testing.fake_remote`` in the group ``fiber``, and
+``FIBER_BACKEND=far FIBER_FAR_FOLDER=…``; ``nearby`` is the same, but declares that connections end
+with the processes at their ends, as on one engine.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from fiber.testing.fakes import FakeBackend
 
 __all__ = ["AWAY", "REMOTE_CAPABILITIES", "FakeRemoteBackend", "FarConfig", "RemotePlatform"]
 
-#: while a file of this name is in its folder, the platform cannot be asked by any process
+#: name of a file in its folder that makes the platform unavailable to all processes
 AWAY = "platform-is-away"
-#: what works on the remote fake
+#: capabilities of the remote fake
 REMOTE_CAPABILITIES = Capabilities(
     logs=True, follow_logs=True, detached=True, suspend=True, streams=True, drain=True
 )
@@ -53,7 +53,7 @@ class FarConfig:
     python: str = attrs.field(default=sys.executable, metadata={"help": "the host's Python"})
     #: folders from which that Python imports besides its own
     path: str = attrs.field(default="", metadata={"help": "the host's PYTHONPATH"})
-    #: True where nobody there can dial, nor be dialled: streams are opened into jobs
+    #: True where jobs can neither dial nor be dialed: streams are opened into them
     streams: bool = attrs.field(default=False, metadata={"help": "jobs are reached by streams"})
     #: a port on the job's side that is forwarded to the parent's
     forwarded: str = attrs.field(default="", metadata={"help": "host:port where jobs dial"})
@@ -62,10 +62,10 @@ class FarConfig:
 
 
 class RemotePlatform(FakePlatform):
-    """Runs programs as another host would.
+    """Platform that runs programs as another host would.
 
     Args:
-        config: what that host is like.
+        config: settings of that host.
     """
 
     name = "far"
@@ -73,11 +73,11 @@ class RemotePlatform(FakePlatform):
     def __init__(self, config: FarConfig) -> None:
         super().__init__()
         self._config = config
-        self._landings: dict[str, int] = {}
+        self._listen_ports: dict[str, int] = {}
         self._choosing = threading.Lock()
 
     def environment(self, spec: JobSpec) -> dict[str, str]:
-        """What this host has, and what the spec says."""
+        """Return the host's variables and those of the spec."""
         config = self._config
         home = str(config.folder)
         own = {"PATH": "/usr/bin:/bin", "HOME": home, "TMPDIR": home, "LANG": "C.UTF-8"}
@@ -88,7 +88,7 @@ class RemotePlatform(FakePlatform):
         if config.forwarded:
             own["FIBER_REACH"] = config.forwarded
         if config.streams:
-            own["FIBER_REACH"] = f"streams:127.0.0.1:{self._landing(spec)}"
+            own["FIBER_REACH"] = f"streams:127.0.0.1:{self._listen_port(spec)}"
         return {**own, **spec.env}
 
     def ask(self) -> None:
@@ -97,40 +97,40 @@ class RemotePlatform(FakePlatform):
         super().ask()
 
     def open_stream(self, job: Job) -> socket.socket:
-        """A stream into a job.
+        """Open a stream into a job.
 
         Raises:
-            OSError: nobody listens there yet, or any more.
+            OSError: the job does not listen, yet or any more.
         """
         spec = self.find(job).spec
-        made = socket.create_connection(("127.0.0.1", self._landing(spec)), timeout=5)
+        made = socket.create_connection(("127.0.0.1", self._listen_port(spec)), timeout=5)
         if made.getsockname() == made.getpeername():
-            # where nobody listens, the system may connect a port to itself
+            # without a listener, the system may connect a port to itself
             made.close()
             raise ConnectionRefusedError
         return made
 
-    def _landing(self, spec: JobSpec) -> int:
+    def _listen_port(self, spec: JobSpec) -> int:
         with self._choosing:
             key = spec.ident or spec.name
-            if key not in self._landings:
+            if key not in self._listen_ports:
                 with socket.socket() as probe:
                     probe.setblocking(True)
                     probe.bind(("127.0.0.1", 0))
-                    self._landings[key] = probe.getsockname()[1]
-            return self._landings[key]
+                    self._listen_ports[key] = probe.getsockname()[1]
+            return self._listen_ports[key]
 
     def program(self, spec: JobSpec, index: int) -> Sequence[str]:
-        """The argv; the core's jobs run in this host's Python."""
+        """Return the argv; the core's jobs run in the host's Python."""
         return spec.argv if spec.entry is None else (self._config.python, *spec.argv[1:])
 
     def folder(self, spec: JobSpec) -> str | None:
-        """Its own, where the spec names none."""
+        """Return the working directory: the host's own, where the spec names none."""
         return spec.cwd or str(self._config.folder)
 
 
 class FakeRemoteBackend(FakeBackend):
-    """The fake backend without what only one host has."""
+    """Fake backend without features that need one host."""
 
     name = "far"
 
@@ -148,7 +148,7 @@ class FakeRemoteBackend(FakeBackend):
         return super().submit(spec)
 
     def reach(self, job: Job) -> Reach:
-        """Directly, or by what the platform forwards."""
+        """Return DIRECT, or REVERSED where the settings have streams or a forwarded port."""
         self.platform.find(job)
         config = self._context.config
         if isinstance(config, FarConfig) and config.streams:
@@ -158,7 +158,7 @@ class FakeRemoteBackend(FakeBackend):
         return Reach(ReachKind.DIRECT, "by TLS over loopback")
 
     def open_stream(self, job: Job) -> socket.socket:
-        """A stream to the landing of a job."""
+        """Open a stream into a job."""
         platform = self.platform
         if not isinstance(platform, RemotePlatform) or not platform.available:
             msg = "the remote fake does not answer"
@@ -176,7 +176,7 @@ class _NearbyBackend(FakeRemoteBackend):
 
 @hookimpl
 def fiber_backends() -> Sequence[BackendInfo]:
-    """The remote fake in two distances."""
+    """Offer the remote fake twice: ``far``, and ``nearby``, where connections tell of ends."""
     return [
         BackendInfo(
             name="far",
@@ -204,7 +204,7 @@ def _config(context: BackendContext) -> FarConfig:
 
 @hookimpl
 def fiber_listen_address(backend: str, peers: Peers) -> ListenAddress | None:
-    """TLS over loopback."""
+    """Listen with TLS on loopback."""
     if backend not in ("far", "nearby"):
         return None
     routed = isinstance(peers.config, FarConfig) and peers.config.streams

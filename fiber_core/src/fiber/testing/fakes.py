@@ -1,4 +1,4 @@
-"""A backend and a resource provider for tests, which pass the same kits as real ones."""
+"""Backend, resource provider and plugin for tests; they pass the same kits as real ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPABILITIES", "FakeBackend", "FakePlatform", "FakePlugin", "FakeProvider"]
 
-#: what works on the fake backend
+#: capabilities of the fake backend
 CAPABILITIES = Capabilities(
     logs=True,
     follow_logs=True,
@@ -48,11 +48,11 @@ CAPABILITIES = Capabilities(
 
 
 class FakeBackend(Backend):
-    """Runs jobs on a :class:`FakePlatform`.
+    """Backend on a :class:`FakePlatform`.
 
     Args:
-        context: providers and run, as any backend gets them.
-        platform: where jobs run, one of its own by default.
+        context: providers and run, as for any backend.
+        platform: platform to run jobs on; a new one by default.
     """
 
     name = "fake"
@@ -97,19 +97,19 @@ class FakeBackend(Backend):
             raise SubmitError(msg)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """Every change of the jobs of a run."""
+        """Yield every change of the jobs of a run."""
         position: int | None = None
         while not self._closed.is_set():
             try:
-                for told in self.platform.events(run_id, self._closed, position):
-                    position, job, status = told
+                for event in self.platform.events(run_id, self._closed, position):
+                    position, job, status = event
                     yield job, status
             except ConnectionError:
-                # resumed where it broke, so that nothing is lost and nothing told twice
+                # resumed where it broke, so that no event is lost or repeated
                 continue
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
-        """How jobs stand."""
+        """Return the jobs' statuses."""
         return self.platform.statuses(jobs)
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
@@ -121,11 +121,11 @@ class FakeBackend(Backend):
         self.platform.find(job).kill()
 
     def signal(self, job: Job, index: int, signum: int) -> None:
-        """A signal to one process of a job."""
+        """Send a signal to one process of a job."""
         self.platform.find(job).signal(index, signum)
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines that a job wrote."""
+        """Yield the lines that a job wrote."""
         return self.platform.find(job).lines(tail, follow)
 
     def exec(
@@ -145,7 +145,7 @@ class FakeBackend(Backend):
         return done.returncode
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
-        """The jobs that exist."""
+        """List the jobs that exist."""
         return self.platform.jobs(run_id)
 
     def cleanup(self, run_id: str) -> None:
@@ -153,17 +153,17 @@ class FakeBackend(Backend):
         self.platform.end(self.platform.jobs(run_id), forget=True)
 
     def capacity(self) -> Capacity:
-        """This host's CPUs, and the devices that are free."""
+        """Return this host's CPUs, and the free devices."""
         devices = self.platform.free_devices()
         return Capacity(cpus=float(os.cpu_count() or 1), devices=devices)
 
     def reach(self, job: Job) -> Reach:
-        """Directly."""
+        """Return DIRECT."""
         self.platform.find(job)
         return Reach(ReachKind.DIRECT, "both are processes of this host")
 
     def check(self) -> Iterable[Check]:
-        """Whether the platform answers."""
+        """Check whether the platform answers."""
         if self.platform.available:
             return [Check(name="fake platform", ok=True, detail="it answers")]
         fix = "set the platform's 'available' to True"
@@ -177,11 +177,11 @@ class FakeBackend(Backend):
 
 
 class FakeProvider(ResourceProvider):
-    """Devices that do nothing: ``count`` of them, named by ``FAKE_VISIBLE_DEVICES``.
+    """Provider of devices that do nothing; a process's are in ``FAKE_VISIBLE_DEVICES``.
 
     Args:
-        count: how many the probe finds.
-        kind: the word users write.
+        count: number of devices that the probe finds.
+        kind: name of their kind.
     """
 
     device_class = "example.com/fake"
@@ -191,12 +191,12 @@ class FakeProvider(ResourceProvider):
         self.kind = kind
 
     def probe(self) -> Sequence[str]:
-        """A Python that prints the devices as JSON."""
+        """Return the argv of a Python that prints the devices as JSON."""
         code = "import json, sys; print(json.dumps([f'F-{n}' for n in range(int(sys.argv[1]))]))"
         return ("{python}", "-I", "-S", "-c", code, str(self.count))
 
     def parse(self, output: str) -> Sequence[Device]:
-        """Read what the probe printed."""
+        """Parse the output of the probe."""
         try:
             names = json.loads(output)
         except ValueError:
@@ -210,7 +210,7 @@ class FakeProvider(ResourceProvider):
         )
 
     def environment(self, devices: Sequence[Device]) -> Mapping[str, str]:
-        """The ids of the devices."""
+        """Return a variable with the ids of the devices."""
         return {"FAKE_VISIBLE_DEVICES": ",".join(device.id for device in devices)}
 
     def __eq__(self, other: object) -> bool:
@@ -221,10 +221,10 @@ class FakeProvider(ResourceProvider):
 
 
 class FakePlugin:
-    """Offers the fake backend and the fake provider: ``load_plugins(extra=[FakePlugin()])``.
+    """Plugin with the fake backend and the fake provider: ``load_plugins(extra=[FakePlugin()])``.
 
     Args:
-        platform: where all jobs run; by default each backend has a platform of its own.
+        platform: platform of all its backends; by default each backend has a platform of its own.
         default: True to use this backend where none was chosen.
     """
 
@@ -234,7 +234,7 @@ class FakePlugin:
 
     @hookimpl
     def fiber_backends(self) -> Sequence[BackendInfo]:
-        """The fake backend."""
+        """Offer the fake backend."""
         return [
             BackendInfo(
                 name="fake",
@@ -247,5 +247,5 @@ class FakePlugin:
 
     @hookimpl
     def fiber_resource_providers(self) -> Sequence[ResourceProvider]:
-        """The fake devices."""
+        """Offer the fake devices."""
         return [FakeProvider()]

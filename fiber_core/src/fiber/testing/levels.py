@@ -1,10 +1,13 @@
-"""The levels of the conformance kits."""
+"""Levels of the conformance kits.
+
+Apart from ``kit.base``, so that the command can list them without pytest.
+"""
 
 from __future__ import annotations
 
 __all__ = ["LEVELS"]
 
-#: what each level is about
+#: subject of each level
 LEVELS = {
     1: "metadata and lazy import",
     2: "lifecycle, with out-of-band checks",

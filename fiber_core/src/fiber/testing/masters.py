@@ -1,4 +1,4 @@
-"""What the kit's programs of users share: they say who they are, and what came of it, as JSON."""
+"""Output of the kit's user programs: their run and their results, as lines of JSON."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from fiber.testing.witness import RUN_VARIABLE
 
-__all__ = ["begin", "tell"]
+__all__ = ["begin", "print_facts"]
 
 
 def begin() -> str:
-    """Mark all that this program will start with its run, and say which one it is."""
+    """Print this program's run, and put it into the environment of all that it starts."""
     from fiber._runtime import runtime
 
     run_id = runtime.current().run_id
-    # what a program changes in its environment reaches its jobs
+    # jobs inherit the program's environment
     os.environ[RUN_VARIABLE] = run_id
-    tell(run=run_id)
+    print_facts(run=run_id)
     return run_id
 
 
-def tell(**facts: Any) -> None:
-    """Print facts as a line of JSON."""
+def print_facts(**facts: Any) -> None:
+    """Print facts as a line of JSON, which the kit reads."""
     print(json.dumps(facts), flush=True)  # noqa: T201 - the kit reads it

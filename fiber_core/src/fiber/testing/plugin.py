@@ -1,4 +1,7 @@
-"""The conformance kit for plugins: :class:`PluginConformance`."""
+"""Conformance kit for plugins: :class:`PluginConformance`.
+
+Apart from ``kit.plugins``, so that its asserts are rewritten before it is imported.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tiny programs that jobs run in tests: an argv each, and entries for backends that fork.
+"""Tiny programs for jobs in tests: an argv each, and entries for backends that fork.
 
-They need no more than Python's own library, say ``ready`` on a line of its own where one has to
-wait for them, and end by themselves after ten minutes, should nobody else end them.
+They need only Python's standard library, print ``ready`` on a line of its own where tests wait for
+them, and end by themselves after ten minutes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = [
 
 Argv = tuple[str, ...]
 
-_PATIENCE = 600
+_LIFETIME = 600
 _WAIT = f"""
-signal.alarm({_PATIENCE})
+signal.alarm({_LIFETIME})
 print("ready", flush=True)
 while True:
     signal.pause()
@@ -71,17 +71,17 @@ signal.pause()
 
 
 def sleep_forever() -> Argv:
-    """Say ready and wait."""
+    """Print ready and wait."""
     return _python("import signal" + _WAIT)
 
 
 def ignore_sigterm() -> Argv:
-    """Say ready and wait; SIGTERM does nothing."""
+    """Print ready and wait; SIGTERM does nothing."""
     return _python("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)" + _WAIT)
 
 
 def exit_on_sigterm(code: int) -> Argv:
-    """Say ready and wait; end with an exit code at SIGTERM."""
+    """Print ready and wait; end with an exit code at SIGTERM."""
     text = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: os._exit(int(sys.argv[1])))
@@ -90,12 +90,12 @@ signal.signal(signal.SIGTERM, lambda *_: os._exit(int(sys.argv[1])))
 
 
 def with_child() -> Argv:
-    """Start a child that ignores SIGTERM, say its pid and ready, and wait."""
+    """Start a child that ignores SIGTERM, print its pid and ready, and wait."""
     code = f"""
 import os, signal
 child = os.fork()
 if child == 0:
-    signal.alarm({_PATIENCE})
+    signal.alarm({_LIFETIME})
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         signal.pause()
@@ -105,10 +105,10 @@ print(child, flush=True)
 
 
 def stop_itself() -> Argv:
-    """Say ready and stop, as by ^Z; end with 0 once continued."""
+    """Print ready and stop, as by ^Z; end with 0 once continued."""
     code = f"""
 import os, signal
-signal.alarm({_PATIENCE})
+signal.alarm({_LIFETIME})
 print("ready", flush=True)
 os.kill(os.getpid(), signal.SIGSTOP)
 """
@@ -188,7 +188,7 @@ def read_private() -> Argv:
 
 
 def expect_private(private: bytes) -> Argv:
-    """End with 0 where the private bytes arrive, with 2 where not, with 3 where others see them."""
+    """End with 0 where the private bytes arrive, with 2 where not, with 3 where argv or environ has them."""
     code = """
 if digest != sys.argv[1]:
     sys.exit(2)
@@ -242,7 +242,7 @@ print(used / (time.monotonic() - begin))
 
 
 def echo_streams() -> Argv:
-    """Say ready and listen where ``FIBER_REACH`` says ``streams:WHERE``; streams hear themselves."""
+    """Print ready, listen at ``WHERE`` of ``FIBER_REACH=streams:WHERE``, and echo each stream."""
     code = """
 import os, signal, socket, threading
 kind, _, where = os.environ["FIBER_REACH"].partition(":")
@@ -273,14 +273,14 @@ threading.Thread(target=accept, daemon=True).start()
 
 
 def exit_code_of(private: bytes, index: int) -> int:
-    """An entry: end with the byte of the private bytes at the process's index."""
+    """Entry that ends with the byte of the private bytes at the process's index."""
     return private[index]
 
 
 def die_or_wait(private: bytes, index: int) -> int:
-    """An entry: the process whose index is the private byte kills itself, others wait."""
+    """Entry whose process with the private byte as index kills itself; others wait."""
     if index == private[0]:
         os.kill(os.getpid(), signal.SIGKILL)
-    signal.alarm(_PATIENCE)
+    signal.alarm(_LIFETIME)
     while True:
         signal.pause()

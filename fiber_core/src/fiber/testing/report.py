@@ -1,4 +1,4 @@
-"""A pytest plugin, ``-p fiber.testing.report``: the kits' results as JSON, and a choice of levels."""
+"""Pytest plugin, ``-p fiber.testing.report``: the kits' results as JSON, and a choice of levels."""
 
 from __future__ import annotations
 
@@ -43,36 +43,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Record results where they are asked for, in the process that has them all."""
+    """Register the recorder in the main process, if results are to be written."""
     path = config.getoption("--fiber-kit-json")
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(Path(path)), "fiber-kit-recorder")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of the kits that are of other levels than those asked for."""
+    """Deselect tests of the kits of other levels than the chosen ones."""
     words = config.getoption("--fiber-kit-levels")
     if not words:
         return
     from fiber.testing.kit.base import Kit, level_of
 
-    wanted = levels(words)
+    selected = levels(words)
     out = []
     for item in items:
         cls = getattr(item, "cls", None)
         if cls is not None and issubclass(cls, Kit):
             level = level_of(cls, getattr(item, "originalname", item.name))
-            if level is not None and level not in wanted:
+            if level is not None and level not in selected:
                 out.append(item)
     items[:] = [item for item in items if item not in out]
     config.hook.pytest_deselected(items=out)
 
 
 def levels(words: str) -> set[int]:
-    """The levels that ``1-3`` or ``2,6`` means.
+    """Parse levels such as ``1-3`` or ``2,6``.
 
     Raises:
-        pytest.UsageError: it means none.
+        pytest.UsageError: the text is malformed.
     """
     found: set[int] = set()
     try:
@@ -86,10 +86,10 @@ def levels(words: str) -> set[int]:
 
 
 def as_text(results: Mapping[str, Any]) -> str:
-    """Results as JSON, a line a test, so that two files of them can be compared."""
+    """Format results as JSON with a line for each test, so that two files can be compared."""
     lines: list[str] = []
     for line in json.dumps(results, indent=1).splitlines():
-        # what is deeper than a test belongs to its line
+        # deeper levels are joined to the line of their test
         if line.startswith("    ") and not line.startswith("    {"):
             lines[-1] += (" " if lines[-1].endswith(",") else "") + line.strip()
         else:
@@ -98,10 +98,10 @@ def as_text(results: Mapping[str, Any]) -> str:
 
 
 class Recorder:
-    """Collects the reports of kits' tests, and writes them when the session ends.
+    """Recorder of the reports of kits' tests; writes them when the session ends.
 
     Args:
-        path: the file to write.
+        path: file to write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,7 +110,7 @@ class Recorder:
         self._tests: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take a phase of a test."""
+        """Record a phase of a test."""
         facts: Facts | None = dict(report.user_properties).get(_RECORD)  # type: ignore[assignment]
         if facts is None or not facts.get("kit"):
             return
@@ -149,7 +149,7 @@ class Recorder:
         self._path.write_text(as_text(self.results()), encoding="utf-8")
 
     def results(self) -> dict[str, Any]:
-        """All results so far, each subject's tests by level and name."""
+        """Return all results so far, each subject's tests sorted by level and name."""
         for subject in self._subjects.values():
             subject["tests"].sort(key=lambda test: (test["level"] or 0, test["name"]))
         return {

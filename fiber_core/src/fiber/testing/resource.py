@@ -1,4 +1,7 @@
-"""The conformance kit for resource providers: :class:`ResourceProviderConformance`."""
+"""Conformance kit for resource providers: :class:`ResourceProviderConformance`.
+
+Apart from ``kit.provider``, so that its asserts are rewritten before it is imported.
+"""
 
 from __future__ import annotations
 

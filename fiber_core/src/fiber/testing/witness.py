@@ -1,4 +1,4 @@
-"""How the kit asks a platform whether a job really runs, by other means than the backend."""
+"""Witness: asks a platform about jobs by other means than the backend."""
 
 from __future__ import annotations
 
@@ -20,90 +20,90 @@ __all__ = ["JOB_VARIABLE", "RUN_VARIABLE", "HostWitness", "Witness"]
 JOB_VARIABLE = "KIT_JOB"
 #: environment variable of each job of the kit: its run
 RUN_VARIABLE = "KIT_RUN"
-#: seconds within which a process that was started executes its program, on the busiest of hosts
-_PATIENCE = 30.0
+#: seconds within which a started process has executed its program, on a busy host
+_EXEC_TIMEOUT = 30.0
 
 
 class Witness:
-    """The platform as its own tools see it: an engine's command, a list of processes.
+    """Access to a platform by its own tools: an engine's command, a list of processes.
 
-    A plugin's tests subclass it and return one from the fixture ``witness``. A method that is not
-    overridden is a question that cannot be asked here; the tests that ask it are skipped.
+    A plugin's tests subclass it and return an instance from the fixture ``witness``. Tests that need
+    a method that is not overridden are skipped.
     """
 
     def is_running(self, job: Job) -> bool:
-        """Whether a process of the job is alive."""
+        """Return True where a process of the job is alive."""
         raise NotImplementedError
 
     def left(self, run_id: str) -> Sequence[str]:
-        """What there is of a run: a sentence for each process, container or file; ended ones too."""
+        """List what exists of a run: a sentence for each process, container or file, ended ones too."""
         raise NotImplementedError
 
     def kill(self, job: Job) -> None:
-        """End the job's processes as a stranger would: ``kill -9``, a container that is killed."""
+        """End the job's processes without the backend: ``kill -9``, or kill its container."""
         raise NotImplementedError
 
     def suspend(self, job: Job) -> None:
-        """Stop the job as the platform's own tool does: a container that is frozen.
+        """Stop the job by the platform's own tool, such as a freeze of its container.
 
-        Give it where a program that stops itself is nobody's news. Else the kit has programs do so.
+        Override it where the platform does not notice a program that stops itself by SIGSTOP.
         """
         raise NotImplementedError
 
     def calls(self) -> int:
-        """How many requests backends have made of the engine so far."""
+        """Return how many requests backends have sent to the engine so far."""
         raise NotImplementedError
 
     def cut_events(self) -> None:
-        """Break the connection by which the backend hears of events; it may make a new one."""
+        """Break the backend's connection for events; it may make a new one."""
         raise NotImplementedError
 
     def lost_host(self) -> AbstractContextManager[object]:
-        """In the block, jobs are placed on a host that is lost: it starts none, and confirms no end.
+        """Place jobs on a lost host in the ``with`` block: it starts none and confirms no end.
 
-        A node without power that its cluster still takes for ready, say. The backend tells the host of
-        such a job while it is pending.
+        For example a node without power that its cluster still takes for ready. The backend must
+        report the host of such a job while it is pending.
         """
         raise NotImplementedError
 
     def go_away(self) -> None:
-        """Have the platform answer nobody: stop an engine, cut the way to its API.
+        """Make the platform unavailable: stop the engine, or cut the connection to its API.
 
-        What runs there may end or go on.
+        Its jobs may end or go on.
         """
         raise NotImplementedError
 
     def come_back(self) -> None:
-        """Have it answer again."""
+        """Make the platform available again."""
         raise NotImplementedError
 
     def can(self, name: str) -> bool:
-        """Whether a method is more than the one of this class."""
+        """Return True where a method is overridden."""
         return getattr(type(self), name) is not getattr(Witness, name)
 
 
 class HostWitness(Witness):
-    """Finds jobs among the processes of this host, by the environment that the kit gives them.
+    """Witness that finds jobs among this host's processes by the variables that the kit sets.
 
-    It sees every process that this user may look at, those in containers of this host included.
+    It sees every process that this user may inspect, also inside containers of this host.
     """
 
     def is_running(self, job: Job) -> bool:
-        """Whether a process has the job's name in its environment."""
+        """Return True where a process has the job's name in its environment."""
         return bool(_processes(JOB_VARIABLE, job.name))
 
     def left(self, run_id: str) -> Sequence[str]:
-        """The processes of a run."""
+        """List the processes of a run."""
         return [f"process {process.pid}" for process in _processes(RUN_VARIABLE, run_id)]
 
     def kill(self, job: Job) -> None:
-        """SIGKILL to all of them.
+        """Send SIGKILL to all processes of the job.
 
         Raises:
             LookupError: no process of the job is seen here.
         """
-        until = time.monotonic() + _PATIENCE
-        # one that was forked has the job's environment once it executes the job's program
+        until = time.monotonic() + _EXEC_TIMEOUT
+        # a forked process has the job's environment once it executes the job's program
         while not (found := _processes(JOB_VARIABLE, job.name)):
             if time.monotonic() > until:
                 msg = f"no process of {job} is seen on this host"
@@ -126,6 +126,6 @@ def _processes(variable: str, value: str) -> list[psutil.Process]:
             ):
                 found.append(process)
         except (psutil.Error, OSError):
-            # it ended while we looked, or belongs to somebody else
+            # it has ended, or belongs to another user
             continue
     return found

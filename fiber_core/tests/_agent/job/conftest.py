@@ -1,5 +1,5 @@
-"""What tests of remote jobs share."""
+"""Fixtures of the tests of remote jobs."""
 
-from remote_world import far
+from remote_world import remote_host
 
-__all__ = ["far"]
+__all__ = ["remote_host"]

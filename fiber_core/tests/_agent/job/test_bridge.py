@@ -55,8 +55,8 @@ def test_where_may_be_a_path(bridge, tmp_path, monkeypatch):
         assert inside.recv(1) == b""
 
 
-def test_where_nobody_waits_it_says_so(capfd, bridge):
+def test_without_a_listener_it_is_an_error(capfd, bridge):
     program, stream = bridge("streams:127.0.0.1:1")
     assert program.wait(30) == 1
     assert stream.recv(1) == b""
-    assert "nobody waits for streams at 127.0.0.1:1" in capfd.readouterr().err
+    assert "nothing listens for streams at 127.0.0.1:1" in capfd.readouterr().err

@@ -1,7 +1,4 @@
-"""Jobs whose place their platform takes away: SIGTERM to the supervisor, and SIGKILL after a while.
-
-How often a task ran is counted in files, which nobody takes back.
-"""
+"""Jobs whose place their platform takes away: SIGTERM to the supervisor, SIGKILL after a while."""
 
 import os
 import signal
@@ -17,11 +14,11 @@ import fiber
 from fiber._agent.job.config import MODULE
 from fiber.model import JobState
 
-pytestmark = pytest.mark.usefixtures("far")
+pytestmark = pytest.mark.usefixtures("remote_host")
 
 
 class Ran:
-    """Notes which tasks were run, and by whom."""
+    """Record of the tasks that were run, with their processes."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -85,7 +82,7 @@ def ran(tmp_path):
 
 
 def take_away(pid):
-    """What a platform does to a job when it wants its place."""
+    """Signal a job as a platform does that takes its place away."""
     supervisor = psutil.Process(pid).parent()
     assert MODULE in supervisor.cmdline()
     supervisor.terminate()
@@ -161,8 +158,8 @@ def test_all_workers_of_a_job_hand_over(ran):
     assert ran.counts() == {"hold": 2}
 
 
-def test_a_task_that_takes_too_long_runs_again_and_is_not_to_blame(far, ran):
-    far.use(far_grace=1)
+def test_a_task_that_takes_too_long_runs_again_and_is_not_to_blame(remote_host, ran):
+    remote_host.use(far_grace=1)
     # the first death that counts would be its end
     with fiber.Pool(1, max_attempts=1) as pool:
         result = pool.apply_async(hold_for_ever_once, (ran,))
@@ -173,7 +170,7 @@ def test_a_task_that_takes_too_long_runs_again_and_is_not_to_blame(far, ran):
     assert ran.counts() == {"try": 2}
 
 
-def test_who_asks_twice_does_not_want_to_wait(ran):
+def test_a_second_sigterm_is_not_delayed(ran):
     with fiber.Pool(1, max_attempts=1) as pool:
         result = pool.apply_async(hold_for_ever_once, (ran,))
         until(ran.lines)
@@ -185,8 +182,8 @@ def test_who_asks_twice_does_not_want_to_wait(ran):
         assert result.get(60) != first
 
 
-def test_where_the_platform_does_not_say_how_long_it_waits_workers_end_at_once(far, ran):
-    far.use(far_grace=-1)
+def test_workers_end_at_once_where_the_platforms_grace_is_unknown(remote_host, ran):
+    remote_host.use(far_grace=-1)
     with fiber.Pool(1) as pool:
         result = pool.apply_async(hold_for_ever_once, (ran,))
         until(ran.lines)
@@ -198,7 +195,7 @@ def test_where_the_platform_does_not_say_how_long_it_waits_workers_end_at_once(f
 
 
 @pytest.mark.parametrize("target, code", [(wait_for_ever, -signal.SIGTERM), (exit_when_told, 5)])
-def test_a_process_of_the_programs_own_hears_at_once(target, code):
+def test_a_single_process_gets_sigterm_at_once(target, code):
     queue = fiber.Queue()
     process = fiber.Process(target=target, args=(queue,))
     process.start()

@@ -71,7 +71,7 @@ def test_a_job_in_another_pid_namespace_sweeps_none_of_ours(environ):
     ours.remove()
 
 
-def test_one_on_a_file_system_that_hosts_share_stays_for_those_who_can_tell(environ, monkeypatch):
+def test_one_on_a_shared_file_system_is_left_to_its_own_host(environ, monkeypatch):
     owners.need()
     shared = "from fiber.backend_parts import liveness\nliveness._is_local = lambda _: False\n"
     with owners.running(shared + MAKE, env=environ) as theirs:
@@ -96,7 +96,7 @@ def test_what_is_left_of_one_keeps_its_owners_name(environ, monkeypatch):
     assert folders.sweep() == [folder]
 
 
-def test_what_nobody_has_claimed_is_left_alone(place):
+def test_folders_without_a_claim_are_left_alone(place):
     for name in ("fiber-0123abcd-mine", "fiber-something", "other"):
         (place / name).mkdir()
         os.utime(place / name, (0, 0))

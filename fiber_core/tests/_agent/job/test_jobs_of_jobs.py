@@ -1,4 +1,4 @@
-"""Jobs of jobs are submitted by whoever can, told to whoever asked, and end with them."""
+"""Jobs of jobs are submitted by an ancestor, reported to their submitter, and end with it."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ import pytest
 
 import fiber
 
-pytestmark = pytest.mark.usefixtures("far")
+pytestmark = pytest.mark.usefixtures("remote_host")
 
 
 @pytest.fixture(autouse=True)
-def _no_plugin_there(far):
+def _no_plugin_there(remote_host):
     """Jobs have no plugin of their backend, as most images have none."""
-    far.use(far_path="")
+    remote_host.use(far_path="")
 
 
 def until(predicate):

@@ -1,4 +1,4 @@
-"""A job's own control group proves what happened; limits are made where nobody else makes them."""
+"""A job's own control group proves an out-of-memory kill; limits are made where there are none."""
 
 import pytest
 
@@ -60,10 +60,10 @@ def test_the_platforms_group_is_left_alone(second):
     assert (second.folder / "memory.events").exists()
 
 
-def test_where_nobody_enforces_limits_groups_are_made(tmp_path):
+def test_groups_are_made_where_the_platform_enforces_no_limits(tmp_path):
     outer = tmp_path / "session"
     outer.mkdir()
     group, warnings = confined(Group(2, tmp_path, outer), enforce=True)
-    # a folder is no control group, so it is told that the limit is none
+    # a folder is no control group, so it reads that there is no limit
     assert group is None
     assert "100 MB is not enforced" in warnings[0]

@@ -1,4 +1,4 @@
-"""A supervisor's connection to its parent is made, kept, and made again, whoever is slow."""
+"""A supervisor's connection to its parent is made, kept and made again, with slow peers too."""
 
 import threading
 import time
@@ -6,7 +6,14 @@ from collections import deque
 
 import pytest
 
-from fiber._agent.job.parent_link import Connected, Line, Lost, Receipt, Refused, Said
+from fiber._agent.job.parent_link import (
+    Acknowledged,
+    Connected,
+    Lost,
+    ParentLink,
+    Received,
+    Refused,
+)
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._wire.frames import Kind, Message
@@ -14,7 +21,7 @@ from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 
 
 class FakeLink:
-    """A link that a test reads and writes; a pipe tells of what comes."""
+    """A link that a test reads and writes; a pipe is readable when a message is there."""
 
     buffered = False
 
@@ -53,7 +60,7 @@ class World:
         self.dialled = []
         self.news = []
         self._changed = threading.Condition()
-        self.line = Line(("first", "second"), self.connect, self.on_news)
+        self.line = ParentLink(("first", "second"), self.connect, self.on_event)
 
     def connect(self, url):
         self.dialled.append(url)
@@ -64,13 +71,13 @@ class World:
         self.links.append(FakeLink(self.pipe))
         return self.links[-1]
 
-    def on_news(self):
+    def on_event(self):
         with self._changed:
             self._changed.notify_all()
 
     def until(self, kind, count=1):
         def there():
-            self.news += self.line.take()
+            self.news += self.line.take_events()
             return sum(isinstance(one, kind) for one in self.news) >= count
 
         with self._changed:
@@ -111,31 +118,31 @@ def failing():
 
 def test_words_and_signs_of_life_are_sent(world):
     world.until(Connected)
-    world.line.tell(messages.Hello(pid=7))
+    world.line.send(messages.Hello(pid=7))
     world.sent(Kind.CAST, messages.Hello(pid=7))
     world.sent(Kind.CAST, messages.Ping())
 
 
-def test_what_the_parent_says_is_news(world):
+def test_messages_of_the_parent_are_events(world):
     world.until(Connected)
     world.links[-1].come(Kind.CAST, messages.Signal(0, "job", None, 15))
-    world.line.tell(messages.Ping())
-    assert world.until(Said) == [Said(messages.Signal(0, "job", None, 15))]
+    world.line.send(messages.Ping())
+    assert world.until(Received) == [Received(messages.Signal(0, "job", None, 15))]
 
 
 def test_a_report_has_a_receipt(world):
     world.until(Connected)
-    world.line.report(messages.Leaving())
-    world.sent(Kind.CALL, messages.Leaving())
+    world.line.send_acknowledged(messages.Exiting())
+    world.sent(Kind.CALL, messages.Exiting())
     world.links[-1].come(Kind.REPLY)
-    world.line.tell(messages.Ping())
-    world.until(Receipt)
+    world.line.send(messages.Ping())
+    world.until(Acknowledged)
 
 
-def test_a_connection_that_ends_is_told_and_made_again(world):
+def test_a_connection_that_ends_is_reported_and_made_again(world):
     world.until(Connected)
     world.links[-1].broken = True
-    world.line.tell(messages.Ping())
+    world.line.send(messages.Ping())
     world.until(Lost)
     world.until(Connected, 2)
     assert len(world.links) == 2
@@ -150,7 +157,7 @@ def test_all_ways_are_tried_and_then_again(failing):
     assert world.until(Lost)[0].why == "b"
 
 
-def test_a_parent_that_does_not_want_us_is_not_asked_again(failing):
+def test_a_parent_that_refuses_the_job_is_not_dialled_again(failing):
     refusal = HandshakeError("Python is 3.10 there")
     refusal.proven = True
     failing.failures.append(refusal)
@@ -162,7 +169,7 @@ def test_a_parent_that_does_not_want_us_is_not_asked_again(failing):
 def test_nor_is_one_that_does_not_know_the_job(world):
     world.until(Connected)
     world.links[-1].come(Kind.ERROR)
-    world.line.tell(messages.Ping())
+    world.line.send(messages.Ping())
     world.until(Refused)
 
 

@@ -41,13 +41,13 @@ def leave_orphans(queue):
 
 
 @pytest.fixture
-def container(far, tmp_path):
+def container(remote_host, tmp_path):
     if not can_unshare():
         pytest.skip("a process namespace cannot be made here")
     python = tmp_path / "python3"
     python.write_text(f'#!/bin/sh\nexec {" ".join(_UNSHARE)} {sys.executable} "$@"\n')
     python.chmod(0o755)
-    far.use(far_python=str(python))
+    remote_host.use(far_python=str(python))
 
 
 def start(target, *args):
@@ -74,12 +74,12 @@ class TestProcessOne:
         process.join(60)
         assert process.exitcode == (1 if signum == signal.SIGINT else -signum)
 
-    def test_a_crash_is_told_as_what_it_is(self):
+    def test_a_crash_is_reported_with_its_signal(self):
         process = start(crash)
         process.join(60)
         assert process.exitcode == -signal.SIGSEGV
 
-    def test_orphans_hold_up_nobody(self):
+    def test_orphans_hold_up_no_end(self):
         queue = fiber.Queue()
         process = start(leave_orphans, queue)
         assert queue.get(timeout=60) == "left\n"
@@ -88,7 +88,7 @@ class TestProcessOne:
 
 
 @pytest.mark.parametrize("private", [b"", b"{}", b"no json", b'{"instructions": 3}'])
-def test_a_supervisor_that_cannot_read_its_orders_says_so(private, tmp_path):
+def test_a_supervisor_that_cannot_read_its_configuration_reports_it(private, tmp_path):
     path = tmp_path / "private"
     path.write_bytes(private)
     done = subprocess.run(

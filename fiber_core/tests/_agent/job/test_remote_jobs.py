@@ -16,7 +16,7 @@ from fiber._runtime import runtime
 from fiber.exceptions import StartError
 from fiber.model import JobState, ReasonKind
 
-pytestmark = pytest.mark.usefixtures("far")
+pytestmark = pytest.mark.usefixtures("remote_host")
 
 TITLE = "fiber-job"
 
@@ -41,11 +41,11 @@ def ignore_and_wait(queue):
 
 def note(signum, queue, times=1):
     # a handler may run in the middle of a put(), so it puts nothing itself
-    heard, hears = os.pipe()
-    signal.signal(signum, lambda *_: os.write(hears, b"x"))
+    reader, writer = os.pipe()
+    signal.signal(signum, lambda *_: os.write(writer, b"x"))
     queue.put("ready")
     for time_ in range(1, times + 1):
-        os.read(heard, 1)
+        os.read(reader, 1)
         queue.put((signum, time_))
     sys.exit(3)
 
@@ -94,14 +94,14 @@ class TestProcesses:
         process.join(60)
         assert process.exitcode == code, child_of(process).status
 
-    def test_the_job_has_a_supervisor_and_its_own_place(self, far):
+    def test_the_job_has_a_supervisor_and_its_own_place(self, remote_host):
         queue = fiber.Queue()
         process = start(describe, queue, ["HOME", "PATH", "FIBER_BACKEND", "FIBER_BOOTSTRAP"])
         folder, pid, environ = queue.get(timeout=60)
-        assert folder == str(far.home)
+        assert folder == str(remote_host.home)
         assert pid == process.pid
         assert environ == {
-            "HOME": str(far.home),
+            "HOME": str(remote_host.home),
             "PATH": "/usr/bin:/bin",
             "FIBER_BACKEND": "far",
             "FIBER_BOOTSTRAP": None,
@@ -110,12 +110,12 @@ class TestProcesses:
         assert process.exitcode == 0
 
     def test_what_the_program_sets_goes_along_and_threads_are_as_many_as_cpus(
-        self, far, monkeypatch
+        self, remote_host, monkeypatch
     ):
         monkeypatch.setenv("SET_BY_THE_PROGRAM", "1")
         monkeypatch.setenv("MKL_NUM_THREADS", "7")
         monkeypatch.setenv("XDG_CONFIG_HOME", "/mine")
-        far.use(cpu=2)
+        remote_host.use(cpu=2)
         queue = fiber.Queue()
         names = ["SET_BY_THE_PROGRAM", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "XDG_CONFIG_HOME"]
         process = start(describe, queue, names)
@@ -126,7 +126,7 @@ class TestProcesses:
         "act, signum",
         [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)],
     )
-    def test_ends_by_request_are_told_as_what_they_are(self, act, signum):
+    def test_ends_by_request_are_reported_as_such(self, act, signum):
         process = start(wait_for_ever)
         assert supervisor_of(process.pid)
         getattr(process, act)()
@@ -184,7 +184,7 @@ class TestProcesses:
         process.join(60)
         assert process.exitcode == -signal.SIGKILL
 
-    def test_what_is_ended_before_it_runs_says_so(self):
+    def test_a_job_ended_before_it_runs_has_a_report(self):
         backend = runtime.current().backend
         backend.platform.hold()
         process = start(wait_for_ever)
@@ -192,14 +192,14 @@ class TestProcesses:
         process.join(60)
         assert process.exitcode == -signal.SIGKILL
 
-    def test_a_process_that_is_killed_is_told_with_its_last_words(self):
+    def test_a_killed_process_is_reported_with_its_last_lines(self):
         process = start(complain)
         process.join(60)
         assert process.exitcode == -signal.SIGKILL
-        (told,) = child_of(process).status.processes
-        assert told.log_tail == ("a last word",)
-        assert told.peak_memory > 1 << 20
-        assert "cause unknown" in told.message
+        (status,) = child_of(process).status.processes
+        assert status.log_tail == ("a last word",)
+        assert status.peak_memory > 1 << 20
+        assert "cause unknown" in status.message
 
     def test_what_a_process_leaves_behind_ends_with_the_job(self):
         queue = fiber.Queue()
@@ -254,17 +254,19 @@ class TestPools:
 
 
 class TestJobsThatNeverComeUp:
-    def test_a_python_without_fiber_is_named_with_the_command_that_mends_it(self, far, tmp_path):
+    def test_a_python_without_fiber_is_named_with_the_command_that_mends_it(
+        self, remote_host, tmp_path
+    ):
         fake = tmp_path / "python3"
         fake.write_text("#!/bin/sh\necho \"$0: No module named 'fiber'\" >&2\nexit 1\n")
         fake.chmod(0o755)
-        far.use(far_python=str(fake))
+        remote_host.use(far_python=str(fake))
         process = start(square, 1)
         with pytest.raises(StartError, match="pip install 'fiber-core=="):
             process.join(60)
 
-    def test_another_version_of_fiber_is_told_by_both_names(self, far):
-        (far.site / "sitecustomize.py").write_text(
+    def test_another_version_of_fiber_is_refused_naming_both(self, remote_host):
+        (remote_host.site / "sitecustomize.py").write_text(
             "import fiber._version\nfiber._version.__version__ = '99.1'\n"
         )
         process = start(square, 1)
@@ -272,8 +274,8 @@ class TestJobsThatNeverComeUp:
             process.join(60)
         assert child_of(process).status.state is JobState.FAILED
 
-    def test_no_python_at_all_is_an_error_of_a_pool_too(self, far):
-        far.use(far_python="/nowhere/python3")
+    def test_no_python_at_all_is_an_error_of_a_pool_too(self, remote_host):
+        remote_host.use(far_python="/nowhere/python3")
         began = time.monotonic()
         with fiber.Pool(1) as pool, pytest.raises(StartError, match="python3"):
             pool.map(square, [1])

@@ -51,16 +51,16 @@ def supervisor_of(pid):
 
 
 @pytest.fixture
-def wire(far):
-    """What jobs dial in place of their parent."""
+def wire(remote_host):
+    """Proxy that jobs dial in place of their parent."""
     with Wire() as wire:
-        far.use(far_forwarded=wire.address, lease=LEASE)
+        remote_host.use(far_forwarded=wire.address, lease=LEASE)
         wire.port = int(runtime.current().urls()[0].rpartition(":")[2])
         yield wire
 
 
 class TestReach:
-    def test_a_parent_that_cannot_be_dialled_is_reached_where_the_backend_says(self, wire):
+    def test_a_parent_that_cannot_be_dialled_is_reached_by_the_backends_address(self, wire):
         queue = fiber.Queue()
         process = start(take_all, queue)
         for item in (*range(10), None):
@@ -88,8 +88,8 @@ class TestLeases:
         assert status.reason.kind is ReasonKind.LEASE
         until(lambda: not psutil.pid_exists(pid) and not psutil.pid_exists(supervisor.pid))
 
-    def test_a_job_whose_supervisor_is_stopped_is_given_up_too(self, far):
-        far.use(lease=LEASE)
+    def test_a_job_whose_supervisor_is_stopped_is_given_up_too(self, remote_host):
+        remote_host.use(lease=LEASE)
         process = start(wait_for_ever)
         pid, child = process.pid, process._popen
         # or it would say that it is stopped, which is no silence
@@ -109,7 +109,7 @@ class TestLeases:
         until(lambda: not psutil.pid_exists(pid))
         runtime.current().backend.platform.available = True
 
-    def test_the_work_of_a_lost_lease_runs_elsewhere(self, wire):
+    def test_the_work_of_a_lost_lease_runs_again(self, wire):
         with fiber.Pool(2) as pool:
             first = pool.apply(os.getpid)
             result = pool.map_async(time.sleep, [0.1] * 40, 1)
@@ -135,7 +135,7 @@ MASTER = """
 
 
 @pytest.fixture
-def master(far, tmp_path):
+def master(remote_host, tmp_path):
     """Starts a program with two children, returns it and their ids."""
     script = tmp_path / "master.py"
     script.write_text(textwrap.dedent(MASTER))
@@ -144,7 +144,7 @@ def master(far, tmp_path):
     def begin(backend):
         program = subprocess.Popen(
             [sys.executable, script],
-            env={**far.environ(backend, lease=LEASE), "XDG_RUNTIME_DIR": str(tmp_path)},
+            env={**remote_host.environ(backend, lease=LEASE), "XDG_RUNTIME_DIR": str(tmp_path)},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -158,8 +158,8 @@ def master(far, tmp_path):
         program.stdout.close()
 
 
-def test_a_job_that_the_platform_says_is_stopped_is_waited_for(far):
-    far.use(lease=LEASE)
+def test_a_job_that_the_platform_reports_as_stopped_is_waited_for(remote_host):
+    remote_host.use(lease=LEASE)
     process = start(wait_for_ever)
     supervisor, child = supervisor_of(process.pid), process._popen
     supervisor.suspend()
@@ -174,14 +174,14 @@ def test_a_job_that_the_platform_says_is_stopped_is_waited_for(far):
 
 class TestDeadMasters:
     @pytest.mark.parametrize("backend", ["far", "nearby"])
-    def test_nothing_is_left_of_a_killed_one(self, master, far, backend):
+    def test_nothing_is_left_of_a_killed_one(self, master, remote_host, backend):
         program, pids = master(backend)
         pids += [supervisor_of(pid).pid for pid in pids]
         assert len(pids) == 4
-        assert len(far.left()) == 2
+        assert len(remote_host.left()) == 2
         program.kill()
         until(lambda: not any(psutil.pid_exists(pid) for pid in pids), LEASE + 10)
-        assert far.left() == []
+        assert remote_host.left() == []
 
     def test_a_stopped_one_is_given_up_where_silence_means_something(self, master):
         program, pids = master("far")

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import fiber
-from fiber._objects.blocks.block import MOST, Block
+from fiber._objects.blocks.block import MAX_BYTES, Block
 from wire_world import until
 
-pytestmark = pytest.mark.usefixtures("far")
+pytestmark = pytest.mark.usefixtures("remote_host")
 
 SIZE = 2**19
 
@@ -18,15 +18,15 @@ def read(handle, index):
 
 @pytest.fixture
 def fetched(monkeypatch):
-    """Who asked for pieces of shared values."""
+    """Requests for pieces of shared values."""
     asked = []
-    give = Block._give
+    give = Block._send_piece
 
     def noted(self, peer, message):
         asked.append(peer.ident)
         give(self, peer, message)
 
-    monkeypatch.setattr(Block, "_give", noted)
+    monkeypatch.setattr(Block, "_send_piece", noted)
     return asked
 
 
@@ -35,7 +35,7 @@ def test_it_crosses_once_to_a_host_however_many_workers_and_tasks_read_it(fetche
     with fiber.Pool(2) as pool:
         items = [(noise, index) for index in range(40)]
         assert pool.starmap(read, items, chunksize=1) == list(range(40))
-        pieces = -(-noise.nbytes // MOST)
+        pieces = -(-noise.nbytes // MAX_BYTES)
         assert len(fetched) == pieces
         assert len(set(fetched)) == 1
         block = noise._object

@@ -8,7 +8,7 @@ import pytest
 import fiber
 import require
 
-pytestmark = pytest.mark.usefixtures("far")
+pytestmark = pytest.mark.usefixtures("remote_host")
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ def torch():
     return torch
 
 
-def test_who_runs_processes_on_other_hosts_is_told_what_to_do(torch):
+def test_sharing_tensors_with_other_hosts_is_an_error_with_a_remedy(torch):
     tensor = torch.ones(1).share_memory_()
     model = torch.nn.Linear(2, 1).share_memory()
-    told = "cannot be sent with the backend 'far'.*clone.*fiber.shared.*fiber.RawArray"
+    message = "cannot be sent with the backend 'far'.*clone.*fiber.shared.*fiber.RawArray"
     with fiber.SimpleQueue() as queue:
-        with pytest.raises(pickle.PicklingError, match=told):
+        with pytest.raises(pickle.PicklingError, match=message):
             queue.put([tensor])
         queue.put([tensor.clone(), copy.deepcopy(model)])
         assert queue.get()[0].tolist() == [1]
-    with pytest.raises(pickle.PicklingError, match=told):
+    with pytest.raises(pickle.PicklingError, match=message):
         fiber.Process(target=print, args=(model,)).start()

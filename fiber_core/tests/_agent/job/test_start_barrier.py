@@ -4,27 +4,27 @@ import os
 
 import pytest
 
-from fiber._agent.job.server import Gate
+from fiber._agent.job.server import StartBarrier
 
 
-def test_whoever_waits_goes_on_when_the_gate_is_opened():
-    gate = Gate()
-    mine = os.dup(gate.reader)
-    gate.open()
+def test_waiting_processes_go_on_when_the_barrier_is_opened():
+    barrier = StartBarrier()
+    mine = os.dup(barrier.reader)
+    barrier.open()
     assert os.read(mine, 1) == b"\0"
     os.close(mine)
 
 
-def test_where_it_is_never_opened_nobody_goes_on():
-    gate = Gate()
-    assert not gate.wait()
+def test_a_barrier_that_is_never_opened_returns_false():
+    barrier = StartBarrier()
+    assert not barrier.wait()
 
 
-def test_a_gate_may_be_opened_when_all_who_waited_were_killed():
-    gate = Gate()
-    writer = gate.writer
+def test_a_barrier_may_be_opened_when_all_waiting_processes_were_killed():
+    barrier = StartBarrier()
+    writer = barrier.writer
 
-    gate.open()
+    barrier.open()
 
     with pytest.raises(OSError):
         os.fstat(writer)

@@ -1,4 +1,4 @@
-"""Where nobody can dial, the parent's streams carry everything: to it, from it, and among its jobs."""
+"""Without addresses to dial, the parent's streams carry everything: to it and among its jobs."""
 
 import contextlib
 import os
@@ -19,8 +19,8 @@ from fiber.model import ReasonKind
 
 
 @pytest.fixture(autouse=True)
-def _nobody_dials(far):
-    far.use(far_streams=True)
+def _nobody_dials(remote_host):
+    remote_host.use(far_streams=True)
 
 
 class Cutter:
@@ -28,7 +28,7 @@ class Cutter:
 
     def __init__(self, backend, monkeypatch):
         self._streams = []
-        self._over = threading.Event()
+        self._finished = threading.Event()
         self.cuts = 0
         opened = backend.open_stream
 
@@ -44,12 +44,12 @@ class Cutter:
         return self
 
     def __exit__(self, *_):
-        self._over.set()
+        self._finished.set()
         self._thread.join(10)
 
     def _run(self):
         chance = random.Random(1)
-        while not self._over.wait(0.05 + 0.1 * chance.random()):
+        while not self._finished.wait(0.05 + 0.1 * chance.random()):
             self.cut(chance)
 
     def cut_all(self):
@@ -179,7 +179,7 @@ def test_signals_arrive():
     assert process.exitcode == -signal.SIGTERM
 
 
-def test_nobody_is_told_where_to_dial():
+def test_no_address_to_dial_is_sent():
     (url,) = runtime.current().urls()
     assert url.startswith("hub+tls+tcp://")
 
@@ -203,7 +203,7 @@ class TestStreamsThatBreak:
             assert set(pool.map(slow_pid, range(20), 1)) <= before
         assert cutter.cuts > 5
 
-    def test_queues_lose_nothing_and_tell_nothing_twice(self, cutter):
+    def test_queues_deliver_each_item_exactly_once(self, cutter):
         there, back = fiber.Queue(), fiber.Queue()
         process = start(pass_on, there, back)
         with cutter:
@@ -226,8 +226,8 @@ class TestLeases:
     """A silence is a silence, whatever carries the connection."""
 
     @pytest.fixture(autouse=True)
-    def _short(self, far):
-        far.use(far_streams=True, lease=2.0)
+    def _short(self, remote_host):
+        remote_host.use(far_streams=True, lease=2.0)
 
     def test_a_job_that_no_stream_reaches_is_given_up_and_ends_by_itself(self, cutter):
         process = start(signal.pause)
@@ -240,7 +240,7 @@ class TestLeases:
         until(lambda: not psutil.pid_exists(pid))
         platform.available = True
 
-    def test_a_pool_goes_on_elsewhere_when_a_worker_falls_silent(self, cutter):
+    def test_a_pool_goes_on_with_other_workers_when_one_falls_silent(self, cutter):
         with fiber.Pool(2) as pool:
             first = pool.apply(os.getpid)
             result = pool.map_async(slow_square, range(100), 1)
@@ -249,10 +249,10 @@ class TestLeases:
             with cutter:
                 assert result.get(60) == [x * x for x in range(100)]
 
-    def test_nothing_is_left_of_a_killed_master(self, far, tmp_path):
+    def test_nothing_is_left_of_a_killed_master(self, remote_host, tmp_path):
         script = tmp_path / "master.py"
         script.write_text(MASTER)
-        environ = far.environ(far_streams="1", lease=2.0)
+        environ = remote_host.environ(far_streams="1", lease=2.0)
         with subprocess.Popen(
             [sys.executable, script],
             env={**environ, "XDG_RUNTIME_DIR": str(tmp_path)},
@@ -264,9 +264,9 @@ class TestLeases:
             pids += [psutil.Process(pid).ppid() for pid in pids]
             program.kill()
             until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
-            assert far.left() == []
-            said = program.stderr.read()
-        assert said.count("cannot dial this program") <= 1
+            assert remote_host.left() == []
+            errors = program.stderr.read()
+        assert errors.count("cannot dial this program") <= 1
 
 
 MASTER = """
@@ -293,7 +293,7 @@ def until(predicate, seconds=40):
 
 
 class TestSpeed:
-    def test_it_is_said_once_with_what_is_better(self, caplog):
+    def test_it_is_logged_once_with_the_remedy(self, caplog):
         with fiber.Pool(2) as pool:
             pool.map(slow_square, range(20), 1)
             until(lambda: "MB/s" in caplog.text)

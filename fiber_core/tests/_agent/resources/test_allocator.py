@@ -57,7 +57,7 @@ class TestAllocate:
     def test_asking_for_nothing_is_always_granted(self, counts):
         assert Allocator([]).allocate("a", counts) == Allocation(job_id="a")
 
-    def test_more_than_the_host_has_is_an_error_that_says_how_many_there_are(self):
+    def test_more_than_the_host_has_is_an_error_with_the_number(self):
         with pytest.raises(ResourceError, match="'a' asks for 3 of 'gpu' and this host has 2"):
             Allocator(gpus(2)).allocate("a", {"gpu": 3})
 

@@ -51,7 +51,7 @@ class TestMain:
         assert nvidia.main(["--json"], {}) == 0
         assert json.loads(capsys.readouterr().out)[0]["uuid"] == "GPU-b"
 
-    def test_a_failure_is_told_on_stderr_with_exit_code_1(self, monkeypatch, capsys):
+    def test_a_failure_goes_to_stderr_with_exit_code_1(self, monkeypatch, capsys):
         def fail():
             msg = "nvidia-smi failed"
             raise ResourceError(msg)

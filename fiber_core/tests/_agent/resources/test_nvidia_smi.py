@@ -99,7 +99,7 @@ class TestAsk:
 
 class TestParseQuery:
     @pytest.mark.parametrize("memory", ["[N/A]", "[Not Supported]"])
-    def test_memory_that_is_not_told_is_none(self, memory):
+    def test_unknown_memory_is_none(self, memory):
         (gpu,) = nvidia.parse_query(f"0, GPU-1, NVIDIA GB10, {memory}\n")
 
         assert gpu.memory is None

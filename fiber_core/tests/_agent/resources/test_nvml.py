@@ -10,7 +10,7 @@ from fiber._agent.resources.nvidia import Gpu
 
 
 class FakeError(Exception):
-    """What stands for pynvml.NVMLError."""
+    """Stand-in for pynvml.NVMLError."""
 
 
 @attrs.define
@@ -98,7 +98,7 @@ def test_without_a_driver_the_answer_is_none(install):
     assert nvidia.ask_nvml() is None
 
 
-def test_gpus_are_told_with_uuid_name_and_memory(install):
+def test_gpus_have_uuid_name_and_memory(install):
     fake = install(Card(), Card(uuid="GPU-2", memory=40960))
 
     assert nvidia.ask_nvml() == (

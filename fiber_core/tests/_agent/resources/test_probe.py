@@ -54,7 +54,7 @@ def test_the_probe_gets_the_environment_that_it_is_given():
     assert devices[0].id == "mine"
 
 
-def test_what_the_probe_says_on_stderr_is_no_answer():
+def test_stderr_of_the_probe_is_no_answer():
     script = "import sys; print('a warning', file=sys.stderr); print('[]')"
 
     assert probe(Scripted(script)) == ()
@@ -67,7 +67,7 @@ def test_a_probe_that_fails_is_quoted_with_its_command():
         probe(Scripted(script))
 
 
-def test_a_probe_that_fails_in_silence_says_so():
+def test_a_probe_that_fails_without_output_is_reported():
     with pytest.raises(ResourceError, match="failed with exit code 3: it said nothing"):
         probe(Scripted("raise SystemExit(3)"))
 

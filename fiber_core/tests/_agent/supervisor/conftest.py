@@ -1,4 +1,4 @@
-"""A real supervisor for tests of what it does, and a journal as it writes one."""
+"""Fixtures: a real supervisor, and the journal as a supervisor writes it."""
 
 import os
 
@@ -30,7 +30,7 @@ def supervised(make):
 
 @pytest.fixture
 def failures():
-    """What the journal could not write."""
+    """Errors of the journal."""
     return []
 
 

@@ -127,7 +127,7 @@ def confiner(kernel, attach=lambda file: True):
     return Confiner(lambda controller: [kernel.group], attach)
 
 
-def test_version_one_is_told_below_our_own_group(kernel):
+def test_version_one_makes_groups_below_our_own(kernel):
     made = kernel(1)
     request = ResourceRequest(memory=100, cpu=1.5)
 
@@ -141,7 +141,7 @@ def test_version_one_is_told_below_our_own_group(kernel):
     assert (folder / "cpu.cfs_period_us").read_text() == "100000"
 
 
-def test_version_two_is_told_where_sub_groups_have_the_controllers(kernel):
+def test_version_two_makes_groups_where_sub_groups_have_the_controllers(kernel):
     made = kernel(2)
 
     confinement, warnings = confiner(made).confine("job", ResourceRequest(memory=100, cpu=0.001))
@@ -166,7 +166,7 @@ def test_it_looks_upwards_for_a_group_that_can_be_joined(kernel):
     assert confinement.folders["memory"].parent == made.root / "user"
 
 
-def test_what_cannot_be_limited_is_said_once(kernel):
+def test_a_limit_that_cannot_be_enforced_is_reported_once(kernel):
     made = kernel(2)
     nowhere = confiner(made, lambda file: False)
 
@@ -236,7 +236,7 @@ def test_a_cpu_group_proves_nothing_about_memory(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
-def test_the_limits_of_this_system_are_found_or_said_to_be_missing():
+def test_the_limits_of_this_system_are_found_or_reported_missing():
     confinement, warnings = Confiner().confine("probe", ResourceRequest(memory=64, cpu=1))
 
     assert (confinement is None) == (len(warnings) == 2)

@@ -54,7 +54,7 @@ def world():
 def test_messages_come_as_they_were_sent(world):
     world.peer.sendall(encode(PING) * 3)
 
-    world.loop.turn()
+    world.loop.run_once()
 
     assert world.received == [PING] * 3
 
@@ -69,15 +69,15 @@ def test_a_peer_that_does_not_read_gets_everything_later(world):
     while found < 2000:
         decoder.feed(world.peer.recv(65536))
         found += sum(1 for _ in decoder.messages())
-        world.loop.turn()
+        world.loop.run_once()
 
     assert found == 2000
     assert world.channel.is_idle
 
 
-def test_the_end_of_the_peer_is_told_once(world):
+def test_the_end_of_the_peer_is_reported_once(world):
     world.peer.close()
-    world.loop.turn()
+    world.loop.run_once()
     world.channel.send(PING)
     world.channel.close()
 
@@ -87,7 +87,7 @@ def test_the_end_of_the_peer_is_told_once(world):
 def test_nonsense_ends_the_channel_with_a_reason(world):
     world.peer.sendall(b"\xff" * 10)
 
-    world.loop.turn()
+    world.loop.run_once()
 
     assert len(world.ends) == 1
     assert "announces" in world.ends[0]
@@ -98,7 +98,7 @@ def test_nonsense_ends_the_channel_with_a_reason(world):
 def test_what_came_before_nonsense_counts(world):
     world.peer.sendall(encode(PING) + b"\xff" * 10)
 
-    world.loop.turn()
+    world.loop.run_once()
 
     assert world.received == [PING]
 
@@ -128,6 +128,6 @@ def test_a_callback_may_close_the_channel(world):
     )
     world.peer.sendall(encode(PING) * 3)
 
-    world.loop.turn()
+    world.loop.run_once()
 
     assert world.received == [PING]

@@ -1,4 +1,4 @@
-"""What a forked child is when its first own line runs."""
+"""The state of a forked child when its first own line runs."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a master asks of its supervisor, from any thread and until the end."""
+"""Requests of a master to its supervisor, from any thread and until the end."""
 
 import os
 import signal

@@ -23,7 +23,7 @@ def test_a_killed_supervisor_is_lost_with_all_its_jobs_once(supervised):
 
     assert "ended without a word" in supervised.reasons.get(timeout=30)
     for job in jobs:
-        terminal = [s for s in supervised.said[job.job_id] if s.state.is_terminal]
+        terminal = [s for s in supervised.statuses[job.job_id] if s.state.is_terminal]
         assert [s.reason for s in terminal] == [Reason(ReasonKind.NODE_LOST)]
         assert terminal[0].exit_code == -signal.SIGKILL
     until_gone(grandchild, *(pid for job in jobs for pid in job.pids))
@@ -41,7 +41,7 @@ def test_a_silent_supervisor_is_killed_with_all_its_jobs(make):
     until_gone(*job.pids)
 
 
-def test_whoever_waits_for_a_reply_is_told_of_the_end(make):
+def test_a_pending_request_fails_with_the_end(make):
     supervised = make(lease=1.0)
     supervised.client.query()
     supervised.process.send_signal(signal.SIGSTOP)
@@ -52,7 +52,7 @@ def test_whoever_waits_for_a_reply_is_told_of_the_end(make):
         supervised.submit("wait")
 
 
-def test_whoever_hangs_in_a_send_is_let_go(make):
+def test_a_blocked_send_ends_with_the_connection(make):
     supervised = make(lease=1.0)
     supervised.client.query()
     supervised.process.send_signal(signal.SIGSTOP)
@@ -61,11 +61,11 @@ def test_whoever_hangs_in_a_send_is_let_go(make):
         supervised.submit("wait", b"x" * (64 << 20))
 
 
-def test_signs_of_life_are_heard(supervised):
-    first = supervised.client.last_heard
+def test_signs_of_life_are_noted(supervised):
+    first = supervised.client.last_seen
     supervised.client.query()
 
-    assert supervised.client.last_heard > first
+    assert supervised.client.last_seen > first
 
 
 class Peer:
@@ -74,11 +74,11 @@ class Peer:
     def __init__(self, **options):
         ours, self.socket = socket.socketpair()
         self.ends = []
-        self.said = []
+        self.events = []
         self.client = SupervisorClient(
             ours,
-            on_status=lambda job_id, status: self.said.append((job_id, status)),
-            on_notice=self.said.append,
+            on_status=lambda job_id, status: self.events.append((job_id, status)),
+            on_notice=self.events.append,
             on_end=self.ends.append,
             **{"lease": 20.0, **options},
         )
@@ -128,7 +128,7 @@ def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(pee
     thread, results = in_thread(played.client.query)
     played.receive(messages.Query)
 
-    played.send(messages.Leaving())
+    played.send(messages.Exiting())
     played.socket.close()
 
     thread.join()
@@ -137,7 +137,7 @@ def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(pee
     assert played.ends == [""]
 
 
-def test_replies_find_whoever_asked_in_any_order(peer):
+def test_replies_reach_their_requests_in_any_order(peer):
     played = peer()
     threads, requests = [], []
     for _ in range(3):
@@ -151,13 +151,13 @@ def test_replies_find_whoever_asked_in_any_order(peer):
         assert results == [{"m": str(request.number)}]
 
 
-def test_the_acceptance_of_a_job_is_told_before_its_statuses(peer):
+def test_the_acceptance_of_a_job_comes_before_its_statuses(peer):
     from fiber.model import JobSpec, JobStatus
 
     played = peer()
     spec = JobSpec(run_id="0badcafe", name="a", argv=("a",))
     thread, results = in_thread(
-        lambda: played.client.submit(spec, environ={}, cwd="/", on_accepted=played.said.append)
+        lambda: played.client.submit(spec, environ={}, cwd="/", on_accepted=played.events.append)
     )
     request = played.receive(messages.Submit)
     accepted = messages.Accepted(number=request.number, job_id="a", pids=(1,))
@@ -168,7 +168,7 @@ def test_the_acceptance_of_a_job_is_told_before_its_statuses(peer):
     assert results == [accepted]
     played.socket.close()
     played.client.close()
-    assert played.said == [accepted, ("a", status)]
+    assert played.events == [accepted, ("a", status)]
 
 
 def test_nonsense_is_the_end(peer):

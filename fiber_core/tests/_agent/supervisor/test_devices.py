@@ -25,8 +25,8 @@ def ids(allocation):
 
 
 def test_free_devices_are_granted_at_once(queue):
-    assert ids(queue.ask("a", {"gpu": 1})) == ["gpu0"]
-    assert ids(queue.ask("b", {"gpu": 1, "tpu": 1})) == ["gpu1", "tpu0"]
+    assert ids(queue.request("a", {"gpu": 1})) == ["gpu0"]
+    assert ids(queue.request("b", {"gpu": 1, "tpu": 1})) == ["gpu1", "tpu0"]
     assert queue.free() == {"gpu": 0, "tpu": 0}
 
 
@@ -35,16 +35,16 @@ def test_kinds_that_were_never_offered_are_named(queue):
 
 
 def test_more_than_there_are_is_an_error_at_once(queue):
-    queue.ask("a", {"gpu": 2})
+    queue.request("a", {"gpu": 2})
 
     with pytest.raises(ResourceError, match="asks for 3 .* has 2"):
-        queue.ask("b", {"gpu": 3})
+        queue.request("b", {"gpu": 3})
     assert queue.release("b") == []
 
 
 def test_a_job_waits_for_a_release(queue):
-    queue.ask("a", {"gpu": 2})
-    assert queue.ask("b", {"gpu": 1}) is None
+    queue.request("a", {"gpu": 2})
+    assert queue.request("b", {"gpu": 1}) is None
     assert queue.reason("b") == "waits for 1 gpu, free now: 0 gpu"
 
     (granted,) = queue.release("a")
@@ -53,40 +53,40 @@ def test_a_job_waits_for_a_release(queue):
 
 
 def test_one_release_can_serve_many(queue):
-    queue.ask("a", {"gpu": 2})
-    queue.ask("b", {"gpu": 1})
-    queue.ask("c", {"gpu": 1})
+    queue.request("a", {"gpu": 2})
+    queue.request("b", {"gpu": 1})
+    queue.request("c", {"gpu": 1})
 
     assert [a.job_id for a in queue.release("a")] == ["b", "c"]
 
 
 def test_a_small_job_does_not_overtake_a_big_one(queue):
-    queue.ask("a", {"gpu": 1})
-    assert queue.ask("big", {"gpu": 2}) is None
-    assert queue.ask("small", {"gpu": 1}) is None
+    queue.request("a", {"gpu": 1})
+    assert queue.request("big", {"gpu": 2}) is None
+    assert queue.request("small", {"gpu": 1}) is None
     assert queue.reason("small").endswith("; 1 jobs wait before it")
 
     assert [a.job_id for a in queue.release("a")] == ["big"]
     assert [a.job_id for a in queue.release("big")] == ["small"]
 
 
-def test_a_job_that_wants_something_else_goes_ahead(queue):
-    queue.ask("a", {"gpu": 2})
-    queue.ask("b", {"gpu": 1})
+def test_a_job_that_needs_another_kind_goes_ahead(queue):
+    queue.request("a", {"gpu": 2})
+    queue.request("b", {"gpu": 1})
 
-    assert ids(queue.ask("c", {"tpu": 1})) == ["tpu0"]
+    assert ids(queue.request("c", {"tpu": 1})) == ["tpu0"]
 
 
 def test_one_that_gives_up_lets_others_pass(queue):
-    queue.ask("a", {"gpu": 1})
-    queue.ask("big", {"gpu": 2})
-    queue.ask("small", {"gpu": 1})
+    queue.request("a", {"gpu": 1})
+    queue.request("big", {"gpu": 2})
+    queue.request("small", {"gpu": 1})
 
     assert [a.job_id for a in queue.release("big")] == ["small"]
 
 
 def test_grants_name_the_provider_of_each_kind(queue):
-    allocation = queue.ask("a", {"gpu": 2, "tpu": 1})
+    allocation = queue.request("a", {"gpu": 2, "tpu": 1})
 
     assert queue.grants(allocation) == (
         (b"G", allocation.of_kind("gpu")),
@@ -95,7 +95,7 @@ def test_grants_name_the_provider_of_each_kind(queue):
 
 
 def test_a_kind_is_learnt_once_and_others_later(queue):
-    held = queue.ask("a", {"gpu": 1})
+    held = queue.request("a", {"gpu": 1})
     queue.offer([*devices("gpu", 8), *devices("fpga", 1)], {"gpu": b"other", "fpga": b"F"})
 
     assert queue.free() == {"gpu": 1, "tpu": 1, "fpga": 1}
@@ -107,7 +107,7 @@ def test_a_kind_without_devices_is_known(queue):
 
     assert queue.unknown({"npu": 1}) == []
     with pytest.raises(ResourceError, match="has 0"):
-        queue.ask("a", {"npu": 1})
+        queue.request("a", {"npu": 1})
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3), st.integers(0, 2)), max_size=60))
@@ -129,7 +129,7 @@ def test_no_device_is_ever_held_twice_and_all_come_back(steps):
             release(job)
             continue
         counts = {k: n for k, n in (("a", first), ("b", second)) if n}
-        allocation = queue.ask(job, counts)
+        allocation = queue.request(job, counts)
         if allocation is None:
             waiting.add(job)
         else:

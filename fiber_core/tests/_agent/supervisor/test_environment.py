@@ -16,14 +16,14 @@ def test_a_job_inherits_and_its_spec_comes_on_top():
     assert inherited == {"A": "1", "B": "2", "C": "3"}
 
 
-def test_libraries_are_told_how_many_threads_they_may_start():
+def test_thread_counts_of_libraries_are_set():
     asked = spec(resources=ResourceRequest(cpu=1.5))
 
     assert environment({}, asked) == dict.fromkeys(THREAD_COUNTS, "2")
     assert environment({}, spec(resources=ResourceRequest(cpu=0.1)))["OMP_NUM_THREADS"] == "1"
 
 
-def test_what_the_user_said_about_threads_stays():
+def test_thread_counts_of_the_user_stay():
     asked = spec(resources=ResourceRequest(cpu=4), env={"MKL_NUM_THREADS": "7"})
 
     found = environment({"OMP_NUM_THREADS": "8"}, asked)
@@ -33,5 +33,5 @@ def test_what_the_user_said_about_threads_stays():
     assert found["OPENBLAS_NUM_THREADS"] == "4"
 
 
-def test_nothing_is_said_about_threads_unasked():
+def test_thread_counts_are_not_set_without_a_cpu_limit():
     assert environment({}, spec()) == {}

@@ -1,4 +1,4 @@
-"""What a forked process inherits belongs to it alone, and to one client at a time."""
+"""A forked process's channel belongs to it alone, and to one client at a time."""
 
 import os
 import socket

@@ -23,20 +23,20 @@ from supervised import Supervised
 got = []
 signal.signal(signal.SIGINT, lambda *_: got.append("interrupted"))
 supervised = Supervised(Path(sys.argv[1]))
-def say(*words):
+def report(*words):
     os.write(int(sys.argv[2]), (" ".join(map(str, words)) + "\\n").encode())
 def until_interrupted():
     while not got:
         signal.pause()
 {body}
 supervised.client.close()
-say("closed")
+report("closed")
 """
 
 
 @pytest.fixture
 def program(tmp_path):
-    """Runs a master that leads a group; returns it, with a pipe on which it can say things."""
+    """Runs a master that leads a group; returns it, with a pipe on which it can write."""
     programs = []
 
     def start(body):
@@ -49,7 +49,7 @@ def program(tmp_path):
             start_new_session=True,
         )
         os.close(writer)
-        program.said = os.fdopen(reader)
+        program.pipe = os.fdopen(reader)
         programs.append(program)
         return program
 
@@ -57,7 +57,7 @@ def program(tmp_path):
     for program in programs:
         program.kill()
         program.wait()
-        program.said.close()
+        program.pipe.close()
 
 
 def listener_of(supervised):
@@ -82,18 +82,18 @@ def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(prog
         back = supervised.submit("count_interrupts", b"1")
         for job in (front, back):
             supervised.lines(job, 1)
-        say("ready")
+        report("ready")
         supervised.lines(front, 2)
-        say("once", len(supervised.log(back).splitlines()))
-        say(supervised.end(front).exit_code, supervised.client.query()[back.job_id].state.value)
+        report("once", len(supervised.log(back).splitlines()))
+        report(supervised.end(front).exit_code, supervised.client.query()[back.job_id].state.value)
         """
     )
-    assert master.said.readline() == "ready\n"
+    assert master.pipe.readline() == "ready\n"
     os.killpg(master.pid, signal.SIGINT)
-    assert master.said.readline() == "once 1\n"
+    assert master.pipe.readline() == "once 1\n"
     os.killpg(master.pid, signal.SIGINT)
-    assert master.said.readline() == "7 running\n"
-    assert master.said.read() == "closed\n"
+    assert master.pipe.readline() == "7 running\n"
+    assert master.pipe.read() == "closed\n"
 
 
 def test_one_that_has_got_it_from_the_group_is_not_interrupted_on_request_besides(program):
@@ -101,30 +101,30 @@ def test_one_that_has_got_it_from_the_group_is_not_interrupted_on_request_beside
     master = program(
         """
         job = supervised.ready("wait", foreground=True)
-        say("ready")
+        report("ready")
         until_interrupted()
-        say(supervised.client.interrupt(job.job_id))
-        say(supervised.end(job).exit_code)
+        report(supervised.client.interrupt(job.job_id))
+        report(supervised.end(job).exit_code)
         """
     )
-    assert master.said.readline() == "ready\n"
+    assert master.pipe.readline() == "ready\n"
     os.killpg(master.pid, signal.SIGINT)
-    assert master.said.read() == "False\n1\nclosed\n"
+    assert master.pipe.read() == "False\n1\nclosed\n"
 
 
-def test_a_signal_to_the_master_alone_reaches_nobody_else(program):
+def test_a_signal_to_the_master_alone_reaches_no_job(program):
     master = program(
         """
         job = supervised.ready("wait", foreground=True)
-        say("ready")
+        report("ready")
         until_interrupted()
-        say(supervised.client.query()[job.job_id].state.value)
-        say(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
+        report(supervised.client.query()[job.job_id].state.value)
+        report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
         """
     )
-    assert master.said.readline() == "ready\n"
+    assert master.pipe.readline() == "ready\n"
     master.send_signal(signal.SIGINT)
-    assert master.said.read() == "running\nTrue 1\nclosed\n"
+    assert master.pipe.read() == "running\nTrue 1\nclosed\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP])
@@ -133,14 +133,14 @@ def test_no_other_signal_of_the_group_does_anything(program, number):
         f"""
         signal.signal({number:d}, lambda *_: got.append("other"))
         job = supervised.ready("wait", foreground=True)
-        say("ready")
+        report("ready")
         until_interrupted()
-        say(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
+        report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
         """
     )
-    assert master.said.readline() == "ready\n"
+    assert master.pipe.readline() == "ready\n"
     os.killpg(master.pid, number)
-    assert master.said.read() == "True 1\nclosed\n"
+    assert master.pipe.read() == "True 1\nclosed\n"
 
 
 def test_one_that_is_starting_gets_it_once_it_runs(program, tmp_path):
@@ -164,27 +164,27 @@ def test_one_that_is_starting_gets_it_once_it_runs(program, tmp_path):
         job = supervised.client.submit(
             spec, environ=dict(os.environ), cwd="/", on_accepted=lambda _: None
         )
-        say("submitted")
+        report("submitted")
         until_interrupted()
-        say(supervised.client.interrupt(job.job_id))
+        report(supervised.client.interrupt(job.job_id))
         open(sys.argv[1] + "/fifo", "w").close()
-        say(supervised.end(job).reason)
+        report(supervised.end(job).reason)
         """
     )
-    assert master.said.readline() == "submitted\n"
+    assert master.pipe.readline() == "submitted\n"
     os.killpg(master.pid, signal.SIGINT)
-    assert master.said.read() == "False\nEXIT(1)\nclosed\n"
+    assert master.pipe.read() == "False\nEXIT(1)\nclosed\n"
 
 
 def test_the_death_of_the_whole_group_leaves_it_to_the_supervisor_to_end_the_jobs(program):
     master = program(
         """
         job = supervised.ready("with_grandchild", foreground=True)
-        say(supervised.process.pid, *job.pids, supervised.log(job))
+        report(supervised.process.pid, *job.pids, supervised.log(job))
         signal.pause()
         """
     )
-    pids = [int(word) for word in master.said.readline().split()]
+    pids = [int(word) for word in master.pipe.readline().split()]
     os.killpg(master.pid, signal.SIGKILL)
     for pid in pids:
         until_gone(pid)

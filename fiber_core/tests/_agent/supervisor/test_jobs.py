@@ -1,8 +1,8 @@
-"""The job table: what happens to processes becomes the status of their job."""
+"""The job table: changes of processes become the status of their job."""
 
 import pytest
 
-from fiber._agent.supervisor.jobs import JobTable, combine, ended_early, judge
+from fiber._agent.supervisor.jobs import JobTable, combine, ended_before_start, report_exit
 from fiber.model import JobState, ProcessStatus, Reason, ReasonKind
 
 
@@ -22,7 +22,7 @@ def test_a_job_is_pending_until_a_process_is_started(table):
     assert [p.pid for p in status.processes] == [100, None]
 
 
-def test_a_job_that_waits_says_why(table):
+def test_a_waiting_job_has_a_reason(table):
     table.add("a", owner=None, processes=1, waiting="waits for a device")
 
     status = table.status("a")
@@ -33,11 +33,11 @@ def test_a_job_that_waits_says_why(table):
     assert table.status("a").message == ""
 
 
-def test_a_process_that_ends_is_told_with_all_that_is_known(table):
+def test_a_process_that_ends_is_reported_with_all_details(table):
     table.add("a", owner=None, processes=1)
     table.started("a", 0, 100)
 
-    entry = table.ended(100, judge(7 << 8), log_tail=["last"], peak_memory=5)
+    entry = table.ended(100, report_exit(7 << 8), log_tail=["last"], peak_memory=5)
 
     assert entry is not None and entry.id == "a"
     status = table.status("a")
@@ -73,16 +73,16 @@ def test_stopping_and_going_on_are_news_once(table):
 def test_nothing_follows_the_end(table):
     table.add("a", owner=None, processes=1)
     table.started("a", 0, 100)
-    table.ended(100, judge(0))
+    table.ended(100, report_exit(0))
 
     assert table.stopped(100, 19) is None
-    assert table.ended(100, judge(9)) is None
+    assert table.ended(100, report_exit(9)) is None
     assert table.status("a").state is JobState.SUCCEEDED
 
 
-def test_strangers_are_nobodys(table):
+def test_foreign_pids_have_no_job(table):
     assert table.find(4711) is None
-    assert table.ended(4711, judge(0)) is None
+    assert table.ended(4711, report_exit(0)) is None
     assert table.get("nobody") is None
 
 
@@ -93,12 +93,12 @@ def test_a_process_is_found_by_its_id_until_it_ends(table):
     entry, index = table.find(100)
     assert (entry.id, index) == ("a", 1)
     assert entry.pids == (100,)
-    table.ended(100, judge(0))
+    table.ended(100, report_exit(0))
     assert table.find(100) is None
     assert entry.pids == ()
 
 
-def test_jobs_belong_to_whoever_submitted_them(table):
+def test_jobs_belong_to_their_submitter(table):
     table.add("a", owner=None, processes=1)
     table.add("b", owner=("a", 0), processes=1)
     table.add("c", owner=("a", 0), processes=1)
@@ -112,7 +112,7 @@ def test_what_was_not_started_never_will_be(table):
     table.add("a", owner=None, processes=2, waiting="waits")
     table.started("a", 0, 100)
 
-    table.abandoned("a", ended_early(9))
+    table.abandoned("a", ended_before_start(9))
 
     first, second = table.status("a").processes
     assert first.state is JobState.RUNNING

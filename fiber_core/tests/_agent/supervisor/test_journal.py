@@ -1,4 +1,4 @@
-"""The journal of a run: who reads it knows the run's jobs without asking anybody."""
+"""The journal of a run: its readers know the run's jobs without the supervisor."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_supervisors_of_one_run_share_a_journal(tmp_path, failures):
     assert list(read_journal(tmp_path)) == [str(number) for number in range(10)]
 
 
-def test_a_journal_that_cannot_be_opened_is_said_once(tmp_path, failures):
+def test_a_journal_that_cannot_be_opened_is_reported_once(tmp_path, failures):
     journal = Journal(str(tmp_path / "missing"), failures.append)
 
     assert journal.open() is None
@@ -55,7 +55,7 @@ def test_a_journal_that_cannot_be_opened_is_said_once(tmp_path, failures):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_said_once(tmp_path, failures):
+def test_a_full_disk_is_reported_once(tmp_path, failures):
     (tmp_path / JOURNAL).symlink_to("/dev/full")
     journal = Journal(str(tmp_path), failures.append)
     descriptor = journal.open()

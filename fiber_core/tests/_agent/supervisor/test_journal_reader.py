@@ -1,10 +1,10 @@
-"""Who reads a journal knows the jobs of a run without asking anybody."""
+"""A journal's reader knows the jobs of a run without its supervisor."""
 
 import os
 
 import attrs
 
-from fiber._agent.supervisor.journal import JOURNAL, History, Journal, read_ids, read_journal
+from fiber._agent.supervisor.journal import JOURNAL, Journal, JournalReader, read_ids, read_journal
 from fiber.backend_parts.liveness import Owner, start_time
 from fiber.model import JobState, Reason, ReasonKind
 from journal_world import SPEC, ended
@@ -23,7 +23,7 @@ def test_a_living_process_is_the_one_that_was_written_down(journal, tmp_path):
     assert job.living() == ()
 
 
-def test_what_was_not_said_to_end_was_lost_with_its_supervisor(journal, tmp_path):
+def test_processes_without_an_end_are_lost_with_their_supervisor(journal, tmp_path):
     journal.submitted("a", SPEC, None, "host")
     journal.started("a", 0, os.getpid())
     job = read_journal(tmp_path)["a"]
@@ -59,7 +59,7 @@ def test_an_end_that_was_written_down_is_one_wherever_it_was(journal, tmp_path):
     assert job.status().state is JobState.SUCCEEDED
 
 
-def test_a_job_is_told_as_users_know_it(journal, tmp_path):
+def test_a_journaled_job_becomes_a_job_for_users(journal, tmp_path):
     journal.submitted("a", SPEC, None, "host")
     journal.started("a", 1, 4711)
 
@@ -86,7 +86,7 @@ def test_a_missing_journal_has_no_jobs(tmp_path):
 
 
 def test_a_history_reads_what_was_appended(journal, tmp_path):
-    history = History(tmp_path)
+    history = JournalReader(tmp_path)
     journal.submitted("a", SPEC, None, "host")
     assert list(history.jobs()) == ["a"]
 
@@ -103,7 +103,7 @@ def test_a_history_reads_what_was_appended(journal, tmp_path):
 
 
 def test_a_history_begins_anew_with_a_new_file(journal, tmp_path):
-    history = History(tmp_path)
+    history = JournalReader(tmp_path)
     journal.submitted("a", SPEC, None, "host")
     assert list(history.jobs()) == ["a"]
 

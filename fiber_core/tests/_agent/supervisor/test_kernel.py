@@ -1,4 +1,4 @@
-"""What systems offer beyond POSIX."""
+"""System calls beyond POSIX."""
 
 import os
 import select

@@ -40,7 +40,7 @@ def test_a_callback_runs_when_there_is_something_to_read(loop, pipe):
     loop.on_readable(pipe[0], lambda: seen.append(os.read(pipe[0], 10)))
     os.write(pipe[1], b"x")
 
-    loop.turn()
+    loop.run_once()
 
     assert seen == [b"x"]
 
@@ -49,12 +49,12 @@ def test_reading_and_writing_are_watched_apart(loop, pipe):
     seen = []
     loop.on_writable(pipe[1], lambda: seen.append("writable"))
     loop.on_readable(pipe[0], lambda: seen.append("readable"))
-    loop.turn()
+    loop.run_once()
     assert seen == ["writable"]
 
     loop.on_writable(pipe[1], None)
     os.write(pipe[1], b"x")
-    loop.turn()
+    loop.run_once()
     assert seen == ["writable", "readable"]
 
 
@@ -73,14 +73,14 @@ def test_a_callback_may_forget_others_of_the_same_turn(loop, pipe):
     os.write(pipe[1], b"x")
     os.write(other[1], b"x")
 
-    loop.turn()
+    loop.run_once()
 
     assert len(seen) == 1
     for descriptor in other:
         os.close(descriptor)
 
 
-def test_files_that_cannot_be_polled_are_said_so(loop, tmp_path):
+def test_files_that_cannot_be_polled_raise_an_error(loop, tmp_path):
     with (tmp_path / "file").open("wb") as file, pytest.raises(PermissionError):
         loop.on_writable(file.fileno(), lambda: None)
 
@@ -92,7 +92,7 @@ def test_timers_run_in_the_order_of_their_time(loop, clock):
     loop.call_later(1.0, lambda: seen.append("second"))
     clock.time = 5.0
 
-    loop.turn()
+    loop.run_once()
 
     assert seen == ["early", "second", "late"]
 
@@ -105,7 +105,7 @@ def test_a_cancelled_timer_never_runs(loop, clock):
     timer.cancel()
     clock.time = 3.0
 
-    loop.turn()
+    loop.run_once()
 
     assert seen == ["ran"]
 
@@ -120,15 +120,15 @@ def test_a_timer_may_cancel_another_and_set_a_new_one(loop, clock):
     loop.call_later(0.0, first)
     second = loop.call_later(0.0, lambda: seen.append("second"))
 
-    loop.turn()
+    loop.run_once()
     assert seen == []
-    loop.turn()
+    loop.run_once()
     assert seen == ["third"]
 
 
 def test_it_waits_no_longer_than_until_the_next_timer(loop, clock):
     loop.call_later(0.0, lambda: None)
 
-    loop.turn()
+    loop.run_once()
 
     assert loop.now() == 0.0

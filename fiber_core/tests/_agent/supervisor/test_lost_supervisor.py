@@ -1,4 +1,4 @@
-"""What becomes of jobs whose supervisor is lost."""
+"""Jobs whose supervisor is lost are killed, and their final status says so."""
 
 import os
 import signal
@@ -11,7 +11,9 @@ ENDED = ProcessStatus(index=0, state=JobState.SUCCEEDED, exit_code=0, pid=1)
 
 def test_what_lived_is_lost_and_what_had_ended_stays():
     running = ProcessStatus(index=1, state=JobState.RUNNING, pid=2)
-    status = client.lost(JobStatus(state=JobState.RUNNING, processes=(ENDED, running)), "gone")
+    status = client.lost_status(
+        JobStatus(state=JobState.RUNNING, processes=(ENDED, running)), "gone"
+    )
 
     assert status.state is JobState.FAILED
     assert (status.reason, status.message) == (Reason(ReasonKind.NODE_LOST), "gone")
@@ -21,14 +23,14 @@ def test_what_lived_is_lost_and_what_had_ended_stays():
 
 
 def test_it_counts_as_no_attempt():
-    status = client.lost(client.accepted([1]), "gone")
+    status = client.lost_status(client.accepted_status([1]), "gone")
 
     assert status.reason is not None
     assert not status.reason.counts_as_attempt
 
 
 def test_a_job_without_processes_is_lost_too():
-    status = client.lost(client.accepted([]), "gone")
+    status = client.lost_status(client.accepted_status([]), "gone")
 
     assert (status.state, status.exit_code) == (JobState.FAILED, -signal.SIGKILL)
 
@@ -46,7 +48,7 @@ def test_groups_of_living_processes_are_killed():
     os.close(writer)
     assert os.read(reader, 1) == b"x"
 
-    client.kill(client.accepted([pid]))
+    client.kill_groups(client.accepted_status([pid]))
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     # the grandchild held the pipe as well
@@ -56,4 +58,4 @@ def test_groups_of_living_processes_are_killed():
 
 
 def test_processes_that_have_ended_are_not_signalled():
-    client.kill(JobStatus(state=JobState.SUCCEEDED, processes=(ENDED,)))
+    client.kill_groups(JobStatus(state=JobState.SUCCEEDED, processes=(ENDED,)))

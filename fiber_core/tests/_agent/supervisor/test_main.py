@@ -1,4 +1,4 @@
-"""What a supervisor process does before it serves."""
+"""Steps of a supervisor process before it serves."""
 
 import resource
 import sys

@@ -1,4 +1,4 @@
-"""What left its job's group is ended with the supervisor, save what is meant to live on."""
+"""Processes that left their job's group end with the supervisor, save detached supervisors."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def run_as_reaper(function):
         os.close(reader)
         kernel.adopt_orphans()
         function(writer)
-        orphans.end()
+        orphans.end_descendants()
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as file:
@@ -107,7 +107,7 @@ def test_a_supervisor_of_detached_jobs_lives_on():
 def test_nothing_is_done_where_there_are_none():
     pid = os.fork()
     if pid == 0:
-        orphans.end()
+        orphans.end_descendants()
         os._exit(0)
 
     assert os.waitpid(pid, 0)[1] == 0

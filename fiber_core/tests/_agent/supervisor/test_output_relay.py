@@ -1,4 +1,4 @@
-"""What a process writes reaches terminal, log and memory; none of the three harms another."""
+"""Output reaches terminal, log and memory; none of the three harms another."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.loop import Loop
-from fiber._agent.supervisor.output import LineTail, LogFile, Relay
+from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 
 class Terminal:
-    """Stands for a sink: keeps what was written."""
+    """Fake sink that keeps the bytes written."""
 
     def __init__(self):
         self.pieces = []
@@ -43,7 +43,7 @@ class World:
         self.log = LogFile(path, self.owned, self.failures.append)
         reader, self.writer = os.pipe()
         os.set_blocking(reader, False)
-        self.relay = Relay(
+        self.relay = OutputRelay(
             self.owned.own(reader),
             loop=self.loop,
             descriptors=self.owned,
@@ -61,7 +61,7 @@ class World:
 
     def write(self, data):
         os.write(self.writer, data)
-        self.loop.turn()
+        self.loop.run_once()
 
     def hang_up(self):
         if self.writer is not None:
@@ -95,7 +95,7 @@ def test_the_beginning_of_a_line_passes_after_a_tenth_of_a_second(world):
     assert world.terminal.pieces == []
 
     world.clock.time = 0.11
-    world.loop.turn()
+    world.loop.run_once()
 
     assert world.terminal.pieces == [b"50%"]
 
@@ -105,7 +105,7 @@ def test_a_line_that_is_completed_in_time_comes_in_one_piece(world):
     world.clock.time = 0.05
     world.write(b"b\n")
     world.clock.time = 1.0
-    world.loop.turn()
+    world.loop.run_once()
 
     assert world.terminal.pieces == [b"ab\n"]
 
@@ -113,7 +113,7 @@ def test_a_line_that_is_completed_in_time_comes_in_one_piece(world):
 def test_the_log_has_whole_lines_whatever_the_terminal_showed(world):
     world.write(b"50%")
     world.clock.time = 0.2
-    world.loop.turn()
+    world.loop.run_once()
     assert not world.path.exists()
 
     world.write(b" done\n")
@@ -169,7 +169,7 @@ def test_nothing_is_read_while_the_terminal_is_full(world):
 
     world.terminal.is_full = False
     world.relay.resume()
-    world.loop.turn()
+    world.loop.run_once()
 
     assert world.terminal.pieces == [b"one\ntwo\n"]
 
@@ -184,7 +184,7 @@ def test_the_last_words_come_through_a_full_terminal(world):
     assert world.terminal.pieces == [b"one\n"]
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_stops_nothing(tmp_path):
+def test_a_log_that_cannot_be_written_is_reported_once_and_stops_nothing(tmp_path):
     world = World(tmp_path / "missing" / "log")
     world.write(b"one\n")
     world.write(b"two\n")
@@ -196,7 +196,7 @@ def test_a_log_that_cannot_be_written_is_said_once_and_stops_nothing(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_said_once_and_stops_nothing(tmp_path):
+def test_a_full_disk_is_reported_once_and_stops_nothing(tmp_path):
     (tmp_path / "log").symlink_to("/dev/full")
     world = World(tmp_path / "log")
     world.write(b"one\n")

@@ -6,7 +6,7 @@ import warnings
 from fiber._agent.supervisor.preload import preload
 
 
-def test_modules_are_imported_and_failures_told(tmp_path, monkeypatch):
+def test_modules_are_imported_and_failures_returned(tmp_path, monkeypatch):
     (tmp_path / "preload_good.py").write_text("value = 1\n")
     (tmp_path / "preload_bad.py").write_text("raise ValueError('no')\n")
     (tmp_path / "preload_exit.py").write_text("raise SystemExit(3)\n")

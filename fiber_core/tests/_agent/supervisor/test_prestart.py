@@ -1,4 +1,4 @@
-"""A supervisor that is started before anybody asks for one is used, or ended."""
+"""A supervisor that is started before it is known to be needed is used, or ended."""
 
 import pathlib
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from fiber._agent.supervisor import start
 from fiber._agent.supervisor.messages import SupervisorOptions
-from fiber._agent.supervisor.start import end_early, start_early, start_supervisor
+from fiber._agent.supervisor.start import discard_prestarted, prestart, start_supervisor
 
 
 def options(folder):
@@ -21,26 +21,26 @@ class TestOneThatIsStartedEarly:
     @pytest.fixture(autouse=True)
     def _none_left(self):
         yield
-        end_early()
+        discard_prestarted()
 
     def started(self):
-        start_early()
-        return start._early.process
+        prestart()
+        return start._prestarted.process
 
     def test_is_the_one_that_is_started_later(self, tmp_path):
         first = self.started()
-        start_early()
+        prestart()
         channel, process = start_supervisor(options(tmp_path))
         assert process is first
         channel.close()
         assert process.wait(30) == 0
 
-    def test_is_ended_where_nobody_needs_it(self):
+    def test_is_ended_where_it_is_not_needed(self):
         first = self.started()
-        end_early()
+        discard_prestarted()
         assert first.returncode is not None
 
-    def test_is_not_taken_once_the_program_looks_elsewhere_for_modules(self, tmp_path, monkeypatch):
+    def test_is_not_taken_once_the_module_path_has_changed(self, tmp_path, monkeypatch):
         first = self.started()
         monkeypatch.syspath_prepend(str(tmp_path))
         channel, process = start_supervisor(options(tmp_path))
@@ -62,7 +62,7 @@ class TestOneThatIsStartedEarly:
         program = (
             f"import sys; sys.path[:] = {sys.path!r}\n"
             "from fiber._agent.supervisor import start\n"
-            "start.start_early(); print(start._early.process.pid)"
+            "start.prestart(); print(start._prestarted.process.pid)"
         )
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], check=True, capture_output=True

@@ -39,10 +39,10 @@ STATUS = JobStatus(
 MESSAGES = [
     messages.Submit(number=1, spec=SPEC, environ={"A": "b"}, cwd="/"),
     messages.StatusChanged(job_id="a", status=STATUS),
-    messages.Refused(number=2, why=messages.Why.DEVICES, words="gpu"),
+    messages.Refused(number=2, kind=messages.RefusalKind.DEVICES, words="gpu"),
     messages.Done(number=3, statuses={"a": STATUS}, words={"m": "w"}),
     messages.Ping(),
-    messages.Leaving(),
+    messages.Exiting(),
 ]
 
 
@@ -83,7 +83,7 @@ def test_an_incomplete_frame_is_pending():
     assert decoder.pending == len(data) - 1
 
 
-def test_a_value_of_somebody_elses_is_refused_where_it_is_sent():
+def test_a_value_that_is_not_fibers_is_refused_by_the_sender():
     message = messages.Signal(number=1, job_id="a", process=0, signum=signal.SIGKILL)
 
     with pytest.raises(WireError, match=r"Signal .* cannot be pickled: .*SIGKILL.* no plain value"):
@@ -98,7 +98,7 @@ def test_what_would_not_be_read_is_not_sent(value):
         protocol.encode(messages.Submit(number=1, spec=spec, environ={}, cwd="/"))
 
 
-def test_what_cannot_be_pickled_is_told_to_its_sender():
+def test_what_cannot_be_pickled_is_an_error_of_the_sender():
     spec = attrs.evolve(SPEC, labels={"a": lambda: None})
 
     with pytest.raises(WireError, match="cannot be pickled"):

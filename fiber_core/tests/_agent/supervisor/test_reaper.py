@@ -1,4 +1,4 @@
-"""What the kernel says about children is told once and exactly."""
+"""The kernel's reports about children are passed on once and exactly."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ def pause():
         signal.pause()
 
 
-def test_nothing_is_told_of_children_to_whom_nothing_happened(child):
+def test_unchanged_children_are_not_reported(child):
     child(pause)
 
     assert list(runner.reap(lambda pid: None)) == []
@@ -65,7 +65,7 @@ def test_an_end_has_its_wait_status_and_memory(child):
     assert ended.peak_memory > 1 << 20
 
 
-def test_stopping_and_going_on_are_told(child):
+def test_stop_and_continue_are_reported(child):
     pid = child(pause)
     os.kill(pid, signal.SIGSTOP)
     assert wait_for(1) == [runner.Change(pid, signal.SIGSTOP)]
@@ -96,7 +96,7 @@ def test_the_group_is_signalled_while_the_id_is_still_the_childs(child):
     os.close(reader)
 
 
-def test_many_ends_are_told_at_once(child):
+def test_many_ends_are_reported_by_one_call(child):
     pids = {child(lambda: None) for _ in range(20)}
 
     assert {event.pid for event in wait_for(20)} == pids

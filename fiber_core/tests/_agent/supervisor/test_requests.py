@@ -1,4 +1,4 @@
-"""What is asked on channels: each reaches the jobs of its own process and no others."""
+"""Requests on channels: each reaches the jobs of its own process and no others."""
 
 import signal
 import threading
@@ -82,11 +82,11 @@ def test_jobs_of_a_process_end_when_it_is_killed(supervised):
     until_gone(other)
 
 
-def test_a_process_hears_of_its_own_jobs_alone(supervised):
+def test_a_process_gets_statuses_of_its_own_jobs_alone(supervised):
     accepted, _ = nested(supervised, b"wait")
 
     assert set(supervised.client.query()) == {accepted.job_id}
-    assert set(supervised.said) == {accepted.job_id}
+    assert set(supervised.statuses) == {accepted.job_id}
 
 
 def test_a_channel_reaches_no_job_of_another(supervised):
@@ -102,7 +102,7 @@ def test_a_channel_reaches_no_job_of_another(supervised):
     assert is_alive(other)
 
 
-def test_statuses_are_told_of_all_jobs_or_of_those_named(supervised):
+def test_statuses_are_returned_of_all_jobs_or_of_those_named(supervised):
     first, second = supervised.ready("wait"), supervised.ready("wait")
 
     assert set(supervised.client.query()) == {first.job_id, second.job_id}
@@ -136,7 +136,7 @@ def test_twenty_threads_submit_a_hundred_jobs(supervised):
     }
 
 
-def test_one_who_says_what_only_a_supervisor_says_is_cut_off(supervised):
+def test_a_peer_that_sends_a_supervisors_message_is_disconnected(supervised):
     supervised.client._connection._channel.sendall(encode(messages.Pong()))
 
     # the end of the master's channel is no proof of its death, and no reason to live either

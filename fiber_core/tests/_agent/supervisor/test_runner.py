@@ -27,7 +27,7 @@ def test_signals_are_exact(supervised, signum):
     assert (status.exit_code, status.reason) == (-signum, Reason(ReasonKind.SIGNAL, signum))
 
 
-def test_a_kill_by_somebody_else_has_an_unknown_cause(supervised):
+def test_a_kill_by_another_process_has_an_unknown_cause(supervised):
     accepted = supervised.ready("wait")
 
     os.kill(accepted.pids[0], signal.SIGKILL)
@@ -55,7 +55,7 @@ def test_exit_with_words_is_exit_code_one_and_the_words(supervised):
     assert status.processes[0].log_tail == ("said at the end",)
 
 
-def test_the_peak_of_memory_is_told(supervised):
+def test_the_peak_of_memory_is_reported(supervised):
     status = supervised.run("exit_with", b"\0")
 
     assert 1 << 20 < status.processes[0].peak_memory < 1 << 30
@@ -75,11 +75,11 @@ def test_stopping_and_going_on_are_noticed(supervised):
     supervised.client.signal(accepted.job_id, 0, signal.SIGSTOP)
     stopped = supervised.until(accepted, lambda s: s.state is JobState.SUSPENDED)
     assert stopped.reason == Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
-    seen = len(supervised.said[accepted.job_id])
+    seen = len(supervised.statuses[accepted.job_id])
     supervised.client.signal(accepted.job_id, 0, signal.SIGCONT)
 
-    supervised.until(accepted, lambda s: len(supervised.said[accepted.job_id]) > seen)
-    assert supervised.said[accepted.job_id][-1].state is JobState.RUNNING
+    supervised.until(accepted, lambda s: len(supervised.statuses[accepted.job_id]) > seen)
+    assert supervised.statuses[accepted.job_id][-1].state is JobState.RUNNING
 
 
 def test_a_signal_right_after_the_start_is_not_swallowed(supervised):
@@ -159,7 +159,7 @@ def test_what_a_process_leaves_in_its_group_ends_with_it(supervised):
 
 @linux
 @pytest.mark.parametrize("end", ["kill", "SIGKILL by somebody else", "exit"])
-def test_what_a_launcher_in_its_group_started_elsewhere_ends_with_it(supervised, end):
+def test_what_a_launcher_started_in_other_groups_ends_with_its_group(supervised, end):
     accepted = supervised.submit("with_launcher", b"end" if end == "exit" else b"")
     pids = [int(word) for word in supervised.lines(accepted, 1)[0].split()]
 
@@ -182,7 +182,7 @@ def test_killing_twice_and_after_the_end_is_no_error(supervised):
     supervised.client.terminate(accepted.job_id, 1.0)
     supervised.client.signal(accepted.job_id, 0, signal.SIGTERM)
 
-    assert [s.state for s in supervised.said[accepted.job_id]] == [
+    assert [s.state for s in supervised.statuses[accepted.job_id]] == [
         JobState.RUNNING,
         JobState.FAILED,
     ]
@@ -214,7 +214,7 @@ def test_a_program_that_does_not_exist_is_refused_with_the_systems_words(supervi
         supervised.submit([os.fspath(supervised.folder)])
 
 
-def test_a_working_directory_that_does_not_exist_is_said_so(supervised):
+def test_a_working_directory_that_does_not_exist_is_an_error(supervised):
     with pytest.raises(SubmitError, match="cannot change to the working directory"):
         supervised.submit(["true"], cwd="/no/such/folder")
 
@@ -225,19 +225,19 @@ def test_a_working_directory_that_does_not_exist_is_said_so(supervised):
     assert "/no/such/folder" in status.message
 
 
-def test_an_entry_that_cannot_be_imported_is_said_so(supervised):
+def test_an_entry_that_cannot_be_imported_is_an_error(supervised):
     status = supervised.run("no_such_function")
 
     assert status.reason == Reason(ReasonKind.START)
     assert "no_such_function" in status.message
 
 
-def test_a_refused_job_is_not_heard_of_again(supervised):
+def test_no_status_of_a_refused_job_is_reported(supervised):
     with pytest.raises(SubmitError):
         supervised.submit(["no-such-program"], processes=3)
 
     assert supervised.client.query() == {}
-    assert supervised.said == {}
+    assert supervised.statuses == {}
 
 
 def test_all_processes_of_a_program_are_needed(supervised):

@@ -30,10 +30,10 @@ if __name__ == "__main__":
     grandchild = supervised.lines(jobs[1], 1)[0]
     other = supervised.lines(nested, 1)[0].split()[1]
     pids = [pid for job in [*jobs, nested] for pid in job.pids]
-    def say(*words):
+    def report(*words):
         os.write(int(sys.argv[2]), " ".join(map(str, words)).encode() + b"\\n")
 
-    say(supervised.process.pid, *pids, grandchild, other)
+    report(supervised.process.pid, *pids, grandchild, other)
     {after}
     time.sleep(60)
 """
@@ -56,9 +56,9 @@ def master(tmp_path):
             pass_fds=[writer],
         )
         os.close(writer)
-        program.said = os.fdopen(reader)
+        program.pipe = os.fdopen(reader)
         programs.append(program)
-        pids = [int(word) for word in program.said.readline().split()]
+        pids = [int(word) for word in program.pipe.readline().split()]
         assert len(pids) == 7, "the master did not come up"
         return program, pids, folder
 
@@ -66,7 +66,7 @@ def master(tmp_path):
     for program in programs:
         program.kill()
         program.wait()
-        program.said.close()
+        program.pipe.close()
 
 
 def test_the_masters_death_ends_everything_and_leaves_nothing(master):
@@ -80,8 +80,8 @@ def test_the_masters_death_ends_everything_and_leaves_nothing(master):
 
 
 def test_the_masters_death_is_seen_though_a_fork_of_it_holds_its_channel(master):
-    program, pids, folder = master(after="say(os.fork() or time.sleep(60))")
-    helper = int(program.said.readline())
+    program, pids, folder = master(after="report(os.fork() or time.sleep(60))")
+    helper = int(program.pipe.readline())
 
     program.kill()
 
@@ -140,11 +140,11 @@ def test_the_end_on_request_ends_all_jobs(supervised):
 
     assert not is_alive(supervised.process.pid)
     assert not any(map(is_alive, (*accepted.pids, *nested.pids, other)))
-    assert supervised.said[accepted.job_id][-1].exit_code == -9
+    assert supervised.statuses[accepted.job_id][-1].exit_code == -9
     assert supervised.folder.exists()
 
 
-def test_the_end_on_request_is_not_delayed_by_one_who_left_its_group(supervised):
+def test_the_end_on_request_is_not_delayed_by_a_process_that_left_its_group(supervised):
     accepted = supervised.submit("with_stranger")
     supervised.end(accepted)
     stranger = int(supervised.lines(accepted, 1)[0])
@@ -226,7 +226,7 @@ def test_modules_can_be_preloaded_later(supervised):
 
 
 @linux
-def test_its_name_tells_what_it_is(supervised):
+def test_its_process_title_is_set(supervised):
     supervised.client.query()
 
     assert Path(f"/proc/{supervised.process.pid}/comm").read_text() == "fiber-superv\n"
@@ -253,7 +253,7 @@ def test_two_hundred_jobs_leak_no_descriptor(supervised):
     for each in accepted:
         assert supervised.end(each).exit_code == 0
 
-    # the files of a job are closed right after its end was told
+    # the files of a job are closed right after its end was reported
     assert supervised.client.query() == {}
     assert supervised.client.query() == {}
     assert count() <= before

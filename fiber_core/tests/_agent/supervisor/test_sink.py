@@ -1,4 +1,4 @@
-"""What is written to a terminal that does not read never stops the loop, and arrives in order."""
+"""Writing to a terminal that does not read never stops the loop, and keeps the order."""
 
 import os
 import pty
@@ -36,7 +36,7 @@ def owned():
 
 @pytest.fixture(params=["pipe", "terminal", "socket"])
 def ends(request):
-    """What is read from and what is written to."""
+    """The ends to read from and to write to."""
     if request.param == "pipe":
         reader, writer = os.pipe()
     elif request.param == "terminal":
@@ -59,7 +59,7 @@ def test_a_reader_that_sleeps_gets_all_of_it_later(ends, loop, owned):
     while len(found) < len(text):
         # a terminal puts a carriage return before each newline
         found += os.read(reader, 65536).replace(b"\r", b"")
-        loop.turn()
+        loop.run_once()
 
     assert found == text
     sink.detach()
@@ -86,7 +86,7 @@ def test_writers_are_held_back_while_it_is_full_and_called_when_not(loop, owned)
     assert room == []
     while not room:
         os.read(reader, 65536)
-        loop.turn()
+        loop.run_once()
 
     assert not sink.is_full
     os.close(reader)
@@ -99,7 +99,7 @@ def test_a_reader_that_has_gone_is_no_error(loop, owned):
     sink.write(PLENTY)
     os.close(reader)
 
-    loop.turn()
+    loop.run_once()
     sink.write(b"more")
 
     sink.drain(1000)

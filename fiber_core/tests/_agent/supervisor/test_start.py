@@ -16,12 +16,12 @@ def options(folder):
     )
 
 
-def test_an_interpreter_that_does_not_exist_is_said_so(tmp_path):
+def test_an_interpreter_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(BackendUnavailableError, match="/no/such/python: No such file"):
         start_supervisor(options(tmp_path), executable="/no/such/python")
 
 
-def test_it_ends_when_whoever_started_it_has_gone(tmp_path):
+def test_it_ends_when_its_starter_has_gone(tmp_path):
     channel, process = start_supervisor(options(tmp_path))
 
     channel.close()

@@ -15,17 +15,17 @@ from pathlib import Path
 from supervised import Supervised
 
 supervised = Supervised(Path(sys.argv[1]))
-def say(text):
+def report(text):
     os.write(int(sys.argv[2]), text.encode())
 {body}
 supervised.client.close()
-say("closed")
+report("closed")
 """
 
 
 @pytest.fixture
 def program(tmp_path):
-    """Runs a master whose output is a pipe; returns it, and a pipe on which it can say things."""
+    """Runs a master whose output is a pipe; returns it, and a pipe on which it can write."""
     programs = []
 
     def start(body):
@@ -39,7 +39,7 @@ def program(tmp_path):
             pass_fds=[writer],
         )
         os.close(writer)
-        program.said = os.fdopen(reader)
+        program.pipe = os.fdopen(reader)
         programs.append(program)
         return program
 
@@ -47,7 +47,7 @@ def program(tmp_path):
     for program in programs:
         program.kill()
         program.wait()
-        for file in (program.said, program.stdout, program.stderr):
+        for file in (program.pipe, program.stdout, program.stderr):
             file.close()
 
 
@@ -92,7 +92,7 @@ def test_lines_have_the_jobs_name_where_asked(program):
     assert out == b"[worker] one\n[worker] two\n"
 
 
-def test_output_comes_before_the_end_is_told(program):
+def test_output_comes_before_the_end_is_reported(program):
     body = """
     for _ in range(20):
         supervised.run("tell", b"job\\n")
@@ -108,11 +108,11 @@ def test_a_reader_that_takes_nothing_delays_no_end(program):
     body = """
     for _ in range(3):
         supervised.run("write_plenty", b"900")
-    say("ended ")
+    report("ended ")
     """
     master = program(body)
 
-    assert master.said.read(6) == "ended "
+    assert master.pipe.read(6) == "ended "
     out, _ = master.communicate(timeout=50)
     assert len(out) == 3 * 900 * 65
 
@@ -121,28 +121,28 @@ def test_a_reader_that_takes_nothing_holds_writers_back_and_loses_nothing(progra
     body = """
     job = supervised.submit("write_plenty", b"40000")
     supervised.lines(job, 1)
-    say("begun ")
+    report("begun ")
     supervised.end(job)
     """
     master = program(body)
-    assert master.said.read(6) == "begun "
+    assert master.pipe.read(6) == "begun "
 
     out, _ = master.communicate(timeout=50)
 
     assert len(out) == 40000 * 65
 
 
-def test_a_reader_that_has_gone_harms_nobody(program):
+def test_a_reader_that_has_gone_does_no_harm(program):
     body = """
     sys.stdin.read
     status = supervised.run("write_plenty", b"40000")
-    say(f"{status.exit_code} ")
+    report(f"{status.exit_code} ")
     """
     master = program(body)
     master.stdout.close()
 
     # a supervisor passes on what it can; its jobs write into pipes of its own
-    assert master.said.read(2) == "0 "
+    assert master.pipe.read(2) == "0 "
 
 
 def test_interrupts_reach_the_master_alone(program):
@@ -150,16 +150,16 @@ def test_interrupts_reach_the_master_alone(program):
     import signal, threading
     job = supervised.ready("wait")
     heard = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: (say("interrupted "), heard.set()))
-    say("waiting\\n")
+    signal.signal(signal.SIGINT, lambda *_: (report("interrupted "), heard.set()))
+    report("waiting\\n")
     heard.wait(50)
-    say(f"{supervised.client.query()[job.job_id].state.value} ")
+    report(f"{supervised.client.query()[job.job_id].state.value} ")
     """
     master = program(body)
-    master.said.readline()
+    master.pipe.readline()
 
     # as a terminal does: to the group in its foreground
     assert os.getpgid(master.pid) == os.getpgid(0)
     master.send_signal(signal.SIGINT)
 
-    assert master.said.read() == "interrupted running closed"
+    assert master.pipe.read() == "interrupted running closed"

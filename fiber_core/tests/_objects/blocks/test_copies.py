@@ -1,10 +1,10 @@
-"""Where a block is on each host, who is to fetch it, and what a process keeps of many."""
+"""Where a block is on each host, process is to fetch it, and what a process keeps of many."""
 
 import pytest
 
 from fiber._objects.blocks import copies as module
-from fiber._objects.blocks.copies import Answer, Copies, Unused
-from fiber._objects.memory.backing import Place
+from fiber._objects.blocks.copies import Answer, Copies, UnusedCopies
+from fiber._objects.memory.backing import Location
 
 
 @pytest.fixture
@@ -12,97 +12,97 @@ def copies():
     return Copies()
 
 
-def place(who):
-    return Place(who, 1, 100, bytes(16))
+def place(process):
+    return Location(process, 1, 100, bytes(16))
 
 
-def ask(copies, who, *, host="h", alone=False):
-    return copies.ask(host, who, 1, alone=alone)
+def locate(copies, process, *, host="h", alone=False):
+    return copies.locate(host, process, 1, alone=alone)
 
 
-def fetch(who):
-    return [Answer(who, 1, None)]
+def fetch(process):
+    return [Answer(process, 1, None)]
 
 
 def test_one_of_a_host_fetches_it_and_the_others_get_that(copies):
-    assert ask(copies, "a") == fetch("a")
-    assert ask(copies, "b") == ask(copies, "c") == []
-    assert copies.came("h", "a", place("a")) == [Answer(who, 1, place("a")) for who in "bc"]
-    assert ask(copies, "d") == [Answer("d", 1, place("a"))]
+    assert locate(copies, "a") == fetch("a")
+    assert locate(copies, "b") == locate(copies, "c") == []
+    assert copies.add("h", "a", place("a")) == [Answer(process, 1, place("a")) for process in "bc"]
+    assert locate(copies, "d") == [Answer("d", 1, place("a"))]
 
 
 def test_hosts_have_nothing_to_do_with_each_other(copies):
-    assert ask(copies, "a") == fetch("a")
-    assert ask(copies, "b", host="other") == fetch("b")
-    copies.came("h", "a", place("a"))
-    assert ask(copies, "c", host="other") == []
+    assert locate(copies, "a") == fetch("a")
+    assert locate(copies, "b", host="other") == fetch("b")
+    copies.add("h", "a", place("a"))
+    assert locate(copies, "c", host="other") == []
 
 
-def test_when_who_fetches_is_gone_the_next_one_does(copies):
-    ask(copies, "a"), ask(copies, "b"), ask(copies, "c"), ask(copies, "d")
-    assert copies.gone("b") == []
-    assert copies.gone("a") == fetch("c")
-    assert copies.gone("c") == fetch("d")
-    assert copies.gone("d") == []
-    assert ask(copies, "e") == fetch("e")
+def test_when_the_fetching_process_is_gone_the_next_one_fetches(copies):
+    locate(copies, "a"), locate(copies, "b"), locate(copies, "c"), locate(copies, "d")
+    assert copies.remove("b") == []
+    assert copies.remove("a") == fetch("c")
+    assert copies.remove("c") == fetch("d")
+    assert copies.remove("d") == []
+    assert locate(copies, "e") == fetch("e")
 
 
 def test_as_long_as_anybody_has_it_others_get_it(copies):
-    ask(copies, "a")
-    copies.came("h", "a", place("a"))
-    copies.came("h", "b", place("b"))
-    copies.gone("a")
-    assert ask(copies, "c") == [Answer("c", 1, place("b"))]
-    copies.gone("b")
-    assert ask(copies, "d") == fetch("d")
+    locate(copies, "a")
+    copies.add("h", "a", place("a"))
+    copies.add("h", "b", place("b"))
+    copies.remove("a")
+    assert locate(copies, "c") == [Answer("c", 1, place("b"))]
+    copies.remove("b")
+    assert locate(copies, "d") == fetch("d")
 
 
-def test_who_cannot_map_what_others_have_fetches_it_too(copies):
-    ask(copies, "a")
-    copies.came("h", "a", place("a"))
-    assert ask(copies, "b", alone=True) == fetch("b")
+def test_a_process_that_cannot_map_copies_fetches_it_too(copies):
+    locate(copies, "a")
+    copies.add("h", "a", place("a"))
+    assert locate(copies, "b", alone=True) == fetch("b")
     # and is nobody whom others wait for
-    assert ask(copies, "c") == [Answer("c", 1, place("a"))]
+    assert locate(copies, "c") == [Answer("c", 1, place("a"))]
 
 
-def test_who_asks_again_is_told_again_and_never_of_itself(copies):
-    assert ask(copies, "a") == ask(copies, "a") == fetch("a")
-    copies.came("h", "a", place("a"))
-    assert ask(copies, "a") == fetch("a")
+def test_a_process_that_asks_again_is_answered_and_never_with_its_own_copy(copies):
+    assert locate(copies, "a") == locate(copies, "a") == fetch("a")
+    copies.add("h", "a", place("a"))
+    assert locate(copies, "a") == fetch("a")
 
 
-def test_it_is_known_who_has_it(copies):
-    ask(copies, "a")
+def test_processes_with_a_copy_are_known(copies):
+    locate(copies, "a")
     assert not copies.has("a")
-    copies.came("h", "a", place("a"))
+    copies.add("h", "a", place("a"))
     assert copies.has("a")
-    copies.gone("a")
+    copies.remove("a")
     assert not copies.has("a")
 
 
-def test_nothing_is_kept_of_who_is_gone(copies):
-    for who in "abc":
-        ask(copies, who)
-    copies.came("h", "a", place("a"))
-    for who in "abc":
-        copies.gone(who)
+def test_nothing_is_kept_of_a_process_that_is_gone(copies):
+    for process in "abc":
+        locate(copies, process)
+    copies.add("h", "a", place("a"))
+    for process in "abc":
+        copies.remove(process)
     assert copies._hosts == {}
 
 
-def test_who_holds_it_no_more_keeps_it_for_others_and_fetches_nothing(copies):
-    ask(copies, "a"), ask(copies, "b")
-    assert copies.unused("a") == fetch("b")
-    copies.came("h", "b", place("b"))
-    assert copies.unused("b") == []
+def test_a_process_without_handles_keeps_its_copy_and_fetches_nothing(copies):
+    locate(copies, "a"), locate(copies, "b")
+    assert copies.stop_waiting("a") == fetch("b")
+    copies.add("h", "b", place("b"))
+    assert copies.stop_waiting("b") == []
     assert copies.holders() == {"b"}
-    assert ask(copies, "c") == [Answer("c", 1, place("b"))]
+    assert locate(copies, "c") == [Answer("c", 1, place("b"))]
 
 
 @pytest.fixture
 def unused(monkeypatch):
     """Has room for 100 bytes, and for an eighth of 1,600 where those are free."""
     monkeypatch.setattr(module, "_SMALL", 100)
-    return Unused(lambda: 1600)
+    return UnusedCopies(lambda: 1600)
 
 
 def test_what_was_used_last_stays_as_long_as_there_is_room(unused):
@@ -130,7 +130,7 @@ def test_there_is_room_for_what_is_about_to_come(unused):
 
 
 def test_the_machine_is_not_asked_about_a_little(unused):
-    unused._free = lambda: pytest.fail("it is asked")
+    unused._free = lambda: pytest.fail("it is called")
     unused.add("a", 50), unused.add("b", 50)
     unused.remove("a"), unused.remove("a")
     assert unused.make_room(50) == []

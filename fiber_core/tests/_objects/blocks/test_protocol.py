@@ -3,13 +3,13 @@
 import pytest
 
 from fiber._objects.blocks import block
-from fiber._objects.memory.backing import Place
+from fiber._objects.memory.backing import Location
 from fiber.exceptions import WireError
 
 
 def test_a_place_comes_back():
-    place = Place("fd:17", 4711, 2**40, bytes(range(16)))
-    assert Place.unpack(place.packed()) == place
+    place = Location("fd:17", 4711, 2**40, bytes(range(16)))
+    assert Location.unpack(place.packed()) == place
     message = block.has(place)
     assert message[0] == block.Op.HAS
     assert block.read_has(message) == place
@@ -18,10 +18,10 @@ def test_a_place_comes_back():
 @pytest.mark.parametrize("body", [b"", b"\0" * 31, b"\0" * 32 + b"\xff"])
 def test_what_is_no_place_is_an_error(body):
     with pytest.raises(WireError):
-        Place.unpack(body)
+        Location.unpack(body)
 
 
-def test_a_digest_tells_bytes_and_where_they_are():
+def test_a_digest_is_of_bytes_and_their_position():
     same = block.piece_digest(0, b"abc"), block.piece_digest(0, memoryview(b"abc"))
     others = block.piece_digest(1, b"abc"), block.piece_digest(0, b"abd")
     assert len(set(same)) == 1

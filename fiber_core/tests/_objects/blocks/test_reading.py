@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from fiber._objects.blocks import contents
-from fiber._objects.blocks.contents import Reading
+from fiber._objects.blocks.contents import ValueCache
 from fiber._wire import frames
 
 
@@ -34,9 +34,9 @@ class Block:
         return self._body
 
 
-def test_a_value_is_unpickled_once_for_all_who_hold_it():
-    reading, before = Reading(Block(Thing())), Thing.made
-    cells = [reading.cell() for _ in range(3)]
+def test_a_value_is_unpickled_once_for_all_handles():
+    cache, before = ValueCache(Block(Thing())), Thing.made
+    cells = [cache.lazy_value() for _ in range(3)]
     found = []
     threads = [threading.Thread(target=lambda c=c: found.append(c.value())) for c in cells]
     for thread in threads:
@@ -48,8 +48,8 @@ def test_a_value_is_unpickled_once_for_all_who_hold_it():
 
 
 def test_it_goes_with_its_last_holder():
-    reading = Reading(Block(Thing()))
-    first, second = reading.cell(), reading.cell()
+    cache = ValueCache(Block(Thing()))
+    first, second = cache.lazy_value(), cache.lazy_value()
     watched = weakref.ref(first.value())
     del first
     gc.collect()
@@ -57,36 +57,36 @@ def test_it_goes_with_its_last_holder():
     del second
     gc.collect()
     assert watched() is None
-    assert isinstance(reading.cell().value(), Thing)
+    assert isinstance(cache.lazy_value().value(), Thing)
 
 
 def test_none_is_a_value_too():
     block = Block(None)
-    cell = Reading(block).cell()
-    assert cell.value() is None
+    lazy_value = ValueCache(block).lazy_value()
+    assert lazy_value.value() is None
     block.error = EOFError()
-    assert cell.value() is None
+    assert lazy_value.value() is None
 
 
-def test_who_could_not_read_it_may_try_again():
+def test_a_value_that_could_not_be_read_may_be_read_again():
     block = Block(5)
-    cell = Reading(block).cell()
+    lazy_value = ValueCache(block).lazy_value()
     block.error = EOFError("gone")
     with pytest.raises(EOFError, match="gone"):
-        cell.value()
+        lazy_value.value()
     block.error = None
-    assert cell.value() == 5
+    assert lazy_value.value() == 5
 
 
 def test_one_that_is_kept_goes_when_it_is_forgotten_and_with_its_last_holder():
-    reading = Reading(Block(Thing()), keeps=True)
-    watched = weakref.ref(reading.cell().value())
+    cache = ValueCache(Block(Thing()), keeps=True)
+    watched = weakref.ref(cache.lazy_value().value())
     gc.collect()
-    cell = reading.cell()
-    assert watched() is cell.value()
-    reading.forget()
+    lazy_value = cache.lazy_value()
+    assert watched() is lazy_value.value()
+    cache.forget()
     gc.collect()
-    assert watched() is cell.value()
-    del cell
+    assert watched() is lazy_value.value()
+    del lazy_value
     gc.collect()
     assert watched() is None

@@ -11,14 +11,14 @@ import pytest
 from fiber._objects.address import Kind
 from fiber._objects.blocks import block as protocol
 from fiber._objects.blocks import copies
-from fiber._objects.blocks.block import FETCH, MOST, Block, Op
+from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op
 from fiber._objects.blocks.contents import read
 from fiber._objects.memory import sealed
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import in_thread
 from wire_world import until
 
-SIZE = 3 * MOST + 17
+SIZE = 3 * MAX_BYTES + 17
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +29,8 @@ def _collected():
 
 
 @pytest.fixture
-def far(world, owner):
-    return [world.node(name, host="elsewhere") for name in ("far", "farther")]
+def remote_nodes(world, owner):
+    return [world.node(name, host="another") for name in ("far", "farther")]
 
 
 def block(node, value=None):
@@ -42,12 +42,12 @@ def block(node, value=None):
 def take(node, made):
     """A node's side of a block, as a handle there would have it."""
     remote = node.remote(made)
-    remote.meet(made.place)
+    remote.map_if_local(made.location)
     remote.sync()
     return remote
 
 
-def let_go(remote):
+def discard(remote):
     """The last handle of a node goes; its owner has heard of it."""
     remote.drop(0)
     remote.owner.drain()
@@ -55,68 +55,70 @@ def let_go(remote):
 
 
 def fetches(made, monkeypatch):
-    """Notes every piece that is asked of a block."""
+    """Notes every piece that is requested of a block."""
     found = []
-    give = made._give
+    give = made._send_piece
 
     def noted(peer, message):
         found.append(peer.ident)
         give(peer, message)
 
-    monkeypatch.setattr(made, "_give", noted)
+    monkeypatch.setattr(made, "_send_piece", noted)
     return found
 
 
 def test_on_the_owners_host_it_is_the_owners_memory(owner, other, monkeypatch):
     made = block(owner)
-    asked = fetches(made, monkeypatch)
+    requested = fetches(made, monkeypatch)
     remote = take(other, made)
     assert bytes(remote.body()) == bytes(made.body())
     assert remote.body().readonly
-    assert asked == []
+    assert requested == []
 
 
-def test_elsewhere_one_fetches_it_and_the_others_map_that(owner, far, monkeypatch):
+def test_on_another_host_one_fetches_it_and_the_others_map_its_copy(
+    owner, remote_nodes, monkeypatch
+):
     made = block(owner)
-    asked = fetches(made, monkeypatch)
-    remotes = [take(node, made) for node in far]
+    requested = fetches(made, monkeypatch)
+    remotes = [take(node, made) for node in remote_nodes]
     bodies = [in_thread(remote.body) for remote in remotes]
     assert [bytes(get()) for get in bodies] == [bytes(made.body())] * 2
-    pieces = -(-len(made.body()) // MOST)
-    assert len(asked) == pieces
-    assert len(set(asked)) == 1
+    pieces = -(-len(made.body()) // MAX_BYTES)
+    assert len(requested) == pieces
+    assert len(set(requested)) == 1
     assert [bytes(remote.body()) for remote in remotes] == [bytes(made.body())] * 2
-    assert len(asked) == pieces
+    assert len(requested) == pieces
 
 
-def test_who_cannot_map_what_others_have_fetches_it(owner, far, monkeypatch):
+def test_a_process_that_cannot_map_copies_fetches_it(owner, remote_nodes, monkeypatch):
     made = block(owner)
-    asked = fetches(made, monkeypatch)
-    first, second = (take(node, made) for node in far)
+    requested = fetches(made, monkeypatch)
+    first, second = (take(node, made) for node in remote_nodes)
     first.body()
     first.owner.drain()
     first.sync()
     monkeypatch.setattr(sealed, "find", lambda *_: None)
     assert bytes(second.body()) == bytes(made.body())
-    assert set(asked) == {"far", "farther"}
+    assert set(requested) == {"far", "farther"}
 
 
-def test_when_who_fetches_it_dies_the_next_one_does(owner, far):
+def test_when_the_fetching_process_dies_the_next_one_fetches(owner, remote_nodes):
     made = block(owner)
-    first, second = (take(node, made) for node in far)
-    # told to fetch it, and never does
+    first, second = (take(node, made) for node in remote_nodes)
+    # it is to fetch it, and never does
     pending = first.call([protocol.LOCATE.pack(Op.LOCATE, 0)])
     pending.wait()
     assert not len(pending.result())
     body = in_thread(second.body)
-    until(lambda: made._copies._hosts["elsewhere"].waiting)
-    far[0].die()
+    until(lambda: made._copies._hosts["another"].waiting)
+    remote_nodes[0].die()
     assert bytes(body()) == bytes(made.body())
 
 
-def test_a_lack_of_room_is_for_who_has_it(owner, far, monkeypatch):
+def test_a_lack_of_room_is_an_error_in_its_process_alone(owner, remote_nodes, monkeypatch):
     made = block(owner)
-    first, second = (take(node, made) for node in far)
+    first, second = (take(node, made) for node in remote_nodes)
     real = os.pwrite
 
     def full(*args):
@@ -130,80 +132,86 @@ def test_a_lack_of_room_is_for_who_has_it(owner, far, monkeypatch):
     assert bytes(first.body()) == bytes(made.body())
 
 
-def test_what_comes_damaged_is_not_used(owner, far, monkeypatch):
+def test_what_comes_damaged_is_not_used(owner, remote_nodes, monkeypatch):
     made = block(owner)
-    remote = take(far[0], made)
+    remote = take(remote_nodes[0], made)
     with monkeypatch.context() as patched:
         patched.setattr(protocol, "piece_digest", lambda begin, data: bytes(32))
-        piece = remote.call([FETCH.pack(Op.FETCH, 0, MOST)])
+        piece = remote.call([FETCH.pack(Op.FETCH, 0, MAX_BYTES)])
         piece.wait()
-    with pytest.raises(WireError, match=f"{MOST} bytes from 0 on of a shared value came damaged"):
+    with pytest.raises(
+        WireError, match=f"{MAX_BYTES} bytes from 0 on of a shared value came damaged"
+    ):
         remote._piece(0, piece)
 
 
-def test_who_has_it_reads_on_when_its_owner_is_gone(owner, other, far):
+def test_a_process_with_a_copy_reads_on_when_its_owner_is_gone(owner, other, remote_nodes):
     made = block(owner)
     expected = bytes(made.body())
-    near, distant, late = take(other, made), take(far[0], made), take(far[1], made)
-    distant.body()
+    mapped, fetched, late = (
+        take(other, made),
+        take(remote_nodes[0], made),
+        take(remote_nodes[1], made),
+    )
+    fetched.body()
     owner.die()
-    assert bytes(near.body()) == bytes(distant.body()) == expected
+    assert bytes(mapped.body()) == bytes(fetched.body()) == expected
     until(lambda: late.is_lost)
     with pytest.raises(EOFError, match="the process that this shared value lives in is gone: "):
         late.body()
 
 
-def test_who_waits_when_the_owner_dies_is_told(owner, far):
+def test_a_process_that_waits_when_the_owner_dies_gets_an_error(owner, remote_nodes):
     made = block(owner)
-    first, second = (take(node, made) for node in far)
+    first, second = (take(node, made) for node in remote_nodes)
     first.call([protocol.LOCATE.pack(Op.LOCATE, 0)]).wait()
     body = in_thread(second.body)
-    until(lambda: made._copies._hosts["elsewhere"].waiting)
+    until(lambda: made._copies._hosts["another"].waiting)
     owner.die()
     with pytest.raises(PeerLostError, match="shared value"):
         body()
 
 
-def test_its_memory_goes_with_its_last_holder(owner, other, far):
+def test_its_memory_goes_with_its_last_holder(owner, other, remote_nodes):
     made = block(owner)
-    near, distant = take(other, made), take(far[0], made)
-    distant.body()
+    mapped, fetched = take(other, made), take(remote_nodes[0], made)
+    fetched.body()
     made.drop(0)
-    let_go(near)
+    discard(mapped)
     assert made._sealed is not None
-    distant.drop(0)
+    fetched.drop(0)
     until(lambda: made._sealed is None)
-    until(lambda: near._sealed is distant._sealed is None)
+    until(lambda: mapped._sealed is fetched._sealed is None)
     with pytest.raises(PeerLostError, match="no longer exists"):
-        other.store.take(made.address, 0, 0).body()
+        other.store.hold(made.address, 0, 0).body()
 
 
 def test_without_a_handle_it_stays_for_the_next_one_and_for_others_of_its_host(
-    owner, far, monkeypatch
+    owner, remote_nodes, monkeypatch
 ):
     made = block(owner)
-    asked = fetches(made, monkeypatch)
-    for node in [far[0], far[0], far[1], far[0]]:
+    requested = fetches(made, monkeypatch)
+    for node in [remote_nodes[0], remote_nodes[0], remote_nodes[1], remote_nodes[0]]:
         remote = take(node, made)
         assert bytes(remote.body()) == bytes(made.body())
-        let_go(remote)
-    pieces = -(-len(made.body()) // MOST)
-    assert asked == [far[0].ident] * pieces
+        discard(remote)
+    pieces = -(-len(made.body()) // MAX_BYTES)
+    assert requested == [remote_nodes[0].ident] * pieces
     assert len(made._copies.holders()) == 2
 
 
-def test_a_value_is_read_once_for_handles_that_follow_each_other(owner, far):
+def test_a_value_is_read_once_for_handles_that_follow_each_other(owner, remote_nodes):
     made = block(owner, {"a": [1, 2]})
-    remote = take(far[0], made)
-    found = remote.reading.cell().value()
-    let_go(remote)
-    again = take(far[0], made)
-    assert again.reading.cell().value() is found
+    remote = take(remote_nodes[0], made)
+    found = remote.cache.lazy_value().value()
+    discard(remote)
+    again = take(remote_nodes[0], made)
+    assert again.cache.lazy_value().value() is found
     # and by each other process for itself
-    assert take(far[1], made).reading.cell().value() is not found
+    assert take(remote_nodes[1], made).cache.lazy_value().value() is not found
 
 
-def test_what_no_handle_uses_goes_when_the_owner_lets_go(owner, other, far, monkeypatch):
+def test_what_no_handle_uses_goes_when_the_owner_lets_go(owner, other, remote_nodes, monkeypatch):
     class Watched(list):
         __slots__ = ("__weakref__",)
 
@@ -211,83 +219,85 @@ def test_what_no_handle_uses_goes_when_the_owner_lets_go(owner, other, far, monk
             return Watched, ()
 
     made = block(owner, Watched())
-    remotes = [take(node, made) for node in (other, *far)]
-    values = [weakref.ref(remote.reading.cell().value()) for remote in remotes]
+    remotes = [take(node, made) for node in (other, *remote_nodes)]
+    values = [weakref.ref(remote.cache.lazy_value().value()) for remote in remotes]
     for remote in remotes:
-        let_go(remote)
+        discard(remote)
     assert all(value() is not None for value in values)
     assert all(remote._sealed is not None for remote in remotes)
     made.drop(0)
     until(lambda: not any(remote._sealed for remote in remotes))
     until(lambda: not any(value() for value in values))
-    assert [node.store._remotes for node in (other, *far)] == [{}, {}, {}]
-    assert [node.store.unused._sizes for node in (other, *far)] == [{}, {}, {}]
+    assert [node.store._remotes for node in (other, *remote_nodes)] == [{}, {}, {}]
+    assert [node.store.unused._sizes for node in (other, *remote_nodes)] == [{}, {}, {}]
 
 
-def test_what_no_handle_uses_goes_with_its_owner(owner, far):
+def test_what_no_handle_uses_goes_with_its_owner(owner, remote_nodes):
     made = block(owner)
-    unused, used = take(far[0], made), take(far[1], made)
+    unused, used = take(remote_nodes[0], made), take(remote_nodes[1], made)
     unused.body()
     expected = bytes(used.body())
-    let_go(unused)
+    discard(unused)
     assert unused._sealed is not None
     owner.die()
     until(lambda: unused._sealed is None)
-    assert not far[0].store.unused._sizes
+    assert not remote_nodes[0].store.unused._sizes
     assert bytes(used.body()) == expected
 
 
-def test_what_no_handle_uses_goes_when_the_process_ends(owner, far):
+def test_what_no_handle_uses_goes_when_the_process_ends(owner, remote_nodes):
     made = block(owner)
-    remote = take(far[0], made)
+    remote = take(remote_nodes[0], made)
     remote.body()
-    let_go(remote)
-    far[0].close()
+    discard(remote)
+    remote_nodes[0].close()
     assert remote._sealed is None
     until(lambda: not made._copies.holders())
 
 
-def test_the_copy_of_who_is_killed_is_nobodys(owner, far):
+def test_the_copy_of_a_killed_process_is_forgotten(owner, remote_nodes):
     made = block(owner)
-    remote = take(far[0], made)
+    remote = take(remote_nodes[0], made)
     remote.body()
-    let_go(remote)
+    discard(remote)
     assert len(made._copies.holders()) == 1
-    far[0].die()
+    remote_nodes[0].die()
     until(lambda: not made._copies.holders())
-    assert bytes(take(far[1], made).body()) == bytes(made.body())
+    assert bytes(take(remote_nodes[1], made).body()) == bytes(made.body())
 
 
-def test_who_needs_the_room_lets_go_of_what_no_handle_uses(owner, far, monkeypatch):
+def test_a_process_that_needs_room_evicts_unused_copies(owner, remote_nodes, monkeypatch):
     monkeypatch.setattr(copies, "_SMALL", 0)
     blocks = [block(owner) for _ in range(3)]
-    monkeypatch.setattr(far[0].store.unused, "_free", lambda: 8 * 2 * len(blocks[0].body()))
-    asked = [fetches(made, monkeypatch) for made in blocks]
-    remotes = [take(far[0], made) for made in blocks]
+    monkeypatch.setattr(
+        remote_nodes[0].store.unused, "_free", lambda: 8 * 2 * len(blocks[0].body())
+    )
+    requested = [fetches(made, monkeypatch) for made in blocks]
+    remotes = [take(remote_nodes[0], made) for made in blocks]
     for remote in remotes:
         remote.body()
-        let_go(remote)
+        discard(remote)
     until(lambda: remotes[0]._sealed is None)
-    # nobody looks for it there any more, so it can be had all the same
+    # no process looks for it there any more, and another one fetches it
     until(lambda: not blocks[0]._copies.holders())
     assert all(made._copies.holders() for made in blocks[1:])
-    assert bytes(take(far[1], blocks[0]).body()) == bytes(blocks[0].body())
-    assert {ident for one in asked[1:] for ident in one} == {far[0].ident}
+    assert bytes(take(remote_nodes[1], blocks[0]).body()) == bytes(blocks[0].body())
+    assert {ident for one in requested[1:] for ident in one} == {remote_nodes[0].ident}
     for made in blocks:
         made.drop(0)
     until(lambda: not any(remote._sealed for remote in remotes))
 
 
-def test_a_process_that_ends_waits_until_those_who_hold_it_have_it(world, far):
+def test_a_process_that_ends_waits_until_holders_have_a_copy(world, remote_nodes):
     maker = world.node("maker", linger=20.0)
     made = block(maker)
     expected = bytes(made.body())
-    remote = take(far[0], made)
+    remote = take(remote_nodes[0], made)
     maker.close()
     assert bytes(remote.body()) == expected
 
 
-def test_a_process_that_ends_waits_for_nobody_who_has_it(world, other):
+def test_a_process_that_ends_waits_for_no_holder_with_a_copy(world, other):
     maker = world.node("maker", linger=3600.0)
     remote = take(other, made := block(maker))
     remote.owner.drain()
@@ -300,7 +310,7 @@ def test_a_process_that_ends_waits_for_nobody_who_has_it(world, other):
 @pytest.mark.parametrize(
     "message",
     [
-        FETCH.pack(Op.FETCH, 0, MOST + 1),
+        FETCH.pack(Op.FETCH, 0, MAX_BYTES + 1),
         FETCH.pack(Op.FETCH, SIZE * 2, 1),
         FETCH.pack(Op.FETCH, 2**64 - 1, 2),
         FETCH.pack(Op.FETCH, 0, 1)[:-1],
@@ -309,9 +319,11 @@ def test_a_process_that_ends_waits_for_nobody_who_has_it(world, other):
         bytes([151]),
     ],
 )
-def test_who_says_what_makes_no_sense_is_cut_off_and_others_go_on(owner, other, far, message):
+def test_a_peer_that_sends_nonsense_is_cut_off_and_others_go_on(
+    owner, other, remote_nodes, message
+):
     made = block(owner)
-    good, bad = take(far[0], made), take(other, made)
+    good, bad = take(remote_nodes[0], made), take(other, made)
     assert bad.call([message]).wait(20)
     until(lambda: bad.is_lost)
     assert bytes(good.body()) == bytes(made.body())
@@ -324,7 +336,7 @@ def test_references_in_a_value_live_as_long_as_it(owner, other):
         def __reduce__(self):
             from fiber._wire import codec
 
-            codec.carrier().on_release(released.set)
+            codec.envelope().on_release(released.set)
             return int, ()
 
     made = block(owner, Reference())

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fiber._objects.managed import caller_threads, calls
-from fiber._objects.managed.caller_threads import Strands
+from fiber._objects.managed.caller_threads import CallerThreads
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import WireError
 from wire_world import until
@@ -14,14 +14,14 @@ from wire_world import until
 
 @pytest.fixture
 def mine(owner):
-    return Strands(owner.store)
+    return CallerThreads(owner.store)
 
 
 def submit(mine, number, task, **options):
-    mine.submit(None, number, task, **{"leaves_nothing": True, **options})
+    mine.submit(None, number, task, **{"thread_neutral": True, **options})
 
 
-def test_a_strand_is_one_thread_in_order(mine):
+def test_calls_of_one_caller_run_in_order_on_one_thread(mine):
     found = queue.SimpleQueue()
     for n in range(5):
         submit(mine, 1, lambda n=n: found.put((n, threading.get_ident())))
@@ -46,7 +46,7 @@ def test_an_idle_thread_ends_and_another_takes_its_place(mine, monkeypatch):
 def test_one_that_a_lock_may_belong_to_does_not(mine, monkeypatch):
     monkeypatch.setattr(caller_threads, "IDLE", 0.01)
     idents = queue.SimpleQueue()
-    submit(mine, 1, lambda: idents.put(threading.get_ident()), leaves_nothing=False)
+    submit(mine, 1, lambda: idents.put(threading.get_ident()), thread_neutral=False)
     first = idents.get(timeout=20)
     submit(mine, 2, threading.Event)
     # the other one is idle for as long
@@ -57,7 +57,7 @@ def test_one_that_a_lock_may_belong_to_does_not(mine, monkeypatch):
     mine.end_soon(1)
 
 
-def test_a_task_that_fails_is_told_and_ends_no_thread(mine, caplog):
+def test_a_failing_task_is_logged_and_ends_no_thread(mine, caplog):
     done = threading.Event()
     submit(mine, 1, lambda: 1 / 0)
     submit(mine, 1, done.set)

@@ -1,4 +1,4 @@
-"""What is told of calls, and what is made of it."""
+"""Messages about calls, and their outcomes."""
 
 import pickle
 
@@ -7,30 +7,34 @@ import pytest
 from fiber._objects.address import Address, Kind
 from fiber._objects.handle import encode
 from fiber._objects.managed import calls
-from fiber._objects.managed.calls import Answer, Made
-from fiber._objects.queue.messages import Laden
+from fiber._objects.managed.calls import Answer, CreatedObject
+from fiber._objects.queue.messages import ItemWithReferences
 from fiber.exceptions import WireError
 
-LADEN = Laden.of([("owner", ("ipc:///x",), 7, 9)], pickle.dumps("held"))
+WITH_REFERENCES = ItemWithReferences.of([("owner", ("ipc:///x",), 7, 9)], pickle.dumps("held"))
 
 
 def there(segments):
     return memoryview(b"".join(segments))
 
 
-@pytest.mark.parametrize("item", [b"plain", LADEN], ids=["plain", "laden"])
+@pytest.mark.parametrize("item", [b"plain", WITH_REFERENCES], ids=["plain", "with references"])
 def test_a_call_arrives_as_it_was_sent(item):
-    strand, found = calls.read_call(there(calls.call(3, item)))
+    caller, found = calls.read_call(there(calls.call(3, item)))
 
-    assert strand == 3
-    assert type(found) is Laden if item is LADEN else bytes(found) == item
-    assert calls.tickets(found) == ([("owner", ("ipc:///x",), 7, 9)] if item is LADEN else ())
+    assert caller == 3
+    assert type(found) is ItemWithReferences if item is WITH_REFERENCES else bytes(found) == item
+    assert calls.references(found) == (
+        [("owner", ("ipc:///x",), 7, 9)] if item is WITH_REFERENCES else ()
+    )
 
 
 def test_an_answer_tells_where_its_threads_are_served():
-    (word, item), strands = calls.read_answer(there(calls.answer((Answer.RETURNED, LADEN), 5)))
+    (word, item), caller_threads = calls.read_answer(
+        there(calls.answer((Answer.RETURNED, WITH_REFERENCES), 5))
+    )
 
-    assert (word, strands) == (Answer.RETURNED, 5)
+    assert (word, caller_threads) == (Answer.RETURNED, 5)
     assert calls.value((word, item)) == "held"
 
 
@@ -57,7 +61,9 @@ def test_what_failed_is_a_remote_error_with_its_cause():
 
 def test_the_class_of_proxies_is_loaded_where_it_is_needed():
     address = Address("owner", ("ipc:///x",), 7, Kind.REFERENT)
-    made = calls.value((Answer.MADE, encode(Made("t", ("m",), address, pickle.dumps(dict)))))
+    made = calls.value(
+        (Answer.CREATED, encode(CreatedObject("t", ("m",), address, pickle.dumps(dict))))
+    )
 
     assert made.address == address
-    assert calls.load_made(made) is dict
+    assert calls.load_proxytype(made) is dict

@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from fiber._objects.address import Kind
-from fiber._objects.managed.caller_threads import Strands
-from fiber._objects.managed.calls import Made
-from fiber._objects.managed.referent import Product, Referent
-from fiber._objects.managed.remote_referent import Call, Strand, strand_of_thread
+from fiber._objects.managed.caller_threads import CallerThreads
+from fiber._objects.managed.calls import CreatedObject
+from fiber._objects.managed.referent import NewReferent, Referent
+from fiber._objects.managed.remote_referent import Call, Caller, current_caller
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import in_thread
 from wire_world import until
@@ -46,20 +46,20 @@ class Thing:
 METHODS = ("echo", "wait", "fail", "leave", "lock", "keys", "child", "missing")
 
 
-def serve(owner, thing, **options):
-    made = Referent(owner.store, Strands(owner.store), thing, METHODS, **options)
+def serve(owner, obj, **options):
+    made = Referent(owner.store, CallerThreads(owner.store), obj, METHODS, **options)
     made.hold(0)
     return made
 
 
 @pytest.fixture
-def thing():
+def obj():
     return Thing()
 
 
 @pytest.fixture
-def mine(owner, thing):
-    return serve(owner, thing)
+def mine(owner, obj):
+    return serve(owner, obj)
 
 
 @pytest.fixture(params=["here", "elsewhere"])
@@ -67,7 +67,7 @@ def side(request, mine, other):
     return mine if request.param == "here" else other.remote(mine)
 
 
-def test_a_method_is_called_with_copies(side, thing):
+def test_a_method_is_called_with_copies(side, obj):
     given = [1]
     assert side.call_method("echo", (given,), {"twice": True}) == [[1], [1]]
     assert side.call_method("echo", (given,), {}) is not given
@@ -101,8 +101,8 @@ def test_some_things_may_be_asked_of_everything(side):
     assert side.call_method("keys", (), {}) == ["a"]
 
 
-def test_a_call_that_waits_holds_up_its_own_strand_alone(side, thing):
-    first, second = Strand(), Strand()
+def test_a_blocking_call_delays_its_own_caller_alone(side, obj):
+    first, second = Caller(), Caller()
     waiting = side.begin("wait", (), {}, first)
     behind = side.begin("echo", (1,), {}, first)
     beside = side.begin("echo", (2,), {}, second)
@@ -111,7 +111,7 @@ def test_a_call_that_waits_holds_up_its_own_strand_alone(side, thing):
     assert not behind.done
     done = threading.Event()
     behind.then(done.set)
-    thing.gate.set()
+    obj.gate.set()
     assert done.wait(20)
     assert (waiting.value(), behind.value(), beside.value()) == (True, 1, 2)
     late = threading.Event()
@@ -119,48 +119,48 @@ def test_a_call_that_waits_holds_up_its_own_strand_alone(side, thing):
     assert late.is_set()
 
 
-def test_calls_of_one_thread_are_made_on_one_thread(mine, thing, other):
+def test_calls_of_one_thread_are_made_on_one_thread(mine, obj, other):
     theirs = other.remote(mine)
     for _ in range(3):
         theirs.call_method("echo", (0,), {})
     in_thread(lambda: theirs.call_method("echo", (0,), {}))()
 
-    assert len(set(thing.threads[:3])) == 1
-    assert thing.threads[3] != thing.threads[0]
-    assert threading.get_ident() not in thing.threads
+    assert len(set(obj.threads[:3])) == 1
+    assert obj.threads[3] != obj.threads[0]
+    assert threading.get_ident() not in obj.threads
 
 
 def test_the_thread_of_a_thread_that_ended_ends(mine, other):
     theirs = other.remote(mine)
     in_thread(lambda: theirs.call_method("echo", (0,), {}))()
 
-    until(lambda: mine._strands.threads == 0)
+    until(lambda: mine._caller_threads.threads == 0)
 
 
 def test_the_threads_of_a_process_that_died_end(mine, other):
     theirs = other.remote(mine)
     theirs.call_method("echo", (0,), {})
-    assert mine._strands.threads == 1
+    assert mine._caller_threads.threads == 1
     other.die()
 
-    until(lambda: mine._strands.threads == 0)
+    until(lambda: mine._caller_threads.threads == 0)
 
 
 def test_a_call_of_this_process_leaves_no_thread_either(mine):
-    strand = Strand()
-    assert mine.begin("echo", (1,), {}, strand).wait(20)
-    assert mine._strands.threads == 1
-    del strand
+    caller = Caller()
+    assert mine.begin("echo", (1,), {}, caller).wait(20)
+    assert mine._caller_threads.threads == 1
+    del caller
 
-    until(lambda: mine._strands.threads == 0)
+    until(lambda: mine._caller_threads.threads == 0)
 
 
-def test_a_caller_hears_of_its_owners_death(mine, thing, owner, other):
+def test_a_caller_gets_an_error_when_the_owner_dies(mine, obj, owner, other):
     theirs = other.remote(mine)
     got = in_thread(lambda: theirs.call_method("wait", (), {}))
-    assert thing.waiting.wait(20)
+    assert obj.waiting.wait(20)
     owner.die()
-    thing.gate.set()
+    obj.gate.set()
 
     with pytest.raises(PeerLostError, match="that this managed object lives in is gone"):
         got()
@@ -168,33 +168,40 @@ def test_a_caller_hears_of_its_owners_death(mine, thing, owner, other):
         theirs.call_method("echo", (0,), {})
 
 
-def adopting(owner, thing):
-    strands = Strands(owner.store)
+def adopting(owner, obj):
+    caller_threads = CallerThreads(owner.store)
 
-    def adopt(typeid, value):
-        child = Referent(owner.store, strands, value, METHODS)
-        return Product(child, typeid, METHODS, dict)
+    def make_referent(typeid, value):
+        child = Referent(owner.store, caller_threads, value, METHODS)
+        return NewReferent(child, typeid, METHODS, dict)
 
-    made = Referent(owner.store, strands, thing, METHODS, typeids={"child": "T"}, adopt=adopt)
+    made = Referent(
+        owner.store,
+        caller_threads,
+        obj,
+        METHODS,
+        typeids={"child": "T"},
+        make_referent=make_referent,
+    )
     made.hold(0)
     return made
 
 
-def test_what_a_call_makes_is_held_for_its_caller(owner, thing, other):
-    theirs = other.remote(adopting(owner, thing))
+def test_what_a_call_makes_is_held_for_its_caller(owner, obj, other):
+    theirs = other.remote(adopting(owner, obj))
     made = theirs.call_method("child", (), {})
-    assert isinstance(made, Made)
+    assert isinstance(made, CreatedObject)
     assert (made.typeid, made.exposed) == ("T", METHODS)
-    child = other.store.take(made.address, 0, 0)
+    child = other.store.hold(made.address, 0, 0)
     assert child.call_method("echo", (1,), {}) == 1
     child.drop(0)
 
     until(lambda: made.address.target not in owner.store._own)
 
 
-def test_what_a_call_made_goes_where_nobody_asks_for_it(owner, thing, other):
-    theirs = other.remote(adopting(owner, thing))
-    call = theirs.begin("child", (), {}, strand_of_thread())
+def test_a_created_object_without_a_proxy_is_dropped(owner, obj, other):
+    theirs = other.remote(adopting(owner, obj))
+    call = theirs.begin("child", (), {}, current_caller())
     assert call.wait(20)
     assert len(owner.store._own) == 2
     call.discard()
@@ -202,23 +209,23 @@ def test_what_a_call_made_goes_where_nobody_asks_for_it(owner, thing, other):
     until(lambda: len(owner.store._own) == 1)
 
 
-def test_what_a_call_made_goes_with_a_caller_that_died_meanwhile(owner, thing, other):
-    theirs = other.remote(adopting(owner, thing))
-    assert theirs.begin("child", (), {}, strand_of_thread()).wait(20)
+def test_what_a_call_made_goes_with_a_caller_that_died_meanwhile(owner, obj, other):
+    theirs = other.remote(adopting(owner, obj))
+    assert theirs.begin("child", (), {}, current_caller()).wait(20)
     assert len(owner.store._own) == 2
     other.die()
 
     until(lambda: len(owner.store._own) == 1)
 
 
-def test_references_in_an_answer_that_nobody_reads_are_let_go_of(owner, thing, other):
+def test_references_in_an_unread_answer_are_voided(owner, obj, other):
     class Giver:
         def child(self):
             return Reference(held)
 
     held = owner.queue()
     theirs = other.remote(serve(owner, Giver()))
-    call = theirs.begin("child", (), {}, strand_of_thread())
+    call = theirs.begin("child", (), {}, current_caller())
     assert call.wait(20)
     held.drop(0)
     assert held.target in owner.store._own
@@ -228,7 +235,7 @@ def test_references_in_an_answer_that_nobody_reads_are_let_go_of(owner, thing, o
 
 
 class Reference:
-    """Pickles as a string, with a ticket on its parcel, as a handle does."""
+    """Pickles as a string, with a reference id on its envelope, as a handle does."""
 
     def __init__(self, shared):
         self._shared = shared
@@ -238,25 +245,25 @@ class Reference:
 
         address = self._shared.address
         self._shared.issue(77, 0, 1)
-        codec.carrier().tickets[id(self)] = (address.ident, address.urls, address.target, 77)
+        codec.envelope().references[id(self)] = (address.ident, address.urls, address.target, 77)
         return str, ("",)
 
 
-def test_references_in_an_answer_go_with_a_caller_that_died(owner, thing, other):
+def test_references_in_an_answer_go_with_a_caller_that_died(owner, obj, other):
     class Giver:
         def child(self):
             return Reference(held)
 
     held = owner.queue()
     theirs = other.remote(serve(owner, Giver()))
-    assert theirs.begin("child", (), {}, strand_of_thread()).wait(20)
+    assert theirs.begin("child", (), {}, current_caller()).wait(20)
     held.drop(0)
     other.die()
 
     until(lambda: held.target not in owner.store._own)
 
 
-def test_the_object_goes_when_nobody_holds_it_and_not_on_the_handler_thread(owner, other):
+def test_the_object_is_dropped_with_its_last_reference_and_not_on_the_handler_thread(owner, other):
     gone = []
 
     class Last:
@@ -268,7 +275,7 @@ def test_the_object_goes_when_nobody_holds_it_and_not_on_the_handler_thread(owne
 
     mine = serve(owner, Last())
     theirs = other.remote(mine)
-    call = theirs.begin("echo", (1,), {}, strand_of_thread())
+    call = theirs.begin("echo", (1,), {}, current_caller())
     theirs.drop(0)
     mine.drop(0)
     assert call.wait(20)
@@ -280,27 +287,27 @@ def test_the_object_goes_when_nobody_holds_it_and_not_on_the_handler_thread(owne
     assert gone != [owner.reactor._thread.name]
 
 
-def test_what_was_done_for_a_caller_that_died_meanwhile_is_taken_back(owner, thing, other):
+def test_a_call_of_a_caller_that_died_meanwhile_is_rolled_back(owner, obj, other):
     undone = []
-    mine = serve(owner, thing, undo=lambda *facts: undone.append(facts))
+    mine = serve(owner, obj, rollback=lambda *facts: undone.append(facts))
     theirs = other.remote(mine)
-    theirs.begin("wait", (), {}, strand_of_thread())
-    assert thing.waiting.wait(20)
+    theirs.begin("wait", (), {}, current_caller())
+    assert obj.waiting.wait(20)
     other.die()
     until(lambda: not mine._references.peers(0))
-    thing.gate.set()
+    obj.gate.set()
 
-    until(lambda: undone == [(thing, "wait", True)])
+    until(lambda: undone == [(obj, "wait", True)])
 
 
-def test_an_interrupted_call_holds_up_nothing_and_is_taken_back(owner, thing, other, monkeypatch):
+def test_an_interrupted_call_delays_none_and_is_rolled_back(owner, obj, other, monkeypatch):
     undone = []
-    mine = serve(owner, thing, undo=lambda *facts: undone.append(facts))
+    mine = serve(owner, obj, rollback=lambda *facts: undone.append(facts))
     theirs = other.remote(mine)
     wait = Call.wait
 
     def interrupted(call, timeout=None):
-        assert thing.waiting.wait(20)
+        assert obj.waiting.wait(20)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Call, "wait", interrupted)
@@ -308,13 +315,13 @@ def test_an_interrupted_call_holds_up_nothing_and_is_taken_back(owner, thing, ot
         theirs.call_method("wait", (), {})
     monkeypatch.setattr(Call, "wait", wait)
     assert theirs.call_method("echo", (1,), {}) == 1
-    until(lambda: mine._strands._abandoned)
-    thing.gate.set()
+    until(lambda: mine._caller_threads._abandoned)
+    obj.gate.set()
 
-    until(lambda: undone == [(thing, "wait", True)])
-    until(lambda: not mine._strands._abandoned and not mine._strands._unanswered)
+    until(lambda: undone == [(obj, "wait", True)])
+    until(lambda: not mine._caller_threads._abandoned and not mine._caller_threads._unanswered)
     # that which waited has ended
-    until(lambda: mine._strands.threads == 1)
+    until(lambda: mine._caller_threads.threads == 1)
 
 
 def test_other_operations_are_refused(mine):
@@ -328,4 +335,4 @@ def test_other_operations_are_refused(mine):
 def test_it_is_of_its_kind(mine):
     assert mine.address.kind is Kind.REFERENT
     assert mine.address.shape.name == "managed object"
-    assert "processes=1" in mine.described()
+    assert "processes=1" in mine.debug_text()

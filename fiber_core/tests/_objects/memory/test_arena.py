@@ -29,15 +29,15 @@ def made(request, tmp_path, monkeypatch):
         one.close()
 
 
-def elsewhere(place, folder):
+def elsewhere(location, folder):
     """An arena as a process maps it that did not make it."""
-    backing._mapped.pop(place.mark, None)
-    return map_arena(place, lambda: folder)
+    backing._mapped.pop(location.tag, None)
+    return map_arena(location, lambda: folder)
 
 
 def test_what_one_writes_others_read(made, tmp_path):
     mine = made(1000)
-    theirs = elsewhere(mine.place, tmp_path)
+    theirs = elsewhere(mine.location, tmp_path)
     assert theirs is not mine.memory
 
     mine.memory[HEAD : HEAD + 3] = b"abc"
@@ -48,32 +48,32 @@ def test_what_one_writes_others_read(made, tmp_path):
 
 def test_a_process_maps_it_once(made, tmp_path):
     mine = made(10)
-    assert map_arena(mine.place, lambda: tmp_path) is mine.memory
-    theirs = elsewhere(mine.place, tmp_path)
-    assert map_arena(mine.place, lambda: tmp_path) is theirs
+    assert map_arena(mine.location, lambda: tmp_path) is mine.memory
+    theirs = elsewhere(mine.location, tmp_path)
+    assert map_arena(mine.location, lambda: tmp_path) is theirs
 
 
-def test_nobody_maps_one_that_is_closed_but_who_has_it_goes_on(made, tmp_path):
+def test_a_closed_one_cannot_be_mapped_but_mappings_stay(made, tmp_path):
     mine = made(10)
-    theirs = elsewhere(mine.place, tmp_path)
+    theirs = elsewhere(mine.location, tmp_path)
     mine.close()
     mine.close()
-    assert elsewhere(mine.place, tmp_path) is None
+    assert elsewhere(mine.location, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     mine.memory[HEAD] = 1
     assert theirs[HEAD] == 1
 
 
 def test_what_is_not_it_is_not_mapped(made, tmp_path):
-    place = made(10).place
+    location = made(10).location
     for wrong in (
-        attrs.evolve(place, mark=bytes(16)),
-        attrs.evolve(place, size=place.size * 2),
-        attrs.evolve(place, name="fd:x"),
-        attrs.evolve(place, name="../etc/passwd"),
-        attrs.evolve(place, name="mmaker-999999"),
-        attrs.evolve(place, name="fd:999999"),
-        attrs.evolve(place, name="fd:0", pid=os.getpid()),
+        attrs.evolve(location, tag=bytes(16)),
+        attrs.evolve(location, size=location.size * 2),
+        attrs.evolve(location, name="fd:x"),
+        attrs.evolve(location, name="../etc/passwd"),
+        attrs.evolve(location, name="mmaker-999999"),
+        attrs.evolve(location, name="fd:999999"),
+        attrs.evolve(location, name="fd:0", pid=os.getpid()),
     ):
         assert elsewhere(wrong, tmp_path) is None
 
@@ -97,7 +97,7 @@ def test_a_fork_of_the_users_leaves_the_file_to_its_maker(tmp_path, monkeypatch)
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_full_disk_is_an_error_that_says_so(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
 
     def full(*_):
@@ -110,7 +110,7 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_more_than_the_machine_has_is_an_error_that_says_so(tmp_path):
+def test_more_than_the_machine_has_is_an_error_with_the_reason(tmp_path):
     if not hasattr(os, "memfd_create"):
         pytest.skip("this system has no memory without a name")
     with pytest.raises(OSError, match=r"no room for .* bytes of shared memory in memory"):

@@ -1,4 +1,4 @@
-"""ctypes instances over blocks: here, in another process of this host, on another host."""
+"""ctypes instances over shared memory: local, in another process, on another host."""
 
 import copyreg
 import ctypes
@@ -9,7 +9,7 @@ import pytest
 
 from fiber._objects import store
 from fiber._objects.memory import local_ctypes
-from fiber._objects.memory.block import Hold
+from fiber._objects.memory.heap import MemoryHandle
 from fiber._objects.memory.remote_ctypes import ArrayOnAnotherHost
 from wire_world import until
 
@@ -56,7 +56,7 @@ def test_another_process_of_the_host_has_the_same_memory(other, at, sent):
 
 def test_a_process_on_another_host_has_something_that_stands_for_it(world, at, sent):
     mine, pickled = sent
-    at(world.node("far", host="elsewhere"))
+    at(world.node("far", host="another"))
     theirs = pickle.loads(pickled)
     assert type(theirs) is ArrayOnAnotherHost
     theirs[1].y = 7
@@ -65,7 +65,7 @@ def test_a_process_on_another_host_has_something_that_stands_for_it(world, at, s
 
 def test_what_comes_from_another_host_has_its_memory_where_that_is(world, owner, other, at, sent):
     mine, pickled = sent
-    at(world.node("far", host="elsewhere"))
+    at(world.node("far", host="another"))
     again = pickle.dumps(pickle.loads(pickled))
     at(other)
     theirs = pickle.loads(again)
@@ -78,7 +78,7 @@ def test_what_comes_from_another_host_has_its_memory_where_that_is(world, owner,
 def test_where_the_memory_cannot_be_mapped_it_is_reached_by_messages(other, at, monkeypatch, sent):
     mine, pickled = sent
     at(other)
-    monkeypatch.setattr("fiber._objects.memory.block.map_arena", lambda *_: None)
+    monkeypatch.setattr("fiber._objects.memory.heap.map_arena", lambda *_: None)
     theirs = pickle.loads(pickled)
     theirs[0] = (1, 2)
     assert (type(theirs), mine[0].y) == (ArrayOnAnotherHost, 2)
@@ -87,27 +87,27 @@ def test_where_the_memory_cannot_be_mapped_it_is_reached_by_messages(other, at, 
 def test_the_block_is_free_once_no_instance_is_left_anywhere(owner, other, at):
     at(owner)
     mine = local_ctypes.new(ctypes.c_int)
-    shared = local_ctypes.hold_of(mine)._object
+    shared = local_ctypes.handle_of(mine)._object
     shared.issue(7, 0, 1)
-    spelled, hold = local_ctypes.reduce(mine)[1]
-    state = hold._state()
+    spelled, handle = local_ctypes.reduce(mine)[1]
+    state = handle._state()
     at(other)
-    theirs = local_ctypes.rebuild(spelled, Hold._load(shared.address, 0, 7, *state))
-    del mine, hold
+    theirs = local_ctypes.rebuild(spelled, MemoryHandle._load(shared.address, 0, 7, *state))
+    del mine, handle
     gc.collect()
     theirs.value = 5
     assert bytes(shared.view)[0] == 5
     del theirs
     gc.collect()
-    until(lambda: shared._block is None)
+    until(lambda: shared._allocation is None)
 
 
 def test_a_type_of_another_size_is_refused(at, owner, other, sent):
     _, pickled = sent
     at(other)
-    hold = pickle.loads(pickle.dumps(local_ctypes.hold_of(pickle.loads(pickled))))
+    handle = pickle.loads(pickle.dumps(local_ctypes.handle_of(pickle.loads(pickled))))
     with pytest.raises(TypeError, match="Wide has 8 bytes here and 32 in process owner"):
-        local_ctypes.rebuild(Wide, hold)
+        local_ctypes.rebuild(Wide, handle)
 
 
 def test_array_types_are_spelled_and_named_ones_go_by_name():

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fiber._objects.memory import block as protocol
-from fiber._objects.memory.block import MOST, READ, WRITE, Memory, Op
+from fiber._objects.memory import heap as protocol
+from fiber._objects.memory.heap import MAX_BYTES, READ, WRITE, Memory, Op
 from fiber.exceptions import PeerLostError
 from wire_world import until
 
@@ -30,7 +30,7 @@ def test_nothing_is_read_and_written(owner, other):
 
 
 def test_much_goes_in_parts(owner, other):
-    size = 10 * MOST + 5
+    size = 10 * MAX_BYTES + 5
     mine = block(owner, size)
     theirs = other.remote(mine)
     data = bytes(range(251)) * (size // 251) + bytes(size % 251)
@@ -64,7 +64,7 @@ def test_parts_are_written_in_order(owner, other, parts):
         bytes([111]),
     ],
 )
-def test_who_asks_for_what_there_is_not_is_cut_off_and_others_go_on(owner, other, third, message):
+def test_a_peer_that_reads_beyond_the_end_is_cut_off_and_others_go_on(owner, other, third, message):
     mine = block(owner, 64)
     good = third.remote(mine)
     bad = other.remote(mine)
@@ -77,15 +77,15 @@ def test_who_asks_for_what_there_is_not_is_cut_off_and_others_go_on(owner, other
     assert good.read(0, 2) == b"ok"
 
 
-def test_who_asks_for_more_than_one_message_may_bring_is_cut_off(owner, other):
-    mine = block(owner, 2 * MOST)
-    pending = other.remote(mine).call([READ.pack(Op.READ, 0, MOST + 1)])
+def test_a_peer_that_reads_more_than_one_message_may_have_is_cut_off(owner, other):
+    mine = block(owner, 2 * MAX_BYTES)
+    pending = other.remote(mine).call([READ.pack(Op.READ, 0, MAX_BYTES + 1)])
     assert pending.wait(20)
     with pytest.raises(PeerLostError):
         pending.result()
 
 
-def test_a_makers_death_is_heard(owner, other):
+def test_a_makers_death_is_an_error(owner, other):
     theirs = other.remote(block(owner, 8))
     owner.die()
     until(lambda: theirs.is_lost)
@@ -103,15 +103,15 @@ def test_the_block_is_free_when_its_last_holder_let_it_go(owner, other):
     assert theirs.read(0, 8) == bytes(8)
     assert block(owner, 8).begin != begin
     theirs.drop(0)
-    until(lambda: mine._block is None)
+    until(lambda: mine._allocation is None)
     assert block(owner, 8).begin == begin
 
 
-def test_one_that_is_let_go_of_is_said_to_be_gone(owner, other):
+def test_one_that_was_freed_is_an_error(owner, other):
     mine = block(owner, 8)
     address = mine.address
     mine.drop(0)
-    theirs = other.store.take(address, 0, 0)
+    theirs = other.store.hold(address, 0, 0)
     with pytest.raises(PeerLostError, match="no longer exists"):
         theirs.read(0, 8)
 
@@ -121,7 +121,7 @@ def test_a_pickle_in_flight_keeps_it(owner, other):
     mine.issue(7, 0, 1)
     address = mine.address
     mine.drop(0)
-    theirs = other.store.take(address, 0, 7)
+    theirs = other.store.hold(address, 0, 7)
     assert theirs.read(0, 8) == bytes(8)
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._objects.memory.local_ctypes import get
-from fiber._objects.memory.remote_ctypes import distant, local, type_of
+from fiber._objects.memory.remote_ctypes import ctype_of, local_copy, remote_instance
 
 
-class Far:
+class FakeHandle:
     """Memory that is reached by reading and writing."""
 
     maker = "there"
@@ -87,8 +87,8 @@ class Big(ctypes.BigEndianStructure):
 
 def pair(ctype):
     """The object and what stands for another one."""
-    far = Far(ctype)
-    return ctype(), distant(ctype, far), far
+    handle = FakeHandle(ctype)
+    return ctype(), remote_instance(ctype, handle), handle
 
 
 def outcome(action, thing):
@@ -100,17 +100,17 @@ def outcome(action, thing):
 
 def plain(value):
     """Something to compare, from values of either side."""
-    value = local(value)
+    value = local_copy(value)
     if isinstance(value, list):
         return list(map(plain, value))
     return bytes(value) if hasattr(type(value), "from_buffer") else value
 
 
 def same(ctype, actions):
-    near, there, far = pair(ctype)
+    local, remote, handle = pair(ctype)
     for action in actions:
-        assert outcome(action, there) == outcome(action, near)
-        assert bytes(far.data) == get(near, 0, far.size)
+        assert outcome(action, remote) == outcome(action, local)
+        assert bytes(handle.data) == get(local, 0, handle.size)
 
 
 numbers = st.one_of(
@@ -137,9 +137,9 @@ def test_values(ctype, values):
 
 
 def test_a_number_that_has_unused_bytes():
-    _, there, _ = pair(ctypes.c_longdouble * 2)
-    there[1] = 2.5
-    assert there[:] == [0, 2.5]
+    _, remote, _ = pair(ctypes.c_longdouble * 2)
+    remote[1] = 2.5
+    assert remote[:] == [0, 2.5]
 
 
 bounds = st.one_of(st.none(), st.integers(-9, 9))
@@ -175,13 +175,13 @@ def array_actions(draw):
 )
 def test_arrays(ctype, actions):
     # an item that does not fit may leave those before it written where the array is; not so here
-    near, there, far = pair(ctype * 6)
+    local, remote, handle = pair(ctype * 6)
     for action in actions:
-        expected, found = outcome(action, near), outcome(action, there)
+        expected, found = outcome(action, local), outcome(action, remote)
         assert found == expected
         if isinstance(expected, type):
-            far.data[:] = get(near, 0, far.size)
-        assert bytes(far.data) == get(near, 0, far.size)
+            handle.data[:] = get(local, 0, handle.size)
+        assert bytes(handle.data) == get(local, 0, handle.size)
 
 
 texts = st.one_of(st.binary(max_size=8), st.text(max_size=8), st.integers())
@@ -251,82 +251,82 @@ def test_structures_of_the_other_byte_order(values, bits):
 
 
 def test_methods_and_properties_of_the_class_see_it_as_self():
-    near, there, _ = pair(Point)
-    there.double = 8
-    there.x = 0.5
-    assert (there.y, there.double, there.sum(), there.named()) == (4, 8, 4.5, "Point")
-    assert there.unit is None
+    local, remote, _ = pair(Point)
+    remote.double = 8
+    remote.x = 0.5
+    assert (remote.y, remote.double, remote.sum(), remote.named()) == (4, 8, 4.5, "Point")
+    assert remote.unit is None
     with pytest.raises(AttributeError, match="'Point' object has no attribute 'z'"):
-        there.z  # noqa: B018
+        remote.z  # noqa: B018
     with pytest.raises(AttributeError, match="'z' is no field of Point"):
-        there.z = 1
-    assert type_of(there) is type_of(near) is Point
+        remote.z = 1
+    assert ctype_of(remote) is ctype_of(local) is Point
 
 
 def test_an_array_is_read_and_written_in_one_message():
-    _, there, far = pair(ctypes.c_int * 1000)
-    there[:] = range(1000)
-    assert list(there)[-1] == 999
-    assert np.asarray(there).sum() == sum(range(1000))
-    assert (far.reads, far.writes) == (2, 1)
+    _, remote, handle = pair(ctypes.c_int * 1000)
+    remote[:] = range(1000)
+    assert list(remote)[-1] == 999
+    assert np.asarray(remote).sum() == sum(range(1000))
+    assert (handle.reads, handle.writes) == (2, 1)
 
 
 def test_a_part_that_is_set_leaves_its_neighbours_alone():
-    _, there, far = pair(Mixed)
-    far.data[:] = b"\xff" * far.size
-    there.low = 0
-    assert far.data.count(0xFF) == far.size - 1
-    there.high = 0
-    assert (there.low, there.number) == (0, 2**32 - 1)
+    _, remote, handle = pair(Mixed)
+    handle.data[:] = b"\xff" * handle.size
+    remote.low = 0
+    assert handle.data.count(0xFF) == handle.size - 1
+    remote.high = 0
+    assert (remote.low, remote.number) == (0, 2**32 - 1)
 
 
-def test_there_is_no_buffer_and_the_error_says_what_to_do():
-    _, there, _ = pair(ctypes.c_double * 4)
+def test_there_is_no_buffer_and_the_error_has_advice():
+    _, remote, _ = pair(ctypes.c_double * 4)
     match = "not 'ArrayOnAnotherHost'"
     if sys.version_info >= (3, 12):
         match = "no buffer of this c_double_Array_4: .* of process there"
     for use in (np.frombuffer, memoryview):
         with pytest.raises(TypeError, match=match):
-            use(there)
+            use(remote)
     with pytest.raises(TypeError, match="no buffer of this c_double_Array_4: .* of process there"):
-        np.asarray(there, copy=False)
+        np.asarray(remote, copy=False)
 
 
 def test_addresses_are_refused():
     class Named(ctypes.Structure):
         _fields_ = [("name", ctypes.c_char_p), ("number", ctypes.c_int)]
 
-    _, there, _ = pair(Named)
-    there.number = 3
-    assert there.number == 3
+    _, remote, _ = pair(Named)
+    remote.number = 3
+    assert remote.number == 3
     with pytest.raises(TypeError, match="c_char_p is an address in the memory of another host"):
-        there.name  # noqa: B018
+        remote.name  # noqa: B018
     with pytest.raises(TypeError, match="c_char_p is an address in the memory of another host"):
-        there.name = b"x"
+        remote.name = b"x"
     with pytest.raises(TypeError, match="is an address"):
-        distant(ctypes.POINTER(ctypes.c_int) * 2, Far(ctypes.c_int))[0]
+        remote_instance(ctypes.POINTER(ctypes.c_int) * 2, FakeHandle(ctypes.c_int))[0]
 
 
 def test_a_copy_has_memory_of_its_own():
-    _, there, _ = pair(Point)
-    there.y = 3
-    copies = [copy.copy(there), copy.deepcopy(there)]
-    there.y = 4
+    _, remote, _ = pair(Point)
+    remote.y = 3
+    copies = [copy.copy(remote), copy.deepcopy(remote)]
+    remote.y = 4
     assert [(type(one), one.y) for one in copies] == [(Point, 3), (Point, 3)]
 
 
 def test_a_part_is_pickled_as_a_copy():
-    _, there, _ = pair(Point * 2)
-    there[1] = (0.5, 7)
-    part = pickle.loads(pickle.dumps(there[1]))
+    _, remote, _ = pair(Point * 2)
+    remote[1] = (0.5, 7)
+    part = pickle.loads(pickle.dumps(remote[1]))
     assert (type(part), part.x, part.y) == (Point, 0.5, 7)
     # also one that is as large as the whole
-    _, there, far = pair(Point * 1)
-    part = pickle.loads(pickle.dumps(there[0]))
-    assert (type(part), far.reads) == (Point, 1)
+    _, remote, handle = pair(Point * 1)
+    part = pickle.loads(pickle.dumps(remote[0]))
+    assert (type(part), handle.reads) == (Point, 1)
 
 
 def test_its_text_names_what_it_is_and_where():
-    _, there, far = pair(ctypes.c_int)
-    assert repr(there) == "<c_int in the memory of process there>"
-    assert far.reads == 0
+    _, remote, handle = pair(ctypes.c_int)
+    assert repr(remote) == "<c_int in the memory of process there>"
+    assert handle.reads == 0

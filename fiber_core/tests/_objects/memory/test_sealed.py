@@ -33,20 +33,20 @@ def test_it_has_what_was_written_into_it(folder):
 
 def test_others_find_it_and_others_find_it_by_them(folder):
     first = made(folder, b"abc")
-    second = sealed.find(first.place, folder)
-    if first.place.name.startswith(backing.DESCRIPTOR):
+    second = sealed.find(first.location, folder)
+    if first.location.name.startswith(backing.DESCRIPTOR):
         first.close()
-    third = sealed.find(second.place, folder)
+    third = sealed.find(second.location, folder)
     assert bytes(second.view()) == bytes(third.view()) == b"abc"
 
 
-def test_nobody_can_write_to_it(folder):
+def test_it_cannot_be_written_to(folder):
     one = made(folder, b"abc")
     with pytest.raises(TypeError, match="cannot modify read-only memory"):
         one.view()[0] = 1
-    if not one.place.name.startswith(backing.DESCRIPTOR):
+    if not one.location.name.startswith(backing.DESCRIPTOR):
         return
-    fd = int(one.place.name.removeprefix(backing.DESCRIPTOR))
+    fd = int(one.location.name.removeprefix(backing.DESCRIPTOR))
     with pytest.raises(PermissionError):
         os.pwrite(fd, b"x", 0)
     with pytest.raises(PermissionError):
@@ -69,17 +69,17 @@ def test_views_outlive_it(folder):
     one.close()
     one.close()
     assert [bytes(view) for view in views] == [b"abc", b"abc"]
-    assert sealed.find(one.place, folder) is None
+    assert sealed.find(one.location, folder) is None
 
 
 def test_what_is_not_it_is_not_found(folder):
-    place = made(folder, b"abc").place
+    location = made(folder, b"abc").location
     for wrong in (
-        attrs.evolve(place, mark=bytes(16)),
-        attrs.evolve(place, size=place.size + 1),
-        attrs.evolve(place, size=0),
-        attrs.evolve(place, name="fd:999999"),
-        attrs.evolve(place, name="fd:0"),
+        attrs.evolve(location, tag=bytes(16)),
+        attrs.evolve(location, size=location.size + 1),
+        attrs.evolve(location, size=0),
+        attrs.evolve(location, name="fd:999999"),
+        attrs.evolve(location, name="fd:0"),
     ):
         assert sealed.find(wrong, folder) is None
 
@@ -91,8 +91,8 @@ def test_what_others_may_still_change_is_not_it(tmp_path):
         fd = os.memfd_create("test", os.MFD_CLOEXEC | seals)
         try:
             os.pwrite(fd, bytes(HEAD), 0)
-            place = backing.place_of(fd, None, HEAD, bytes(16))
-            assert sealed.find(place, lambda: tmp_path) is None
+            location = backing.location_of(fd, None, HEAD, bytes(16))
+            assert sealed.find(location, lambda: tmp_path) is None
         finally:
             os.close(fd)
 
@@ -115,7 +115,9 @@ def test_what_is_given_up_leaves_nothing(folder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lack_of_room_is_an_error_that_says_so_and_leaves_nothing(folder, tmp_path, monkeypatch):
+def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
+    folder, tmp_path, monkeypatch
+):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

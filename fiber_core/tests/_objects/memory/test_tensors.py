@@ -29,10 +29,10 @@ def torch(shared_runtime):
     require.need_module("torch")
     import torch
 
-    before = list(preload._wanted)
+    before = list(preload._requested)
     fiber.set_forkserver_preload(["torch"])
     yield torch
-    preload._wanted[:] = before
+    preload._requested[:] = before
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def get_elsewhere(inbox, outbox):
 # tests
 
 
-def test_what_children_add_to_a_shared_model_is_seen_here(torch):
+def test_what_children_add_to_a_shared_model_is_seen_in_the_parent(torch):
     model = torch.nn.Linear(4, 3)
     model.share_memory()
     before = copy.deepcopy(model)
@@ -145,7 +145,7 @@ def test_a_worker_lets_go_of_what_it_returned(torch):
         found = [pool.apply(make, (float(number),)) for number in range(3)]
         assert [one.item() for one in found] == [0, 1, 2]
         assert all(one.is_shared() for one in found)
-        until(lambda: pool.apply(open_files) == 0, patience=PATIENCE)
+        until(lambda: pool.apply(open_files) == 0, timeout=PATIENCE)
         assert [one.item() for one in found] == [0, 1, 2]
 
 
@@ -156,7 +156,7 @@ def test_a_pool_is_sent_what_is_not_shared_as_a_copy(torch):
     assert (tensor.tolist(), found.tolist(), found.is_shared()) == ([0, 0], [1, 1], False)
 
 
-def test_what_shares_memory_does_so_there(torch, through_a_queue):
+def test_tensors_that_share_memory_share_it_in_the_other_process(torch, through_a_queue):
     whole = in_shared_memory(torch, *range(6))
     rows, storage, again = through_a_queue((whole.view(2, 3), whole.untyped_storage(), whole[::2]))
     rows[0, 0] = 7
@@ -166,7 +166,7 @@ def test_what_shares_memory_does_so_there(torch, through_a_queue):
 
 
 def test_memory_on_its_way_outlives_its_sender(torch):
-    until(lambda: not open_files(), patience=PATIENCE)
+    until(lambda: not open_files(), timeout=PATIENCE)
     with fiber.SimpleQueue() as queue:
         queue.put(in_shared_memory(torch, 1, 2))
         gc.collect()
@@ -174,10 +174,10 @@ def test_memory_on_its_way_outlives_its_sender(torch):
         assert found.tolist() == [1, 2]
         assert found.is_shared()
         del found
-        until(lambda: not open_files(), patience=PATIENCE)
+        until(lambda: not open_files(), timeout=PATIENCE)
         # and goes with what is dropped unread
         queue.put(in_shared_memory(torch, 3))
-    until(lambda: not open_files(), patience=PATIENCE)
+    until(lambda: not open_files(), timeout=PATIENCE)
 
 
 def test_what_is_no_shared_memory_is_copied(torch, through_a_queue, tmp_path):
@@ -202,23 +202,23 @@ def test_pickles_of_ones_own_and_shared_values_are_copies(torch, through_a_queue
     assert [one.tolist() for one in copies] == [[1, 2]] * 4
 
 
-def test_a_process_of_another_host_is_told_what_to_do(torch):
+def test_a_process_of_another_host_gets_an_error_with_advice(torch):
     inbox, outbox = fiber.SimpleQueue(), fiber.SimpleQueue()
     child = fiber.Process(target=get_elsewhere, args=(inbox, outbox))
     child.start()
     inbox.put(in_shared_memory(torch, 1))
-    told = outbox.get()
+    error = outbox.get()
     child.join(PATIENCE)
-    assert "a tensor in shared memory of process" in told
-    assert "cannot be mapped here" in told
-    assert "fiber.RawArray" in told
+    assert "a tensor in shared memory of process" in error
+    assert "cannot be mapped here" in error
+    assert "fiber.RawArray" in error
 
 
-def test_the_death_of_its_process_takes_what_nobody_has_read(torch):
+def test_the_death_of_its_process_takes_what_was_not_read(torch):
     outbox = fiber.SimpleQueue()
     child = fiber.Process(target=make_and_wait, args=(outbox,))
     child.start()
-    until(lambda: not outbox.empty(), patience=PATIENCE)
+    until(lambda: not outbox.empty(), timeout=PATIENCE)
     os.kill(child.pid, signal.SIGKILL)
     child.join(PATIENCE)
     with pytest.raises((PeerLostError, pickle.UnpicklingError), match="tensor in shared memory"):

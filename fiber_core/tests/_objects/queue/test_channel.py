@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fiber._objects import protocol
 from fiber._objects.protocol import Op
 from fiber._objects.queue import messages
-from fiber._objects.queue.messages import Laden
+from fiber._objects.queue.messages import ItemWithReferences
 from fiber.exceptions import TransportError
 from objects_world import put, take
 from wire_world import until
@@ -19,14 +19,14 @@ NONSENSE = {
     "nothing": b"",
     "an unknown operation": b"\xff\x00",
     "an attach cut short": protocol.ATTACH.pack(Op.ATTACH, 0, 0, 0, b"")[:-1],
-    "a lane that is not there": protocol.SIZE.pack(Op.SIZE, 9),
-    "a mode that is none": protocol.ASK.pack(Op.ASK, 0, 9, 1, 0, 0),
-    "a wish for nothing": protocol.ASK.pack(Op.ASK, 0, 0, 0, 0, 0),
+    "a direction that does not exist": protocol.SIZE.pack(Op.SIZE, 9),
+    "a mode that is none": protocol.REQUEST.pack(Op.REQUEST, 0, 9, 1, 0, 0),
+    "a wish for nothing": protocol.REQUEST.pack(Op.REQUEST, 0, 0, 0, 0, 0),
     "more settled than given": protocol.SETTLE.pack(Op.SETTLE, 0, 5),
-    "more given back than given": protocol.GIVE.pack(Op.GIVE, 0, 0, 5),
+    "more given back than given": protocol.GIVE_BACK.pack(Op.GIVE_BACK, 0, 0, 5),
     "a batch cut short": protocol.PUT.pack(Op.PUT, 0) + messages.pack([b"abc"])[0][:-1],
     "tickets that are none": protocol.PUT.pack(Op.PUT, 0)
-    + b"".join(messages.pack([Laden(b"\x02\0\0\0{]")])),
+    + b"".join(messages.pack([ItemWithReferences(b"\x02\0\0\0{]")])),
 }
 
 
@@ -35,7 +35,7 @@ def test_a_peer_that_talks_nonsense_is_cut_off_and_the_others_are_served(owner, 
     mine = owner.queue()
     bad, good = other.remote(mine), third.remote(mine)
     # as a reader that is known
-    good.source(0)
+    good.reader(0)
     with pytest.raises(TransportError):
         pending = bad.call([body])
         assert pending.wait(20)
@@ -47,7 +47,7 @@ def test_a_peer_that_talks_nonsense_is_cut_off_and_the_others_are_served(owner, 
 
 
 class Silent:
-    """A peer that hears nothing."""
+    """A peer that drops what is sent to it."""
 
     def __init__(self):
         self.state = {}

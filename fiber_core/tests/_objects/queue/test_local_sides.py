@@ -20,7 +20,7 @@ def test_items_come_out_as_they_went_in(owner):
 def test_a_thread_that_waits_gets_what_comes(owner):
     mine = owner.queue()
     got = in_thread(lambda: take(mine))
-    until(lambda: mine.lanes[0]._waiting)
+    until(lambda: mine.states[0]._waiting)
     put(mine, b"1")
 
     assert got() == b"1"
@@ -35,29 +35,29 @@ def test_it_works_without_any_connection(owner):
 
 
 @pytest.mark.parametrize("block,timeout", [(False, None), (True, 0.01)])
-def test_an_empty_queue_says_so(owner, block, timeout):
+def test_an_empty_queue_raises_empty(owner, block, timeout):
     mine = owner.queue()
 
     with pytest.raises(queue.Empty):
         take(mine, timeout, block)
-    assert not mine.lanes[0]._waiting
+    assert not mine.states[0]._waiting
 
 
 @pytest.mark.parametrize("block,timeout", [(False, None), (True, 0.01)])
-def test_a_full_queue_says_so(owner, block, timeout):
+def test_a_full_queue_raises_full(owner, block, timeout):
     mine = owner.queue(1)
     put(mine, b"1")
 
     with pytest.raises(queue.Full):
         put(mine, b"2", timeout=timeout, block=block)
-    assert not mine.lanes[0].holds
+    assert not mine.states[0].has_waiting_writers
 
 
 def test_a_thread_waits_for_room(owner):
     mine = owner.queue(1)
     put(mine, b"1")
     done = in_thread(lambda: put(mine, b"2"))
-    until(lambda: mine.lanes[0].holds)
+    until(lambda: mine.states[0].has_waiting_writers)
 
     assert take(mine) == b"1"
     done()
@@ -71,7 +71,7 @@ def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
         put(mine, b"1")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fiber._objects.queue.channel.pass_gate", interrupted)
+    monkeypatch.setattr("fiber._objects.queue.channel.wait_for_wakeup", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(mine)
     assert take(mine) == b"1"
@@ -79,59 +79,59 @@ def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
 
 def test_ready_waits_and_takes_nothing(owner):
     mine = owner.queue()
-    source = mine.source(0)
-    assert not source.ready(0)
-    assert not source.ready(0.01)
-    ready = in_thread(lambda: source.ready(None))
-    until(lambda: mine.lanes[0]._waiting)
+    reader = mine.reader(0)
+    assert not reader.poll(0)
+    assert not reader.poll(0.01)
+    ready = in_thread(lambda: reader.poll(None))
+    until(lambda: mine.states[0]._waiting)
     put(mine, b"1")
 
     assert ready()
-    assert source.ready(0)
+    assert reader.poll(0)
     assert take(mine) == b"1"
 
 
 def test_the_end_of_the_other_side(owner):
     mine = owner.pipe()
-    mine.sink(0).put(b"1", True, None)
+    mine.writer(0).put(b"1", True, None)
     mine.drop(0)
-    source = mine.source(0)
+    reader = mine.reader(0)
 
-    assert bytes(source.take(True, None)) == b"1"
-    assert source.ready(0)
+    assert bytes(reader.take(True, None)) == b"1"
+    assert reader.poll(0)
     with pytest.raises(EOFError):
-        source.take(True, None)
+        reader.take(True, None)
     with pytest.raises(BrokenPipeError):
-        mine.sink(1).put(b"2", True, None)
+        mine.writer(1).put(b"2", True, None)
 
 
-def test_a_thread_that_waits_hears_of_the_end(owner):
+def test_a_thread_that_waits_gets_the_end(owner):
     mine = owner.pipe()
-    got = in_thread(lambda: mine.source(0).take(True, None))
-    until(lambda: mine.lanes[0]._waiting)
+    got = in_thread(lambda: mine.reader(0).take(True, None))
+    until(lambda: mine.states[0]._waiting)
     mine.drop_soon(0)
 
     with pytest.raises(EOFError):
         got()
 
 
-def test_a_bell_tells_of_items_and_of_the_end(owner):
+def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner):
     mine = owner.pipe(Kind.ONE_WAY)
-    source = mine.source(0)
-    bell = source.bell()
-    assert not select.select([bell.fd], [], [], 0)[0]
-    mine.sink(0).put(b"1", True, None)
-    assert readable(bell)
-    source.take(True, None)
-    assert not select.select([bell.fd], [], [], 0)[0]
+    reader = mine.reader(0)
+    ready_fd = reader.ready_fd()
+    assert not select.select([ready_fd.fd], [], [], 0)[0]
+    mine.writer(0).put(b"1", True, None)
+    assert readable(ready_fd)
+    reader.take(True, None)
+    assert not select.select([ready_fd.fd], [], [], 0)[0]
     mine.drop(0)
 
-    assert readable(bell)
+    assert readable(ready_fd)
 
 
-def test_a_bell_is_released_with_the_last_handle(owner):
+def test_a_ready_fd_is_closed_with_the_last_handle(owner):
     mine = owner.pipe()
-    bell = mine.source(0).bell()
+    ready_fd = mine.reader(0).ready_fd()
     mine.drop(1)
 
-    assert bell.fd == -1
+    assert ready_fd.fd == -1

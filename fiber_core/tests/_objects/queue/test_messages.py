@@ -7,21 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._objects.queue import messages
-from fiber._objects.queue.messages import Laden, until_none
+from fiber._objects.queue.messages import ItemWithReferences, count_to_none
 from fiber._wire import codec
 from fiber.exceptions import WireError
 
 NONE = bytes(codec.pickled(None))
-TICKETS = [("abc", ("ipc:///x", "ipc:///y"), 3, 99)]
-some = st.lists(st.one_of(st.binary(max_size=50), st.just("laden"), st.just(b"x" * 100_000)))
+REFERENCES = [("abc", ("ipc:///x", "ipc:///y"), 3, 99)]
+some = st.lists(
+    st.one_of(st.binary(max_size=50), st.just("with_references"), st.just(b"x" * 100_000))
+)
 
 
 def real(one):
-    return Laden.of(TICKETS, b"pickle") if one == "laden" else one
+    return ItemWithReferences.of(REFERENCES, b"pickle") if one == "with_references" else one
 
 
 def plain(item):
-    return (item.tickets(), bytes(item.pickled)) if isinstance(item, Laden) else bytes(item)
+    return (
+        (item.references(), bytes(item.pickled))
+        if isinstance(item, ItemWithReferences)
+        else bytes(item)
+    )
 
 
 def joined(batch):
@@ -35,10 +41,10 @@ def test_a_batch_arrives_as_it_was_packed(made):
     assert [plain(item) for item in messages.unpack(joined(batch))] == [plain(i) for i in batch]
 
 
-def test_a_laden_item_keeps_its_tickets_beside_its_pickle():
-    item = Laden.of(TICKETS, b"pickle")
+def test_a_with_references_item_keeps_its_tickets_beside_its_pickle():
+    item = ItemWithReferences.of(REFERENCES, b"pickle")
 
-    assert item.tickets() == TICKETS
+    assert item.references() == REFERENCES
     assert bytes(item.pickled) == b"pickle"
     assert len(item) == len(item.body)
 
@@ -55,7 +61,9 @@ def test_small_items_do_not_keep_the_message_they_came_in():
     assert [type(item) for item in messages.unpack(body)] == [bytes, bytes]
 
 
-@pytest.mark.parametrize("batch", [[b"abc", b"de"], [Laden.of(TICKETS, b"p"), b"x"]])
+@pytest.mark.parametrize(
+    "batch", [[b"abc", b"de"], [ItemWithReferences.of(REFERENCES, b"p"), b"x"]]
+)
 def test_a_batch_cut_anywhere_is_refused(batch):
     whole = bytes(joined(batch))
 
@@ -70,23 +78,23 @@ def test_an_announced_number_beyond_the_batch_is_refused_before_memory_is_taken(
 
 
 @pytest.mark.parametrize("positions", [(5,), (0, 0)])
-def test_a_false_or_repeated_position_of_a_laden_item_is_refused(positions):
+def test_a_false_or_repeated_position_of_an_item_with_references_is_refused(positions):
     count = len(positions)
     body = struct.pack(f"<II1Q{count}I", 1, count, 0, *positions)
 
-    with pytest.raises(WireError, match="laden"):
+    with pytest.raises(WireError, match="with references"):
         messages.unpack(memoryview(body))
 
 
 @pytest.mark.parametrize("listed", [b"{", b"[1]", b'[["a", 1, 2]]', b"[" * 100_000])
 def test_tickets_that_make_no_sense_are_refused(listed):
     with pytest.raises(WireError, match="references makes no sense"):
-        Laden(struct.pack("<I", len(listed)) + listed).tickets()
+        ItemWithReferences(struct.pack("<I", len(listed)) + listed).references()
 
 
-def test_a_laden_item_without_a_length_is_refused():
+def test_a_with_references_item_without_a_length_is_refused():
     with pytest.raises(WireError):
-        Laden(b"ab").tickets()
+        ItemWithReferences(b"ab").references()
 
 
 class TestNone:
@@ -98,9 +106,9 @@ class TestNone:
             ([(7, b"1"), (9, NONE)], [b"3"], 3, 2),
             ([(7, NONE)], [NONE], 2, 1),
             ([], [b"abcd", b"2"], 2, 2),
-            ([], [Laden(NONE), b"2"], 2, 2),
+            ([], [ItemWithReferences(NONE), b"2"], 2, 2),
         ],
-        ids=["in between", "behind", "among what came back", "two", "as long", "laden"],
+        ids=["in between", "behind", "among what came back", "two", "as long", "with_references"],
     )
     def test_items_are_counted_up_to_it(self, back, fresh, count, upto):
-        assert until_none(back, fresh, count) == upto
+        assert count_to_none(back, fresh, count) == upto

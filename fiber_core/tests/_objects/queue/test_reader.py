@@ -46,7 +46,7 @@ def test_many_small_items_keep_their_order(owner, other, third):
 def test_a_waiting_reader_elsewhere_gets_what_comes(owner, other):
     mine = owner.queue()
     got = in_thread(lambda: take(other.remote(mine)))
-    until(lambda: mine.lanes[0]._waiting)
+    until(lambda: mine.states[0]._waiting)
     put(mine, b"1")
 
     assert got() == b"1"
@@ -75,7 +75,7 @@ def test_nobody_waits_at_the_owner_for_one_that_gave_up(owner, other):
     with pytest.raises(queue.Empty):
         take(theirs, timeout=0.01)
 
-    until(lambda: not mine.lanes[0]._waiting)
+    until(lambda: not mine.states[0]._waiting)
     put(mine, b"1")
     assert take(mine) == b"1"
 
@@ -105,23 +105,23 @@ def test_the_size_counts_what_was_put_and_not_what_was_handed_out(owner, other):
 def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
-    source = theirs.source(0)
-    source._batch, source._since = 1000, time.monotonic()
+    reader = theirs.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
     put(mine, *(str(n).encode() for n in range(10)))
     assert [take(theirs) for _ in range(3)] == [b"0", b"1", b"2"]
-    assert len(source._buffer) == 7
+    assert len(reader._buffer) == 7
     other.die()
 
     assert [take(mine) for _ in range(7)] == [str(n).encode() for n in range(3, 10)]
 
 
-def test_a_far_reader_tells_what_it_has_handed_out(world, owner):
+def test_a_remote_reader_reports_what_it_has_handed_out(world, owner):
     mine = owner.queue()
     far = world.node("far", host="elsewhere")
     theirs = far.remote(mine)
-    source = theirs.source(0)
-    assert source.slot.index == -1
-    source._batch, source._since = 1000, time.monotonic()
+    reader = theirs.reader(0)
+    assert reader.slot.index == -1
+    reader._batch, reader._since = 1000, time.monotonic()
     put(mine, *(str(n).encode() for n in range(10)))
     for _ in range(3):
         take(theirs)
@@ -132,22 +132,22 @@ def test_a_far_reader_tells_what_it_has_handed_out(world, owner):
 def test_items_parked_with_one_reader_go_to_another_that_waits(owner, other, third):
     mine = owner.queue()
     slow, quick = other.remote(mine), third.remote(mine)
-    source = slow.source(0)
-    source._batch, source._since = 1000, time.monotonic()
+    reader = slow.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
     put(mine, *(str(n).encode() for n in range(6)))
     assert take(slow) == b"0"
-    assert source._buffer
+    assert reader._buffer
 
     # what nobody had fetched first, then what came back
     assert [take(quick) for _ in range(5)] == [b"3", b"4", b"5", b"1", b"2"]
-    assert not source._buffer
+    assert not reader._buffer
 
 
 def test_they_go_to_a_thread_of_the_owner_too_even_to_one_that_does_not_wait(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
-    source = theirs.source(0)
-    source._batch, source._since = 1000, time.monotonic()
+    reader = theirs.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
     put(mine, b"0", b"1", b"2")
     take(theirs)
 
@@ -157,8 +157,8 @@ def test_they_go_to_a_thread_of_the_owner_too_even_to_one_that_does_not_wait(own
 def test_after_a_recall_its_reader_goes_on(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
-    source = theirs.source(0)
-    source._batch, source._since = 1000, time.monotonic()
+    reader = theirs.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
     put(mine, *(str(n).encode() for n in range(6)))
     assert take(theirs) == b"0"
     taken = [take(mine, block=False) for _ in range(2)]
@@ -170,50 +170,50 @@ def test_after_a_recall_its_reader_goes_on(owner, other):
 # -- a descriptor that tells
 
 
-def test_a_bell_tells_of_items_and_falls_silent(owner, other):
+def test_a_ready_fd_is_readable_while_there_are_items(owner, other):
     mine = owner.pipe()
-    source = other.remote(mine, end=1).source(0)
-    bell = source.bell()
-    assert not select.select([bell.fd], [], [], 0)[0]
-    mine.sink(0).put(b"1", True, None)
-    assert readable(bell)
-    assert bytes(source.take(True, 20)) == b"1"
-    assert not select.select([bell.fd], [], [], 0)[0]
+    reader = other.remote(mine, end=1).reader(0)
+    ready_fd = reader.ready_fd()
+    assert not select.select([ready_fd.fd], [], [], 0)[0]
+    mine.writer(0).put(b"1", True, None)
+    assert readable(ready_fd)
+    assert bytes(reader.take(True, 20)) == b"1"
+    assert not select.select([ready_fd.fd], [], [], 0)[0]
 
-    mine.sink(0).put(b"2", True, None)
-    assert readable(bell)
+    mine.writer(0).put(b"2", True, None)
+    assert readable(ready_fd)
 
 
-def test_a_bell_tells_of_the_end(owner, other):
+def test_a_ready_fd_is_readable_at_the_end(owner, other):
     mine = owner.pipe()
-    source = other.remote(mine, end=1).source(0)
-    bell = source.bell()
+    reader = other.remote(mine, end=1).reader(0)
+    ready_fd = reader.ready_fd()
     mine.drop(0)
 
-    assert readable(bell)
+    assert readable(ready_fd)
     with pytest.raises(EOFError):
-        source.take(True, 20)
+        reader.take(True, 20)
 
 
-def test_a_bell_tells_of_the_owners_death(owner, other):
+def test_a_ready_fd_is_readable_at_the_owners_death(owner, other):
     mine = owner.pipe()
-    source = other.remote(mine, end=1).source(0)
-    bell = source.bell()
+    reader = other.remote(mine, end=1).reader(0)
+    ready_fd = reader.ready_fd()
     owner.die()
 
-    assert readable(bell)
+    assert readable(ready_fd)
 
 
-def test_a_bell_works_beside_threads_that_wait(owner, other):
+def test_a_ready_fd_works_beside_threads_that_wait(owner, other):
     mine = owner.pipe()
-    source = other.remote(mine, end=1).source(0)
-    bell = source.bell()
+    reader = other.remote(mine, end=1).reader(0)
+    ready_fd = reader.ready_fd()
     with pytest.raises(queue.Empty):
-        source.take(True, 0.01)
-    got = in_thread(lambda: bytes(source.take(True, 20)))
-    mine.sink(0).put(b"1", True, None)
+        reader.take(True, 0.01)
+    got = in_thread(lambda: bytes(reader.take(True, 20)))
+    mine.writer(0).put(b"1", True, None)
     assert got() == b"1"
 
-    mine.sink(0).put(b"2", True, None)
-    assert readable(bell)
-    assert source.ready(0)
+    mine.writer(0).put(b"2", True, None)
+    assert readable(ready_fd)
+    assert reader.poll(0)

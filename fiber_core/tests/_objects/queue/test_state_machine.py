@@ -1,4 +1,4 @@
-"""Random histories of a lane whose readers die: nothing is lost, nothing is handed out twice."""
+"""Random histories of a queue whose readers die: nothing is lost, nothing is handed out twice."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fiber._objects.protocol import Mode
 from fiber._objects.queue.requests import (
     Accepted,
+    Deliver,
     Drop,
-    Give,
     Nothing,
     Offer,
     Recall,
@@ -20,21 +20,21 @@ from fiber._objects.queue.requests import (
     Request,
     Revoke,
 )
-from fiber._objects.queue.state import Lane
+from fiber._objects.queue.state import QueueState
 
 
 class Reader:
-    """Speaks as a process elsewhere does: what it says and hears takes its time."""
+    """A reader in another process: messages in both directions take their time."""
 
-    def __init__(self, *, near: bool) -> None:
-        self.near = near
+    def __init__(self, *, is_local: bool) -> None:
+        self.is_local = is_local
         self.buffer: deque[bytes] = deque()
         self.delivered = self.returned = 0
         self.notes = [0, 0, 0]
         self.handed_out: dict[bytes, int] = {}
         self.asking = False
-        self.says: deque[tuple] = deque()
-        self.hears: deque[tuple] = deque()
+        self.sent: deque[tuple] = deque()
+        self.received: deque[tuple] = deque()
 
     def progress(self):
         return tuple(self.notes)
@@ -44,38 +44,38 @@ class Histories(RuleBasedStateMachine):
     @initialize(maxsize=st.sampled_from([0, 0, 3, 12]))
     def begin(self, maxsize):
         self.maxsize = maxsize
-        self.lane = Lane(maxsize=maxsize)
+        self.state = QueueState(maxsize=maxsize)
         self.readers: dict[int, Reader] = {}
         self.made = self.names = 0
         self.accepted: set[bytes] = set()
         self.handed_out: list[bytes] = []
-        # handed out by readers that nobody could see, and that died before they had told it
+        # handed out by remote readers that died before they had reported it
         self.doubtful: set[bytes] = set()
         self.offers: dict[int, list[bytes]] = {}
-        # what writers may send without asking
-        self.aside = {"v": 0, "w": 0}
+        # credits of writers
+        self.credit = {"v": 0, "w": 0}
         self.revoked: set[str] = set()
-        self.watching = False
+        self.timer_is_set = False
         for _ in range(6):
-            self.put_here()
-        self.join(near=True)
-        self.join(near=False)
+            self.owner_puts()
+        self.join(is_local=True)
+        self.join(is_local=False)
 
-    def carry(self, instructions):
-        for one in instructions:
-            if isinstance(one, Give) and one.request.reader is None:
+    def execute(self, commands):
+        for one in commands:
+            if isinstance(one, Deliver) and one.request.reader is None:
                 self.handed_out += one.items
-            elif isinstance(one, Give):
-                heard = ("items", one.first, one.items, one.kept)
-                self.readers[one.request.reader].hears.append(heard)
+            elif isinstance(one, Deliver):
+                answer = ("items", one.first, one.items, one.kept)
+                self.readers[one.request.reader].received.append(answer)
             elif isinstance(one, Nothing) and one.request.reader is not None:
-                self.readers[one.request.reader].hears.append(("items", 0, [], False))
+                self.readers[one.request.reader].received.append(("items", 0, [], False))
             elif isinstance(one, Recall):
-                self.readers[one.reader].hears.append(("recall",))
+                self.readers[one.reader].received.append(("recall",))
             elif isinstance(one, Accepted):
                 self.accepted |= set(self.offers.pop(one.offer.number))
-                if one.offer.writer in self.aside:
-                    self.aside[one.offer.writer] += self.lane.grant(one.offer.writer)
+                if one.offer.writer in self.credit:
+                    self.credit[one.offer.writer] += self.state.grant(one.offer.writer)
             elif isinstance(one, Refused):
                 self.offers.pop(one.offer.number)
             elif isinstance(one, Revoke):
@@ -83,7 +83,7 @@ class Histories(RuleBasedStateMachine):
             elif isinstance(one, Drop):
                 raise AssertionError("nothing is dropped while there are readers")
             else:
-                self.watching = True
+                self.timer_is_set = True
 
     def some(self, data, condition=lambda reader: True):
         names = [name for name, reader in self.readers.items() if condition(reader)]
@@ -98,57 +98,57 @@ class Histories(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5), wait=st.booleans(), writer=st.sampled_from(["u", "v", "w"]))
     def offer(self, count, wait, writer):
         batch = self.batch(count)
-        self.carry(self.lane.offer(Offer(writer, batch, self.made, wait=wait)))
+        self.execute(self.state.offer(Offer(writer, batch, self.made, wait=wait)))
 
     @rule(writer=st.sampled_from(["v", "w"]), data=st.data())
     def send(self, writer, data):
-        """A writer sends what it need not ask for."""
-        if self.aside[writer]:
-            count = data.draw(st.integers(1, self.aside[writer]))
-            self.aside[writer] -= count
+        """A writer sends items for which it has credits."""
+        if self.credit[writer]:
+            count = data.draw(st.integers(1, self.credit[writer]))
+            self.credit[writer] -= count
             batch = self.batch(count)
-            self.carry(self.lane.put(Offer(writer, batch, self.made)))
+            self.execute(self.state.put(Offer(writer, batch, self.made)))
 
     @precondition(lambda self: self.revoked)
     @rule()
-    def give_up(self):
+    def return_credit(self):
         writer = self.revoked.pop()
-        count, self.aside[writer] = self.aside[writer], 0
-        self.carry(self.lane.give_up(writer, count))
+        count, self.credit[writer] = self.credit[writer], 0
+        self.execute(self.state.return_credit(writer, count))
 
     @invariant()
     def no_more_than_maxsize(self):
         if self.maxsize:
-            assert self.lane.size + sum(self.aside.values()) <= self.maxsize
+            assert self.state.size + sum(self.credit.values()) <= self.maxsize
 
     @rule()
-    def put_here(self):
+    def owner_puts(self):
         item = str(self.made).encode()
-        if self.lane.put_now(item):
+        if self.state.put_now(item):
             self.made += 1
             self.accepted.add(item)
 
     @rule()
-    def take_here(self):
-        item = self.lane.take_now()
+    def owner_takes(self):
+        item = self.state.take_now()
         if item is not None:
             self.handed_out.append(item)
-            self.carry(self.lane.advance())
+            self.execute(self.state.advance())
 
     @precondition(lambda self: len(self.readers) < 4)
-    @rule(near=st.booleans())
-    def join(self, near):
-        reader = self.readers[self.names] = Reader(near=near)
-        self.lane.open(self.names, reader.progress if near else None)
+    @rule(is_local=st.booleans())
+    def join(self, is_local):
+        reader = self.readers[self.names] = Reader(is_local=is_local)
+        self.state.add_reader(self.names, reader.progress if is_local else None)
         self.names += 1
 
-    @rule(data=st.data(), want=st.integers(1, 6), mode=st.sampled_from(list(Mode)))
-    def ask(self, data, want, mode):
+    @rule(data=st.data(), max_items=st.integers(1, 6), mode=st.sampled_from(list(Mode)))
+    def request(self, data, max_items, mode):
         name = self.some(data, lambda reader: not reader.asking)
         if name is not None:
             reader = self.readers[name]
             reader.asking = True
-            reader.says.append(("ask", want, mode, reader.returned))
+            reader.sent.append(("ask", max_items, mode, reader.returned))
 
     @rule(data=st.data())
     def hand_out(self, data):
@@ -162,25 +162,25 @@ class Histories(RuleBasedStateMachine):
             self.handed_out.append(item)
 
     @rule(data=st.data())
-    def tell(self, data):
+    def report(self, data):
         name = self.some(data)
         if name is not None:
-            self.readers[name].says.append(("settle", self.readers[name].returned))
+            self.readers[name].sent.append(("settle", self.readers[name].returned))
 
     @rule(data=st.data())
-    def hear(self, data):
-        """What the owner said arrives at a reader."""
-        name = self.some(data, lambda reader: bool(reader.hears))
+    def receive(self, data):
+        """A message of the owner arrives at a reader."""
+        name = self.some(data, lambda reader: bool(reader.received))
         if name is None:
             return
         reader = self.readers[name]
-        kind, *rest = reader.hears.popleft()
+        kind, *rest = reader.received.popleft()
         if kind == "recall":
             after, upto = reader.returned, reader.delivered
             reader.buffer.clear()
             reader.returned = upto
             reader.notes[:] = [upto, after, upto]
-            reader.says.append(("give", after, upto))
+            reader.sent.append(("give", after, upto))
             return
         first, items, kept = rest
         reader.asking = kept
@@ -190,52 +190,52 @@ class Histories(RuleBasedStateMachine):
             reader.buffer.extend(items)
 
     @rule(data=st.data())
-    def listen(self, data):
-        """What a reader said arrives at the owner."""
-        name = self.some(data, lambda reader: bool(reader.says))
+    def owner_receives(self, data):
+        """A message of a reader arrives at the owner."""
+        name = self.some(data, lambda reader: bool(reader.sent))
         if name is None:
             return
-        kind, *rest = self.readers[name].says.popleft()
+        kind, *rest = self.readers[name].sent.popleft()
         if kind == "ask":
-            want, mode, settled = rest
-            self.carry(self.lane.ask(Request(name, 0, want, mode), settled))
+            max_items, mode, settled = rest
+            self.execute(self.state.request(Request(name, 0, max_items, mode), settled))
         elif kind == "settle":
-            self.carry(self.lane.settle(name, *rest))
+            self.execute(self.state.settle(name, *rest))
         else:
-            self.carry(self.lane.give_back(name, *rest))
+            self.execute(self.state.give_back(name, *rest))
 
     @rule(data=st.data())
     def die(self, data):
-        """A reader is killed: what it was about to say is never heard."""
+        """A reader is killed: its messages in transit are lost."""
         name = self.some(data)
         if name is not None:
             self.kill(name)
 
     def kill(self, name):
         reader = self.readers.pop(name)
-        if not reader.near and name in self.lane.readers:
-            known = self.lane._books[name].settled
+        if not reader.is_local and name in self.state.readers:
+            known = self.state._in_flight[name].settled
             self.doubtful |= {i for i, number in reader.handed_out.items() if number > known}
-        self.carry(self.lane.lose(name))
+        self.execute(self.state.remove_reader(name))
 
-    @precondition(lambda self: self.watching)
+    @precondition(lambda self: self.timer_is_set)
     @rule()
     def time_passes(self):
-        self.watching = False
-        self.carry(self.lane.overdue())
+        self.timer_is_set = False
+        self.execute(self.state.on_timer())
 
     def teardown(self):
-        if not hasattr(self, "lane"):
+        if not hasattr(self, "state"):
             return
         for name in list(self.readers):
             self.kill(name)
-        for writer in self.aside:
-            self.carry(self.lane.lose_writer(writer))
-        self.aside = dict.fromkeys(self.aside, 0)
-        while (item := self.lane.take_now()) is not None:
+        for writer in self.credit:
+            self.execute(self.state.remove_writer(writer))
+        self.credit = dict.fromkeys(self.credit, 0)
+        while (item := self.state.take_now()) is not None:
             self.handed_out.append(item)
-            self.carry(self.lane.advance())
-        assert self.lane.is_settled
+            self.execute(self.state.advance())
+        assert self.state.is_settled
         assert self.offers == {}
         assert set(self.handed_out) == self.accepted
         again = [item for item in self.handed_out if self.handed_out.count(item) > 1]

@@ -21,7 +21,7 @@ def tasks(owner):
 
 
 def done(side, count=1):
-    return [side.finish(side.source(0)) for _ in range(count)]
+    return [side.finish(side.reader(0)) for _ in range(count)]
 
 
 def test_every_side_counts_the_same_tasks(world, tasks):
@@ -50,8 +50,8 @@ def test_a_join_waits_for_all_and_for_every_waiter(world, tasks):
 def test_what_is_on_its_way_counts_for_whoever_joins(world, tasks):
     writer, waiter = world.node("writer").remote(tasks), world.node("waiter").remote(tasks)
     # as if its puts were held back for a moment
-    sink = writer.sink(0)
-    with sink._wire:
+    held = writer.writer(0)
+    with held._wire:
         put(writer, b"late")
         joined = in_thread(waiter.join)
     assert take(tasks) == b"late"
@@ -111,7 +111,7 @@ def test_closing_a_handle_is_no_death(world, tasks):
         protocol.TASKS_DONE.pack(Op.TASKS_DONE, 0, 5, 0),
         protocol.TASKS_DONE.pack(Op.TASKS_DONE, 0, 0, 2**63),
         bytes([Op.TASKS_DONE]),
-        bytes([Op.TOLD]),
+        bytes([Op.PUTS_CONFIRMED]),
     ],
 )
 def test_nonsense_is_refused(world, owner, tasks, body):

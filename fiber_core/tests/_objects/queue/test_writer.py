@@ -28,7 +28,7 @@ def test_a_put_waits_for_room_that_a_reader_elsewhere_makes(owner, other, third)
     writer, reader = other.remote(mine), third.remote(mine)
     put(mine, b"1")
     done = in_thread(lambda: put(writer, b"2"))
-    until(lambda: mine.lanes[0].holds)
+    until(lambda: mine.states[0].has_waiting_writers)
 
     assert take(reader) == b"1"
     done()
@@ -43,14 +43,14 @@ def test_a_pipe_holds_its_writer_back_and_loses_nothing(owner, other):
 
     def send():
         for _ in range(40):
-            theirs.sink(0).put(block, True, None)
+            theirs.writer(0).put(block, True, None)
             sent.append(1)
 
     done = in_thread(send)
-    until(lambda: mine.lanes[0].holds)
+    until(lambda: mine.states[0].has_waiting_writers)
     assert len(sent) < 30
     for _ in range(40):
-        assert len(mine.source(0).take(True, 20)) == 2**20
+        assert len(mine.reader(0).take(True, 20)) == 2**20
     done()
 
 
@@ -58,19 +58,19 @@ def test_a_writer_elsewhere_need_not_ask_for_each_item(owner, other):
     mine = owner.queue(100)
     theirs = other.remote(mine)
     put(theirs, b"0")
-    sink = theirs.sink(0)
-    assert sink._may_send > 10
+    writer = theirs.writer(0)
+    assert writer._credit > 10
     done = in_thread(lambda: put(theirs, *(b"%d" % n for n in range(1, 500))))
 
     assert [int(take(mine)) for _ in range(500)] == list(range(500))
     done()
 
 
-def test_room_set_aside_for_one_writer_goes_to_another_that_waits(owner, other, third):
+def test_credit_of_one_writer_goes_to_another_that_waits(owner, other, third):
     mine = owner.queue(10)
     idle, busy = other.remote(mine), third.remote(mine)
     put(idle, b"0")
-    assert idle.sink(0)._may_send
+    assert idle.writer(0)._credit
     put(busy, *(b"%d" % n for n in range(1, 10)), timeout=20)
 
     assert mine.size(0) == 10
@@ -90,13 +90,13 @@ def test_a_thread_of_the_owner_gets_it_as_well(owner, other):
 def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(owner, other, monkeypatch):
     mine = owner.queue()
     theirs = other.remote(mine)
-    sink = theirs.sink(0)
+    writer = theirs.writer(0)
     cast = theirs.cast
 
     def cast_and_end(segments):
         cast(segments)
         # before the writer's thread goes on
-        sink.fail(PeerLostError("gone"))
+        writer.fail(PeerLostError("gone"))
 
     monkeypatch.setattr(theirs, "cast", cast_and_end)
     put(theirs, b"the last thing")
@@ -108,13 +108,13 @@ def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(owner, 
 
 def test_a_put_that_was_dropped_with_its_owner_is_an_error(owner, other, monkeypatch):
     theirs = other.remote(owner.queue())
-    sink = theirs.sink(0)
-    push = sink._push
+    writer = theirs.writer(0)
+    push = writer._push
 
     def lost_before(**how):
-        sink.fail(PeerLostError("gone"))
+        writer.fail(PeerLostError("gone"))
         return push(**how)
 
-    monkeypatch.setattr(sink, "_push", lost_before)
+    monkeypatch.setattr(writer, "_push", lost_before)
     with pytest.raises(PeerLostError):
         put(theirs, b"1")

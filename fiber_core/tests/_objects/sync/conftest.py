@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.barrier import SharedBarrier
-from fiber._objects.sync.condition import SharedCondition
-from fiber._objects.sync.event import SharedEvent
-from fiber._objects.sync.permits import Permits, SharedPermits
+from fiber._objects.sync.barrier import OwnedBarrier
+from fiber._objects.sync.condition import OwnedCondition
+from fiber._objects.sync.event import OwnedEvent
+from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 
 
 @pytest.fixture
-def permits_at(owner):
+def semaphore_at(owner):
     """Makes permits that live with the owner."""
 
     def make(kind: Kind = Kind.LOCK, value: int = 1, maximum: int = 1, **options):
-        made = SharedPermits(owner.store, kind, Permits(value, maximum, **options))
+        made = OwnedSemaphore(owner.store, kind, SemaphoreState(value, maximum, **options))
         made.hold(0)
         return made
 
@@ -30,15 +30,15 @@ def held(made):
 
 @pytest.fixture
 def event(owner):
-    return held(SharedEvent(owner.store))
+    return held(OwnedEvent(owner.store))
 
 
 @pytest.fixture
 def condition(owner):
-    return held(SharedCondition(owner.store))
+    return held(OwnedCondition(owner.store))
 
 
 @pytest.fixture
 def barrier_of(owner):
     """Makes barriers that live with the owner."""
-    return lambda parties: held(SharedBarrier(owner.store, parties))
+    return lambda parties: held(OwnedBarrier(owner.store, parties))

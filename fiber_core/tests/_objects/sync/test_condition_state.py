@@ -3,73 +3,73 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.sync.condition import Sleepers
-from fiber._objects.sync.wait_queue import Request, Verdict
+from fiber._objects.sync.condition import ConditionState
+from fiber._objects.sync.wait_queue import Request, Status
 
 
-def told(answers):
-    assert all(one.verdict is Verdict.YES for one in answers)
-    return [(one.request.party, one.request.number) for one in answers]
+def outcomes(answers):
+    assert all(one.status is Status.OK for one in answers)
+    return [(one.request.process, one.request.number) for one in answers]
 
 
 def asleep(*parties):
-    sleepers = Sleepers()
-    for number, party in enumerate(parties):
-        assert sleepers.sleep(Request(party, number)) == []
-    return sleepers
+    condition = ConditionState()
+    for number, process in enumerate(parties):
+        assert condition.wait(Request(process, number)) == []
+    return condition
 
 
 def test_those_who_slept_for_longest_are_woken():
-    sleepers = asleep("a", "b", None)
+    condition = asleep("a", "b", None)
 
-    assert told(sleepers.notify(2)) == [("a", 0), ("b", 1)]
-    assert told(sleepers.notify(5)) == [(None, 2)]
-    assert sleepers.notify(1) == []
-    assert len(sleepers) == 0
-
-
-def test_a_notification_that_nobody_waits_for_is_not_kept():
-    sleepers = asleep()
-    assert sleepers.notify(1) == []
-
-    assert sleepers.sleep(Request("a")) == []
+    assert outcomes(condition.notify(2)) == [("a", 0), ("b", 1)]
+    assert outcomes(condition.notify(5)) == [(None, 2)]
+    assert condition.notify(1) == []
+    assert len(condition) == 0
 
 
-def test_negative_counts_wake_nobody():
+def test_a_notification_without_a_waiting_thread_is_not_kept():
+    condition = asleep()
+    assert condition.notify(1) == []
+
+    assert condition.wait(Request("a")) == []
+
+
+def test_negative_counts_wake_none():
     assert asleep("a").notify(-1) == []
 
 
 def test_one_who_cancels_sleeps_no_more():
-    sleepers = asleep("a", "b")
-    (answer,) = sleepers.cancel("a", 0)
+    condition = asleep("a", "b")
+    (answer,) = condition.cancel("a", 0)
 
-    assert answer.verdict is Verdict.NO
-    assert sleepers.cancel("a", 0) == []
-    assert told(sleepers.notify(1)) == [("b", 1)]
-
-
-def test_what_a_dead_process_has_not_heard_wakes_another():
-    sleepers = asleep("a", "a", "b", "c")
-    sleepers.notify(2)
-    sleepers.woke("a")
-
-    assert told(sleepers.lose("a", "a")) == [("b", 2)]
-    assert len(sleepers) == 1
+    assert answer.status is Status.REFUSED
+    assert condition.cancel("a", 0) == []
+    assert outcomes(condition.notify(1)) == [("b", 1)]
 
 
-def test_what_it_has_heard_is_its_own():
-    sleepers = asleep("a", "b")
-    sleepers.notify(1)
-    sleepers.woke("a")
+def test_an_unacknowledged_notification_of_a_dead_process_wakes_another():
+    condition = asleep("a", "a", "b", "c")
+    condition.notify(2)
+    condition.acknowledge("a")
 
-    assert sleepers.lose("a", "a") == []
+    assert outcomes(condition.process_died("a", "a")) == [("b", 2)]
+    assert len(condition) == 1
+
+
+def test_an_acknowledged_notification_of_a_dead_process_wakes_none():
+    condition = asleep("a", "b")
+    condition.notify(1)
+    condition.acknowledge("a")
+
+    assert condition.process_died("a", "a") == []
 
 
 def test_the_dead_are_not_woken():
-    sleepers = asleep("a", "b")
-    assert sleepers.lose("a", "a") == []
+    condition = asleep("a", "b")
+    assert condition.process_died("a", "a") == []
 
-    assert told(sleepers.notify(1)) == [("b", 1)]
+    assert outcomes(condition.notify(1)) == [("b", 1)]
 
 
 EVENTS = st.lists(
@@ -83,29 +83,29 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_whatever_happens_each_is_told_once_and_in_order(events):
-    sleepers = Sleepers()
+def test_whatever_happens_each_request_is_answered_once_and_in_order(events):
+    condition = ConditionState()
     waiting: list[tuple[object, int]] = []
 
     def heard(answers):
-        for key in told(answers):
+        for key in outcomes(answers):
             assert key == waiting.pop(0)
 
-    for number, (event, party, pick) in enumerate(events):
+    for number, (event, process, pick) in enumerate(events):
         if event == "sleep":
-            sleepers.sleep(Request(party, number))
-            waiting.append((party, number))
+            condition.wait(Request(process, number))
+            waiting.append((process, number))
         elif event == "notify":
             before = len(waiting)
-            answers = sleepers.notify(pick)
+            answers = condition.notify(pick)
             assert len(answers) == min(pick, before)
             heard(answers)
         elif event == "cancel" and waiting:
             key = waiting.pop(pick % len(waiting))
-            assert len(sleepers.cancel(*key)) == 1
-        elif event == "woke" and party is not None:
-            sleepers.woke(party)
-        elif event == "lose" and party is not None:
-            waiting[:] = [key for key in waiting if key[0] != party]
-            heard(sleepers.lose(party, ""))
-        assert len(sleepers) == len(waiting)
+            assert len(condition.cancel(*key)) == 1
+        elif event == "woke" and process is not None:
+            condition.acknowledge(process)
+        elif event == "lose" and process is not None:
+            waiting[:] = [key for key in waiting if key[0] != process]
+            heard(condition.process_died(process, ""))
+        assert len(condition) == len(waiting)

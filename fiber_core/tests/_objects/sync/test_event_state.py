@@ -1,46 +1,46 @@
 """An event: set, cleared, waited for."""
 
-from fiber._objects.sync.event import Flag
-from fiber._objects.sync.wait_queue import Request, Verdict
+from fiber._objects.sync.event import EventState
+from fiber._objects.sync.wait_queue import Request, Status
 
 
-def told(answers):
-    return [(one.request.party, one.verdict) for one in answers]
+def outcomes(answers):
+    return [(one.request.process, one.status) for one in answers]
 
 
 def test_those_who_wait_go_on_when_it_is_set():
-    flag = Flag()
-    assert flag.ask(Request("a"), wait=True) == []
-    assert flag.ask(Request("b"), wait=True) == []
+    event = EventState()
+    assert event.wait(Request("a"), wait=True) == []
+    assert event.wait(Request("b"), wait=True) == []
 
-    assert told(flag.set()) == [("a", Verdict.YES), ("b", Verdict.YES)]
-    assert told(flag.ask(Request("c"), wait=True)) == [("c", Verdict.YES)]
-
-
-def test_nobody_waits_who_does_not_want_to():
-    flag = Flag()
-    assert told(flag.ask(Request("a"), wait=False)) == [("a", Verdict.NO)]
-    flag.set()
-    assert told(flag.ask(Request("a"), wait=False)) == [("a", Verdict.YES)]
-    flag.clear()
-
-    assert told(flag.ask(Request("a"), wait=False)) == [("a", Verdict.NO)]
+    assert outcomes(event.set()) == [("a", Status.OK), ("b", Status.OK)]
+    assert outcomes(event.wait(Request("c"), wait=True)) == [("c", Status.OK)]
 
 
-def test_one_who_cancels_is_told_so_and_the_others_wait_on():
-    flag = Flag()
-    flag.ask(Request("a", 1), wait=True)
-    flag.ask(Request("b", 1), wait=True)
+def test_a_request_without_wait_is_answered_at_once():
+    event = EventState()
+    assert outcomes(event.wait(Request("a"), wait=False)) == [("a", Status.REFUSED)]
+    event.set()
+    assert outcomes(event.wait(Request("a"), wait=False)) == [("a", Status.OK)]
+    event.clear()
 
-    assert told(flag.cancel("a", 1)) == [("a", Verdict.NO)]
-    assert flag.cancel("a", 1) == []
-    assert flag.waiting == 1
+    assert outcomes(event.wait(Request("a"), wait=False)) == [("a", Status.REFUSED)]
+
+
+def test_a_cancelled_request_is_answered_and_the_others_wait_on():
+    event = EventState()
+    event.wait(Request("a", 1), wait=True)
+    event.wait(Request("b", 1), wait=True)
+
+    assert outcomes(event.cancel("a", 1)) == [("a", Status.REFUSED)]
+    assert event.cancel("a", 1) == []
+    assert event.waiting == 1
 
 
 def test_processes_that_end_wait_no_more():
-    flag = Flag()
+    event = EventState()
     for name in "abc":
-        flag.ask(Request(name), wait=True)
+        event.wait(Request(name), wait=True)
 
-    assert flag.leave("a", 0) + flag.lose("b", "b") == []
-    assert told(flag.set()) == [("c", Verdict.YES)]
+    assert event.process_exited("a", 0) + event.process_died("b", "b") == []
+    assert outcomes(event.set()) == [("c", Status.OK)]

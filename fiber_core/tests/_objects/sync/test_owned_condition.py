@@ -8,24 +8,24 @@ from wire_world import until
 
 
 def sleep(condition, timeout=20, release=lambda: None):
-    return condition.sleep(release, timeout, certain=False)
+    return condition.wait(release, timeout, certain=False)
 
 
 def test_a_thread_sleeps_until_it_is_notified(condition):
     released = []
     waits = in_thread(lambda: sleep(condition, release=lambda: released.append(True)))
     until(lambda: released)
-    assert condition.sleepers() == 1
+    assert condition.waiting() == 1
     condition.notify(1, certain=False)
 
     assert waits()
-    assert condition.sleepers() == 0
+    assert condition.waiting() == 0
 
 
 def test_it_wakes_by_itself_in_time(condition):
     assert not sleep(condition, 0.01)
     assert not sleep(condition, 0)
-    assert condition.sleepers() == 0
+    assert condition.waiting() == 0
 
 
 class Interrupt(BaseException):
@@ -48,25 +48,25 @@ def test_the_notification_of_one_that_is_interrupted_wakes_another(
         if crossing:
             # later than the one that is interrupted
             with monkeypatch.context() as undone:
-                undone.setattr(owned, "pass_gate", pass_gate)
+                undone.setattr(owned, "wait_for_wakeup", wait_for_wakeup)
                 waits = in_thread(lambda: sleep(condition))
-                until(lambda: condition.sleepers() == 2)
+                until(lambda: condition.waiting() == 2)
 
-    pass_gate = owned.pass_gate
-    monkeypatch.setattr(owned, "pass_gate", interrupted)
+    wait_for_wakeup = owned.wait_for_wakeup
+    monkeypatch.setattr(owned, "wait_for_wakeup", interrupted)
     with pytest.raises(Interrupt):
         sleep(condition, release=release)
     monkeypatch.undo()
 
     if waits is not None:
         assert waits()
-    assert condition.sleepers() == 0
+    assert condition.waiting() == 0
 
 
-def test_where_releasing_fails_nobody_sleeps(condition):
+def test_where_releasing_fails_no_thread_waits(condition):
     def release():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         sleep(condition, release=release)
-    assert condition.sleepers() == 0
+    assert condition.waiting() == 0

@@ -9,7 +9,7 @@ def test_threads_wait_until_it_is_set(event):
     assert not event.wait(-1)
     assert not event.wait(0.01)
     waits = in_thread(lambda: event.wait(20))
-    until(lambda: event._flag.waiting)
+    until(lambda: event._event.waiting)
     event.set()
 
     assert waits()
@@ -18,10 +18,10 @@ def test_threads_wait_until_it_is_set(event):
     assert not event.is_set()
 
 
-def test_another_process_is_told_by_a_thread_here(event, other):
+def test_a_thread_of_the_owner_wakes_another_process(event, other):
     theirs = other.remote(event)
     waits = in_thread(lambda: theirs.wait(20))
-    until(lambda: event._flag.waiting)
+    until(lambda: event._event.waiting)
     event.set()
     event.clear()
 

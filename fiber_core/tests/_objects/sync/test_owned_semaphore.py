@@ -7,7 +7,7 @@ import pytest
 
 from fiber._objects.address import Kind
 from fiber._objects.sync import owned
-from fiber._objects.sync.protocol import SAY, Op
+from fiber._objects.sync.protocol import REQUEST, Op
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, WireError
@@ -20,8 +20,8 @@ def inherits(lock):
         return lock.acquire(True, 20)
 
 
-def test_a_free_one_is_taken_at_once_and_a_taken_one_is_not(permits_at):
-    lock = permits_at()
+def test_a_free_one_is_taken_at_once_and_a_taken_one_is_not(semaphore_at):
+    lock = semaphore_at()
 
     assert lock.acquire(True, None)
     assert not lock.acquire(False, None)
@@ -32,32 +32,32 @@ def test_a_free_one_is_taken_at_once_and_a_taken_one_is_not(permits_at):
     assert lock.acquire(True, 0)
 
 
-def test_a_thread_waits_until_another_gives_it_back(permits_at):
-    lock = permits_at()
+def test_a_thread_waits_until_another_gives_it_back(semaphore_at):
+    lock = semaphore_at()
     lock.acquire(True, None)
     waits = in_thread(lambda: lock.acquire(True, 20))
-    until(lambda: lock._permits.waiting)
+    until(lambda: lock._semaphore.waiting)
     lock.release()
 
     assert waits()
     assert not lock.acquire(False, None)
 
 
-def test_a_lock_is_released_by_any_thread_and_not_twice(permits_at):
-    lock = permits_at()
+def test_a_lock_is_released_by_any_thread_and_not_twice(semaphore_at):
+    lock = semaphore_at()
     in_thread(lambda: lock.acquire(True, None))()
-    assert not lock.mine.is_mine
+    assert not lock.local_hold.is_held_by_thread
     lock.release()
 
     with pytest.raises(ValueError, match="released too many times"):
         lock.release()
 
 
-def test_a_recursive_one_is_its_threads_alone(permits_at):
-    lock = permits_at(Kind.RLOCK)
+def test_a_recursive_one_is_its_threads_alone(semaphore_at):
+    lock = semaphore_at(Kind.RLOCK)
     assert lock.acquire(True, None)
     assert lock.acquire(False, None)
-    assert lock.mine.count == 2
+    assert lock.local_hold.count == 2
     with pytest.raises(AssertionError, match="not owned by thread"):
         in_thread(lock.release)()
     assert not in_thread(lambda: lock.acquire(False, None))()
@@ -70,16 +70,16 @@ def test_a_recursive_one_is_its_threads_alone(permits_at):
         lock.release()
 
 
-def test_it_is_released_and_taken_again_as_often_as_it_was(permits_at):
-    lock = permits_at(Kind.RLOCK)
+def test_it_is_released_and_taken_again_as_often_as_it_was(semaphore_at):
+    lock = semaphore_at(Kind.RLOCK)
     for _ in range(3):
         lock.acquire(True, None)
-    depth = lock.release_fully()
+    depth = lock.release_save()
     assert lock.value() == 1
     lock.acquire(True, None)
-    lock.mine.entered_fully(depth)
+    lock.local_hold.restore_depth(depth)
 
-    assert lock.mine.count == 3
+    assert lock.local_hold.count == 3
 
 
 class Interrupt(BaseException):
@@ -87,8 +87,8 @@ class Interrupt(BaseException):
 
 
 @pytest.mark.parametrize("crossing", [False, True])
-def test_an_interrupted_wait_takes_nothing_with_it(permits_at, monkeypatch, crossing):
-    lock = permits_at()
+def test_an_interrupted_wait_takes_nothing_with_it(semaphore_at, monkeypatch, crossing):
+    lock = semaphore_at()
     lock.acquire(True, None)
 
     def interrupted(gate, timeout):
@@ -96,27 +96,27 @@ def test_an_interrupted_wait_takes_nothing_with_it(permits_at, monkeypatch, cros
             lock.release()
         raise Interrupt
 
-    monkeypatch.setattr(owned, "pass_gate", interrupted)
+    monkeypatch.setattr(owned, "wait_for_wakeup", interrupted)
     with pytest.raises(Interrupt):
         lock.acquire(True, None)
     monkeypatch.undo()
 
     if not crossing:
         lock.release()
-    assert not lock._permits.waiting
-    assert lock.mine.held == 0
+    assert not lock._semaphore.waiting
+    assert lock.local_hold.held == 0
     assert lock.acquire(False, None)
 
 
 # -- another process dies
 
 
-def test_a_lock_is_inherited_with_a_warning(permits_at, other):
-    lock = permits_at()
+def test_a_lock_is_inherited_with_a_warning(semaphore_at, other):
+    lock = semaphore_at()
     theirs = other.remote(lock)
     assert theirs.acquire(True, None)
     waits = in_thread(lambda: inherits(lock))
-    until(lambda: lock._permits.waiting)
+    until(lambda: lock._semaphore.waiting)
     other.die()
 
     assert waits()
@@ -127,8 +127,8 @@ def test_a_lock_is_inherited_with_a_warning(permits_at, other):
         assert lock.acquire(True, None), "it is told once"
 
 
-def test_where_warnings_are_errors_it_is_not_kept(permits_at, other):
-    lock = permits_at()
+def test_where_warnings_are_errors_it_is_not_kept(semaphore_at, other):
+    lock = semaphore_at()
     other.remote(lock).acquire(True, None)
     other.die()
     until(lambda: lock.value() == 1)
@@ -140,8 +140,8 @@ def test_where_warnings_are_errors_it_is_not_kept(permits_at, other):
     assert lock.acquire(False, None)
 
 
-def test_or_its_next_holder_gets_an_error_and_the_one_after_it_the_lock(permits_at, other):
-    lock = permits_at(Kind.RLOCK, refuse=True)
+def test_or_its_next_holder_gets_an_error_and_the_one_after_it_the_lock(semaphore_at, other):
+    lock = semaphore_at(Kind.RLOCK, refuse_after_death=True)
     other.remote(lock).acquire(True, None)
     other.die()
     until(lambda: lock.value() == 1)
@@ -151,9 +151,9 @@ def test_or_its_next_holder_gets_an_error_and_the_one_after_it_the_lock(permits_
     assert lock.acquire(False, None)
 
 
-def test_permits_of_the_dead_are_gone_unless_they_are_to_be_recovered(permits_at, other):
-    lost = permits_at(Kind.SEMAPHORE, 2, 9, recover=False, tell=False)
-    kept = permits_at(Kind.SEMAPHORE, 2, 9, tell=False)
+def test_permits_of_the_dead_are_gone_unless_they_are_to_be_recovered(semaphore_at, other):
+    lost = semaphore_at(Kind.SEMAPHORE, 2, 9, recover=False, report_deaths=False)
+    kept = semaphore_at(Kind.SEMAPHORE, 2, 9, report_deaths=False)
     for one in (lost, kept):
         theirs = other.remote(one)
         theirs.acquire(True, None)
@@ -162,7 +162,7 @@ def test_permits_of_the_dead_are_gone_unless_they_are_to_be_recovered(permits_at
     other.die()
 
     until(lambda: kept.value() == 2)
-    owner_has_heard = lost._permits.holds == {}
+    owner_has_heard = lost._semaphore.holds == {}
     assert owner_has_heard or lost.value() == 0
     assert kept.acquire(True, None)
     assert not lost.acquire(False, None)
@@ -171,22 +171,24 @@ def test_permits_of_the_dead_are_gone_unless_they_are_to_be_recovered(permits_at
 # -- hostile peers
 
 
-@pytest.mark.parametrize("op", [Op.GIVE, 200])
-def test_what_makes_no_sense_is_refused(permits_at, op):
-    lock = permits_at(Kind.RLOCK)
-    body = memoryview(SAY.pack(op, 1, 0))
+@pytest.mark.parametrize("op", [Op.RELEASE_FOR_OTHER, 200])
+def test_what_makes_no_sense_is_refused(semaphore_at, op):
+    lock = semaphore_at(Kind.RLOCK)
+    body = memoryview(REQUEST.pack(op, 1, 0))
 
     with pytest.raises(WireError):
         lock.on_message(object(), Message(Frame.CAST, 1, 1, body))
 
 
-def test_a_message_that_is_too_short_is_refused(permits_at):
+def test_a_message_that_is_too_short_is_refused(semaphore_at):
     with pytest.raises(WireError, match="bytes"):
-        permits_at().on_message(object(), Message(Frame.CAST, 1, 1, memoryview(bytes([Op.VALUE]))))
+        semaphore_at().on_message(
+            object(), Message(Frame.CAST, 1, 1, memoryview(bytes([Op.VALUE])))
+        )
 
 
-def test_threads_pass_it_on_in_order(permits_at):
-    lock = permits_at()
+def test_threads_pass_it_on_in_order(semaphore_at):
+    lock = semaphore_at()
     lock.acquire(True, None)
     order, threads = [], []
 
@@ -198,7 +200,7 @@ def test_threads_pass_it_on_in_order(permits_at):
     for number in range(5):
         threads.append(threading.Thread(target=take, args=(number,)))
         threads[-1].start()
-        until(lambda n=number: lock._permits.waiting == n + 1)
+        until(lambda n=number: lock._semaphore.waiting == n + 1)
     lock.release()
     for thread in threads:
         thread.join(20)

@@ -1,202 +1,205 @@
-"""Permits: handed out in order, given back, inherited from the dead."""
+"""The state of locks and semaphores: grants in order, releases, deaths of holders."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.sync.permits import Permits
-from fiber._objects.sync.wait_queue import Request, Verdict
+from fiber._objects.sync.semaphore import SemaphoreState
+from fiber._objects.sync.wait_queue import Request, Status
 from fiber.exceptions import WireError
 
 
-def told(answers):
-    return [(one.request.party, one.request.number, one.verdict) for one in answers]
+def outcomes(answers):
+    return [(one.request.process, one.request.number, one.status) for one in answers]
 
 
-def ask(permits, party, number=1, *, wait=True):
-    return told(permits.ask(Request(party, number), wait=wait))
+def acquire(semaphore, process, number=1, *, wait=True):
+    return outcomes(semaphore.acquire(Request(process, number), wait=wait))
 
 
 def test_a_permit_is_taken_at_once_where_there_is_one():
-    permits = Permits(1, 1)
+    semaphore = SemaphoreState(1, 1)
 
-    assert ask(permits, "a") == [("a", 1, Verdict.YES)]
-    assert ask(permits, "b", wait=False) == [("b", 1, Verdict.NO)]
-    assert (permits.value, permits.held_by("a")) == (0, 1)
+    assert acquire(semaphore, "a") == [("a", 1, Status.OK)]
+    assert acquire(semaphore, "b", wait=False) == [("b", 1, Status.REFUSED)]
+    assert (semaphore.value, semaphore.held_by("a")) == (0, 1)
 
 
-def test_those_who_wait_get_it_in_the_order_in_which_they_came():
-    permits = Permits(1, 1)
-    ask(permits, "a")
+def test_requests_are_granted_in_order():
+    semaphore = SemaphoreState(1, 1)
+    acquire(semaphore, "a")
     for name in "bcd":
-        assert ask(permits, name) == []
+        assert acquire(semaphore, name) == []
 
-    assert told(permits.release("a")) == [("b", 1, Verdict.YES)]
-    assert not permits.take_now("a"), "nobody overtakes"
-    assert told(permits.release("b")) == [("c", 1, Verdict.YES)]
+    assert outcomes(semaphore.release("a")) == [("b", 1, Status.OK)]
+    assert not semaphore.try_acquire("a"), "nobody overtakes"
+    assert outcomes(semaphore.release("b")) == [("c", 1, Status.OK)]
 
 
-def test_one_who_cancelled_is_passed_over():
-    permits = Permits(0, 1)
-    ask(permits, "a", 7)
-    ask(permits, "b", 8)
+def test_a_cancelled_request_is_passed_over():
+    semaphore = SemaphoreState(0, 1)
+    acquire(semaphore, "a", 7)
+    acquire(semaphore, "b", 8)
 
-    assert told(permits.cancel("a", 7)) == [("a", 7, Verdict.NO)]
-    assert permits.cancel("a", 7) == []
-    assert told(permits.give(Request("c"))[1]) == [("c", 0, Verdict.YES), ("b", 8, Verdict.YES)]
+    assert outcomes(semaphore.cancel("a", 7)) == [("a", 7, Status.REFUSED)]
+    assert semaphore.cancel("a", 7) == []
+    assert outcomes(semaphore.release_for_other(Request("c"))[1]) == [
+        ("c", 0, Status.OK),
+        ("b", 8, Status.OK),
+    ]
 
 
 def test_a_number_is_good_for_one_request_at_a_time():
-    permits = Permits(0, 1)
-    ask(permits, "a", 7)
+    semaphore = SemaphoreState(0, 1)
+    acquire(semaphore, "a", 7)
 
     with pytest.raises(WireError, match="number 7"):
-        ask(permits, "a", 7)
+        acquire(semaphore, "a", 7)
 
 
 def test_there_are_never_more_than_the_maximum():
-    permits = Permits(1, 1)
+    semaphore = SemaphoreState(1, 1)
 
-    assert told(permits.give(Request("a"))[1]) == [("a", 0, Verdict.TOO_MANY)]
-    assert permits.value == 1
+    assert outcomes(semaphore.release_for_other(Request("a"))[1]) == [("a", 0, Status.TOO_MANY)]
+    assert semaphore.value == 1
 
 
 def test_a_permit_that_another_gives_back_is_taken_off_its_oldest_taker():
-    permits = Permits(3, 3)
+    semaphore = SemaphoreState(3, 3)
     for name in ("a", "b", "a"):
-        ask(permits, name)
+        acquire(semaphore, name)
 
-    losers, _ = permits.give(Request("c"))
-    assert losers == ["b"], "it took one before the other one's last"
-    assert permits.holds == {"a": 2}
-    losers, _ = permits.give(Request("a"))
-    assert losers == []
-    assert permits.holds == {"a": 1}
+    former_holders, _ = semaphore.release_for_other(Request("c"))
+    assert former_holders == ["b"], "it took one before the other one's last"
+    assert semaphore.holds == {"a": 2}
+    former_holders, _ = semaphore.release_for_other(Request("a"))
+    assert former_holders == []
+    assert semaphore.holds == {"a": 1}
 
 
 def test_where_nothing_is_traced_what_is_given_is_more():
-    permits = Permits(1, 9, trace=False)
-    ask(permits, "a")
+    semaphore = SemaphoreState(1, 9, track_holders=False)
+    acquire(semaphore, "a")
 
-    assert permits.give(Request("b"))[0] == []
-    assert (permits.holds, permits.value) == ({"a": 1}, 1)
+    assert semaphore.release_for_other(Request("b"))[0] == []
+    assert (semaphore.holds, semaphore.value) == ({"a": 1}, 1)
 
 
 def test_what_is_given_back_twice_counts_once():
-    permits = Permits(2, 2)
-    ask(permits, "a")
-    permits.give(Request("b"))
+    semaphore = SemaphoreState(2, 2)
+    acquire(semaphore, "a")
+    semaphore.release_for_other(Request("b"))
 
-    assert permits.release("a") == []
-    assert permits.value == 2
+    assert semaphore.release("a") == []
+    assert semaphore.value == 2
 
 
-def test_a_permit_is_given_that_nobody_took():
-    permits = Permits(0, 5)
+def test_a_permit_that_no_process_acquired_can_be_released():
+    semaphore = SemaphoreState(0, 5)
 
-    assert permits.give(Request("a"))[0] == []
-    assert permits.value == 1
+    assert semaphore.release_for_other(Request("a"))[0] == []
+    assert semaphore.value == 1
 
 
 # -- processes that end
 
 
-def test_the_next_one_inherits_from_the_dead_and_is_told():
-    permits = Permits(1, 1)
-    ask(permits, "a")
-    ask(permits, "b")
-    ask(permits, "c")
+def test_the_next_acquirer_gets_the_permit_and_a_report_of_the_death():
+    semaphore = SemaphoreState(1, 1)
+    acquire(semaphore, "a")
+    acquire(semaphore, "b")
+    acquire(semaphore, "c")
 
-    (answer,) = permits.lose("a", "process 1")
-    assert (answer.request.party, answer.verdict, answer.text) == (
+    (answer,) = semaphore.process_died("a", "process 1")
+    assert (answer.request.process, answer.status, answer.text) == (
         "b",
-        Verdict.INHERITED,
+        Status.OK_HOLDER_DIED,
         "process 1",
     )
-    assert told(permits.release("b")) == [("c", 1, Verdict.YES)], "it is told once"
+    assert outcomes(semaphore.release("b")) == [("c", 1, Status.OK)], "it is told once"
 
 
-def test_it_is_told_to_whoever_comes_next():
-    permits = Permits(1, 1)
-    ask(permits, "a")
-    assert permits.lose("a", "process 1") == []
+def test_the_death_is_reported_to_the_next_acquirer():
+    semaphore = SemaphoreState(1, 1)
+    acquire(semaphore, "a")
+    assert semaphore.process_died("a", "process 1") == []
 
-    assert not permits.take_now("b")
-    assert ask(permits, "b", wait=False) == [("b", 1, Verdict.INHERITED)]
+    assert not semaphore.try_acquire("b")
+    assert acquire(semaphore, "b", wait=False) == [("b", 1, Status.OK_HOLDER_DIED)]
 
 
-def test_one_who_is_interrupted_leaves_the_news_to_the_next():
-    permits = Permits(1, 1)
-    ask(permits, "a")
-    ask(permits, "b")
-    ask(permits, "c")
-    permits.lose("a", "process 1")
+def test_an_interrupted_acquirer_leaves_the_report_to_the_next():
+    semaphore = SemaphoreState(1, 1)
+    acquire(semaphore, "a")
+    acquire(semaphore, "b")
+    acquire(semaphore, "c")
+    semaphore.process_died("a", "process 1")
 
-    (answer,) = permits.untake("b", inherited=True)
-    assert (answer.request.party, answer.verdict, answer.text) == (
+    (answer,) = semaphore.cancel_grant("b", inherited=True)
+    assert (answer.request.process, answer.status, answer.text) == (
         "c",
-        Verdict.INHERITED,
+        Status.OK_HOLDER_DIED,
         "process 1",
     )
 
 
 def test_where_it_is_refused_one_gets_the_news_and_the_next_one_the_permit():
-    permits = Permits(1, 1, refuse=True)
+    semaphore = SemaphoreState(1, 1, refuse_after_death=True)
     for name in "abc":
-        ask(permits, name)
+        acquire(semaphore, name)
 
-    assert told(permits.lose("a", "process 1")) == [
-        ("b", 1, Verdict.DIED),
-        ("c", 1, Verdict.YES),
+    assert outcomes(semaphore.process_died("a", "process 1")) == [
+        ("b", 1, Status.REFUSED_HOLDER_DIED),
+        ("c", 1, Status.OK),
     ]
 
 
 def test_the_dead_wait_no_more():
-    permits = Permits(0, 1)
-    ask(permits, "a")
-    ask(permits, "b")
-    permits.lose("a", "process 1")
+    semaphore = SemaphoreState(0, 1)
+    acquire(semaphore, "a")
+    acquire(semaphore, "b")
+    semaphore.process_died("a", "process 1")
 
-    assert told(permits.give(Request("c"))[1])[1:] == [("b", 1, Verdict.YES)]
+    assert outcomes(semaphore.release_for_other(Request("c"))[1])[1:] == [("b", 1, Status.OK)]
 
 
 def test_after_a_normal_end_it_stays_taken():
-    permits = Permits(1, 1)
-    ask(permits, "a")
-    ask(permits, "b")
+    semaphore = SemaphoreState(1, 1)
+    acquire(semaphore, "a")
+    acquire(semaphore, "b")
 
-    assert permits.leave("a", 1) == []
-    assert permits.lose("a", "process 1") == [], "that the connection ends is no news"
-    assert permits.value == 0
+    assert semaphore.process_exited("a", 1) == []
+    assert semaphore.process_died("a", "process 1") == [], "that the connection ends is no news"
+    assert semaphore.value == 0
 
 
 def test_what_came_too_late_for_a_normal_end_goes_to_the_next():
-    permits = Permits(2, 2)
-    ask(permits, "a")
-    ask(permits, "a", 2)
-    ask(permits, "b")
+    semaphore = SemaphoreState(2, 2)
+    acquire(semaphore, "a")
+    acquire(semaphore, "a", 2)
+    acquire(semaphore, "b")
 
-    assert told(permits.leave("a", 1)) == [("b", 1, Verdict.YES)]
+    assert outcomes(semaphore.process_exited("a", 1)) == [("b", 1, Status.OK)]
 
 
 def test_permits_that_are_not_to_be_recovered_are_gone_with_their_taker():
-    permits = Permits(2, 2, recover=False, tell=False)
-    ask(permits, "a")
+    semaphore = SemaphoreState(2, 2, recover=False, report_deaths=False)
+    acquire(semaphore, "a")
 
-    assert permits.lose("a", "process 1") == []
-    assert permits.value == 1
+    assert semaphore.process_died("a", "process 1") == []
+    assert semaphore.value == 1
 
 
 def test_recovered_ones_come_back_without_a_word():
-    permits = Permits(2, 2, tell=False)
-    ask(permits, "a")
-    ask(permits, "a", 2)
-    ask(permits, "b")
-    ask(permits, "c")
+    semaphore = SemaphoreState(2, 2, report_deaths=False)
+    acquire(semaphore, "a")
+    acquire(semaphore, "a", 2)
+    acquire(semaphore, "b")
+    acquire(semaphore, "c")
 
-    assert told(permits.lose("a", "process 1")) == [
-        ("b", 1, Verdict.YES),
-        ("c", 1, Verdict.YES),
+    assert outcomes(semaphore.process_died("a", "process 1")) == [
+        ("b", 1, Status.OK),
+        ("c", 1, Status.OK),
     ]
 
 
@@ -215,52 +218,52 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.integers(0, 3), st.booleans(), st.booleans())
 def test_whatever_happens_permits_are_conserved_and_nobody_waits_beside_one(
-    events, value, recover, refuse
+    events, value, recover, refuse_after_death
 ):
-    permits = Permits(value, 3, recover=recover, refuse=refuse)
+    semaphore = SemaphoreState(value, 3, recover=recover, refuse_after_death=refuse_after_death)
     waiting = []
     total = value
 
     def heard(answers):
         for one in answers:
-            key = (one.request.party, one.request.number)
+            key = (one.request.process, one.request.number)
             if key in waiting:
-                if one.verdict is Verdict.YES:
+                if one.status is Status.OK:
                     assert key == waiting[0], "first come, first served"
                 waiting.remove(key)
 
-    for number, (event, party, pick) in enumerate(events):
-        held = permits.held_by(party)
+    for number, (event, process, pick) in enumerate(events):
+        held = semaphore.held_by(process)
         if event in ("ask", "try"):
-            request = Request(party, number)
-            answers = permits.ask(request, wait=event == "ask")
+            request = Request(process, number)
+            answers = semaphore.acquire(request, wait=event == "ask")
             if not answers:
-                waiting.append((party, number))
+                waiting.append((process, number))
             heard(answers)
         elif event == "cancel" and waiting:
             key = waiting[pick % len(waiting)]
-            (answer,) = permits.cancel(*key)
-            assert answer.verdict is Verdict.NO
+            (answer,) = semaphore.cancel(*key)
+            assert answer.status is Status.REFUSED
             waiting.remove(key)
         elif event == "release":
-            heard(permits.release(party))
+            heard(semaphore.release(process))
         elif event == "give":
-            free_before = permits.value
-            taken_before = sum(permits.holds.values())
-            _, answers = permits.give(Request(party, -1))
-            assert (answers[0].verdict is Verdict.TOO_MANY) == (free_before == 3)
-            if answers[0].verdict is Verdict.YES and not taken_before:
+            free_before = semaphore.value
+            taken_before = sum(semaphore.holds.values())
+            _, answers = semaphore.release_for_other(Request(process, -1))
+            assert (answers[0].status is Status.TOO_MANY) == (free_before == 3)
+            if answers[0].status is Status.OK and not taken_before:
                 total += 1
             heard(answers[1:])
         elif event in ("leave", "lose"):
-            waiting[:] = [key for key in waiting if key[0] != party]
+            waiting[:] = [key for key in waiting if key[0] != process]
             if event == "leave":
-                heard(permits.leave(party, pick))
+                heard(semaphore.process_exited(process, pick))
                 total -= min(held, pick)
             else:
-                heard(permits.lose(party, "somebody"))
+                heard(semaphore.process_died(process, "somebody"))
                 total -= 0 if recover else held
 
-        assert permits.value + sum(permits.holds.values()) == total
-        assert not (permits.value and waiting)
-        assert permits.waiting == len(waiting)
+        assert semaphore.value + sum(semaphore.holds.values()) == total
+        assert not (semaphore.value and waiting)
+        assert semaphore.waiting == len(waiting)

@@ -1,4 +1,4 @@
-"""A ring that runs answers its user's other processes, and survives strangers."""
+"""The control socket answers its user, and other clients are harmless."""
 
 import socket
 import tempfile
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fiber._ring.command_rings.control import Control, ask
+from fiber._ring.command_rings.control import ControlServer, request
 from fiber.exceptions import FiberError
 
 
 @pytest.fixture
-def door():
+def path():
     def refuse():
         msg = "not now"
         raise FiberError(msg)
@@ -19,7 +19,7 @@ def door():
     # pytest's own folders have names too long for a socket
     with tempfile.TemporaryDirectory(prefix="fr-") as folder:
         path = str(Path(folder, "ring.sock"))
-        control = Control(
+        control = ControlServer(
             path,
             {
                 "status": lambda: {"phase": "running"},
@@ -32,17 +32,17 @@ def door():
         assert not Path(path).exists()
 
 
-def test_a_question_is_answered(door):
-    assert ask(door, "status") == {"phase": "running"}
-    assert Path(door).stat().st_mode & 0o777 == 0o600
+def test_a_command_is_answered(path):
+    assert request(path, "status") == {"phase": "running"}
+    assert Path(path).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_question_may_have_words(door):
-    assert ask(door, "resize 4") == 5
+def test_a_command_may_have_arguments(path):
+    assert request(path, "resize 4") == 5
 
 
 @pytest.mark.parametrize(
-    "word, told",
+    "command, message",
     [
         ("suspend", "not now"),
         ("dance", "does not know"),
@@ -50,18 +50,18 @@ def test_a_question_may_have_words(door):
         ("resize", "missing"),
     ],
 )
-def test_what_it_refuses_is_an_error_here(door, word, told):
-    with pytest.raises(FiberError, match=told):
-        ask(door, word)
+def test_a_refused_command_is_an_error(path, command, message):
+    with pytest.raises(FiberError, match=message):
+        request(path, command)
 
 
 def test_a_ring_that_is_gone_does_not_answer(tmp_path):
     with pytest.raises(FiberError, match="does not answer"):
-        ask(str(tmp_path / "none"), "status")
+        request(str(tmp_path / "none"), "status")
 
 
-def test_who_asks_nothing_disturbs_nobody(door):
+def test_a_client_that_sends_nothing_is_harmless(path):
     with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(door)
+        stranger.connect(path)
 
-    assert ask(door, "status") == {"phase": "running"}
+    assert request(path, "status") == {"phase": "running"}

@@ -1,4 +1,4 @@
-"""Rings are remembered by their names until they are deleted, and nobody has a name twice."""
+"""Records of rings: found by name until deleted, and no name twice."""
 
 import json
 import time
@@ -6,7 +6,14 @@ import time
 import pytest
 
 import owners
-from fiber._ring.command_rings.records import Record, described, find, records, standing, tell
+from fiber._ring.command_rings.records import (
+    Record,
+    current_status,
+    find,
+    records,
+    send_command,
+    to_json,
+)
 from fiber._ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
@@ -28,12 +35,12 @@ def test_a_ring_is_found_by_its_name():
     assert [record.name for record in records()] == ["one", "two"]
     found = find("one")
     assert found == made
-    made.owned(door="/run/ring.sock", backend="local")
-    assert (found.door, found.about()["argv"]) == ("/run/ring.sock", ["echo", "x"])
+    made.take_ownership(door="/run/ring.sock", backend="local")
+    assert (found.control_path, found.metadata()["argv"]) == ("/run/ring.sock", ["echo", "x"])
     assert found.liveness is Liveness.ALIVE
 
 
-def test_one_that_is_not_there_is_an_error_with_those_that_are():
+def test_an_unknown_name_is_an_error_with_the_known_ones():
     begin("one")
 
     with pytest.raises(FiberError, match="no ring is called 'two'; there are: one"):
@@ -48,7 +55,7 @@ def test_a_name_is_given_once():
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A", "-a", "a b", "x" * 64])
-def test_a_name_that_is_none_is_refused(name):
+def test_an_invalid_name_is_refused(name):
     with pytest.raises(FiberError, match="is no name for a ring"):
         begin(name)
 
@@ -74,24 +81,24 @@ print(flush=True)
 
 def test_a_ring_whose_program_has_died_has_failed(state):
     with owners.running(OWN, inside=False):
-        assert standing(find("theirs"))["phase"] == "running"
+        assert current_status(find("theirs"))["phase"] == "running"
 
     assert find("theirs").liveness is Liveness.DEAD
-    assert standing(find("theirs"))["failure"]["reason"] == "OwnerLost"
+    assert current_status(find("theirs"))["failure"]["reason"] == "OwnerLost"
 
 
-def test_a_ring_of_another_host_is_as_it_said_last(state):
+def test_a_ring_of_another_host_has_its_last_written_status(state):
     record = begin()
     record.write({"phase": "running"})
-    owners.owned_by(record.path, owners.ELSEWHERE)
+    owners.owned_by(record.path, owners.REMOTE)
 
-    assert standing(record)["phase"] == "running"
+    assert current_status(record)["phase"] == "running"
     assert record.status() == {"phase": "running"}
     with pytest.raises(FiberError, match="one belongs to process 17 of far, and nothing seen from"):
-        tell(record, "terminate")
+        send_command(record, "terminate")
 
 
-def test_a_status_that_comes_after_its_end_is_nobodys():
+def test_a_status_written_after_the_removal_is_ignored():
     record = begin()
     record.remove()
 
@@ -125,7 +132,7 @@ def test_a_status_is_json():
     )
     status = RingStatus(phase=RingPhase.FAILED, conditions=(condition,), failure=failure)
 
-    found = json.loads(json.dumps(described(status)))
+    found = json.loads(json.dumps(to_json(status)))
 
     assert (found["phase"], found["conditions"][0]["kind"]) == ("failed", "Failed")
     assert (found["failure"]["rank"], found["failure"]["exit_code"]) == (1, 3)

@@ -1,8 +1,8 @@
-"""How a ring stands when its owner is there, is gone, or was killed."""
+"""Status of a ring whose owner runs, has ended, or was killed."""
 
 import pytest
 
-from fiber._ring.command_rings.records import Record, standing, tell
+from fiber._ring.command_rings.records import Record, current_status, send_command
 from fiber.exceptions import FiberError
 from owners import DEAD, owned_by
 
@@ -11,7 +11,7 @@ from owners import DEAD, owned_by
 def record(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     made = Record.begin("r", ("true",))
-    made.owned(backend="local", door=str(tmp_path / "nowhere"))
+    made.take_ownership(backend="local", door=str(tmp_path / "nowhere"))
     return made
 
 
@@ -26,25 +26,25 @@ RUNS = {
 
 
 def owner_dies(record):
-    record.owned()
+    record.take_ownership()
     owned_by(record.path, DEAD)
 
 
-def test_before_it_has_said_anything_it_starts(record):
-    assert standing(record) == {"phase": "starting", "name": "r", "backend": "local"}
+def test_before_its_first_status_a_ring_is_starting(record):
+    assert current_status(record) == {"phase": "starting", "name": "r", "backend": "local"}
 
 
-def test_an_owner_that_does_not_answer_yet_has_written_it_down(record):
+def test_without_an_answer_the_written_status_counts(record):
     record.write(RUNS)
 
-    assert standing(record)["phase"] == "running"
+    assert current_status(record)["phase"] == "running"
 
 
-def test_without_its_owner_it_has_failed_and_says_so_ever_after(record):
+def test_without_its_owner_a_ring_has_failed_for_good(record):
     record.write(RUNS)
     owner_dies(record)
 
-    found = standing(record)
+    found = current_status(record)
 
     assert (found["phase"], found["up"], found["failure"]["reason"]) == ("failed", 0, "OwnerLost")
     truths = {one["kind"]: (one["is_true"], one["reason"]) for one in found["conditions"]}
@@ -54,18 +54,18 @@ def test_without_its_owner_it_has_failed_and_says_so_ever_after(record):
         "Failed": (True, "OwnerLost"),
     }
     assert found["events"][-1]["reason"] == "OwnerLost"
-    assert standing(record) == found
+    assert current_status(record) == found
 
 
 def test_one_that_ended_well_stays_so(record):
     record.write({**RUNS, "phase": "succeeded"})
     owner_dies(record)
 
-    assert standing(record)["phase"] == "succeeded"
+    assert current_status(record)["phase"] == "succeeded"
 
 
-def test_nobody_can_tell_one_that_is_over_anything(record):
+def test_a_ring_that_is_over_takes_no_commands(record):
     record.write({"phase": "succeeded"})
 
     with pytest.raises(FiberError, match="r has ended; fiber ring status r says how"):
-        tell(record, "suspend")
+        send_command(record, "suspend")

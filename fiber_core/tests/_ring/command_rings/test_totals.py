@@ -1,10 +1,10 @@
-"""What is counted of rings outlives them, and Prometheus reads it."""
+"""Counters outlive rings and programs, and have Prometheus' format."""
 
 import threading
 
 import pytest
 
-from fiber._ring.command_rings.records import count, to_prometheus, totals
+from fiber._ring.command_rings.records import add_counts, to_prometheus, totals
 from fiber._ring.counters import RingCounters
 
 
@@ -18,18 +18,18 @@ def test_nothing_was_counted_at_first():
 
 
 def test_what_is_counted_adds_up_whoever_counts():
-    threads = [threading.Thread(target=count, kwargs={"created": 1}) for _ in range(20)]
+    threads = [threading.Thread(target=add_counts, kwargs={"created": 1}) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    count(succeeded=1, restarts=3)
+    add_counts(succeeded=1, restarts=3)
 
     assert totals() == RingCounters(created=20, succeeded=1, restarts=3)
 
 
 def test_prometheus_reads_totals_and_rings():
-    count(created=2, failed=1)
+    add_counts(created=2, failed=1)
     ring = {"name": "r", "backend": "local", "phase": "running", "up": 2, "wanted": 3}
 
     lines = to_prometheus([{**ring, "start_time": 5.5, "completion_time": None}]).splitlines()
@@ -44,7 +44,7 @@ def test_prometheus_reads_totals_and_rings():
     assert len(types) == len(set(types))
 
 
-def test_labels_are_written_as_prometheus_wants_them():
+def test_labels_are_escaped_as_prometheus_requires():
     found = to_prometheus([{"name": 'a"b\\c', "backend": "x\ny"}])
 
     assert r'name="a\"b\\c",backend="x\ny"' in found

@@ -1,4 +1,4 @@
-"""What each framework is told, by the variables that its own documentation names."""
+"""Variables of each framework, as its own documentation names them."""
 
 import json
 import os
@@ -44,12 +44,12 @@ def ring(rank):
     return RingView(rank=rank, members=MEMBERS, restarts=2, round=4, name="r")
 
 
-def told(name, rank, **facts):
+def variables(name, rank, **facts):
     return find_framework(name).environ(ring(rank), facts)
 
 
 def test_whatever_the_framework_every_member_knows_its_place():
-    assert basics.common(ring(2)) == {
+    assert basics.common_environ(ring(2)) == {
         "RANK": "2",
         "WORLD_SIZE": "3",
         "LOCAL_RANK": "0",
@@ -65,14 +65,14 @@ def test_whatever_the_framework_every_member_knows_its_place():
 
 
 def test_interfaces_are_named_as_gloo_and_nccl_read_them():
-    wishes = basics.preferences(ring(0))
+    defaults = basics.default_environ(ring(0))
 
-    assert (wishes["GLOO_SOCKET_IFNAME"], wishes["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0")
-    assert int(wishes["OMP_NUM_THREADS"]) >= 1
+    assert (defaults["GLOO_SOCKET_IFNAME"], defaults["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0")
+    assert int(defaults["OMP_NUM_THREADS"]) >= 1
 
 
 def test_torch():
-    assert told("torch", 1, port=29) == {
+    assert variables("torch", 1, port=29) == {
         # on rank 0's host the store itself, on others the port that enter() opens
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29",
@@ -90,7 +90,7 @@ def test_torch():
 
 
 def test_jax():
-    assert told("jax", 1) == {
+    assert variables("jax", 1) == {
         "JAX_COORDINATOR_ADDRESS": "10.0.0.1:4000",
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "1",
@@ -98,7 +98,7 @@ def test_jax():
 
 
 def test_horovod():
-    found = told("horovod", 1, port=30)
+    found = variables("horovod", 1, port=30)
 
     assert found == {
         "HOROVOD_HOSTNAME": "a",
@@ -114,25 +114,25 @@ def test_horovod():
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }
-    assert told("horovod", 2, port=30)["HOROVOD_CROSS_RANK"] == "1"
+    assert variables("horovod", 2, port=30)["HOROVOD_CROSS_RANK"] == "1"
 
 
 def test_tensorflow():
-    assert json.loads(told("tensorflow", 2)["TF_CONFIG"]) == {
+    assert json.loads(variables("tensorflow", 2)["TF_CONFIG"]) == {
         "cluster": {"worker": ["10.0.0.1:4000", "10.0.0.1:4001", "10.0.0.2:4002"]},
         "task": {"type": "worker", "index": 2},
     }
 
 
 def test_mxnet():
-    found = told("mxnet", 2)
+    found = variables("mxnet", 2)
 
     assert (found["DMLC_PS_ROOT_URI"], found["DMLC_PS_ROOT_PORT"]) == ("10.0.0.1", "4000")
     assert (found["DMLC_ROLE"], found["DMLC_NUM_WORKER"]) == ("worker", "3")
 
 
 def test_xgboost():
-    assert told("xgboost", 1, uri="10.0.0.1", port=31) == {
+    assert variables("xgboost", 1, uri="10.0.0.1", port=31) == {
         "DMLC_TRACKER_URI": "10.0.0.1",
         "DMLC_TRACKER_PORT": "31",
         "DMLC_NUM_WORKER": "3",
@@ -160,7 +160,7 @@ def test_mpi_has_the_other_syntax_too():
 
 
 @pytest.mark.parametrize("name", ["mpi", "deepspeed", "horovod"])
-def test_elastic_launchers_are_told_the_hosts_of_the_moment(name):
+def test_elastic_launchers_get_the_current_hosts(name):
     seen, framework = ring(0), find_framework(name)
     script = framework.enter(seen, FACTS)["FIBER_RING_DISCOVER_HOSTS"]
     assert ask(script) == ["10.0.0.1:2", "10.0.0.2:1"]
@@ -183,7 +183,7 @@ def ask(script):
     return subprocess.run([script], capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_an_elastic_torchrun_is_told_how_many_may_come():
+def test_an_elastic_torchrun_gets_the_bounds():
     seen = RingView(rank=2, members=MEMBERS, round=4, name="r", bounds=(2, 5))
     torch = find_framework("torch")
 
@@ -242,14 +242,14 @@ def test_two_of_one_name_are_an_error(monkeypatch):
         find_framework("mine")
 
 
-def test_a_plugin_that_offers_something_else_is_reported_and_harms_nobody(monkeypatch):
+def test_a_plugin_that_returns_other_objects_is_reported_and_ignored(monkeypatch):
     plugins = installed(monkeypatch, Plugin("torch"))
 
     assert find_framework("jax").name == "jax"
     assert any("RingFramework" in str(one.error) for one in plugins.broken)
 
 
-def test_an_unknown_one_is_told_with_those_that_are():
+def test_an_unknown_name_is_an_error_with_the_known_ones():
     with pytest.raises(FiberError, match=r"no framework 'x' .* are deepspeed, horovod, jax, mpi"):
         find_framework("x")
 

@@ -77,7 +77,7 @@ class Steps:
         return [size for size, _ in itertools.groupby(size for _, size in self.read())]
 
     def until(self, test):
-        """Wait until what was written passes a test."""
+        """Wait until the output meets a condition."""
         deadline = time.monotonic() + 150
         while not test(self.read()):
             # another program's file has no event here
@@ -98,7 +98,7 @@ def steps(tmp_path):
 
 
 def elastic(size, folder, queue):
-    """A ring whose members run torchrun; it goes on with any number of them, and no more."""
+    """A live ring whose members run torchrun, with any number of them."""
     folder = str(folder)
     ring = Ring(
         size,

@@ -5,12 +5,12 @@ import urllib.request
 
 import pytest
 
-from fiber._ring.frameworks.horovod import Rendezvous
+from fiber._ring.frameworks.horovod import RendezvousServer
 
 
 @pytest.fixture
 def server():
-    found = Rendezvous("127.0.0.1")
+    found = RendezvousServer("127.0.0.1")
     yield found
     found.close()
 
@@ -29,12 +29,12 @@ def test_what_one_puts_another_gets(server):
     assert ask(server, "GET", "/global/0") == b"here"
 
 
-def test_what_nobody_put_is_not_found(server):
+def test_a_missing_key_is_not_found(server):
     with pytest.raises(urllib.error.HTTPError, match="404"):
         ask(server, "GET", "/global/1")
 
 
-def test_who_leaves_may_still_be_asked_for(server):
+def test_values_of_a_member_that_left_stay_readable(server):
     ask(server, "PUT", "/global/0", b"here")
     ask(server, "DELETE", "/global/0")
 
@@ -42,7 +42,7 @@ def test_who_leaves_may_still_be_asked_for(server):
 
 
 def test_two_have_two_ports(server):
-    other = Rendezvous("127.0.0.1")
+    other = RendezvousServer("127.0.0.1")
 
     assert other.port != server.port
     other.close()

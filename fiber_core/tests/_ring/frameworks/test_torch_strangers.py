@@ -1,4 +1,4 @@
-"""Somebody without the run's key, who knows every address and port of a ring with torch."""
+"""Other users of the network, who know every address and port of a ring with torch."""
 
 import datetime as dt
 import os
@@ -29,11 +29,11 @@ import json, os
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-told = {name[4:].lower(): value for name, value in os.environ.items() if name.startswith("PET_")}
+environ = {name[4:].lower(): value for name, value in os.environ.items() if name.startswith("PET_")}
 parameters = RendezvousParameters(
-    backend=told["rdzv_backend"], endpoint=told["rdzv_endpoint"], run_id=told["rdzv_id"],
-    min_nodes=2, max_nodes=2, local_addr=told.get("local_addr"),
-    **dict(pair.split("=") for pair in told["rdzv_conf"].split(",")),
+    backend=environ["rdzv_backend"], endpoint=environ["rdzv_endpoint"], run_id=environ["rdzv_id"],
+    min_nodes=2, max_nodes=2, local_addr=environ.get("local_addr"),
+    **dict(pair.split("=") for pair in environ["rdzv_conf"].split(",")),
 )
 handler = get_rendezvous_handler(parameters)
 print("waits", flush=True)
@@ -63,7 +63,7 @@ def environ(view):
     framework = Torch()
     facts = framework.host(view)
     return {
-        **basics.common(view),
+        **basics.common_environ(view),
         **framework.environ(view, facts),
         **framework.preferences(view),
         **framework.enter(view, facts),
@@ -80,7 +80,7 @@ def ports(*pids):
 
 
 def is_reached(port):
-    """Whether anybody on the network reaches a port."""
+    """Return True if a port is reached from the network."""
     try:
         socket.create_connection((NETWORK, port), 30).close()
     except ConnectionRefusedError:
@@ -89,7 +89,7 @@ def is_reached(port):
 
 
 def store_at(port):
-    """A store, as whoever runs on this host connects to it."""
+    """Return a store, opened as by any process of this host."""
     import torch.distributed as dist
 
     return dist.TCPStore("127.0.0.1", port, is_master=False, timeout=dt.timedelta(seconds=30))
@@ -135,10 +135,10 @@ def test_what_a_stranger_writes_is_never_unpickled_by_a_torchrun(environ, tmp_pa
         for store in map(store_at, listening):
             store.set(f"torch.rendezvous.{environ['PET_RDZV_ID']}", state)
         with agent(environ) as other:
-            said = [line for process in (one, other) for line in process.stdout]
+            output = [line for process in (one, other) for line in process.stdout]
 
     assert not path.exists()
-    assert sorted(line for line in said if line != "waits\n") == ["[0, 2]\n", "[1, 2]\n"]
+    assert sorted(line for line in output if line != "waits\n") == ["[0, 2]\n", "[1, 2]\n"]
     assert listening
     assert reached == []
 
@@ -147,7 +147,7 @@ def test_what_a_stranger_writes_is_never_unpickled_by_a_torchrun(environ, tmp_pa
 
 
 class Apart(Torch):
-    """Torch, whose members believe that each is on a host of its own."""
+    """Torch whose members take each other for members on other hosts."""
 
     name = "apart"
 

@@ -11,7 +11,7 @@ from fiber._ring.frameworks.torchrun import VersionedState
 
 
 def ask(state, version=None, new=b""):
-    """What a torchrun asks: True where the state was replaced, its version, and the state."""
+    """Send a request of torchrun: returns whether the state was replaced, version and state."""
     answer = state.answer(struct.pack("<?Q", version is not None, version or 0) + new)
     is_set, found = struct.unpack_from("<?Q", answer)
     return is_set, found, answer[9:]
@@ -23,7 +23,7 @@ def test_torchrun_finds_the_backend():
     assert callable(found.load()())
 
 
-def test_a_state_is_set_by_the_first_and_replaced_by_those_who_saw_the_last():
+def test_a_state_is_replaced_only_with_the_last_version():
     state = VersionedState()
 
     assert ask(state) == (False, 0, b"")
@@ -38,13 +38,13 @@ def made(endpoint, nodes):
     return torchrun.get_handler()(parameters)
 
 
-def test_a_torchrun_that_is_in_no_ring_is_told_so():
+def test_a_torchrun_in_no_ring_is_an_error():
     with pytest.raises(ValueError, match="PET_RDZV_ENDPOINT; 'localhost:29400' is none"):
         made("localhost:29400", 2)
 
 
-def test_a_torchrun_of_fewer_nodes_than_the_ring_has_is_told_so():
-    with pytest.raises(ValueError, match="told of 2 nodes, and rank 2 of the ring is none of them"):
+def test_a_torchrun_with_fewer_nodes_than_the_ring_is_an_error():
+    with pytest.raises(ValueError, match="given 2 nodes, and rank 2 of the ring is none of them"):
         made(torchrun.endpoint("/s", 2), 2)
 
 

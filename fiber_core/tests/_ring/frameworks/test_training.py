@@ -74,7 +74,7 @@ def test_a_dead_rank_starts_all_of_torch_again_where_a_survivor_was(torch):
 
         ring = current_ring()
         dist.init_process_group("gloo")
-        # whoever began anew is told by those who did not
+        # members that begin again get it from those that did not
         done, total = ring.state or (0, 0.0)
         while done < 6:
             mine = torch.ones(1)

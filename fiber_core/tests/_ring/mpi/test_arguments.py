@@ -2,7 +2,13 @@
 
 import pytest
 
-from fiber._ring.mpi.arguments import Words, maps_ranks, read_mpirun, sizes, split
+from fiber._ring.mpi.arguments import (
+    CommandLine,
+    maps_ranks,
+    parse_mpirun,
+    rank_and_member_counts,
+    split_command_line,
+)
 from fiber.exceptions import FiberError
 
 KNOWN = {"-np": True, "--slots": True, "-v": True, "--flag": False}
@@ -25,15 +31,15 @@ KNOWN = {"-np": True, "--slots": True, "-v": True, "--flag": False}
         ("", "", "", ""),
     ],
 )
-def test_a_line_is_taken_apart(line, ours, options, program):
+def test_a_command_line_is_split(line, ours, options, program):
     parts = (tuple(part.split()) for part in (ours, options, program))
 
-    assert split(line.split(), KNOWN) == Words(*parts)
+    assert split_command_line(line.split(), KNOWN) == CommandLine(*parts)
 
 
-def test_where_mpiruns_options_end_has_to_be_said():
+def test_mpiruns_options_must_end_with_two_hyphens():
     with pytest.raises(FiberError, match="--map-by is an option of mpirun's: write --"):
-        split(["--map-by", "node", "./a"], KNOWN)
+        split_command_line(["--map-by", "node", "./a"], KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +69,12 @@ def test_mapping_options_are_known(line, maps):
     ],
 )
 def test_members_are_as_many_as_the_ranks_need(asked, found):
-    assert sizes(*asked) == found
+    assert rank_and_member_counts(*asked) == found
 
 
 def test_ranks_without_room_are_an_error_with_its_cure():
     with pytest.raises(FiberError, match="5 ranks do not fit on 2 members of 2 slots.*--members 3"):
-        sizes(5, 2, 2)
+        rank_and_member_counts(5, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -95,11 +101,15 @@ def test_ranks_without_room_are_an_error_with_its_cure():
 def test_a_command_of_mpiruns_is_taken_apart(line, count, options, program):
     command = line.split()
 
-    found = read_mpirun(command)
+    found = parse_mpirun(command)
 
-    assert found == (command[0], count, Words((), tuple(options.split()), tuple(program.split())))
+    assert found == (
+        command[0],
+        count,
+        CommandLine((), tuple(options.split()), tuple(program.split())),
+    )
 
 
 @pytest.mark.parametrize("command", [[], ["python", "t.py"], ["horovodrun", "-np", "2"]])
 def test_other_commands_are_not(command):
-    assert read_mpirun(command) is None
+    assert parse_mpirun(command) is None

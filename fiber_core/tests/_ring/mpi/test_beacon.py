@@ -1,4 +1,4 @@
-"""A beacon answers by its name who shows the token, and nobody else."""
+"""A beacon answers with its name to those that have the token, and to no others."""
 
 import socket
 

@@ -7,29 +7,29 @@ import pytest
 
 from fiber._base import values
 from fiber._ring.mpi import messages
-from fiber._ring.mpi.arguments import Plan
+from fiber._ring.mpi.arguments import RunSpec
 from fiber._ring.mpi.conductor import LAUNCHER, Conductor, Stopped
 from fiber._ring.mpi.crew import Lost
-from fiber._ring.mpi.hosts import Host
+from fiber._ring.mpi.hosts import MpiHost
 from fiber._ring.mpi.messages import Address
 from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 
-PLAN = Plan(
+PLAN = RunSpec(
     program=("./hello",),
     count=3,
-    hosts=(Host("member-0", 2), Host("member-1", 1)),
+    hosts=(MpiHost("member-0", 2), MpiHost("member-1", 1)),
     start_timeout=30.0,
     token="secret",
 )
 
 
 class Stations:
-    """Stations that answer at once as good ones do; a test makes some of them less good."""
+    """Fake member agents that answer at once; tests make some of them fail."""
 
     def __init__(self):
         self.events = queue.SimpleQueue()
-        self.told = []
+        self.all_sent = []
         #: what mpirun says of its version
         self.version = "mpirun (Open MPI) 4.1.4"
         #: who never comes up, and who reaches nobody
@@ -46,9 +46,9 @@ class Stations:
         for number, name in enumerate(self.names):
             if name not in self.absent:
                 lo = Address("lo", "127.0.0.1", "127.0.0.0/8")
-                self.say(name, messages.Up(host="vm", addresses=(lo,), port=4000 + number))
+                self.emit(name, messages.Hello(host="vm", addresses=(lo,), port=4000 + number))
 
-    def say(self, name, message):
+    def emit(self, name, message):
         self.events.put((name, message))
 
     def get(self, until):
@@ -62,37 +62,37 @@ class Stations:
         return "no node has room"
 
     def tell(self, name, message):
-        self.told.append((name, message))
-        if isinstance(message, messages.Dial):
+        self.all_sent.append((name, message))
+        if isinstance(message, messages.Probe):
             reached = {(other, address) for other, address, _ in message.targets}
-            self.say(name, messages.Dialled(frozenset(() if name in self.alone else reached)))
-        elif isinstance(message, messages.Lead):
-            self.say(name, messages.Leading("/run/m-x"))
-        elif isinstance(message, messages.Rename):
-            self.say(name, messages.Renamed(False))
+            self.emit(name, messages.ProbeResult(frozenset(() if name in self.alone else reached)))
+        elif isinstance(message, messages.BecomeLauncher):
+            self.emit(name, messages.LauncherReady("/run/m-x"))
+        elif isinstance(message, messages.SetHostname):
+            self.emit(name, messages.HostnameSet(False))
         elif isinstance(message, messages.Run) and name == LAUNCHER:
             self.run(message)
 
     def run(self, message):
         if message.argv[1:] == ("--version",):
-            self.say(LAUNCHER, messages.Out(message.call, 1, self.version.encode()))
-            self.say(LAUNCHER, messages.Ended(message.call, 0))
+            self.emit(LAUNCHER, messages.Output(message.call, 1, self.version.encode()))
+            self.emit(LAUNCHER, messages.Ended(message.call, 0))
         elif message.argv[1:] == ("-c", "import mpi4py.run"):
-            self.say(LAUNCHER, messages.Ended(message.call, 0))
+            self.emit(LAUNCHER, messages.Ended(message.call, 0))
         else:
             self.mpirun = message
             self.on_mpirun(message.call)
 
     def begin_ranks(self, call):
         for rank, host in self.places.items():
-            self.say(host, messages.RankUp(rank, 100 + rank))
+            self.emit(host, messages.RankUp(rank, 100 + rank))
         for rank, host in self.places.items():
-            self.say(host, messages.RankEnded(rank, 0))
-        self.say(LAUNCHER, messages.Out(call, 1, b"hello\n"))
-        self.say(LAUNCHER, messages.Ended(call, 0))
+            self.emit(host, messages.RankEnded(rank, 0))
+        self.emit(LAUNCHER, messages.Output(call, 1, b"hello\n"))
+        self.emit(LAUNCHER, messages.Ended(call, 0))
 
-    def heard(self, kind):
-        return [(name, message) for name, message in self.told if isinstance(message, kind)]
+    def sent(self, kind):
+        return [(name, message) for name, message in self.all_sent if isinstance(message, kind)]
 
 
 @pytest.fixture
@@ -101,14 +101,14 @@ def stations():
 
 
 @pytest.fixture
-def said():
+def output():
     return []
 
 
 @pytest.fixture
-def lead(stations, said):
+def lead(stations, output):
     def lead(plan=PLAN):
-        return Conductor(plan, stations, output=lambda stream, data: said.append(data)).run()
+        return Conductor(plan, stations, output=lambda stream, data: output.append(data)).run()
 
     return lead
 
@@ -117,18 +117,18 @@ def evolve(**changes):
     return values.evolve(PLAN, **changes)
 
 
-def test_a_good_run_ends_well(stations, lead, said):
+def test_a_good_run_ends_well(stations, lead, output):
     assert lead() == Verdict(0)
 
-    assert said == [b"hello\n"]
+    assert output == [b"hello\n"]
     assert stations.names == [LAUNCHER, "member-0", "member-1"]
-    assert sorted((name, go.count) for name, go in stations.heard(messages.Go)) == [
+    assert sorted((name, go.count) for name, go in stations.sent(messages.ReleaseRanks)) == [
         ("member-0", 2),
         ("member-1", 1),
     ]
 
 
-def test_mpirun_is_told_of_agent_hosts_and_networks(stations, lead):
+def test_mpirun_gets_agent_hosts_and_networks(stations, lead):
     lead(evolve(options=("--map-by", "slot"), env={"A": "b"}))
 
     words, env = stations.mpirun.argv, stations.mpirun.env
@@ -138,12 +138,12 @@ def test_mpirun_is_told_of_agent_hosts_and_networks(stations, lead):
     assert env["OMPI_MCA_orte_default_hostfile"] == "/run/m-x/hostfile"
     assert env["OMPI_MCA_btl_tcp_if_include"] == "127.0.0.0/8"
     assert env["A"] == "b"
-    ((_, leading),) = stations.heard(messages.Lead)
+    ((_, leading),) = stations.sent(messages.BecomeLauncher)
     assert leading.files["hostfile"] == "member-0 slots=2\nmember-1 slots=1\n"
     assert leading.files["hostfile.hydra"] == "member-0:2\nmember-1:1\n"
 
 
-def test_too_few_slots_are_told_before_anything_is_started():
+def test_too_few_slots_are_an_error_before_anything_is_started():
     with pytest.raises(FiberError, match="4 ranks need 4 slots"):
         evolve(count=4)
 
@@ -156,7 +156,7 @@ def test_all_members_or_none_are_used(stations, lead):
     ):
         lead(evolve(start_timeout=0.1))
 
-    assert stations.heard(messages.Lead) == []
+    assert stations.sent(messages.BecomeLauncher) == []
 
 
 def test_a_launcher_that_is_a_member_is_one_job_with_the_first_of_them(stations, lead):
@@ -172,7 +172,7 @@ def test_a_launcher_that_is_a_member_is_one_job_with_the_first_of_them(stations,
 
 def test_a_member_that_is_lost_before_is_named_with_its_reason(stations, lead):
     stations.absent = {"member-1"}
-    stations.say("member-1", Lost("the image cannot be pulled"))
+    stations.emit("member-1", Lost("the image cannot be pulled"))
 
     with pytest.raises(FiberError, match="member-1 was lost: the image cannot be pulled"):
         lead()
@@ -184,11 +184,11 @@ def test_members_that_cannot_meet_are_named_before_mpirun_is_started(stations, l
     with pytest.raises(FiberError, match=r"member-0 \(on vm\) cannot reach member-1"):
         lead()
 
-    assert stations.heard(messages.Run) == []
+    assert stations.sent(messages.Run) == []
 
 
-def test_no_mpirun_is_told_with_what_to_do(stations, lead):
-    stations.run = lambda run: stations.say(LAUNCHER, messages.Refused(run.call, "no mpirun"))
+def test_a_missing_mpirun_is_an_error_with_advice(stations, lead):
+    stations.run = lambda run: stations.emit(LAUNCHER, messages.Refused(run.call, "no mpirun"))
 
     with pytest.raises(FiberError, match=r"no mpirun \(on vm\); install an MPI there"):
         lead()
@@ -201,64 +201,64 @@ def test_a_rank_on_the_wrong_member_ends_it_before_any_begins(stations, lead):
 
     assert verdict.code != 0
     assert "rank 1 began on member-1 and belongs on member-0" in verdict.why
-    assert stations.heard(messages.Go) == []
+    assert stations.sent(messages.ReleaseRanks) == []
 
 
 def test_an_mpirun_that_asks_no_member_for_anything_has_failed(stations, lead):
-    stations.on_mpirun = lambda call: stations.say(LAUNCHER, messages.Ended(call, 0))
+    stations.on_mpirun = lambda call: stations.emit(LAUNCHER, messages.Ended(call, 0))
 
     assert "never began on a member" in lead().why
 
 
 def test_an_agent_is_led_to_its_member_and_back(stations, lead):
     def on_mpirun(call):
-        stations.say(LAUNCHER, messages.Asked(-1, "member-1", "orted"))
-        stations.say(LAUNCHER, messages.Input(-1, b"in"))
-        stations.say("member-1", messages.Out(-1, 2, b"out"))
-        stations.say("member-1", messages.Ended(-1, 0))
+        stations.emit(LAUNCHER, messages.CommandRequested(-1, "member-1", "orted"))
+        stations.emit(LAUNCHER, messages.Input(-1, b"in"))
+        stations.emit("member-1", messages.Output(-1, 2, b"out"))
+        stations.emit("member-1", messages.Ended(-1, 0))
         stations.begin_ranks(call)
 
     stations.on_mpirun = on_mpirun
 
     lead()
 
-    ((_, run),) = [one for one in stations.heard(messages.Run) if one[0] == "member-1"]
+    ((_, run),) = [one for one in stations.sent(messages.Run) if one[0] == "member-1"]
     assert (run.call, run.argv) == (-1, ("/bin/sh", "-c", "orted"))
-    assert ("member-1", messages.Input(-1, b"in")) in stations.told
-    assert (LAUNCHER, messages.Out(-1, 2, b"out")) in stations.told
-    assert (LAUNCHER, messages.Ended(-1, 0)) in stations.told
+    assert ("member-1", messages.Input(-1, b"in")) in stations.all_sent
+    assert (LAUNCHER, messages.Output(-1, 2, b"out")) in stations.all_sent
+    assert (LAUNCHER, messages.Ended(-1, 0)) in stations.all_sent
 
 
 @pytest.mark.parametrize("host", ["elsewhere", LAUNCHER])
 def test_an_agent_for_no_member_is_refused(stations, lead, host):
     def on_mpirun(call):
-        stations.say(LAUNCHER, messages.Asked(-1, host, "orted"))
+        stations.emit(LAUNCHER, messages.CommandRequested(-1, host, "orted"))
         stations.begin_ranks(call)
 
     stations.on_mpirun = on_mpirun
 
     lead()
 
-    ((name, refused),) = stations.heard(messages.Refused)
+    ((name, refused),) = stations.sent(messages.Refused)
     assert (name, refused.call) == (LAUNCHER, -1)
     assert f"no member is called {host}; there are member-0, member-1" in refused.why
 
 
 def test_a_member_that_is_lost_meanwhile_ends_it(stations, lead):
     def on_mpirun(call):
-        stations.say(LAUNCHER, messages.Asked(-1, "member-1", "orted"))
-        stations.say("member-1", Lost("killed by SIGKILL"))
-        stations.say(LAUNCHER, messages.Ended(call, 1))
+        stations.emit(LAUNCHER, messages.CommandRequested(-1, "member-1", "orted"))
+        stations.emit("member-1", Lost("killed by SIGKILL"))
+        stations.emit(LAUNCHER, messages.Ended(call, 1))
 
     stations.on_mpirun = on_mpirun
 
     assert lead() == Verdict(1, "member-1 (on vm) was lost: killed by SIGKILL")
-    assert [refused.call for _, refused in stations.heard(messages.Refused)] == [-1]
-    assert (LAUNCHER, messages.Signal(stations.mpirun.call, 15)) in stations.told
+    assert [refused.call for _, refused in stations.sent(messages.Refused)] == [-1]
+    assert (LAUNCHER, messages.Signal(stations.mpirun.call, 15)) in stations.all_sent
 
 
 def test_a_lost_launcher_is_an_error(stations, lead):
-    stations.on_mpirun = lambda call: stations.say(LAUNCHER, Lost("evicted"))
+    stations.on_mpirun = lambda call: stations.emit(LAUNCHER, Lost("evicted"))
 
     with pytest.raises(FiberError, match="launcher .on vm. was lost: evicted"):
         lead()
@@ -275,7 +275,7 @@ def test_a_signal_before_mpirun_ends_it_at_once(stations, lead):
 def test_a_deadline_ends_it(stations, lead):
     def on_mpirun(call):
         for rank, host in stations.places.items():
-            stations.say(host, messages.RankUp(rank, 1))
+            stations.emit(host, messages.RankUp(rank, 1))
 
     stations.on_mpirun = on_mpirun
     tell = stations.tell
@@ -283,7 +283,7 @@ def test_a_deadline_ends_it(stations, lead):
     def end_when_asked(name, message):
         tell(name, message)
         if isinstance(message, messages.Signal):
-            stations.say(LAUNCHER, messages.Ended(message.call, -message.number))
+            stations.emit(LAUNCHER, messages.Ended(message.call, -message.number))
 
     stations.tell = end_when_asked
 
@@ -313,7 +313,7 @@ def test_open_mpi_5_on_one_host_without_names_of_their_own_is_refused(stations, 
 
 
 def test_a_launcher_of_the_users_own_is_run_as_it_is(stations, lead):
-    stations.on_mpirun = lambda call: stations.say(LAUNCHER, messages.Ended(call, 4))
+    stations.on_mpirun = lambda call: stations.emit(LAUNCHER, messages.Ended(call, 4))
 
     assert lead(evolve(count=0, program=("sh", "-c", "mpirun x"))) == Verdict(4)
     assert stations.mpirun.argv == ("sh", "-c", "mpirun x")

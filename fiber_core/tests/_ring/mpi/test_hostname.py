@@ -1,10 +1,10 @@
-"""A thread's host name is its own, and nobody else's is touched."""
+"""A host name of a thread's own, which no other process sees."""
 
 import socket
 import subprocess
 import threading
 
-from fiber._ring.mpi.streams import rename
+from fiber._ring.mpi.streams import set_hostname
 
 
 def test_a_thread_and_its_programs_have_the_name_or_nothing_has_changed():
@@ -12,7 +12,7 @@ def test_a_thread_and_its_programs_have_the_name_or_nothing_has_changed():
     found = []
 
     def look():
-        found.append(rename("member-7"))
+        found.append(set_hostname("member-7"))
         found.append(subprocess.check_output(["uname", "-n"], text=True).strip())
 
     thread = threading.Thread(target=look)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._ring.mpi.hosts import (
-    Host,
+    MpiHost,
     discover_script,
     expected_hosts,
     hostfile,
@@ -16,9 +16,9 @@ from fiber._ring.mpi.hosts import (
 )
 from fiber.exceptions import FiberError
 
-TWO = (Host("member-0", 2), Host("member-1", 1))
+TWO = (MpiHost("member-0", 2), MpiHost("member-1", 1))
 HOSTS = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
-    lambda slots: [Host(f"m{number}", count) for number, count in enumerate(slots)]
+    lambda slots: [MpiHost(f"m{number}", count) for number, count in enumerate(slots)]
 )
 
 
@@ -27,7 +27,7 @@ def test_a_hostfile_is_in_the_syntax_of_its_reader():
     assert hostfile(TWO, open_mpi=False) == "member-0:2\nmember-1:1\n"
 
 
-def test_hydra_is_told_the_addresses_that_a_host_has_alone():
+def test_hydra_gets_addresses_that_one_host_has_alone():
     addresses = {"launcher": "10.0.0.1", "member-0": "10.0.0.2", "member-1": "10.0.0.3"}
     found = own_addresses(TWO, addresses)
 
@@ -36,7 +36,7 @@ def test_hydra_is_told_the_addresses_that_a_host_has_alone():
 
 
 @pytest.mark.parametrize("other", ["launcher", "member-1"])
-def test_a_host_that_shares_its_address_is_told_by_its_name(other):
+def test_a_host_that_shares_its_address_stays_a_name(other):
     addresses = {"launcher": "10.0.0.1", "member-0": "10.0.0.2", "member-1": "10.0.0.3"}
 
     found = own_addresses(TWO, {**addresses, "member-0": addresses[other]})
@@ -44,7 +44,7 @@ def test_a_host_that_shares_its_address_is_told_by_its_name(other):
     assert "member-0" not in found
 
 
-def test_elastic_launchers_are_told_hosts_with_their_slots(tmp_path):
+def test_elastic_launchers_get_hosts_with_their_slots(tmp_path):
     script = tmp_path / "discover_hosts.sh"
     script.write_text(discover_script(TWO))
 
@@ -53,7 +53,7 @@ def test_elastic_launchers_are_told_hosts_with_their_slots(tmp_path):
 
 def test_a_host_has_room():
     with pytest.raises(ValueError, match="slots"):
-        Host("m", 0)
+        MpiHost("m", 0)
 
 
 def test_hosts_are_filled_one_after_another():
@@ -67,20 +67,20 @@ def test_too_few_slots_are_an_error_that_tells_the_options():
 
 
 @pytest.mark.parametrize(
-    "found, told",
+    "found, message",
     [
         ({0: "member-0"}, "ranks 1, 2 never began on a member"),
         ({0: "member-0", 1: "member-0"}, "rank 2 never began on a member"),
         (dict.fromkeys(range(3), "vm"), "ranks 0, 1, 2 began on vm, which is no member"),
-        ({0: "member-0", 1: "member-0", 2: "member-1", 3: "member-1"}, "rank 3 nobody asked for"),
+        ({0: "member-0", 1: "member-0", 2: "member-1", 3: "member-1"}, "rank 3 not asked for"),
         (
             {0: "member-0", 1: "member-1", 2: "member-0"},
             "rank 1 began on member-1 and belongs on member-0",
         ),
     ],
 )
-def test_a_wrong_place_is_told(found, told):
-    assert told in mismatches(found, 3, TWO)
+def test_a_rank_on_the_wrong_host_is_reported(found, message):
+    assert message in mismatches(found, 3, TWO)
 
 
 def test_where_the_user_maps_only_room_counts():
@@ -101,7 +101,7 @@ def test_what_is_expected_is_never_wrong(hosts, data):
 
 
 @given(hosts=HOSTS, data=st.data())
-def test_a_rank_elsewhere_is_always_told(hosts, data):
+def test_a_rank_on_an_unknown_host_is_always_reported(hosts, data):
     count = data.draw(st.integers(1, sum(host.slots for host in hosts)))
     found = dict(enumerate(expected_hosts(count, hosts)))
     found[data.draw(st.integers(0, count - 1))] = "launcher"

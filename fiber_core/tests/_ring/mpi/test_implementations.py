@@ -1,4 +1,4 @@
-"""An mpirun is known by what it says of itself."""
+"""MPI implementations are recognised by the output of ``mpirun --version``."""
 
 import pytest
 
@@ -16,7 +16,7 @@ Copyright 2003-2026, Intel Corporation.
 
 
 @pytest.mark.parametrize(
-    "said, stack, name",
+    "output, stack, name",
     [
         (
             "mpirun (Open MPI) 4.1.4\n\nReport bugs",
@@ -32,16 +32,16 @@ Copyright 2003-2026, Intel Corporation.
         (INTEL, Stack(Family.INTEL, "2021.18.1"), "Intel MPI 2021.18.1"),
     ],
 )
-def test_each_is_recognised(said, stack, name):
-    assert recognise("mpirun", said) == stack
+def test_each_is_recognised(output, stack, name):
+    assert recognise("mpirun", output) == stack
     assert str(stack) == name
 
 
-@pytest.mark.parametrize("said", ["", "srun: slurm 23.02", "mpirun: command not found"])
-def test_others_are_refused_with_what_they_said(said):
+@pytest.mark.parametrize("output", ["", "srun: slurm 23.02", "mpirun: command not found"])
+def test_unknown_ones_are_refused_with_their_output(output):
     with pytest.raises(
         FiberError, match=r"/opt/mpirun is no mpirun that we know.*--mpirun"
     ) as info:
-        recognise("/opt/mpirun", said)
+        recognise("/opt/mpirun", output)
 
-    assert (said or "nothing") in str(info.value)
+    assert (output or "nothing") in str(info.value)

@@ -1,11 +1,11 @@
-"""A manifest of the MPI operator is read as the operator reads it, and what is not done is named."""
+"""Manifests of the MPI operator: parsed as by the operator, with unsupported fields named."""
 
 import copy
 
 import pytest
 
-from fiber._ring.mpi.hosts import Host
-from fiber._ring.mpi.manifest import fitted, plan_of, read, try_again
+from fiber._ring.mpi.hosts import MpiHost
+from fiber._ring.mpi.manifest import fit_to_capabilities, parse_manifest, run_spec, run_with_retries
 from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
@@ -81,7 +81,7 @@ def container(manifest, kind="Launcher"):
 
 
 def test_what_it_asks_for_is_read(manifest):
-    job = read(manifest)
+    job = parse_manifest(manifest)
 
     assert (job.name, job.workers, job.slots) == ("pi", 2, 2)
     assert job.command == ("mpirun", "-n", "4", "--bind-to", "none", "./pi", "-n", "7")
@@ -104,7 +104,7 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
 
     launcher = "spec.mpiReplicaSpecs.Launcher.template.spec"
     worker = "spec.mpiReplicaSpecs.Worker.template.spec"
-    assert list(read(manifest).unsupported) == sorted(
+    assert list(parse_manifest(manifest).unsupported) == sorted(
         [
             "spec.runPolicy.cleanPodPolicy=None",
             "spec.runPolicy.schedulingPolicy",
@@ -118,7 +118,7 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, message",
     [
         (lambda m: m.update(kind="TFJob"), "kubeflow.org/v2beta1 TFJob; .* MPIJob is known"),
         (lambda m: m.update(apiVersion="kubeflow.org/v1"), "of kubeflow.org/v1 MPIJob"),
@@ -128,37 +128,37 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
         (lambda m: [container(m).pop(k) for k in ("command", "args")], "has no command"),
     ],
 )
-def test_what_makes_no_sense_is_an_error(manifest, change, told):
+def test_what_makes_no_sense_is_an_error(manifest, change, message):
     change(manifest)
 
-    with pytest.raises(FiberError, match=told):
-        read(manifest)
+    with pytest.raises(FiberError, match=message):
+        parse_manifest(manifest)
 
 
 def test_a_text_is_no_manifest():
     with pytest.raises(FiberError, match="the manifest must have fields"):
-        read("hello")
+        parse_manifest("hello")
 
 
 def test_mpirun_is_led_as_fiber_mpirun_leads_it(manifest):
-    plan = plan_of(read(manifest), 60.0)
+    plan = run_spec(parse_manifest(manifest), 60.0)
 
     assert (plan.mpirun, plan.count, plan.options) == ("mpirun", 4, ("--bind-to", "none"))
     assert plan.program == ("./pi", "-n", "7")
-    assert plan.hosts == (Host("pi-worker-0", 2), Host("pi-worker-1", 2))
+    assert plan.hosts == (MpiHost("pi-worker-0", 2), MpiHost("pi-worker-1", 2))
     assert (plan.deadline, plan.strict) == (30, True)
 
 
 def test_without_a_number_all_slots_have_a_rank(manifest):
     container(manifest)["args"] = ["./pi"]
 
-    assert plan_of(read(manifest), 60.0).count == 4
+    assert run_spec(parse_manifest(manifest), 60.0).count == 4
 
 
 def test_a_launcher_of_another_kind_is_run_as_it_is(manifest):
     container(manifest).update(command=["horovodrun"], args=["-np", "2", "python", "t.py"])
 
-    plan = plan_of(read(manifest), 60.0)
+    plan = run_spec(parse_manifest(manifest), 60.0)
 
     assert (plan.count, plan.program[0]) == (0, "horovodrun")
 
@@ -166,13 +166,13 @@ def test_a_launcher_of_another_kind_is_run_as_it_is(manifest):
 def test_a_launcher_without_workers_is_a_job_of_one(manifest):
     del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
 
-    assert read(manifest).workers == 1
+    assert parse_manifest(manifest).workers == 1
 
 
 def test_a_launcher_that_is_a_worker_is_the_first_member(manifest):
     manifest["spec"]["runLauncherAsWorker"] = True
 
-    plan = plan_of(read(manifest), 60.0)
+    plan = run_spec(parse_manifest(manifest), 60.0)
 
     names = [host.name for host in plan.hosts]
     assert names == ["pi-launcher", "pi-worker-0", "pi-worker-1"]
@@ -184,11 +184,13 @@ def test_a_launcher_that_is_a_worker_needs_no_others(manifest):
     del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
     container(manifest)["args"][1] = "2"
 
-    assert list(plan_of(read(manifest), 60.0).jobs()) == [("launcher", "pi-launcher")]
+    assert list(run_spec(parse_manifest(manifest), 60.0).jobs()) == [("launcher", "pi-launcher")]
 
 
 def test_what_a_backend_does_not_do_is_named(manifest):
-    job = fitted(read(manifest), Capabilities(images=True, memory_limit=True))
+    job = fit_to_capabilities(
+        parse_manifest(manifest), Capabilities(images=True, memory_limit=True)
+    )
 
     assert job.worker.resources == ResourceRequest(memory=1024)
     assert job.worker.image == "me/pi"
@@ -201,11 +203,11 @@ def test_what_a_backend_does_not_do_is_named(manifest):
     "codes, runs, found", [([3, 3, 0], 3, 0), ([3, 3, 3], 3, 3), ([0], 1, 0), ([3, 0], 2, 0)]
 )
 def test_a_job_that_fails_is_tried_again_as_often_as_it_may(codes, runs, found):
-    left, told = list(codes), []
+    left, reports = list(codes), []
 
-    assert try_again(lambda: Verdict(left.pop(0)), 2, told.append).code == found
+    assert run_with_retries(lambda: Verdict(left.pop(0)), 2, reports.append).code == found
     assert len(codes) - len(left) == runs
-    assert len(told) == runs - 1
+    assert len(reports) == runs - 1
 
 
 def test_a_job_that_somebody_ended_is_not():
@@ -215,7 +217,7 @@ def test_a_job_that_somebody_ended_is_not():
         runs.append(1)
         return Verdict(143, is_asked=True)
 
-    assert try_again(run, 5, print).code == 143
+    assert run_with_retries(run, 5, print).code == 143
     assert runs == [1]
 
 
@@ -224,7 +226,7 @@ def test_the_last_error_is_raised():
         msg = "no room"
         raise FiberError(msg)
 
-    told = []
+    reports = []
     with pytest.raises(FiberError, match="no room"):
-        try_again(run, 1, told.append)
-    assert told == ["no room; it is tried again, at most 1 times"]
+        run_with_retries(run, 1, reports.append)
+    assert reports == ["no room; it is tried again, at most 1 times"]

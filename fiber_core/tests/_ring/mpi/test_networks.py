@@ -1,8 +1,8 @@
-"""Networks are chosen by what members really reached, and who reached nobody is named."""
+"""Networks are chosen by what members reached, and unreachable pairs are named."""
 
 import pytest
 
-from fiber._ring.mpi.messages import Address, Up
+from fiber._ring.mpi.messages import Address, Hello
 from fiber._ring.mpi.networks import choose, targets
 from fiber.exceptions import FiberError
 
@@ -15,11 +15,11 @@ def eth(number, network="10.0.0.0/24", interface="eth0"):
 
 
 def station(*addresses, host="h", port=4000):
-    return Up(host=host, addresses=addresses, port=port)
+    return Hello(host=host, addresses=addresses, port=port)
 
 
 def reach(stations, *kinds):
-    """Who reached whom where addresses of these networks work, and no others."""
+    """Return probe results where addresses of these networks work, and no others."""
     return {
         asker: frozenset(
             (name, address)
@@ -47,7 +47,7 @@ def test_one_host_talks_by_loopback(stations):
     assert set(found.interfaces.values()) == {"lo"}
 
 
-def test_hosts_talk_by_the_network_that_they_share(stations):
+def test_hosts_use_the_network_that_they_share(stations):
     found = choose(stations, reach(stations, "10.0.0.0/24"))
 
     assert (found.names, found.one_host) == (("10.0.0.0/24",), False)

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 import require
-from fiber._ring.mpi.manifest import fitted, plan_of, read
+from fiber._ring.mpi.manifest import fit_to_capabilities, parse_manifest, run_spec
 from fiber.model import Capabilities
 
 LAUNCHER = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0]"
@@ -92,8 +92,8 @@ def parsed(text):
 
 @pytest.mark.parametrize("text", [PI, PI_MPICH])
 def test_pi(text):
-    job = read(parsed(text))
-    plan = plan_of(job, 60)
+    job = parse_manifest(parsed(text))
+    plan = run_spec(job, 60)
 
     assert (job.workers, job.slots, job.retries) == (2, 1, 1)
     assert (plan.mpirun, plan.count, plan.program) == ("mpirun", 2, ("/home/mpiuser/pi",))
@@ -108,22 +108,22 @@ def test_pi(text):
 
 
 def test_benchmarks_on_gpus():
-    job = read(parsed(BENCHMARKS))
-    plan = plan_of(job, 60)
+    job = parse_manifest(parsed(BENCHMARKS))
+    plan = run_spec(job, 60)
 
     assert job.unsupported == ()
     assert job.worker.resources.devices == {"gpu": 1}
     assert plan.options[:5] == ("--allow-run-as-root", "-bind-to", "none", "-map-by", "slot")
     assert plan.program == (*("python", "benchmarks.py", "--model=resnet101", "--batch_size=64"),)
-    # on a backend without images and devices that is told, and all the same it runs
-    told = fitted(job, Capabilities()).unsupported
-    assert "the Worker's devices, on this backend" in told
-    assert "the Launcher's image, on this backend" in told
+    # on a backend without images and devices these are reported, and it runs all the same
+    unsupported = fit_to_capabilities(job, Capabilities()).unsupported
+    assert "the Worker's devices, on this backend" in unsupported
+    assert "the Launcher's image, on this backend" in unsupported
 
 
 def test_an_elastic_launcher_is_run_as_it_is():
-    job = read(parsed(ELASTIC))
-    plan = plan_of(job, 60)
+    job = parse_manifest(parsed(ELASTIC))
+    plan = run_spec(job, 60)
 
     assert job.unsupported == ()
     assert plan.program[0] == "horovodrun"
@@ -136,4 +136,4 @@ def test_an_elastic_launcher_is_run_as_it_is():
 def test_what_a_worker_would_run_besides_is_named():
     text = ELASTIC.replace("{name: x, image: me/horovod}]", "{name: x, command: [serve]}]")
 
-    assert read(parsed(text)).unsupported == (f"{WORKER}.command",)
+    assert parse_manifest(parsed(text)).unsupported == (f"{WORKER}.command",)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._ring.mpi.hosts import Host
+from fiber._ring.mpi.hosts import MpiHost
 from fiber._ring.mpi.vigil import Begin, Send, Verdict, Vigil, ended_how
 
 TERM, KILL = [Send(signal.SIGTERM)], [Send(signal.SIGKILL)]
@@ -14,13 +14,13 @@ TERM, KILL = [Send(signal.SIGTERM)], [Send(signal.SIGKILL)]
 
 @pytest.fixture
 def vigil():
-    return Vigil(3, [Host("a", 2), Host("b", 1)], start_timeout=60.0, now=0.0)
+    return Vigil(3, [MpiHost("a", 2), MpiHost("b", 1)], start_timeout=60.0, now=0.0)
 
 
 def begin(vigil):
     for rank, host in enumerate("aab"):
-        said = vigil.rank_up(rank, host, 1.0)
-    return said
+        instructions = vigil.rank_up(rank, host, 1.0)
+    return instructions
 
 
 def test_ranks_begin_together_once_all_have_come(vigil):
@@ -32,16 +32,16 @@ def test_ranks_begin_together_once_all_have_come(vigil):
 
 def test_a_rank_in_the_wrong_place_ends_the_run_before_any_begins(vigil):
     for rank, host in enumerate("aba"):
-        said = vigil.rank_up(rank, host, 1.0)
+        instructions = vigil.rank_up(rank, host, 1.0)
 
-    assert said == TERM
+    assert instructions == TERM
     verdict = vigil.ended(143)
     assert verdict.code == 1
     assert "rank 1 began on b and belongs on a" in verdict.why
 
 
 def test_where_the_user_maps_ranks_any_place_with_room_will_do():
-    vigil = Vigil(2, [Host("a"), Host("b")], strict=False, start_timeout=60.0, now=0.0)
+    vigil = Vigil(2, [MpiHost("a"), MpiHost("b")], strict=False, start_timeout=60.0, now=0.0)
 
     vigil.rank_up(0, "b", 1.0)
 
@@ -49,14 +49,14 @@ def test_where_the_user_maps_ranks_any_place_with_room_will_do():
 
 
 @pytest.mark.parametrize("code", [0, 125])
-def test_an_mpirun_that_ran_elsewhere_has_failed_whatever_it_says(vigil, code):
+def test_an_mpirun_that_used_other_hosts_has_failed_whatever_its_code(vigil, code):
     verdict = vigil.ended(code)
 
     assert verdict.code != 0
     assert "ranks 0, 1, 2 never began on a member" in verdict.why
 
 
-def test_an_mpirun_that_fails_before_its_ranks_has_said_why_itself(vigil):
+def test_an_mpirun_that_fails_before_its_ranks_has_printed_the_reason(vigil):
     assert vigil.ended(213) == Verdict(213)
 
 
@@ -144,7 +144,7 @@ def test_signals_end_it_and_a_second_one_kills(vigil):
     assert vigil.ended(-9) == Verdict(130, is_asked=True)
 
 
-def test_an_mpirun_that_somebody_killed_is_told(vigil):
+def test_a_killed_mpirun_is_reported(vigil):
     begin(vigil)
 
     assert vigil.ended(-9) == Verdict(137, "mpirun was killed by SIGKILL")
@@ -171,15 +171,15 @@ def happen(vigil, kind, first, second, now):
 
 @given(events=st.lists(EVENTS, max_size=30), code=st.sampled_from([0, 1, -9]))
 def test_whatever_happens_ranks_begin_once_in_their_places_and_an_end_is_in_sight(events, code):
-    vigil = Vigil(2, [Host("a"), Host("b")], start_timeout=60.0, now=0.0)
+    vigil = Vigil(2, [MpiHost("a"), MpiHost("b")], start_timeout=60.0, now=0.0)
     begun, signals, now = [], [], 0.0
     for kind, first, second in events:
         now += 1.0
         if kind == "tick" and vigil.deadline is not None:
             now = max(now, vigil.deadline)
-        said = happen(vigil, kind, first, second, now)
-        begun += [one for one in said if isinstance(one, Begin)]
-        signals += [one.number for one in said if isinstance(one, Send)]
+        instructions = happen(vigil, kind, first, second, now)
+        begun += [one for one in instructions if isinstance(one, Begin)]
+        signals += [one.number for one in instructions if isinstance(one, Send)]
     assert begun in ([], [Begin("a", 1), Begin("b", 1)], [Begin("b", 1), Begin("a", 1)])
     assert signals[:1] in ([], [signal.SIGTERM])
     assert set(signals[1:]) <= {signal.SIGKILL}

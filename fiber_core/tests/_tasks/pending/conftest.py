@@ -1,4 +1,4 @@
-"""A pool to play: workers that do what they are told, and a clock that tests move."""
+"""A pending table with workers played by the tests, and a clock that tests move."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Play:
     def __init__(self, **policies):
         # the tests' numbers are those of this target, whatever the default is
         policies.setdefault("batching", BatchPolicy(target=0.0015, cost=0.0))
-        policies.setdefault("revoking", RevokePolicy(each=0.0))
+        policies.setdefault("revoking", RevokePolicy(per_worker=0.0))
         self.table = PendingTable(**policies)
         self.now = 100.0
         self.sent = []
@@ -39,11 +39,11 @@ class Play:
         self.sent += [done for done in out if isinstance(done, Dispatch)]
         return out
 
-    def join(self, *workers, slots=1, quota=None):
-        """Let workers join and ask; returns what came of it."""
+    def join(self, *workers, slots=1, maxtasksperchild=None):
+        """Let workers join and ask; returns the commands."""
         out = []
         for worker in workers:
-            out += self(WorkerJoined(worker, quota))
+            out += self(WorkerJoined(worker, maxtasksperchild))
             out += self(WorkerAsked(worker, slots))
         return out
 
@@ -52,7 +52,7 @@ class Play:
         return [sent for sent in self.sent if sent.worker == worker][-1]
 
     def finish(self, worker, seconds=1e-4, units=None):
-        """Report the next units of what a worker runs, or all of them; each took so long."""
+        """Report the next ``units`` of the entry that a worker runs, or all; each took ``seconds``."""
         held = self.table.held(worker)[0]
         chunk = next(sent.chunk for sent in self.sent if sent.entry == held.entry)
         stop = held.stop if units is None else min(held.stop, held.done + units * chunk)
@@ -67,7 +67,7 @@ class Play:
         return self(Tick())
 
     def spans(self, worker):
-        """What a worker holds, as (start, stop) of items."""
+        """The entries of a worker, as (start, stop) of items."""
         return [(held.start, held.stop) for held in self.table.held(worker)]
 
 

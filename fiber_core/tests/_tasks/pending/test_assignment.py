@@ -1,4 +1,4 @@
-"""Which worker gets what next."""
+"""Assignment of units to workers."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from fiber._tasks.pending.policy import BatchPolicy
 POLICY = BatchPolicy(target=0.0015, cost=0.0)
 
 
-def size(mean, queued=10**6, workers=1, quota=None, bytes_per_unit=0.0):
-    return batch_units(POLICY, mean, queued, workers, quota, bytes_per_unit)
+def size(mean, queued=10**6, workers=1, units_left=None, bytes_per_unit=0.0):
+    return batch_units(POLICY, mean, queued, workers, units_left, bytes_per_unit)
 
 
 def test_what_was_never_measured_goes_one_by_one():
@@ -54,7 +54,7 @@ def test_an_entry_stays_below_its_bytes_and_has_one_unit_at_least():
 
 
 def test_no_more_is_given_than_the_worker_may_do():
-    assert size(1e-6, quota=7) == 7
+    assert size(1e-6, units_left=7) == 7
 
 
 def test_a_pace_is_slow_until_measured():

@@ -3,17 +3,17 @@ from __future__ import annotations
 import pytest
 
 from fiber._tasks.pending.batching import Pace
-from fiber._tasks.pending.calls import Call, Tally
+from fiber._tasks.pending.call_state import CallState, SharedCount
 
 
 @pytest.fixture
 def total():
-    return Tally()
+    return SharedCount()
 
 
 @pytest.fixture
 def make(total):
-    return lambda chunk=1: Call(1, chunk=chunk, retry=True, pace=Pace(0.01), total=total)
+    return lambda chunk=1: CallState(1, chunk=chunk, retry=True, pace=Pace(0.01), total=total)
 
 
 def test_a_million_items_wait_as_one_range(make, total):
@@ -73,7 +73,7 @@ def test_a_forgotten_call_counts_for_nothing(make, total):
     assert total.units == call.queued == 0
 
 
-def test_what_waits_is_told_by_range(make):
+def test_waiting_items_are_listed_by_range(make):
     call = make()
     call.grow(10, closed=True)
     call.withdraw(4, 6)

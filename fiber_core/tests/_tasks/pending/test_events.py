@@ -11,7 +11,7 @@ from fiber._tasks.pending import CallAdded, ItemsAdded, SizeObserved, WorkerAske
         (lambda: CallAdded(1, -1), "count"),
         (lambda: CallAdded(1, 1, 0), "chunksize"),
         (lambda: ItemsAdded(1, -1), "count"),
-        (lambda: WorkerJoined("w", 0), "quota"),
+        (lambda: WorkerJoined("w", 0), "maxtasksperchild"),
         (lambda: WorkerAsked("w", -1), "credits"),
         (lambda: SizeObserved(1, -1.0), "bytes_per_item"),
     ],

@@ -4,12 +4,12 @@ import pytest
 
 from fiber._tasks.pending.ledger import KINDS, Ledger
 from fiber._tasks.pending.policy import RevokePolicy
-from fiber._tasks.pending.stragglers import Watch
+from fiber._tasks.pending.stragglers import StragglerWatch
 
 
 @pytest.fixture
 def ledger():
-    return Ledger(Watch(RevokePolicy()), 0.01)
+    return Ledger(StragglerWatch(RevokePolicy()), 0.01)
 
 
 def test_a_kind_has_one_pace_and_no_kind_its_own(ledger):

@@ -19,7 +19,7 @@ from fiber._tasks.pending import (
     WorkerJoined,
 )
 from fiber.model import ReasonKind
-from pending_world import Hand, Task, World
+from pending_world import ModelWorker, Task, World
 
 
 class Histories(World, RuleBasedStateMachine):
@@ -33,8 +33,8 @@ class Histories(World, RuleBasedStateMachine):
             for _ in range(3):
                 self.join(None, 2)
             self.add_call(60, chunk, True, True, None)
-            for hand in list(self.hands.values()):
-                self.report_and_ask_for(hand, 1, 1e-5)
+            for model in list(self.models.values()):
+                self.report_and_ask_for(model, 1, 1e-5)
 
     # What happens.
 
@@ -76,30 +76,30 @@ class Histories(World, RuleBasedStateMachine):
             start = min(first * task.chunk, task.count - task.count % task.chunk)
             self.withdraw_from(task, start, min(start + units * task.chunk, task.count))
 
-    @rule(quota=st.sampled_from([None, None, None, 1, 3, 10]), slots=st.integers(0, 2))
-    def join(self, quota, slots):
+    @rule(maxtasksperchild=st.sampled_from([None, None, None, 1, 3, 10]), slots=st.integers(0, 2))
+    def join(self, maxtasksperchild, slots):
         self.names += 1
-        hand = self.hands[f"w{self.names}"] = Hand(f"w{self.names}", quota)
-        self.feed(WorkerJoined(hand.name, quota))
-        self.ask_for(hand, slots)
+        model = self.models[f"w{self.names}"] = ModelWorker(f"w{self.names}", maxtasksperchild)
+        self.feed(WorkerJoined(model.name, maxtasksperchild))
+        self.ask_for(model, slots)
 
     @rule(data=st.data(), slots=st.integers(1, 2))
     def ask(self, data, slots):
-        hand = self.draw_hand(data)
-        if hand:
-            self.ask_for(hand, slots)
+        model = self.draw_hand(data)
+        if model:
+            self.ask_for(model, slots)
 
     @rule(data=st.data(), units=st.integers(1, 8), took=st.sampled_from([0.0, 1e-5, 1e-3, 0.02]))
     def report(self, data, units, took):
-        hand = self.draw_hand(data, busy=True)
-        if hand:
-            self.report_for(hand, units, took)
+        model = self.draw_hand(data, busy=True)
+        if model:
+            self.report_for(model, units, took)
 
     @rule(data=st.data(), units=st.integers(1, 8), took=st.sampled_from([1e-6, 1e-4]))
     def report_and_ask(self, data, units, took):
-        hand = self.draw_hand(data, busy=True)
-        if hand:
-            self.report_and_ask_for(hand, units, took)
+        model = self.draw_hand(data, busy=True)
+        if model:
+            self.report_and_ask_for(model, units, took)
 
     @rule(
         data=st.data(),
@@ -107,45 +107,45 @@ class Histories(World, RuleBasedStateMachine):
         kind=st.sampled_from([ReasonKind.SIGNAL, ReasonKind.SIGNAL, ReasonKind.EVICTED, None]),
     )
     def lose(self, data, counts, kind):
-        hand = self.draw_hand(data)
-        if hand:
-            self.lose_hand(hand, counts, kind)
+        model = self.draw_hand(data)
+        if model:
+            self.lose_model(model, counts, kind)
 
     @rule(data=st.data(), hand_back=st.booleans())
     def drain(self, data, hand_back):
-        hand = self.draw_hand(data)
-        if hand:
-            hand.draining = True
-            self.feed(WorkerDraining(hand.name, hand_back))
-            for piece in hand.pieces if hand_back else ():
-                begun = piece.begun_stop if piece is hand.pieces[0] else piece.done
+        model = self.draw_hand(data)
+        if model:
+            model.draining = True
+            self.feed(WorkerDraining(model.name, hand_back))
+            for piece in model.pieces if hand_back else ():
+                begun = piece.begun_stop if piece is model.pieces[0] else piece.done
                 assert begun == piece.stop or piece.revoked_at is not None, "it keeps what waits"
 
     @rule(data=st.data(), more=st.integers(0, 3))
     def answer_revoke(self, data, more):
         asked = [
-            (hand, piece)
-            for hand in self.hands.values()
-            for piece in hand.pieces
+            (model, piece)
+            for model in self.models.values()
+            for piece in model.pieces
             if piece.revoked_at is not None and not piece.answered
         ]
         if not asked:
             return
-        hand, piece = data.draw(st.sampled_from(asked))
-        begun = piece.begun_stop if piece is hand.pieces[0] else piece.done
+        model, piece = data.draw(st.sampled_from(asked))
+        begun = piece.begun_stop if piece is model.pieces[0] else piece.done
         kept = min(begun + more * piece.chunk, piece.stop)
         task = self.tasks[piece.call]
-        if hand.quota is not None:
-            hand.given -= -(-(piece.stop - kept) // piece.chunk)
+        if model.maxtasksperchild is not None:
+            model.given -= -(-(piece.stop - kept) // piece.chunk)
         back = set(range(kept, piece.stop))
         piece.stop = kept
         piece.answered = True
         piece.alone = False
         if piece.done == piece.stop:
-            hand.pieces.remove(piece)
+            model.pieces.remove(piece)
         task.given -= back
         task.suspects |= (back & task.tainted) - self.held_of(task)
-        self.feed(RevokeAnswered(hand.name, piece.entry, kept))
+        self.feed(RevokeAnswered(model.name, piece.entry, kept))
 
     @rule(seconds=st.sampled_from([0.001, 0.03, 0.06, 0.12, 1.0]))
     def wait(self, seconds):
@@ -156,22 +156,22 @@ class Histories(World, RuleBasedStateMachine):
     def stall(self, data, seconds):
         """One worker hangs in front of more work while the others finish theirs."""
         stuck = [
-            hand
-            for hand in self.hands.values()
-            if hand.pieces
-            and (len(hand.pieces) > 1 or hand.pieces[0].begun_stop < hand.pieces[0].stop)
+            model
+            for model in self.models.values()
+            if model.pieces
+            and (len(model.pieces) > 1 or model.pieces[0].begun_stop < model.pieces[0].stop)
         ]
         if not stuck:
             return
         victim = data.draw(st.sampled_from(stuck))
         for _ in range(200):
-            busy = [hand for hand in self.hands.values() if hand.pieces and hand is not victim]
-            for hand in busy:
-                if hand.pieces:
-                    self.report_for(hand, 8, 1e-5)
-            for hand in list(self.hands.values()):
-                if hand is not victim:
-                    self.ask_for(hand, 2)
+            busy = [model for model in self.models.values() if model.pieces and model is not victim]
+            for model in busy:
+                if model.pieces:
+                    self.report_for(model, 8, 1e-5)
+            for model in list(self.models.values()):
+                if model is not victim:
+                    self.ask_for(model, 2)
             if not busy:
                 break
         self.now += 0.06
@@ -180,7 +180,7 @@ class Histories(World, RuleBasedStateMachine):
         self.feed(Tick())
 
     @rule()
-    def wait_as_told(self):
+    def wait_until_the_deadline(self):
         deadline = self.table.next_deadline()
         if deadline is not None:
             self.now = max(self.now, deadline)
@@ -194,20 +194,20 @@ class Histories(World, RuleBasedStateMachine):
             self.feed(SizeObserved(data.draw(st.sampled_from(list(self.tasks))), size))
 
     @rule(data=st.data(), entry=st.integers(1, 60), units=st.integers(1, 3))
-    def hear_from_the_dead(self, data, entry, units):
+    def report_of_a_lost_worker(self, data, entry, units):
         out = self.table.handle(UnitsDone("nobody", entry, 0, units, 0.0), self.now)
         assert not [x for x in out if isinstance(x, Accept)]
         self.take(out, None, set())
 
     @invariant()
-    def nobody_waits_while_somebody_is_idle(self):
-        if self.hands:
+    def no_unit_waits_while_a_worker_is_idle(self):
+        if self.models:
             able = [
-                hand
-                for hand in self.hands.values()
-                if hand.credits
-                and not hand.pieces
-                and not (hand.draining or hand.retired or hand.given == hand.quota)
+                model
+                for model in self.models.values()
+                if model.credits
+                and not model.pieces
+                and not (model.draining or model.retired or model.given == model.maxtasksperchild)
             ]
             assert not (able and self.table.queued)
             assert self.table.idle == len(able)
@@ -223,17 +223,17 @@ class Histories(World, RuleBasedStateMachine):
             task = self.tasks[view.call]
             assert view.finished == len(task.finished)
             assert view.abandoned == len(task.abandoned)
-        for hand in self.hands.values():
-            assert [(piece.entry, piece.done, piece.stop) for piece in hand.pieces] == [
-                (view.entry, view.done, view.stop) for view in self.table.held(hand.name)
+        for model in self.models.values():
+            assert [(piece.entry, piece.done, piece.stop) for piece in model.pieces] == [
+                (view.entry, view.done, view.stop) for view in self.table.held(model.name)
             ]
 
     def teardown(self):
-        """Whatever happened: with everybody lost and new workers, all calls end."""
+        """After any history, with all workers lost and new ones, all calls end."""
         if self.table is None:
             return
-        for hand in list(self.hands.values()):
-            self.lose_hand(hand, counts=False, kind=None)
+        for model in list(self.models.values()):
+            self.lose_model(model, counts=False, kind=None)
         for task in self.tasks.values():
             if not (task.closed or task.dropped):
                 task.closed = True
@@ -241,25 +241,25 @@ class Histories(World, RuleBasedStateMachine):
         fresh = []
         for _ in range(3):
             self.names += 1
-            fresh.append(Hand(f"w{self.names}", None))
-            self.hands[fresh[-1].name] = fresh[-1]
+            fresh.append(ModelWorker(f"w{self.names}", None))
+            self.models[fresh[-1].name] = fresh[-1]
             self.feed(WorkerJoined(fresh[-1].name))
             self.ask_for(fresh[-1], 2)
         for _ in range(10_000):
-            busy = [hand for hand in fresh if hand.pieces]
+            busy = [model for model in fresh if model.pieces]
             if not busy:
                 break
-            for hand in busy:
-                if hand.pieces:
-                    self.report_for(hand, 5, 1e-4)
-                self.ask_for(hand, 2)
+            for model in busy:
+                if model.pieces:
+                    self.report_for(model, 5, 1e-4)
+                self.ask_for(model, 2)
         assert self.table.queued == 0
         assert self.table.is_idle
         assert all(task.done or task.dropped for task in self.tasks.values())
 
     def draw_hand(self, data, *, busy=False):
-        hands = [hand for hand in self.hands.values() if hand.pieces or not busy]
-        return data.draw(st.sampled_from(hands)) if hands else None
+        models = [model for model in self.models.values() if model.pieces or not busy]
+        return data.draw(st.sampled_from(models)) if models else None
 
 
 Histories.TestCase.settings = settings(

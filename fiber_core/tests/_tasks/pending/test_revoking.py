@@ -85,8 +85,8 @@ def test_a_unit_whose_entry_was_cut_is_alone_when_its_worker_dies(stuck):
     assert stuck.kill("a") == [Requeue(1, 2, 3)]
 
 
-def test_units_handed_back_are_given_to_the_quota_again(play):
-    play.join("a", quota=20)
+def test_units_handed_back_count_as_left_again(play):
+    play.join("a", maxtasksperchild=20)
     play.join("b")
     play(CallAdded(1, 38))
     play.finish("a", seconds=1e-6)
@@ -96,13 +96,13 @@ def test_units_handed_back_are_given_to_the_quota_again(play):
         play(WorkerAsked("b"))
     play.finish("b", seconds=1e-6)
     play(WorkerAsked("b"))
-    assert play.table.snapshot().workers[0].quota == 10
+    assert play.table.snapshot().workers[0].units_left == 10
     (revoke,) = asked_back(play)
     play(RevokeAnswered("a", revoke.entry, 3))
-    assert play.table.snapshot().workers[0].quota == 18
+    assert play.table.snapshot().workers[0].units_left == 18
 
 
-def test_without_an_answer_the_work_goes_elsewhere_and_the_first_result_wins(stuck):
+def test_without_an_answer_the_work_is_duplicated_and_the_first_result_wins(stuck):
     asked_back(stuck)
     (sent,) = stuck.wait(0.1)
     assert (sent.worker, sent.start) == ("b", 3)
@@ -237,14 +237,14 @@ def test_one_that_had_begun_nothing_exits_when_it_has_given_all_back(stuck):
     assert Retire("a") in stuck(RevokeAnswered("a", revoke.entry, 2))
 
 
-def test_who_has_one_unit_alone_is_not_asked(play):
+def test_a_worker_with_one_unit_is_not_revoked(play):
     play.join("a", "b")
     play(CallAdded(1, 1))
     assert play(WorkerDraining("b", hand_back=True)) == []
     assert play.finish("b") == [Accept(1, 0, 1), CallDone(1), Retire("b")]
 
 
-def test_who_was_asked_already_is_not_asked_again(stuck):
+def test_an_entry_is_revoked_once(stuck):
     asked_back(stuck)
     assert stuck(WorkerDraining("a", hand_back=True)) == []
 

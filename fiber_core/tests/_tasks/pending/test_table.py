@@ -104,7 +104,7 @@ def test_a_report_that_contradicts_the_table_is_refused_and_changes_nothing(
     assert play(UnitsDone("b", sent.entry, 0, 4, 0.0)) == []
 
 
-def test_a_mistake_of_the_dispatcher_is_told(play):
+def test_a_mistake_of_the_dispatcher_is_raised(play):
     play.join("a")
     play(CallAdded(1, 8))
     with pytest.raises(ValueError, match="call 1 was added twice"):
@@ -267,8 +267,8 @@ def test_nothing_of_another_call_goes_behind_at_most_once(play):
 # The ends of workers.
 
 
-def test_a_worker_whose_quota_is_used_up_is_retired_once(play):
-    play.join("a", slots=2, quota=3)
+def test_a_worker_without_units_left_is_retired_once(play):
+    play.join("a", slots=2, maxtasksperchild=3)
     play(CallAdded(1, 100))
     play.finish("a")
     play(WorkerAsked("a"))

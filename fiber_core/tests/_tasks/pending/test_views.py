@@ -16,11 +16,11 @@ def test_a_call_shows_how_far_it_is(play):
 
 
 def test_a_worker_shows_what_it_holds(play):
-    play.join("a", slots=2, quota=5)
+    play.join("a", slots=2, maxtasksperchild=5)
     play(CallAdded(1, 4))
     play(WorkerDraining("a"))
     (view,) = play.table.snapshot().workers
-    assert (view.worker, view.credits, view.quota, view.is_draining) == ("a", 1, 4, True)
+    assert (view.worker, view.credits, view.units_left, view.is_draining) == ("a", 1, 4, True)
     assert view.held == play.table.held("a")
     (held,) = view.held
     assert (held.call, held.start, held.stop, held.done, held.is_suspect) == (1, 0, 1, 0, False)

@@ -1,4 +1,4 @@
-"""Where a master listens so that containers reach it; pure."""
+"""Listen address of a master whose jobs are containers; pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DESKTOP_HOST = "host.docker.internal"
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """What the engine told of its network."""
+    """The engine's network, and the container of this process where it is in one."""
 
     #: the network that jobs join; None for the engine's default
     network: str | None = None
-    #: what the setting says
+    #: the setting ``address``
     address: str | None = None
     #: this process's own addresses in that network, where it is in a container itself
     own: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Facts:
 
 
 def choose(facts: Facts, interfaces: Sequence[Interface]) -> ListenAddress:
-    """The address to listen on.
+    """Choose the address to listen on.
 
     Raises:
         BackendError: containers reach none of this host's addresses; the text says what to set.

@@ -26,19 +26,19 @@ from fiber.model import (
     Reach,
     ReachKind,
 )
-from fiber_docker import console, files, lines, network
+from fiber_docker import execution, files, network
 from fiber_docker.address import DESKTOP_HOST, Facts
-from fiber_docker.client import Client
+from fiber_docker.client import Client, log_lines
 from fiber_docker.config import DockerConfig
-from fiber_docker.container import Surroundings
+from fiber_docker.container import ContainerContext
 from fiber_docker.devices import Devices
-from fiber_docker.endpoint import as_seen_here
-from fiber_docker.graces import Graces
+from fiber_docker.endpoint import effective_config
 from fiber_docker.images import Images
-from fiber_docker.jobs import Starter
-from fiber_docker.looks import Looks
-from fiber_docker.orphans import master_mark, sweep
-from fiber_docker.status import created_at, from_list, job_of, never_ran
+from fiber_docker.inspection import Inspector
+from fiber_docker.jobs import JobStarter
+from fiber_docker.orphans import master_identity, sweep
+from fiber_docker.status import created_at, failed_to_start, from_list, job_of
+from fiber_docker.termination import Terminator
 from fiber_docker.watch import REMOVED_UNSEEN, Watch
 
 if TYPE_CHECKING:
@@ -46,33 +46,33 @@ if TYPE_CHECKING:
 
 __all__ = ["DockerBackend"]
 
-#: seconds within which the ends are told of containers that are gone
-_TOLD = 2.0
+#: seconds for the event of the end of a container that is gone already
+_END_EVENT_TIMEOUT = 2.0
 
 
 class DockerBackend(Backend):
-    """Runs jobs as containers of one engine.
+    """Backend that runs jobs as containers of one engine.
 
     Args:
-        context: settings and run; the engine is not asked before the first job.
+        context: settings and run; the engine is connected to at the first job.
     """
 
     name = "docker"
 
     def __init__(self, context: BackendContext) -> None:
         config = context.config if isinstance(context.config, DockerConfig) else DockerConfig()
-        config = as_seen_here(config, os.environ)
+        config = effective_config(config, os.environ)
         self._context = context
         self._config = config
         self._client = Client(config)
-        self._looks = Looks(self._client)
+        self._inspector = Inspector(self._client)
         self._feed = Feed(self._ended)
         self._images = Images(self._client, config)
         self._devices = Devices(self._client, context.providers, config.python)
-        self._starter = Starter(
+        self._starter = JobStarter(
             self.name, self._client, config, self._feed, self._images, self._devices
         )
-        self._graces = Graces(self._client)
+        self._terminator = Terminator(self._client)
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
         self._closed = False
@@ -87,16 +87,16 @@ class DockerBackend(Backend):
             raise SubmitError(msg)
         if spec.processes > 1:
             raise CapabilityError(self.name, "fork", f"a job of {spec.processes} processes")
-        around = self._surroundings(spec)
+        context = self._container_context(spec)
         self._watch(spec.run_id).wait_ready()
-        return self._starter.submit(spec, around)
+        return self._starter.submit(spec, context)
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
         """Start all jobs or none."""
         return self.start_group(specs, timeout, self._are_placed)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """Changes of the containers of a run, whoever started them."""
+        """Changes of the containers of a run, also of those that other programs started."""
         events = self._feed.events(run_id)
         if not self._closed:
             self._watch(run_id).wait_ready()
@@ -105,40 +105,40 @@ class DockerBackend(Backend):
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
         """The present status of jobs, of any run."""
         found: dict[str, JobStatus | None] = {job.id: self._feed.status(job.id) for job in jobs}
-        unsure = [job for job in jobs if not _is_certain(found[job.id])]
+        unsure = [job for job in jobs if not _is_terminal(found[job.id])]
         if unsure:
             runs = {job.run_id for job in unsure}
             label = f"fiber.run={runs.pop()}" if len(runs) == 1 else "fiber.run"
             listed = {_name(item): item for item in self._client.containers(label)}
-            until = time.monotonic() + _TOLD
+            until = time.monotonic() + _END_EVENT_TIMEOUT
             for job in unsure:
                 item = listed.get(job.id)
                 if item is None:
                     if found[job.id] is None:
                         msg = f"there is no job {job.id} ({job.name}) on the Docker engine"
                         raise UnknownJobError(msg)
-                    if not self._starter.is_coming(job.id):
+                    if not self._starter.is_starting(job.id):
                         # the event of its end is on its way
                         self._feed.wait_ended(job.id, max(0.0, until - time.monotonic()))
-                        found[job.id] = self._settled(job, REMOVED_UNSEEN)
+                        found[job.id] = self._prefer_known_end(job, REMOVED_UNSEEN)
                     continue
-                status = from_list(item) or self._looks.status(item["Id"], item["Labels"])
-                found[job.id] = self._settled(job, status)
+                status = from_list(item) or self._inspector.status(item["Id"], item["Labels"])
+                found[job.id] = self._prefer_known_end(job, status)
         return [known for job in jobs if (known := found[job.id]) is not None]
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
-        """SIGTERM now, SIGKILL to what is left after ``grace`` seconds."""
+        """Send SIGTERM, and SIGKILL if the container still runs after ``grace`` seconds."""
         if self._has_ended(job):
             return
         # what was not started has nothing to end in an orderly way
-        if self._starter.end_early(job, signal.SIGTERM):
+        if self._starter.cancel(job, signal.SIGTERM):
             return
         self._client.inspect(job.id)
-        self._graces.begin(job.id, grace)
+        self._terminator.terminate(job.id, grace)
 
     def kill(self, job: Job) -> None:
         """SIGKILL to all processes of a container."""
-        if not self._has_ended(job) and not self._starter.end_early(job, signal.SIGKILL):
+        if not self._has_ended(job) and not self._starter.cancel(job, signal.SIGKILL):
             self._client.signal(job.id, signal.SIGKILL)
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
@@ -146,20 +146,20 @@ class DockerBackend(Backend):
         if follow:
             # the engine ends at once for a container that does not run yet
             self._feed.wait_placed([job.id], None)
-        if self._is_unplaced(job):
+        if self._is_unstarted(job):
             return iter(())
-        # read at once, so that an unknown job is told now; what the engine keeps of a line in
-        # several pieces would each count as one of the last
+        # requested at once, so that an unknown job raises now; for `tail`, a long line counts once
+        # for each piece that the engine keeps it in
         try:
             pieces = self._client.logs(job.id, tail=tail, follow=follow)
         except UnknownJobError:
             known = self._feed.status(job.id)
             if known is None:
                 raise
-            # a process of Fiber's: its container went with it, and the last lines are here
+            # the container of a process of Fiber's is gone with it, and its last lines were kept
             words = [line for process in known.processes for line in process.log_tail]
             return iter(words if tail is None else words[max(0, len(words) - tail) :])
-        return lines.split(self._client, pieces)
+        return log_lines(self._client, pieces)
 
     def exec(
         self,
@@ -170,7 +170,7 @@ class DockerBackend(Backend):
         tty: bool = False,
     ) -> int:
         """Run a program in a job's container."""
-        return console.run_beside(self._client, job.id, argv, stdin, tty=tty)
+        return execution.execute(self._client, job.id, argv, stdin, tty=tty)
 
     def copy(self, src: str, dst: str) -> None:
         """Copy files to or from a volume."""
@@ -192,10 +192,10 @@ class DockerBackend(Backend):
     def cleanup(self, run_id: str) -> None:
         """End the containers of a run and remove them."""
         is_ours = run_id == self._context.run_id
-        unstarted = self._starter.start_none() if is_ours else []
+        unstarted = self._starter.cancel_unstarted() if is_ours else []
         names = [_name(item) for item in self._client.containers(f"fiber.run={run_id}")]
         self._starter.remove_all(names)
-        self._starter.tell_unstarted(unstarted)
+        self._starter.publish_cancelled(unstarted)
 
     # -- the platform -------------------------------------------------------------------------
 
@@ -204,12 +204,12 @@ class DockerBackend(Backend):
         return self._images.build(context)
 
     def capacity(self) -> Capacity:
-        """CPUs and memory of the engine's machine, and devices where they were looked for."""
-        info = self._client.call("tell about itself", lambda api: api.info())
+        """CPUs and memory of the engine's machine, and free devices of probed kinds."""
+        info = self._client.call("report its info", lambda api: api.info())
         return Capacity(
             cpus=float(info["NCPU"]),
             memory=int(info["MemTotal"]) >> 20,
-            devices=self._devices.known(),
+            devices=self._devices.free_counts(),
         )
 
     def reach(self, job: Job) -> Reach:
@@ -231,15 +231,15 @@ class DockerBackend(Backend):
             watches = [] if self._closed else list(self._watches.values())
             self._closed = True
         with contextlib.ExitStack() as stack:
-            # each whatever becomes of those before it
+            # each also if one before it fails
             stack.callback(self._client.close)
             stack.callback(self._feed.close)
             for watch in watches:
                 stack.callback(watch.close)
-            stack.callback(self._graces.close)
+            stack.callback(self._terminator.close)
             stack.callback(self._starter.close)
 
-    # -- within -------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------
 
     @functools.cached_property
     def _facts(self) -> Facts:
@@ -247,11 +247,11 @@ class DockerBackend(Backend):
 
     @functools.cached_property
     def _swept(self) -> bool:
-        """True once containers of masters that are proven to be dead are removed."""
+        """True: once a process, the containers of dead masters are removed."""
         sweep(self._client, _owner())
         return True
 
-    def _surroundings(self, spec: JobSpec) -> Surroundings:
+    def _container_context(self, spec: JobSpec) -> ContainerContext:
         facts = self._facts
         image = spec.image or facts.image
         if image is None:
@@ -262,10 +262,10 @@ class DockerBackend(Backend):
             raise SubmitError(msg)
         _ = self._swept
         hosts = {DESKTOP_HOST: "host-gateway"} if facts.desktop and not facts.own else {}
-        return Surroundings(
+        return ContainerContext(
             image=image,
             network=self._config.network or facts.network,
-            master=master_mark(),
+            master=master_identity(),
             master_container=facts.container,
             owner=_owner(),
             hosts=hosts,
@@ -273,7 +273,7 @@ class DockerBackend(Backend):
         )
 
     def _socket_for(self, spec: JobSpec) -> str | None:
-        """The engine's socket on its machine, for jobs that are to have it."""
+        """Path of the engine's socket on its machine, for jobs that share it; None for others."""
         shared = self._config.share_engine
         if shared == "none" or (shared == "programs" and spec.entry is not None):
             return None
@@ -289,10 +289,10 @@ class DockerBackend(Backend):
                     self.name,
                     run_id,
                     publish=self._feed.publish,
-                    look=self._looks.status,
-                    last_words=self._starter.last_words,
+                    inspect=self._inspector.status,
+                    log_tail=self._starter.log_tail,
                     running=self._feed.running,
-                    tells=self._starter.tells,
+                    reports_end=self._starter.reports_end,
                 )
                 self._watches[run_id] = watch
             return watch
@@ -305,12 +305,12 @@ class DockerBackend(Backend):
             return False
         for job in jobs:
             status = self._feed.status(job.id)
-            if status is not None and never_ran(status):
+            if status is not None and failed_to_start(status):
                 raise SubmitError(status.message)
         return True
 
-    def _settled(self, job: Job, status: JobStatus) -> JobStatus:
-        """A status that was looked up, unless more is known of that job by now."""
+    def _prefer_known_end(self, job: Job, status: JobStatus) -> JobStatus:
+        """A status that was read from the engine, or the terminal one that is known by now."""
         known = self._feed.status(job.id)
         return known if known is not None and known.state.is_terminal else status
 
@@ -318,14 +318,16 @@ class DockerBackend(Backend):
         known = self._feed.status(job.id)
         return known is not None and known.state.is_terminal
 
-    def _is_unplaced(self, job: Job) -> bool:
+    def _is_unstarted(self, job: Job) -> bool:
         known = self._feed.status(job.id)
         return (
-            known is not None and known.state is JobState.PENDING and self._starter.is_mine(job.id)
+            known is not None
+            and known.state is JobState.PENDING
+            and self._starter.is_submitted_here(job.id)
         )
 
 
-def _is_certain(status: JobStatus | None) -> bool:
+def _is_terminal(status: JobStatus | None) -> bool:
     return status is not None and status.state.is_terminal
 
 
@@ -336,7 +338,7 @@ def _name(item: Mapping[str, object]) -> str:
 
 @functools.cache
 def _owner() -> str:
-    """Whose jobs these are, on an engine that others use too."""
+    """Value of the label ``fiber.owner``: the user, on an engine that others use too."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""What ``fiber doctor`` finds out about an engine."""
+"""Checks of an engine for ``fiber doctor``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OLDEST = (1, 40)
 
 
 def run_checks(client: Client, facts: Callable[[], Facts]) -> Iterator[Check]:
-    """Check an engine, one thing after the other; nothing is left of it."""
+    """Check the engine, its limits and the address of this host; nothing is created."""
     try:
-        version = client.call("tell its version", lambda api: api.version())
-        info = client.call("tell about itself", lambda api: api.info())
+        version = client.call("report its version", lambda api: api.version())
+        info = client.call("report its info", lambda api: api.info())
     except FiberError as error:
         yield Check(name="engine", ok=False, detail=str(error), fix=_START)
         return
@@ -30,9 +30,9 @@ def run_checks(client: Client, facts: Callable[[], Facts]) -> Iterator[Check]:
     yield Check(name="engine", ok=True, detail=words)
     api = tuple(int(part) for part in str(version.get("ApiVersion", "0.0")).split("."))
     if api < _OLDEST:
-        wanted = ".".join(map(str, _OLDEST))
+        oldest = ".".join(map(str, _OLDEST))
         yield Check(
-            name="engine's API", ok=False, detail=words, fix=f"update it to API {wanted} or later"
+            name="engine's API", ok=False, detail=words, fix=f"update it to API {oldest} or later"
         )
     room = f"{info.get('NCPU')} CPUs, {int(info.get('MemTotal', 0)) >> 20} MB of memory"
     yield Check(name="room", ok=True, detail=room)

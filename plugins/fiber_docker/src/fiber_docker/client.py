@@ -1,4 +1,4 @@
-"""Calls of the engine's API through the SDK, with its errors in Fiber's words."""
+"""Calls of the engine's API through the SDK, with its errors as Fiber's exceptions."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fiber_docker import endpoint
 from fiber_docker.config import DockerConfig
 from fiber_docker.stream import Stream
 
-__all__ = ["Client", "MissingImageError", "close_stream", "words_of"]
+__all__ = ["Client", "MissingImageError", "close_stream", "engine_message", "log_lines"]
 
-#: seconds for which the engine may think about one call
+#: seconds for the engine to answer a call
 _TIMEOUT = 60.0
-#: seconds for somebody else to remove a container
+#: seconds for a removal that is under way already
 _REMOVAL = 10.0
-#: calls that may be on their way at once; more of them wait for a connection
+#: size of the connection pool: calls at once; others wait for a connection
 _CONNECTIONS = 32
-#: Docker's words and Podman's, which comes without a code of its own
-_SAYS_NOT_RUNNING = re.compile("not running|can only kill running containers")
-_GONE = (
+#: texts of Docker, and of Podman, which has no status code for it
+_NOT_RUNNING_TEXT = re.compile("not running|can only kill running containers")
+_CONNECTION_ERRORS = (
     requests.exceptions.ConnectionError,
     requests.exceptions.Timeout,
     requests.exceptions.ChunkedEncodingError,
@@ -41,21 +41,21 @@ _GONE = (
 
 
 class MissingImageError(SubmitError):
-    """The engine does not have that image."""
+    """The engine does not have the image."""
 
 
 class Client:
-    """One engine; connected on first use, thread-safe.
+    """Client of one engine; connects on first use, thread-safe.
 
     Args:
-        config: which engine; else the one that the docker command would use.
+        config: names the engine; else the docker command's own.
     """
 
     def __init__(self, config: DockerConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
         self._api: Any = None
-        #: how the engine is named in messages
+        #: URL of the engine, for messages
         self.url = config.host or os.environ.get("DOCKER_HOST") or f"unix://{endpoint.SOCKET}"
 
     # -- connecting
@@ -69,7 +69,7 @@ class Client:
         """
         with self._lock:
             if self._api is None:
-                with self.asking("connect"):
+                with self.translate_errors("connect"):
                     self._api = self._connect()
             return self._api
 
@@ -94,7 +94,7 @@ class Client:
         named = environ.get("DOCKER_HOST") or ContextAPI.kwargs_from_context(
             environment=environ
         ).get("base_url")
-        # the SDK's own word for a socket has one more scheme before it
+        # the SDK puts one more scheme before a socket's
         self.url = (named or self.url).removeprefix("http+")
         if self.url.startswith("unix://"):
             # the SDK would try three times and leave three sockets
@@ -105,38 +105,38 @@ class Client:
         return client.api
 
     @contextlib.contextmanager
-    def asking(
-        self, what: str, job: str | None = None, error: type[BackendError] = BackendError
+    def translate_errors(
+        self, action: str, job: str | None = None, error: type[BackendError] = BackendError
     ) -> Iterator[None]:
-        """Within, what the SDK raises becomes an error of Fiber's.
+        """In this block, raise exceptions of the SDK as Fiber's.
 
         Args:
-            what: what the engine was asked to do.
-            job: the job that it was asked about.
-            error: what a refusal is.
+            action: the request as a phrase, such as "list containers", for messages.
+            job: the job that it is about: 404 means that it is unknown.
+            error: class of other refusals.
         """
         try:
             yield
         except ImageNotFound as failure:
-            raise MissingImageError(words_of(failure)) from failure
+            raise MissingImageError(engine_message(failure)) from failure
         except NotFound as failure:
             if job is not None:
                 msg = f"there is no job {job} on the Docker engine at {self.url}"
                 raise UnknownJobError(msg) from failure
-            msg = f"the Docker engine refused to {what}: {words_of(failure)}"
+            msg = f"the Docker engine refused to {action}: {engine_message(failure)}"
             raise error(msg) from failure
         except APIError as failure:
-            msg = f"the Docker engine refused to {what}: {words_of(failure)}"
+            msg = f"the Docker engine refused to {action}: {engine_message(failure)}"
             raise error(msg) from failure
-        except (*_GONE, DockerException) as failure:
+        except (*_CONNECTION_ERRORS, DockerException) as failure:
             msg = (
-                f"the Docker engine at {self.url} cannot be asked to {what}: {_short(failure)}; "
+                f"the Docker engine at {self.url} cannot be asked to {action}: {_short(failure)}; "
                 f"see whether `docker info` works, and set DOCKER_HOST or FIBER_DOCKER_HOST"
             )
             raise BackendUnavailableError(msg) from failure
 
     def close(self) -> None:
-        """Close all connections; what is asked later connects again."""
+        """Close all connections; a later call connects again."""
         with self._lock:
             api, self._api = self._api, None
         if api is not None:
@@ -145,13 +145,13 @@ class Client:
     # -- containers
 
     def create(self, name: str, body: Mapping[str, Any]) -> str:
-        """Create a container; its id.
+        """Create a container; returns its id.
 
         Raises:
             MissingImageError: the engine lacks the image.
             SubmitError: it was refused.
         """
-        with self.asking(f"create {name}", error=SubmitError):
+        with self.translate_errors(f"create {name}", error=SubmitError):
             return str(self.api.create_container_from_config(dict(body), name=name)["Id"])
 
     def start(self, container: str, name: str) -> None:
@@ -160,38 +160,38 @@ class Client:
         Raises:
             SubmitError: its first program cannot be started.
         """
-        with self.asking(f"start {name}", error=SubmitError):
+        with self.translate_errors(f"start {name}", error=SubmitError):
             self.api.start(container)
 
     def attach(self, container: str, *, stdin: bool, output: bool) -> Stream:
         """The standard streams of a container, from its start."""
         params = {"stream": 1, "stdin": int(stdin), "stdout": int(output), "stderr": int(output)}
-        with self.asking("attach"):
+        with self.translate_errors("attach"):
             return Stream(self.api.attach_socket(container, params=params))
 
     def inspect(self, job: str) -> dict[str, Any]:
-        """All that the engine knows of a container."""
-        with self.asking("inspect a container", job):
+        """Inspect a container: the engine's answer, as ``docker inspect`` shows it."""
+        with self.translate_errors("inspect a container", job):
             return dict(self.api.inspect_container(job))
 
     def containers(self, *labels: str) -> list[dict[str, Any]]:
         """Containers with all these labels, ended ones included."""
-        with self.asking("list containers"):
+        with self.translate_errors("list containers"):
             return list(self.api.containers(all=True, filters={"label": list(labels)}))
 
     def signal(self, job: str, signum: int) -> None:
         """Send a signal to a container's first process; one that does not run is no error."""
-        with contextlib.suppress(_NotRunning), self.asking("signal a container", job):
+        with contextlib.suppress(_NotRunning), self.translate_errors("signal a container", job):
             try:
                 self.api.kill(job, signal=signum)
             except APIError as error:
-                if error.status_code == 409 or _SAYS_NOT_RUNNING.search(words_of(error)):
+                if error.status_code == 409 or _NOT_RUNNING_TEXT.search(engine_message(error)):
                     raise _NotRunning from error
                 raise
 
     def remove(self, container: str) -> None:
         """End and remove a container; one that is gone is no error."""
-        with self.asking("remove a container"):
+        with self.translate_errors("remove a container"):
             try:
                 self.api.remove_container(container, v=True, force=True)
             except NotFound:
@@ -199,13 +199,13 @@ class Client:
             except APIError as error:
                 if error.status_code != 409:
                     raise
-                # somebody else is at it, and until they are done it may still run
+                # another removal is under way, and until it is done the container may run
                 with contextlib.suppress(NotFound, requests.RequestException):
                     self.api.wait(container, timeout=_REMOVAL, condition="removed")
 
     def put(self, container: str, folder: str, archive: bytes | BinaryIO) -> None:
         """Unpack an archive into a container's folder."""
-        with self.asking("copy into a container"):
+        with self.translate_errors("copy into a container"):
             self.api.put_archive(container, folder, archive)
 
     def get(self, container: str, path: str) -> Iterator[bytes]:
@@ -215,16 +215,16 @@ class Client:
             FileNotFoundError: it is not there.
         """
         chunks = None
-        with self.asking("copy from a container"), contextlib.suppress(NotFound):
+        with self.translate_errors("copy from a container"), contextlib.suppress(NotFound):
             chunks, _ = self.api.get_archive(container, path)
         if chunks is None:
             raise FileNotFoundError(path)
-        with self.asking("go on copying from a container"):
+        with self.translate_errors("go on copying from a container"):
             yield from chunks
 
     def logs(self, job: str, *, tail: int | None, follow: bool) -> Any:
-        """What a container wrote, in pieces; with a method ``close``."""
-        with self.asking("read logs", job):
+        """Stream of a container's output, an iterator of bytes with a method ``close``."""
+        with self.translate_errors("read logs", job):
             return self.api.logs(
                 job,
                 stream=True,
@@ -234,32 +234,32 @@ class Client:
 
     # -- the engine
 
-    def call(self, what: str, function: Callable[[Any], Any]) -> Any:
+    def call(self, action: str, function: Callable[[Any], Any]) -> Any:
         """Any other call of the SDK.
 
         Args:
-            what: what it does, for messages.
-            function: is given the SDK's client.
+            action: the request as a phrase, for messages.
+            function: called with the SDK's client.
         """
-        with self.asking(what):
+        with self.translate_errors(action):
             return function(self.api)
 
     def events(self, labels: Sequence[str], since: int) -> Any:
-        """The stream of container events, decoded; with a method ``close``."""
+        """Stream of container events, an iterator of dictionaries with a method ``close``."""
         filters = {"type": ["container"], "label": list(labels)}
-        with self.asking("tell events"):
+        with self.translate_errors("stream events"):
             return self.api.events(since=since, filters=filters, decode=True)
 
     def build(self, options: Mapping[str, Any], context: BinaryIO) -> Iterator[dict[str, Any]]:
-        """Build an image; what the engine says meanwhile."""
-        with self.asking("build an image"):
+        """Build an image; yields the engine's progress messages."""
+        with self.translate_errors("build an image"):
             yield from self.api.build(
                 fileobj=context, custom_context=True, decode=True, rm=True, **options
             )
 
 
 def close_stream(stream: Any) -> None:
-    """Close what :meth:`Client.logs` or :meth:`Client.events` returned, its socket too."""
+    """Close a stream of :meth:`Client.logs` or :meth:`Client.events`, with its socket."""
     # what closing raises differs with the transport, and it is over in any case
     with contextlib.suppress(Exception):
         stream.close()
@@ -269,12 +269,32 @@ def close_stream(stream: Any) -> None:
             response.close()
 
 
-class _NotRunning(Exception):  # noqa: N818 - a word within this module, no error
+def log_lines(client: Client, pieces: Any) -> Iterator[str]:
+    """Split a stream of output into lines, without their newlines.
+
+    Args:
+        client: translates errors of the stream.
+        pieces: the stream; closed at the end, or when the caller has enough.
+    """
+    rest = b""
+    try:
+        with client.translate_errors("go on with logs"):
+            for piece in pieces:
+                *whole, rest = (rest + piece).split(b"\n")
+                for line in whole:
+                    yield line.decode("utf-8", "replace")
+        if rest:
+            yield rest.decode("utf-8", "replace")
+    finally:
+        close_stream(pieces)
+
+
+class _NotRunning(Exception):  # noqa: N818 - control flow within this module, no error
     """The container has ended, or was not started."""
 
 
-def words_of(error: BaseException) -> str:
-    """The engine's own words, without the address that was asked."""
+def engine_message(error: BaseException) -> str:
+    """The engine's own message, without the URL of the request."""
     explanation = getattr(error, "explanation", None)
     if isinstance(explanation, bytes):
         explanation = explanation.decode("utf-8", "replace")

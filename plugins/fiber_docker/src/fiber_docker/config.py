@@ -22,7 +22,7 @@ def _named(separator: str) -> Any:
 
 @values.frozen(kw_only=True)
 class DockerConfig:
-    """What ``FIBER_DOCKER_<KEY>`` and the section ``[docker]`` can set."""
+    """Settings by ``FIBER_DOCKER_<KEY>`` or the section ``[docker]``."""
 
     #: the engine, as in ``DOCKER_HOST``; else what the docker command itself would use
     host: str | None = None

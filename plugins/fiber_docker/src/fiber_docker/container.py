@@ -1,4 +1,4 @@
-"""What the engine is asked to create for a job; pure."""
+"""Specification of a job's container: the body of the engine's create call; pure."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ import attrs
 from fiber.backend_parts import first
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
-from fiber_docker.endpoint import ALONE, MARK, SHARED, SOCKET
-from fiber_docker.orphans import CONTAINER, MASTER
+from fiber_docker.endpoint import ENGINE_VARIABLE, NO_ENGINE, SHARED_ENGINE, SOCKET
+from fiber_docker.orphans import MASTER_CONTAINER_LABEL, MASTER_LABEL
 
-__all__ = ["Plan", "Surroundings", "plan"]
+__all__ = ["ContainerContext", "ContainerSpec", "container_spec"]
 
-#: put before the keys of labels that are ours
+#: prefix of the keys of Fiber's labels
 PREFIX = "fiber."
 _NAME = 40
 _MB = 1 << 20
 #: seconds between the SIGTERM and the SIGKILL of ``docker stop``, and of an engine that ends
 _STOP = 10
-#: where a container's first process writes how its program ended
-END = "/.fiber/end"
-#: reads what follows on the standard input and runs it, which leaves the rest of it for that
+#: file in which a container's first process writes how its program ended
+EXIT_FILE = "/.fiber/end"
+#: runs the program of so many bytes on standard input and leaves the rest for it to read
 _LOADER = "stream=open(0,'rb',closefd=False);exec(stream.read(%d))"
 
 
 @attrs.frozen(kw_only=True)
-class Surroundings:
-    """What a container is put into."""
+class ContainerContext:
+    """Options of a container that do not come from the job's spec."""
 
-    #: the image, as the engine has it
+    #: name of the image
     image: str
     #: network to join; None for the engine's default
     network: str | None = None
-    #: who its master is, so that orphans can be told
+    #: identity of its master, by which orphans are found
     master: str = ""
-    #: the container of the same engine that its master runs in; None outside of one
+    #: id of the container on the same engine that its master runs in; None outside of one
     master_container: str | None = None
-    #: whose jobs these are
+    #: the user
     owner: str = ""
-    #: names that it can dial, with their addresses
+    #: further names of hosts with their addresses
     hosts: Mapping[str, str] = attrs.field(factory=dict)
     #: path of the engine's own socket on its machine; None to keep it from the job
     engine_socket: str | None = None
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
-    """A container to create, and what it is told once it runs."""
+class ContainerSpec:
+    """A container to create, with what is sent to it before and after its start."""
 
     #: its name, unique
     name: str
@@ -68,26 +68,26 @@ class Plan:
     files: bytes | None = attrs.field(default=None, repr=False)
 
 
-def plan(
-    spec: JobSpec, config: DockerConfig, around: Surroundings, *, wrapped: bool = True
-) -> Plan:
-    """Say which container does what a spec asks for.
+def container_spec(
+    spec: JobSpec, config: DockerConfig, context: ContainerContext, *, wrapped: bool = True
+) -> ContainerSpec:
+    """Specify the container of a job.
 
     Args:
         spec: the job.
         config: settings.
-        around: what it is put into.
+        context: options that do not come from the spec.
         wrapped: False to run a program that is not Fiber's as the first process itself, for images
             without Python.
     """
     argv, stdin, env = _program(spec, config, wrapped=wrapped)
-    env[MARK] = ALONE if around.engine_socket is None else SHARED
+    env[ENGINE_VARIABLE] = NO_ENGINE if context.engine_socket is None else SHARED_ENGINE
     if spec.entry is not None:
         env["FIBER_GRACE"] = str(_STOP)
     # Fiber's own supervisor, a program under our first process, or a program that is the first
     kind = "process" if spec.entry is not None else "program" if wrapped else "bare"
     body: dict[str, Any] = {
-        "Image": around.image,
+        "Image": context.image,
         # the image's own would run in place of the program
         "Entrypoint": list(argv[:1]),
         "Cmd": list(argv[1:]),
@@ -96,7 +96,7 @@ def plan(
             *(f"{key}={value}" for key, value in {**spec.env, **env}.items()),
             *sorted(spec.unset_env - spec.env.keys() - env.keys()),
         ],
-        "Labels": _labels(spec, config, around, kind),
+        "Labels": _labels(spec, config, context, kind),
         "OpenStdin": bool(stdin),
         "StdinOnce": bool(stdin),
         "AttachStdin": bool(stdin),
@@ -105,23 +105,23 @@ def plan(
         "Tty": False,
         "StopTimeout": _STOP,
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": _host(spec, config, around),
+        "HostConfig": _host(spec, config, context),
     }
     user, folder = config.user, spec.cwd or config.workdir
     if user is not None:
         body["User"] = user
     if folder is not None:
         body["WorkingDir"] = folder
-    return Plan(
+    return ContainerSpec(
         name=unique_name(spec.run_id, spec.name),
         body=body,
         stdin=stdin,
-        files=_place_for_end() if kind == "program" else None,
+        files=_exit_file_archive() if kind == "program" else None,
     )
 
 
 def unique_name(run_id: str, name: str) -> str:
-    """A name that every engine takes and no other container has."""
+    """A name that every engine accepts, made unique by random digits."""
     word = re.sub(r"[^a-zA-Z0-9_.]+", "-", name).strip("-._")[:_NAME].strip("-._").lower()
     return f"fiber-{run_id}-{word or 'job'}-{secrets.token_hex(3)}"
 
@@ -129,7 +129,7 @@ def unique_name(run_id: str, name: str) -> str:
 def _program(
     spec: JobSpec, config: DockerConfig, *, wrapped: bool
 ) -> tuple[list[str], bytes, dict[str, str]]:
-    """The first process: its words, what it reads, and its variables."""
+    """The first process: its arguments, its standard input, and its variables."""
     private = spec.private
     if spec.entry is not None:
         if private is None:
@@ -143,11 +143,11 @@ def _program(
     length = -1 if private is None else len(private)
     given = "source" if spec.detached else "bond"
     loader = [config.python, "-I", "-S", "-c", _LOADER % len(source)]
-    return [*loader, END, given, str(length), *spec.argv], source + (private or b""), {}
+    return [*loader, EXIT_FILE, given, str(length), *spec.argv], source + (private or b""), {}
 
 
 @functools.cache
-def _place_for_end() -> bytes:
+def _exit_file_archive() -> bytes:
     """An archive with a file that any user of the container can write."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
@@ -160,41 +160,43 @@ def _place_for_end() -> bytes:
     return stream.getvalue()
 
 
-def _labels(spec: JobSpec, config: DockerConfig, around: Surroundings, kind: str) -> dict[str, str]:
+def _labels(
+    spec: JobSpec, config: DockerConfig, context: ContainerContext, kind: str
+) -> dict[str, str]:
     labels = dict(pair.split("=", 1) for pair in config.labels)
     labels |= {f"{PREFIX}label.{key}": value for key, value in spec.labels.items()}
     labels |= {
         f"{PREFIX}run": spec.run_id,
         f"{PREFIX}name": spec.name,
         f"{PREFIX}argv": json.dumps(spec.argv),
-        f"{PREFIX}owner": around.owner,
-        MASTER: around.master,
+        f"{PREFIX}owner": context.owner,
+        MASTER_LABEL: context.master,
         f"{PREFIX}detached": str(int(spec.detached)),
         f"{PREFIX}kind": kind,
     }
-    if around.master_container is not None:
-        labels[CONTAINER] = around.master_container
+    if context.master_container is not None:
+        labels[MASTER_CONTAINER_LABEL] = context.master_container
     return labels
 
 
-def _host(spec: JobSpec, config: DockerConfig, around: Surroundings) -> dict[str, Any]:
+def _host(spec: JobSpec, config: DockerConfig, context: ContainerContext) -> dict[str, Any]:
     host: dict[str, Any] = {
         "RestartPolicy": {"Name": "no"},
-        # what a process of Fiber's has to tell comes over the wire, and if its master is killed,
-        # nobody is left to remove its container
+        # a process of Fiber's reports over its connection, and if its master is killed,
+        # no program is left to remove its container
         "AutoRemove": spec.entry is not None,
         **_limits(spec.resources),
     }
     if config.shm_size is not None:
         host["ShmSize"] = config.shm_size * _MB
-    if around.network is not None:
-        host["NetworkMode"] = around.network
-    hosts = [*config.extra_hosts, *(f"{name}:{at}" for name, at in around.hosts.items())]
+    if context.network is not None:
+        host["NetworkMode"] = context.network
+    hosts = [*config.extra_hosts, *(f"{name}:{at}" for name, at in context.hosts.items())]
     if hosts:
         host["ExtraHosts"] = hosts
     mounts = list(_mounts((*_written(config.volumes), *spec.volumes)))
-    if around.engine_socket is not None:
-        socket = {"Type": "bind", "Source": around.engine_socket, "Target": SOCKET}
+    if context.engine_socket is not None:
+        socket = {"Type": "bind", "Source": context.engine_socket, "Target": SOCKET}
         mounts.append(socket)
     if mounts:
         host["Mounts"] = mounts

@@ -1,4 +1,4 @@
-"""Devices of the engine's machine: looked for in a container, granted to one job at a time."""
+"""Devices of the engine's machine: probed in a container, granted to one job at a time."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from fiber_docker.container import unique_name
 
 __all__ = ["Devices", "Requests", "request_for"]
 
-#: devices as the engine's API asks for them
+#: ``HostConfig.DeviceRequests`` of the engine's API
 Requests = tuple[Mapping[str, Any], ...]
 
 
 @attrs.frozen
-class _Waiting:
+class _WaitingJob:
     """A job that waits for devices."""
 
     job_id: str
-    wanted: Mapping[str, int]
-    then: Callable[[Requests], None]
+    counts: Mapping[str, int]
+    on_grant: Callable[[Requests], None]
 
 
 class Devices:
-    """Which devices there are and who has them; thread-safe.
+    """Devices of the engine's machine and their allocation to jobs; thread-safe.
 
     Args:
         client: the engine.
-        providers: those installed, by kind.
-        python: the Python of images.
+        providers: installed resource providers by kind.
+        python: the Python of images, for probes.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class Devices:
         self._lock = threading.Lock()
         self._allocator = Allocator(())
         self._found: dict[str, tuple[Device, ...]] = {}
-        self._waiting: list[_Waiting] = []
-        self._listed: tuple[str, ...] = ()
+        self._waiting: list[_WaitingJob] = []
+        self._cdi_names: tuple[str, ...] = ()
 
-    def known(self) -> Mapping[str, int]:
-        """How many are free of each kind that was looked for."""
+    def free_counts(self) -> Mapping[str, int]:
+        """Number of free devices by kind, of the kinds that were probed."""
         with self._lock:
             return dict(self._allocator.free())
 
-    def check(self, resources: ResourceRequest, image: str) -> None:
-        """Look for what a job asks for, in a container of its image.
+    def probe(self, resources: ResourceRequest, image: str) -> None:
+        """Probe for the kinds of devices of a request, once each, in a container of the image.
 
         Raises:
-            ResourceError: nobody knows that kind, or there will never be so many.
+            ResourceError: no provider of a kind is installed, or the machine has fewer devices.
         """
         for kind, count in resources.devices.items():
             provider = self._providers.get(kind)
@@ -70,7 +70,7 @@ class Devices:
                 msg = f"no provider of {kind!r} devices is installed; installed are: {installed}"
                 raise ResourceError(msg)
             if not count:
-                # not even asked whether there are any
+                # zero of a kind needs no probe
                 continue
             with self._lock:
                 if kind not in self._found:
@@ -82,66 +82,66 @@ class Devices:
                 raise ResourceError(msg)
 
     def grant(
-        self, job_id: str, resources: ResourceRequest, then: Callable[[Requests], None]
+        self, job_id: str, resources: ResourceRequest, on_grant: Callable[[Requests], None]
     ) -> bool:
         """Grant a job its devices, now or once they are free.
 
         Args:
-            job_id: who gets them, until :meth:`release`.
-            resources: how many of which kind; they were checked.
-            then: called with them, on this thread or on the one that released them.
+            job_id: the job that holds them until :meth:`release`.
+            resources: numbers by kind; :meth:`probe` was called with them.
+            on_grant: called with them, on this thread or on the one that released them.
 
         Returns:
             True where they were granted at once.
         """
-        waiting = _Waiting(job_id, {k: n for k, n in resources.devices.items() if n}, then)
-        if not waiting.wanted:
-            then(())
+        waiting = _WaitingJob(job_id, {k: n for k, n in resources.devices.items() if n}, on_grant)
+        if not waiting.counts:
+            on_grant(())
             return True
         with self._lock:
             # first come, first served, also where a later one would fit
             if self._waiting or (granted := self._try(waiting)) is None:
                 self._waiting.append(waiting)
                 return False
-        then(granted)
+        on_grant(granted)
         return True
 
     def release(self, job_id: str) -> None:
-        """A job has ended, or was given up."""
-        served: list[tuple[_Waiting, Requests]] = []
+        """Free the devices of a job, or end its waiting, and grant devices to those that wait."""
+        served: list[tuple[_WaitingJob, Requests]] = []
         with self._lock:
             self._allocator.release(job_id)
             self._waiting = [one for one in self._waiting if one.job_id != job_id]
             while self._waiting and (granted := self._try(self._waiting[0])) is not None:
                 served.append((self._waiting.pop(0), granted))
         for waiting, granted in served:
-            waiting.then(granted)
+            waiting.on_grant(granted)
 
-    def _try(self, waiting: _Waiting) -> Requests | None:
-        allocation = self._allocator.allocate(waiting.job_id, waiting.wanted)
+    def _try(self, waiting: _WaitingJob) -> Requests | None:
+        allocation = self._allocator.allocate(waiting.job_id, waiting.counts)
         if allocation is None:
             return None
         return tuple(
             request_for(
                 self._providers[kind].device_class,
                 [device.id for device in allocation.of_kind(kind)],
-                self._listed,
+                self._cdi_names,
             )
-            for kind in waiting.wanted
+            for kind in waiting.counts
         )
 
     def _probe(self, provider: ResourceProvider, image: str) -> tuple[Device, ...]:
-        info = self._client.call("tell about itself", lambda api: api.info())
-        self._listed = tuple(str(one.get("ID")) for one in info.get("DiscoveredDevices") or ())
+        info = self._client.call("report its info", lambda api: api.info())
+        self._cdi_names = tuple(str(one.get("ID")) for one in info.get("DiscoveredDevices") or ())
         argv = probe_argv(provider, self._python)
-        everything = request_for(provider.device_class, None, self._listed)
+        everything = request_for(provider.device_class, None, self._cdi_names)
         body = {
             "Image": image,
             "Entrypoint": list(argv[:1]),
             "Cmd": list(argv[1:]),
             "HostConfig": {"DeviceRequests": [everything]},
         }
-        who = f"the probe for {provider.kind!r} devices, in a container of {image},"
+        subject = f"the probe for {provider.kind!r} devices, in a container of {image},"
         try:
             container = self._client.create(unique_name("00000000", "probe"), body)
             try:
@@ -151,29 +151,29 @@ class Devices:
             finally:
                 self._client.remove(container)
         except BackendError as error:
-            msg = f"{who} could not be run, so that its machine is said to have none: {error}"
+            msg = f"{subject} could not be run, so that its machine is said to have none: {error}"
             raise ResourceError(msg) from error
         words = text.decode("utf-8", "replace")
         if code:
-            msg = f"{who} failed with exit code {code}: {words.strip()[-500:]}"
+            msg = f"{subject} failed with exit code {code}: {words.strip()[-500:]}"
             raise ResourceError(msg)
         return check_devices(provider, provider.parse(words))
 
 
 def request_for(
-    device_class: str, ids: Sequence[str] | None, listed: Sequence[str]
+    device_class: str, ids: Sequence[str] | None, cdi_names: Sequence[str]
 ) -> Mapping[str, Any]:
-    """How the engine is asked for devices; pure.
+    """Make one entry of ``DeviceRequests``; pure.
 
     Args:
-        device_class: such as ``vendor.com/kind``, the word of the Container Device Interface.
-        ids: which; None for all.
-        listed: names of devices that the engine itself knows by that interface.
+        device_class: the Container Device Interface's kind, such as ``vendor.com/kind``.
+        ids: ids of devices; None for all.
+        cdi_names: CDI names of devices that the engine reports.
     """
     vendor, _, kind = device_class.partition("/")
-    if any(name.startswith(f"{device_class}=") for name in listed):
+    if any(name.startswith(f"{device_class}=") for name in cdi_names):
         chosen = ["all"] if ids is None else ids
         return {"Driver": "cdi", "DeviceIDs": [f"{device_class}={one}" for one in chosen]}
-    # older engines have a driver a vendor, which is called by the vendor's name
+    # engines without CDI have one driver for each vendor, named after it
     request = {"Driver": vendor.partition(".")[0], "Capabilities": [[kind]]}
     return {**request, "Count": -1} if ids is None else {**request, "DeviceIDs": list(ids)}

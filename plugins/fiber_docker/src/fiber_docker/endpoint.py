@@ -1,4 +1,4 @@
-"""Which engine is meant, found without the SDK and without asking it."""
+"""The engine that settings, environment and contexts name; needs neither SDK nor connection."""
 
 from __future__ import annotations
 
@@ -12,36 +12,39 @@ import attrs
 from fiber_docker.config import DockerConfig
 
 __all__ = [
-    "ALONE",
-    "MARK",
-    "SHARED",
+    "ENGINE_VARIABLE",
+    "NO_ENGINE",
+    "SHARED_ENGINE",
     "SOCKET",
-    "as_seen_here",
+    "effective_config",
     "has_default_socket",
-    "is_alone",
+    "has_no_engine",
     "is_visible",
     "names_an_engine",
     "podman_socket",
 ]
 
-#: where an engine listens that was installed as usual, and where jobs find one that is shared
+#: default socket of Docker, and the path at which jobs find a shared engine
 SOCKET = "/var/run/docker.sock"
-#: set in the containers of jobs to one of the next two
-MARK = "_FIBER_DOCKER"
-#: it was given no engine
-ALONE = "alone"
-#: it was given the engine's socket
-SHARED = "shared"
+#: environment variable in the containers of jobs, with one of the next two values
+ENGINE_VARIABLE = "_FIBER_DOCKER"
+#: the job has no engine
+NO_ENGINE = "alone"
+#: the job has the engine's socket
+SHARED_ENGINE = "shared"
 
 
-def is_alone(environ: Mapping[str, str]) -> bool:
-    """True in the container of a job that was given no engine."""
-    return environ.get(MARK) == ALONE
+def has_no_engine(environ: Mapping[str, str]) -> bool:
+    """True in the container of a job without an engine."""
+    return environ.get(ENGINE_VARIABLE) == NO_ENGINE
 
 
-def as_seen_here(config: DockerConfig, environ: Mapping[str, str]) -> DockerConfig:
-    """The settings as they hold in this process: a job has its master's, and another place."""
-    if environ.get(MARK) != SHARED:
+def effective_config(config: DockerConfig, environ: Mapping[str, str]) -> DockerConfig:
+    """The settings as they apply to this process.
+
+    In a job with a shared engine: the master's settings, with the engine at the mounted socket.
+    """
+    if environ.get(ENGINE_VARIABLE) != SHARED_ENGINE:
         return config
     return attrs.evolve(config, host=f"unix://{SOCKET}", context=None, address=None)
 
@@ -68,12 +71,12 @@ def podman_socket(environ: Mapping[str, str]) -> str | None:
 
 
 def has_default_socket() -> bool:
-    """True where Docker's own socket is."""
+    """True where Docker's default socket exists."""
     return Path(SOCKET).exists()
 
 
 def names_an_engine(config: DockerConfig, environ: Mapping[str, str]) -> bool:
-    """True where a setting, a variable or a context names an engine, so that none is looked for."""
+    """True where a setting, a variable or a context names an engine; sockets do not count."""
     return bool(
         config.host
         or config.context

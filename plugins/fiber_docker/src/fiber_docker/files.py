@@ -1,4 +1,4 @@
-"""Copies files to and from volumes, through a container that is never started."""
+"""``Backend.copy``: files to and from volumes, through a container that is never started."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _extract(archive: tarfile.TarFile, folder: str) -> None:
     if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")
         return
-    # the oldest Pythons have no filter: nothing is taken that could lead elsewhere
+    # the oldest Pythons have no filter: refuse members that could lead out of the folder
     for member in archive.getmembers():
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):

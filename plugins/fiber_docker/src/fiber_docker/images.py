@@ -1,4 +1,4 @@
-"""Images: had by the pull policy, or built from a folder, with progress."""
+"""Images: pulled by the pull policy, or built from a folder and pushed, with progress."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ class Images:
     Args:
         client: the engine.
         config: when to pull, and where to push.
-        say: told of progress, a line at a time.
+        report: called with lines of progress; stderr by default.
     """
 
     def __init__(
-        self, client: Client, config: DockerConfig, say: Callable[[str], None] | None = None
+        self, client: Client, config: DockerConfig, report: Callable[[str], None] | None = None
     ) -> None:
         self._client = client
         self._config = config
-        self._say = say or _to_stderr
+        self._report = report or _to_stderr
         self._lock = threading.Lock()
         self._pulled: set[str] = set()
-        self._looked_for: set[str] = set()
+        self._ensured: set[str] = set()
 
-    def before_use(self, image: str) -> None:
-        """Pull an image as the policy says, on this thread, which Ctrl-C may interrupt; once a process.
+    def ensure(self, image: str) -> None:
+        """Pull an image by the policy, once a process, on this thread: Ctrl-C interrupts it.
 
         Raises:
-            SubmitError: it cannot be had; the text has the engine's words.
+            SubmitError: it cannot be pulled; with the engine's message.
         """
         with self._lock:
-            if self._config.pull == "never" or image in self._looked_for:
+            if self._config.pull == "never" or image in self._ensured:
                 return
             if self._config.pull == "always" or self._is_missing(image):
                 self._pull(image)
-            self._looked_for.add(image)
+            self._ensured.add(image)
 
-    def after_miss(self, image: str, error: MissingImageError) -> None:
-        """The engine has lost an image: pull it, where the policy allows.
+    def pull_missing(self, image: str, error: MissingImageError) -> None:
+        """Pull an image that the engine lacks, unless the policy is ``never``.
 
         Raises:
-            SubmitError: it cannot be had; the text has the engine's words.
+            SubmitError: it cannot be pulled; with the engine's message.
         """
         if self._config.pull == "never":
             msg = (
@@ -72,7 +72,7 @@ class Images:
         except MissingImageError:
             return True
         except BackendError:
-            # whoever asks for a container of it is told more
+            # creating a container of it reports more
             return False
         return False
 
@@ -105,7 +105,7 @@ class Images:
             file.seek(0)
             name = f"{_repository(context, self._config.registry)}:{_digest(file)}"
             file.seek(0)
-            self._say(f"building {name} from {path}")
+            self._report(f"building {name} from {path}")
             options = {"tag": name, "dockerfile": dockerfile}
             self._follow(self._client.build(options, file), f"build {name}")
         if self._config.registry:
@@ -114,7 +114,7 @@ class Images:
 
     def _pull(self, image: str) -> None:
         repository, tag = _parts(image)
-        self._say(f"pulling {image}")
+        self._report(f"pulling {image}")
         try:
             answers = self._client.call(
                 f"pull {image}",
@@ -136,24 +136,24 @@ class Images:
 
     def _push(self, image: str) -> None:
         repository, tag = _parts(image)
-        self._say(f"pushing {image}")
+        self._report(f"pushing {image}")
         answers = self._client.call(
             f"push {image}", lambda api: api.push(repository, tag=tag, stream=True, decode=True)
         )
         self._follow(answers, f"push {image}")
 
-    def _follow(self, answers: Iterable[Mapping[str, Any]], what: str) -> None:
-        with self._client.asking(what):
+    def _follow(self, answers: Iterable[Mapping[str, Any]], action: str) -> None:
+        with self._client.translate_errors(action):
             for answer in answers:
                 if "error" in answer:
-                    msg = f"the Docker engine could not {what}: {str(answer['error']).strip()}"
+                    msg = f"the Docker engine could not {action}: {str(answer['error']).strip()}"
                     raise BackendError(msg)
                 # each layer's progress bar would be hundreds of lines
                 text = str(answer.get("stream") or "").strip()
                 if not text and "progressDetail" not in answer:
                     text = str(answer.get("status") or "").strip()
                 if text:
-                    self._say(text)
+                    self._report(text)
 
 
 def _parts(image: str) -> tuple[str, str | None]:
@@ -178,4 +178,4 @@ def _digest(file: Any) -> str:
 
 
 def _to_stderr(line: str) -> None:
-    print(f"fiber: {line}", file=sys.stderr, flush=True)  # noqa: T201 - progress is for whoever waits
+    print(f"fiber: {line}", file=sys.stderr, flush=True)  # noqa: T201 - progress on a terminal

@@ -1,4 +1,4 @@
-"""Starts jobs: has their containers made, started and removed, whatever comes in between."""
+"""Jobs of this process: their containers are created, started and removed, without leaving any."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import enum
 import logging
 import signal
 import threading
+from collections.abc import Callable
 
 import attrs
 
 from fiber.backend_parts.feed import Feed
-from fiber.backend_parts.threads import Hands
+from fiber.backend_parts.threads import ThreadPool
 from fiber.exceptions import (
     BackendError,
     BackendUnavailableError,
@@ -21,30 +22,30 @@ from fiber.exceptions import (
 from fiber.model import Job, JobSpec, JobState, JobStatus
 from fiber_docker.client import Client, MissingImageError
 from fiber_docker.config import DockerConfig
-from fiber_docker.container import Plan, Surroundings, plan
+from fiber_docker.container import ContainerContext, ContainerSpec, container_spec
 from fiber_docker.devices import Devices, Requests
 from fiber_docker.images import Images
-from fiber_docker.output import Pump
-from fiber_docker.refusals import advice, lacks_python
-from fiber_docker.starting import start
-from fiber_docker.status import lost_with_engine, never_began, never_ran, start_failure
+from fiber_docker.output import OutputForwarder
+from fiber_docker.status import ended_before_start, failed_to_start, lost_with_engine, start_failure
 
-__all__ = ["Starter"]
+__all__ = ["JobStarter"]
 
 log = logging.getLogger("fiber")
 
-#: seconds that output has to arrive once its container has ended
-_LAST_WORDS = 2.0
-#: the same where a verdict waits for it; the engine tells of an end after all was written
-_LAST_WORDS_OF_A_VERDICT = 0.5
-#: calls; the engine serialises much of what it does, and more would only wait there
-_AT_ONCE = 8
-#: containers that are created meanwhile; few threads submit
-_MADE_AT_ONCE = 4
+#: seconds for output to arrive once its container is removed
+_OUTPUT_TIMEOUT = 2.0
+#: seconds for last lines where a status waits for them; the engine reports an end after all output
+_LOG_TAIL_TIMEOUT = 0.5
+#: threads that start and remove; the engine serialises much, and more calls would wait there
+_START_THREADS = 8
+#: threads that create
+_CREATE_THREADS = 4
+#: texts of engines where an image lacks the program to start
+_NO_SUCH_PROGRAM = ("executable file not found", "no such file or directory")
 
 
 class _Stage(enum.Enum):
-    """How far a job has come."""
+    """Progress of a job's container."""
 
     #: it has no container, and may wait for devices
     WAITING = enum.auto()
@@ -55,29 +56,31 @@ class _Stage(enum.Enum):
 
 
 @attrs.define
-class _Own:
-    """A job that was submitted here; changed under the lock alone."""
+class _SubmittedJob:
+    """A job that this process submitted; guarded by the starter's lock."""
 
     job: Job
     spec: JobSpec
     stage: _Stage = _Stage.WAITING
-    #: the signal that is to end it, started or not
-    doomed: int = 0
-    #: its first container was removed for another
-    remade: bool = False
-    #: shows its output, and has its last lines
-    pump: Pump | None = None
+    #: signal of a cancellation before its start; 0 for none
+    cancel_signal: int = 0
+    #: True where its first container was replaced by another
+    recreated: bool = False
+    #: forwards its output and keeps its last lines
+    forwarder: OutputForwarder | None = None
 
 
-class Starter:
-    """Starts the jobs of one backend; thread-safe.
+class JobStarter:
+    """Starts and removes the jobs of one backend; thread-safe.
+
+    Containers are created by one set of threads and started or removed by another.
 
     Args:
         backend: name of the backend.
         client: the engine.
         config: settings.
-        feed: told what became of jobs.
-        images: has images where the engine lacks them.
+        feed: statuses of jobs are published to it.
+        images: pulls images.
         devices: grants devices.
     """
 
@@ -96,149 +99,149 @@ class Starter:
         self._feed = feed
         self._images = images
         self._devices = devices
-        self._hands = Hands("docker", "the Docker engine", _AT_ONCE)
-        # a user's thread asks for no container: Ctrl-C would take it away from the answer, and nobody
-        # would know of what the engine has made
-        self._makers = Hands("docker-create", "the Docker engine", _MADE_AT_ONCE)
+        self._start_threads = ThreadPool("docker", "the Docker engine", _START_THREADS)
+        # not on a user's thread: Ctrl-C between the request and its answer would leave a container
+        # that no record has
+        self._create_threads = ThreadPool("docker-create", "the Docker engine", _CREATE_THREADS)
         self._lock = threading.Lock()
-        self._own: dict[str, _Own] = {}
-        #: containers that were perhaps made before the engine went away; they were never started
-        self._unsure: set[str] = set()
-        self._unanswered: BackendUnavailableError | None = None
+        self._submitted: dict[str, _SubmittedJob] = {}
+        #: names of containers whose creation was not answered; they were never started
+        self._maybe_created: set[str] = set()
+        self._engine_failure: BackendUnavailableError | None = None
         self._closed = False
 
-    def submit(self, spec: JobSpec, around: Surroundings) -> Job:
-        """Create a job's container, and have it started.
+    def submit(self, spec: JobSpec, context: ContainerContext) -> Job:
+        """Create a job's container; it is started by another thread.
 
         Raises:
             SubmitError: the engine refused it.
         """
-        self._images.before_use(around.image)
-        self._devices.check(spec.resources, around.image)
-        wanted = plan(spec, self._config, around)
+        self._images.ensure(context.image)
+        self._devices.probe(spec.resources, context.image)
+        container = container_spec(spec, self._config, context)
         job = Job(
-            id=wanted.name,
+            id=container.name,
             name=spec.name,
             run_id=spec.run_id,
             backend=self._backend,
-            data={"container": wanted.name},
+            data={"container": container.name},
             argv=spec.argv,
         )
         failures: list[Exception] = []
-        made = threading.Event()
+        created = threading.Event()
 
-        def make(requests: Requests) -> None:
+        def create(requests: Requests) -> None:
             try:
-                if self._may_begin(job):
-                    self._make(job, spec, _with_devices(wanted, requests), around)
+                if self._mark_starting(job):
+                    self._create_and_start(job, spec, _with_devices(container, requests), context)
             except Exception as error:
                 failures.append(error)
             finally:
-                made.set()
+                created.set()
 
         with self._lock:
-            self._own[job.id] = _Own(job, spec)
-        # told before the engine tells, so that nothing is awaited in vain
+            self._submitted[job.id] = _SubmittedJob(job, spec)
+        # published before any event of the engine, so that nothing is awaited in vain
         self._feed.publish(job, JobStatus(state=JobState.PENDING))
         if self._devices.grant(
-            job.id, spec.resources, lambda found: self._makers.do(lambda: make(found))
+            job.id, spec.resources, lambda found: self._create_threads.submit(lambda: create(found))
         ):
             try:
-                made.wait()
+                created.wait()
             except BaseException:
-                # nobody will know of it
-                self.end_early(job, signal.SIGKILL)
+                # the caller gets no job
+                self.cancel(job, signal.SIGKILL)
                 raise
         if failures:
             raise failures[0]
         if spec.detached:
-            # whoever submits it may end now
+            # the submitter may end after this returns
             self._feed.wait_placed([job.id], None)
             status = self._feed.status(job.id)
-            if status is not None and never_ran(status):
+            if status is not None and failed_to_start(status):
                 self._client.remove(job.id)
                 raise SubmitError(status.message)
         return job
 
-    def end_early(self, job: Job, signum: int) -> bool:
-        """End a job that is not started, as by a signal; False where it is, or is none of ours.
+    def cancel(self, job: Job, signum: int) -> bool:
+        """Cancel a job before its start, as by a signal; False where it is started, or not ours.
 
-        It ends at once where it waits for devices, and else by whoever is about to start it.
+        It ends at once where it waits for devices, and else by the thread that is starting it.
         """
         with self._lock:
-            own = self._own.get(job.id)
-            if own is None or own.stage is _Stage.STARTED:
+            record = self._submitted.get(job.id)
+            if record is None or record.stage is _Stage.STARTED:
                 return False
-            own.doomed = own.doomed or signum
-            waits = own.stage is _Stage.WAITING
+            record.cancel_signal = record.cancel_signal or signum
+            waits = record.stage is _Stage.WAITING
         if waits:
-            self._give_up(job, signum)
+            self._publish_end(job, signum)
         return True
 
-    def start_none(self) -> list[Job]:
-        """What is not started and ends with its submitter is not to be started any more: those jobs."""
+    def cancel_unstarted(self) -> list[Job]:
+        """Cancel all jobs that are not started and not detached; returns them."""
         with self._lock:
-            attached = [own for own in self._own.values() if not own.spec.detached]
-            for own in attached:
-                own.doomed = own.doomed or signal.SIGKILL
-            return [own.job for own in attached if own.stage is not _Stage.STARTED]
+            attached = [record for record in self._submitted.values() if not record.spec.detached]
+            for record in attached:
+                record.cancel_signal = record.cancel_signal or signal.SIGKILL
+            return [record.job for record in attached if record.stage is not _Stage.STARTED]
 
-    def tell_unstarted(self, jobs: list[Job]) -> None:
-        """Tell the ends of jobs that were not to be started, and have no container any more."""
+    def publish_cancelled(self, jobs: list[Job]) -> None:
+        """Publish the end of cancelled jobs whose containers were removed."""
         for job in jobs:
-            self._give_up(job, signal.SIGKILL)
+            self._publish_end(job, signal.SIGKILL)
 
-    def tells(self, job_id: str) -> bool:
-        """True for a job whose container may be removed without that being its end.
+    def reports_end(self, job_id: str) -> bool:
+        """True where this class publishes a job's end, and the removal of its container is none.
 
-        What becomes of one that cannot be started is told here, in better words than the engine's;
-        and there are jobs whose first container was removed for another.
+        So it is before the start, since failed starts are published here with more detail than the
+        engine's, and where the first container was replaced by another.
         """
         with self._lock:
-            own = self._own.get(job_id)
-            return own is not None and (own.remade or own.stage is not _Stage.STARTED)
+            record = self._submitted.get(job_id)
+            return record is not None and (record.recreated or record.stage is not _Stage.STARTED)
 
-    def is_coming(self, job_id: str) -> bool:
-        """True for a job of whose container nothing can be said yet."""
+    def is_starting(self, job_id: str) -> bool:
+        """True for a job whose container is not started yet."""
         with self._lock:
-            own = self._own.get(job_id)
-            return own is not None and own.stage is not _Stage.STARTED
+            record = self._submitted.get(job_id)
+            return record is not None and record.stage is not _Stage.STARTED
 
-    def is_mine(self, job_id: str) -> bool:
-        """True for jobs that were submitted here."""
+    def is_submitted_here(self, job_id: str) -> bool:
+        """True for jobs that this process submitted."""
         with self._lock:
-            return job_id in self._own
+            return job_id in self._submitted
 
-    def last_words(self, job_id: str) -> tuple[str, ...]:
-        """The last lines of a job that has ended, where they came here."""
+    def log_tail(self, job_id: str) -> tuple[str, ...]:
+        """The last lines of a job that has ended, if its output was forwarded."""
         with self._lock:
-            own = self._own.get(job_id)
-            pump = None if own is None else own.pump
-        return () if pump is None else pump.last_words(_LAST_WORDS_OF_A_VERDICT)
+            record = self._submitted.get(job_id)
+            forwarder = None if record is None else record.forwarder
+        return () if forwarder is None else forwarder.log_tail(_LOG_TAIL_TIMEOUT)
 
     def ended(self, job: Job) -> None:
-        """A job has ended: its devices are free."""
+        """Release the devices of a job that has ended, and forget it where it can be."""
         with self._lock:
-            own = self._own.get(job.id)
-            if own is not None:
-                own.pump = None
-                if own.stage is _Stage.WAITING:
-                    # it gave up waiting: nobody will start it
-                    del self._own[job.id]
-                elif own.stage is _Stage.STARTED:
+            record = self._submitted.get(job.id)
+            if record is not None:
+                record.forwarder = None
+                if record.stage is _Stage.WAITING:
+                    # it was cancelled while it waited for devices
+                    del self._submitted[job.id]
+                elif record.stage is _Stage.STARTED:
                     self._forget(job.id)
         self._devices.release(job.id)
 
     def remove(self, job_id: str) -> None:
-        """Remove a job's container, and wait for what it still wrote."""
+        """Remove a job's container, and wait for the rest of its output."""
         with self._lock:
-            pump = self._take_pump(self._own.get(job_id))
+            forwarder = self._take_forwarder(self._submitted.get(job_id))
         self._remove(job_id)
-        if pump is not None:
-            pump.join(_LAST_WORDS)
+        if forwarder is not None:
+            forwarder.join(_OUTPUT_TIMEOUT)
 
     def remove_all(self, job_ids: list[str]) -> None:
-        """Remove the containers of many jobs; the first error is raised once all were tried."""
+        """Remove the containers of many jobs; then raise the first error."""
         failures: list[BackendError] = []
 
         def remove(job_id: str) -> None:
@@ -247,50 +250,54 @@ class Starter:
             except BackendError as error:
                 failures.append(error)
 
-        self._hands.do_all([lambda job_id=job_id: remove(job_id) for job_id in job_ids])  # type: ignore[misc] # mypy does not infer it
+        self._start_threads.run_all([lambda job_id=job_id: remove(job_id) for job_id in job_ids])  # type: ignore[misc] # mypy does not infer it
         if failures:
             raise failures[0]
 
     def attached(self) -> list[str]:
-        """The jobs that were submitted here and end with their submitter."""
+        """The ids of jobs that end with this process."""
         with self._lock:
-            return [job_id for job_id, own in self._own.items() if not own.spec.detached]
+            return [
+                job_id for job_id, record in self._submitted.items() if not record.spec.detached
+            ]
 
     def close(self) -> None:
         """Remove the containers of jobs that end with their submitter. Idempotent."""
         with self._lock:
             self._closed = True
-        self.start_none()
-        # what the engine was asked to make is there then, or was refused
-        self._makers.close()
+        self.cancel_unstarted()
+        # after this, each requested container exists or was refused
+        self._create_threads.close()
         with self._lock:
-            starting = [job for job, own in self._own.items() if own.stage is _Stage.STARTING]
+            starting = [
+                job for job, record in self._submitted.items() if record.stage is _Stage.STARTING
+            ]
         attached = self.attached()
         with self._lock:
-            unsure = list(self._unsure)
+            maybe_created = list(self._maybe_created)
         try:
-            self.remove_all([*attached, *unsure])
+            self.remove_all([*attached, *maybe_created])
         finally:
-            self._hands.close()
+            self._start_threads.close()
             with self._lock:
-                pumps = [self._take_pump(own) for own in self._own.values()]
-                remade = [job for job, own in self._own.items() if own.remade]
-            for pump in pumps:
-                if pump is not None:
-                    pump.join(0.0)
+                forwarders = [self._take_forwarder(record) for record in self._submitted.values()]
+                recreated = [job for job, record in self._submitted.items() if record.recreated]
+            for forwarder in forwarders:
+                if forwarder is not None:
+                    forwarder.join(0.0)
             with self._lock:
-                # whoever closes or cleans up again may find it back
-                self._unanswered = None
-        for job_id in {*starting} & {*remade} & {*attached}:
-            # removed, and then made once more by a thread that was at it
+                # another close or cleanup tries the engine again
+                self._engine_failure = None
+        for job_id in {*starting} & {*recreated} & {*attached}:
+            # a thread that was starting it may have created its second container after the removal
             self._remove(job_id)
 
-    # -- within
+    # -- private
 
     def _remove(self, job_id: str) -> None:
-        """Remove a container; at the end an engine that did not answer once is not asked again."""
+        """Remove a container; once :meth:`close` has begun, a failed engine is not retried."""
         with self._lock:
-            failure = self._unanswered
+            failure = self._engine_failure
         if failure is not None:
             raise failure
         try:
@@ -298,134 +305,208 @@ class Starter:
         except BackendUnavailableError as error:
             with self._lock:
                 if self._closed:
-                    # it may take its time over each of many, and nobody waits for that
-                    self._unanswered = error
+                    # each of many would wait for a timeout
+                    self._engine_failure = error
             raise
 
-    def _make(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
-        """Create a job's container and have it started, on a thread of our own."""
+    def _create_and_start(
+        self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
+    ) -> None:
+        """Create a job's container and have it started; on a thread for creation."""
         try:
-            self._create(wanted, around.image)
+            self._create(container, context.image)
         except Exception as error:
             with self._lock:
-                del self._own[job.id]
+                del self._submitted[job.id]
                 if isinstance(error, BackendUnavailableError):
-                    self._unsure.add(job.id)
+                    self._maybe_created.add(job.id)
             self._feed.publish(job, start_failure(str(error)))
             raise
-        self._hands.do(lambda: self._start(job, spec, wanted, around))
+        self._start_threads.submit(lambda: self._start_job(job, spec, container, context))
 
-    def _create(self, wanted: Plan, image: str) -> None:
+    def _create(self, container: ContainerSpec, image: str) -> None:
         try:
-            self._client.create(wanted.name, wanted.body)
+            self._client.create(container.name, container.body)
         except MissingImageError as error:
-            self._images.after_miss(image, error)
-            self._client.create(wanted.name, wanted.body)
+            self._images.pull_missing(image, error)
+            self._client.create(container.name, container.body)
 
-    def _may_begin(self, job: Job) -> bool:
-        """A job has its devices; False where it was killed while it waited for them."""
+    def _mark_starting(self, job: Job) -> bool:
+        """Mark a job that got its devices; False where it was cancelled meanwhile."""
         with self._lock:
-            own = self._own.get(job.id)
-            if own is not None and not (own.doomed or self._closed):
-                own.stage = _Stage.STARTING
+            record = self._submitted.get(job.id)
+            if record is not None and not (record.cancel_signal or self._closed):
+                record.stage = _Stage.STARTING
                 return True
-            doomed = 0 if own is None else own.doomed
-        self._give_up(job, doomed)
-        # told before, perhaps, and then they were granted after that
+            cancel_signal = 0 if record is None else record.cancel_signal
+        self._publish_end(job, cancel_signal)
+        # its end may have been published before they were granted
         self._devices.release(job.id)
         return False
 
     def _forget(self, job_id: str) -> None:
-        """Under the lock: of one of Fiber's own processes the container is gone by itself."""
-        own = self._own.get(job_id)
-        if own is not None and own.spec.entry is not None:
+        """Under the lock: forget a process of Fiber's, whose container removes itself."""
+        record = self._submitted.get(job_id)
+        if record is not None and record.spec.entry is not None:
             # pools that replace workers have many
-            del self._own[job_id]
+            del self._submitted[job_id]
 
     @staticmethod
-    def _take_pump(own: _Own | None) -> Pump | None:
-        """Under the lock: what shows a job's output, for whoever waits for its end."""
-        if own is None:
+    def _take_forwarder(record: _SubmittedJob | None) -> OutputForwarder | None:
+        """Under the lock: take a job's forwarder, to wait for its end."""
+        if record is None:
             return None
-        pump, own.pump = own.pump, None
-        return pump
+        forwarder, record.forwarder = record.forwarder, None
+        return forwarder
 
-    def _start(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
+    def _start_job(
+        self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
+    ) -> None:
         try:
-            self._begin(job, spec, wanted, around)
+            self._start_or_fail(job, spec, container, context)
         finally:
             with self._lock:
-                own = self._own[job.id]
-                own.stage = _Stage.STARTED
-            if own.doomed:
-                self._give_up(job, own.doomed)
+                record = self._submitted[job.id]
+                record.stage = _Stage.STARTED
+            if record.cancel_signal:
+                self._publish_end(job, record.cancel_signal)
             try:
-                self._clear_up(job, own)
+                self._remove_unneeded(job, record)
             except BackendUnavailableError:
-                # at the end it is removed as one of ours
+                # close() removes it
                 log.debug("fiber: %s stays until the engine is back", job.id, exc_info=True)
 
-    def _clear_up(self, job: Job, own: _Own) -> None:
-        """End what is not to run, and remove what never will."""
-        if own.doomed and own.spec.entry is None:
-            # it has done nothing yet, and may not listen to any other signal
+    def _remove_unneeded(self, job: Job, record: _SubmittedJob) -> None:
+        """Kill a cancelled program, and remove a container that never ran."""
+        if record.cancel_signal and record.spec.entry is None:
+            # SIGKILL: it has done nothing yet, and may not handle other signals
             with contextlib.suppress(UnknownJobError):
                 self._client.signal(job.id, signal.SIGKILL)
         status = self._feed.status(job.id)
-        if status is not None and status.state.is_terminal and own.spec.entry is not None:
-            # it was killed or refused, and a container that never ran does not go by itself
+        if status is not None and status.state.is_terminal and record.spec.entry is not None:
+            # AutoRemove does not apply to a container that never ran
             self._remove(job.id)
             with self._lock:
                 self._forget(job.id)
 
-    def _begin(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
+    def _start_or_fail(
+        self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
+    ) -> None:
         try:
             with self._lock:
-                if self._own[job.id].doomed:
+                if self._submitted[job.id].cancel_signal:
                     return
-            self._run(job, spec, wanted)
+            self._run(job, spec, container)
         except SubmitError as error:
-            if lacks_python(error) and spec.private is None and spec.entry is None:
-                self._start_bare(job, spec, wanted, around)
+            if _lacks_python(error) and spec.private is None and spec.entry is None:
+                self._start_unwrapped(job, spec, container, context)
                 return
-            self._feed.publish(job, start_failure(advice(error, spec, self._config, around.image)))
+            self._feed.publish(
+                job, start_failure(_advice(error, spec, self._config, context.image))
+            )
         except BackendUnavailableError as error:
-            # whether it runs is not known; nobody has told it what to do
+            # it may run, but has got no instructions
             self._feed.publish(job, lost_with_engine(str(error)))
         except BackendError as error:
             self._feed.publish(job, start_failure(str(error)))
 
-    def _run(self, job: Job, spec: JobSpec, wanted: Plan) -> None:
-        def keep(pump: Pump) -> None:
+    def _run(self, job: Job, spec: JobSpec, container: ContainerSpec) -> None:
+        def on_forwarder(forwarder: OutputForwarder) -> None:
             with self._lock:
-                self._own[job.id].pump = pump
+                self._submitted[job.id].forwarder = forwarder
 
-        start(self._client, spec, wanted, keep)
+        _start_container(self._client, spec, container, on_forwarder)
 
-    def _start_bare(self, job: Job, spec: JobSpec, wanted: Plan, around: Surroundings) -> None:
-        """Without Python, a program is the first process itself."""
-        bare = plan(spec, self._config, around, wrapped=False)
-        host = wanted.body["HostConfig"]
-        bare = attrs.evolve(bare, name=wanted.name, body={**bare.body, "HostConfig": host})
+    def _start_unwrapped(
+        self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
+    ) -> None:
+        """Start a program as the first process itself, in an image without Python."""
+        bare = container_spec(spec, self._config, context, wrapped=False)
+        host = container.body["HostConfig"]
+        bare = attrs.evolve(bare, name=container.name, body={**bare.body, "HostConfig": host})
         with self._lock:
-            self._own[job.id].remade = True
+            self._submitted[job.id].recreated = True
         try:
             self._client.remove(job.id)
-            self._create(bare, around.image)
+            self._create(bare, context.image)
             self._run(job, spec, bare)
         except BackendUnavailableError as error:
             self._feed.publish(job, lost_with_engine(str(error)))
         except BackendError as error:
-            words = advice(error, spec, self._config, around.image)
+            words = _advice(error, spec, self._config, context.image)
             self._feed.publish(job, start_failure(words))
 
-    def _give_up(self, job: Job, signum: int) -> None:
-        """Tell the end of a job that did nothing; dropped where another one was told."""
-        self._feed.publish(job, never_began(signum or signal.SIGKILL))
+    def _publish_end(self, job: Job, signum: int) -> None:
+        """Publish the end of a cancelled job; dropped where an end is known."""
+        self._feed.publish(job, ended_before_start(signum or signal.SIGKILL))
 
 
-def _with_devices(wanted: Plan, requests: Requests) -> Plan:
+def _with_devices(container: ContainerSpec, requests: Requests) -> ContainerSpec:
     if not requests:
-        return wanted
-    host = {**wanted.body["HostConfig"], "DeviceRequests": list(requests)}
-    return attrs.evolve(wanted, body={**wanted.body, "HostConfig": host})
+        return container
+    host = {**container.body["HostConfig"], "DeviceRequests": list(requests)}
+    return attrs.evolve(container, body={**container.body, "HostConfig": host})
+
+
+def _start_container(
+    client: Client,
+    spec: JobSpec,
+    container: ContainerSpec,
+    on_forwarder: Callable[[OutputForwarder], None],
+) -> None:
+    """Send a created container its files and standard input, forward its output, and start it.
+
+    Args:
+        client: the engine.
+        spec: the job.
+        container: its container, which exists.
+        on_forwarder: called with the forwarder of its output before the start, since the
+            container may end before the engine has answered.
+
+    Raises:
+        SubmitError: its first program cannot be started.
+    """
+    if container.files is not None:
+        client.put(container.name, "/", container.files)
+    shown = not spec.detached
+    if not (container.stdin or shown):
+        client.start(container.name, spec.name)
+        return
+    stream = client.attach(container.name, stdin=bool(container.stdin), output=shown)
+    forwarder = (
+        OutputForwarder(stream, f"[{spec.name}] ".encode() if spec.log_prefix else b"")
+        if shown
+        else None
+    )
+    if forwarder is not None:
+        on_forwarder(forwarder)
+    try:
+        client.start(container.name, spec.name)
+        if container.stdin:
+            # it may have ended by now
+            with contextlib.suppress(OSError):
+                stream.write(container.stdin)
+    except BaseException:
+        stream.close()
+        raise
+    finally:
+        if forwarder is not None:
+            forwarder.start()
+        else:
+            stream.close()
+
+
+def _lacks_python(error: BackendError) -> bool:
+    """True where an image lacks the program to start."""
+    return any(words in str(error) for words in _NO_SUCH_PROGRAM)
+
+
+def _advice(error: BackendError, spec: JobSpec, config: DockerConfig, image: str) -> str:
+    """The engine's message, with a remedy where the image lacks Python."""
+    needs_python = spec.entry is not None or spec.private is not None
+    if needs_python and _lacks_python(error):
+        return (
+            f"image {image} has no Python called {config.python!r}: {error}; name an image with "
+            f"Python and fiber (FIBER_IMAGE), or set FIBER_DOCKER_PYTHON to its path there"
+        )
+    return str(error)

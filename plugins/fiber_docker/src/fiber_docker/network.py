@@ -1,4 +1,4 @@
-"""Asks the engine how containers reach this process, and whether it is in one itself."""
+"""Facts of the engine's network: how containers reach this process, and its own container."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fiber.exceptions import BackendError, UnknownJobError
 from fiber_docker.address import Facts
 from fiber_docker.client import Client
 from fiber_docker.config import DockerConfig
-from fiber_docker.endpoint import as_seen_here
+from fiber_docker.endpoint import effective_config
 
-__all__ = ["facts_of", "find"]
+__all__ = ["facts_of", "find_facts"]
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _DEFAULT = "bridge"
-#: networks that are none: their containers share another's, or have none at all
+#: network modes without a network of the container's own
 _NOT_JOINED = ("host", "none", "container:")
 
 
-def find(config: DockerConfig) -> Facts:
-    """What the engine that the settings name tells of its network.
+def find_facts(config: DockerConfig) -> Facts:
+    """Read the facts from the engine that the settings name.
 
     Raises:
-        BackendUnavailableError: it cannot be asked.
+        BackendUnavailableError: it does not answer.
     """
-    config = as_seen_here(config, os.environ)
+    config = effective_config(config, os.environ)
     if config.address is not None:
         return Facts(address=config.address, network=config.network)
     with contextlib.closing(Client(config)) as client:
@@ -39,7 +39,7 @@ def find(config: DockerConfig) -> Facts:
 
 
 def facts_of(client: Client, config: DockerConfig) -> Facts:
-    """As :func:`find`, of an engine that is connected."""
+    """Read the facts from an engine that is connected."""
     own = own_container(client)
     image = None if own is None else str(own.get("Config", {}).get("Image") or own["Image"])
     container = None if own is None else str(own["Id"])
@@ -57,7 +57,7 @@ def facts_of(client: Client, config: DockerConfig) -> Facts:
                 container=container,
                 address=config.address,
             )
-    info = client.call("tell about itself", lambda api: api.info())
+    info = client.call("report its info", lambda api: api.info())
     return Facts(
         network=config.network,
         address=config.address,
@@ -72,14 +72,14 @@ def facts_of(client: Client, config: DockerConfig) -> Facts:
 
 def own_container(client: Client) -> dict[str, Any] | None:
     """The container that this process runs in, as its engine knows it; None outside of one."""
-    for candidate in dict.fromkeys(_candidates()):
+    for candidate in dict.fromkeys(_candidate_ids()):
         with contextlib.suppress(UnknownJobError):
             return client.inspect(candidate)
     return None
 
 
-def _candidates() -> Iterator[str]:
-    """What could be the id of the container that this process runs in."""
+def _candidate_ids() -> Iterator[str]:
+    """Possible ids of the container that this process runs in."""
     if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
         return
     for path in ("/proc/self/mountinfo", "/proc/self/cgroup"):
@@ -110,7 +110,7 @@ def _gateways(client: Client, network: str) -> Iterator[str]:
 
 
 def _route(url: str) -> str | None:
-    """The address of this host from which another one is reached; sends nothing."""
+    """The address of this host on the route to another one; sends nothing."""
     parts = urlsplit(url)
     if parts.scheme not in ("tcp", "http", "https", "ssh") or not parts.hostname:
         return None

@@ -1,4 +1,4 @@
-"""Containers whose master was killed: nobody is left to remove them."""
+"""Removal of orphans: containers whose master was killed before it could remove them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,34 @@ from fiber.backend_parts.liveness import Liveness, Owner
 from fiber.exceptions import BackendError, UnknownJobError
 from fiber_docker.client import Client
 
-__all__ = ["CONTAINER", "MASTER", "liveness_of_master", "master_mark", "sweep"]
+__all__ = [
+    "MASTER_CONTAINER_LABEL",
+    "MASTER_LABEL",
+    "liveness_of_master",
+    "master_identity",
+    "sweep",
+]
 
 log = logging.getLogger("fiber")
 
-#: labels that say whose a container is: a process, and the container that this one runs in
-MASTER, CONTAINER = "fiber.master", "fiber.master-container"
+#: labels with the master's process, and with the container that it runs in
+MASTER_LABEL, MASTER_CONTAINER_LABEL = "fiber.master", "fiber.master-container"
 #: states of a container none of whose processes lives
 _ENDED = frozenset({"exited", "dead"})
 
 
 @functools.cache
-def master_mark() -> str:
-    """Who this process is."""
+def master_identity() -> str:
+    """Identity of this process, the value of :data:`MASTER_LABEL`."""
     return Owner.current().encode()
 
 
 def sweep(client: Client, owner: str) -> list[str]:
-    """Remove what masters left that are proven to be dead; the names of it.
+    """Remove the containers of masters that are proven to be dead; returns their names.
 
     Args:
         client: the engine.
-        owner: whose containers are looked at.
+        owner: value of the label ``fiber.owner``.
     """
     found = {
         # one that is being removed has no name any more
@@ -62,19 +68,19 @@ def sweep(client: Client, owner: str) -> list[str]:
 def liveness_of_master(labels: Mapping[str, str], state_of: Any) -> Liveness:
     """Whether the master of a container lives.
 
-    One in a container of the same engine has no process that is seen from here; the engine tells of
-    its container.
+    A master in a container of the same engine has no process that is visible from this one; the
+    state of its container decides.
 
     Args:
         labels: of the container.
         state_of: the state of another container by its id; None where that is not known.
     """
-    owner = Owner.decode(labels.get(MASTER, ""))
-    told = Liveness.UNKNOWN if owner is None else owner.liveness()
-    around = labels.get(CONTAINER)
-    if told is Liveness.UNKNOWN and around and state_of(around) in _ENDED:
+    owner = Owner.decode(labels.get(MASTER_LABEL, ""))
+    known = Liveness.UNKNOWN if owner is None else owner.liveness()
+    master_container = labels.get(MASTER_CONTAINER_LABEL)
+    if known is Liveness.UNKNOWN and master_container and state_of(master_container) in _ENDED:
         return Liveness.DEAD
-    return told
+    return known
 
 
 def _state(client: Client, container: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Passes what containers write on to this process's own output, in whole lines."""
+"""Output of containers on this process's own stdout and stderr, in whole lines."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import time
 from fiber._agent.supervisor.output import LineBuffer, LinePrefix, LineTail
 from fiber_docker.stream import STDERR, STDOUT, Stream
 
-__all__ = ["Pump", "write"]
+__all__ = ["OutputForwarder", "write"]
 
 #: seconds after which the beginning of a line is passed on without its end
 _PARTIAL = 0.1
-#: seconds that an engine may take to hand over what a container wrote last
+#: seconds for an engine to hand over a container's last output
 _LATE = 5.0
 #: last lines that are remembered
 _TAIL = 20
-_turn = threading.Lock()
+_write_lock = threading.Lock()
 
 
-class Pump:
-    """Copies the output of one container from :meth:`begin` until it ends, in a thread of its own.
+class OutputForwarder:
+    """Forwards the output of one container to this process's, and keeps its last lines.
+
+    A thread, ``fiber-docker-output``, copies from :meth:`start` until the container ends.
 
     Args:
         stream: attached to the container.
@@ -39,20 +41,20 @@ class Pump:
         self._is_writing = False
         self._thread = threading.Thread(target=self._copy, name="fiber-docker-output", daemon=True)
 
-    def begin(self) -> None:
-        """Start copying, unless it was closed; once, whether or not the container was started."""
+    def start(self) -> None:
+        """Start the thread, unless it was closed; also where the container was not started."""
         with self._lock:
             if self._ended.is_set():
                 return
             self._begun = True
             self._thread.start()
 
-    def last_words(self, timeout: float) -> tuple[str, ...]:
+    def log_tail(self, timeout: float) -> tuple[str, ...]:
         """The last lines, once all have come.
 
         Args:
-            timeout: seconds to wait where nobody reads what this process writes; of an engine that is
-                busy, or a machine, they are waited for longer.
+            timeout: seconds to wait while this process blocks on writing; while the engine is only
+                slow, up to 5 seconds.
         """
         until = time.monotonic() + max(timeout, _LATE)
         while not self._ended.wait(timeout):
@@ -61,7 +63,7 @@ class Pump:
         return self._tail.lines()
 
     def join(self, timeout: float) -> None:
-        """Wait for its end, then close it; of one that has not begun, at once."""
+        """Wait for its end, then close it; at once if it was not started."""
         with self._lock:
             if not self._begun:
                 self._stream.close()
@@ -103,18 +105,18 @@ class Pump:
 
 
 def write(number: int, data: bytes) -> None:
-    """Write to this process's stdout (1) or stderr (2), all of it, and nothing in between."""
-    with _turn:
+    """Write all data to this process's stdout (1) or stderr (2), under a lock."""
+    with _write_lock:
         while data:
             try:
                 data = data[os.write(number, data) :]
             except BlockingIOError:
-                # somebody made the terminal or pipe non-blocking: it is waited for
+                # the terminal or pipe was made non-blocking by another program
                 import select
 
                 poll = select.poll()
                 poll.register(number, select.POLLOUT)
                 poll.poll()
             except OSError:
-                # whoever read it has gone; what is written to it goes nowhere
+                # its reader has gone
                 return

@@ -1,4 +1,4 @@
-"""Hook implementations; the backend itself is imported when it is chosen."""
+"""Hook implementations of the Docker plugin; the backend is imported once it is chosen."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def fiber_listen_address(
         return None
     from fiber_docker.address import Facts, choose
 
-    # without an engine its peers reach a job where they reach any container
+    # a job without an engine listens as the core chooses
     return choose(peers.facts, interfaces) if isinstance(peers.facts, Facts) else None
 
 
 def _facts(settings: Any, environ: Mapping[str, str]) -> Facts | None:
-    """What the engine tells of its network; None where this process sees none."""
+    """Facts of the engine's network; None in a process without an engine."""
     config = settings if isinstance(settings, DockerConfig) else DockerConfig()
-    from fiber_docker.endpoint import is_alone, is_visible
+    from fiber_docker.endpoint import has_no_engine, is_visible
 
-    if is_alone(environ) or not is_visible(config, environ):
+    if has_no_engine(environ) or not is_visible(config, environ):
         return None
-    from fiber_docker.network import find
+    from fiber_docker.network import find_facts
 
-    return find(config)
+    return find_facts(config)
 
 
 def _load(context: BackendContext) -> Backend:

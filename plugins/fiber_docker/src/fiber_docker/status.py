@@ -1,4 +1,4 @@
-"""What the engine says of a container, as a status; pure."""
+"""Statuses of jobs from the engine's answers about containers; pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import attrs
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 __all__ = [
-    "End",
+    "ContainerExit",
     "created_at",
+    "ended_before_start",
+    "failed_to_start",
     "from_inspect",
     "from_list",
+    "is_ambiguous",
     "job_of",
     "killed_unseen",
     "lost_with_engine",
-    "needs_a_look",
-    "never_began",
-    "never_ran",
     "start_failure",
-    "with_words",
+    "with_log_tail",
 ]
 
 #: exit codes up to this are the program's own, whatever the engine
@@ -35,22 +35,22 @@ _SIGNALS = frozenset(int(number) for number in signal.valid_signals())
 
 
 @attrs.frozen(kw_only=True)
-class End:
-    """How a container ended, as far as it is known."""
+class ContainerExit:
+    """The end of a container, as far as it is known."""
 
     #: the engine's exit code
     code: int
     #: True where the engine says that it ran out of memory
     oom: bool = False
-    #: what the first process wrote down, such as ``exit 137``, ``signal 9`` or ``start <words>``
-    word: str = ""
-    #: the engine's words, where it has any
+    #: content of the exit file: ``exit 137``, ``signal 9`` or ``start <message>``; empty for none
+    report: str = ""
+    #: the engine's message, if there is one
     error: str = ""
 
     def status(self, host: str | None = None) -> JobStatus:
         """The terminal status."""
-        if self.word.startswith("start "):
-            return _failed(ReasonKind.START, self.word.removeprefix("start "), _STARTED_NOT, host)
+        if self.report.startswith("start "):
+            return _failed(ReasonKind.START, self.report.removeprefix("start "), _STARTED_NOT, host)
         number = self._signal()
         if self.oom and number == signal.SIGKILL:
             words = "it used more memory than it may, and was killed"
@@ -73,18 +73,18 @@ class End:
         )
 
     def _signal(self) -> int | None:
-        kind, _, number = self.word.partition(" ")
+        kind, _, number = self.report.partition(" ")
         if kind == "exit":
             return None
         if kind == "signal":
             return int(number)
-        # nothing is written down: it is the engine's or a shell's way to tell of a signal
+        # without a report: 128 and a signal's number, as engines and shells have it
         found = self.code - 128
         return found if found in _SIGNALS else None
 
 
-def needs_a_look(code: int) -> bool:
-    """True for an exit code that may mean several things."""
+def is_ambiguous(code: int) -> bool:
+    """True for an exit code that may stand for a signal or a failed start."""
     return code > _PLAIN
 
 
@@ -95,7 +95,7 @@ def start_failure(words: str, *, image: bool = False) -> JobStatus:
 
 
 def lost_with_engine(words: str) -> JobStatus:
-    """The status of a container whose engine went away before it was started for certain."""
+    """The status of a container whose engine went away while it was being started."""
     return _failed(ReasonKind.NODE_LOST, words, _STARTED_NOT, None)
 
 
@@ -113,7 +113,7 @@ def killed_unseen(status: JobStatus) -> JobStatus:
     )
 
 
-def never_ran(status: JobStatus) -> bool:
+def failed_to_start(status: JobStatus) -> bool:
     """True for a job whose first program could not be started."""
     kind = None if status.reason is None else status.reason.kind
     if kind is ReasonKind.NODE_LOST:
@@ -121,7 +121,7 @@ def never_ran(status: JobStatus) -> bool:
     return kind in (ReasonKind.START, ReasonKind.IMAGE)
 
 
-def never_began(signum: int) -> JobStatus:
+def ended_before_start(signum: int) -> JobStatus:
     """The status of a job that was ended, as by a signal, before it was started."""
     return JobStatus(
         state=JobState.FAILED,
@@ -131,7 +131,7 @@ def never_began(signum: int) -> JobStatus:
     )
 
 
-def with_words(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
+def with_log_tail(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
     """A terminal status with the last lines that the job wrote."""
     if not lines:
         return status
@@ -146,12 +146,12 @@ def with_words(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
     return attrs.evolve(status, processes=(process,))
 
 
-def from_inspect(found: Mapping[str, Any], word: str = "", host: str | None = None) -> JobStatus:
+def from_inspect(found: Mapping[str, Any], report: str = "", host: str | None = None) -> JobStatus:
     """The status of a container that was inspected.
 
     Args:
         found: what the engine answered.
-        word: what its first process wrote down.
+        report: content of its exit file.
         host: the engine's name.
     """
     state = found.get("State", {})
@@ -163,18 +163,18 @@ def from_inspect(found: Mapping[str, Any], word: str = "", host: str | None = No
     if status in ("exited", "dead", "stopped", "removing"):
         code = int(state.get("ExitCode", 0))
         oom = bool(state.get("OOMKilled"))
-        return End(code=code, oom=oom, word=word, error=error).status(host)
+        return ContainerExit(code=code, oom=oom, report=report, error=error).status(host)
     return JobStatus(state=_state(status), host=host)
 
 
 def from_list(item: Mapping[str, Any], host: str | None = None) -> JobStatus | None:
-    """The status of a container in a list; None where it must be inspected to be known."""
+    """The status of a container in a list; None where it has to be inspected."""
     status = str(item.get("State", ""))
     if status in ("exited", "stopped"):
         match = re.match(r"Exited \((\d+)\)", str(item.get("Status", "")))
-        if match is None or needs_a_look(int(match[1])):
+        if match is None or is_ambiguous(int(match[1])):
             return None
-        return End(code=int(match[1])).status(host)
+        return ContainerExit(code=int(match[1])).status(host)
     if status in ("created", "dead", "removing"):
         return None
     return JobStatus(state=_state(status), host=host)
@@ -183,7 +183,7 @@ def from_list(item: Mapping[str, Any], host: str | None = None) -> JobStatus | N
 def job_of(
     backend: str, name: str, labels: Mapping[str, str], submitted: float | None = None
 ) -> Job:
-    """The job that a container is, by its name and labels."""
+    """The job of a container, from its name and labels."""
     try:
         argv = tuple(map(str, json.loads(labels.get("fiber.argv", "[]"))))
     except (ValueError, TypeError):
@@ -200,7 +200,7 @@ def job_of(
 
 
 def created_at(found: Any) -> float | None:
-    """When a container was created, from seconds or from text with more digits than Python takes."""
+    """Time of creation in seconds, from a number or a text with more digits than Python takes."""
     if isinstance(found, (int, float)):
         return float(found)
     match = re.match(r"(\d+-\d+-\d+T\d+:\d+:\d+)(\.\d{1,6})?", str(found or ""))

@@ -1,4 +1,8 @@
-"""The raw connection to a container's standard streams, whatever the SDK made it of."""
+"""Connection to a container's standard streams, over any kind of socket of the SDK.
+
+Output is framed as in "Stream format" of the Engine API's attach call: one byte for the stream,
+three of zero, four for the length (big-endian), the data.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +20,24 @@ _PIECE = 1 << 16
 
 
 class Stream:
-    """Both directions of an attached container; read by one thread, closed by any.
+    """Standard streams of an attached container; read by one thread, closed by any.
 
     Args:
-        raw: what the SDK calls a socket: over a Unix socket or TCP a file around one, with TLS the
-            socket, over ssh a channel.
+        raw: the SDK's "socket": over a Unix socket or TCP a file around one, with TLS the socket,
+            over ssh a channel.
     """
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self._socket: Any = getattr(raw, "_sock", raw)
         self._closed = threading.Event()
-        self._rest = b""
+        self._buffer = b""
         self.set_timeout(None)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """How long :meth:`read` waits before it raises TimeoutError."""
+        """Set the seconds after which :meth:`read` raises TimeoutError; None for never."""
         if hasattr(self._socket, "settimeout"):
-            # whoever closed it meanwhile is told by the next read
+            # where it was closed meanwhile, the next read ends
             with contextlib.suppress(OSError):
                 self._socket.settimeout(seconds)
 
@@ -51,26 +55,26 @@ class Stream:
         """The next piece of output and which stream it belongs to; None at the end.
 
         Raises:
-            TimeoutError: nothing came for the time that was set.
+            TimeoutError: nothing came within the timeout.
         """
         if not self._fill(_HEADER.size):
             return None
-        number, length = _HEADER.unpack_from(self._rest)
+        number, length = _HEADER.unpack_from(self._buffer)
         if not self._fill(_HEADER.size + length):
             return None
-        data = self._rest[_HEADER.size : _HEADER.size + length]
-        self._rest = self._rest[_HEADER.size + length :]
+        data = self._buffer[_HEADER.size : _HEADER.size + length]
+        self._buffer = self._buffer[_HEADER.size + length :]
         return number, data
 
     def read_raw(self) -> bytes:
         """The next bytes of a container with a terminal; empty at the end."""
-        if self._rest:
-            data, self._rest = self._rest, b""
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
             return data
         return self._receive()
 
     def close(self) -> None:
-        """Close the connection; whoever reads it sees its end. Idempotent."""
+        """Close the connection; a thread that reads it sees its end. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -81,11 +85,11 @@ class Stream:
                 thing.close()
 
     def _fill(self, size: int) -> bool:
-        while len(self._rest) < size:
+        while len(self._buffer) < size:
             data = self._receive()
             if not data:
                 return False
-            self._rest += data
+            self._buffer += data
         return True
 
     def _receive(self) -> bytes:

@@ -1,4 +1,7 @@
-"""Asks containers to end, and kills what is left of them after a while."""
+"""Termination of containers: SIGTERM, then SIGKILL after a grace period.
+
+Apart from the backend, so that its threads and the wait for signal handlers stand on their own.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ import requests
 from fiber.exceptions import BackendError, UnknownJobError
 from fiber_docker.client import Client
 
-__all__ = ["Graces"]
+__all__ = ["Terminator"]
 
 log = logging.getLogger("fiber")
 
-#: seconds between two looks whether a container's first process listens to signals yet
-_LOOK = 0.05
+#: seconds between two checks whether a container's first process handles signals yet
+_POLL = 0.05
 
 
-class Graces:
-    """One thread for each container that was asked to end.
+class Terminator:
+    """Terminates containers, with a thread (``fiber-docker-grace``) for each.
 
     Args:
         client: the engine.
@@ -34,8 +37,8 @@ class Graces:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
-    def begin(self, job_id: str, grace: float) -> None:
-        """SIGTERM now, SIGKILL after ``grace`` seconds; returns at once."""
+    def terminate(self, job_id: str, grace: float) -> None:
+        """Send SIGTERM now and SIGKILL after ``grace`` seconds; returns at once."""
         thread = threading.Thread(
             target=self._end, args=(job_id, grace), name="fiber-docker-grace", daemon=True
         )
@@ -45,7 +48,7 @@ class Graces:
         thread.start()
 
     def close(self) -> None:
-        """Wait until all that were asked to end have ended. Idempotent."""
+        """Wait until all of these containers have ended. Idempotent."""
         with self._lock:
             threads, self._threads = self._threads, []
         for thread in threads:
@@ -54,7 +57,7 @@ class Graces:
     def _end(self, job_id: str, grace: float) -> None:
         deadline = time.monotonic() + grace
         try:
-            self._until_it_listens(job_id, deadline)
+            self._wait_for_handlers(job_id, deadline)
             self._client.signal(job_id, signal.SIGTERM)
             if not self._has_ended(job_id, deadline - time.monotonic()):
                 self._client.signal(job_id, signal.SIGKILL)
@@ -64,22 +67,22 @@ class Graces:
         except BackendError as error:
             log.warning("fiber: job %s may not have been ended: %s", job_id, error)
 
-    def _until_it_listens(self, job_id: str, deadline: float) -> None:
-        """Wait for the first process to have a child: until then the system drops what it is sent.
+    def _wait_for_handlers(self, job_id: str, deadline: float) -> None:
+        """Wait until the first process has a child, and so has set its signal handlers.
 
-        A first process gets no signal that it has not asked for.
+        Linux drops signals that PID 1 of a namespace has no handler for.
         """
         found = self._client.inspect(job_id)
         if found["Config"]["Labels"].get("fiber.kind") == "bare":
             return
         while time.monotonic() < deadline:
-            if not found["State"].get("Running") or self._processes(job_id) != 1:
+            if not found["State"].get("Running") or self._process_count(job_id) != 1:
                 return
-            # no event tells that a container's first process has set its handlers
-            time.sleep(_LOOK)
+            # there is no event for this
+            time.sleep(_POLL)
             found = self._client.inspect(job_id)
 
-    def _processes(self, job_id: str) -> int:
+    def _process_count(self, job_id: str) -> int:
         answer: Any = {}
         with contextlib.suppress(BackendError):
             # it has ended meanwhile
@@ -89,7 +92,7 @@ class Graces:
     def _has_ended(self, job_id: str, timeout: float) -> bool:
         if timeout <= 0:
             return False
-        with self._client.asking("wait for a container", job_id):
+        with self._client.translate_errors("wait for a container", job_id):
             try:
                 self._client.api.wait(job_id, timeout=timeout)
             except (requests.exceptions.Timeout, requests.exceptions.ConnectionError) as error:

@@ -1,4 +1,4 @@
-"""Follows the engine's events about the containers of one run."""
+"""Watch of the engine's events about the containers of one run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fiber.exceptions import BackendError, FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_docker.client import Client, close_stream
 from fiber_docker.status import (
-    End,
+    ContainerExit,
     created_at,
+    is_ambiguous,
     job_of,
     killed_unseen,
-    needs_a_look,
-    with_words,
+    with_log_tail,
 )
 
 __all__ = ["REMOVED_UNSEEN", "Watch"]
@@ -28,20 +28,20 @@ log = logging.getLogger("fiber")
 
 #: seconds between two tries to reach an engine that is gone
 _RETRY = 0.5
-#: seconds that a stream may take to end
-_LAST = 5.0
+#: seconds for the thread to end
+_CLOSE_TIMEOUT = 5.0
 _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": JobState.SUSPENDED}
-#: Docker's word and Podman's
+#: Docker's action and Podman's
 _DIED = frozenset({"die", "died"})
 _REMOVED = frozenset({"destroy", "remove"})
-#: what is known of a job whose container is gone, until more is told
+#: status of a job whose container is gone, unless the event of its end comes
 REMOVED_UNSEEN = JobStatus(
     state=JobState.FAILED,
     reason=Reason(ReasonKind.UNKNOWN),
     exit_code=-9,
     message="its container was removed before its end was seen",
 )
-#: the same where nobody looked because the engine was away
+#: status of a job whose container vanished while the engine was away
 _LOST_UNSEEN = attrs.evolve(
     REMOVED_UNSEEN,
     reason=Reason(ReasonKind.NODE_LOST),
@@ -50,17 +50,17 @@ _LOST_UNSEEN = attrs.evolve(
 
 
 class Watch:
-    """One stream of events, in a thread of its own, made anew when it breaks.
+    """One stream of events in a thread, ``fiber-docker-events``; made anew when it breaks.
 
     Args:
         client: the engine.
         backend: name of the backend.
-        run_id: whose containers.
-        publish: told of every job and its status.
-        look: asks the engine for the status of a container that ended, by its id and labels.
-        last_words: the last lines of a job, where they came here.
-        running: the jobs of the run that were seen to run, and not to end.
-        tells: whether somebody else tells of a job whose container was removed without an end.
+        run_id: the run.
+        publish: called with every job and its status.
+        inspect: returns the status of a container by its id and labels.
+        log_tail: returns the last lines of a job, if its output was forwarded.
+        running: returns the jobs of a run that were seen to run, and not to end.
+        reports_end: whether the end of a job is published elsewhere, so that a removal is none.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class Watch:
         backend: str,
         run_id: str,
         publish: Callable[[Job, JobStatus], None],
-        look: Callable[[str, Mapping[str, str]], JobStatus],
-        last_words: Callable[[str], tuple[str, ...]],
+        inspect: Callable[[str, Mapping[str, str]], JobStatus],
+        log_tail: Callable[[str], tuple[str, ...]],
         running: Callable[[str], list[Job]],
-        tells: Callable[[str], bool],
+        reports_end: Callable[[str], bool],
     ) -> None:
         self._client = client
         self._backend = backend
         self._run_id = run_id
         self._label = f"fiber.run={run_id}"
         self._publish = publish
-        self._look = look
-        self._last_words = last_words
+        self._inspect = inspect
+        self._log_tail = log_tail
         self._running = running
-        self._tells = tells
+        self._reports_end = reports_end
         #: containers in which something was killed for want of memory
         self._oom: set[str] = set()
         self._closed = threading.Event()
@@ -94,10 +94,10 @@ class Watch:
         self._thread.start()
 
     def wait_ready(self) -> None:
-        """Return once nothing can be missed any more.
+        """Wait until the stream is open and the present containers are published.
 
         Raises:
-            BackendUnavailableError: the engine could not be asked.
+            BackendUnavailableError: the engine did not answer.
         """
         self._ready.wait()
         if self._failure is not None:
@@ -105,7 +105,7 @@ class Watch:
 
     @property
     def is_alive(self) -> bool:
-        """False where the engine could not be asked in the first place."""
+        """False where the first attempt to reach the engine failed."""
         return self._failure is None
 
     def close(self) -> None:
@@ -115,42 +115,42 @@ class Watch:
             stream = self._stream
         if stream is not None:
             with contextlib.suppress(Exception):
-                # what it raises differs with the transport, and it is over in any case
+                # exceptions differ with the transport, and it is closed in any case
                 stream.close()
         if self._thread is not threading.current_thread():
-            self._thread.join(_LAST)
+            self._thread.join(_CLOSE_TIMEOUT)
         if self._thread.is_alive() and stream is not None:
             # over ssh a stream that is read cannot be cancelled, only taken away
             close_stream(stream)
 
     def _run(self) -> None:
-        complained = False
+        warned = False
         while not self._closed.is_set():
             try:
                 self._follow()
-                complained = False
+                warned = False
             except FiberError as error:
                 if not self._ready.is_set():
                     self._failure = error
                     self._ready.set()
                     return
-                if not (complained or self._closed.is_set()):
+                if not (warned or self._closed.is_set()):
                     log.warning("fiber: jobs are out of sight until the engine is back: %s", error)
-                    complained = True
+                    warned = True
             except Exception:
                 if self._closed.is_set():
                     break
-                # one event that makes no sense must not hide those after it
+                # an event that cannot be read must not hide those after it
                 log.exception("fiber: an event of the Docker engine could not be read")
                 self._ready.set()
-            # an engine that is gone tells nobody when it is back
+            # there is no event for an engine that is back
             self._closed.wait(_RETRY)
         self._ready.set()
 
     def _follow(self) -> None:
-        # by the engine's own clock, and from before the list is read: nothing falls in between
-        now = self._client.call("tell its time", lambda api: api.info())["SystemTime"]
-        # whole seconds: what is told again is no news
+        # since a time before the list is read, by the engine's clock: nothing is missed in between
+        now = self._client.call("report its time", lambda api: api.info())["SystemTime"]
+        # whole seconds: an event that comes twice changes nothing
         stream = self._client.events([self._label], int(created_at(now) or 0))
         with self._lock:
             if self._closed.is_set():
@@ -167,21 +167,21 @@ class Watch:
             job = job_of(self._backend, item["Names"][0].lstrip("/"), labels)
             gone.pop(job.id, None)
             with contextlib.suppress(BackendError):
-                # removed meanwhile: an event will say so
-                status = self._look(item["Id"], labels)
+                # removed meanwhile: an event follows
+                status = self._inspect(item["Id"], labels)
                 self._publish(job, killed_unseen(status) if is_again else status)
         for job in gone.values():
-            # it ended, and its container was removed, while nobody looked
-            self._publish(job, with_words(_LOST_UNSEEN, self._last_words(job.id)))
+            # it ended and its container was removed while there was no stream
+            self._publish(job, with_log_tail(_LOST_UNSEEN, self._log_tail(job.id)))
         self._ready.set()
         try:
-            with self._client.asking("tell events"):
+            with self._client.translate_errors("stream events"):
                 for event in stream:
-                    self._told(event)
+                    self._handle_event(event)
         finally:
             close_stream(stream)
 
-    def _told(self, event: Mapping[str, Any]) -> None:
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
         actor = event.get("Actor", {})
         attributes = actor.get("Attributes", {})
         action, container = str(event.get("Action", "")), str(actor.get("ID", ""))
@@ -193,20 +193,20 @@ class Watch:
         elif action in _DIED:
             code = int(attributes.get("exitCode") or attributes.get("containerExitCode") or 0)
             status = self._ended(container, code, attributes)
-            self._publish(job, with_words(status, self._last_words(job.id)))
+            self._publish(job, with_log_tail(status, self._log_tail(job.id)))
         elif action == "oom":
             self._oom.add(container)
-        elif action in _REMOVED and not self._tells(job.id):
+        elif action in _REMOVED and not self._reports_end(job.id):
             self._publish(job, REMOVED_UNSEEN)
 
     def _ended(self, container: str, code: int, labels: Mapping[str, str]) -> JobStatus:
         oom = container in self._oom
         self._oom.discard(container)
-        # a process of Fiber's tells more by itself, and its container is gone by now
-        if needs_a_look(code) and labels.get("fiber.kind") != "process":
+        # a process of Fiber's reports its end itself, and its container is gone by now
+        if is_ambiguous(code) and labels.get("fiber.kind") != "process":
             with contextlib.suppress(BackendError):
-                # it may be removed already, and then the code is all there is
-                status = self._look(container, labels)
+                # if it is removed already, only the code is known
+                status = self._inspect(container, labels)
                 if status.state.is_terminal:
                     return status
-        return End(code=code, oom=oom).status()
+        return ContainerExit(code=code, oom=oom).status()

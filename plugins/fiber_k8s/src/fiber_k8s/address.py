@@ -1,4 +1,4 @@
-"""Where a program listens so that pods reach it."""
+"""Listen address of a program: the one at which pods of the cluster can dial it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from fiber.exceptions import BackendError
 from fiber.model import Interface, ListenAddress
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.surroundings import MARK
+from fiber_k8s.in_pod import JOB_VARIABLE
 
-__all__ = ["choose", "is_outside", "way_to"]
+__all__ = ["choose", "is_outside", "source_address"]
 
 
-def way_to(host: str, port: int) -> str | None:
-    """The address of this host from which another one is asked; nothing is sent."""
+def source_address(host: str, port: int) -> str | None:
+    """Return this host's source address for connections to another; no packet is sent."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except OSError:
@@ -32,7 +32,7 @@ def way_to(host: str, port: int) -> str | None:
 
 
 def is_outside(config: K8sConfig, environ: Mapping[str, str]) -> bool:
-    """True where no pod can dial this program, and streams into pods carry their connections."""
+    """True where pods cannot dial this program, so that port-forward streams carry connections."""
     return config.address is None and not environ.get("KUBERNETES_SERVICE_HOST")
 
 
@@ -40,32 +40,32 @@ def choose(
     config: K8sConfig,
     environ: Mapping[str, str],
     interfaces: Sequence[Interface],
-    way: Callable[[str, int], str | None] = way_to,
+    source: Callable[[str, int], str | None] = source_address,
 ) -> ListenAddress | None:
-    """The address to listen on.
+    """Return the address to listen on.
 
-    In a pod it is the one that leads to the cluster's API: pods of a cluster reach each other there,
-    however many networks a pod has.
+    In a pod it is the source address of connections to the cluster's API: pods of a cluster reach
+    each other there, however many networks a pod has.
 
     Args:
         config: settings.
         environ: of this process.
         interfaces: of this host.
-        way: the address from which a host is asked.
+        source: returns the source address for a host and a port.
 
     Raises:
         BackendError: this host has no address; the text says what to set.
     """
     mine = {one.address.partition("%")[0] for one in interfaces if one.is_up}
-    if config.address is not None and not (MARK in environ and config.address not in mine):
-        # a name, or an address that is translated on the way, cannot be bound
+    if config.address is not None and not (JOB_VARIABLE in environ and config.address not in mine):
+        # a name, or an address behind NAT, cannot be bound
         if config.address in mine:
             return _at(config.address)
         return ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host=config.address)
     server = environ.get("KUBERNETES_SERVICE_HOST")
     if not server:
         return ListenAddress(bind_url="tls+tcp://127.0.0.1:0", routed=True)
-    found = way(server, int(environ.get("KUBERNETES_SERVICE_PORT") or 443))
+    found = source(server, int(environ.get("KUBERNETES_SERVICE_PORT") or 443))
     if found is not None and not ipaddress.ip_address(found).is_loopback:
         return _at(found)
     outward = [one.address for one in interfaces if one.is_up and not _is_inward(one)]

@@ -1,4 +1,4 @@
-"""What the cluster says when it refuses: its words, what mends it, what may be asked again; pure."""
+"""Errors of the API server: their messages, how to fix them, which ones are transient; pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import re
 from fiber.exceptions import BackendError
 from fiber_k8s import rbac
 
-__all__ = ["ApiError", "advice", "is_passing", "missing_account", "refused", "words"]
+__all__ = ["ApiError", "advice", "api_error", "is_transient", "missing_account", "status_message"]
 
-#: what a server says that may be said something else soon
-_PASSING = frozenset({500, 502, 503, 504})
-#: two who were counted by one quota at once; the server gives up after three tries of its own
+#: HTTP status codes of errors that may pass
+_TRANSIENT = frozenset({500, 502, 503, 504})
+#: conflict of two creations in one quota; the server gives up after three tries of its own
 _RACE = re.compile(r"quotas\S* .*the object has been modified")
 _ACCOUNT = re.compile(
     r"error looking up service account (?P<where>[^/\s]+)/(?P<name>\S+): serviceaccount"
@@ -24,58 +24,58 @@ class ApiError(BackendError):
     """The cluster refused a call.
 
     Args:
-        message: in Fiber's words, with the cluster's.
-        status: HTTP status.
-        reason: the API's word for it, such as ``NotFound``, ``Forbidden`` or ``AlreadyExists``.
+        message: for people, with the cluster's own message.
+        status: HTTP status code.
+        reason: ``reason`` of the API's Status, such as ``NotFound`` or ``AlreadyExists``.
     """
 
     def __init__(self, message: str, status: int, reason: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
-        #: whether the same call may be taken soon
-        self.is_passing = False
-        #: seconds that the cluster wants to be left in peace
+        #: whether the same call may succeed soon
+        self.is_transient = False
+        #: seconds of the header ``Retry-After``; 0 without one
         self.retry_after = 0.0
 
 
-def refused(what: str, status: int, text: str, retry_after: str | None) -> ApiError:
-    """The error that an answer is.
+def api_error(what: str, status: int, text: str, retry_after: str | None) -> ApiError:
+    """Return the error of a response.
 
     Args:
-        what: the cluster was asked to do.
-        status: HTTP's.
+        what: the call in words, for messages.
+        status: HTTP status code.
         text: the body.
         retry_after: the header of that name.
     """
-    message, reason = words(text)
+    message, reason = status_message(text)
     msg = f"the cluster refused to {what}: {message}{advice(status, message)}"
     error = ApiError(msg, status, reason)
-    error.is_passing = is_passing(status, message)
+    error.is_transient = is_transient(status, message)
     with contextlib.suppress(TypeError, ValueError):
         error.retry_after = float(str(retry_after))
     return error
 
 
-def words(text: str) -> tuple[str, str]:
-    """Message and reason of an answer: those of a Status, or the text that a proxy wrote.
+def status_message(text: str) -> tuple[str, str]:
+    """Return message and reason of an error response: a Status's, or a proxy's text and "".
 
     Args:
         text: the body.
     """
     with contextlib.suppress(ValueError):
-        told = json.loads(text)
-        if isinstance(told, dict):
-            return str(told.get("message") or text).strip(), str(told.get("reason") or "")
+        body = json.loads(text)
+        if isinstance(body, dict):
+            return str(body.get("message") or text).strip(), str(body.get("reason") or "")
     return text.strip(), ""
 
 
 def advice(status: int, message: str) -> str:
-    """What mends a refusal, as the end of a sentence; "" where the cluster's words say it all.
+    """Return how to fix a refusal, as the end of a sentence; "" where the message says it all.
 
     Args:
-        status: HTTP's.
-        message: the cluster's words.
+        status: HTTP status code.
+        message: the API server's message.
     """
     if status == 401:
         return "; the credentials are not accepted: log in again, or see `kubectl auth whoami`"
@@ -83,7 +83,7 @@ def advice(status: int, message: str) -> str:
         return ""
     if account := _ACCOUNT.search(message):
         where, name = account["where"], account["name"]
-        if name == rbac.EVERYBODYS:
+        if name == rbac.DEFAULT_ACCOUNT:
             return (
                 f"; each namespace gets it soon after it is made: see `kubectl get sa -n {where}`"
             )
@@ -98,23 +98,23 @@ def advice(status: int, message: str) -> str:
 
 
 def missing_account(message: str) -> str | None:
-    """The service account that a pod names and its namespace lacks; None for another refusal.
+    """Return the name of a missing service account; None where the refusal has another reason.
 
     Args:
-        message: the cluster's words.
+        message: the API server's message.
     """
     found = _ACCOUNT.search(message)
     return None if found is None else found["name"]
 
 
-def is_passing(status: int, message: str) -> bool:
-    """True where the same call may be taken soon, given that making it twice does no harm.
+def is_transient(status: int, message: str) -> bool:
+    """Return whether the same call may succeed soon; only idempotent calls may be repeated.
 
     Args:
-        status: HTTP's.
-        message: the cluster's words.
+        status: HTTP status code.
+        message: the API server's message.
     """
     if status == 403:
-        # a namespace that was made a moment ago has none yet
-        return missing_account(message) == rbac.EVERYBODYS
-    return status in _PASSING or (status == 409 and _RACE.search(message) is not None)
+        # a new namespace has no default account yet
+        return missing_account(message) == rbac.DEFAULT_ACCOUNT
+    return status in _TRANSIENT or (status == 409 and _RACE.search(message) is not None)

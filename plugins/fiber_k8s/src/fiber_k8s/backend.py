@@ -1,4 +1,4 @@
-"""The Kubernetes backend: each job is a pod."""
+"""The Kubernetes backend: each job is a pod; see the package's docstring."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from fiber.model import (
 )
 from fiber_k8s import logs
 from fiber_k8s.address import is_outside
+from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.deadlines import Deadlines
-from fiber_k8s.ends import Ends
-from fiber_k8s.execution import kill_processes
-from fiber_k8s.groups import Gangs, start_group
-from fiber_k8s.jobs import Starter
+from fiber_k8s.groups import PodGroups, start_group
+from fiber_k8s.lifecycle import PodLifecycle
 from fiber_k8s.names import PREFIX, object_name
-from fiber_k8s.room import Room
-from fiber_k8s.run import Belongings
-from fiber_k8s.status import gone, job_of, status_of
-from fiber_k8s.streams import Streams
+from fiber_k8s.pod_exec import kill_processes
+from fiber_k8s.port_forward import PortForwarder
+from fiber_k8s.run_objects import RunObjects
+from fiber_k8s.status import deleted_status, job_of, status_of
+from fiber_k8s.submission import JobSubmitter
 from fiber_k8s.sweeping import Sweeper, sweep_finished
+from fiber_k8s.timers import Timers
 from fiber_k8s.watch import Watch
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ __all__ = ["K8sBackend"]
 
 log = logging.getLogger("fiber")
 
-#: seconds that a Lease outlasts the silence after which processes end by themselves
+#: seconds by which a Lease lasts longer than the core's, after which processes end by themselves
 _LONGER = 10.0
-#: seconds that killed pods may take to be gone when the backend is closed
+#: seconds that :meth:`K8sBackend.close` waits for killed pods
 _GONE = 20.0
 _MANAGED = "app.kubernetes.io/managed-by=fiber"
 
@@ -64,7 +64,7 @@ class K8sBackend(Backend):
     """Runs jobs as pods of one cluster, in one namespace.
 
     Args:
-        context: settings and run; the cluster is not asked before the first job.
+        context: settings and run; no request is made before the first job.
     """
 
     name = "k8s"
@@ -74,28 +74,28 @@ class K8sBackend(Backend):
         self._context = context
         self._config = config
         self._client = Client(config)
-        self._streams = Streams(self._client)
+        self._streams = PortForwarder(self._client)
         self._feed = Feed(self._ended)
-        self._starter = Starter(
+        self._submitter = JobSubmitter(
             self.name, self._client, config, self._feed, context.providers, _user()
         )
-        self._gangs = Gangs(self._client, self._starter, config)
-        self._room = Room(self._client, context.providers)
-        self._deadlines = Deadlines("fiber-k8s-deadlines")
-        self._ends = Ends(
+        self._gangs = PodGroups(self._client, self._submitter, config)
+        self._capacity = ClusterCapacity(self._client, context.providers)
+        self._timers = Timers("fiber-k8s-timers")
+        self._lifecycle = PodLifecycle(
             self.name,
             self._client,
             config,
             self._feed,
-            self._starter,
+            self._submitter,
             self._gangs,
-            self._room,
-            self._deadlines,
-            self._taken,
+            self._capacity,
+            self._timers,
+            self._on_foreign_deletion,
         )
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
-        self._belongings: dict[str, Belongings] = {}
+        self._run_objects: dict[str, RunObjects] = {}
         self._closed = False
         self._owner = os.getpid()
 
@@ -105,8 +105,8 @@ class K8sBackend(Backend):
         """Create a pod."""
         self._check(spec)
         run = self._run(spec.run_id)
-        gang = None if spec.gang is None else self._gangs.find(spec, run)
-        return self._starter.submit(spec, run, gang=gang)
+        gang = None if spec.gang is None else self._gangs.get(spec, run)
+        return self._submitter.submit(spec, run, gang=gang)
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
         """Start all jobs or none."""
@@ -115,20 +115,20 @@ class K8sBackend(Backend):
         if not specs:
             return []
         run = self._run(specs[0].run_id)
-        return start_group(self._starter, self._feed, run, specs, self._gangs, timeout, self.kill)
+        return start_group(self._submitter, self._feed, run, specs, self._gangs, timeout, self.kill)
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """Changes of the pods of a run, whoever created them."""
+        """Return a stream of (job, status) of a run's pods, also those of other programs."""
         events = self._feed.events(run_id)
         if not self._closed:
             self._watch(run_id).wait_ready()
         return events
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
-        """The present status of jobs, of any run."""
+        """Return the present status of jobs, of any run."""
         found: dict[str, JobStatus | None] = {job.id: self._feed.status(job.id) for job in jobs}
         unsure = [job for job in jobs if not _is_certain(found[job.id])]
-        unsure = [job for job in unsure if not self._starter.is_coming(job.id)]
+        unsure = [job for job in unsure if not self._submitter.is_being_created(job.id)]
         if unsure:
             runs = {job.run_id for job in unsure}
             selector = f"{PREFIX}run={runs.pop()}" if len(runs) == 1 else _MANAGED
@@ -141,24 +141,24 @@ class K8sBackend(Backend):
                     msg = f"there is no job {job.id} ({job.name}) in namespace {self._client.namespace}"  # fmt: skip
                     raise UnknownJobError(msg)
                 else:
-                    found[job.id] = gone({"metadata": {}, "status": {}})  # it is told of soon
+                    found[job.id] = deleted_status({"metadata": {}, "status": {}})  # published soon
         return [known for job in jobs if (known := found[job.id]) is not None]
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
-        """SIGTERM now, SIGKILL to what is left after ``grace`` seconds."""
+        """Delete a job's pod: SIGTERM now, SIGKILL after ``grace`` seconds, rounded up."""
         if self._is_unplaced(job):
-            # what does not run has nothing to end in an orderly way
+            # without a process there is nothing to end in an orderly way
             self.kill(job)
             return
         self._end(job, max(1, math.ceil(grace)), kill=False)
 
     def kill(self, job: Job) -> None:
-        """End a pod; its object stays until the node says that no process is left."""
+        """Kill a job's pod; its object stays until the node confirms that no process is left."""
         self._end(job, 1, kill=True)
 
     def _read(self, job: Job, begin: Callable[[], Iterator[str]]) -> Iterator[str]:
-        """What begins at once, with an empty word first; the pod stays until it was read."""
-        with self._ends.reading(job.id):
+        """Yield "" once the log is open, then its lines; the pod is kept until all were read."""
+        with self._lifecycle.reading_log(job.id):
             lines = begin()
             yield ""
             yield from lines
@@ -197,13 +197,13 @@ class K8sBackend(Backend):
         tty: bool = False,
     ) -> int:
         """Run a program in a job's container."""
-        from fiber_k8s.execution import execute
+        from fiber_k8s.pod_exec import execute
 
         return execute(self._client, job.id, argv, stdin=stdin, tty=tty)
 
     def copy(self, src: str, dst: str) -> None:
         """Copy files to or from a claim, or a pod."""
-        from fiber_k8s.files import copy
+        from fiber_k8s.file_copy import copy
 
         copy(self, self._client, self._config.python, self._context.image, src, dst)
 
@@ -221,80 +221,80 @@ class K8sBackend(Backend):
             raise BackendError(msg)
 
     def open_stream(self, job: Job) -> socket.socket:
-        """A stream through the API server to where the job's supervisor waits for it."""
-        return self._streams.open(job.id, self._starter.landing(job.id))
+        """Open a stream through the API server to the job's supervisor."""
+        return self._streams.open(job.id, self._submitter.stream_port(job.id))
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
-        """Pods of one run, or of all runs in the namespace; ended ones included."""
+        """Return jobs of one run, or of all runs in the namespace; ended ones included."""
         selector = f"{PREFIX}run={run_id}" if run_id else f"{_MANAGED},{PREFIX}run"
         return [job_of(self.name, pod) for pod in self._client.pods(selector)]
 
     def cleanup(self, run_id: str) -> None:
-        """End the pods of a run and remove everything that it has."""
+        """Kill the pods of a run and delete its Lease and Secrets."""
         with self._lock:
-            belongings = self._belongings.pop(run_id, None)
+            objects = self._run_objects.pop(run_id, None)
         if run_id == self._context.run_id:
-            for job_id in self._starter.attached():
-                self._starter.doom(job_id)
-        self._ends.remove_all(f"{PREFIX}run={run_id}", _GONE)
-        if belongings is not None:
-            belongings.close()
+            for job_id in self._submitter.attached():
+                self._submitter.cancel_creation(job_id)
+        self._lifecycle.remove_all(f"{PREFIX}run={run_id}", _GONE)
+        if objects is not None:
+            objects.close()
         name = object_name(run_id)
-        from fiber_k8s.run import LEASES
+        from fiber_k8s.run_objects import LEASES
 
         self._client.delete("leases", name, group=LEASES)
         self._client.delete("secrets", name)
 
     def sweep(self, *, dry_run: bool = False) -> Sequence[str]:
-        """Remove what belongs to programs that are proven to be gone, and programs that have ended.
+        """Delete runs of programs proven to be dead, and detached programs that have ended.
 
-        Where it takes time to prove it, that is said, and waited for.
+        Where the proof takes time, a warning is logged, and it is waited for.
         """
         sweeper, runs = Sweeper(self._client, dry_run=dry_run), list[str]()
-        told: float | None = None
+        announced: float | None = None
         while True:
-            look = sweeper.look()
-            runs += look.removed
-            if not look.observed:
+            result = sweeper.sweep_once()
+            runs += result.removed
+            if not result.observed:
                 break
-            if told is None:
-                told = max(look.observed.values())
+            if announced is None:
+                announced = max(result.observed.values())
                 log.warning(
                     "fiber: waiting %.0f s to see whether programs that do not renew their Leases are "
                     "there (%s)",
-                    told,
-                    ", ".join(sorted(look.observed)),
+                    announced,
+                    ", ".join(sorted(result.observed)),
                 )
-            # time itself is what is waited for
-            time.sleep(min(look.interval, max(look.observed.values())))
-        for run_id, doubt in sorted(look.kept.items()):
+            # the proof is that time passes without a renewal
+            time.sleep(min(result.interval, max(result.observed.values())))
+        for run_id, sign in sorted(result.kept.items()):
             log.warning(
-                "fiber: run %s is kept: nobody renews its Lease, but %s", run_id, doubt.value
+                "fiber: run %s is kept: nobody renews its Lease, but %s", run_id, sign.value
             )
-        # a dry run finds those that are over in each look
+        # a dry run finds dead ones in each call
         return [*dict.fromkeys(runs), *sweep_finished(self._client, dry_run=dry_run)]
 
     # -- the platform -------------------------------------------------------------------------
 
     def prepare_image(self, context: str) -> str | None:
-        """Build the image that a folder describes, and bring it to where the cluster has it from."""
-        from fiber_k8s.building.context import cluster_of
+        """Build the image of a folder, and push or load it; return its name, None without one."""
         from fiber_k8s.building.images import prepare
+        from fiber_k8s.building.kubeconfig import configured_cluster
 
-        return prepare(context, self._config, lambda: cluster_of(self._config))
+        return prepare(context, self._config, lambda: configured_cluster(self._config))
 
     def capacity(self) -> Capacity:
-        """CPUs and memory of the program's own container, where it is in one."""
-        return self._room.capacity()
+        """Return CPUs and memory of the own container, outside of the nodes; devices of the nodes."""
+        return self._capacity.capacity()
 
     def reach(self, job: Job) -> Reach:
-        """Pods dial each other; from outside it takes streams."""
+        """Return how jobs are reached: directly in the cluster, by port-forward from outside."""
         if is_outside(self._config, os.environ):
             return Reach(ReachKind.REVERSED, "streams through the API server's port-forward")
         return Reach(ReachKind.DIRECT, "the pod dials its parent's pod")
 
     def check(self) -> Iterable[Check]:
-        """Check the cluster, with pods of its own."""
+        """Check the cluster, from here and from pods that it runs."""
         from fiber_k8s.doctor.checks import run_checks
 
         context = self._context
@@ -304,23 +304,23 @@ class K8sBackend(Backend):
         )
 
     def close(self) -> None:
-        """End all pods of jobs that are not detached, delete what the run has, end the streams."""
+        """Kill the pods of attached jobs, delete the run's objects, end all streams and threads."""
         if os.getpid() != self._owner:
             return
         with self._lock:
             watches = [] if self._closed else list(self._watches.values())
             self._closed = True
-            belongings, self._belongings = list(self._belongings.values()), {}
+            objects, self._run_objects = list(self._run_objects.values()), {}
         with contextlib.ExitStack() as stack:
-            # each whatever becomes of those before it
+            # each one also where those before it fail
             stack.callback(self._client.close)
             stack.callback(self._streams.close)
             stack.callback(self._feed.close)
             for watch in watches:
                 stack.callback(watch.close)
-            stack.callback(self._starter.close)
-            stack.callback(self._deadlines.close)
-            for one in belongings:
+            stack.callback(self._submitter.close)
+            stack.callback(self._timers.close)
+            for one in objects:
                 stack.callback(one.close)
             stack.callback(self._end_all)
 
@@ -335,63 +335,67 @@ class K8sBackend(Backend):
         try:
             self._watch(spec.run_id).wait_ready()
         except ApiError as error:
-            # it has all the words
+            # its message says it all
             raise SubmitError(str(error)) from None
 
     @functools.cached_property
-    def _swept(self) -> bool:
-        """True once it is being seen to that what belongs to programs that are gone is removed."""
+    def _garbage_collection(self) -> bool:
+        """Start the garbage collection of dead programs' runs, once; True."""
         sweeper = Sweeper(self._client)
-        self._starter.do(functools.partial(self._look, sweeper))
+        self._submitter.run_soon(functools.partial(self._collect_garbage, sweeper))
         return True
 
-    def _look(self, sweeper: Sweeper) -> None:
-        """Look at others' Leases, again and again while there are some that may be removed."""
+    def _collect_garbage(self, sweeper: Sweeper) -> None:
+        """Look for Leases of dead programs; repeat by a timer while some are observed."""
         try:
-            look = sweeper.look()
+            result = sweeper.sweep_once()
         except BackendError as error:
-            # the next program does it
-            log.debug("fiber: what programs left that are gone is not looked for: %s", error)
+            # the next program tries again
+            log.debug("fiber: runs of dead programs are not looked for: %s", error)
             return
-        if look.removed:
-            log.info("fiber: removed what runs left whose programs are gone: %s", look.removed)
-        if look.observed:
-            again = functools.partial(self._starter.do, functools.partial(self._look, sweeper))
-            self._deadlines.set("sweep", min(look.interval, max(look.observed.values())), again)
+        if result.removed:
+            log.info("fiber: removed what runs left whose programs are gone: %s", result.removed)
+        if result.observed:
+            again = functools.partial(
+                self._submitter.run_soon, functools.partial(self._collect_garbage, sweeper)
+            )
+            self._timers.set("sweep", min(result.interval, max(result.observed.values())), again)
 
-    def _taken(self, run_id: str) -> None:
-        """Somebody else removes pods of a run: perhaps the cluster, for its Lease is gone."""
+    def _on_foreign_deletion(self, run_id: str) -> None:
+        """Check a run's Lease: another client deletes its pods, or the garbage collector does."""
         with self._lock:
-            belongings = self._belongings.get(run_id)
-        if belongings is not None:
-            belongings.doubt()
+            objects = self._run_objects.get(run_id)
+        if objects is not None:
+            objects.recheck()
 
-    def _run(self, run_id: str) -> Belongings:
-        _ = self._swept
+    def _run(self, run_id: str) -> RunObjects:
+        _ = self._garbage_collection
         with self._lock:
-            found = self._belongings.get(run_id)
+            found = self._run_objects.get(run_id)
             if found is None:
                 duration = (self._context.lease or 30.0) + _LONGER
-                found = Belongings(self._client, run_id, duration, _user())
-                self._belongings[run_id] = found
+                found = RunObjects(self._client, run_id, duration, _user())
+                self._run_objects[run_id] = found
             return found
 
     def _watch(self, run_id: str) -> Watch:
         with self._lock:
             watch = self._watches.get(run_id)
             if watch is None or not watch.is_alive:
-                watch = Watch(self._client, run_id, self._ends.seen, self._ends.gone)
+                watch = Watch(
+                    self._client, run_id, self._lifecycle.on_pod, self._lifecycle.on_deleted
+                )
                 self._watches[run_id] = watch
             return watch
 
     def _end(self, job: Job, grace: int, *, kill: bool) -> None:
-        if self._has_ended(job) or self._starter.doom(job.id):
+        if self._has_ended(job) or self._submitter.cancel_creation(job.id):
             return
-        was_asked = self._ends.asked(job.id, kill=kill)
-        spec = self._starter.spec(job.id)
-        if kill and (was_asked or spec is None or spec.entry is None):
-            # a node sends SIGTERM first, and waits out a grace of before; supervisors do not
-            kill_processes(self._client, job.id, self._starter.do)
+        was_requested = self._lifecycle.request_end(job.id, kill=kill)
+        spec = self._submitter.spec(job.id)
+        if kill and (was_requested or spec is None or spec.entry is None):
+            # a kubelet sends SIGTERM first, and waits out an earlier grace period
+            kill_processes(self._client, job.id, self._submitter.run_soon)
         try:
             known = self._client.delete("pods", job.id, grace=grace)
         except ApiError as error:
@@ -403,27 +407,27 @@ class K8sBackend(Backend):
             raise UnknownJobError(msg)
 
     def _end_all(self) -> None:
-        attached = self._starter.attached()
+        attached = self._submitter.attached()
         for job_id in attached:
-            self._starter.doom(job_id)
+            self._submitter.cancel_creation(job_id)
         if attached and self._context.run_id is not None:
-            self._ends.remove_all(
+            self._lifecycle.remove_all(
                 f"{PREFIX}run={self._context.run_id},{PREFIX}detached=false", _GONE
             )
 
     def _ended(self, job: Job) -> None:
-        self._ends.ended(job)
+        self._lifecycle.on_end(job)
 
     def _follow_status(self, job: Job) -> None:
-        """Know of a job that another program submitted."""
+        """Start the watch of a job that another program submitted, to learn its status."""
         if self._feed.status(job.id) is None:
             self._watch(job.run_id).wait_ready()
 
     def _remembered(self, job: Job, tail: int | None, error: ApiError) -> Sequence[str]:
-        """Lines of a pod whose log cannot be had."""
+        """Return the last known lines of a pod whose log cannot be read; else raise the error."""
         known = self._feed.status(job.id)
         if error.status == 400 or (error.status == 404 and known is not None):
-            # it never ran, or is gone and the last lines are here
+            # it never ran, or is gone and its last lines are in its status
             words = [] if known is None else [l for p in known.processes for l in p.log_tail]  # noqa: E741
             return words if tail is None else words[max(0, len(words) - tail) :]
         if error.status == 404:
@@ -432,7 +436,7 @@ class K8sBackend(Backend):
         raise error
 
     def _settled(self, job: Job, status: JobStatus) -> JobStatus:
-        """A status that was looked up, unless more is known of that job by now."""
+        """Return a status that was read, unless a final one was published meanwhile."""
         known = self._feed.status(job.id)
         return known if known is not None and known.state.is_terminal else status
 
@@ -451,7 +455,7 @@ def _is_certain(status: JobStatus | None) -> bool:
 
 @functools.cache
 def _user() -> str:
-    """Whose jobs these are, for people."""
+    """Return the user's name, or id without a name; for labels."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""How much room there is for jobs, as far as a program may know."""
+"""Capacity for jobs, from the cluster's nodes where they may be listed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError
 from fiber.model import Capacity
 from fiber_k8s.client import ApiError, Client
+from fiber_k8s.flow_control import RetryWindow
 from fiber_k8s.nodes import allocatable, requested, totals
-from fiber_k8s.pacing import Patience
 
-__all__ = ["Room"]
+__all__ = ["ClusterCapacity"]
 
-#: seconds for which an answer does for those that wait: they may be many, and all ask
+#: seconds for which a list of nodes is reused for pending pods, of which there may be many
 _FRESH = 30.0
 
 
-class Room:
-    """What nodes have, where they may be asked for; else what this container has.
+class ClusterCapacity:
+    """The nodes' allocatable resources, where they may be listed; thread-safe.
 
     Args:
         client: the cluster.
-        providers: of devices, by kind.
+        providers: resource providers of devices, by kind.
     """
 
     def __init__(self, client: Client, providers: Mapping[str, ResourceProvider]) -> None:
@@ -35,22 +35,23 @@ class Room:
         self._lock = threading.Lock()
         self._found: Sequence[Mapping[str, Any]] = ()
         self._asked: float | None = None
-        #: True once the cluster has said that nodes are none of our business
+        #: True once the cluster refused to list nodes
         self._refused = False
 
     def capacity(self) -> Capacity:
-        """The program's own container's CPUs and memory, the cluster's outside; its devices.
+        """Return CPUs and memory (MB) of the own container, outside of the nodes; their devices.
 
-        A program in a pod has as many workers by default as it has CPUs itself, as on one machine.
+        In a pod they are the container's own, so that a program has by default as many workers as
+        it has CPUs itself, as on one machine.
 
         Raises:
-            BackendUnavailableError: the cluster cannot be asked, and nothing is known without.
+            BackendUnavailableError: the cluster cannot be reached.
         """
-        inside = self._client.connection.inside
-        # a program may begin with this, while the cluster is away
-        sums = totals(self._nodes(0.0, Patience("list nodes").lasts))
+        own_pod = self._client.connection.own_pod
+        # it may be a program's first call, while the cluster is not reachable
+        sums = totals(self._nodes(0.0, RetryWindow("list nodes").allows))
         devices = {kind: int(sums[name]) for kind, name in self._kinds.items() if sums.get(name)}
-        if inside is not None:
+        if own_pod is not None:
             return Capacity(cpus=float(cpu_count()), memory=memory_total(), devices=devices)
         return Capacity(
             cpus=sums.get("cpu"),
@@ -58,32 +59,32 @@ class Room:
             devices=devices,
         )
 
-    def may_hold(self, pod: Mapping[str, Any]) -> bool | None:
-        """Whether a node has all that a pod asks for, were it alone there; None if nobody knows.
+    def may_fit(self, pod: Mapping[str, Any]) -> bool | None:
+        """Return whether a pod's requests fit on some empty node; None where nodes are not known.
 
         Raises:
-            BackendUnavailableError: the cluster cannot be asked.
+            BackendUnavailableError: the cluster cannot be reached.
         """
-        wanted = requested(pod)
+        requests = requested(pod)
         nodes = self._nodes(_FRESH)
         if not nodes:
             return None
         return any(
-            all(has.get(name, 0.0) >= amount for name, amount in wanted.items())
+            all(has.get(name, 0.0) >= amount for name, amount in requests.items())
             for has in map(allocatable, nodes)
         )
 
     def _nodes(
         self, age: float, again: Callable[[BackendError], bool] | None = None
     ) -> Sequence[Mapping[str, Any]]:
-        """The nodes, as they were at most so many seconds ago; none where they may not be listed."""
+        """Return the nodes, at most ``age`` seconds old; none where they may not be listed."""
         with self._lock:
             now = time.monotonic()
             if not self._refused and (self._asked is None or now - self._asked > age):
                 try:
                     answer = self._client.call("GET", "/api/v1/nodes", "list nodes", again=again)
                 except ApiError:
-                    # that is a right of its own, which few programs have
+                    # a right of the whole cluster, which few programs have
                     self._refused = True
                 else:
                     self._found, self._asked = answer.get("items") or (), now

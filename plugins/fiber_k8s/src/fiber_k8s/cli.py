@@ -1,4 +1,4 @@
-"""``fiber k8s``: what only this backend has a command for."""
+"""``fiber k8s``: the backend's own commands."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rbac(
     from fiber.cli.session import Session
     from fiber.exceptions import BackendUnavailableError
     from fiber_k8s.config import K8sConfig
-    from fiber_k8s.connecting import connect
+    from fiber_k8s.connection import connect
     from fiber_k8s.rbac import manifests
 
     config = Session.load("k8s").config.settings

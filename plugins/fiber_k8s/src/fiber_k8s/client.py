@@ -1,4 +1,8 @@
-"""Calls of the cluster's API over the official client's configuration, with errors in Fiber's words."""
+"""Client of the Kubernetes API: JSON calls with retries, and errors that say how to fix them.
+
+It uses the official client's configuration (credentials, proxies, certificates) and its urllib3
+pool, but not its generated classes: objects are plain dictionaries as the API has them.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,17 @@ from urllib.parse import quote, urlencode
 import attrs
 
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
-from fiber_k8s import pacing
+from fiber_k8s import flow_control
+from fiber_k8s.api_errors import ApiError, api_error
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.connecting import Connection, connect
-from fiber_k8s.refusals import ApiError, refused
+from fiber_k8s.connection import Connection, connect
 
 __all__ = ["ApiError", "Client"]
 
-#: seconds for which the cluster may think about one call
+#: seconds without an answer after which a call fails
 _TIMEOUT = 30.0
 _SAFE = frozenset({"GET", "DELETE"})
-#: seconds for which credentials are what they were: no plugin is asked for them more often
+#: seconds between two reads of the credentials at least: login plugins are slow
 _FRESH = 10.0
 
 
@@ -36,10 +40,10 @@ class _Counted:
 
 
 class Client:
-    """One cluster, as one user, in one namespace; connected on first use, thread-safe.
+    """A client of one cluster, as one user, in one namespace; thread-safe, connected on first use.
 
     Args:
-        config: which cluster and namespace; else those that kubectl would use, or the pod's own.
+        config: names the cluster and namespace; else kubectl's current ones, or the own pod's.
     """
 
     def __init__(self, config: K8sConfig) -> None:
@@ -48,14 +52,14 @@ class Client:
         self._connection: Connection | None = None
         self._connected = float("-inf")
         self._counted = _Counted()
-        self._skew = 0.0
+        self._clock_skew = 0.0
         self._owner = os.getpid()
 
     # -- connecting
 
     @property
     def connection(self) -> Connection:
-        """The official client's configuration, and who and where we are.
+        """The address and credentials of the cluster, read on first use.
 
         Raises:
             BackendUnavailableError: there is no configuration, or it cannot be read.
@@ -67,15 +71,15 @@ class Client:
             return self._connection
 
     def renew(self, refused: Connection) -> bool:
-        """Read the configuration again, whose credentials the cluster did not accept.
+        """Read the configuration again after the cluster refused its credentials.
 
-        Login plugins do not always say how long what they give is good for.
+        Login plugins do not always say when the credentials that they give expire.
 
         Args:
-            refused: the connection with those credentials.
+            refused: the connection whose credentials were refused.
 
         Returns:
-            False where they are as new as can be, and asking again is in vain.
+            False where they were read a moment ago, so that a retry is in vain.
         """
         with self._lock:
             if self._connection is not refused:
@@ -85,32 +89,32 @@ class Client:
                 return False
             self._connection = connect(self._config)
             self._connected = time.monotonic()
-        # those that are in use are closed by whoever uses them
+        # connections in use are closed by their users
         refused.close()
         return True
 
     @property
     def namespace(self) -> str:
-        """Where the pods are."""
+        """Namespace of the pods."""
         return self.connection.namespace
 
     @property
     def calls(self) -> int:
-        """How many requests the cluster was sent."""
+        """Number of requests that were sent."""
         return self._counted.calls
 
     @property
     def calls_by_kind(self) -> dict[str, int]:
-        """How many of each kind, such as ``POST pods``."""
+        """Number of requests by kind, such as ``POST pods``."""
         with self._lock:
             return dict(self._counted.by_kind)
 
     def now(self) -> float:
-        """Seconds since the epoch by the cluster's clock, as its last answer told it."""
-        return time.time() + self._skew
+        """Return the time by the cluster's clock, from its last response; seconds since the epoch."""
+        return time.time() + self._clock_skew
 
     def close(self) -> None:
-        """Close all connections; what is asked later connects again."""
+        """Close all connections; a later call connects again."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -130,24 +134,24 @@ class Client:
         timeout: float = _TIMEOUT,
         again: Callable[[BackendError], bool] | None = None,
     ) -> Any:
-        """Make one call, again where that is safe and the cluster is only busy; the answer, decoded.
+        """Make one call, with retries where it is idempotent; return the decoded JSON.
 
         Args:
-            method: HTTP's.
-            path: as :meth:`path` makes it.
-            what: what the cluster is asked to do, for messages.
+            method: HTTP method.
+            path: as :meth:`path` returns it.
+            what: the call in words, for messages: "the cluster refused to …".
             body: sent as JSON.
             query: parameters.
             content_type: of the body.
             timeout: seconds for one try.
-            again: asked before each further try of a call that does no harm when it is made twice,
-                with what became of the last; None for what is so by its method, and a few tries.
+            again: called with the error before each retry, False ends them; only for calls that may
+                be repeated. None: a few retries of GET and DELETE.
 
         Raises:
             ApiError: it was refused.
-            BackendUnavailableError: the cluster cannot be asked.
+            BackendUnavailableError: the cluster cannot be reached.
         """
-        waits = pacing.backoff(tries=None) if again else pacing.backoff()
+        waits = flow_control.backoff(tries=None) if again else flow_control.backoff()
         is_safe = again is not None or method in _SAFE
         while True:
             try:
@@ -157,7 +161,7 @@ class Client:
                 )  # fmt: skip
             except ApiError as error:
                 wait = next(waits, None)
-                passes = error.status == 429 or (is_safe and error.is_passing)
+                passes = error.status == 429 or (is_safe and error.is_transient)
                 if not passes or wait is None or not (again is None or again(error)):
                     raise
                 time.sleep(max(wait, error.retry_after))
@@ -166,11 +170,11 @@ class Client:
                 wait = next(waits, None)
                 if not is_safe or wait is None or not (again is None or again(error)):
                     raise
-                # nothing tells when a network is back
+                # no event reports that a network is back
                 time.sleep(wait)
                 continue
             try:
-                with self._asking(what):
+                with self._translated_errors(what):
                     data = response.data
             finally:
                 response.release_conn()
@@ -187,11 +191,11 @@ class Client:
         content_type: str = "application/json",
         timeout: float | None = _TIMEOUT,
     ) -> Any:
-        """Make one call, once; urllib3's response, whose body is not read yet.
+        """Make one call without retries; return urllib3's response, whose body is not read yet.
 
         Raises:
             ApiError: it was refused.
-            BackendUnavailableError: the cluster cannot be asked.
+            BackendUnavailableError: the cluster cannot be reached.
         """
         if query:
             path += "?" + urlencode({k: v for k, v in query.items() if v is not None})
@@ -199,31 +203,31 @@ class Client:
         while True:
             connection = self.connection
             self._count(method, path)
-            with self._asking(what):
+            with self._translated_errors(what):
                 headers = {"Accept": "application/json", **connection.headers()}
                 if data is not None:
                     headers["Content-Type"] = content_type
                 response = connection.request(
                     method, connection.host + path, headers, data, timeout
                 )
-            self._learn_time(response.headers.get("Date"))
+            self._update_clock_skew(response.headers.get("Date"))
             if 200 <= response.status < 300:
                 return response
-            with self._asking(what):
+            with self._translated_errors(what):
                 text = response.data.decode("utf-8", "replace")
             response.release_conn()
             if response.status != 401 or not self.renew(connection):
                 break
-        raise refused(what, response.status, text, response.headers.get("Retry-After"))
+        raise api_error(what, response.status, text, response.headers.get("Retry-After"))
 
     def path(self, kind: str, name: str = "", sub: str = "", *, group: str = "") -> str:
-        """The path of an object, or of all of a kind, in our namespace.
+        """Return the path of an object, or of all objects of a resource, in the namespace.
 
         Args:
-            kind: plural, such as ``pods``.
+            kind: resource, in plural such as ``pods``.
             name: of one object.
-            sub: part of it, such as ``log``.
-            group: of the API with its version, such as ``coordination.k8s.io/v1``.
+            sub: subresource, such as ``log``.
+            group: API group and version, such as ``coordination.k8s.io/v1``.
         """
         base = f"/apis/{group}" if group else "/api/v1"
         words = [base, "namespaces", quote(self.namespace, safe=""), kind]
@@ -239,27 +243,27 @@ class Client:
         what: str,
         *,
         group: str = "",
-        is_wanted: Callable[[], bool] = lambda: True,
+        is_needed: Callable[[], bool] = lambda: True,
     ) -> dict[str, Any] | None:
-        """Create an object whose name no other has; as the cluster has it.
+        """Create an object with a unique name; return it as the cluster has it.
 
-        It is tried again for a while where the cluster is away or busy.
+        Retried for a while where the cluster is not reachable or busy.
 
         Args:
-            kind: plural, such as ``pods``.
+            kind: resource, in plural such as ``pods``.
             body: the object.
-            what: what the cluster is asked to do, for messages.
-            group: of the API with its version.
-            is_wanted: asked before each further try.
+            what: the call in words, for messages.
+            group: API group and version.
+            is_needed: called before each retry; False ends them.
 
         Returns:
-            None where an earlier try had created it, and the answer was lost on its way.
+            None where an earlier try had created it, but its response was lost.
 
         Raises:
-            SubmitError: it was refused, with the cluster's words.
-            BackendUnavailableError: the cluster cannot be asked.
+            SubmitError: it was refused, with the cluster's message.
+            BackendUnavailableError: the cluster cannot be reached.
         """
-        patience = pacing.Patience(what)
+        window = flow_control.RetryWindow(what)
         try:
             made = self.call(
                 "POST",
@@ -267,7 +271,7 @@ class Client:
                 what,
                 body=body,
                 query={"fieldValidation": "Strict"},
-                again=lambda error: patience.lasts(error) and is_wanted(),
+                again=lambda error: window.allows(error) and is_needed(),
             )
         except ApiError as error:
             if error.reason == "AlreadyExists":
@@ -276,24 +280,24 @@ class Client:
         return dict(made)
 
     def create_pod(
-        self, body: Mapping[str, Any], is_wanted: Callable[[], bool] = lambda: True
+        self, body: Mapping[str, Any], is_needed: Callable[[], bool] = lambda: True
     ) -> dict[str, Any]:
-        """Create a pod; as the cluster has it.
+        """Create a pod; return it as the cluster has it.
 
         Raises:
-            SubmitError: it was refused, with the cluster's words.
-            BackendUnavailableError: the cluster cannot be asked.
+            SubmitError: it was refused, with the cluster's message.
+            BackendUnavailableError: the cluster cannot be reached.
         """
         name = str(body["metadata"]["name"])
-        made = self.create("pods", body, f"create pod {name}", is_wanted=is_wanted)
+        made = self.create("pods", body, f"create pod {name}", is_needed=is_needed)
         return self.pod(name) if made is None else made
 
     def pod(self, name: str) -> dict[str, Any]:
-        """One pod as it is now."""
+        """Read one pod."""
         return dict(self.call("GET", self.path("pods", name), f"read pod {name}"))
 
     def pods(self, selector: str, **query: Any) -> list[dict[str, Any]]:
-        """Pods with these labels."""
+        """List the pods that a label selector matches."""
         query = {"labelSelector": selector, **query}
         found = self.call("GET", self.path("pods"), "list pods", query=query)
         return list(found.get("items") or ())
@@ -308,15 +312,15 @@ class Client:
         uid: str | None = None,
         version: str | None = None,
     ) -> bool:
-        """Delete an object and what it owns; False where it is gone already.
+        """Delete an object and, in the background, its dependents; False where it does not exist.
 
         Args:
-            kind: plural, such as ``pods``.
-            name: of it.
-            group: of the API with its version.
-            grace: seconds that a pod is given.
-            uid: of the object that is meant; False where another one has its name.
-            version: its resource version; False where it was changed since.
+            kind: resource, in plural such as ``pods``.
+            name: of the object.
+            group: API group and version.
+            grace: grace period of a pod, in seconds.
+            uid: precondition: False where another object has the name.
+            version: precondition, the resource version: False where it was changed since.
         """
         body: dict[str, Any] = {
             "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
@@ -330,7 +334,7 @@ class Client:
         try:
             self.call("DELETE", self.path(kind, name, group=group), f"delete {name}", body=body)
         except ApiError as error:
-            # with another uid it is another one of that name
+            # 409: a precondition does not hold
             if error.status == 404 or (conditions and error.status == 409):
                 return False
             raise
@@ -348,16 +352,16 @@ class Client:
             key = f"{verb} {kind}"
             self._counted.by_kind[key] = self._counted.by_kind.get(key, 0) + 1
 
-    def _learn_time(self, date: str | None) -> None:
+    def _update_clock_skew(self, date: str | None) -> None:
         with contextlib.suppress(TypeError, ValueError):
-            told = parsedate_to_datetime(str(date)).timestamp()
-            # whole seconds, and half the way of the answer: only what is more is a difference
-            found = told + 0.5 - time.time()
-            self._skew = found if abs(found) > 2.0 else 0.0
+            server_time = parsedate_to_datetime(str(date)).timestamp()
+            # the header has whole seconds, and the response took time: less than 2 s is no skew
+            found = server_time + 0.5 - time.time()
+            self._clock_skew = found if abs(found) > 2.0 else 0.0
 
     @contextlib.contextmanager
-    def _asking(self, what: str) -> Any:
-        """Within, what the network raises becomes an error of Fiber's."""
+    def _translated_errors(self, what: str) -> Any:
+        """Within, errors of the network are raised as BackendUnavailableError."""
         import urllib3
 
         try:
@@ -368,12 +372,12 @@ class Client:
                 f"the cluster at {host} cannot be asked to {what}: {_short(failure)}; see whether "
                 f"`kubectl get pods` works, and set KUBECONFIG or FIBER_K8S_CONTEXT"
             )
-            # without what urllib3 raised one within the other: the words are all that they say
+            # without urllib3's chain of wrapped errors, which says no more
             raise BackendUnavailableError(msg) from None
 
 
 def _short(error: BaseException) -> str:
-    # urllib3 wraps what the system said several times; the innermost words are the cause
+    # urllib3 wraps the system's error several times; the innermost is the cause
     seen: BaseException = error
     while (inner := seen.__cause__ or seen.__context__) is not None:
         seen = inner

@@ -1,4 +1,8 @@
-"""What the cluster's events tell of pods that wait, where their status does not."""
+"""Event objects of pending pods: volumes or networks that fail, autoscalers that add a node.
+
+A pod's status does not have these reasons; only its events do. They need the right to list events,
+which is optional.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,23 @@ import attrs
 from fiber.exceptions import BackendError
 from fiber.model import Job, JobStatus, Reason, ReasonKind
 from fiber_k8s.client import ApiError, Client
-from fiber_k8s.deadlines import Deadlines
 from fiber_k8s.status import parse_time
+from fiber_k8s.timers import Timers
 
-__all__ = ["Slow", "is_scaling", "latest_words"]
+__all__ = ["StuckPods", "is_scaling_up", "latest_messages"]
 
-#: how autoscalers tell a pod that a node is made for it: the cluster's own, and Karpenter
+#: event reasons of autoscalers that add a node for a pod: Cluster Autoscaler's, and Karpenter's
 _SCALING = frozenset({"TriggeredScaleUp", "Nominated"})
 #: seconds that a new node may take
-_NODE = 900.0
-#: seconds until it is asked why a container is not made yet, and between two such questions
-_FIRST, _MOST = 15.0, 300.0
+_SCALE_UP = 900.0
+#: seconds before the first poll for a container that is not created, and between polls at most
+_FIRST_WAIT, _MAX_WAIT = 15.0, 300.0
 _PAGE = 500
 _KEY = "slow"
 
 
-def is_scaling(client: Client, pod: str) -> bool:
-    """True where an autoscaler is at work for a pod: it may take minutes.
+def is_scaling_up(client: Client, pod: str) -> bool:
+    """True where an autoscaler adds a node for a pod, by an event of the last minutes.
 
     Args:
         client: the cluster.
@@ -36,19 +40,19 @@ def is_scaling(client: Client, pod: str) -> bool:
     try:
         found = _events(client, f"involvedObject.name={pod}")
     except BackendError:
-        # who may not ask waits no longer than those who may
+        # without the right to list events it counts as no
         return False
-    since = client.now() - _NODE
+    since = client.now() - _SCALE_UP
     return any(
         one.get("reason") in _SCALING and (parse_time(_time(one)) or 0.0) > since for one in found
     )
 
 
-def latest_words(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """What was said last of each pod, by its name; pure.
+def latest_messages(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the latest event of each pod, ``REASON: MESSAGE`` by the pod's name; pure.
 
     Args:
-        events: as the API has them.
+        events: as the API returned them.
     """
     found: dict[str, str] = {}
     for one in sorted(events, key=_time):
@@ -57,70 +61,72 @@ def latest_words(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-class Slow:
-    """Asks after pods that have a node and no container yet: volumes or a network may be missing.
+class StuckPods:
+    """Polls warning events of scheduled pods whose containers are not created; thread-safe.
 
-    One question is for all of them, and each next one comes after twice as long. Nobody is given up
-    for it: such things are often there in the end.
+    One list is for all of them, after waits that double. It only adds a message to their statuses:
+    missing volumes and networks are often there in the end, so no pod is given up for it.
 
     Args:
         client: the cluster.
-        deadlines: calls at their time.
-        tell: told of a pod's status with the words of events.
+        timers: delayed calls.
+        publish: called with the job and its status with an event's message.
     """
 
     def __init__(
-        self, client: Client, deadlines: Deadlines, tell: Callable[[Job, JobStatus], None]
+        self, client: Client, timers: Timers, publish: Callable[[Job, JobStatus], None]
     ) -> None:
         self._client = client
-        self._deadlines = deadlines
-        self._tell = tell
+        self._timers = timers
+        self._publish = publish
         self._lock = threading.Lock()
         self._pods: dict[str, tuple[Job, JobStatus]] = {}
-        self._wait = _FIRST
-        #: True once events are none of our business
+        self._wait = _FIRST_WAIT
+        #: True once the cluster refused to list events
         self._refused = False
 
     def add(self, job: Job, status: JobStatus) -> None:
-        """A pod waits for its container."""
+        """Poll for a pod whose container is being created."""
         with self._lock:
             if self._refused:
                 return
             self._pods[job.id] = (job, status)
             wait = self._wait
-        self._deadlines.set(_KEY, wait, self._ask)
+        self._timers.set(_KEY, wait, self._poll)
 
     def drop(self, job_id: str) -> None:
-        """A pod waits no more, or for something else."""
+        """Stop polling for a pod."""
         with self._lock:
             self._pods.pop(job_id, None)
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         with self._lock:
             if not self._pods:
-                self._wait = _FIRST
+                self._wait = _FIRST_WAIT
                 return
         try:
-            told = latest_words(_events(self._client, "involvedObject.kind=Pod,type=Warning"))
+            messages = latest_messages(
+                _events(self._client, "involvedObject.kind=Pod,type=Warning")
+            )
         except BackendError as error:
-            told = {}
+            messages = {}
             if isinstance(error, ApiError) and error.status == 403:
                 with self._lock:
                     self._refused = True
                     self._pods.clear()
                 return
         with self._lock:
-            for name, words in told.items():
+            for name, message in messages.items():
                 known = self._pods.get(name)
-                if known is None or known[1].message == words:
+                if known is None or known[1].message == message:
                     continue
                 job, status = known
-                status = attrs.evolve(status, reason=Reason(ReasonKind.START), message=words)
+                status = attrs.evolve(status, reason=Reason(ReasonKind.START), message=message)
                 self._pods[name] = (job, status)
-                # within the lock, so that it is not told behind what comes after it
-                self._tell(job, status)
-            self._wait = wait = min(_MOST, self._wait * 2)
-        self._deadlines.set(_KEY, wait, self._ask)
+                # within the lock, so that it is published before later statuses
+                self._publish(job, status)
+            self._wait = wait = min(_MAX_WAIT, self._wait * 2)
+        self._timers.set(_KEY, wait, self._poll)
 
 
 def _events(client: Client, selector: str) -> list[Mapping[str, Any]]:

@@ -22,7 +22,7 @@ def _named(separator: str) -> Any:
 
 @values.frozen(kw_only=True)
 class K8sConfig:
-    """What ``FIBER_K8S_<KEY>`` and the section ``[k8s]`` can set."""
+    """Settings of the section ``[k8s]`` and of the variables ``FIBER_K8S_<KEY>``."""
 
     #: namespace of the pods; else the program's own in a pod, else the context's
     namespace: str | None = values.field(
@@ -35,7 +35,7 @@ class K8sConfig:
     )
     #: kubeconfig file; else ``KUBECONFIG``, else ``~/.kube/config``
     kubeconfig: str | None = values.field(default=None, metadata={"passed_on": False})
-    #: a file with a Pod (YAML or JSON) whose fields every pod gets that says nothing else of them
+    #: a file with a Pod (YAML or JSON) whose fields are defaults of every pod
     pod_template: str | None = values.field(default=None, metadata={"passed_on": False})
     #: service account of the pods; else that of the program's own pod, else the namespace's default
     service_account: str | None = values.field(
@@ -68,11 +68,11 @@ class K8sConfig:
     priority_class: str | None = None
     #: whether ``cpu`` and ``memory`` are limits too, or requests alone
     limits: Literal["all", "memory", "none"] = "all"
-    #: what schedules members of a group together
+    #: gang scheduler, which starts the members of a group together
     gang: Literal["none", "kueue", "volcano", "scheduler-plugins"] = "none"
     #: queue of Kueue or Volcano
     queue: str | None = None
-    #: seconds between SIGTERM and SIGKILL of a pod that the cluster takes away
+    #: grace period: seconds between SIGTERM and SIGKILL of a pod that the cluster evicts
     grace: int = values.field(default=30, validator=values.ge(1))
     #: seconds that a pod which no node can take waits for a node that can
     unschedulable_timeout: float = values.field(default=20.0, validator=values.ge(0))
@@ -82,7 +82,7 @@ class K8sConfig:
     keep_failed: bool = False
     #: pods created in a second at most, once the first hundred are
     create_rate: float = values.field(default=50.0, validator=values.gt(0))
-    #: host and folder that built images are pushed to, HOST/FOLDER; else what is told by the cluster
+    #: registry that built images are pushed to, HOST/FOLDER; else found by the cluster's name
     registry: str | None = values.field(
         default=None,
         metadata={
@@ -92,7 +92,7 @@ class K8sConfig:
             "passed_on": False,
         },
     )
-    #: what builds images; else the first that is on PATH
+    #: program that builds images; else the first of these on PATH
     engine: Literal["docker", "podman", "buildah"] | None = values.field(
         default=None, metadata={"passed_on": False}
     )

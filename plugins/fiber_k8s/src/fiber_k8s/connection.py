@@ -1,4 +1,4 @@
-"""Which cluster, user and namespace are meant, by the official client's configuration."""
+"""Connection to the cluster: kubeconfig or service account, read by the official client."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import attrs
 
 from fiber.exceptions import BackendUnavailableError
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.surroundings import Inside, evidence_of_a_pod, look_around
+from fiber_k8s.in_pod import OwnPod, pod_evidence, read_own_pod
 
 __all__ = ["Connection", "connect"]
 
-#: calls that may be on their way at once; more of them wait for a connection
+#: connections in the pool; more concurrent calls wait for one
 _CONNECTIONS = 32
-#: seconds to reach the cluster
+#: seconds to connect
 _CONNECT = 10.0
 
 
 @attrs.define(eq=False)
 class Connection:
-    """A way to a cluster."""
+    """The address, credentials and connection pool of one cluster."""
 
-    #: the official client's
+    #: the official client's ``Configuration``
     configuration: Any
-    #: urllib3's, with the certificates, proxies and keep-alive of the configuration
+    #: urllib3's pool manager, with the configuration's certificates, proxies and keep-alive
     pool: Any
-    #: where it is, without a slash at its end
+    #: URL of the API server, without a slash at its end
     host: str
-    #: where pods are
+    #: namespace of the pods
     namespace: str
     #: the pod that this process runs in; None outside
-    inside: Inside | None
+    own_pod: OwnPod | None
     #: how the configuration is named in messages
     origin: str
     _turn: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
@@ -58,7 +58,7 @@ class Connection:
         body: bytes | None,
         timeout: float | None,
     ) -> Any:
-        """One request; the response, whose body is not read."""
+        """Make one request; return urllib3's response, whose body is not read."""
         import urllib3
 
         return self.pool.request(
@@ -72,12 +72,12 @@ class Connection:
         )
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections of the pool."""
         self.pool.clear()
 
 
 def connect(config: K8sConfig) -> Connection:
-    """Read the configuration; nothing is asked.
+    """Read the configuration; no request is made.
 
     Raises:
         BackendUnavailableError: there is none, or it makes no sense.
@@ -85,12 +85,12 @@ def connect(config: K8sConfig) -> Connection:
     from kubernetes.client import Configuration
     from kubernetes.client.rest import RESTClientObject
 
-    inside = look_around() if evidence_of_a_pod(os.environ) else None
+    own_pod = read_own_pod() if pod_evidence(os.environ) else None
     configuration = Configuration()
     configuration.connection_pool_maxsize = _CONNECTIONS
     explicit = config.context or config.kubeconfig
-    if inside is not None and not explicit:
-        origin, found = "the pod's service account", inside.namespace
+    if own_pod is not None and not explicit:
+        origin, found = "the pod's service account", own_pod.namespace
         _in_cluster(configuration)
     else:
         origin, found = _kubeconfig(configuration, config)
@@ -105,19 +105,19 @@ def connect(config: K8sConfig) -> Connection:
         pool=pool,
         host=str(configuration.host).rstrip("/"),
         namespace=config.namespace or found,
-        inside=inside,
+        own_pod=own_pod,
         origin=origin,
     )
 
 
 def _trust(options: dict[str, Any], *, verify: bool) -> None:
-    """Have connections trust what other clients of clusters trust.
+    """Set the TLS context of a pool, with the checks that Kubernetes' own clients make.
 
     Since Python 3.13 certificates are refused that lack key identifiers, as those of Amazon's clusters
     and of others do.
 
     Args:
-        options: of the pool, which are changed.
+        options: keyword arguments of the pool's connections; changed.
         verify: whether the cluster has to prove who it is.
     """
     from urllib3.util import create_urllib3_context
@@ -149,7 +149,7 @@ def _in_cluster(configuration: Any) -> None:
 
 
 def _kubeconfig(configuration: Any, config: K8sConfig) -> tuple[str, str]:
-    """Load a kubeconfig; how it is named, and its namespace."""
+    """Load a kubeconfig; return its name for messages, and its namespace."""
     from kubernetes.config import ConfigException, list_kube_config_contexts, load_kube_config
 
     where = config.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"

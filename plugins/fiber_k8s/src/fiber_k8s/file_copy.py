@@ -1,7 +1,6 @@
-"""Copies files to and from claims and pods: an archive through a program beside a job.
+"""Copies of files to and from claims and pods: a tar archive through exec.
 
-A claim is mounted by a pod of its own, which is removed when the copy is there. Jobs' images have
-Python, so nothing else is needed in them.
+A claim is mounted by a temporary pod. Jobs' images have Python, so no tar is needed in them.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from typing import TYPE_CHECKING
 from fiber.exceptions import BackendError
 from fiber.model import JobSpec, Volume
 from fiber_k8s.client import ApiError, Client
-from fiber_k8s.execution import execute
+from fiber_k8s.pod_exec import execute
 
 if TYPE_CHECKING:
     from fiber_k8s.backend import K8sBackend
 
-__all__ = ["Place", "copy", "place_of"]
+__all__ = ["Place", "copy", "parse_place"]
 
-#: where a claim is mounted
+#: mount path of a claim
 _MOUNT = "/volume"
-#: seconds that a pod for a copy lives at most, whatever becomes of us
-_LONGEST = 24 * 3600
-_WAIT = f"import time; time.sleep({_LONGEST})"
-_TAKE_IN = """
+#: seconds after which a temporary pod ends by itself
+_MAX_LIFETIME = 24 * 3600
+_WAIT = f"import time; time.sleep({_MAX_LIFETIME})"
+_UNPACK = """
 import os, sys, tarfile
 target, name = sys.argv[1:]
 if target.endswith("/") or os.path.isdir(target):
@@ -46,7 +45,7 @@ with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
         archive.extract(member, "/", **trusted)
 """
-_GIVE_OUT = """
+_PACK = """
 import os, sys, tarfile
 path = os.path.normpath(sys.argv[1])
 if not os.path.lexists(path):
@@ -69,8 +68,8 @@ class Place:
         self.path = path
 
 
-def place_of(word: str) -> Place | None:
-    """What a word names, where it names no path of this host: ``NAME:PATH``."""
+def parse_place(word: str) -> Place | None:
+    """Parse ``NAME:PATH``; None for a path of this host."""
     name, colon, path = word.partition(":")
     if not colon or "/" in name or name in ("", ".", ".."):
         return None
@@ -83,7 +82,7 @@ def copy(
     """Copy a file or folder.
 
     Args:
-        backend: makes the pod that mounts a claim.
+        backend: creates the pod that mounts a claim.
         client: the cluster.
         python: the Python of images.
         image: of that pod.
@@ -93,7 +92,7 @@ def copy(
     Raises:
         BackendError: neither is in the cluster, or both, or the source is not there.
     """
-    source, target = place_of(src), place_of(dst)
+    source, target = parse_place(src), parse_place(dst)
     if (source is None) == (target is None):
         msg = f"one of {src!r} and {dst!r} must be on a claim or in a pod, written NAME:PATH"
         raise BackendError(msg)
@@ -113,7 +112,7 @@ def copy(
 def _pod(
     backend: K8sBackend, client: Client, python: str, image: str | None, place: Place
 ) -> Iterator[tuple[str, str]]:
-    """A pod that runs and has the place, and the path in it."""
+    """Yield the name of a running pod with the place, and the path in it."""
     try:
         client.pod(place.name)
     except ApiError as error:
@@ -148,11 +147,11 @@ def _upload(client: Client, python: str, pod: str, src: Path, path: str) -> None
         code = execute(
             client,
             pod,
-            [python, "-c", _TAKE_IN, path, src.name or "root"],
+            [python, "-c", _UNPACK, path, src.name or "root"],
             stdin=stream,
             write=lambda _, data: _note(errors, data),
         )
-    _refuse(code, errors, pod)
+    _check_code(code, errors, pod)
 
 
 def _download(client: Client, python: str, pod: str, path: str, dst: Path) -> None:
@@ -165,8 +164,8 @@ def _download(client: Client, python: str, pod: str, path: str, dst: Path) -> No
             else:
                 _note(errors, data)
 
-        code = execute(client, pod, [python, "-c", _GIVE_OUT, path], write=write)
-        _refuse(code, errors, pod)
+        code = execute(client, pod, [python, "-c", _PACK, path], write=write)
+        _check_code(code, errors, pod)
         file.seek(0)
         with (
             tempfile.TemporaryDirectory(dir=dst.absolute().parent) as folder,
@@ -182,10 +181,10 @@ def _note(errors: io.BytesIO, data: bytes) -> None:
         errors.write(data)
 
 
-def _refuse(code: int, errors: io.BytesIO, pod: str) -> None:
+def _check_code(code: int, errors: io.BytesIO, pod: str) -> None:
     if code:
-        said = errors.getvalue().decode("utf-8", "replace").strip()
-        msg = f"the copy failed in pod {pod}: {said.splitlines()[-1] if said else f'exit code {code}'}"
+        output = errors.getvalue().decode("utf-8", "replace").strip()
+        msg = f"the copy failed in pod {pod}: {output.splitlines()[-1] if output else f'exit code {code}'}"
         raise BackendError(msg)
 
 
@@ -193,7 +192,7 @@ def _extract(archive: tarfile.TarFile, folder: str) -> None:
     if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")
         return
-    # the oldest Pythons have no filter: nothing is taken that could lead elsewhere
+    # the oldest Pythons have no filter: refuse members that could escape the folder
     for member in archive.getmembers():
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):

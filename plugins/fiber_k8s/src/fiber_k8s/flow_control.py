@@ -1,4 +1,4 @@
-"""How fast the cluster is asked, and for how long: waits between tries, and a budget for what is created."""
+"""Backoff between retries, the time for which calls are retried, and a rate limiter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from fiber._launch import outage
 from fiber._launch.outage import Outage
 
-__all__ = ["Budget", "Patience", "backoff"]
+__all__ = ["RateLimiter", "RetryWindow", "backoff"]
 
 log = logging.getLogger("fiber")
 
@@ -23,59 +23,59 @@ _TRIES = 6
 def backoff(
     first: float = _FIRST, most: float = _MOST, tries: int | None = _TRIES
 ) -> Iterator[float]:
-    """Seconds to wait before each next try: twice as long each time, and spread.
+    """Yield the seconds to wait before each retry: exponential, with a jitter of 20 %.
 
     Args:
-        first: before the first.
-        most: at most.
-        tries: how many there are; None for no end.
+        first: the first wait.
+        most: the longest wait.
+        tries: number of waits; None for no end.
     """
     wait, done = first, 0
     while tries is None or done < tries:
-        # spread, so that those who were refused together do not come back together
+        # with a jitter, so that clients which were refused together do not return together
         yield wait * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
         wait = min(most, wait * 2)
         done += 1
 
 
-class Patience:
-    """How long something is tried that the cluster does not take; people are told so once.
+class RetryWindow:
+    """The time for which a call is retried while the cluster is not reachable; logged once.
 
-    It is the core's patience with platforms that cannot be asked. A backend repeats by itself what
-    another submission could not: whether a pod was made shows by its name alone, and a program's
-    first list comes before the core knows that the platform ever answered.
+    It is as long as the core waits for any platform. The backend retries by itself where the core
+    cannot: only the backend knows a pod's name, by which it sees whether an earlier try created it,
+    and a program's first list comes before the core knows that the platform ever answered.
 
     Args:
-        what: the cluster is asked to do, for messages.
+        what: the call in words, for messages: "the cluster cannot be asked to …".
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._began = time.monotonic()
-        self._outage = Outage(outage.PATIENCE)
+        self._outage = Outage(outage.RETRY_TIMEOUT)
 
-    def lasts(self, error: Exception) -> bool:
-        """Whether it is tried again.
+    def allows(self, error: Exception) -> bool:
+        """Return whether the call may be tried again.
 
         Args:
-            error: what became of the last try.
+            error: of the last try.
         """
         now = time.monotonic()
         self._outage.failed(error, self._began, now)
-        if self._outage.next(now) is not None:
-            left = outage.PATIENCE - self._outage.lasted
+        if self._outage.notice(now) is not None:
+            left = outage.RETRY_TIMEOUT - self._outage.lasted
             log.warning("fiber: still trying to %s, for %.0f s more: %s", self._what, left, error)
         return not self._outage.is_over
 
 
-class Budget:
-    """Lets so many pass at once, and so many a second after that; thread-safe.
+class RateLimiter:
+    """Token bucket; thread-safe.
 
     Args:
-        burst: how many pass at once.
-        rate: how many a second.
+        burst: size of the bucket: calls that pass without a wait.
+        rate: tokens added a second.
         clock: monotonic seconds.
-        sleep: waits so many seconds.
+        sleep: waits for some seconds.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Budget:
         self._left = float(burst)
         self._then = clock()
 
-    def spend(self) -> None:
-        """Pass, once there is something left."""
+    def acquire(self) -> None:
+        """Take a token, and wait until it is there."""
         with self._lock:
             now = self._clock()
             self._left = min(self._burst, self._left + (now - self._then) * self._rate)
@@ -102,5 +102,5 @@ class Budget:
             self._left -= 1
             wait = -self._left / self._rate if self._left < 0 else 0.0
         if wait:
-            # time itself is what is waited for
+            # nothing but time adds tokens
             self._sleep(wait)

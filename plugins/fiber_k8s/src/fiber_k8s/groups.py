@@ -1,4 +1,4 @@
-"""Jobs that start together or not at all."""
+"""Groups of jobs that start together or not at all, and their PodGroup objects."""
 
 from __future__ import annotations
 
@@ -17,96 +17,98 @@ from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, ReasonKind
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.gangs import Gang
-from fiber_k8s.jobs import Starter
 from fiber_k8s.names import unique_name
-from fiber_k8s.run import Belongings
+from fiber_k8s.pod_group import PodGroup
+from fiber_k8s.run_objects import RunObjects
+from fiber_k8s.submission import JobSubmitter
 
-__all__ = ["Gangs", "start_group"]
+__all__ = ["PodGroups", "start_group"]
 
 _NEVER_RAN = (ReasonKind.START, ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE)
 
 
-class Gangs:
-    """The gangs of a backend's jobs; the scheduler is told of each before the first of its pods is made.
+class PodGroups:
+    """Pod groups of a backend's gangs; thread-safe.
+
+    A gang's object is created before its first pod, and deleted after its last one.
 
     Args:
         client: the cluster.
-        starter: creates pods.
-        config: settings, which say what schedules gangs.
+        submitter: creates pods.
+        config: settings, with the scheduler of gangs.
     """
 
-    def __init__(self, client: Client, starter: Starter, config: K8sConfig) -> None:
-        self._client, self._starter, self._config = client, starter, config
+    def __init__(self, client: Client, submitter: JobSubmitter, config: K8sConfig) -> None:
+        self._client, self._submitter, self._config = client, submitter, config
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], Gang] = {}
-        #: how many jobs of each have ended
+        self._groups: dict[tuple[str, str], PodGroup] = {}
+        #: number of ended jobs, by run and gang
         self._ended: Counter[tuple[str, str]] = Counter()
 
-    def find(self, spec: JobSpec, run: Belongings) -> Gang | None:
-        """The gang of a job; None where it has none, or nothing here schedules any.
+    def get(self, spec: JobSpec, run: RunObjects) -> PodGroup | None:
+        """Return the pod group of a job; None where it has no gang, or no gang scheduler is set.
 
         Raises:
-            SubmitError: the cluster refuses the group.
+            SubmitError: the cluster refused the object.
         """
-        wanted = spec.gang
-        if wanted is None or self._config.gang == "none":
+        spec_gang = spec.gang
+        if spec_gang is None or self._config.gang == "none":
             return None
-        # those that come at the same time wait until it is there
+        # with the lock held, so that concurrent members wait for the object
         with self._lock:
-            key = (spec.run_id, wanted.name)
-            if key not in self._known:
-                self._known[key] = self.make(wanted, run)
-            return self._known[key]
+            key = (spec.run_id, spec_gang.name)
+            if key not in self._groups:
+                self._groups[key] = self.create(spec_gang, run)
+            return self._groups[key]
 
-    def make(self, wanted: model.Gang, run: Belongings) -> Gang:
-        """Tell the scheduler of a gang."""
-        # a name is seen long after its run, by schedulers that remember
-        name = unique_name(wanted.name)
+    def create(self, spec_gang: model.Gang, run: RunObjects) -> PodGroup:
+        """Create the pod group of a gang."""
+        # unique: schedulers remember names for longer than a run
+        name = unique_name(spec_gang.name)
         config = self._config
-        gang = Gang(kind=config.gang, name=name, size=wanted.size, queue=config.queue)
-        _make_group(self._client, self._starter, run, gang, wanted.timeout)
+        gang = PodGroup(kind=config.gang, name=name, size=spec_gang.size, queue=config.queue)
+        _create_object(self._client, self._submitter, run, gang, spec_gang.timeout)
         return gang
 
-    def left(self, spec: JobSpec) -> None:
-        """A job has ended, and its pod is gone; after the last of a gang its object goes as well."""
-        wanted = spec.gang
-        if wanted is None:
+    def member_ended(self, spec: JobSpec) -> None:
+        """Count a member whose pod is gone; after the last one the gang's object is deleted."""
+        spec_gang = spec.gang
+        if spec_gang is None:
             return
         with self._lock:
-            self._ended[spec.run_id, wanted.name] += 1
-            is_last = self._ended[spec.run_id, wanted.name] == wanted.size
+            self._ended[spec.run_id, spec_gang.name] += 1
+            is_last = self._ended[spec.run_id, spec_gang.name] == spec_gang.size
         if is_last:
-            self._starter.do(functools.partial(self.drop, wanted, spec.run_id))
+            self._submitter.run_soon(functools.partial(self.drop, spec_gang, spec.run_id))
 
-    def drop(self, wanted: model.Gang, run_id: str) -> None:
-        """None of a gang's jobs is left: the scheduler need not know of it any more."""
+    def drop(self, spec_gang: model.Gang, run_id: str) -> None:
+        """Delete the object of a gang, none of whose jobs is left."""
         with self._lock:
-            gang = self._known.pop((run_id, wanted.name), None)
-            self._ended.pop((run_id, wanted.name), None)
+            gang = self._groups.pop((run_id, spec_gang.name), None)
+            self._ended.pop((run_id, spec_gang.name), None)
         if gang is not None and gang.has_object:
-            # what stays goes with the run
+            # otherwise it is deleted with the run's Lease
             with contextlib.suppress(BackendError):
                 self._client.delete("podgroups", gang.name, group=gang.api)
 
 
 def start_group(
-    starter: Starter,
+    submitter: JobSubmitter,
     feed: Feed,
-    run: Belongings,
+    run: RunObjects,
     specs: Sequence[JobSpec],
-    gangs: Gangs,
+    gangs: PodGroups,
     timeout: float,
     kill: Callable[[Job], None],
 ) -> Sequence[Job]:
     """Create all pods and wait until all run.
 
     Args:
-        starter: creates pods.
-        feed: tells what becomes of them.
-        run: what they belong to.
+        submitter: creates pods.
+        feed: has their statuses.
+        run: the Lease and the Secret of their run.
         specs: the jobs.
-        gangs: tells the scheduler of them.
+        gangs: creates their pod group.
         timeout: seconds within which all are to run.
         kill: ends a job.
 
@@ -114,25 +116,25 @@ def start_group(
         SubmitError: not all run in time; none is left.
     """
     first = specs[0]
-    wanted = model.Gang(
+    spec_gang = model.Gang(
         name=f"{first.name}-group-{secrets.token_hex(2)}", size=len(specs), timeout=timeout
     )
-    specs = [attrs.evolve(spec, gang=wanted) for spec in specs]
-    gang = gangs.find(specs[0], run)
+    specs = [attrs.evolve(spec, gang=spec_gang) for spec in specs]
+    gang = gangs.get(specs[0], run)
     jobs: list[Job | None] = [None] * len(specs)
     failures: list[BackendError] = []
     lock = threading.Lock()
 
     def submit(index: int) -> None:
         try:
-            jobs[index] = starter.submit(specs[index], run, gang=gang, at_once=True)
+            jobs[index] = submitter.submit(specs[index], run, gang=gang, at_once=True)
         except BackendError as error:
             with lock:
                 failures.append(error)
 
     made: list[Job] = []
     try:
-        starter.do_all([lambda index=index: submit(index) for index in range(len(specs))])
+        submitter.run_all([lambda index=index: submit(index) for index in range(len(specs))])
         made = [job for job in jobs if job is not None]
         if failures:
             raise failures[0]
@@ -150,14 +152,14 @@ def start_group(
         for job in [job for job in jobs if job is not None]:
             with contextlib.suppress(UnknownJobError):
                 kill(job)
-        gangs.drop(wanted, first.run_id)
+        gangs.drop(spec_gang, first.run_id)
         raise
 
 
-def _make_group(
-    client: Client, starter: Starter, run: Belongings, gang: Gang, timeout: float
+def _create_object(
+    client: Client, submitter: JobSubmitter, run: RunObjects, gang: PodGroup, timeout: float
 ) -> None:
-    parent = starter.parent()
+    parent = submitter.parent()
     own = parent if parent and parent["metadata"].get("namespace") == client.namespace else None
     body = gang.group(timeout, run.owner(own))
     if body is None:

@@ -1,4 +1,7 @@
-"""What a process can tell of the pod that it runs in, without asking the cluster."""
+"""Detection of the pod that this process runs in, from its environment and files alone.
+
+No request is made: the service account's token, mounts and variables say it all.
+"""
 
 from __future__ import annotations
 
@@ -13,72 +16,72 @@ from pathlib import Path
 
 from fiber._base import values
 
-__all__ = ["MARK", "SERVICE_ACCOUNT", "Inside", "evidence_of_a_pod", "look_around"]
+__all__ = ["JOB_VARIABLE", "SERVICE_ACCOUNT", "OwnPod", "pod_evidence", "read_own_pod"]
 
-#: set in pods of jobs: they have their starter's settings, and another place
-MARK = "_FIBER_K8S"
-#: where a pod finds its credentials
+#: variable set in the pods of jobs: these inherit their parent's settings, and run elsewhere
+JOB_VARIABLE = "_FIBER_K8S"
+#: the folder with a pod's credentials
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SERVICE = "KUBERNETES_SERVICE_HOST"
 _MOUNTS = Path("/proc/self/mountinfo")
-#: where nodes keep what containers leave; what is before it differs with their file systems
+#: a node's folder of termination messages; what is before it differs with their file systems
 _FOLDER = re.compile(r"/pods/[0-9a-f-]+/containers/([a-z0-9-]+)/[^/ ]+ ")
 
 
 @values.frozen(kw_only=True)
-class Inside:
+class OwnPod:
     """The pod that this process runs in."""
 
     #: its namespace
     namespace: str
-    #: its name; where the token does not tell, the host's name, which is nearly always the same
-    pod: str
-    #: its unique id, where the token tells
+    #: its name; without one in the token the host name, which is nearly always the same
+    name: str
+    #: its unique id, where the token has it
     uid: str | None = None
-    #: the container of it, where the kernel tells
+    #: name of the container, where the mounts show it
     container: str | None = None
 
 
-def evidence_of_a_pod(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> str | None:
-    """What shows that this process runs in a pod that may use the API; None outside."""
+def pod_evidence(environ: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> str | None:
+    """Return why this process seems to run in a pod that can use the API; None outside."""
     if not environ.get(_SERVICE):
         return None
     if not (folder / "token").exists():
-        # such a pod has no way to start others
+        # without credentials it cannot start other pods
         return None
     return f"{_SERVICE} is set and {folder / 'token'} is there"
 
 
 @functools.cache
-def look_around(folder: Path = SERVICE_ACCOUNT, mounts: Path = _MOUNTS) -> Inside | None:
-    """The pod that this process runs in; None outside."""
+def read_own_pod(folder: Path = SERVICE_ACCOUNT, mounts: Path = _MOUNTS) -> OwnPod | None:
+    """Return the pod that this process runs in; None outside. Cached."""
     try:
         namespace = (folder / "namespace").read_text(encoding="utf-8").strip()
         token = (folder / "token").read_text(encoding="utf-8")
     except OSError:
         return None
-    told = _claims(token).get("kubernetes.io", {}).get("pod", {})
-    # a host's name may be set, shortened, or the node's; the token's is the pod's own
-    return Inside(
+    claims = _claims(token).get("kubernetes.io", {}).get("pod", {})
+    # a host name may be set, shortened, or the node's; the token has the pod's own
+    return OwnPod(
         namespace=namespace,
-        pod=told.get("name") or socket.gethostname(),
-        uid=told.get("uid"),
+        name=claims.get("name") or socket.gethostname(),
+        uid=claims.get("uid"),
         container=_container(mounts),
     )
 
 
 def _container(mounts: Path) -> str | None:
-    """The container that this is: its node mounts a file for last words, from a folder of that name."""
+    """Return this container's name, from the folder of its termination message's mount."""
     try:
-        told = mounts.read_text(encoding="utf-8", errors="replace")
+        mountinfo = mounts.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = _FOLDER.search(told)
+    found = _FOLDER.search(mountinfo)
     return found[1] if found else None
 
 
 def _claims(token: str) -> dict[str, dict[str, dict[str, str]]]:
-    """What a token says of its bearer; it is our own, so nothing is proved here."""
+    """Return the claims of a JSON Web Token (RFC 7519); the signature of our own is not checked."""
     parts = token.strip().split(".")
     if len(parts) != 3:
         return {}

@@ -1,8 +1,8 @@
-"""What a child has of its parent's pod; pure.
+"""Fields that a job's pod inherits from its parent's pod; pure.
 
-A parent's object cannot be copied whole: some of it the cluster wrote and refuses to be told, some
-would run again or twice, some has the child adopted and killed by the parent's own controller. So
-what is inherited is named here, and nothing else is.
+A parent's object cannot be copied as a whole: some fields are the API server's and refused in a
+creation, some would run a program twice, and by some labels the parent's controller would adopt and
+kill the child. So the inherited fields are listed here, and no others are.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fiber_k8s.names import CONTAINER
 
 __all__ = ["RUN_VOLUME", "Inherited", "inherit"]
 
-#: the volume with a run's key, which each job gets anew
+#: the volume with a run's key; not inherited, each job gets its own
 RUN_VOLUME = "fiber-run"
 
-#: of the pod: where it may run, as whom, with what it sees; not its identity, owners, labels,
+#: inherited fields of the pod's spec: placement, accounts, network; not identity, owners, labels,
 #: deadline, host name, node, gates, claims of devices, nor what admission computes (priority,
 #: overhead, preemptionPolicy)
 _POD = (
@@ -29,21 +29,21 @@ _POD = (
     *("priorityClassName", "runtimeClassName", "schedulerName", "securityContext"),
     *("serviceAccountName", "tolerations"),
 )
-#: of its container: not what runs, its resources, ports, probes and hooks
+#: inherited fields of the container: not the command, resources, ports, probes and hooks
 _CONTAINER = (
     *("envFrom", "image", "imagePullPolicy", "securityContext", "volumeDevices", "workingDir"),
 )
-#: the volume with the service account's token, which is added to every pod anew
+#: prefix of the volume with the service account's token, which admission adds to every pod
 _TOKEN = "kube-api-access-"  # noqa: S105 - a name
-#: names the container that others mean where they name none
+#: annotation with the container that kubectl uses by default
 _DEFAULT = "kubectl.kubernetes.io/default-container"
-#: variables that belong to one process, or to the pod that it is in
+#: variables of one process or its pod; not inherited
 _OWN = frozenset({"FIBER_BOOTSTRAP", "FIBER_GRACE", "FIBER_REACH"})
 
 
 @attrs.frozen(kw_only=True)
 class Inherited:
-    """Parts of a pod."""
+    """Inherited parts of a pod."""
 
     #: fields of its spec, without containers and volumes
     spec: dict[str, Any] = attrs.field(factory=dict)
@@ -62,12 +62,12 @@ class Inherited:
 def inherit(
     parent: Mapping[str, Any] | None, container: str | None = None, own_name: str | None = None
 ) -> Inherited:
-    """The parts of a parent's pod that its children have too.
+    """Return the inherited parts of a parent's pod.
 
     Args:
-        parent: the pod as the API has it; None where there is none.
-        container: which of its containers was named; it has to be there.
-        own_name: else which one the program runs in, as far as that is known.
+        parent: the pod as the API returned it; None outside of a cluster.
+        container: name of the container to inherit from, as set by the user.
+        own_name: without that, the container that the program runs in, where known.
 
     Raises:
         SubmitError: it has no such container.
@@ -76,10 +76,10 @@ def inherit(
         return Inherited()
     spec = parent["spec"]
     own = _container(parent, container, own_name)
-    volumes = [one for one in spec.get("volumes") or () if not _is_given_anew(one["name"])]
+    volumes = [one for one in spec.get("volumes") or () if not _is_added_anew(one["name"])]
     kept = {one["name"] for one in volumes}
     mounts = [one for one in own.get("volumeMounts") or () if one["name"] in kept]
-    init = _filling(spec, volumes, mounts)
+    init = _filling_init_containers(spec, volumes, mounts)
     used = {one["name"] for one in mounts}
     used |= {one["name"] for one in own.get("volumeDevices") or ()}
     used |= {one["name"] for each in init for one in each.get("volumeMounts") or ()}
@@ -87,7 +87,7 @@ def inherit(
         spec={key: spec[key] for key in _POD if spec.get(key) not in (None, [], {})},
         container={key: own[key] for key in _CONTAINER if own.get(key) not in (None, [], {})},
         env=tuple(_variable(one, own["name"]) for one in own.get("env") or () if _is_shared(one)),
-        # those of other containers alone, of sidecars mostly, are theirs
+        # without volumes that only other containers use, mostly sidecars
         volumes=tuple(one for one in volumes if one["name"] in used),
         mounts=tuple(mounts),
         init=tuple(init),
@@ -97,9 +97,9 @@ def inherit(
 def _container(
     parent: Mapping[str, Any], named: str | None, own_name: str | None
 ) -> dict[str, Any]:
-    """The container that the program runs in.
+    """Return the container that the program runs in.
 
-    The first is often another: meshes put their proxies in front of all.
+    It need not be the first: service meshes put their proxies in front.
     """
     containers: list[dict[str, Any]] = parent["spec"]["containers"]
     found = {one["name"]: one for one in containers}
@@ -116,26 +116,26 @@ def _container(
     return containers[0]
 
 
-def _filling(
+def _filling_init_containers(
     spec: Mapping[str, Any], volumes: list[dict[str, Any]], mounts: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Init containers that write what our container reads: into a volume that begins empty.
+    """Return the init containers that fill an emptyDir which the inherited container mounts.
 
-    Others prepare the parent's pod alone, and sidecars are put into each pod by whoever wants them.
+    Others prepare the parent's pod alone, and sidecars are injected into each pod anew.
     """
     empty = {one["name"] for one in volumes if "emptyDir" in one}
-    wanted = empty & {one["name"] for one in mounts}
+    filled = empty & {one["name"] for one in mounts}
     found = []
     for one in spec.get("initContainers") or ():
         if one.get("restartPolicy") == "Always":
             continue
-        theirs = [m for m in one.get("volumeMounts") or () if not _is_given_anew(m["name"])]
-        if wanted & {mount["name"] for mount in theirs}:
+        theirs = [m for m in one.get("volumeMounts") or () if not _is_added_anew(m["name"])]
+        if filled & {mount["name"] for mount in theirs}:
             found.append({**one, "volumeMounts": theirs})
     return found
 
 
-def _is_given_anew(volume: str) -> bool:
+def _is_added_anew(volume: str) -> bool:
     return volume.startswith(_TOKEN) or volume == RUN_VOLUME
 
 
@@ -144,7 +144,7 @@ def _is_shared(variable: Mapping[str, Any]) -> bool:
 
 
 def _variable(variable: dict[str, Any], container: str) -> dict[str, Any]:
-    """A variable, where it tells of resources of the child's own container."""
+    """Return a variable; a reference to resources is made to the child's own container."""
     reference = (variable.get("valueFrom") or {}).get("resourceFieldRef")
     if reference is None or reference.get("containerName", container) != container:
         return variable

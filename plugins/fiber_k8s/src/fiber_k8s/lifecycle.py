@@ -1,4 +1,8 @@
-"""What follows from what is seen of pods: statuses, last words, patience that runs out, removal."""
+"""Lifecycle of pods: publishes their statuses, gives up those that cannot start, deletes them.
+
+:class:`PodLifecycle` is called on the thread of the run's watch with each change of a pod. Slow
+calls (logs, deletions) run on the submitter's threads, timeouts on that of :class:`.timers.Timers`.
+"""
 
 from __future__ import annotations
 
@@ -16,44 +20,44 @@ import attrs
 from fiber.backend_parts.feed import Feed
 from fiber.exceptions import FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
+from fiber_k8s.capacity import ClusterCapacity
 from fiber_k8s.client import ApiError, Client
+from fiber_k8s.cluster_events import StuckPods, is_scaling_up
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.deadlines import Deadlines
-from fiber_k8s.execution import kill_processes
-from fiber_k8s.groups import Gangs
-from fiber_k8s.happenings import Slow, is_scaling
-from fiber_k8s.jobs import Starter
+from fiber_k8s.groups import PodGroups
 from fiber_k8s.logs import last_lines
-from fiber_k8s.room import Room
+from fiber_k8s.pod_exec import kill_processes
 from fiber_k8s.status import (
-    Doubt,
+    PendingCause,
     as_killed,
-    doubt_of,
-    gone,
+    deleted_status,
     grace_left,
-    is_leaving,
-    is_slow,
+    is_creating_container,
+    is_terminating,
     job_of,
-    lost,
+    lost_status,
+    pending_cause,
     status_of,
-    with_words,
+    with_log_tail,
 )
+from fiber_k8s.submission import JobSubmitter
+from fiber_k8s.timers import Timers
 
-__all__ = ["Ends"]
+__all__ = ["PodLifecycle"]
 
 log = logging.getLogger("fiber")
 
-#: lines of a log that tell why a job failed
+#: lines of a log kept with the status of a failed job
 _TAIL = 20
-_STARTED_NOT = 127
-#: seconds after which it is looked for what was to be removed, whatever was told
-_LOOK = 1.0
-#: seconds between two looks at whether a node for a pod may come
-_SCALING = 60.0
-#: seconds after a pod's grace within which its node has to confirm its end; the core gives up later
-#: what nobody confirms, see fiber._launch.launcher
+_START_FAILED = 127
+#: seconds between two lists of pods that are being deleted, besides what the watch reports
+_POLL = 1.0
+#: seconds between two checks whether a node for a pod may come
+_SCALE_UP_POLL = 60.0
+#: seconds after a pod's grace period within which its node has to confirm its end; the core's own
+#: timeout for unconfirmed ends is longer, see fiber._launch.launcher
 _UNCONFIRMED = 20.0
-#: with the name of a pod, the key of that deadline
+#: with the name of a pod, the key of that timer
 _LEAVING = "leaving"
 _FOR_EVER = (
     "fiber: pod %s may wait for ever: the cluster's scheduler does not say whether a node could "
@@ -61,19 +65,19 @@ _FOR_EVER = (
 )
 
 
-class Ends:
-    """Turns pods into statuses, and removes those that have ended.
+class PodLifecycle:
+    """Publishes the statuses of pods, and deletes those that have ended; thread-safe.
 
     Args:
         backend: name of the backend.
         client: the cluster.
         config: settings.
-        feed: told of statuses.
-        starter: what was submitted here, and hands for slow calls.
-        gangs: told of members that are gone.
-        room: what nodes have.
-        deadlines: calls at their time.
-        on_taken: called with the run of a pod that is being removed, and not by this program.
+        feed: receives statuses.
+        submitter: the jobs submitted here, and threads for slow calls.
+        gangs: pod groups; called for members whose pods are gone.
+        capacity: what nodes have.
+        timers: delayed calls.
+        on_foreign_deletion: called with the run id of a pod that another client deletes.
     """
 
     def __init__(
@@ -82,147 +86,151 @@ class Ends:
         client: Client,
         config: K8sConfig,
         feed: Feed,
-        starter: Starter,
-        gangs: Gangs,
-        room: Room,
-        deadlines: Deadlines,
-        on_taken: Callable[[str], None],
+        submitter: JobSubmitter,
+        gangs: PodGroups,
+        capacity: ClusterCapacity,
+        timers: Timers,
+        on_foreign_deletion: Callable[[str], None],
     ) -> None:
         self._backend = backend
         self._client = client
         self._config = config
         self._feed = feed
-        self._starter = starter
+        self._submitter = submitter
         self._gangs = gangs
-        self._room = room
-        self._deadlines = deadlines
-        self._on_taken = on_taken
-        self._slow = Slow(client, self._deadlines, feed.publish)
+        self._capacity = capacity
+        self._timers = timers
+        self._on_foreign_deletion = on_foreign_deletion
+        self._stuck = StuckPods(client, self._timers, feed.publish)
         self._changed = threading.Condition()
-        #: pods that are there, with their labels
-        self._there: dict[str, Mapping[str, str]] = {}
-        #: pods whose end is about to be told
+        #: labels of existing pods, by name
+        self._pods: dict[str, Mapping[str, str]] = {}
+        #: pods whose final status is about to be published
         self._ending: set[str] = set()
-        #: those of them that are there whose nodes do not confirm their end: nobody waits for it
+        #: existing pods whose nodes do not confirm their end; nothing waits for them any more
         self._lost: set[str] = set()
-        #: pods that were asked to end from here: nobody asks why they did
-        self._asked: set[str] = set()
-        #: those of them that were to be killed
+        #: pods that this program terminates: their logs are not read for a reason
+        self._end_requested: set[str] = set()
+        #: the subset that it kills
         self._killed: set[str] = set()
-        #: pods that have ended, and that are deleted from here
-        self._removed: set[str] = set()
-        #: how many follow the log of a pod here
-        self._readers: Counter[str] = Counter()
-        #: whether it was said that nobody knows if a pod waits in vain
-        self._is_warned = False
-        #: pods that are removed once nobody reads their log
-        self._unread: set[str] = set()
+        #: ended pods that this program deletes
+        self._deleting: set[str] = set()
+        #: number of readers that follow the log of a pod
+        self._log_readers: Counter[str] = Counter()
+        #: whether the warning was logged that a pod may wait for ever
+        self._has_warned = False
+        #: pods that are deleted once their last log reader is done
+        self._delete_when_read: set[str] = set()
 
-    # -- what the watch tells, on its thread
+    # -- callbacks of the watch, on its thread
 
-    def seen(self, pod: Mapping[str, Any]) -> None:
-        """A pod is as it is."""
+    def on_pod(self, pod: Mapping[str, Any]) -> None:
+        """Handle a pod that was added or changed, or was listed."""
         job, status = job_of(self._backend, pod), status_of(pod)
-        self._slow.drop(job.id)
+        self._stuck.drop(job.id)
         with self._changed:
-            self._there[job.id] = pod["metadata"].get("labels") or {}
-            is_taken = is_leaving(pod) and not self._is_ours(job.id)
-        if is_taken:
-            # before others are started in its place
-            self._on_taken(job.run_id)
+            self._pods[job.id] = pod["metadata"].get("labels") or {}
+            is_foreign = is_terminating(pod) and not self._is_own_deletion(job.id)
+        if is_foreign:
+            # before a replacement is started
+            self._on_foreign_deletion(job.run_id)
         if status.state.is_terminal:
             self._end(job, status, pod)
             return
         self._feed.publish(job, status)
-        if is_leaving(pod):
-            self._deadlines.set(
+        if is_terminating(pod):
+            self._timers.set(
                 (job.id, _LEAVING),
                 grace_left(pod, self._client.now()) + _UNCONFIRMED,
                 functools.partial(self._confirm, job),
             )
-        if is_slow(pod) and self._starter.is_mine(job.id):
-            self._slow.add(job, status)
-        doubt = doubt_of(pod)
-        for one in Doubt:
-            if one is not doubt:
-                self._deadlines.drop((job.id, one))
-        if doubt is not None and self._starter.is_mine(job.id) and not is_leaving(pod):
-            self._deadlines.set(
-                (job.id, doubt),
-                self._patience(doubt),
-                functools.partial(self._give_up, job, status, doubt, pod),
+        if is_creating_container(pod) and self._submitter.is_own(job.id):
+            self._stuck.add(job, status)
+        cause = pending_cause(pod)
+        for one in PendingCause:
+            if one is not cause:
+                self._timers.cancel((job.id, one))
+        if cause is not None and self._submitter.is_own(job.id) and not is_terminating(pod):
+            self._timers.set(
+                (job.id, cause),
+                self._timeout(cause),
+                functools.partial(self._give_up, job, status, cause, pod),
             )
 
-    def gone(self, pod: Mapping[str, Any]) -> None:
-        """A pod's object was deleted."""
+    def on_deleted(self, pod: Mapping[str, Any]) -> None:
+        """Handle the deletion of a pod's object."""
         job = job_of(self._backend, pod)
-        self._slow.drop(job.id)
-        self._deadlines.drop((job.id, _LEAVING))
+        self._stuck.drop(job.id)
+        self._timers.cancel((job.id, _LEAVING))
         with self._changed:
-            is_told = job.id in self._ending
-            is_taken = not self._is_ours(job.id)
-            self._removed.discard(job.id)
-            self._there.pop(job.id, None)
+            is_publishing = job.id in self._ending
+            is_foreign = not self._is_own_deletion(job.id)
+            self._deleting.discard(job.id)
+            self._pods.pop(job.id, None)
             self._lost.discard(job.id)
-            self._asked.discard(job.id)
+            self._end_requested.discard(job.id)
             self._killed.discard(job.id)
             self._changed.notify_all()
-        if is_taken:
-            self._on_taken(job.run_id)
-        if not is_told:
-            self._feed.publish(job, gone(pod))
+        if is_foreign:
+            self._on_foreign_deletion(job.run_id)
+        if not is_publishing:
+            self._feed.publish(job, deleted_status(pod))
         self._forget(job.id)
 
-    # -- what follows
+    # -- calls of the backend
 
-    def ended(self, job: Job) -> None:
-        """A job's end was told."""
-        for key in (*Doubt, _LEAVING):
-            self._deadlines.drop((job.id, key))
+    def on_end(self, job: Job) -> None:
+        """Cancel the timers of a job whose final status was published."""
+        for key in (*PendingCause, _LEAVING):
+            self._timers.cancel((job.id, key))
 
-    def asked(self, job_id: str, *, kill: bool) -> bool:
-        """A job is asked to end, or is killed; True where it was asked before, and not killed."""
+    def request_end(self, job_id: str, *, kill: bool) -> bool:
+        """Note that a job is terminated or killed; True where it was terminated before."""
         with self._changed:
-            was_asked = job_id in self._asked and job_id not in self._killed
-            self._asked.add(job_id)
+            was_requested = job_id in self._end_requested and job_id not in self._killed
+            self._end_requested.add(job_id)
             if kill:
                 self._killed.add(job_id)
-        return was_asked
+        return was_requested
 
     @contextlib.contextmanager
-    def reading(self, job_id: str) -> Iterator[None]:
-        """The log of a pod is followed meanwhile: the pod stays until it was read to its end."""
+    def reading_log(self, job_id: str) -> Iterator[None]:
+        """Within, the pod is not deleted, so that its log can be followed to the end."""
         with self._changed:
-            self._readers[job_id] += 1
+            self._log_readers[job_id] += 1
         try:
             yield
         finally:
             with self._changed:
-                self._readers[job_id] -= 1
-                is_last = self._readers[job_id] == 0
+                self._log_readers[job_id] -= 1
+                is_last = self._log_readers[job_id] == 0
                 if is_last:
-                    del self._readers[job_id]
-                is_unread = is_last and job_id in self._unread
+                    del self._log_readers[job_id]
+                is_unread = is_last and job_id in self._delete_when_read
                 if is_unread:
-                    self._unread.remove(job_id)
+                    self._delete_when_read.remove(job_id)
             if is_unread:
-                self._starter.do(functools.partial(self._delete, job_id))
+                self._submitter.run_soon(functools.partial(self._delete, job_id))
 
     def remove_all(self, selector: str, timeout: float) -> None:
         """Delete pods and wait until they are gone, so that none of their processes is left.
 
         Args:
-            selector: of labels.
+            selector: labels, ``KEY=VALUE,…``.
             timeout: seconds to wait.
         """
-        wanted = dict(pair.split("=", 1) for pair in selector.split(","))
+        labels = dict(pair.split("=", 1) for pair in selector.split(","))
         with self._changed:
-            there = self._left(wanted)
-            # a node waits out the grace that it was told of first
-            slow = [name for name in there if name in self._asked and name not in self._killed]
-            self._asked.update(there)
+            existing = self._remaining(labels)
+            # a kubelet waits out the grace period of the first deletion
+            slow = [
+                name
+                for name in existing
+                if name in self._end_requested and name not in self._killed
+            ]
+            self._end_requested.update(existing)
         for name in slow:
-            kill_processes(self._client, name, self._starter.do)
+            kill_processes(self._client, name, self._submitter.run_soon)
         path = self._client.path("pods")
         body = {
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 1,
@@ -235,110 +243,116 @@ class Ends:
         except ApiError as error:
             if error.reason != "Forbidden":
                 raise
-            # one by one: that takes another verb
+            # one by one, which needs the verb delete only
             names = [pod["metadata"]["name"] for pod in self._client.pods(selector)]
-            self._starter.do_all([functools.partial(self._delete, name) for name in names])
+            self._submitter.run_all([functools.partial(self._delete, name) for name in names])
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
-                self._changed.wait_for(lambda: not self._left(wanted), min(left, _LOOK))
-            # one that was created a moment ago may not have been told of yet, and of those of other
-            # programs nobody tells
+                self._changed.wait_for(lambda: not self._remaining(labels), min(left, _POLL))
+            # the watch may not have reported the newest ones, and reports none of other programs
             if all(pod["metadata"]["name"] in self._lost for pod in self._client.pods(selector)):
-                # of their ends it is told in a moment
+                # their ends are about to be reported
                 with self._changed:
-                    self._changed.wait_for(lambda: not self._left(wanted), max(left - _LOOK, 0))
+                    self._changed.wait_for(
+                        lambda: not self._remaining(labels), max(left - _POLL, 0)
+                    )
                 return
             with self._changed:
-                if not self._left(wanted):
-                    self._changed.wait(min(left, _LOOK))
+                if not self._remaining(labels):
+                    self._changed.wait(min(left, _POLL))
 
     # -- within
 
-    def _left(self, wanted: Mapping[str, str]) -> list[str]:
+    def _remaining(self, selected: Mapping[str, str]) -> list[str]:
+        """Return the existing pods with these labels, except lost ones; with the lock held."""
         return [
             name
-            for name, labels in self._there.items()
+            for name, labels in self._pods.items()
             if name not in self._lost
-            and all(labels.get(key) == value for key, value in wanted.items())
+            and all(labels.get(key) == value for key, value in selected.items())
         ]
 
     def _end(self, job: Job, status: JobStatus, pod: Mapping[str, Any]) -> None:
         known = self._feed.status(job.id)
-        mine = self._starter.is_mine(job.id)
+        is_own = self._submitter.is_own(job.id)
         if known is not None and known.state.is_terminal:
             return
         with self._changed:
             if job.id in self._ending:
                 return
             self._ending.add(job.id)
-            asked, killed = job.id in self._asked, job.id in self._killed
+            end_requested, killed = job.id in self._end_requested, job.id in self._killed
         if killed:
             status = as_killed(status)
-        spec = self._starter.spec(job.id)
+        spec = self._submitter.spec(job.id)
         is_process = spec is not None and spec.entry is not None
         started = (pod.get("status") or {}).get("startTime") is not None
-        wordless = status.state is JobState.SUCCEEDED or asked or not mine or not started
+        needs_no_log = (
+            status.state is JobState.SUCCEEDED or end_requested or not is_own or not started
+        )
 
-        def tell() -> None:
-            lines = () if wordless else last_lines(self._client, job.id, _TAIL)
-            self._feed.publish(job, with_words(status, lines))
+        def publish_end() -> None:
+            lines = () if needs_no_log else last_lines(self._client, job.id, _TAIL)
+            self._feed.publish(job, with_log_tail(status, lines))
             with self._changed:
                 self._ending.discard(job.id)
-                is_there = job.id in self._there
-            if not is_there:
+                has_object = job.id in self._pods
+            if not has_object:
                 self._forget(job.id)
-            elif is_process and not is_leaving(pod) and not self._is_kept(status):
+            elif is_process and not is_terminating(pod) and not self._is_kept(status):
                 with self._changed:
-                    is_read = job.id in self._readers
-                    if is_read:
-                        self._unread.add(job.id)
-                if not is_read:
+                    is_being_read = job.id in self._log_readers
+                    if is_being_read:
+                        self._delete_when_read.add(job.id)
+                if not is_being_read:
                     self._delete(job.id)
 
-        if wordless and not is_process:
-            tell()
+        if needs_no_log and not is_process:
+            publish_end()
         else:
-            # asking takes a while, and others' changes must not wait for it
-            self._starter.do(tell)
+            # reading a log takes a while, and changes of other pods must not wait for it
+            self._submitter.run_soon(publish_end)
 
     def _forget(self, job_id: str) -> None:
-        spec = self._starter.forget(job_id)
+        spec = self._submitter.forget(job_id)
         if spec is not None:
-            self._gangs.left(spec)
+            self._gangs.member_ended(spec)
 
     def _is_kept(self, status: JobStatus) -> bool:
         return self._config.keep_failed and status.state is JobState.FAILED
 
-    def _patience(self, doubt: Doubt) -> float:
-        if doubt is Doubt.CONTAINER:
+    def _timeout(self, cause: PendingCause) -> float:
+        if cause is PendingCause.CONTAINER:
             return self._config.image_timeout
         return self._config.unschedulable_timeout
 
-    def _give_up(self, job: Job, status: JobStatus, doubt: Doubt, pod: Mapping[str, Any]) -> None:
-        """A pod has waited long enough for what it may never get."""
-        if doubt is not Doubt.CONTAINER and self._may_come(job, doubt, pod):
-            again = functools.partial(self._give_up, job, status, doubt, pod)
-            self._deadlines.set((job.id, doubt), _SCALING, again)
+    def _give_up(
+        self, job: Job, status: JobStatus, cause: PendingCause, pod: Mapping[str, Any]
+    ) -> None:
+        """Fail a job whose pod was pending for too long, unless its cause may still pass."""
+        if cause is not PendingCause.CONTAINER and self._may_be_scheduled(job, cause, pod):
+            again = functools.partial(self._give_up, job, status, cause, pod)
+            self._timers.set((job.id, cause), _SCALE_UP_POLL, again)
             return
         reason = status.reason or Reason(ReasonKind.UNSCHEDULABLE)
-        failed = attrs.evolve(status, state=JobState.FAILED, reason=reason, exit_code=_STARTED_NOT)
+        failed = attrs.evolve(status, state=JobState.FAILED, reason=reason, exit_code=_START_FAILED)
         self._feed.publish(job, failed)
         self._delete(job.id)
 
     def _confirm(self, job: Job) -> None:
-        """A pod was to end, and its node has had the time to confirm that it did."""
+        """Read a pod whose grace period is over; report it lost where it still exists."""
         path, what = self._client.path("pods", job.id), f"read pod {job.id}"
         try:
             pod = self._client.call("GET", path, what, again=lambda _: False)
         except FiberError as error:
             if isinstance(error, ApiError) and error.status == 404:
-                # of which the stream is about to tell
+                # the watch is about to report it
                 return
-            # a cluster that cannot be asked proves nothing, and once it can, its nodes may tell first
+            # an unreachable cluster proves nothing, and once it answers its nodes may report first
             log.debug("fiber: the end of pod %s is not confirmed: %s", job.id, error)
             again = functools.partial(self._confirm, job)
-            self._deadlines.set((job.id, _LEAVING), _UNCONFIRMED, again)
+            self._timers.set((job.id, _LEAVING), _UNCONFIRMED, again)
             return
         status = status_of(pod)
         if status.state.is_terminal or pod["metadata"].get("uid") != job.data["uid"]:
@@ -346,35 +360,35 @@ class Ends:
         with self._changed:
             self._lost.add(job.id)
             self._changed.notify_all()
-        found = lost(pod)
+        found = lost_status(pod)
         if status.state is JobState.PENDING:
-            # of one that ran the core has heard, and misses it before
+            # a job that ran is missed by the core itself, which warns
             log.warning("fiber: pod %s is given up: %s", job.id, found.message)
         self._feed.publish(job, found)
 
-    def _may_come(self, job: Job, doubt: Doubt, pod: Mapping[str, Any]) -> bool:
-        """Whether a node for a pod is on its way, or there is one where others are now."""
-        if doubt is Doubt.ROOM:
+    def _may_be_scheduled(self, job: Job, cause: PendingCause, pod: Mapping[str, Any]) -> bool:
+        """True where an autoscaler adds a node, or an existing node would do if it were empty."""
+        if cause is PendingCause.CAPACITY:
             try:
-                holds = self._room.may_hold(pod)
+                holds = self._capacity.may_fit(pod)
             except FiberError as error:
                 log.debug("fiber: nodes cannot be asked, pod %s waits: %s", job.id, error)
                 return True
-            if holds is None and not self._is_warned:
-                self._is_warned = True
+            if holds is None and not self._has_warned:
+                self._has_warned = True
                 log.warning(_FOR_EVER, job.id)
             if holds is not False:
                 return True
-        return is_scaling(self._client, job.id)
+        return is_scaling_up(self._client, job.id)
 
-    def _is_ours(self, job_id: str) -> bool:
-        """True for a pod that is deleted from here, where it is deleted; with the lock held."""
-        return job_id in self._asked or job_id in self._removed
+    def _is_own_deletion(self, job_id: str) -> bool:
+        """True where this program asked for the pod's deletion; with the lock held."""
+        return job_id in self._end_requested or job_id in self._deleting
 
     def _delete(self, name: str) -> None:
         with self._changed:
-            if name in self._there:
-                self._removed.add(name)
+            if name in self._pods:
+                self._deleting.add(name)
         try:
             self._client.delete("pods", name, grace=1)
         except FiberError as error:

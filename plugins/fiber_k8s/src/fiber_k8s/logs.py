@@ -1,4 +1,4 @@
-"""The lines that a pod's container wrote, followed over breaks."""
+"""Logs of a pod's container, followed across broken connections."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import urllib3
 
 from fiber.exceptions import BackendError
 from fiber_k8s.client import ApiError, Client
-from fiber_k8s.logplace import LogPlace
+from fiber_k8s.flow_control import backoff
+from fiber_k8s.log_cursor import LogCursor
 from fiber_k8s.manifest import CONTAINER
-from fiber_k8s.pacing import backoff
 
 __all__ = ["follow", "last_lines"]
 
 log = logging.getLogger("fiber")
 
-#: seconds without a word after which it is asked whether the job still runs
+#: seconds without a line after which the stream is opened again, unless the job has ended
 _SILENCE = 30.0
-#: what a node says in place of a log that it has removed, or while it removes the container
+#: a kubelet's message in place of a log that it has removed, or while it removes the container
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [\w.+-]+://[0-9a-f]+")
 
 
 def last_lines(client: Client, pod: str, count: int, container: str = CONTAINER) -> tuple[str, ...]:
-    """The last lines of a pod; none where they cannot be had."""
+    """Return the last lines of a container's log; none where it cannot be read."""
     with contextlib.suppress(BackendError):
         return tuple(_lines(client, pod, {"tailLines": count, "container": container}))
     return ()
@@ -43,53 +43,53 @@ def follow(
     to_the_end: bool = False,
     has_ended: Callable[[], bool] = lambda: True,
 ) -> Iterator[str]:
-    """Lines as they come; where it begins is settled by the call.
+    """Return an iterator of a log's lines; the call itself decides where it begins.
 
     Args:
         client: the cluster.
         pod: its name.
         tail: only the last so many of those there are.
         to_the_end: go on until the container has ended.
-        has_ended: whether it has.
+        has_ended: returns whether the container has ended.
     """
     if not to_the_end:
         return _lines(client, pod, {"tailLines": tail})
-    place = LogPlace()
+    cursor = LogCursor()
     last: list[str] = []
     if tail is not None:
-        # those there are, and where they end: what comes next is followed from there
+        # the existing lines and their end, from which the log is followed
         stamped = _lines(client, pod, {"timestamps": "true", "tailLines": max(1, tail)})
-        last = list(place.new(stamped, is_tail=True))
+        last = list(cursor.unread(stamped, is_tail=True))
         last = last[len(last) - tail :] if tail else []
-    return itertools.chain(last, _go_on(client, pod, place, has_ended))
+    return itertools.chain(last, _follow_from(client, pod, cursor, has_ended))
 
 
-def _go_on(
-    client: Client, pod: str, place: LogPlace, has_ended: Callable[[], bool]
+def _follow_from(
+    client: Client, pod: str, cursor: LogCursor, has_ended: Callable[[], bool]
 ) -> Iterator[str]:
     query: dict[str, Any] = {"timestamps": "true", "follow": "true"}
     waits = backoff(tries=None)
     while True:
-        # before it is read: what ended before then has been read to its end
+        # before the read: the log of a container that had ended is then read to its end
         ended = has_ended()
         try:
-            for line in place.new(_lines(client, pod, {**query, **place.since()})):
+            for line in cursor.unread(_lines(client, pod, {**query, **cursor.since()})):
                 waits = backoff(tries=None)
                 yield line
         except ApiError as error:
             if error.status == 404 or ended:
                 return
         except BackendError:
-            # the cluster is away: it is gone on with where it broke
+            # the cluster is not reachable: resumed where it broke
             ended = False
         if ended:
             return
-        # no event tells that there is more to read
+        # no event reports that there is more to read
         time.sleep(next(waits))
 
 
 def _lines(client: Client, pod: str, query: dict[str, Any]) -> Iterator[str]:
-    """Whole lines; a read that takes too long ends it, so that nobody waits for a dead stream."""
+    """Yield complete lines; ends when no data comes for some time: the stream may be dead."""
     path = client.path("pods", pod, "log")
     response = client.open(
         "GET",
@@ -105,7 +105,7 @@ def _lines(client: Client, pod: str, query: dict[str, Any]) -> Iterator[str]:
             for line in lines:
                 yield line.decode("utf-8", "replace")
         if _NO_LOG.fullmatch(rest):
-            # no line of the container's, though the answer says nothing else
+            # not a line of the container, though the response has status 200
             level = logging.DEBUG if "follow" in query else logging.WARNING
             log.log(level, "fiber: the log of %s is gone: %s", pod, rest.decode())
         elif rest:
@@ -116,5 +116,5 @@ def _lines(client: Client, pod: str, query: dict[str, Any]) -> Iterator[str]:
         raise BackendError(msg) from failure
     finally:
         with contextlib.suppress(Exception):
-            # what closing raises differs with the transport, and it is over in any case
+            # errors while closing differ with the transport, and the read is over in any case
             response.close()

@@ -1,4 +1,4 @@
-"""Which pod does what a spec asks for; pure."""
+"""Body of a job's pod, from its spec, the settings and the parent's pod; pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ import attrs
 from fiber.backend_parts import first
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.gangs import Gang
+from fiber_k8s.in_pod import JOB_VARIABLE
 from fiber_k8s.inheritance import RUN_VOLUME, Inherited, inherit
 from fiber_k8s.names import CONTAINER, PREFIX, label_value, unique_name
-from fiber_k8s.surroundings import MARK
-from fiber_k8s.template import merge_beneath
+from fiber_k8s.pod_group import PodGroup
+from fiber_k8s.pod_template import merge_template
 
-__all__ = ["CONTAINER", "KEY", "PRIVATE", "Around", "manifest"]
+__all__ = ["CONTAINER", "KEY", "PRIVATE", "PodContext", "manifest"]
 
-#: where the run's key is
+#: file with the run's key
 KEY = "/var/run/secrets/fiber/key"
-#: where a job's private bytes are that are not sealed
+#: file with a job's private bytes, where they are not sealed
 PRIVATE = "/var/run/secrets/fiber/private"
 #: files of a Secret belong to root, and the program may not be
 _READABLE = 0o444
-#: what the Pod Security Standard "restricted" wants of a container
+#: security context that the Pod Security Standard "restricted" demands of a container
 _RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-#: runs our first process where there is a Python for it, else the program itself
+#: runs the program under Fiber's first process where the image has a Python, else directly
 _WRAPPER = (
     'python=$0; source=$1; shift; if command -v "$python" >/dev/null 2>&1; then '
     'exec "$python" -I -S -c "$source" /dev/termination-log program -1 "$@"; fi; '
@@ -44,14 +44,14 @@ _WRAPPER = (
 
 
 @attrs.frozen(kw_only=True)
-class Around:
-    """What a pod is put into."""
+class PodContext:
+    """Everything besides spec and settings that a pod is made of."""
 
     #: the parent's own pod, as the API has it; None outside a cluster
     parent: Mapping[str, Any] | None = None
     #: the container of that pod that the program runs in; None where that is not known
     container: str | None = None
-    #: what owns it: the run's Lease, as an owner reference; None for what outlives its starter
+    #: owner reference to the run's Lease; None for detached jobs
     owner: Mapping[str, Any] | None = None
     #: name of the Secret with the run's key; None where nothing is private
     secret: str | None = None
@@ -59,58 +59,58 @@ class Around:
     sealed: str | None = attrs.field(default=None, repr=False)
     #: True where the job has a Secret of its own, with its private bytes as they are
     own_secret: bool = False
-    #: the cluster's words for kinds of devices, ``{"gpu": "nvidia.com/gpu"}``
+    #: resource names of device kinds, ``{"gpu": "nvidia.com/gpu"}``
     device_classes: Mapping[str, str] = attrs.field(factory=dict)
     #: the user's pod template
     template: Mapping[str, Any] | None = None
-    #: the group that it starts with
-    gang: Gang | None = None
-    #: whose job it is
+    #: the pod group that it is a member of
+    gang: PodGroup | None = None
+    #: name of the user, for a label
     user: str = ""
-    #: what its first process is told besides
+    #: variables besides those of the spec
     env: Mapping[str, str] = attrs.field(factory=dict)
 
 
-def manifest(spec: JobSpec, config: K8sConfig, around: Around) -> dict[str, Any]:
-    """The body of the call that creates a job's pod.
+def manifest(spec: JobSpec, config: K8sConfig, context: PodContext) -> dict[str, Any]:
+    """Return the body of a job's pod.
 
     Args:
         spec: the job.
         config: settings.
-        around: what it is put into.
+        context: everything else.
 
     Raises:
         SubmitError: the parent's pod has no container of the configured name.
     """
-    inherited = inherit(around.parent, config.container, around.container)
-    metadata = _metadata(spec, config, around)
+    inherited = inherit(context.parent, config.container, context.container)
+    metadata = _metadata(spec, config, context)
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": _spec(spec, config, around, inherited, metadata["name"]),
+        "spec": _spec(spec, config, context, inherited, metadata["name"]),
     }
-    if around.gang is not None:
-        around.gang.mark(pod, ((around.template or {}).get("spec") or {}).get("schedulerName"))
-    return pod if around.template is None else merge_beneath(pod, around.template)
+    if context.gang is not None:
+        context.gang.mark(pod, ((context.template or {}).get("spec") or {}).get("schedulerName"))
+    return pod if context.template is None else merge_template(pod, context.template)
 
 
-def _metadata(spec: JobSpec, config: K8sConfig, around: Around) -> dict[str, Any]:
+def _metadata(spec: JobSpec, config: K8sConfig, context: PodContext) -> dict[str, Any]:
     labels = dict(pair.split("=", 1) for pair in config.labels)
-    told = {
+    fiber_labels = {
         "run": spec.run_id,
         "kind": "program" if spec.entry is None else "process",
         "detached": str(spec.detached).lower(),
-        "user": around.user,
+        "user": context.user,
         **spec.labels,
     }
-    for key, text in told.items():
+    for key, text in fiber_labels.items():
         value = label_value(text)
         if value:
             labels[PREFIX + (label_value(key) or "label")] = value
     labels["app.kubernetes.io/managed-by"] = "fiber"
     metadata: dict[str, Any] = {
-        # a program that was started by hand is told from processes at a glance
+        # the prefix distinguishes programs that users started from processes of programs
         "name": unique_name(spec.name if spec.entry is not None else f"fiber-{spec.name}"),
         "labels": labels,
         "annotations": {
@@ -120,22 +120,22 @@ def _metadata(spec: JobSpec, config: K8sConfig, around: Around) -> dict[str, Any
             "kubectl.kubernetes.io/default-container": CONTAINER,
         },
     }
-    if around.owner is not None:
-        metadata["ownerReferences"] = [dict(around.owner)]
+    if context.owner is not None:
+        metadata["ownerReferences"] = [dict(context.owner)]
     return metadata
 
 
 def _spec(
-    spec: JobSpec, config: K8sConfig, around: Around, inherited: Inherited, name: str
+    spec: JobSpec, config: K8sConfig, context: PodContext, inherited: Inherited, name: str
 ) -> dict[str, Any]:
-    volumes, mounts = _storage(spec, around, inherited, name)
+    volumes, mounts = _storage(spec, context, inherited, name)
     found = {
         **inherited.spec,
         "restartPolicy": "Never",
         # a Service called fiber would set FIBER_PORT and the like
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": config.grace,
-        "containers": [_container(spec, config, around, inherited, mounts)],
+        "containers": [_container(spec, config, context, inherited, mounts)],
     }
     if inherited.init:
         found["initContainers"] = [dict(one) for one in inherited.init]
@@ -158,7 +158,7 @@ def _spec(
 def _container(
     spec: JobSpec,
     config: K8sConfig,
-    around: Around,
+    context: PodContext,
     inherited: Inherited,
     mounts: list[dict[str, Any]],
 ) -> dict[str, Any]:
@@ -167,12 +167,12 @@ def _container(
         **inherited.container,
         "name": CONTAINER,
         "command": [_literal(word) for word in _command(spec, config)],
-        "env": _environment(spec, config, around, inherited),
+        "env": _environment(spec, config, context, inherited),
     }
     if image is not None:
         container["image"] = image
     if spec.image not in {None, inherited.container.get("image")}:
-        # the policy was about the other image
+        # the pull policy was for the parent's image
         container.pop("imagePullPolicy", None)
     if config.security == "restricted":
         container["securityContext"] = {**_RESTRICTED, **container.get("securityContext", {})}
@@ -182,48 +182,48 @@ def _container(
         container["workingDir"] = spec.cwd
     if mounts:
         container["volumeMounts"] = mounts
-    wanted = _resources(spec.resources, config, around.device_classes)
-    if wanted:
-        container["resources"] = wanted
+    resources = _resources(spec.resources, config, context.device_classes)
+    if resources:
+        container["resources"] = resources
     return container
 
 
 def _command(spec: JobSpec, config: K8sConfig) -> list[str]:
-    """The first process: the core's supervisor, or the one that minds a program."""
+    """Return the container's command: the core's supervisor, or the first process of a program."""
     if spec.entry is not None:
         return [config.python, *spec.argv[1:]]
     return ["/bin/sh", "-c", _WRAPPER, config.python, first.text(), *spec.argv]
 
 
 def _environment(
-    spec: JobSpec, config: K8sConfig, around: Around, inherited: Inherited
+    spec: JobSpec, config: K8sConfig, context: PodContext, inherited: Inherited
 ) -> list[dict[str, Any]]:
-    own = {**spec.env, **around.env, MARK: "job"}
+    own = {**spec.env, **context.env, JOB_VARIABLE: "job"}
     if spec.entry is not None:
         own["FIBER_GRACE"] = str(config.grace)
-    if around.own_secret:
+    if context.own_secret:
         own["FIBER_BOOTSTRAP"] = f"file:{PRIVATE}"
-    elif around.sealed is not None:
-        own["FIBER_BOOTSTRAP"] = f"sealed:{KEY}:{around.sealed}"
+    elif context.sealed is not None:
+        own["FIBER_BOOTSTRAP"] = f"sealed:{KEY}:{context.sealed}"
     gone = own.keys() | spec.unset_env
     kept = [dict(one) for one in inherited.env if one["name"] not in gone]
     return [*kept, *({"name": name, "value": _literal(text)} for name, text in own.items())]
 
 
 def _storage(
-    spec: JobSpec, around: Around, inherited: Inherited, name: str
+    spec: JobSpec, context: PodContext, inherited: Inherited, name: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     paths = {volume.path for volume in spec.volumes}
     mounts = [dict(one) for one in inherited.mounts if one["mountPath"] not in paths]
     volumes = [dict(one) for one in inherited.volumes]
     taken = {one["name"] for one in volumes}
-    # a parent that was started with volumes has some of these names
+    # a parent that is a job of Fiber has some of these names
     free = (name for number in itertools.count() if (name := f"fiber-{number}") not in taken)
     for volume, volume_name in zip(spec.volumes, free, strict=False):
         volumes.append({"name": volume_name, **_source(volume)})
         mount: dict[str, Any] = {"name": volume_name, "mountPath": volume.path}
         mounts.append({**mount, "readOnly": True} if volume.read_only else mount)
-    secret_name = name if around.own_secret else around.secret
+    secret_name = name if context.own_secret else context.secret
     if secret_name is not None:
         secret = {"secretName": secret_name, "defaultMode": _READABLE}
         volumes.append({"name": RUN_VOLUME, "secret": secret})
@@ -233,7 +233,7 @@ def _storage(
 
 
 def _source(volume: Volume) -> dict[str, Any]:
-    """A claim by its name, or a folder of the node."""
+    """Return a volume source: a hostPath for an absolute path, else a claim by its name."""
     if PurePosixPath(volume.source).is_absolute():
         return {"hostPath": {"path": volume.source}}
     claim: dict[str, Any] = {"claimName": volume.source}
@@ -243,23 +243,23 @@ def _source(volume: Volume) -> dict[str, Any]:
 
 
 def _resources(
-    wanted: ResourceRequest, config: K8sConfig, classes: Mapping[str, str]
+    asked: ResourceRequest, config: K8sConfig, classes: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
     requests: dict[str, str] = {}
-    if wanted.cpu is not None:
-        requests["cpu"] = f"{max(1, round(wanted.cpu * 1000))}m"
-    if wanted.memory is not None:
-        requests["memory"] = f"{wanted.memory}Mi"
+    if asked.cpu is not None:
+        requests["cpu"] = f"{max(1, round(asked.cpu * 1000))}m"
+    if asked.memory is not None:
+        requests["memory"] = f"{asked.memory}Mi"
     limited = {"all": {"cpu", "memory"}, "memory": {"memory"}, "none": set[str]()}[config.limits]
     limits = {key: text for key, text in requests.items() if key in limited}
-    for kind, count in wanted.devices.items():
+    for kind, count in asked.devices.items():
         if count:
-            # such resources cannot be shared: both numbers are the same
+            # extended resources cannot be overcommitted: limits equal requests
             requests[classes[kind]] = limits[classes[kind]] = str(count)
     found = {"requests": requests, "limits": limits}
     return {key: amounts for key, amounts in found.items() if amounts}
 
 
 def _literal(text: str) -> str:
-    """A text as it is: the cluster replaces ``$(NAME)`` in commands and variables."""
+    """Escape a text: Kubernetes replaces ``$(NAME)`` in commands and variables."""
     return text.replace("$", "$$")

@@ -1,4 +1,4 @@
-"""Names and labels that the cluster takes, made of any words; pure."""
+"""Valid object names and label values (RFC 1123), made of any text; pure."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import secrets
 
 __all__ = ["CONTAINER", "PREFIX", "label_value", "object_name", "unique_name"]
 
-#: put before the keys of labels and annotations that are ours
+#: prefix of the keys of Fiber's labels and annotations
 PREFIX = "fiber/"
 #: the container that runs a job
 CONTAINER = "fiber"
-#: the longest name that is a pod's host name as well
+#: longest name of a pod that is also its host name (a DNS label)
 _NAME = 63
 _LABEL = 63
 
 
 def unique_name(name: str) -> str:
-    """A name for a pod that is a host name too, and that no other pod has."""
-    mark = secrets.token_hex(4)
+    """Return a unique name for a pod, which is a DNS label."""
+    suffix = secrets.token_hex(4)
     word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    word = word[: _NAME - len(mark) - 1].strip("-")
-    return f"{word or 'job'}-{mark}"
+    word = word[: _NAME - len(suffix) - 1].strip("-")
+    return f"{word or 'job'}-{suffix}"
 
 
 def object_name(run_id: str) -> str:
-    """The name of a run's Lease and Secret."""
+    """Return the name of a run's Lease and Secret."""
     return f"fiber-{re.sub(r'[^a-z0-9]+', '-', run_id.lower()).strip('-')}"
 
 
 def label_value(text: str) -> str:
-    """The nearest value that a label can have; empty where nothing of it is left."""
+    """Return the nearest valid label value; empty where no character of the text is allowed."""
     value = re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:_LABEL]
     return value.strip("-_.")

@@ -1,4 +1,4 @@
-"""What nodes have to give, and what pods ask of them; pure."""
+"""Sums of resources: allocatable on nodes, requested by pods; pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["allocatable", "requested", "totals"]
 
 
 def allocatable(node: Mapping[str, Any]) -> dict[str, float]:
-    """What a node has for pods, by resource: CPUs, bytes, pieces."""
+    """Return a node's allocatable resources by name: CPUs, bytes, or devices."""
     return _numbers((node.get("status") or {}).get("allocatable"))
 
 
 def totals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """What all nodes together have that take pods, by resource."""
+    """Return the allocatable resources of all schedulable nodes together, by name."""
     sums: dict[str, float] = {}
     for node in nodes:
         if not (node.get("spec") or {}).get("unschedulable"):
@@ -25,31 +25,31 @@ def totals(nodes: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def requested(pod: Mapping[str, Any]) -> dict[str, float]:
-    """What a pod asks of its node, by resource.
+    """Return the effective requests of a pod, by resource.
 
-    That is the sum over its containers or, where that is more, what one of those needs that run
-    before them; see "Resource sharing within containers" in Kubernetes' documentation.
+    The sum over its containers and sidecars or, where that is more, the largest init container's;
+    see "Resource sharing within containers" in Kubernetes' documentation.
     """
     spec = pod.get("spec") or {}
     total: Counter[str] = Counter()
     for container in spec.get("containers") or ():
-        total.update(_asked_by(container))
+        total.update(_requested_by(container))
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
-            total.update(_asked_by(container))
+            total.update(_requested_by(container))
     for container in spec.get("initContainers") or ():
-        total |= Counter(_asked_by(container))
+        total |= Counter(_requested_by(container))
     total.update(_numbers(spec.get("overhead")))
     return dict(total)
 
 
-def _asked_by(container: Mapping[str, Any]) -> dict[str, Any]:
+def _requested_by(container: Mapping[str, Any]) -> dict[str, Any]:
     resources = container.get("resources") or {}
     return _numbers({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
 def _numbers(amounts: Mapping[str, str | float] | None) -> dict[str, Any]:
-    # the client takes its time to be imported
+    # importing the client is slow
     from kubernetes.utils import parse_quantity
 
     return {name: float(parse_quantity(text)) for name, text in (amounts or {}).items()}

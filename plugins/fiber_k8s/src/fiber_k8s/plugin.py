@@ -1,4 +1,4 @@
-"""Hook implementations; the backend itself is imported when it is chosen."""
+"""Hook implementations (the entry point); the backend is imported when it is chosen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fiber.model import (
     Peers,
 )
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.surroundings import evidence_of_a_pod
+from fiber_k8s.in_pod import pod_evidence
 
 if TYPE_CHECKING:
     import click
@@ -71,8 +71,8 @@ def fiber_commands() -> Sequence[click.Command]:
 
 @hookimpl
 def fiber_detect_backend(environ: Mapping[str, str]) -> BackendClaim | None:
-    """Inside a pod it is this one."""
-    evidence = evidence_of_a_pod(environ)
+    """Claim the process where it runs in a pod with credentials."""
+    evidence = pod_evidence(environ)
     return None if evidence is None else BackendClaim(NAME, evidence)
 
 
@@ -80,7 +80,7 @@ def fiber_detect_backend(environ: Mapping[str, str]) -> BackendClaim | None:
 def fiber_listen_address(
     backend: str, peers: Peers, interfaces: Sequence[Interface]
 ) -> ListenAddress | None:
-    """TLS, on the address at which pods find this process."""
+    """Listen by TLS on an address that pods can dial."""
     if backend != NAME:
         return None
     config = peers.config if isinstance(peers.config, K8sConfig) else K8sConfig()

@@ -1,4 +1,8 @@
-"""Programs beside a job: ``exec`` over a WebSocket, with its streams and its exit code."""
+"""Programs run in a job's container: the subresource ``exec`` over a WebSocket.
+
+The first byte of each message is its channel: standard streams, status, terminal size (protocols
+``v4.channel.k8s.io`` and ``v5.channel.k8s.io``, see k8s.io/apimachinery/pkg/util/remotecommand).
+"""
 
 from __future__ import annotations
 
@@ -16,26 +20,26 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 from fiber.exceptions import BackendError, BackendUnavailableError
-from fiber_k8s.channels import Opened, open_channels
 from fiber_k8s.client import Client
 from fiber_k8s.manifest import CONTAINER
-from fiber_k8s.websocket import BINARY, CLOSE, PING, PONG, Frames, frame
+from fiber_k8s.websocket_client import OpenWebSocket, open_websocket
+from fiber_k8s.websocket_frames import BINARY, CLOSE, PING, PONG, FrameParser, encode_frame
 
-__all__ = ["code_of", "execute", "kill_processes"]
+__all__ = ["execute", "exit_code_of", "kill_processes"]
 
 log = logging.getLogger("fiber")
 
-#: the newer one can say that standard input has ended (since Kubernetes 1.30)
+#: subprotocols; v5 can close standard input (since Kubernetes 1.30)
 _NEWER, _OLDER = "v5.channel.k8s.io", "v4.channel.k8s.io"
-_STDIN, _STDOUT, _STDERR, _STATUS, _SIZE, _END = 0, 1, 2, 3, 4, 255
-_PIECE = 64 * 2**10
-#: pieces of standard input that wait to be sent
-_PIECES = 16
-#: seconds without a word after which one is said
+_STDIN, _STDOUT, _STDERR, _STATUS, _SIZE, _CLOSE_STREAM = 0, 1, 2, 3, 4, 255
+_CHUNK = 64 * 2**10
+#: chunks of standard input that wait to be sent, at most
+_STDIN_CHUNKS = 16
+#: seconds without traffic after which a ping is sent
 _SILENCE = 30
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
-#: seconds that killing the processes of a pod from within may take
-_INSIDE = 3.0
+#: seconds that :func:`kill_processes` waits
+_KILL_TIMEOUT = 3.0
 
 
 def execute(
@@ -53,20 +57,20 @@ def execute(
         client: the cluster.
         pod: name of the pod.
         argv: the program and its arguments.
-        stdin: what it reads; nothing where None.
+        stdin: its standard input; None for none.
         tty: give it a terminal.
-        write: takes what it writes, to 1 or 2; by default it is written there.
+        write: called with a descriptor, 1 or 2, and output; by default writes it there.
 
     Raises:
         UnknownJobError: there is no such pod.
-        BackendUnavailableError: the cluster cannot be asked, or the connection was lost; the
+        BackendUnavailableError: the cluster cannot be reached, or the connection was lost; the
             program may go on.
-        BackendError: the cluster refuses.
+        BackendError: the cluster refused.
     """
     flags = {"stdout": True, "stderr": not tty, "stdin": stdin is not None, "tty": tty}
     query = [("container", CONTAINER), *(("command", word) for word in argv)]
-    query += [(name, "true") for name, wanted in flags.items() if wanted]
-    opened = open_channels(client, pod, "exec", query, [_NEWER, _OLDER])
+    query += [(name, "true") for name, is_set in flags.items() if is_set]
+    opened = open_websocket(client, pod, "exec", query, [_NEWER, _OLDER])
     if stdin is not None and not tty and opened.protocol != _NEWER:
         opened.sock.close()
         msg = (
@@ -74,28 +78,30 @@ def execute(
             "for ever; that takes Kubernetes 1.30: run it without -i"
         )
         raise BackendError(msg)
-    conversation = _Conversation(pod, opened, write or _write)
+    session = _ExecSession(pod, opened, write or _write)
     try:
         if tty:
             size = shutil.get_terminal_size()
-            told = json.dumps({"Width": size.columns, "Height": size.lines})
-            conversation.say(_SIZE, told.encode())
+            message = json.dumps({"Width": size.columns, "Height": size.lines})
+            session.send(_SIZE, message.encode())
         if stdin is not None:
-            conversation.read_from(stdin)
-        return conversation.run()
+            session.start_stdin(stdin)
+        return session.run()
     finally:
-        conversation.close()
+        session.close()
 
 
-def kill_processes(client: Client, pod: str, do: Callable[[Callable[[], None]], None]) -> None:
-    """SIGKILL to all processes of a pod but its first one, which ends when they have.
+def kill_processes(
+    client: Client, pod: str, run_soon: Callable[[Callable[[], None]], None]
+) -> None:
+    """Send SIGKILL to all processes of a pod but its first one, which ends after them.
 
-    Where that is not allowed, or the pod does not run, the node's own way has to do.
+    Where exec is not allowed, or the pod does not run, its deletion alone ends them.
 
     Args:
         client: the cluster.
         pod: its name.
-        do: runs a call on another thread; it is waited for a moment.
+        run_soon: runs a call on another thread, which is waited for a few seconds.
     """
     over = threading.Event()
 
@@ -108,18 +114,18 @@ def kill_processes(client: Client, pod: str, do: Callable[[Callable[[], None]], 
         finally:
             over.set()
 
-    do(work)
-    over.wait(_INSIDE)
+    run_soon(work)
+    over.wait(_KILL_TIMEOUT)
 
 
-def code_of(status: bytes) -> tuple[int, str]:
-    """Exit code and words of what the status channel says; as a shell has them."""
+def exit_code_of(status: bytes) -> tuple[int, str]:
+    """Return exit code and message of a Status on the status channel; 126 and 127 as of shells."""
     try:
-        told = json.loads(status)
-        if told.get("status") == "Success":
+        body = json.loads(status)
+        if body.get("status") == "Success":
             return 0, ""
-        words = str(told.get("message") or "")
-        for cause in (told.get("details") or {}).get("causes") or ():
+        words = str(body.get("message") or "")
+        for cause in (body.get("details") or {}).get("causes") or ():
             if cause.get("reason") == "ExitCode":
                 return int(cause["message"]), ""
     except (ValueError, AttributeError, KeyError, TypeError):
@@ -132,77 +138,79 @@ def code_of(status: bytes) -> tuple[int, str]:
     raise BackendError(msg)
 
 
-class _Conversation:
-    """One program; its output is taken on the caller's thread."""
+class _ExecSession:
+    """One program that runs; the caller's thread receives, a thread of its own reads stdin."""
 
-    def __init__(self, pod: str, opened: Opened, write: Callable[[int, bytes], None]) -> None:
+    def __init__(
+        self, pod: str, opened: OpenWebSocket, write: Callable[[int, bytes], None]
+    ) -> None:
         self._pod = pod
         self._sock = opened.sock
         self._write = write
-        self._frames = Frames()
+        self._frames = FrameParser()
         self._lock = threading.Lock()
         self._out: deque[bytes] = deque()
-        self._room = threading.Semaphore(_PIECES)
-        self._bell, self._ring = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ring.setblocking(True)
+        self._stdin_slots = threading.Semaphore(_STDIN_CHUNKS)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(True)
         self._status = b""
-        self._over = False
-        self._writes = False
+        self._ended = False
+        self._wants_write = False
 
-    def say(self, channel: int, data: bytes) -> None:
-        """Have something sent."""
+    def send(self, channel: int, data: bytes) -> None:
+        """Queue a message for a channel; thread-safe."""
         with self._lock:
-            self._out.append(frame(BINARY, bytes([channel]), data))
+            self._out.append(encode_frame(BINARY, bytes([channel]), data))
         with contextlib.suppress(OSError):
-            self._ring.send(b"\0")
+            self._wake_writer.send(b"\0")
 
-    def read_from(self, stdin: BinaryIO) -> None:
-        """Pass on what comes from a stream, to its end."""
+    def start_stdin(self, stdin: BinaryIO) -> None:
+        """Start a thread that sends a stream as standard input, to its end."""
 
         def feed() -> None:
             read = getattr(stdin, "read1", stdin.read)
-            while not self._over and (data := read(_PIECE)):
-                self._room.acquire()
-                self.say(_STDIN, data)
-            self.say(_END, bytes([_STDIN]))
+            while not self._ended and (data := read(_CHUNK)):
+                self._stdin_slots.acquire()
+                self.send(_STDIN, data)
+            self.send(_CLOSE_STREAM, bytes([_STDIN]))
 
         threading.Thread(target=feed, name="fiber-k8s-stdin", daemon=True).start()
 
     def run(self) -> int:
-        """Take what it writes until it has ended; its exit code."""
+        """Pass on output until the program has ended; return its exit code."""
         poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        while not self._over:
+        poll.register(self._wake_reader, select.POLLIN)
+        while not self._ended:
             self._send()
-            if not self._receive() and not self._over:
-                wanted = select.POLLIN | (select.POLLOUT if self._out or self._writes else 0)
-                poll.register(self._sock, wanted)
+            if not self._receive() and not self._ended:
+                events = select.POLLIN | (select.POLLOUT if self._out or self._wants_write else 0)
+                poll.register(self._sock, events)
                 if not poll.poll(_SILENCE * 1000):
-                    # balancers forget a connection on which nothing is said for some minutes
+                    # load balancers drop connections that are idle for some minutes
                     with self._lock:
-                        self._out.append(frame(PING))
+                        self._out.append(encode_frame(PING))
                 with contextlib.suppress(BlockingIOError):
-                    self._bell.recv(4096)
+                    self._wake_reader.recv(4096)
         if not self._status:
             msg = f"the connection to the program in {self._pod} was lost; it may go on there"
             raise BackendUnavailableError(msg)
-        code, words = code_of(self._status)
+        code, words = exit_code_of(self._status)
         if words:
             self._write(_STDERR, f"fiber: {words}\n".encode())
         return code
 
     def close(self) -> None:
-        """End the connection."""
-        self._over = True
-        # whoever reads for it is let go
-        self._room.release()
+        """Close the connection."""
+        self._ended = True
+        # the thread that reads stdin may wait for a slot
+        self._stdin_slots.release()
         self._sock.close()
-        self._bell.close()
-        self._ring.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
 
     def _send(self) -> None:
-        self._writes = False
+        self._wants_write = False
         while self._out:
             data = self._out[0]
             try:
@@ -210,7 +218,7 @@ class _Conversation:
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
             except OSError:
-                # the end is read, with what came before it
+                # the receiver sees the end, after the data before it
                 self._out.clear()
                 return
             with self._lock:
@@ -218,27 +226,27 @@ class _Conversation:
                     self._out[0] = data[sent:]
                     continue
                 self._out.popleft()
-            self._room.release()
+            self._stdin_slots.release()
 
     def _receive(self) -> bool:
-        """True where there may be more at once."""
+        """Handle received data; False where none is available."""
         try:
-            data = self._sock.recv(_PIECE)
+            data = self._sock.recv(_CHUNK)
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         except ssl.SSLWantWriteError:
-            self._writes = True
+            self._wants_write = True
             return False
         except OSError:
             data = b""
         if not data:
-            self._over = True
+            self._ended = True
         for opcode, body in self._frames.feed(data):
             if opcode == PING:
                 with self._lock:
-                    self._out.append(frame(PONG, body))
+                    self._out.append(encode_frame(PONG, body))
             elif opcode == CLOSE:
-                self._over = True
+                self._ended = True
             elif body and body[0] in (_STDOUT, _STDERR):
                 self._write(body[0], body[1:])
             elif body and body[0] == _STATUS:

@@ -1,4 +1,7 @@
-"""Marks on pods that start together, for the schedulers that see to it; pure."""
+"""Pod groups of gang schedulers: labels on member pods, and the PodGroup object; pure.
+
+By the documentation of Kueue ("plain pods in groups"), Volcano, and scheduler-plugins' coscheduling.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,36 @@ from typing import Any
 
 import attrs
 
-__all__ = ["Gang"]
+__all__ = ["PodGroup"]
 
 
 @attrs.frozen(kw_only=True)
-class Gang:
-    """Pods that start together or not at all."""
+class PodGroup:
+    """A group of pods that start together or not at all."""
 
-    #: which scheduler is told
+    #: scheduler: ``kueue``, ``volcano`` or ``scheduler-plugins``
     kind: str
-    #: of the group, unique in the namespace
+    #: name of the group, unique in the namespace
     name: str
-    #: how many they are
+    #: number of members
     size: int
-    #: queue of the scheduler
+    #: queue of Kueue or Volcano
     queue: str | None = None
 
     def mark(self, pod: dict[str, Any], scheduler: str | None = None) -> None:
-        """Write into a pod what its scheduler looks for.
+        """Add the group's labels, annotations and scheduler to a pod.
 
         Args:
-            pod: the body.
-            scheduler: its name, where it is not the usual one.
+            pod: body of the pod; changed.
+            scheduler: value of ``schedulerName``; None for the scheduler's default name.
         """
         labels = pod["metadata"].setdefault("labels", {})
         annotations = pod["metadata"].setdefault("annotations", {})
         if self.kind == "kueue":
             labels["kueue.x-k8s.io/pod-group-name"] = self.name
             annotations["kueue.x-k8s.io/pod-group-total-count"] = str(self.size)
-            # a member that is lost is never replaced by one of the same group; without this word
-            # its finalizer would keep it for the replacement, and the queue's quota with it
+            # a lost member is never replaced within its group; without this annotation Kueue's
+            # finalizer would keep it for a replacement, and the queue's quota with it
             annotations["kueue.x-k8s.io/retriable-in-group"] = "false"
             if self.queue is not None:
                 labels["kueue.x-k8s.io/queue-name"] = self.queue
@@ -50,11 +53,11 @@ class Gang:
             labels["scheduling.x-k8s.io/pod-group"] = self.name
 
     def group(self, timeout: float, owner: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """The object that tells the scheduler of the group, where it needs one.
+        """Return the body of the PodGroup object; None for Kueue, which has none.
 
         Args:
-            timeout: seconds within which all are to start.
-            owner: what it goes with.
+            timeout: seconds within which all members are to start.
+            owner: owner reference, with which it is deleted.
         """
         metadata: dict[str, Any] = {"name": self.name}
         if owner is not None:
@@ -76,12 +79,12 @@ class Gang:
 
     @property
     def has_object(self) -> bool:
-        """True where the scheduler is told by an object."""
+        """True where the scheduler needs a PodGroup object."""
         return self.kind != "kueue"
 
     @property
     def api(self) -> str:
-        """Group and version of that object."""
+        """API group and version of the PodGroup object."""
         if self.kind == "volcano":
             return "scheduling.volcano.sh/v1beta1"
         return "scheduling.x-k8s.io/v1alpha1"

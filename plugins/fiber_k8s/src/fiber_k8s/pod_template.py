@@ -1,4 +1,4 @@
-"""A user's pod template, merged beneath what Fiber says of a pod; pure but for reading the file."""
+"""Pod template of the user: its fields are defaults of each pod; pure but for reading the file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from fiber.exceptions import SubmitError
 
-__all__ = ["merge_beneath", "read_template"]
+__all__ = ["merge_template", "read_template"]
 
-#: by which field items of a list are the same one
+#: merge keys of lists, as of strategic merge patches
 _KEYS = {
     "env": "name",
     "volumes": "name",
@@ -22,7 +22,7 @@ _KEYS = {
     "resourceClaims": "name",
     "ports": "containerPort",
 }
-#: lists that are put one behind the other
+#: lists that are concatenated
 _JOINED = frozenset({"tolerations", "envFrom", "topologySpreadConstraints"})
 
 
@@ -50,12 +50,12 @@ def read_template(path: str) -> dict[str, Any]:
     return {key: found[key] for key in ("metadata", "spec") if isinstance(found.get(key), dict)}
 
 
-def merge_beneath(pod: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod with what a template says besides.
+def merge_template(pod: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod with a template's fields as defaults.
 
     Args:
-        pod: what wins; it has one container.
-        template: the other; its container of the same name, or its first, is meant for that one.
+        pod: takes precedence; it has one container.
+        template: its container of the same name, or else its first, is merged with that one.
     """
     beneath = {key: dict(template[key]) for key in ("metadata", "spec") if key in template}
     spec = beneath.get("spec", {})
@@ -63,14 +63,14 @@ def merge_beneath(pod: Mapping[str, Any], template: Mapping[str, Any]) -> dict[s
     theirs = list(spec.pop("containers", None) or ())
     metadata = beneath.get("metadata", {})
     for key in ("name", "generateName", "namespace", "ownerReferences", "uid", "resourceVersion"):
-        # who it is, and whose, is ours to say
+        # identity and owners are Fiber's to set
         metadata.pop(key, None)
-    meant = next((one for one in theirs if one.get("name") == own["name"]), None)
-    if meant is None and theirs:
-        meant = theirs[0]
+    matching = next((one for one in theirs if one.get("name") == own["name"]), None)
+    if matching is None and theirs:
+        matching = theirs[0]
     merged: dict[str, Any] = _merge(dict(pod), beneath)
-    containers = [own if meant is None else _merge(own, {**meant, "name": own["name"]})]
-    containers += [one for one in theirs if one is not meant]
+    containers = [own if matching is None else _merge(own, {**matching, "name": own["name"]})]
+    containers += [one for one in theirs if one is not matching]
     merged["spec"] = {**merged["spec"], "containers": containers}
     return merged
 
@@ -92,6 +92,6 @@ def _merge(upper: Any, lower: Any, key: str = "") -> Any:
 
 
 def _merge_named(upper: Sequence[Any], lower: Sequence[Any], field: str) -> list[Any]:
-    mine = {one.get(field) for one in upper}
-    # those of the template first: variables may refer to what stands before them
-    return [*(one for one in lower if one.get(field) not in mine), *upper]
+    names = {one.get(field) for one in upper}
+    # the template's first: variables may refer to earlier ones
+    return [*(one for one in lower if one.get(field) not in names), *upper]

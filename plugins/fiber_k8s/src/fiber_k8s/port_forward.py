@@ -1,7 +1,8 @@
-"""Streams into pods by port-forward: one thread joins any number of WebSockets to socket pairs.
+"""Port-forward streams: one thread copies between any number of WebSockets and socket pairs.
 
-The official client has a port-forward too. It starts a thread for each, which waits by ``select`` (no
-descriptor beyond 1023), and drops what is on its way when one side ends.
+The first byte of each message is its channel: 0 data, 1 error (protocol ``v4.channel.k8s.io``). The
+official client's port-forward is not used: it takes a thread for each stream, which waits by
+``select`` (no descriptor beyond 1023), and drops buffered data when one side ends.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from collections.abc import Callable
 
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import BackendError, BackendUnavailableError
-from fiber_k8s.channels import open_channels
 from fiber_k8s.client import Client
-from fiber_k8s.websocket import BINARY, CLOSE, PING, PONG, Frames, frame
+from fiber_k8s.websocket_client import open_websocket
+from fiber_k8s.websocket_frames import BINARY, CLOSE, PING, PONG, FrameParser, encode_frame
 
-__all__ = ["Streams"]
+__all__ = ["PortForwarder"]
 
 log = logging.getLogger("fiber")
 
 _PROTOCOL = "v4.channel.k8s.io"
-#: bytes taken at once, which is what a frame carries
-_PIECE = 64 * 2**10
-#: bytes for one side that it has not taken, from which on the other side is not read
-_FULL = 2**20
+#: most bytes read at once, and in a frame
+_CHUNK = 64 * 2**10
+#: buffered bytes for one side from which on the other side is not read
+_MAX_BUFFERED = 2**20
 _DATA, _ERROR = 0, 1
 
 
-class Streams:
-    """The streams of one backend; thread-safe.
+class PortForwarder:
+    """The port-forward streams of one backend, and their reactor's thread; thread-safe.
 
     Args:
         client: the cluster.
@@ -44,18 +45,18 @@ class Streams:
         self._client = client
         self._lock = threading.Lock()
         self._reactor: Reactor | None = None
-        self._joints: set[_Joint] = set()
+        self._forwards: set[_Forward] = set()
         self._closed = False
 
     def open(self, pod: str, port: int) -> socket.socket:
-        """A stream to a port of a pod.
+        """Return a blocking socket that is connected to a port of a pod.
 
         Raises:
-            BackendUnavailableError: the cluster cannot be asked, or this backend is closed.
-            BackendError: it refused.
+            BackendUnavailableError: the cluster cannot be reached, or this backend is closed.
+            BackendError: the cluster refused.
         """
         query = [("ports", str(port))]
-        opened = open_channels(self._client, pod, "portforward", query, [_PROTOCOL])
+        opened = open_websocket(self._client, pod, "portforward", query, [_PROTOCOL])
         with self._lock:
             if self._closed:
                 opened.sock.close()
@@ -63,16 +64,16 @@ class Streams:
                 raise BackendUnavailableError(msg)
             if self._reactor is None:
                 self._reactor = Reactor("fiber-k8s-streams")
-            ours, theirs = socket.socketpair()
-            ours.setblocking(False)
-            theirs.setblocking(True)
-            joint = _Joint(self._reactor, pod, opened.sock, ours, self._joints.discard)
-            self._joints.add(joint)
-            self._reactor.call_soon(joint.begin)
-        return theirs
+            inner, outer = socket.socketpair()
+            inner.setblocking(False)
+            outer.setblocking(True)
+            forward = _Forward(self._reactor, pod, opened.sock, inner, self._forwards.discard)
+            self._forwards.add(forward)
+            self._reactor.call_soon(forward.begin)
+        return outer
 
     def close(self) -> None:
-        """End all. Idempotent."""
+        """End all streams and the thread. Idempotent."""
         with self._lock:
             self._closed = True
             reactor, self._reactor = self._reactor, None
@@ -81,70 +82,72 @@ class Streams:
             reactor.stop()
 
     def _end_all(self) -> None:
-        for joint in list(self._joints):
-            joint.end()
+        for forward in list(self._forwards):
+            forward.end()
 
 
-class _Joint:
-    """One WebSocket and the end of a pair; for the reactor's thread."""
+class _Forward:
+    """One WebSocket and one end of a socket pair; used on the reactor's thread alone."""
 
     def __init__(
         self,
         reactor: Reactor,
         pod: str,
-        far: socket.socket,
-        near: socket.socket,
-        forget: Callable[[_Joint], object],
+        websocket: socket.socket,
+        local: socket.socket,
+        forget: Callable[[_Forward], object],
     ) -> None:
         self._reactor = reactor
         self._pod = pod
-        self._far, self._near = far, near
+        self._websocket, self._local = websocket, local
         self._forget = forget
-        self._frames = Frames()
-        # the first message of each channel is the number of its port
-        self._greeted: set[int] = set()
-        self._to_far: deque[memoryview] = deque()
-        self._to_near: deque[memoryview] = deque()
-        self._far_waiting = self._near_waiting = 0
-        self._far_writes = False
-        self._over = False
+        self._frames = FrameParser()
+        # channels whose first message, the number of the port, was received
+        self._opened_channels: set[int] = set()
+        self._to_websocket: deque[memoryview] = deque()
+        self._to_local: deque[memoryview] = deque()
+        self._websocket_bytes = self._local_bytes = 0
+        self._websocket_wants_write = False
+        self._ended = False
 
     def begin(self) -> None:
-        """Go to work."""
+        """Register both sockets."""
         self._watch()
-        # what came with the answer is in the TLS layer, of which no descriptor tells
-        self._guard(self._from_far)
+        # data that came with the handshake may be in the TLS layer, where poll does not see it
+        self._guard(self._read_websocket)
 
     def end(self) -> None:
-        """Close both; what the pair has been given is still read there."""
-        if self._over:
+        """Close both sockets; data in the pair can still be read from its other end."""
+        if self._ended:
             return
-        self._over = True
-        for sock in (self._far, self._near):
+        self._ended = True
+        for sock in (self._websocket, self._local):
             self._reactor.watch(sock.fileno(), None, None)
         with contextlib.suppress(OSError, ValueError):
-            self._far.send(frame(CLOSE, b"\x03\xe8"))
-        self._far.close()
-        self._near.close()
+            self._websocket.send(encode_frame(CLOSE, b"\x03\xe8"))
+        self._websocket.close()
+        self._local.close()
         self._forget(self)
 
     def _watch(self) -> None:
-        if self._over:
+        if self._ended:
             return
         part = functools.partial
         self._reactor.watch(
-            self._far.fileno(),
-            part(self._guard, self._from_far) if self._near_waiting < _FULL else None,
-            part(self._guard, self._flush_far) if self._to_far or self._far_writes else None,
+            self._websocket.fileno(),
+            part(self._guard, self._read_websocket) if self._local_bytes < _MAX_BUFFERED else None,
+            part(self._guard, self._flush_websocket)
+            if self._to_websocket or self._websocket_wants_write
+            else None,
         )
         self._reactor.watch(
-            self._near.fileno(),
-            part(self._guard, self._from_near) if self._far_waiting < _FULL else None,
-            part(self._guard, self._flush_near) if self._to_near else None,
+            self._local.fileno(),
+            part(self._guard, self._read_local) if self._websocket_bytes < _MAX_BUFFERED else None,
+            part(self._guard, self._flush_local) if self._to_local else None,
         )
 
     def _guard(self, act: Callable[[], None]) -> None:
-        if self._over:
+        if self._ended:
             return
         try:
             act()
@@ -153,79 +156,83 @@ class _Joint:
             self.end()
         self._watch()
 
-    def _from_far(self) -> None:
-        while not self._over and self._near_waiting < _FULL:
+    def _read_websocket(self) -> None:
+        while not self._ended and self._local_bytes < _MAX_BUFFERED:
             try:
-                data = self._far.recv(_PIECE)
+                data = self._websocket.recv(_CHUNK)
             except (BlockingIOError, ssl.SSLWantReadError):
                 return
             except ssl.SSLWantWriteError:
-                # the TLS layer has something to say first
-                self._far_writes = True
+                # the TLS layer has to send first
+                self._websocket_wants_write = True
                 return
             if not data:
                 self.end()
                 return
             for opcode, body in self._frames.feed(data):
-                self._take(opcode, body)
+                self._handle_message(opcode, body)
 
-    def _take(self, opcode: int, body: bytes) -> None:
+    def _handle_message(self, opcode: int, body: bytes) -> None:
         if opcode == PING:
-            self._send_far(frame(PONG, body))
+            self._send_websocket(encode_frame(PONG, body))
         elif opcode == CLOSE:
             self.end()
-        elif opcode == BINARY and body and not self._over:
+        elif opcode == BINARY and body and not self._ended:
             channel = body[0]
-            if channel not in self._greeted:
-                self._greeted.add(channel)
+            if channel not in self._opened_channels:
+                self._opened_channels.add(channel)
             elif channel == _ERROR:
                 log.debug(
                     "fiber: the stream into %s: %s", self._pod, body[1:].decode("utf-8", "replace")
                 )
                 self.end()
             elif channel == _DATA:
-                self._to_near.append(memoryview(body)[1:])
-                self._near_waiting += len(body) - 1
-                self._flush_near()
+                self._to_local.append(memoryview(body)[1:])
+                self._local_bytes += len(body) - 1
+                self._flush_local()
 
-    def _from_near(self) -> None:
+    def _read_local(self) -> None:
         try:
-            data = self._near.recv(_PIECE)
+            data = self._local.recv(_CHUNK)
         except BlockingIOError:
             return
         if data:
-            self._send_far(frame(BINARY, b"\0", data))
+            self._send_websocket(encode_frame(BINARY, b"\0", data))
         else:
-            # whoever had the other end has closed it
+            # the other end of the pair was closed
             self.end()
 
-    def _send_far(self, data: bytes) -> None:
-        if not self._over:
-            self._to_far.append(memoryview(data))
-            self._far_waiting += len(data)
-            self._flush_far()
+    def _send_websocket(self, data: bytes) -> None:
+        if not self._ended:
+            self._to_websocket.append(memoryview(data))
+            self._websocket_bytes += len(data)
+            self._flush_websocket()
 
-    def _flush_far(self) -> None:
-        self._far_writes = False
-        while self._to_far:
+    def _flush_websocket(self) -> None:
+        self._websocket_wants_write = False
+        while self._to_websocket:
             try:
-                sent = self._far.send(self._to_far[0])
+                sent = self._websocket.send(self._to_websocket[0])
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 return
-            self._far_waiting -= sent
-            _drop(self._to_far, sent)
+            self._websocket_bytes -= sent
+            _drop(self._to_websocket, sent)
 
-    def _flush_near(self) -> None:
-        while self._to_near:
+    def _flush_local(self) -> None:
+        while self._to_local:
             try:
-                sent = self._near.send(self._to_near[0])
+                sent = self._local.send(self._to_local[0])
             except BlockingIOError:
                 return
-            self._near_waiting -= sent
-            _drop(self._to_near, sent)
-        # what the TLS layer holds is told of by no descriptor
-        if isinstance(self._far, ssl.SSLSocket) and not self._over and self._far.pending():
-            self._reactor.call_soon(functools.partial(self._guard, self._from_far))
+            self._local_bytes -= sent
+            _drop(self._to_local, sent)
+        # poll does not see data in the TLS layer
+        if (
+            isinstance(self._websocket, ssl.SSLSocket)
+            and not self._ended
+            and self._websocket.pending()
+        ):
+            self._reactor.call_soon(functools.partial(self._guard, self._read_websocket))
 
 
 def _drop(pieces: deque[memoryview], count: int) -> None:

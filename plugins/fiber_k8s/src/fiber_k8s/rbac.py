@@ -1,4 +1,4 @@
-"""The rights that Fiber needs in a namespace: one list, and the objects that grant it; pure."""
+"""RBAC rules that Fiber needs in a namespace, and the manifests that grant them; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 
 __all__ = [
     "ACCOUNT",
-    "EVERYBODYS",
+    "DEFAULT_ACCOUNT",
     "NODES",
     "RULES",
     "Right",
@@ -24,23 +24,23 @@ __all__ = [
 
 @attrs.frozen(kw_only=True)
 class Rule:
-    """What may be done with one kind of objects, and what that is for."""
+    """A rule of a Role: verbs of one resource, with the reason for people."""
 
-    #: group of the API; "" for the core's
+    #: API group; "" for the core group
     group: str = ""
-    #: plural, with a part of it behind a slash where only that is meant
+    #: resource in plural; with a subresource, ``pods/log``
     resource: str
-    #: what may be done
+    #: verbs of the API
     verbs: tuple[str, ...]
-    #: one line for people
+    #: reason, a line for people
     why: str
-    #: False for what only some commands need; a program runs without
+    #: False where programs run without it
     needed: bool = True
 
 
 @attrs.frozen
 class Right:
-    """One verb of a rule, as it is asked for."""
+    """One verb of a rule."""
 
     rule: Rule
     verb: str
@@ -50,7 +50,7 @@ class Right:
         return f"{self.verb} {self.rule.resource}{group}"
 
 
-#: in a namespace; the least
+#: rules of a namespace's Role
 RULES = (
     Rule(
         resource="pods",
@@ -102,22 +102,22 @@ RULES = (
         needed=False,
     ),
 )
-#: of the whole cluster, and never needed
+#: rule of a ClusterRole; optional
 NODES = Rule(
     resource="nodes",
     verbs=("list",),
     why="how many devices, CPUs and how much memory there are",
     needed=False,
 )
-#: the account that is granted the rights, and that programs have where there is one
+#: service account that is granted the rights; used for programs where it exists
 ACCOUNT = "fiber"
-#: the account of pods that name none
-EVERYBODYS = "default"
+#: service account of pods that name none
+DEFAULT_ACCOUNT = "default"
 _WHERE = re.compile(r'in the namespace "([^"]+)"')
 _REFUSED = re.compile(
     r'User "(?P<user>(?:system:serviceaccount:[^:"]+:(?P<account>[^"]+))|[^"]+)" cannot'
 )
-#: what groups of pods are to those who schedule them
+#: API groups of the PodGroup objects of gang schedulers
 _GANGS = {
     "volcano": "scheduling.volcano.sh",
     "scheduler-plugins": "scheduling.x-k8s.io",
@@ -125,15 +125,15 @@ _GANGS = {
 
 
 def rights(rules: Iterable[Rule] = RULES) -> list[Right]:
-    """Each verb by itself."""
+    """Return one right for each verb of each rule."""
     return [Right(rule, verb) for rule in rules for verb in rule.verbs]
 
 
 def gang_rules(gang: str) -> tuple[Rule, ...]:
-    """What starting groups takes besides.
+    """Return the rules for groups of jobs, besides ``RULES``.
 
     Args:
-        gang: the setting of that name.
+        gang: value of the setting ``gang``.
     """
     group = _GANGS.get(gang)
     if group is None:
@@ -143,25 +143,25 @@ def gang_rules(gang: str) -> tuple[Rule, ...]:
 
 
 def grant(refusal: str) -> str:
-    """The command that grants what the cluster refused.
+    """Return the command that grants what the cluster refused.
 
     Args:
-        refusal: the cluster's words; they name who was refused, and where.
+        refusal: the API server's message, which names the user and the namespace.
     """
     where = _WHERE.search(refusal)
     command = "fiber k8s rbac" if where is None else f"fiber k8s rbac --namespace {where[1]}"
-    who = _REFUSED.search(refusal)
-    if who is None:
+    subject = _REFUSED.search(refusal)
+    if subject is None:
         return f"{command} | kubectl apply -f -"
-    if who["account"] is None:
-        return f"{command} --user {shlex.quote(who['user'])} | kubectl apply -f -"
-    if who["account"] == EVERYBODYS:
+    if subject["account"] is None:
+        return f"{command} --user {shlex.quote(subject['user'])} | kubectl apply -f -"
+    if subject["account"] == DEFAULT_ACCOUNT:
         # whatever else runs in the namespace would have the rights as well
         return (
             f"{command} | kubectl apply -f -, and have the program's pod use the account {ACCOUNT}: "
             f"fiber run --service-account {ACCOUNT}, or serviceAccountName: {ACCOUNT} in a pod of yours"
         )
-    return f"{command} --service-account {who['account']} | kubectl apply -f -"
+    return f"{command} --service-account {subject['account']} | kubectl apply -f -"
 
 
 def manifests(
@@ -172,14 +172,14 @@ def manifests(
     gang: str = "none",
     nodes: bool = False,
 ) -> str:
-    """A service account with the rights, as YAML for ``kubectl apply``.
+    """Return the YAML of a service account with the rights, for ``kubectl apply``.
 
     Args:
-        namespace: where it is, and where the rights hold.
+        namespace: of the account, the role and the binding.
         name: of the account, the role and the binding.
-        users: people who get the rights too.
-        gang: what schedules groups, as the setting of that name.
-        nodes: also let nodes be listed, which is a right of the whole cluster.
+        users: users who get the rights too.
+        gang: value of the setting ``gang``.
+        nodes: grant listing nodes too, by a ClusterRole.
     """
     where = {"name": name, "namespace": namespace}
     documents = [
@@ -190,7 +190,7 @@ def manifests(
         + _binding("Role", name, namespace, users),
     ]
     if nodes:
-        # such names are the cluster's
+        # cluster-wide names: unique by the namespace
         wide = {"name": f"{name}-nodes-{namespace}"}
         documents += [
             _document("rbac.authorization.k8s.io/v1", "ClusterRole", wide) + _rules((NODES,)),
@@ -242,5 +242,5 @@ def _binding(
 
 
 def _text(value: str) -> str:
-    """A text that YAML takes for nothing else."""
+    """Quote a YAML string."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,7 @@
-"""What a run has in the cluster: a Lease that owns the rest, and a Secret with its key."""
+"""Objects of a run in the cluster: a Lease that owns its pods, and a Secret with its key.
+
+The annotations and labels are read by ``sweeping``, which deletes the Leases of dead programs.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from fiber._agent.private import KEY_BYTES, seal
 from fiber.backend_parts.liveness import Owner
 from fiber.exceptions import BackendError, SubmitError
 from fiber_k8s.client import ApiError, Client
+from fiber_k8s.flow_control import RetryWindow
 from fiber_k8s.names import PREFIX, label_value, object_name
-from fiber_k8s.pacing import Patience
 
 __all__ = [
     "CONTAINER",
     "LEASES",
     "OWNER",
     "RENEWALS",
-    "Belongings",
+    "RunObjects",
     "lease_body",
     "owner_reference",
     "secret_body",
@@ -35,27 +38,27 @@ log = logging.getLogger("fiber")
 
 #: group and version of Leases
 LEASES = "coordination.k8s.io/v1"
-#: annotations of a Lease: the process that made it, and the container of its pod which that was in
+#: annotations of a Lease: the process that made it, and the container which that process was in
 OWNER, CONTAINER = f"{PREFIX}owner", f"{PREFIX}container"
-#: how often a Lease is renewed in the time that it lasts
+#: renewals of a Lease within its duration
 RENEWALS = 4.0
-#: seconds after which a renewal that failed is tried again
+#: seconds before a failed renewal is tried again
 _AGAIN = 2.0
 _MERGE = "application/merge-patch+json"
 
 
-class Belongings:
-    """The Lease and the Secret of one run, made when they are first needed; thread-safe.
+class RunObjects:
+    """The Lease and the Secret of one run, created when they are first needed; thread-safe.
 
-    The Lease is renewed while this is open. What it owns the cluster removes after it; where its
-    owner, the program's own pod, is deleted, it goes itself. Where somebody else deletes it, it is
-    made again, for what is created under one that is gone the cluster removes at once.
+    A thread renews the Lease until :meth:`close`. Kubernetes' garbage collector deletes what the
+    Lease owns after it, and the Lease after its own owner, the program's pod. Where another client
+    deletes the Lease it is created again, for objects whose owner is gone are deleted at once.
 
     Args:
         client: the cluster.
         run_id: the run.
         duration: seconds that the Lease lasts without a renewal.
-        user: whose run it is, for people.
+        user: name of the user, for labels.
     """
 
     def __init__(self, client: Client, run_id: str, duration: float, user: str) -> None:
@@ -63,17 +66,17 @@ class Belongings:
         self._run_id = run_id
         self._duration = duration
         self._user = user
-        #: held by those who use the Lease and the Secret
+        #: guards the Lease and the Secret
         self._lock = threading.Lock()
-        #: held by whoever renews the Lease, and taken before the other one
+        #: held during a renewal; taken before the other lock
         self._renewing = threading.Lock()
         self._key = secrets.token_bytes(KEY_BYTES)
         self._parent: Mapping[str, Any] | None = None
         self._lease: Mapping[str, Any] | None = None
         self._has_secret = False
-        #: when something spoke last for it that the Lease is gone
-        self._doubted = float("-inf")
-        #: when the last renewal began that was answered
+        #: monotonic time of the last :meth:`recheck`
+        self._recheck_asked = float("-inf")
+        #: monotonic time at which the last successful renewal began
         self._renewed = 0.0
         self._closing = False
         self._wake = threading.Event()
@@ -85,7 +88,7 @@ class Belongings:
         return object_name(self._run_id)
 
     def owner(self, parent: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The Lease as an owner reference; it is made with the first call.
+        """Return the Lease as an owner reference; the first call creates it.
 
         Args:
             parent: the program's own pod, which owns the Lease; None where there is none.
@@ -102,19 +105,19 @@ class Belongings:
                     target=self._renew, name="fiber-k8s-lease", daemon=True
                 )
                 self._thread.start()
-        if self._in_doubt:
-            # whatever it owned would be removed as soon as it is created
+        if self._needs_recheck:
+            # an object with a deleted owner would be deleted as soon as it is created
             try:
-                self._renew_once(Patience("renew the run's Lease").lasts, only_in_doubt=True)
+                self._renew_once(RetryWindow("renew the run's Lease").allows, only_if_asked=True)
             except ApiError as error:
-                # it is there, or what is created next is refused as well
+                # the Lease exists, or the next creation is refused as well
                 log.debug("fiber: the run's Lease is not renewed: %s", error)
             with self._lock:
                 lease = self._lease or lease
         return owner_reference(lease)
 
     def seal(self, private: bytes, owner: Mapping[str, Any] | None) -> str:
-        """A job's private bytes, for those who have the Secret; it is made with the first call.
+        """Encrypt a job's private bytes with the key in the Secret; the first call creates it.
 
         Raises:
             SubmitError: the cluster refused it.
@@ -125,13 +128,13 @@ class Belongings:
                 self._has_secret = True
         return seal(private, self._key)
 
-    def doubt(self) -> None:
-        """A pod of the run is being removed, and not by this program: see whether the Lease is there."""
-        self._doubted = time.monotonic()
+    def recheck(self) -> None:
+        """Check soon whether the Lease exists: another client deletes a pod of the run."""
+        self._recheck_asked = time.monotonic()
         self._wake.set()
 
     def close(self) -> None:
-        """End renewing, and delete the Lease with what it owns. Idempotent."""
+        """Stop renewing, and delete the Lease with what it owns. Idempotent."""
         self._closing = True
         self._wake.set()
         thread = self._thread
@@ -149,8 +152,8 @@ class Belongings:
     # -- within
 
     @property
-    def _in_doubt(self) -> bool:
-        return self._doubted >= self._renewed
+    def _needs_recheck(self) -> bool:
+        return self._recheck_asked >= self._renewed
 
     def _make_lease(self) -> Mapping[str, Any]:
         body = lease_body(
@@ -167,17 +170,17 @@ class Belongings:
             body,
             "create the run's Lease",
             group=LEASES,
-            is_wanted=lambda: not self._closing,
+            is_needed=lambda: not self._closing,
         )
         return self._find_lease() if made is None else made
 
     def _container(self) -> str | None:
-        """The container of the program's own pod that this is; None where that is not known."""
+        """Return the name of this process's container; None where not known."""
         if self._parent is None:
             return None
-        inside = self._client.connection.inside
-        if inside is not None and inside.container is not None:
-            return inside.container
+        own_pod = self._client.connection.own_pod
+        if own_pod is not None and own_pod.container is not None:
+            return own_pod.container
         names = [one["name"] for one in self._parent["spec"]["containers"]]
         return names[0] if len(names) == 1 else None
 
@@ -186,7 +189,7 @@ class Belongings:
         self._client.create("secrets", body, "create the run's Secret")
 
     def _find_lease(self) -> Mapping[str, Any]:
-        """The Lease that was made by a try whose answer was lost: its owner's id is needed."""
+        """Return the Lease that a try created whose answer was lost, for its uid."""
         path = self._client.path("leases", group=LEASES)
         query = {"labelSelector": f"{PREFIX}run={self._run_id}"}
         found = self._client.call("GET", path, "find the run's Lease", query=query)
@@ -198,7 +201,7 @@ class Belongings:
 
     def _renew(self) -> None:
         interval = self._duration / RENEWALS
-        wait, failing, is_told = interval, 0.0, False
+        wait, failing, is_logged = interval, 0.0, False
         while True:
             self._wake.wait(wait)
             self._wake.clear()
@@ -208,33 +211,33 @@ class Belongings:
             try:
                 self._renew_once()
             except BackendError as error:
-                # one that was late is made up for soon: others wait for it where the cluster was away
+                # retried soon: after an outage other calls wait for a renewal
                 wait = min(interval, _AGAIN)
                 failing += time.monotonic() - began + wait
-                # one try may fail by itself: balancers close connections that were quiet for a while
-                if failing > interval and not is_told:
-                    is_told = True
+                # a single failure is normal: load balancers close idle connections
+                if failing > interval and not is_logged:
+                    is_logged = True
                     log.warning("fiber: the run's Lease is not renewed: %s", error)
             else:
-                wait, failing, is_told = interval, 0.0, False
+                wait, failing, is_logged = interval, 0.0, False
 
     def _renew_once(
         self,
         again: Callable[[BackendError], bool] = lambda _: False,
         *,
-        only_in_doubt: bool = False,
+        only_if_asked: bool = False,
     ) -> None:
-        """Renew the Lease; make it again where somebody deleted it.
+        """Renew the Lease; create it again where another client deleted it.
 
         Args:
-            again: asked before each further try where the cluster is away or busy.
-            only_in_doubt: not where somebody else has done it meanwhile.
+            again: called with the error before each retry; False ends them.
+            only_if_asked: do nothing where another thread has renewed it meanwhile.
 
         Raises:
             BackendError: neither can be done now.
         """
         with self._renewing:
-            if only_in_doubt and not self._in_doubt:
+            if only_if_asked and not self._needs_recheck:
                 return
             began = time.monotonic()
             try:
@@ -250,11 +253,11 @@ class Belongings:
             except BackendError as error:
                 if not _is_gone(error) or self._closing:
                     raise
-                self._replace()
+                self._recreate()
             self._renewed = began
 
-    def _replace(self) -> None:
-        """Make the Lease again, and give it what the one before had, as far as that is there."""
+    def _recreate(self) -> None:
+        """Create the Lease again, with a new Secret, and make it the owner of the run's pods."""
         with self._lock:
             former = self._lease
             if former is None:
@@ -269,9 +272,9 @@ class Belongings:
                 raise SubmitError(msg) from error
             owner = owner_reference(self._lease)
             if self._has_secret:
-                # where this fails the next job makes it
+                # where this fails the next job creates it
                 self._has_secret = False
-                # the cluster removes it with its owner, now or later
+                # the garbage collector deletes it with its owner, now or later
                 self._client.delete("secrets", self.name)
                 self._make_secret(owner)
                 self._has_secret = True
@@ -281,7 +284,7 @@ class Belongings:
             self.name,
         )
         try:
-            self._hand_over(former["metadata"]["uid"], owner)
+            self._adopt_pods(former["metadata"]["uid"], owner)
         except BackendError as error:
             log.warning(
                 "fiber: pods of the run are removed with its former Lease, for they cannot be handed "
@@ -289,8 +292,8 @@ class Belongings:
                 error,
             )
 
-    def _hand_over(self, former: str, owner: Mapping[str, Any]) -> None:
-        """Have pods of a Lease that is gone, which the cluster has not removed yet, belong to another."""
+    def _adopt_pods(self, former: str, owner: Mapping[str, Any]) -> None:
+        """Change the owner of pods that are not being deleted from a former Lease to another."""
         for pod in self._client.pods(f"{PREFIX}run={self._run_id}"):
             metadata = pod["metadata"]
             owners = metadata.get("ownerReferences") or []
@@ -313,7 +316,7 @@ class Belongings:
                     content_type=_MERGE,
                 )
             except ApiError as error:
-                # it is gone meanwhile, or another one has its name
+                # it is gone meanwhile, or another pod has its name
                 if error.status not in (404, 409):
                     raise
 
@@ -331,16 +334,16 @@ def lease_body(
     parent: Mapping[str, Any] | None,
     container: str | None = None,
 ) -> dict[str, Any]:
-    """The body of the call that creates a run's Lease.
+    """Return the body of a run's Lease.
 
     Args:
         name: of it.
         run_id: the run.
         duration: seconds that it lasts.
         now: seconds since the epoch.
-        user: whose run it is.
+        user: name of the user, for a label.
         parent: the pod that owns it.
-        container: the one of that pod in which the program runs, where that is known.
+        container: name of the container in that pod in which the program runs, where known.
     """
     labels = {"app.kubernetes.io/managed-by": "fiber", f"{PREFIX}run": run_id}
     if label_value(user):
@@ -367,14 +370,14 @@ def lease_body(
 def secret_body(
     name: str, run_id: str, key: bytes, owner: Mapping[str, Any] | None, field: str = "key"
 ) -> dict[str, Any]:
-    """The body of the call that creates a run's Secret, or a job's own.
+    """Return the body of a run's Secret, or of a job's own.
 
     Args:
         name: of it.
         run_id: the run.
-        key: what is in it.
-        owner: what it goes with.
-        field: under which name.
+        key: its content.
+        owner: owner reference, with which it is deleted.
+        field: name of the content in ``data``.
     """
     labels = {"app.kubernetes.io/managed-by": "fiber", f"{PREFIX}run": run_id}
     metadata: dict[str, Any] = {"name": name, "labels": labels}
@@ -391,7 +394,7 @@ def secret_body(
 
 
 def owner_reference(thing: Mapping[str, Any]) -> dict[str, Any]:
-    """Another object's word for the one that it goes with."""
+    """Return the owner reference to an object; a Pod where it names no kind."""
     kind = thing.get("kind") or "Pod"
     return {
         "apiVersion": thing.get("apiVersion") or "v1",
@@ -402,5 +405,5 @@ def owner_reference(thing: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def micro_time(seconds: float) -> str:
-    """A time as a Lease has it."""
+    """Return seconds since the epoch as a MicroTime (RFC 3339 with microseconds, UTC)."""
     return datetime.fromtimestamp(seconds, tz=timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,8 @@
-"""What the cluster says of a pod, as a status; pure."""
+"""Maps a Pod object of the API to a JobStatus; pure.
+
+Phases, conditions, container states and their reasons are those of "Pod Lifecycle" in Kubernetes'
+documentation; words of kubelets and schedulers were taken from recordings of real clusters.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +22,26 @@ from fiber_k8s.manifest import CONTAINER
 from fiber_k8s.names import PREFIX
 
 __all__ = [
-    "Doubt",
+    "PendingCause",
     "as_killed",
-    "doubt_of",
-    "gone",
+    "deleted_status",
     "grace_left",
     "has_ended",
     "has_running_container",
-    "is_leaving",
-    "is_slow",
+    "is_creating_container",
+    "is_terminating",
     "job_of",
-    "lost",
+    "lost_status",
     "parse_time",
+    "pending_cause",
     "status_of",
-    "with_words",
+    "with_log_tail",
 ]
 
-_STARTED_NOT = 127
+_START_FAILED = 127
 _KILLED = -int(signal.SIGKILL)
 _SIGNALS = frozenset(int(number) for number in signal.valid_signals())
-#: what took a pod's place, by the reason of its condition DisruptionTarget
+#: kind of disruption, by the reason of the condition DisruptionTarget
 _DISRUPTIONS = {
     "PreemptionByScheduler": ReasonKind.PREEMPTED,
     "PreemptionByKubeScheduler": ReasonKind.PREEMPTED,
@@ -46,7 +50,7 @@ _DISRUPTIONS = {
     "TerminationByKubelet": ReasonKind.EVICTED,
     "DeletionByPodGC": ReasonKind.NODE_LOST,
 }
-#: what is said of a whole pod that has failed
+#: kind of failure, by ``status.reason`` of a failed pod
 _POD_REASONS = {
     "Evicted": ReasonKind.EVICTED,
     "Preempting": ReasonKind.PREEMPTED,
@@ -59,14 +63,14 @@ _POD_REASONS = {
     "NodeAffinity": ReasonKind.UNSCHEDULABLE,
     "NodePorts": ReasonKind.UNSCHEDULABLE,
 }
-#: why a container waits, where no more waiting helps
-_NEVER = {
+#: reasons of waiting containers that never pass
+_FATAL_WAITS = {
     "InvalidImageName": ReasonKind.IMAGE,
     "ErrImageNeverPull": ReasonKind.IMAGE,
     "ImageInspectError": ReasonKind.IMAGE,
 }
-#: the same where it may
-_PERHAPS = {
+#: reasons of waiting containers that may pass
+_RETRIED_WAITS = {
     "ErrImagePull": ReasonKind.IMAGE,
     "ImagePullBackOff": ReasonKind.IMAGE,
     "RegistryUnavailable": ReasonKind.IMAGE,
@@ -74,46 +78,46 @@ _PERHAPS = {
     "CreateContainerConfigError": ReasonKind.START,
     "CreateContainerError": ReasonKind.START,
     "RunContainerError": ReasonKind.START,
-    # of a sidecar that has to be up before
+    # of a sidecar that has to run before the container
     "CrashLoopBackOff": ReasonKind.START,
 }
-#: a registry's words for an image that is not there, or not for us
-_FINAL = re.compile(
+#: a registry's message where the image does not exist or may not be pulled: retries are in vain
+_FATAL_PULL = re.compile(
     r"not found|manifest unknown|name unknown|does not exist|unauthorized|denied|"
     r"authentication required|insufficient_scope|no match for platform|invalid reference",
     re.IGNORECASE,
 )
-#: schedulers before 1.34 say this also of what a node has never had
+#: schedulers before 1.34 use this also for a resource that a node has never had
 _INSUFFICIENT = re.compile(r"\d Insufficient \S")
-#: reasons of nodes that will say something else by themselves
+#: reasons for which a node refuses a pod that pass by themselves
 _NODES_PASSING = re.compile(r"untolerated taint|were unschedulable|not ready|free ports")
 
 
-class Doubt(enum.Enum):
-    """What a pod that waits may never get."""
+class PendingCause(enum.Enum):
+    """The requirement of a pending pod that may never be met."""
 
-    #: a node that can take it
+    #: no node could take it, even if all were empty
     NODE = "node"
-    #: such a node, or only its turn: the scheduler does not say
-    ROOM = "room"
-    #: its image, or a container made of it
+    #: a resource is insufficient; whether an empty node would do, the scheduler does not say
+    CAPACITY = "capacity"
+    #: the image cannot be pulled, or the container not be created
     CONTAINER = "container"
 
 
 def status_of(pod: Mapping[str, Any]) -> JobStatus:
-    """The status of a pod, as the API has it."""
-    told = pod.get("status") or {}
+    """Return the status of a pod as the API returned it."""
+    pod_status = pod.get("status") or {}
     host = (pod.get("spec") or {}).get("nodeName")
-    container = _container(told)
+    container = _container(pod_status)
     state = container.get("state") or {}
     ended = state.get("terminated")
-    phase = told.get("phase")
-    disruption = _disruption(told)
+    phase = pod_status.get("phase")
+    disruption = _disruption(pod_status)
     if ended is not None and not _is_unseen(ended):
         # the container's end comes a second before the pod's
-        return _ended(ended, told, disruption, host)
+        return _ended(ended, pod_status, disruption, host)
     if phase == "Failed" or (phase == "Succeeded" and ended is None):
-        return _pod_failed(told, disruption, host)
+        return _pod_failed(pod_status, disruption, host)
     if "running" in state:
         message = disruption[1] if disruption else ""
         reason = Reason(disruption[0]) if disruption else None
@@ -122,11 +126,13 @@ def status_of(pod: Mapping[str, Any]) -> JobStatus:
             reason=reason,
             message=message,
             host=host,
-            draining=is_leaving(pod),
+            draining=is_terminating(pod),
         )
     if phase == "Unknown":
-        return JobStatus(state=JobState.UNKNOWN, message=str(told.get("message") or ""), host=host)
-    status = _pending(told, _waiting(told), host)
+        return JobStatus(
+            state=JobState.UNKNOWN, message=str(pod_status.get("message") or ""), host=host
+        )
+    status = _pending(pod_status, _waiting(pod_status), host)
     if status.reason == Reason(ReasonKind.IMAGE) and _always_pulls(pod):
         # as it is for `latest` by default, also where the image was loaded into the node
         msg = f"{status.message}; nodes that have it use it with FIBER_K8S_PULL=IfNotPresent"
@@ -134,92 +140,92 @@ def status_of(pod: Mapping[str, Any]) -> JobStatus:
     return status
 
 
-def doubt_of(pod: Mapping[str, Any]) -> Doubt | None:
-    """What a pod may wait for in vain; None for one that only waits its turn, or waits no more."""
-    told = pod.get("status") or {}
-    if told.get("phase") not in (None, "Pending"):
+def pending_cause(pod: Mapping[str, Any]) -> PendingCause | None:
+    """Return what keeps a pod pending in vain; None where it only waits its turn, or runs."""
+    pod_status = pod.get("status") or {}
+    if pod_status.get("phase") not in (None, "Pending"):
         return None
-    if _waiting(told).get("reason") in _PERHAPS:
-        return Doubt.CONTAINER
-    for condition in told.get("conditions") or ():
+    if _waiting(pod_status).get("reason") in _RETRIED_WAITS:
+        return PendingCause.CONTAINER
+    for condition in pod_status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            said = str(condition.get("message") or "")
-            if _is_hopeless(said):
-                return Doubt.NODE
-            return Doubt.ROOM if _INSUFFICIENT.search(said) else None
+            message = str(condition.get("message") or "")
+            if _is_hopeless(message):
+                return PendingCause.NODE
+            return PendingCause.CAPACITY if _INSUFFICIENT.search(message) else None
     return None
 
 
-def is_slow(pod: Mapping[str, Any]) -> bool:
-    """True for a pod that has a node, and whose container waits for no reason that is told."""
-    told = pod.get("status") or {}
-    if not (pod.get("spec") or {}).get("nodeName") or told.get("phase") != "Pending":
+def is_creating_container(pod: Mapping[str, Any]) -> bool:
+    """True for a scheduled pod whose container is being created and reports no error."""
+    pod_status = pod.get("status") or {}
+    if not (pod.get("spec") or {}).get("nodeName") or pod_status.get("phase") != "Pending":
         return False
-    return _waiting(told).get("reason") in {None, "ContainerCreating", "PodInitializing"}
+    return _waiting(pod_status).get("reason") in {None, "ContainerCreating", "PodInitializing"}
 
 
-def is_leaving(pod: Mapping[str, Any]) -> bool:
-    """True for a pod that was told to end."""
+def is_terminating(pod: Mapping[str, Any]) -> bool:
+    """True for a pod with a deletion timestamp."""
     return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 
 def grace_left(pod: Mapping[str, Any], now: float) -> float:
-    """Seconds that the processes of a pod which was told to end have left.
+    """Return the seconds left of a terminating pod's grace period.
 
     Args:
-        pod: as the API has it.
+        pod: as the API returned it.
         now: seconds since the epoch, by the cluster's clock.
     """
-    # the API writes down when the grace is over
+    # the deletion timestamp is the end of the grace period
     end = parse_time((pod.get("metadata") or {}).get("deletionTimestamp"))
     return 0.0 if end is None else max(0.0, end - now)
 
 
-def lost(pod: Mapping[str, Any]) -> JobStatus:
-    """The end of a pod that was to end, and whose node does not confirm that it did."""
+def lost_status(pod: Mapping[str, Any]) -> JobStatus:
+    """Return the final status of a terminating pod whose node does not confirm its end."""
     host = (pod.get("spec") or {}).get("nodeName")
     words = f"it was to end, and {host or 'its node'} does not confirm it: the node, or the way there, is lost"  # fmt: skip
     return _failed(ReasonKind.NODE_LOST, words, _KILLED, host)
 
 
 def has_ended(pod: Mapping[str, Any]) -> bool:
-    """True for a pod none of whose containers will run any more."""
+    """True for a pod in a terminal phase."""
     return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def has_running_container(pod: Mapping[str, Any]) -> bool:
-    """True for a pod with a process that lives, or may for all that its node has said."""
-    told = pod.get("status") or {}
+    """True for a pod with a container that runs, or may run for all that its node has reported."""
+    pod_status = pod.get("status") or {}
     if has_ended(pod):
         return False
     statuses = [
         one
         for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-        for one in told.get(kind) or ()
+        for one in pod_status.get(kind) or ()
     ]
     if not statuses:
-        return told.get("phase") in {"Running", "Unknown"}
+        return pod_status.get("phase") in {"Running", "Unknown"}
     return any("running" in (one.get("state") or {}) for one in statuses)
 
 
-def gone(pod: Mapping[str, Any]) -> JobStatus:
-    """The end of a pod whose object was deleted, as it was at last."""
+def deleted_status(pod: Mapping[str, Any]) -> JobStatus:
+    """Return the final status of a pod whose object was deleted, from its last version."""
     status = status_of(pod)
     if status.state.is_terminal:
         return status
-    told = pod.get("status") or {}
-    disruption = _disruption(told)
+    pod_status = pod.get("status") or {}
+    disruption = _disruption(pod_status)
     if disruption:
         kind, words = disruption
-    elif "running" in (_container(told).get("state") or {}):
+    elif "running" in (_container(pod_status).get("state") or {}):
         kind, words = ReasonKind.UNKNOWN, "its pod was deleted by force while it ran"
     else:
         kind, words = ReasonKind.UNKNOWN, "its pod was deleted before it ran"
     return _failed(kind, words, _KILLED, status.host)
 
 
-def with_words(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
-    """A terminal status with the last lines that the job wrote."""
+def with_log_tail(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
+    """Return a terminal status with the last lines of the job's log."""
     if not lines:
         return status
     process = ProcessStatus(
@@ -234,9 +240,9 @@ def with_words(status: JobStatus, lines: tuple[str, ...]) -> JobStatus:
 
 
 def as_killed(status: JobStatus) -> JobStatus:
-    """The end of a job that was killed.
+    """Return the final status of a job after :meth:`kill`: SIGTERM is reported as SIGKILL.
 
-    A node sends SIGTERM first, however short the grace is, and most programs end by that.
+    A node sends SIGTERM first, however short the grace period is, and most programs end by that.
     """
     if status.reason != Reason(ReasonKind.SIGNAL, int(signal.SIGTERM)):
         return status
@@ -249,7 +255,7 @@ def as_killed(status: JobStatus) -> JobStatus:
 
 
 def job_of(backend: str, pod: Mapping[str, Any]) -> Job:
-    """The job that a pod is."""
+    """Return the job of a pod, from its name, labels and annotations."""
     metadata = pod["metadata"]
     labels = metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
@@ -269,7 +275,7 @@ def job_of(backend: str, pod: Mapping[str, Any]) -> Job:
 
 
 def parse_time(text: str | None) -> float | None:
-    """Seconds since the epoch of a time as the API writes it."""
+    """Return a time of the API (RFC 3339, UTC) in seconds since the epoch; None without one."""
     if not text:
         return None
     match = re.fullmatch(r"(\d+-\d+-\d+T\d+:\d+:\d+)(\.\d+)?Z", text)
@@ -281,22 +287,22 @@ def parse_time(text: str | None) -> float | None:
 # -- within
 
 
-def _container(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is said of the container that runs the job."""
-    statuses = told.get("containerStatuses") or ()
+def _container(pod_status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the container status of the job's container; else of the first one."""
+    statuses = pod_status.get("containerStatuses") or ()
     named = (one for one in statuses if one.get("name") == CONTAINER)
     found = next(named, statuses[0] if statuses else None)
     return found or {}
 
 
-def _waiting(told: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the job's container waits with, or one that has to be through before it."""
-    own: Mapping[str, Any] = (_container(told).get("state") or {}).get("waiting") or {}
+def _waiting(pod_status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the waiting state of the job's container, or of a failing init container before it."""
+    own: Mapping[str, Any] = (_container(pod_status).get("state") or {}).get("waiting") or {}
     if own.get("reason") not in (None, "PodInitializing"):
         return own
-    for one in told.get("initContainerStatuses") or ():
+    for one in pod_status.get("initContainerStatuses") or ():
         theirs = (one.get("state") or {}).get("waiting") or {}
-        if theirs.get("reason") in _NEVER or theirs.get("reason") in _PERHAPS:
+        if theirs.get("reason") in _FATAL_WAITS or theirs.get("reason") in _RETRIED_WAITS:
             return {**theirs, "message": f"init container {one['name']}: {theirs.get('message')}"}
     return own
 
@@ -308,12 +314,12 @@ def _always_pulls(pod: Mapping[str, Any]) -> bool:
 
 
 def _is_unseen(ended: Mapping[str, Any]) -> bool:
-    """True where the node made an end up, of a container that it never started."""
+    """True where a kubelet reports the end of a container whose state it does not know."""
     return ended.get("reason") == "ContainerStatusUnknown"
 
 
-def _disruption(told: Mapping[str, Any]) -> tuple[ReasonKind, str] | None:
-    for condition in told.get("conditions") or ():
+def _disruption(pod_status: Mapping[str, Any]) -> tuple[ReasonKind, str] | None:
+    for condition in pod_status.get("conditions") or ():
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             why = str(condition.get("reason") or "")
             kind = _DISRUPTIONS.get(why, ReasonKind.EVICTED)
@@ -323,33 +329,36 @@ def _disruption(told: Mapping[str, Any]) -> tuple[ReasonKind, str] | None:
 
 def _ended(
     ended: Mapping[str, Any],
-    told: Mapping[str, Any],
+    pod_status: Mapping[str, Any],
     disruption: tuple[ReasonKind, str] | None,
     host: str | None,
 ) -> JobStatus:
     code, why = int(ended.get("exitCode", 0)), str(ended.get("reason") or "")
     last, words = last_word(str(ended.get("message") or ""))
     if why in {"StartError", "ContainerCannotRun"}:
-        return _failed(ReasonKind.START, words or why, _STARTED_NOT, host)
+        return _failed(ReasonKind.START, words or why, _START_FAILED, host)
     kind, _, rest = last.partition(" ")
     if kind == "start":
-        return _failed(ReasonKind.START, rest, _STARTED_NOT, host)
+        return _failed(ReasonKind.START, rest, _START_FAILED, host)
     if kind == "signal":
         exit_code = -int(rest)
     elif kind == "exit":
         exit_code = int(rest)
     else:
-        # nothing is written down: it is how signals are told of processes
+        # no termination message: shells report signals so
         exit_code = 128 - code if code - 128 in _SIGNALS else code
     if why == "OOMKilled" and exit_code != 0:
         return _failed(ReasonKind.OOM, "it used more memory than it may, and was killed", exit_code, host)  # fmt: skip
-    if exit_code == 0 and not (disruption or told.get("reason") in _POD_REASONS):
+    if exit_code == 0 and not (disruption or pod_status.get("reason") in _POD_REASONS):
         return JobStatus(
             state=JobState.SUCCEEDED, reason=Reason(ReasonKind.EXIT, 0), exit_code=0, host=host
         )
     if disruption is not None:
         return _failed(*disruption, exit_code, host)
-    pod_reason, pod_words = str(told.get("reason") or ""), str(told.get("message") or "").strip()
+    pod_reason, pod_words = (
+        str(pod_status.get("reason") or ""),
+        str(pod_status.get("message") or "").strip(),
+    )
     if pod_reason in _POD_REASONS:
         return _failed(_POD_REASONS[pod_reason], pod_words or pod_reason, exit_code, host)
     reason = (
@@ -368,16 +377,16 @@ def _ended(
 
 
 def _pod_failed(
-    told: Mapping[str, Any], disruption: tuple[ReasonKind, str] | None, host: str | None
+    pod_status: Mapping[str, Any], disruption: tuple[ReasonKind, str] | None, host: str | None
 ) -> JobStatus:
-    """A pod that ended, and no container of it has an end of its own."""
+    """Return the final status of a pod that failed without a terminated container."""
     if disruption is not None:
         return _failed(*disruption, _KILLED, host)
-    why, words = str(told.get("reason") or ""), str(told.get("message") or "").strip()
+    why, words = str(pod_status.get("reason") or ""), str(pod_status.get("message") or "").strip()
     kind = _POD_REASONS.get(why, ReasonKind.UNKNOWN)
     if why.startswith("OutOf"):
         kind = ReasonKind.UNSCHEDULABLE
-    for one in told.get("initContainerStatuses") or ():
+    for one in pod_status.get("initContainerStatuses") or ():
         ended = (one.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
             kind = ReasonKind.START
@@ -387,18 +396,20 @@ def _pod_failed(
     return _failed(kind, words or why or "its pod failed", _KILLED, host)
 
 
-def _pending(told: Mapping[str, Any], waiting: Mapping[str, Any], host: str | None) -> JobStatus:
+def _pending(
+    pod_status: Mapping[str, Any], waiting: Mapping[str, Any], host: str | None
+) -> JobStatus:
     why, words = str(waiting.get("reason") or ""), str(waiting.get("message") or "").strip()
-    said = f"{why}: {words}" if words and why else words or why
-    if why in _NEVER:
-        return _failed(_NEVER[why], said, _STARTED_NOT, host)
-    if why in _PERHAPS:
-        if _PERHAPS[why] is ReasonKind.IMAGE and _FINAL.search(words):
-            return _failed(ReasonKind.IMAGE, said, _STARTED_NOT, host)
+    message = f"{why}: {words}" if words and why else words or why
+    if why in _FATAL_WAITS:
+        return _failed(_FATAL_WAITS[why], message, _START_FAILED, host)
+    if why in _RETRIED_WAITS:
+        if _RETRIED_WAITS[why] is ReasonKind.IMAGE and _FATAL_PULL.search(words):
+            return _failed(ReasonKind.IMAGE, message, _START_FAILED, host)
         return JobStatus(
-            state=JobState.PENDING, reason=Reason(_PERHAPS[why]), message=said, host=host
+            state=JobState.PENDING, reason=Reason(_RETRIED_WAITS[why]), message=message, host=host
         )
-    for condition in told.get("conditions") or ():
+    for condition in pod_status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return JobStatus(
                 state=JobState.PENDING,
@@ -409,9 +420,9 @@ def _pending(told: Mapping[str, Any], waiting: Mapping[str, Any], host: str | No
 
 
 def _is_hopeless(message: str) -> bool:
-    """True where no node there is could take the pod, were all others gone.
+    """True where no existing node could take the pod, even if all other pods were gone.
 
-    The scheduler says whether taking away others' places would help, node by node.
+    The scheduler's message says, node by node, whether preemption would help.
     """
     found = re.search(r"preemption: 0/(\d+) nodes are available: (\d+) Preemption is not helpful", message)  # fmt: skip
     if found is None or found[1] != found[2]:

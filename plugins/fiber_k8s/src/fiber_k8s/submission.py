@@ -1,4 +1,4 @@
-"""Creates the pods of jobs, one at first and the others of a burst side by side."""
+"""Submission of jobs: creates their pods and Secrets, those of a burst by threads."""
 
 from __future__ import annotations
 
@@ -13,33 +13,32 @@ import attrs
 
 from fiber.abc import ResourceProvider
 from fiber.backend_parts.feed import Feed
-from fiber.backend_parts.threads import Hands
+from fiber.backend_parts.threads import ThreadPool
 from fiber.exceptions import BackendError, SubmitError, UnknownJobError
 from fiber.model import Job, JobSpec, JobState, JobStatus, Reason, ReasonKind
-from fiber_k8s.address import is_outside
-from fiber_k8s.client import Client
+from fiber_k8s.address import is_outside, source_address
+from fiber_k8s.api_errors import missing_account
+from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.gangs import Gang
-from fiber_k8s.manifest import Around, manifest
-from fiber_k8s.pacing import Budget
-from fiber_k8s.parent import find_parent
+from fiber_k8s.flow_control import RateLimiter
+from fiber_k8s.manifest import PodContext, manifest
+from fiber_k8s.pod_group import PodGroup
+from fiber_k8s.pod_template import read_template
 from fiber_k8s.rbac import ACCOUNT
-from fiber_k8s.refusals import missing_account
-from fiber_k8s.run import Belongings, owner_reference, secret_body
+from fiber_k8s.run_objects import RunObjects, owner_reference, secret_body
 from fiber_k8s.status import job_of
-from fiber_k8s.template import read_template
 
-__all__ = ["Starter"]
+__all__ = ["JobSubmitter"]
 
-#: pods that are created without a pause between them
+#: pods that are created before the rate limit holds
 _BURST = 100
-#: seconds within which another process is of the same burst
+#: seconds after a submission within which the next process is of the same burst
 _BURST_GAP = 0.5
-#: ports for streams: below those that systems give to whoever asks for any
-_FIRST_LANDING, _LANDINGS = 20_000, 10_000
-#: most bytes that a variable carries in a seal; a system takes 128 KiB
+#: ports for streams: below the ephemeral ports of systems
+_FIRST_STREAM_PORT, _STREAM_PORTS = 20_000, 10_000
+#: most private bytes that are sealed into an environment variable; Linux takes 128 KiB a variable
 _SEALED = 64 << 10
-#: of a pod's spec, what names its service account; the second is the old name
+#: fields of a pod's spec with its service account; the second is the deprecated name
 _ACCOUNTS = frozenset({"serviceAccountName", "serviceAccount"})
 _KILLED = JobStatus(
     state=JobState.FAILED,
@@ -48,31 +47,33 @@ _KILLED = JobStatus(
     message="killed before its pod was created",
 )
 
-#: calls; more than there are connections would only wait for one
-_AT_ONCE = 16
+#: documentation addresses (RFC 5737, 3849), to find the own address; a pod may have one family only
+_ANYWHERE = ("192.0.2.1", "2001:db8::1")
+#: threads for calls of the cluster; fewer than the connections of the client's pool
+_THREADS = 16
 
 
 @attrs.frozen(eq=False)
-class _Wanted:
-    """A pod that is about to be created."""
+class _PodRequest:
+    """A pod to create."""
 
     spec: JobSpec
     body: dict[str, Any] = attrs.field(repr=False)
     job: Job
-    #: True where its service account is ours to choose: nobody named one
+    #: True where the user named no service account, so that Fiber chooses it
     is_account_ours: bool
 
 
-class Starter:
-    """Starts the jobs of one backend; thread-safe.
+class JobSubmitter:
+    """Submits the jobs of one backend, and remembers them; thread-safe.
 
     Args:
         backend: name of the backend.
         client: the cluster.
         config: settings.
-        feed: told what became of jobs.
-        providers: of devices, by kind.
-        user: whose jobs these are.
+        feed: receives the statuses of jobs.
+        providers: resource providers of devices, by kind.
+        user: name of the user, for labels.
     """
 
     def __init__(
@@ -90,171 +91,171 @@ class Starter:
         self._feed = feed
         self._classes = {kind: one.device_class for kind, one in providers.items()}
         self._user = user
-        self._budget = Budget(_BURST, config.create_rate)
-        self._hands = Hands("k8s", "the cluster", _AT_ONCE)
+        self._rate_limiter = RateLimiter(_BURST, config.create_rate)
+        self._threads = ThreadPool("k8s", "the cluster", _THREADS)
         self._lock = threading.Lock()
-        self._looked = False
+        self._is_parent_known = False
         self._parent: dict[str, Any] | None = None
         self._template: dict[str, Any] | None = None
-        self._last = float("-inf")
-        self._mine: dict[str, JobSpec] = {}
-        #: ports of pods at which their supervisors wait for streams
-        self._landings: dict[str, int] = {}
-        #: pods that are not created yet
-        self._coming: set[str] = set()
-        #: those of them that are not wanted any more
-        self._doomed: set[str] = set()
+        self._last_submit = float("-inf")
+        self._specs: dict[str, JobSpec] = {}
+        #: ports at which the supervisors in pods accept streams, by job
+        self._stream_ports: dict[str, int] = {}
+        #: jobs whose pods are not created yet
+        self._creating: set[str] = set()
+        #: jobs that ended before their pods were created
+        self._cancelled: set[str] = set()
 
     # -- submitting
 
     def submit(
         self,
         spec: JobSpec,
-        belongings: Belongings,
+        run: RunObjects,
         *,
-        gang: Gang | None = None,
+        gang: PodGroup | None = None,
         env: Mapping[str, str] | None = None,
         at_once: bool = False,
     ) -> Job:
         """Create a job's pod.
 
-        The first process of a burst waits for the cluster's word, so that a refusal is an error of
-        whoever starts it. Those close behind it are created side by side, and a refusal is the end
-        of theirs.
+        The first process of a burst waits for the cluster's answer, so that a refusal is raised to
+        the caller. The others of the burst are created by threads, and a refusal is their final
+        status.
 
         Args:
             spec: the job.
-            belongings: what its run has in the cluster.
-            gang: what it starts with.
+            run: the Lease and the Secret of its run.
+            gang: the pod group that it is a member of.
             env: variables besides those of the spec.
-            at_once: wait for the cluster's word in any case.
+            at_once: wait for the cluster's answer in any case.
 
         Raises:
             SubmitError: it is refused.
         """
-        wanted = self._wanted(spec, belongings, gang, env or {})
+        request = self._request(spec, run, gang, env or {})
         now = time.monotonic()
         with self._lock:
-            follows = now - self._last < _BURST_GAP
-            self._mine[wanted.job.id] = spec
-            self._coming.add(wanted.job.id)
-        # told before the cluster tells, so that nothing is awaited in vain
-        self._feed.publish(wanted.job, JobStatus(state=JobState.PENDING))
-        if follows and spec.entry is not None and not at_once:
+            is_in_burst = now - self._last_submit < _BURST_GAP
+            self._specs[request.job.id] = spec
+            self._creating.add(request.job.id)
+        # before the watch reports the pod, so that nothing waits for an unknown job
+        self._feed.publish(request.job, JobStatus(state=JobState.PENDING))
+        if is_in_burst and spec.entry is not None and not at_once:
             with self._lock:
-                self._last = now
-            self._hands.do(lambda: self._create_later(wanted))
-            return wanted.job
+                self._last_submit = now
+            self._threads.submit(lambda: self._create_later(request))
+            return request.job
         try:
-            self._create(wanted)
+            self._create(request)
         except BackendError:
             with self._lock:
-                del self._mine[wanted.job.id]
-                self._last = float("-inf")
+                del self._specs[request.job.id]
+                self._last_submit = float("-inf")
             raise
         with self._lock:
-            self._last = time.monotonic()
-        return wanted.job
+            self._last_submit = time.monotonic()
+        return request.job
 
     def parent(self) -> dict[str, Any] | None:
-        """The program's own pod; None outside a cluster."""
+        """Return the program's own pod as the API has it; None outside of a cluster. Cached."""
         with self._lock:
-            if not self._looked:
-                self._parent = find_parent(self._client)
+            if not self._is_parent_known:
+                self._parent = _find_parent(self._client)
                 if self._config.pod_template is not None:
                     self._template = read_template(self._config.pod_template)
-                self._looked = True
+                self._is_parent_known = True
             return self._parent
 
-    # -- afterwards
+    # -- jobs that were submitted
 
-    def is_mine(self, job_id: str) -> bool:
-        """True for jobs that were submitted here."""
+    def is_own(self, job_id: str) -> bool:
+        """True for a job that was submitted here."""
         with self._lock:
-            return job_id in self._mine
+            return job_id in self._specs
 
     def spec(self, job_id: str) -> JobSpec | None:
-        """What was submitted, if it was here."""
+        """Return the spec of a job that was submitted here; None for others."""
         with self._lock:
-            return self._mine.get(job_id)
+            return self._specs.get(job_id)
 
-    def landing(self, job_id: str) -> int:
-        """The port at which a job's supervisor waits for streams.
+    def stream_port(self, job_id: str) -> int:
+        """Return the port at which a job's supervisor accepts streams.
 
         Raises:
-            UnknownJobError: it was not submitted here, or dials by itself.
+            UnknownJobError: the job was not submitted here, or dials its parent directly.
         """
         with self._lock:
-            found = self._landings.get(job_id)
+            found = self._stream_ports.get(job_id)
         if found is None:
             msg = f"job {job_id} waits for no streams of this program"
             raise UnknownJobError(msg)
         return found
 
-    def is_coming(self, job_id: str) -> bool:
+    def is_being_created(self, job_id: str) -> bool:
         """True for a job whose pod is not created yet."""
         with self._lock:
-            return job_id in self._coming
+            return job_id in self._creating
 
-    def doom(self, job_id: str) -> bool:
-        """A job is to end; True where its pod is not created yet, and now will not be."""
+    def cancel_creation(self, job_id: str) -> bool:
+        """Cancel the creation of a job's pod; False where it is created already."""
         with self._lock:
-            if job_id not in self._coming:
+            if job_id not in self._creating:
                 return False
-            self._doomed.add(job_id)
+            self._cancelled.add(job_id)
             return True
 
     def forget(self, job_id: str) -> JobSpec | None:
-        """A job has ended, and its pod is gone; what was submitted, if it was here."""
+        """Forget a job whose pod is gone; return its spec if it was submitted here."""
         with self._lock:
-            self._landings.pop(job_id, None)
-            self._doomed.discard(job_id)
-            return self._mine.pop(job_id, None)
+            self._stream_ports.pop(job_id, None)
+            self._cancelled.discard(job_id)
+            return self._specs.pop(job_id, None)
 
     def attached(self) -> list[str]:
-        """The jobs that were submitted here and end with their submitter."""
+        """Return the jobs that were submitted here and are not detached."""
         with self._lock:
-            return [job_id for job_id, spec in self._mine.items() if not spec.detached]
+            return [job_id for job_id, spec in self._specs.items() if not spec.detached]
 
-    def do(self, call: Any) -> None:
-        """Run a slow call of the cluster soon, on another thread."""
-        self._hands.do(call)
+    def run_soon(self, call: Any) -> None:
+        """Run a slow call of the cluster on another thread."""
+        self._threads.submit(call)
 
-    def do_all(self, calls: list[Any]) -> None:
-        """Run slow calls side by side and wait for them."""
-        self._hands.do_all(calls)
+    def run_all(self, calls: list[Any]) -> None:
+        """Run slow calls on the threads and wait for all."""
+        self._threads.run_all(calls)
 
     def close(self) -> None:
-        """Create nothing any more, and wait for the calls that were begun. Idempotent."""
+        """Cancel all creations, and wait for the calls that have begun. Idempotent."""
         with self._lock:
-            self._doomed |= self._coming
-        self._hands.close()
+            self._cancelled |= self._creating
+        self._threads.close()
 
     # -- within
 
-    def _wanted(
-        self, spec: JobSpec, belongings: Belongings, gang: Gang | None, env: Mapping[str, str]
-    ) -> _Wanted:
+    def _request(
+        self, spec: JobSpec, run: RunObjects, gang: PodGroup | None, env: Mapping[str, str]
+    ) -> _PodRequest:
         parent = self.parent()
         for kind, count in spec.resources.devices.items():
             if count and kind not in self._classes:
                 msg = f"no resource provider for {kind!r} is installed; there are {', '.join(self._classes) or 'none'}"  # fmt: skip
                 raise SubmitError(msg)
-        # what outlives its starter must not go with its starter's Lease
-        landing = _landing(spec, self._config)
-        if landing is not None:
-            env = {**env, "FIBER_REACH": f"streams:127.0.0.1:{landing}"}
-        owner = None if spec.detached else belongings.owner(_own(parent, self._client))
+        # a detached job must not be deleted with its submitter's Lease
+        stream_port = _choose_stream_port(spec, self._config)
+        if stream_port is not None:
+            env = {**env, "FIBER_REACH": f"streams:127.0.0.1:{stream_port}"}
+        owner = None if spec.detached else run.owner(_owning_pod(parent, self._client))
         sealed = None
         own_secret = _needs_a_secret(spec)
         if spec.private is not None and not own_secret:
-            sealed = belongings.seal(spec.private, owner)
-        inside = self._client.connection.inside
-        around = Around(
+            sealed = run.seal(spec.private, owner)
+        own_pod = self._client.connection.own_pod
+        context = PodContext(
             parent=parent,
-            container=inside.container if inside is not None else None,
+            container=own_pod.container if own_pod is not None else None,
             owner=owner,
-            secret=None if sealed is None else belongings.name,
+            secret=None if sealed is None else run.name,
             sealed=sealed,
             own_secret=own_secret,
             device_classes=self._classes,
@@ -263,7 +264,7 @@ class Starter:
             user=self._user,
             env=env,
         )
-        body = manifest(spec, self._config, around)
+        body = manifest(spec, self._config, context)
         if not body["spec"]["containers"][0].get("image"):
             msg = (
                 "no image is named for jobs to run in; set FIBER_IMAGE=NAME (or --image) to one "
@@ -274,74 +275,74 @@ class Starter:
         if is_account_ours:
             body["spec"]["serviceAccountName"] = ACCOUNT
         job = job_of(self._backend, body)
-        if landing is not None:
+        if stream_port is not None:
             with self._lock:
-                self._landings[job.id] = landing
+                self._stream_ports[job.id] = stream_port
         job = attrs.evolve(job, data={"namespace": self._client.namespace})
-        return _Wanted(spec, body, job, is_account_ours)
+        return _PodRequest(spec, body, job, is_account_ours)
 
     def _starts_jobs(self, spec: JobSpec) -> bool:
-        """True for a program that is to use this backend, as those of ``fiber run`` are."""
+        """True for a program that uses this backend itself, as those of ``fiber run`` do."""
         return spec.entry is None and spec.env.get("FIBER_BACKEND") == self._backend
 
-    def _create(self, wanted: _Wanted) -> None:
-        self._budget.spend()
-        job = wanted.job
+    def _create(self, request: _PodRequest) -> None:
+        self._rate_limiter.acquire()
+        job = request.job
         try:
-            if self._is_doomed(job.id):
+            if self._is_cancelled(job.id):
                 self._feed.publish(job, _KILLED)
                 return
             try:
-                pod = self._create_pod(wanted)
+                pod = self._create_pod(request)
             except BackendError:
-                if not self._is_doomed(job.id):
+                if not self._is_cancelled(job.id):
                     raise
-                # it was given up while the cluster was away
+                # it was cancelled while the cluster was not reachable
                 self._feed.publish(job, _KILLED)
                 return
-            if _needs_a_secret(wanted.spec):
-                self._hand_over(wanted, pod)
+            if _needs_a_secret(request.spec):
+                self._create_own_secret(request, pod)
         finally:
             with self._lock:
-                self._coming.discard(job.id)
-                doomed = job.id in self._doomed
-        if doomed:
+                self._creating.discard(job.id)
+                cancelled = job.id in self._cancelled
+        if cancelled:
             self._client.delete("pods", job.id, grace=1)
 
-    def _create_pod(self, wanted: _Wanted) -> dict[str, Any]:
-        """Create a pod, with an account that nobody named only where the namespace has it.
+    def _create_pod(self, request: _PodRequest) -> dict[str, Any]:
+        """Create a pod; a service account that Fiber chose is left out where it does not exist.
 
-        Who may create pods need not be allowed to look for accounts, so the creation itself tells.
+        The right to create pods does not include reading accounts, so the refusal itself shows it.
         """
 
-        def is_wanted() -> bool:
-            return not self._is_doomed(wanted.job.id)
+        def is_needed() -> bool:
+            return not self._is_cancelled(request.job.id)
 
         try:
-            return self._client.create_pod(wanted.body, is_wanted)
+            return self._client.create_pod(request.body, is_needed)
         except SubmitError as error:
-            if not wanted.is_account_ours or missing_account(str(error)) != ACCOUNT:
+            if not request.is_account_ours or missing_account(str(error)) != ACCOUNT:
                 raise
-        # what starts no jobs needs no rights, and what does says which it lacks
-        del wanted.body["spec"]["serviceAccountName"]
-        return self._client.create_pod(wanted.body, is_wanted)
+        # a program that starts no jobs needs no rights; one that does reports those it lacks
+        del request.body["spec"]["serviceAccountName"]
+        return self._client.create_pod(request.body, is_needed)
 
-    def _hand_over(self, wanted: _Wanted, pod: Mapping[str, Any]) -> None:
-        """Give a pod a Secret of its own, which goes with it; its node waits for that."""
-        spec = wanted.spec
+    def _create_own_secret(self, request: _PodRequest, pod: Mapping[str, Any]) -> None:
+        """Create a pod's own Secret, which the pod owns; the kubelet waits for it."""
+        spec = request.spec
         assert spec.private is not None
         body = secret_body(
-            wanted.job.id, spec.run_id, spec.private, owner_reference(pod), "private"
+            request.job.id, spec.run_id, spec.private, owner_reference(pod), "private"
         )
         try:
-            self._client.create("secrets", body, f"create the Secret of {wanted.job.id}")
+            self._client.create("secrets", body, f"create the Secret of {request.job.id}")
         except BackendError:
-            self._client.delete("pods", wanted.job.id, grace=1)
+            self._client.delete("pods", request.job.id, grace=1)
             raise
 
-    def _create_later(self, wanted: _Wanted) -> None:
+    def _create_later(self, request: _PodRequest) -> None:
         try:
-            self._create(wanted)
+            self._create(request)
         except BackendError as error:
             refused = JobStatus(
                 state=JobState.FAILED,
@@ -349,32 +350,62 @@ class Starter:
                 exit_code=127,
                 message=str(error),
             )
-            self._feed.publish(wanted.job, refused)
+            self._feed.publish(request.job, refused)
 
-    def _is_doomed(self, job_id: str) -> bool:
+    def _is_cancelled(self, job_id: str) -> bool:
         with self._lock:
-            return job_id in self._doomed
+            return job_id in self._cancelled
 
 
 def _needs_a_secret(spec: JobSpec) -> bool:
-    """True where what is private cannot be sealed: other programs know no seals."""
+    """True where private bytes are not sealed: too many, or for a program of users."""
     if spec.private is None:
         return False
     return spec.entry is None or len(spec.private) > _SEALED
 
 
-def _landing(spec: JobSpec, config: K8sConfig) -> int | None:
-    """A port for streams, where the job can reach its parent in no other way.
+def _choose_stream_port(spec: JobSpec, config: K8sConfig) -> int | None:
+    """Choose a port for streams, where the job cannot dial its parent; else None.
 
-    A pod has ports of its own, unless it is in its node's network.
+    A random one: a pod in its node's network (hostNetwork) shares the ports with others.
     """
     if spec.ident is None or not is_outside(config, os.environ):
         return None
-    return _FIRST_LANDING + secrets.randbelow(_LANDINGS)
+    return _FIRST_STREAM_PORT + secrets.randbelow(_STREAM_PORTS)
 
 
-def _own(parent: Mapping[str, Any] | None, client: Client) -> Mapping[str, Any] | None:
-    """The pod that may own things in our namespace: one of another namespace may not."""
+def _owning_pod(parent: Mapping[str, Any] | None, client: Client) -> Mapping[str, Any] | None:
+    """Return the own pod where it may own objects: owners have to be in the same namespace."""
     if parent is None or parent["metadata"].get("namespace") != client.namespace:
         return None
     return parent
+
+
+def _find_parent(client: Client) -> dict[str, Any] | None:
+    """Return the pod of this process from the API; None outside of a pod.
+
+    Raises:
+        SubmitError: it runs in a pod that it may not read, or that is not found; its children
+            inherit from it.
+    """
+    own_pod = client.connection.own_pod
+    if own_pod is None:
+        return None
+    base = f"/api/v1/namespaces/{own_pod.namespace}/pods"
+    try:
+        return dict(client.call("GET", f"{base}/{own_pod.name}", "read the program's own pod"))
+    except ApiError as error:
+        if error.status != 404:
+            raise SubmitError(str(error)) from error
+        missing = str(error)
+    # a host name that was set is not the pod's name
+    address = next(filter(None, (source_address(host, 9) for host in _ANYWHERE)), None)
+    query = {"fieldSelector": f"status.podIP={address}"}
+    answer = client.call("GET", base, "find the program's own pod", query=query)
+    found: list[dict[str, Any]] = answer.get("items") or []
+    if len(found) == 1:
+        return {"apiVersion": "v1", "kind": "Pod", **found[0]}
+    msg = (
+        f"the program's own pod is not found: {missing}; pods with address {address}: {len(found)}"
+    )
+    raise SubmitError(msg)

@@ -1,11 +1,11 @@
-"""Runs whose program is gone: what their Leases own is removed where their end is proven.
+"""Garbage collection of runs whose program has died: deletes their Leases, which own their pods.
 
 A Lease that looks expired proves nothing by itself: nobody could renew one while the API server was
 away. Such Leases are candidates, and a candidate's program is dead where one of these is proven:
 
 * the process that made the Lease is one of this PID namespace, and has ended;
 * the pod that it ran in, the Lease's owner, has ended;
-* the Lease was observed not to be renewed for as long as it lasts, by this process's clock, while
+* the Lease was observed not to be renewed for its whole duration, by this process's clock, while
   the API server answered each look; and none of the run's pods runs, nor the container that its
   program ran in. A program that reaches the API server renews several times in that time, and the
   processes of one that has died end by themselves, so a run with neither has nothing that lives.
@@ -28,10 +28,10 @@ from fiber.backend_parts.liveness import Liveness, Observation, Owner
 from fiber.exceptions import BackendError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.names import PREFIX
-from fiber_k8s.run import CONTAINER, LEASES, OWNER, RENEWALS
+from fiber_k8s.run_objects import CONTAINER, LEASES, OWNER, RENEWALS
 from fiber_k8s.status import has_ended, has_running_container, parse_time, status_of
 
-__all__ = ["SLACK", "Doubt", "Look", "Sweeper", "doubt_of", "expired", "sweep_finished"]
+__all__ = ["SLACK", "LifeSign", "SweepResult", "Sweeper", "expired", "life_sign", "sweep_finished"]
 
 log = logging.getLogger("fiber")
 
@@ -42,36 +42,36 @@ _LATE = 2.0
 _MANAGED = "app.kubernetes.io/managed-by=fiber"
 
 
-class Doubt(enum.Enum):
-    """What speaks for it that the program of a Lease which is not renewed lives, beside time."""
+class LifeSign(enum.Enum):
+    """Sign that the program of a Lease which is not renewed may live."""
 
-    #: nothing
+    #: none
     NONE = "nothing of it runs"
-    #: its workers end by themselves once it is dead
+    #: pods of the run; its workers would end by themselves if it were dead
     PODS = "its pods run"
-    #: it may be cut off from the API server
+    #: the program's own pod; it may be cut off from the API server
     MASTER = "the pod of its program runs"
 
 
 @attrs.frozen(kw_only=True)
-class Look:
-    """What one look at the Leases of a namespace found."""
+class SweepResult:
+    """Result of :meth:`Sweeper.sweep_once`."""
 
-    #: runs that were removed, or would be
+    #: ids of runs that were removed, or would be in a dry run
     removed: tuple[str, ...] = ()
-    #: runs that may be removed after more looks, with the seconds for which each is observed still
+    #: runs that are observed for longer, with the seconds left
     observed: Mapping[str, float] = attrs.field(factory=dict)
-    #: runs that nobody renews and that stay
-    kept: Mapping[str, Doubt] = attrs.field(factory=dict)
-    #: seconds until the next look
+    #: runs that are not renewed and are kept, with the reason
+    kept: Mapping[str, LifeSign] = attrs.field(factory=dict)
+    #: seconds until the next call
     interval: float = 0.0
 
 
 def expired(leases: Iterable[Mapping[str, Any]], now: float) -> list[Mapping[str, Any]]:
-    """Those Leases that nobody seems to renew any more.
+    """Return the Leases that expired some time ago, by their own times.
 
     Args:
-        leases: as the cluster has them.
+        leases: as the API returned them.
         now: seconds since the epoch by the cluster's clock.
     """
     found = []
@@ -79,52 +79,52 @@ def expired(leases: Iterable[Mapping[str, Any]], now: float) -> list[Mapping[str
         spec = lease.get("spec") or {}
         renewed = parse_time(spec.get("renewTime")) or parse_time(spec.get("acquireTime"))
         if renewed is None:
-            # not one that we made
+            # not made by Fiber
             continue
         if now > renewed + _duration(lease) + SLACK:
             found.append(lease)
     return found
 
 
-def doubt_of(
+def life_sign(
     lease: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], master: Mapping[str, Any] | None
-) -> Doubt:
-    """What speaks for it that the program of a Lease lives.
+) -> LifeSign:
+    """Return the sign that the program of a Lease may live.
 
     Args:
-        lease: as the cluster has it.
-        pods: those of its run.
+        lease: as the API returned it.
+        pods: the pods of its run.
         master: the pod that owns it; None where there is none.
     """
     if any(map(has_running_container, pods)):
-        return Doubt.PODS
+        return LifeSign.PODS
     if master is not None and _runs_still(lease, master):
-        return Doubt.MASTER
-    return Doubt.NONE
+        return LifeSign.MASTER
+    return LifeSign.NONE
 
 
 def _runs_still(lease: Mapping[str, Any], master: Mapping[str, Any]) -> bool:
-    """True where the container runs in which a Lease was made, and was not started anew since."""
+    """True where the container that made the Lease runs, and was not restarted since."""
     name = _annotation(lease, CONTAINER)
     statuses = (master.get("status") or {}).get("containerStatuses") or ()
-    box = next((one for one in statuses if one.get("name") == name), None)
-    if box is None:
+    container = next((one for one in statuses if one.get("name") == name), None)
+    if container is None:
         return has_running_container(master)
-    running = (box.get("state") or {}).get("running")
+    running = (container.get("state") or {}).get("running")
     if running is None:
         return False
     started = parse_time(running.get("startedAt"))
     made = parse_time((lease.get("spec") or {}).get("acquireTime"))
     is_new = started is not None and made is not None and started > made
-    return not (box.get("restartCount") and is_new)
+    return not (container.get("restartCount") and is_new)
 
 
 class Sweeper:
-    """Looks at the Leases of a namespace, again and again, and removes the runs proven to be over.
+    """Observes the Leases of a namespace over several calls, and deletes those of dead programs.
 
     Args:
         client: the cluster.
-        dry_run: only say which.
+        dry_run: delete nothing.
         clock: monotonic seconds.
     """
 
@@ -137,14 +137,14 @@ class Sweeper:
         self._seen: Observation[str] | None = None
         self._interval = 0.0
 
-    def look(self) -> Look:
-        """Look once.
+    def sweep_once(self) -> SweepResult:
+        """List the Leases, and delete those whose programs are proven to be dead.
 
         Raises:
-            BackendError: the cluster did not answer; what was observed so far counts no more.
+            BackendError: the cluster did not answer; all observations begin anew.
         """
         try:
-            return self._looked()
+            return self._sweep_once()
         except BackendError:
             if self._seen is not None:
                 self._seen.failed()
@@ -152,36 +152,36 @@ class Sweeper:
 
     # -- within
 
-    def _looked(self) -> Look:
+    def _sweep_once(self) -> SweepResult:
         query = {"labelSelector": f"{_MANAGED},{PREFIX}run"}
         path = self._client.path("leases", group=LEASES)
         listed = self._client.call("GET", path, "list Leases", query=query).get("items") or ()
-        # of the moment at which they were asked for at the latest
+        # after the response: the list is from this moment at the latest
         now = self._clock()
         leases = {one["metadata"]["uid"]: one for one in expired(listed, self._client.now())}
         if not leases:
             self._seen = None
-            return Look()
+            return SweepResult()
         if self._seen is None:
-            # as often as the most hurried of their programs renews its own
+            # as often as the shortest of these Leases is renewed
             self._interval = min(map(_duration, leases.values())) / RENEWALS
             self._seen = Observation(self._interval + max(_LATE, self._interval / 2))
         seen = self._seen
         seen.looked({uid: one["metadata"]["resourceVersion"] for uid, one in leases.items()}, now)
         pods = self._pods_by_run(leases.values())
         observed: dict[str, float] = {}
-        kept: dict[str, Doubt] = {}
+        kept: dict[str, LifeSign] = {}
 
         def liveness_of(uid: str) -> Liveness:
             lease, run_id = leases[uid], _run_of(leases[uid])
-            told, master = self._program(lease)
-            if told is not Liveness.UNKNOWN:
-                return told
-            doubt = doubt_of(lease, pods.get(run_id, ()), master)
-            if doubt is not Doubt.NONE:
-                kept[run_id] = doubt
+            known, master = self._program(lease)
+            if known is not Liveness.UNKNOWN:
+                return known
+            sign = life_sign(lease, pods.get(run_id, ()), master)
+            if sign is not LifeSign.NONE:
+                kept[run_id] = sign
                 return Liveness.UNKNOWN
-            # several looks in any case
+            # at least several calls
             left = max(_duration(lease), self._interval * RENEWALS) - seen.unchanged(uid)
             if left > 0:
                 observed[run_id] = left
@@ -189,7 +189,7 @@ class Sweeper:
             return Liveness.DEAD
 
         removed = liveness.sweep(leases, liveness_of, lambda uid: self._remove(leases[uid]))
-        return Look(
+        return SweepResult(
             removed=tuple(_run_of(leases[uid]) for uid in removed),
             observed=observed,
             kept=kept,
@@ -206,15 +206,15 @@ class Sweeper:
         return found
 
     def _program(self, lease: Mapping[str, Any]) -> tuple[Liveness, Mapping[str, Any] | None]:
-        """Whether the program of a Lease lives, and the pod that it ran in."""
+        """Return whether the program of a Lease lives, and the pod that it ran in."""
         process = Owner.decode(_annotation(lease, OWNER))
-        told = Liveness.UNKNOWN if process is None else process.liveness()
-        if told is not Liveness.UNKNOWN:
-            return told, None
+        known = Liveness.UNKNOWN if process is None else process.liveness()
+        if known is not Liveness.UNKNOWN:
+            return known, None
         for reference in lease["metadata"].get("ownerReferences") or ():
             if reference.get("kind") == "Pod":
                 master = self._pod(reference)
-                # where it is gone the cluster deletes the Lease by itself
+                # without the pod the garbage collector deletes the Lease by itself
                 over = master is None or has_ended(master)
                 return (Liveness.DEAD if over else Liveness.UNKNOWN), master
         return Liveness.UNKNOWN, None
@@ -233,7 +233,7 @@ class Sweeper:
             return True
         metadata = lease["metadata"]
         try:
-            # what it owns the cluster deletes after it
+            # the garbage collector deletes what it owns
             return self._client.delete(
                 "leases",
                 metadata["name"],
@@ -247,11 +247,11 @@ class Sweeper:
 
 
 def sweep_finished(client: Client, *, dry_run: bool = False) -> list[str]:
-    """Delete programs that outlived their starter and have ended; the runs that they were.
+    """Delete the pods of detached programs that have ended; return their run ids.
 
     Args:
         client: the cluster.
-        dry_run: only say which.
+        dry_run: delete nothing.
     """
     pods = client.pods(f"app.kubernetes.io/managed-by=fiber,{PREFIX}detached=true")
     runs: dict[str, list[dict[str, Any]]] = {}
@@ -271,7 +271,7 @@ def sweep_finished(client: Client, *, dry_run: bool = False) -> list[str]:
 
 
 def _duration(lease: Mapping[str, Any]) -> float:
-    # the API knows no shorter ones
+    # the API has no shorter ones
     return max(1.0, float((lease.get("spec") or {}).get("leaseDurationSeconds") or 0))
 
 

@@ -1,4 +1,4 @@
-"""Calls at their time, unless they are taken back: one thread for all."""
+"""Delayed calls that can be cancelled, all on one thread."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 
-__all__ = ["Deadlines"]
+__all__ = ["Timers"]
 
 log = logging.getLogger("fiber")
 
 
-class Deadlines:
-    """Runs calls after so many seconds; one a key; thread-safe. The thread is there while needed."""
+class Timers:
+    """Runs calls after a delay, one a key; thread-safe.
+
+    The thread runs while calls are waiting.
+
+    Args:
+        name: of the thread.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -23,7 +29,7 @@ class Deadlines:
         self._closed = False
 
     def set(self, key: Hashable, seconds: float, call: Callable[[], None]) -> None:
-        """Have a call run, unless its key has one already that comes sooner."""
+        """Schedule a call after some seconds, unless its key has one that is due sooner."""
         when = time.monotonic() + seconds
         with self._changed:
             if self._closed or (key in self._calls and self._calls[key][0] <= when):
@@ -34,14 +40,14 @@ class Deadlines:
                 self._thread.start()
             self._changed.notify_all()
 
-    def drop(self, key: Hashable) -> None:
-        """Take a call back."""
+    def cancel(self, key: Hashable) -> None:
+        """Cancel the call of a key, if there is one."""
         with self._changed:
             if self._calls.pop(key, None) is not None:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Take all back, and wait for the one that runs. Idempotent."""
+        """Cancel all calls, and wait for the one that runs. Idempotent."""
         with self._changed:
             self._closed = True
             self._calls.clear()
@@ -54,7 +60,7 @@ class Deadlines:
         while True:
             with self._changed:
                 if not self._calls:
-                    # the next one starts another
+                    # the next call starts another thread
                     self._thread = None
                     return
                 key, (when, call) = min(self._calls.items(), key=lambda item: item[1][0])
@@ -66,4 +72,4 @@ class Deadlines:
             try:
                 call()
             except Exception:
-                log.exception("fiber: what was to happen at its time failed")
+                log.exception("fiber: a delayed call failed")

@@ -1,4 +1,8 @@
-"""Follows the pods of one run: a list, then what changes, by one stream that is made anew."""
+"""Watch of a run's pods: a list, then a stream of changes, reopened whenever it ends.
+
+See "Efficient detection of changes" in Kubernetes' API concepts: the stream resumes at the last
+resource version; where that has expired (HTTP 410) the pods are listed again.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +19,39 @@ import urllib3
 
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError
 from fiber_k8s.client import ApiError, Client
+from fiber_k8s.flow_control import RetryWindow, backoff
 from fiber_k8s.names import PREFIX
-from fiber_k8s.pacing import Patience, backoff
 
 __all__ = ["Watch"]
 
 log = logging.getLogger("fiber")
 
-#: seconds after which the cluster is to end a stream, so that one which died unseen is made anew
-_LENGTH = 240
-#: seconds without a byte after which a stream is taken for dead; it has bookmarks every minute
+#: seconds after which the server ends a stream, so that one which died unseen is opened again
+_STREAM_TIMEOUT = 240
+#: seconds without data after which a stream counts as dead; bookmarks come every minute
 _SILENCE = 90.0
-#: seconds that the thread may take to end
-_LAST = 5.0
+#: seconds that :meth:`Watch.close` waits for the thread
+_JOIN_TIMEOUT = 5.0
 _PAGE = 500
-#: seconds that a stream lasts which is not refused
-_SHORT = 5.0
-#: seconds between two tries at most: an end is told within two, also when the cluster was away, and
-#: what it takes then is a connection, an answer that much was forgotten, a list, and a log
-_APART = 0.5
+#: seconds after which a stream counts as accepted, and backoff begins anew
+_ACCEPTED = 5.0
+#: longest backoff in seconds: ends of jobs are reported within two seconds after an outage, which
+#: may take a connection, an "expired" response, a list and a log
+_MAX_WAIT = 0.5
 
 
 class Expired(Exception):  # noqa: N818 - a word within this module, no error
-    """The cluster does not remember so far back: a new list is needed."""
+    """The resource version has expired: a new list is needed."""
 
 
 class Watch:
-    """One stream, in a thread of its own.
+    """Watch of one run, with a thread of its own, on which the callbacks run.
 
     Args:
         client: the cluster.
-        run_id: whose pods.
-        on_pod: told of each pod as it is.
-        on_gone: told of each pod that was deleted, as it was at last.
+        run_id: the run.
+        on_pod: called with each pod that exists, after each change.
+        on_deleted: called with the last version of each pod that was deleted.
     """
 
     def __init__(
@@ -55,17 +59,17 @@ class Watch:
         client: Client,
         run_id: str,
         on_pod: Callable[[Mapping[str, Any]], None],
-        on_gone: Callable[[Mapping[str, Any]], None],
+        on_deleted: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._client = client
         self._selector = f"{PREFIX}run={run_id}"
         self._on_pod = on_pod
-        self._on_gone = on_gone
-        #: the pods there are, as they were told last
+        self._on_deleted = on_deleted
+        #: latest versions of the existing pods
         self._pods: dict[str, Mapping[str, Any]] = {}
         self._version: str | None = None
-        #: True once a stream has told something
-        self._heard = False
+        #: True once a stream has sent an event since the last backoff
+        self._received = False
         self._closed = threading.Event()
         self._ready = threading.Event()
         self._failure: FiberError | None = None
@@ -75,24 +79,24 @@ class Watch:
         self._thread.start()
 
     def wait_ready(self) -> None:
-        """Return once nothing can be missed any more.
+        """Wait for the first list, after which no change is missed.
 
         Raises:
-            BackendUnavailableError: the cluster could not be asked, for as long as it is tried.
+            BackendUnavailableError: the cluster could not be reached for as long as it is retried.
             BackendError: it refused.
         """
         self._ready.wait()
         if self._failure is not None:
-            # each of those who wait has frames of its own
+            # the exception is shared by all waiting threads: their tracebacks must not add up
             raise self._failure.with_traceback(None)
 
     @property
     def is_alive(self) -> bool:
-        """False where the cluster could not be asked in the first place."""
+        """False where the first list failed and the thread has ended."""
         return self._failure is None
 
     def cut(self) -> None:
-        """Break the connection, as a network may; it is made anew."""
+        """Break the connection, as a network may; it is opened again."""
         with self._lock:
             response = self._response
         if response is not None:
@@ -103,19 +107,19 @@ class Watch:
         self._closed.set()
         self.cut()
         if self._thread is not threading.current_thread():
-            self._thread.join(_LAST)
+            self._thread.join(_JOIN_TIMEOUT)
 
     # -- the thread
 
     def _run(self) -> None:
         try:
-            # that there is none is no matter of time
+            # a missing configuration is not retried
             _ = self._client.connection
         except FiberError as error:
             self._fail(error)
             return
-        waits = backoff(most=_APART, tries=None)
-        patience = Patience("list pods")
+        waits = backoff(most=_MAX_WAIT, tries=None)
+        window = RetryWindow("list pods")
         complained = is_old = False
         while not self._closed.is_set():
             began, rest = time.monotonic(), 0.0
@@ -129,12 +133,12 @@ class Watch:
             except Expired:
                 self._version = None
                 if not is_old:
-                    # ends that nobody has told wait for the list
+                    # without backoff: ends that were missed wait for the list
                     is_old = True
                     continue
             except FiberError as error:
                 if not self._ready.is_set():
-                    if not (_may_pass(error) and patience.lasts(error)):
+                    if not (_may_pass(error) and window.allows(error)):
                         self._fail(error)
                         return
                 elif not (complained or self._closed.is_set()):
@@ -145,13 +149,13 @@ class Watch:
             except Exception:
                 if self._closed.is_set():
                     break
-                # one object that makes no sense must not hide those after it
+                # one invalid object must not hide those after it
                 log.exception("fiber: what the cluster said of a pod could not be read")
                 self._version = None
-            if self._heard or time.monotonic() - began > _SHORT:
-                waits, self._heard, is_old = backoff(most=_APART, tries=None), False, False
-            # a cluster that is gone tells nobody when it is back, and one that ends each stream at
-            # once is not to be asked without a pause
+            if self._received or time.monotonic() - began > _ACCEPTED:
+                waits, self._received, is_old = backoff(most=_MAX_WAIT, tries=None), False, False
+            # no event reports that a cluster is reachable again, and one that ends each stream at
+            # once must not be called without a pause
             self._closed.wait(max(rest, next(waits)))
         self._ready.set()
 
@@ -164,14 +168,14 @@ class Watch:
         query: dict[str, Any] = {"labelSelector": self._selector, "limit": _PAGE}
         while True:
             try:
-                # it is tried again by the thread, at shorter intervals
+                # retried by the thread, at shorter intervals
                 page = self._client.call(
                     "GET", self._client.path("pods"), "list pods", query=query, again=_never
                 )
             except ApiError as error:
                 if error.status != 410:
                     raise
-                # the list is older than what is remembered: from its beginning
+                # the continue token has expired: list from the beginning
                 query.pop("continue", None)
                 found.clear()
                 continue
@@ -185,7 +189,7 @@ class Watch:
         self._version = page["metadata"]["resourceVersion"]
         for name, pod in before.items():
             if name not in found or _uid(found[name]) != _uid(pod):
-                self._on_gone(pod)
+                self._on_deleted(pod)
         for pod in found.values():
             self._on_pod(pod)
 
@@ -195,7 +199,7 @@ class Watch:
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": _LENGTH,
+            "timeoutSeconds": _STREAM_TIMEOUT,
         }
         try:
             response = self._client.open(
@@ -211,21 +215,21 @@ class Watch:
             _break(response)
         try:
             for line in _lines(response):
-                self._told(json.loads(line))
+                self._handle_event(json.loads(line))
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as failure:
             if self._closed.is_set():
                 return
-            # it is gone on with where it broke; what is told again is no news
+            # resumed at the last version; repeated events are harmless
             msg = f"the stream of pods broke: {failure}"
             raise BackendUnavailableError(msg) from failure
         finally:
             with self._lock:
                 self._response = None
             with contextlib.suppress(Exception):
-                # what closing raises differs with the transport, and it is over in any case
+                # errors while closing differ with the transport, and it is over in any case
                 response.close()
 
-    def _told(self, event: Mapping[str, Any]) -> None:
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
         kind, thing = event["type"], event["object"]
         if kind == "ERROR":
             if thing.get("code") == 410:
@@ -233,13 +237,13 @@ class Watch:
             msg = f"the cluster ended the stream of pods: {thing.get('message')}"
             raise BackendUnavailableError(msg)
         self._version = thing["metadata"]["resourceVersion"]
-        self._heard = True
+        self._received = True
         if kind == "BOOKMARK":
             return
         name = thing["metadata"]["name"]
         if kind == "DELETED":
             self._pods.pop(name, None)
-            self._on_gone(thing)
+            self._on_deleted(thing)
         else:
             self._pods[name] = thing
             self._on_pod(thing)
@@ -255,7 +259,7 @@ def _lines(response: Any) -> Iterator[bytes]:
 
 
 def _break(response: Any) -> None:
-    """Wake whoever reads a response: closing it from another thread would wait for that one."""
+    """Shut down a response's socket: closing it from another thread would wait for its reader."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         connection = getattr(response, "connection", None) or response._connection  # noqa: SLF001
         connection.sock.shutdown(socket.SHUT_RDWR)
@@ -266,9 +270,9 @@ def _never(_: BackendError) -> bool:
 
 
 def _may_pass(error: FiberError) -> bool:
-    """True where the cluster may answer soon."""
+    """Return whether the first list may be retried."""
     if isinstance(error, ApiError):
-        return error.is_passing or error.status == 429
+        return error.is_transient or error.status == 429
     return isinstance(error, BackendUnavailableError)
 
 

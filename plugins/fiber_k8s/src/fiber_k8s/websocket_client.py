@@ -1,4 +1,8 @@
-"""Opens WebSockets of the cluster: exec and port-forward, with the official client's credentials."""
+"""WebSocket handshakes with the API server, for exec and port-forward.
+
+Only the handshake is the library's; frames are ``websocket_frames``', on the bare socket, so that
+readers can poll and set timeouts.
+"""
 
 from __future__ import annotations
 
@@ -11,45 +15,45 @@ from urllib.parse import urlencode
 import attrs
 
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
-from fiber_k8s import rbac, refusals
+from fiber_k8s import api_errors, rbac
 from fiber_k8s.client import Client
 
-__all__ = ["Opened", "open_channels"]
+__all__ = ["OpenWebSocket", "open_websocket"]
 
-#: seconds to connect and be answered
+#: seconds to connect, and for the response
 _TIMEOUT = 15.0
 
 
 @attrs.frozen
-class Opened:
-    """A WebSocket whose handshake is done; its frames are the caller's."""
+class OpenWebSocket:
+    """A WebSocket after its handshake; the caller reads and writes frames."""
 
-    #: does not block
+    #: non-blocking
     sock: socket.socket
-    #: which of the offered protocols the cluster chose
+    #: the subprotocol that the cluster chose
     protocol: str
 
 
-def open_channels(
+def open_websocket(
     client: Client,
     pod: str,
     part: str,
     query: Sequence[tuple[str, str]],
     protocols: Sequence[str],
-) -> Opened:
-    """Open one.
+) -> OpenWebSocket:
+    """Open a WebSocket to a subresource of a pod.
 
     Args:
         client: the cluster.
         pod: the pod's name.
         part: ``exec`` or ``portforward``.
         query: its parameters, in order.
-        protocols: offered ones, best first.
+        protocols: offered subprotocols, best first.
 
     Raises:
         UnknownJobError: there is no such pod.
-        BackendUnavailableError: the cluster cannot be asked.
-        BackendError: it refused, with its words.
+        BackendUnavailableError: the cluster cannot be reached.
+        BackendError: it refused, with its message.
     """
     from websocket import WebSocketBadStatusException, WebSocketException
 
@@ -69,16 +73,16 @@ def open_channels(
             msg = f"the cluster at {connection.host} opens no {part} stream into {pod}: {error}"
             raise BackendUnavailableError(msg) from error
     sock = made.sock
-    # what is left of it must not close the socket when it is collected
+    # the library's object must not close the socket when it is collected
     made.sock = None
     sock.setblocking(False)
     if not isinstance(sock, ssl.SSLSocket):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Opened(sock, made.getsubprotocol() or protocols[-1])
+    return OpenWebSocket(sock, made.getsubprotocol() or protocols[-1])
 
 
 def _connect(configuration: Any, url: str, header: list[str], protocols: Sequence[str]) -> Any:
-    """As the official client does it, which offers no timeout, and so may wait for ever."""
+    """Connect as the official client does, but with a timeout, which that does not offer."""
     import certifi
     from kubernetes.client.rest import should_bypass_proxies
     from kubernetes.stream.ws_client import websocket_proxycare
@@ -97,31 +101,31 @@ def _connect(configuration: Any, url: str, header: list[str], protocols: Sequenc
     ):
         if value:
             options[key] = value
-    told: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "header": header,
         "subprotocols": list(protocols),
         "timeout": _TIMEOUT,
     }
     if configuration.proxy or configuration.proxy_headers:
-        told = websocket_proxycare(told, configuration, url, None)
+        parameters = websocket_proxycare(parameters, configuration, url, None)
         if should_bypass_proxies(configuration.host, configuration.no_proxy or ""):
-            # as all other requests go: WebSockets have their own idea of what a domain's name means
-            told["http_no_proxy"] = ["*"]
+            # as for other requests: the WebSocket library matches NO_PROXY's domains differently
+            parameters["http_no_proxy"] = ["*"]
     made: Any = WebSocket(sslopt=options)
-    made.connect(url, **told)
+    made.connect(url, **parameters)
     return made
 
 
 def _refusal(pod: str, part: str, error: Any) -> BackendError:
     body = error.resp_body or b""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body)
-    message = refusals.words(text)[0] or str(error)
+    message = api_errors.status_message(text)[0] or str(error)
     if error.status_code == 404 and "pods" in message and "not found" in message:
         msg = f"there is no job {pod}: {message}"
         return UnknownJobError(msg)
-    advice = refusals.advice(error.status_code, message)
+    advice = api_errors.advice(error.status_code, message)
     if error.status_code == 403 and not advice:
-        # a refused stream may come without the words that tell of what right
+        # a refused stream may come without a message that names the right
         advice = f"; grant it: {rbac.grant(message)}"
     msg = f"the cluster refused {part} into {pod}: {message}{advice}"
     return BackendError(msg)

@@ -1,4 +1,4 @@
-"""Frames of a WebSocket as a client sees them (RFC 6455); pure, no sockets."""
+"""WebSocket frames of the client's side (RFC 6455, section 5); pure, no sockets."""
 
 from __future__ import annotations
 
@@ -7,60 +7,68 @@ import struct
 
 from fiber.exceptions import BackendError
 
-__all__ = ["BINARY", "CLOSE", "PING", "PONG", "TEXT", "Frames", "frame"]
+__all__ = ["BINARY", "CLOSE", "PING", "PONG", "TEXT", "FrameParser", "encode_frame"]
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 
-_FINAL = 0x80
+_FIN = 0x80
 _MASKED = 0x80
-_SMALL, _SHORT, _LONG = 125, 126, 127
-#: largest frame of a server; its pieces are some tens of kilobytes
-_MOST = 64 * 2**20
+_MAX_SMALL, _SIZE_16, _SIZE_64 = 125, 126, 127
+#: most bytes in a frame of a server; usual ones have some tens of kilobytes
+_MAX_FRAME = 64 * 2**20
 
 
-def frame(opcode: int, *pieces: bytes) -> bytes:
-    """A whole message, masked as a client has to."""
+def encode_frame(opcode: int, *pieces: bytes) -> bytes:
+    """Return a message as one masked frame.
+
+    Args:
+        opcode: such as ``BINARY``.
+        pieces: payload, concatenated.
+    """
     body = b"".join(pieces)
     size = len(body)
-    head = struct.pack("!B", _FINAL | opcode)
-    if size <= _SMALL:
+    head = struct.pack("!B", _FIN | opcode)
+    if size <= _MAX_SMALL:
         head += struct.pack("!B", _MASKED | size)
     elif size < 1 << 16:
-        head += struct.pack("!BH", _MASKED | _SHORT, size)
+        head += struct.pack("!BH", _MASKED | _SIZE_16, size)
     else:
-        head += struct.pack("!BQ", _MASKED | _LONG, size)
+        head += struct.pack("!BQ", _MASKED | _SIZE_64, size)
     mask = os.urandom(4)
-    # as one large number: nothing else is as fast without another library
+    # masked as one large integer, the fastest way without another library
     wide = int.from_bytes((mask * (size // 4 + 1))[:size], "little")
     masked = (int.from_bytes(body, "little") ^ wide).to_bytes(size, "little")
     return head + mask + masked
 
 
-class Frames:
-    """Takes bytes of the server, gives whole messages."""
+class FrameParser:
+    """Incremental parser of a server's frames; joins fragmented messages."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._begun: tuple[int, bytearray] | None = None
+        self._fragments: tuple[int, bytearray] | None = None
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Opcode and body of each message that is whole now.
+        """Parse more bytes; return opcode and payload of each message that is complete now.
+
+        Args:
+            data: received bytes.
 
         Raises:
-            BackendError: what came is no WebSocket.
+            BackendError: they are not a server's frames.
         """
         self._bytes += data
         found = []
         while (one := self._next()) is not None:
-            final, opcode, body = one
+            is_final, opcode, body = one
             if opcode >= CLOSE:
                 found.append((opcode, body))
                 continue
-            kind, whole = self._begun or (opcode, bytearray())
-            whole += body
-            self._begun = None if final else (kind, whole)
-            if final:
-                found.append((kind, bytes(whole)))
+            kind, message = self._fragments or (opcode, bytearray())
+            message += body
+            self._fragments = None if is_final else (kind, message)
+            if is_final:
+                found.append((kind, bytes(message)))
         return found
 
     def _next(self) -> tuple[bool, int, bytes] | None:
@@ -68,19 +76,19 @@ class Frames:
             return None
         first, second = self._bytes[0], self._bytes[1]
         size, begin = second & 0x7F, 2
-        if size == _SHORT:
+        if size == _SIZE_16:
             begin = 4
-        elif size == _LONG:
+        elif size == _SIZE_64:
             begin = 10
         if len(self._bytes) < begin:
             return None
         if begin > 2:
             size = int.from_bytes(self._bytes[2:begin], "big")
-        if second & _MASKED or first & 0x70 or size > _MOST:
+        if second & _MASKED or first & 0x70 or size > _MAX_FRAME:
             msg = "the cluster's answer is no WebSocket; is a proxy between here and there?"
             raise BackendError(msg)
         if len(self._bytes) < begin + size:
             return None
         body = bytes(memoryview(self._bytes)[begin : begin + size])
         del self._bytes[: begin + size]
-        return bool(first & _FINAL), first & 0x0F, body
+        return bool(first & _FIN), first & 0x0F, body

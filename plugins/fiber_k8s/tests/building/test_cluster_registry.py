@@ -1,9 +1,9 @@
-"""Which registry belongs to a cluster is told by its names; a cluster on this host needs none."""
+"""Registries by the names of clusters; clusters on this host need none."""
 
 import pytest
 
 from fiber.exceptions import BackendError
-from fiber_k8s.building.cluster import Cluster, detect, loader
+from fiber_k8s.building.cluster_registry import Cluster, detect_registry, load_command
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 EKS = Cluster(
@@ -29,14 +29,14 @@ class TestDetection:
             ),
         ],
     )
-    def test_a_clouds_names_tell(self, context, name, prefix):
-        assert detect(Cluster(context=context, name=name), []).prefix == prefix
+    def test_a_clouds_names_identify_its_registry(self, context, name, prefix):
+        assert detect_registry(Cluster(context=context, name=name), []).prefix == prefix
 
     def test_the_one_that_the_engine_knows_is_taken_in_the_clusters_region(self):
         others = ["ghcr.io", "123456789012.dkr.ecr.us-east-1.amazonaws.com"]
 
-        assert detect(EKS, [*others, ECR]).prefix == ECR
-        assert detect(AKS, ["ghcr.io", "lab.azurecr.io"]).prefix == "lab.azurecr.io"
+        assert detect_registry(EKS, [*others, ECR]).prefix == ECR
+        assert detect_registry(AKS, ["ghcr.io", "lab.azurecr.io"]).prefix == "lab.azurecr.io"
 
     @pytest.mark.parametrize(
         "cluster,hosts,told",
@@ -50,9 +50,9 @@ class TestDetection:
             (Cluster(), [], "which registry this cluster pulls from"),
         ],
     )
-    def test_what_cannot_be_told_is_asked_for(self, cluster, hosts, told):
+    def test_an_unknown_registry_is_asked_for(self, cluster, hosts, told):
         with pytest.raises(BackendError) as caught:
-            detect(cluster, hosts)
+            detect_registry(cluster, hosts)
 
         assert told in str(caught.value)
         assert "FIBER_K8S_REGISTRY" in str(caught.value)
@@ -67,7 +67,7 @@ class TestClustersOnThisHost:
             (Cluster(context="k3d-lab"), "k3d image import a:1 --cluster lab"),
             (Cluster(context="minikube"), "minikube image load a:1 --profile minikube"),
             (
-                Cluster(context="lab", made_by="minikube"),
+                Cluster(context="lab", provider="minikube"),
                 "minikube image load a:1 --profile lab",
             ),
             (Cluster(context="docker-desktop"), ""),
@@ -75,8 +75,8 @@ class TestClustersOnThisHost:
         ],
     )
     def test_images_are_loaded(self, cluster, argv):
-        assert loader(cluster, "a:1") == tuple(argv.split())
+        assert load_command(cluster, "a:1") == tuple(argv.split())
 
     @pytest.mark.parametrize("context", ["", "lab", "kindly", "gke_a_b_c"])
     def test_all_others_need_a_registry(self, context):
-        assert loader(Cluster(context=context), "a:1") is None
+        assert load_command(Cluster(context=context), "a:1") is None

@@ -1,4 +1,4 @@
-"""An image is built by the engine there is, named by what is in it, and pushed or loaded."""
+"""Images are built by an installed engine, tagged by content, and pushed or loaded."""
 
 import json
 import stat
@@ -7,8 +7,8 @@ import pytest
 
 from fiber.exceptions import AmbiguousImageError, BackendError
 from fiber_k8s.building import engines
-from fiber_k8s.building.cluster import Cluster
-from fiber_k8s.building.engines import EngineError, find, known_hosts
+from fiber_k8s.building.cluster_registry import Cluster
+from fiber_k8s.building.engines import EngineError, find_engine, known_hosts
 from fiber_k8s.building.images import prepare
 from fiber_k8s.config import K8sConfig
 
@@ -29,7 +29,7 @@ exit 0
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Put programs on PATH, and nothing else; tells what they were called with."""
+    """Put programs on PATH, and nothing else; return the arguments of their calls."""
     folder = tmp_path / "bin"
     folder.mkdir()
     calls = tmp_path / "calls"
@@ -91,7 +91,7 @@ class TestBuilding:
 
         assert {words[0] for words in calls()} == {"podman"}
 
-    def test_another_may_be_wanted(self, programs, folder):
+    def test_another_engine_may_be_named(self, programs, folder):
         calls = programs("buildah", "podman")
 
         build(folder, registry="host:5000", engine="buildah", platform="linux/amd64")
@@ -99,13 +99,13 @@ class TestBuilding:
         assert {words[0] for words in calls()} == {"buildah"}
         assert "--platform linux/amd64" in " ".join(calls()[0])
 
-    def test_one_that_is_wanted_and_not_there_is_told(self, programs, folder):
+    def test_a_named_engine_that_is_missing_is_an_error(self, programs, folder):
         programs("podman")
 
         with pytest.raises(BackendError, match="buildah is to build images and is not on PATH"):
             build(folder, registry="host:5000", engine="buildah")
 
-    def test_the_registry_is_told_by_the_cluster(self, programs, folder):
+    def test_the_registry_is_found_by_the_cluster(self, programs, folder):
         programs("docker")
         cluster = Cluster(context="gke_lab_europe-west1_train")
 
@@ -116,9 +116,7 @@ class TestBuilding:
 
         assert build(folder, Cluster(context="kind-lab"), registry="alice").startswith("docker.io/")
 
-    def test_a_registry_that_cannot_be_told_is_an_error_before_anything_is_built(
-        self, programs, folder
-    ):
+    def test_an_unknown_registry_is_an_error_before_anything_is_built(self, programs, folder):
         calls = programs("docker")
 
         with pytest.raises(BackendError, match="name one with --docker-registry"):
@@ -145,7 +143,7 @@ class TestBuilding:
 
 
 class TestFailures:
-    def test_a_step_that_fails_is_told_with_its_last_line(self, programs, folder, monkeypatch):
+    def test_a_step_that_fails_is_reported_with_its_last_line(self, programs, folder, monkeypatch):
         programs("docker")
         monkeypatch.setenv("FAILS", "tag")
         monkeypatch.setenv("FAILURE", "no space left on device")
@@ -156,7 +154,7 @@ class TestFailures:
         assert "docker could not name an image" in str(caught.value)
         assert str(caught.value).endswith("(exit code 3): no space left on device")
 
-    def test_a_push_that_is_refused_says_how_to_log_in(self, programs, folder, monkeypatch):
+    def test_a_refused_push_is_an_error_with_the_login_command(self, programs, folder, monkeypatch):
         programs("podman")
         monkeypatch.setenv("FAILS", "push")
         monkeypatch.setenv("FAILURE", "unauthorized: authentication required")
@@ -164,7 +162,7 @@ class TestFailures:
         with pytest.raises(BackendError, match="az acr login --name lab$"):
             build(folder, registry="lab.azurecr.io")
 
-    def test_nothing_that_builds_is_told(self, programs, folder, monkeypatch):
+    def test_a_missing_engine_is_an_error(self, programs, folder, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
         with pytest.raises(BackendError, match="install one of docker, podman, buildah"):
@@ -188,7 +186,7 @@ class TestInAPod:
         with pytest.raises(BackendError, match="install one of"):
             build(folder / "Dockerfile", Cluster(), registry="host:5000")
 
-    def test_an_engine_that_is_there_builds(self, programs, folder):
+    def test_an_installed_engine_builds(self, programs, folder):
         programs("buildah")
 
         assert build(folder, Cluster(), registry="host:5000").startswith("host:5000/my-project:")
@@ -214,7 +212,7 @@ class TestClustersOnThisHost:
 
         assert [words[1] for words in calls()] == ["build", "tag"]
 
-    def test_a_program_that_is_missing_is_told(self, programs, folder):
+    def test_a_program_that_is_missing_is_reported(self, programs, folder):
         programs("docker")
 
         with pytest.raises(BackendError, match="minikube is not on PATH to load images"):
@@ -273,4 +271,4 @@ class TestCredentials:
         assert known_hosts({"HOME": str(tmp_path)}) == []
 
     def test_no_engine_is_none(self, programs):
-        assert find(None) is None
+        assert find_engine(None) is None

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fiber.exceptions import BackendUnavailableError
-from fiber_k8s.building.cluster import Cluster
-from fiber_k8s.building.context import cluster_of
+from fiber_k8s.building.cluster_registry import Cluster
+from fiber_k8s.building.kubeconfig import configured_cluster
 from fiber_k8s.config import K8sConfig
 
 INFO = {"name": "cluster_info", "extension": {"provider": "minikube.sigs.k8s.io"}}
@@ -41,7 +41,7 @@ def kubeconfig(tmp_path, monkeypatch):
 def test_the_current_context_is_meant(kubeconfig):
     kubeconfig(CONTENT)
 
-    found = cluster_of(K8sConfig())
+    found = configured_cluster(K8sConfig())
 
     assert found == Cluster(context="one", name="c1", server="https://one:6443")
 
@@ -49,23 +49,23 @@ def test_the_current_context_is_meant(kubeconfig):
 def test_another_may_be_named(kubeconfig):
     kubeconfig(CONTENT)
 
-    found = cluster_of(K8sConfig(context="two"))
+    found = configured_cluster(K8sConfig(context="two"))
 
-    assert (found.name, found.server, found.made_by) == ("c2", "https://two:6443", "minikube")
+    assert (found.name, found.server, found.provider) == ("c2", "https://two:6443", "minikube")
 
 
 def test_a_file_may_be_named(kubeconfig, monkeypatch):
     path = kubeconfig(CONTENT)
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
 
-    assert cluster_of(K8sConfig(kubeconfig=str(path))).name == "c1"
+    assert configured_cluster(K8sConfig(kubeconfig=str(path))).name == "c1"
 
 
 @pytest.mark.parametrize("context", ["bare", "unknown"])
-def test_what_is_not_told_is_left_empty(context, kubeconfig):
+def test_unknown_names_are_empty(context, kubeconfig):
     kubeconfig(CONTENT)
 
-    assert cluster_of(K8sConfig(context=context)) == Cluster(context=context)
+    assert configured_cluster(K8sConfig(context=context)) == Cluster(context=context)
 
 
 def test_of_several_files_the_first_that_has_it_counts(kubeconfig, monkeypatch, tmp_path):
@@ -74,13 +74,13 @@ def test_of_several_files_the_first_that_has_it_counts(kubeconfig, monkeypatch, 
     other.write_text(json.dumps({"current-context": "two"}))
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none:{other}:{path}")
 
-    assert cluster_of(K8sConfig()).name == "c2"
+    assert configured_cluster(K8sConfig()).name == "c2"
 
 
-def test_without_a_kubeconfig_nothing_is_told(kubeconfig, monkeypatch, tmp_path):
+def test_without_a_kubeconfig_all_names_are_empty(kubeconfig, monkeypatch, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
 
-    assert cluster_of(K8sConfig()) == Cluster()
+    assert configured_cluster(K8sConfig()) == Cluster()
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: b: c", "text"])
@@ -88,4 +88,4 @@ def test_one_that_makes_no_sense_is_an_error(text, kubeconfig):
     kubeconfig(text)
 
     with pytest.raises(BackendUnavailableError, match="see KUBECONFIG"):
-        cluster_of(K8sConfig())
+        configured_cluster(K8sConfig())

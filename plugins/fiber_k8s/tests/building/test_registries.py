@@ -1,4 +1,4 @@
-"""Registries of all clouds and of none: names in them, and what mends a push that they refused."""
+"""Registries of clouds and others: names in them, and advice for refused pushes."""
 
 import pytest
 

@@ -15,7 +15,7 @@ def recorded():
 
 
 def recorded_script(pod):
-    """What the programs in the recordings do, as far as a hollow pod can."""
+    """Scripts of the programs in the recordings, as far as a hollow pod can follow them."""
     command = pod["spec"]["containers"][0].get("command") or ["true"]
     program = command[-1]
     if command == ["true"] or "print('hello')" in program:
@@ -27,6 +27,6 @@ def recorded_script(pod):
 
 @pytest.fixture
 def cluster():
-    """A cluster of one node, whose pods do what those of the recordings did."""
+    """A cluster of one node, with the scripts of the recordings."""
     with Cluster.start(script=recorded_script) as cluster:
         yield cluster

@@ -112,21 +112,21 @@ def test_a_pod_whose_memory_is_not_enough_is_killed(start, until):
     assert (kind, told["exitCode"], told["reason"]) == ("terminated", 137, "OOMKilled")
 
 
-def test_what_a_pod_writes_at_its_end_is_told(start, until):
+def test_a_termination_message_is_reported(start, until):
     program = "open('/dev/termination-log', 'w').write('bye'); raise SystemExit(7)"
     start("talks", python=program)
     _, told = state(until("talks", ended))
     assert (told["exitCode"], told["reason"], told["message"]) == (7, "Error", "bye")
 
 
-def test_a_program_that_is_not_there_is_no_start(start, until):
+def test_a_missing_program_is_no_start(start, until):
     start("absent", "no-such-program")
     _, told = state(until("absent", ended))
     assert (told["exitCode"], told["reason"]) == (128, "StartError")
     assert 'exec: "no-such-program": executable file not found in $PATH' in told["message"]
 
 
-def test_an_image_that_is_not_there_is_waited_for(core, start, until):
+def test_a_missing_image_is_waited_for(core, start, until):
     start("waits", "true", image="registry.invalid/team/app:1")
     pod = until("waits", lambda pod: "ImagePullBackOff" in str(pod["status"]))
     assert pod["status"]["phase"] == "Pending"
@@ -134,7 +134,7 @@ def test_an_image_that_is_not_there_is_waited_for(core, start, until):
         core.read_namespaced_pod_log("waits", "default")
 
 
-def test_a_pod_hears_that_it_is_deleted(core, kube, start, until):
+def test_a_deleted_pod_gets_sigterm(core, kube, start, until):
     start("hears", python=_ECHO)
     until("hears", running)
     first_line(core, "hears")
@@ -144,7 +144,7 @@ def test_a_pod_hears_that_it_is_deleted(core, kube, start, until):
     assert state(lasts[-1])[1]["exitCode"] == 5
 
 
-def test_a_pod_that_does_not_hear_is_killed_after_its_grace(core, kube, start, until):
+def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(core, kube, start, until):
     start("deaf", "sleep", "1000")
     until("deaf", running)
     began = time.monotonic()
@@ -222,7 +222,7 @@ def test_logs_are_followed_to_the_end(core, start, until):
     assert stamped.endswith("Z 4\n")
 
 
-def test_exec_tells_output_and_code(kube, start, until):
+def test_exec_returns_output_and_code(kube, start, until):
     start("host", "sleep", "1000")
     until("host", running)
     assert run(kube, "sh", "-c", "echo out; echo err >&2; exit 3") == ("out\n", "err\n", 3)

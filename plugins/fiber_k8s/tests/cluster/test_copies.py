@@ -1,4 +1,4 @@
-"""What becomes of a pod's specification that is copied to another pod, as on a real cluster."""
+"""A pod's specification that is copied to another pod, as on a real cluster."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-"""The emulated API server refuses what a real one refuses, in its words."""
+"""The emulated API server refuses what a real one refuses, with the same messages."""
 
 import re
 
@@ -22,7 +22,7 @@ _RESOURCES = {
 
 @attrs.define
 class Scene:
-    """A recording's namespace on our cluster, and what was done before it."""
+    """A recording's namespace on the emulated cluster, with its objects."""
 
     cluster: object
     replay: Replay

@@ -95,7 +95,7 @@ def lives(lines, names=None):
 
 
 def lasting(told):
-    """A life without what is fleeting."""
+    """A pod's states without transient ones."""
     return [word for word in told if not any(rule.fullmatch(word) for rule in _FLEETING)]
 
 

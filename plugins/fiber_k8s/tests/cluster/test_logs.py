@@ -46,7 +46,7 @@ def test_parts_of_a_log(kube, recorded):
     assert list(Replay(kube).differences(lines, skip=skip, before=gone)) == []
 
 
-def test_logs_that_are_not_there_yet(kube, recorded):
+def test_logs_that_do_not_exist_yet(kube, recorded):
     lines = recorded("logs-exec/02-logs-not-started")
     namespace = re.search(r"/namespaces/(rec-[^/?]+)", str(lines))[1]
     kube.add_namespace(namespace)

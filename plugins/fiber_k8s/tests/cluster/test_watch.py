@@ -59,7 +59,7 @@ def test_a_watch_goes_on_from_a_list(core, maps):
     assert found == [("ADDED", "after"), ("DELETED", "after")]
 
 
-def test_what_stops_matching_is_deleted_for_who_selects(core, maps):
+def test_an_object_that_stops_matching_is_deleted_for_the_watch(core, maps):
     maps("moves", app="x")
     version = core.list_namespaced_config_map("default").metadata.resource_version
     core.patch_namespaced_config_map("moves", "default", {"metadata": {"labels": {"app": "y"}}})
@@ -81,7 +81,7 @@ def test_a_forgotten_version_is_gone(kube, core, maps):
     assert line["object"]["message"].startswith(f"too old resource version: {version} (")
 
 
-def test_bookmarks_tell_how_far_a_quiet_watch_is(core, maps):
+def test_bookmarks_advance_a_quiet_watch(core, maps):
     version = core.list_namespaced_config_map("default").metadata.resource_version
     found = raw(core, resource_version=version, allow_watch_bookmarks=True)
     assert {line["type"] for line in found} == {"BOOKMARK"}
@@ -176,7 +176,7 @@ def test_tokens_of_service_accounts_expire(kube):
             client.CoreV1Api(api).list_namespaced_pod("default")
 
 
-def test_a_lost_node_says_nothing_until_it_is_back(kube, core):
+def test_a_lost_node_reports_nothing_until_it_is_back(kube, core):
     spec = {
         "restartPolicy": "Never",
         "nodeSelector": {"kubernetes.io/hostname": "two"},

@@ -1,4 +1,4 @@
-"""The doctor looks at a cluster from outside and from inside a pod, and says what mends it."""
+"""Checks of the doctor, from outside and from inside a pod, and their advice."""
 
 import contextlib
 import json
@@ -11,16 +11,16 @@ from fiber.model import BackendContext
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.client import ApiError
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.doctor import inside
-from fiber_k8s.doctor.probe import MARK
+from fiber_k8s.doctor import pod_checks
+from fiber_k8s.doctor.probe import LINE_PREFIX
 from fiber_k8s.rbac import RULES, rights
 
-VERSION = inside.metadata.version("fiber-core")
+VERSION = pod_checks.metadata.version("fiber-core")
 VERSIONS = {"fiber-core": VERSION, "fiber-k8s": VERSION}
 
 
 class Pods:
-    """What the probe tells in the pods of a test."""
+    """Scripts of pods: the output of the probe."""
 
     def __init__(self):
         self.act = None
@@ -49,7 +49,7 @@ class Pods:
             for key, value in self.found.items()
             if key != ("dialled" if listens else "port")
         }
-        log = "a word of the image's\n" + MARK + json.dumps(kept) + "\n"
+        log = "a word of the image's\n" + LINE_PREFIX + json.dumps(kept) + "\n"
         return Act(log=log, code=None if listens else 0)
 
 
@@ -67,7 +67,7 @@ def cluster(pods):
 
 @pytest.fixture
 def doctor(cluster, pods, tmp_path):
-    """Ask the doctor as a user; what it says by the names of its checks, and all is gone then."""
+    """Run the doctor as a user; return its checks by name, and assert that no pod is left."""
     pods.will()
 
     def ask(user="admin", image="train:1", **settings):
@@ -117,7 +117,7 @@ class TestFromOutside:
         cluster.install(gang)
         assert failed(doctor(gang=gang)) == set()
 
-    def test_each_right_that_is_missing_is_told_with_what_grants_it(self, doctor, cluster):
+    def test_each_right_that_is_missing_is_reported_with_what_grants_it(self, doctor, cluster):
         rules = [
             {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
             for rule in RULES
@@ -135,7 +135,7 @@ class TestFromOutside:
         assert found["you may: pods/exec"].detail.endswith("only for fiber exec and fiber cp")
         assert found["nodes"].detail.startswith("not known")
         # no pod is tried where that must fail
-        assert inside._POD not in found
+        assert pod_checks._POD not in found
 
     def test_the_list_of_rights_is_enough(self, doctor, cluster):
         rules = [
@@ -145,14 +145,14 @@ class TestFromOutside:
 
         assert failed(doctor(cluster.add_account("enough", rules))) == set()
 
-    def test_a_cluster_that_does_not_answer_is_all_that_is_told(self, doctor, cluster):
+    def test_an_unreachable_cluster_is_the_only_check(self, doctor, cluster):
         with cluster.outage():
             found = doctor_alone(cluster)
 
         assert list(found) == ["cluster"]
         assert "kubectl cluster-info" in found["cluster"].fix
 
-    def test_a_clock_that_is_wrong_is_told(self, doctor, monkeypatch):
+    def test_a_clock_that_is_wrong_is_reported(self, doctor, monkeypatch):
         monkeypatch.setattr("fiber_k8s.client.Client.now", lambda _: 0.0)
 
         assert failed(doctor()) == {"clock"}
@@ -179,7 +179,7 @@ class TestFromInside:
         assert found["fiber in the image"].detail.endswith(", as here")
         assert found["pods reach each other"].ok
 
-    def test_without_an_image_it_says_how_to_name_one(self, doctor):
+    def test_without_an_image_the_error_says_how_to_name_one(self, doctor):
         found = doctor(image=None)
 
         assert failed(found) == {"image"}
@@ -192,7 +192,7 @@ class TestFromInside:
             ({"versions": {"fiber-core": "0.0.1", "fiber-k8s": ""}}, "fiber-core 0.0.1"),
         ],
     )
-    def test_an_image_without_this_fiber_is_told_what_to_add(self, doctor, pods, change, told):
+    def test_an_image_without_this_fiber_is_reported_what_to_add(self, doctor, pods, change, told):
         pods.will(**change)
 
         found = doctor()
@@ -202,7 +202,7 @@ class TestFromInside:
         wanted = f"RUN python3 -m pip install fiber-core=={VERSION} fiber-k8s=={VERSION}"
         assert found["fiber in the image"].fix.endswith(wanted)
 
-    def test_rights_of_the_pods_account_are_told(self, doctor, pods):
+    def test_rights_of_the_pods_account_are_reported(self, doctor, pods):
         pods.will(allowed=[right.rule.resource != "leases" for right in rights()])
 
         found = doctor()
@@ -211,7 +211,7 @@ class TestFromInside:
         wanted = "| kubectl apply -f -, and fiber run --service-account fiber"
         assert found["default may: leases"].fix.endswith(wanted)
 
-    def test_a_cluster_that_pods_cannot_reach_is_told(self, doctor, pods):
+    def test_a_cluster_that_pods_cannot_reach_is_reported(self, doctor, pods):
         pods.will(account="timed out", allowed=None)
 
         found = doctor()
@@ -219,7 +219,7 @@ class TestFromInside:
         assert failed(found) == {"the cluster from inside a pod"}
         assert found["the cluster from inside a pod"].detail == "timed out"
 
-    def test_traffic_that_does_not_come_through_is_told(self, doctor, pods):
+    def test_traffic_that_does_not_come_through_is_reported(self, doctor, pods):
         pods.will(dialled="timed out")
 
         found = doctor()
@@ -232,7 +232,7 @@ class TestFromInside:
         [
             (
                 Act(code=127, log="sh: python3: not found\n"),
-                inside._POD,
+                pod_checks._POD,
                 "python3: not found",
                 "FIBER_K8S_PYTHON",
             ),
@@ -244,7 +244,9 @@ class TestFromInside:
             ),
         ],
     )
-    def test_a_pod_that_does_not_start_is_told_with_why(self, doctor, pods, act, name, detail, fix):
+    def test_a_pod_that_does_not_start_is_reported_with_why(
+        self, doctor, pods, act, name, detail, fix
+    ):
         pods.act = act
 
         found = doctor(image_timeout=0.1)
@@ -253,11 +255,11 @@ class TestFromInside:
         assert detail in found[name].detail
         assert fix in found[name].fix
 
-    def test_a_pod_that_no_node_takes_is_told_in_the_schedulers_words(self, doctor):
+    def test_a_pod_that_no_node_takes_is_reported_with_the_schedulers_message(self, doctor):
         found = doctor(node_selector=("pool=none",), unschedulable_timeout=0.1)
 
-        assert failed(found) == {inside._POD}
-        assert "node affinity/selector" in found[inside._POD].detail
+        assert failed(found) == {pod_checks._POD}
+        assert "node affinity/selector" in found[pod_checks._POD].detail
 
 
 def doctor_alone(cluster):

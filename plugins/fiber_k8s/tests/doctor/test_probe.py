@@ -1,4 +1,4 @@
-"""The probe tells what it finds where it runs, and needs nothing but Python."""
+"""The probe's facts; it needs nothing but Python."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fiber_k8s.doctor import probe
-from fiber_k8s.doctor.pods import listening
+from fiber_k8s.doctor.probe_pod import listening
 
 RIGHTS = json.dumps([["create", "", "pods", ""]])
 
@@ -19,8 +19,8 @@ RIGHTS = json.dumps([["create", "", "pods", ""]])
 def told(text):
     found = {}
     for line in text.splitlines():
-        assert line.startswith(probe.MARK), text
-        found.update(json.loads(line.removeprefix(probe.MARK)))
+        assert line.startswith(probe.LINE_PREFIX), text
+        found.update(json.loads(line.removeprefix(probe.LINE_PREFIX)))
     return found
 
 
@@ -36,7 +36,7 @@ def run(*words, python=(sys.executable,)):
     return told(done.stdout)
 
 
-def test_python_fiber_and_the_account_are_told():
+def test_python_fiber_and_the_account_are_reported():
     with listening("127.0.0.1") as port:
         found = run("dial", "127.0.0.1", str(port))
 
@@ -50,14 +50,14 @@ def test_python_fiber_and_the_account_are_told():
     assert found["dialled"] == ""
 
 
-def test_a_python_without_fiber_says_what_is_missing():
+def test_a_python_without_fiber_reports_what_is_missing():
     found = run("dial", "127.0.0.1", "1", python=(sys.executable, "-I", "-S"))
 
     assert found["versions"] == {"fiber-core": "", "fiber-k8s": ""}
     assert found["dialled"] != ""
 
 
-def test_who_listens_is_found_by_others():
+def test_a_listener_is_dialled():
     said = io.StringIO()
     with contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
         patch.setattr(probe, "_LISTENS", 0.5)
@@ -72,6 +72,6 @@ def test_who_listens_is_found_by_others():
 
 
 def test_somebody_else_is_noticed(monkeypatch):
-    monkeypatch.setattr("fiber_k8s.doctor.pods.WORD", b"other\n")
+    monkeypatch.setattr("fiber_k8s.doctor.probe_pod.ANSWER", b"other\n")
     with listening("127.0.0.1") as port:
         assert "somebody else answers" in probe.dial("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""What programs in pods share: a cluster whose pods are containers, and masters on it."""
+"""Fixtures: a cluster whose pods are containers, and masters on it."""
 
 import pytest
 

@@ -15,7 +15,7 @@ from k8s_masters import grant
 from require import need
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 POOL = """
 import os
@@ -72,7 +72,7 @@ def fiber(kube, engine, tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
         assert done.returncode == code, (done.stdout, done.stderr)
@@ -94,10 +94,10 @@ class TestPrograms:
         assert done.stdout == "k8s\n"
         assert done.stderr.startswith("Created pod: fiber-sh-")
 
-    def test_what_ends_by_a_signal_is_told(self, fiber):
+    def test_an_end_by_a_signal_is_reported(self, fiber):
         assert "SIGKILL" in attached(fiber, "sh", "-c", "kill -9 $$", code=137).stderr
 
-    def test_one_that_is_not_there_is_told(self, fiber):
+    def test_a_missing_one_is_reported(self, fiber):
         assert "No such file" in attached(fiber, "no-such-program", code=127).stderr
 
     def test_it_starts_pods_with_the_rights_that_are_printed(self, fiber):
@@ -105,7 +105,7 @@ class TestPrograms:
 
         assert done.stdout == "328350 k8s\nFalse\n"
 
-    def test_without_them_it_says_in_one_error_how_to_have_them(self, fiber, kube):
+    def test_without_them_one_error_says_how_to_install_them(self, fiber, kube):
         words = ("--service-account", "default", "python3", "-c", f"exec({POOL!r})")
         told = attached(fiber, *words, code=1).stdout
 
@@ -115,7 +115,7 @@ class TestPrograms:
         assert "fiber k8s rbac --namespace default | kubectl apply -f -, and " in last
         assert "fiber run --service-account fiber" in last
 
-    def test_a_gpu_that_is_there_is_granted(self, fiber, kube):
+    def test_an_existing_gpu_is_granted(self, fiber, kube):
         kube.add_gpus(1)
         assert attached(fiber, "--gpu", "1", "sh", "-c", "echo granted").stdout == "granted\n"
 
@@ -126,7 +126,7 @@ class TestPrograms:
         ]
         assert granted == ["1"]
 
-    def test_more_gpus_than_there_are_fail_and_leave_nothing(self, fiber):
+    def test_more_gpus_than_exist_fail_and_leave_nothing(self, fiber):
         done = attached(
             fiber, "--gpu", "99", "nvidia-smi", code=1, FIBER_K8S_UNSCHEDULABLE_TIMEOUT="1"
         )
@@ -153,7 +153,7 @@ class TestClaims:
         assert told == "a\n"
         assert (tmp_path / "back" / "a file").read_text() == "a\n"
 
-    def test_what_is_not_there_is_told_and_leaves_no_pod(self, fiber):
+    def test_a_missing_file_is_reported_and_leaves_no_pod(self, fiber):
         assert "no file or folder" in fiber("cp", "nfs:nothing", ".", code=1).stderr
 
 
@@ -238,7 +238,7 @@ class TestImages:
         assert done.stdout == "from the image\n"
         assert f"pushing {registry.address}/team/my-image:" in done.stderr
 
-    def test_a_registry_that_wants_a_login_says_how(
+    def test_a_registry_that_needs_a_login_is_an_error_with_the_command(
         self, fiber, registry, folder, engine, tmp_path
     ):
         done = attached(

@@ -103,7 +103,7 @@ def kube(engine):
 
 @pytest.fixture
 def counted(tmp_path):
-    """What a master's pod is started with to count in a folder of this host, and what was counted."""
+    """Options of a master's pod that counts in a folder of this host, and the counts."""
     tmp_path.chmod(0o777)
     return Counted(tmp_path)
 
@@ -162,7 +162,7 @@ def test_nodes_are_drained_during_a_map_and_each_task_runs_once(masters, kube, c
 
 
 @pytest.mark.parametrize("how", ["preempted", "deleted"])
-def test_whoever_takes_a_worker_away_its_tasks_run_once(masters, kube, counted, how):
+def test_tasks_of_a_lost_worker_run_once(masters, kube, counted, how):
     act = {"preempted": kube.preempt, "deleted": kube.delete_pod}[how]
     name = masters.start(MAP, nodeName="master", **counted.pod)
     masters.wait_for_workers(3)
@@ -186,21 +186,21 @@ def test_a_task_that_takes_longer_than_the_grace_runs_again_and_is_not_to_blame(
     assert counted.counts() == {"long": 2}
 
 
-def test_a_process_of_the_programs_own_hears_sigterm_at_once(masters, kube):
+def test_a_process_of_the_programs_own_gets_sigterm_at_once(masters, kube):
     name = masters.start(PLAIN, nodeName="master")
-    until(lambda: masters.said(name)[-1:] == ["up"])
+    until(lambda: masters.output(name)[-1:] == ["up"])
     (pod,) = masters.workers()
     kube.evict(pod)
     code, lines = masters.wait(name)
     assert (code, lines[-1]) == (0, "5"), lines
 
 
-def test_a_pool_that_cannot_grow_says_why_goes_on_and_takes_who_comes_later(masters, kube):
+def test_a_pool_that_cannot_grow_reports_why_goes_on_and_takes_later_workers(masters, kube):
     kube.cordon("two")
     name = masters.start(FULL, nodeName="master")
     masters.wait_for_workers(2)
-    until(lambda: any("for a place" in line for line in masters.said(name)))
-    (said, *_) = [line for line in masters.said(name) if "for a place" in line]
+    until(lambda: any("for a place" in line for line in masters.output(name)))
+    (said, *_) = [line for line in masters.output(name) if "for a place" in line]
     assert "of 4 workers run" in said
     assert "Insufficient cpu" in said
     kube.uncordon("two")
@@ -209,7 +209,7 @@ def test_a_pool_that_cannot_grow_says_why_goes_on_and_takes_who_comes_later(mast
     assert (code, lines[-1]) == (0, "again"), lines
 
 
-def test_a_quota_keeps_nobody_from_the_workers_that_it_lets_through(masters, kube):
+def test_a_quota_does_not_keep_a_pool_from_the_workers_within_it(masters, kube):
     kube.add_quota({"pods": "3"})
     try:
         code, lines = masters.wait(masters.start(FULL.replace("600", "60"), nodeName="master"))

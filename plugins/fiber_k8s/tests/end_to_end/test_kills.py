@@ -13,7 +13,7 @@ import soak
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.sweeping import Sweeper
-from k8s_masters import Ends
+from k8s_masters import PodEndTimes
 
 SQUARES = """
 import os, threading, time
@@ -49,7 +49,7 @@ if __name__ == "__main__":
 #: deaths in the life of one program
 DEATHS = 10 if soak.is_full() else 5
 #: the API says that somebody has ended, and within these the program knows
-TOLD_WITHIN = 2.0
+REPORTED_WITHIN = 2.0
 LONG = 30.0 if soak.is_full() else 5.0
 LEASE = 3
 #: what the lease, the ten seconds after it, and a busy machine take
@@ -60,7 +60,7 @@ pytestmark = pytest.mark.timeout(5 * 3600 if soak.is_full() else 300)
 
 @pytest.fixture
 def ends(kube):
-    return Ends(kube)
+    return PodEndTimes(kube)
 
 
 @pytest.fixture
@@ -105,29 +105,29 @@ def deaths(masters, kube, outages):
     return deadly, harmless
 
 
-def wait_until_said(masters, name, test):
-    """What a test finds in what a program has said."""
+def wait_for_output(masters, name, test):
+    """Wait for a match in a program's output; return it."""
     deadline = time.monotonic() + 60
-    while not (found := test(masters.said(name))):
-        assert time.monotonic() < deadline, masters.said(name)
+    while not (found := test(masters.output(name))):
+        assert time.monotonic() < deadline, masters.output(name)
         time.sleep(0.2)
     return found
 
 
-def told_of(pods, masters, name):
-    """When a program was told of the ends of pods, and why they ended, by their names."""
+def reported_ends(pods, masters, name):
+    """Times at which ends of pods were reported to a program, and their reasons, by name."""
 
-    def told(lines):
+    def ends_of(lines):
         words = (line.split() for line in lines if line.startswith("ended "))
         found = {pod: (float(when), reason) for _, pod, when, reason in words}
         return found.keys() >= set(pods) and (found,)
 
-    (found,) = wait_until_said(masters, name, told)
+    (found,) = wait_for_output(masters, name, ends_of)
     return found
 
 
 def seconds_between(since, until, outages):
-    """How long the API had something to tell, and was there to tell it."""
+    """Return the seconds between two times without outages of the API."""
     away = (min(until, end) - max(since, begin) for begin, end in outages)
     return until - since - sum(max(0.0, seconds) for seconds in away)
 
@@ -139,7 +139,7 @@ def test_maps_are_right_whatever_dies(masters, ends, deaths, outages, record_pro
         chance = random.Random(current.seed)
         name = masters.start(SQUARES)
         masters.wait_for_workers(3)
-        wait_until_said(masters, name, lambda lines: "ready" in lines)
+        wait_for_output(masters, name, lambda lines: "ready" in lines)
         done, died = [], {}
         for _ in range(DEATHS):
             how = chance.choice(sorted({**deadly, **harmless}))
@@ -151,7 +151,7 @@ def test_maps_are_right_whatever_dies(masters, ends, deaths, outages, record_pro
                 masters.wait_for_workers(chance.choice([2, 3]))
             time.sleep(chance.uniform(0, 1))
         masters.wait_for_workers(3)
-        told = told_of(died, masters, name)
+        told = reported_ends(died, masters, name)
         masters.exec(name, "touch", "/tmp/enough")
         code, lines = masters.wait(name)
         assert (code, "right True" in lines) == (0, True), (done, lines)
@@ -169,7 +169,7 @@ def test_maps_are_right_whatever_dies(masters, ends, deaths, outages, record_pro
         record_property(
             "seconds until an end is told: median, worst", (median(delays), max(delays))
         )
-        assert median(delays) < TOLD_WITHIN
+        assert median(delays) < REPORTED_WITHIN
 
 
 def test_a_long_outage_is_nobodys_death(masters, kube):
@@ -210,7 +210,7 @@ def test_a_masters_processes_end_with_their_lease_and_a_sweep_removes_the_rest(m
         assert kube.objects("leases") != []
         deadline = time.monotonic() + 60
         # of the master's own pod the cluster says that it has ended
-        while not sweeper.look().removed:
+        while not sweeper.sweep_once().removed:
             assert time.monotonic() < deadline, kube.objects("leases")
             # a Lease says by itself when it is over, and nobody tells of that
             time.sleep(1.0)

@@ -158,7 +158,7 @@ def test_the_first_member_may_be_in_the_launchers_pod(fiber, kube):
     assert sum(kind == "ADDED" for kind, _ in kube.history("pods")[before:]) == 2
 
 
-def test_members_without_room_are_told_in_the_clusters_words(fiber):
+def test_members_without_capacity_are_reported_with_the_clusters_message(fiber):
     code, lines, errors = mpirun(
         *(fiber, "-np", 3, "--cpu", 1.5, "--start-timeout", 5), program=["true"]
     )

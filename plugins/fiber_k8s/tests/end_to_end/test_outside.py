@@ -16,7 +16,7 @@ from fiber.exceptions import BackendError
 from fiber.testing.kit.delivery import Streams
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.execution import execute
+from fiber_k8s.pod_exec import execute
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -108,7 +108,7 @@ class TestFaults:
 
 
 class TestKit(Streams):
-    """Streams are what the kit says."""
+    """The kit's tests of streams."""
 
     python = "python3"
     image = "fiber-test"
@@ -134,7 +134,7 @@ def job(outside):
 
 
 class TestBesideAJob:
-    def test_a_program_runs_there_with_its_words_and_ends_as_it_does(self, job):
+    def test_a_program_runs_in_the_pod_with_its_arguments_and_its_exit_code(self, job):
         client = runtime.current().backend._client
         heard = io.BytesIO()
         program = ["python3", "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "a b", "", "'"]
@@ -150,10 +150,10 @@ class TestBesideAJob:
         assert execute(client, job.id, ["cat"], stdin=io.BytesIO(data), write=write) == 0
         assert heard.getvalue() == data
 
-    def test_what_is_not_there_is_127(self, job):
+    def test_a_missing_program_is_127(self, job):
         assert runtime.current().backend.exec(job, ["no-such-command"]) == 127
 
-    def test_files_go_there_and_back(self, job, tmp_path):
+    def test_files_are_copied_in_both_directions(self, job, tmp_path):
         backend = runtime.current().backend
         folder = tmp_path / "here" / "deep"
         folder.mkdir(parents=True)
@@ -166,7 +166,7 @@ class TestBesideAJob:
         backend.copy(f"{job.id}:/tmp/file", str(tmp_path))
         assert (tmp_path / "file").read_bytes() == (folder / "file").read_bytes()
 
-    def test_what_is_not_there_is_not_copied(self, job, tmp_path):
+    def test_a_missing_file_is_not_copied(self, job, tmp_path):
         with pytest.raises(BackendError, match="no file or folder /nowhere"):
             runtime.current().backend.copy(f"{job.id}:/nowhere", str(tmp_path / "x"))
 

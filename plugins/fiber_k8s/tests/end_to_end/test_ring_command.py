@@ -5,7 +5,7 @@ import pytest
 from cluster import Cluster
 from cluster.real import Docker
 from k8s_masters import grant
-from ring_command import fail_by_a_rank, lead_a_life, ring_command
+from ring_command import check_failed_rank, check_lifecycle, ring_command
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,7 +34,7 @@ def ring(request, kube, kubelet, engine, tmp_path):
 
 
 def test_it_is_suspended_resumed_and_deleted_from_other_shells(kube, ring):
-    lead_a_life(
+    check_lifecycle(
         ring,
         "k8s",
         are_there=lambda: len(kube.objects("pods")) == 2,
@@ -43,4 +43,4 @@ def test_it_is_suspended_resumed_and_deleted_from_other_shells(kube, ring):
 
 
 def test_a_rank_that_fails_ends_it_with_its_code(ring):
-    fail_by_a_rank(ring)
+    check_failed_rank(ring)

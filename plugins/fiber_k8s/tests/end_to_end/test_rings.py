@@ -1,4 +1,4 @@
-"""Rings whose members are pods: masters in and outside the cluster, pods that go, and no room."""
+"""Rings of pods: masters in and outside the cluster, lost pods, missing capacity."""
 
 import os
 import time
@@ -58,7 +58,7 @@ def where(rank, size):
 
 
 def last(rank, size):
-    """Stays until somebody ends it, and once all were started again tells what was committed."""
+    """Runs until it is killed; once all were restarted, writes what was committed."""
     ring = current_ring()
     if ring.restarts == 0:
         ring.commit(f"of {rank}", step=rank + 1)
@@ -141,7 +141,7 @@ def test_all_members_start_again_from_what_a_surviving_one_knew(master, kube):
     assert ring.join(BOUND) == [("of 1", 2, 1)] * 2
 
 
-def test_without_room_for_all_none_runs_and_the_clusters_words_are_told(master, kube):
+def test_without_capacity_for_all_none_runs_and_the_clusters_message_is_reported(master, kube):
     # two of them could run, and what others use may be free at any moment
     ring = Ring([(3, fiber.meta(cpu=1.5))], where, start_timeout=20.0)
 

@@ -1,4 +1,4 @@
-"""A pool of many pods: how soon its workers are up, and what they cost the API server.
+"""A pool of many pods: time until its workers are up, and calls of the API server.
 
 The full count (``SOAK=1``) is 100 workers.
 """

@@ -31,7 +31,7 @@ def capacity():
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs an example on this host; what it printed and said."""
+    """Run an example on this host; return its output and errors."""
 
     def start(name, *words, good=True, **variables):
         done = subprocess.run(

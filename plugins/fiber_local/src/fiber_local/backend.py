@@ -1,4 +1,4 @@
-"""The local backend: jobs are processes of this machine, forked by a supervisor."""
+"""The local backend; see the package's docstring."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fiber.model import (
     Reason,
     ReasonKind,
 )
-from fiber_local import host
+from fiber_local import host_jobs
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
 from fiber_local.feed import StatusFeed
@@ -47,7 +47,7 @@ class LocalBackend(Backend):
     """Runs jobs as processes of this machine.
 
     Args:
-        context: settings and run; nothing is started before the first job.
+        context: settings and run; no process is started before the first job.
     """
 
     name = "local"
@@ -61,19 +61,19 @@ class LocalBackend(Backend):
         self._supervisors = Supervisors(
             context, config, self._host, self._devices, self._feed.publish
         )
-        self._journals = host.Journals(context.run_directory)
+        self._journals = host_jobs.Journals(context.run_directory)
         self._lock = threading.Lock()
-        self._enders: list[threading.Thread] = []
+        self._ending_threads: list[threading.Thread] = []
         self._owner = os.getpid()
 
     # -- jobs ---------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
-        """Start the supervisor; it imports what jobs need while this process does what it does."""
-        self._supervisors.begin()
+        """Start the supervisor, which imports the modules of jobs in parallel to this process."""
+        self._supervisors.start()
 
     def submit(self, spec: JobSpec) -> Job:
-        """Start a job; it runs when this returns, or waits for a device."""
+        """Start a job; when this returns it runs, or waits for a device."""
         if spec.image is not None:
             raise CapabilityError(self.name, "images", f"image {spec.image!r}")
         if spec.volumes:
@@ -81,7 +81,7 @@ class LocalBackend(Backend):
         if not spec.argv and spec.entry is None:
             msg = f"{spec.name} has no program to run: argv is empty"
             raise SubmitError(msg)
-        plain = _plain(spec)
+        plain = _with_builtin_types(spec)
         jobs: list[Job] = []
 
         def accepted(reply: Accepted) -> None:
@@ -104,9 +104,9 @@ class LocalBackend(Backend):
         )
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """Changes of the jobs of a run.
+        """Return a stream of (job, status) of a run's jobs.
 
-        Of the run of this backend these are the jobs submitted here, and those that others had
+        Of this backend's run it has the jobs submitted here, and those that other processes had
         submitted when the stream was opened; of other runs all.
         """
         follower = JournalFollower(
@@ -117,39 +117,39 @@ class LocalBackend(Backend):
         return self._feed.events(run_id, follower)
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
-        """The present status of jobs, also of other processes of this host."""
+        """Return the present status of jobs, also of those that other processes submitted."""
         return [self._status(job) for job in jobs]
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
-        """SIGTERM now, SIGKILL to what is left after ``grace`` seconds."""
+        """Send SIGTERM now, and SIGKILL to the processes that are left after ``grace`` seconds."""
         if self._is_ours(job):
-            self._supervisors.tell(job.id, lambda client: client.terminate(job.id, grace))
+            self._supervisors.call(job.id, lambda client: client.terminate(job.id, grace))
             return
-        thread = host.end_processes(self._seen(job), grace)
+        thread = host_jobs.end_processes(self._signallable(job), grace)
         if thread is not None:
             with self._lock:
-                self._enders = [t for t in self._enders if t.is_alive()]
-                self._enders.append(thread)
+                self._ending_threads = [t for t in self._ending_threads if t.is_alive()]
+                self._ending_threads.append(thread)
 
     def kill(self, job: Job) -> None:
-        """SIGKILL to all processes of a job."""
+        """Send SIGKILL to all processes of a job."""
         if self._is_ours(job):
-            self._supervisors.tell(job.id, lambda client: client.kill(job.id))
+            self._supervisors.call(job.id, lambda client: client.kill(job.id))
         else:
-            host.end_processes(self._seen(job), None)
+            host_jobs.end_processes(self._signallable(job), None)
 
     def signal(self, job: Job, index: int, signum: int) -> None:
         """Send a signal to one process of a job."""
         if self._is_ours(job):
-            self._supervisors.tell(job.id, lambda client: client.signal(job.id, index, signum))
+            self._supervisors.call(job.id, lambda client: client.signal(job.id, index, signum))
         else:
-            host.signal_processes(self._seen(job), signum, index)
+            host_jobs.signal_processes(self._signallable(job), signum, index)
 
     def interrupt(self, job: Job) -> bool:
-        """SIGINT to a job, unless its supervisor has passed it on already."""
+        """Send SIGINT to a job, unless its supervisor has passed one on already."""
         sent: list[bool] = []
         if self._is_ours(job):
-            self._supervisors.tell(job.id, lambda client: sent.append(client.interrupt(job.id)))
+            self._supervisors.call(job.id, lambda client: sent.append(client.interrupt(job.id)))
             return any(sent)
         return super().interrupt(job)
 
@@ -174,24 +174,24 @@ class LocalBackend(Backend):
         ]
 
     def cleanup(self, run_id: str) -> None:
-        """End the jobs of a run and remove what they left."""
+        """Kill the jobs of a run and remove their logs and journals."""
         if run_id == self._context.run_id:
             self._supervisors.end()
         jobs = list(self._journals.jobs(run_id))
-        host.end_all([job for _, job in jobs])
+        host_jobs.end_all([job for _, job in jobs])
         for directory in dict.fromkeys(directory for directory, _ in jobs):
-            host.forget(directory)
+            host_jobs.forget(directory)
 
     # -- the platform -------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """CPUs and memory that this process may use, and devices where they were looked for."""
+        """Return this process's CPUs and memory (MB), and devices of the kinds that were probed."""
         return Capacity(
             cpus=float(cpu_count()), memory=memory_total(), devices=self._devices.known()
         )
 
     def reach(self, job: Job) -> Reach:
-        """Processes of one host meet over Unix sockets or loopback."""
+        """Return that jobs dial directly: by Unix sockets or loopback."""
         return Reach(ReachKind.DIRECT, "both are processes of this host")
 
     def check(self) -> Iterable[Check]:
@@ -201,14 +201,14 @@ class LocalBackend(Backend):
         return run_checks(self._context.providers)
 
     def close(self) -> None:
-        """End all jobs that are not detached, and the supervisor."""
+        """Kill all jobs that are not detached, and end the supervisors."""
         if os.getpid() != self._owner:
             return
         for job_id in self._supervisors.close():
             self._feed.forget(job_id)
         with self._lock:
-            enders, self._enders = self._enders, []
-        for thread in enders:
+            ending, self._ending_threads = self._ending_threads, []
+        for thread in ending:
             thread.join()
         self._feed.close()
 
@@ -236,7 +236,7 @@ class LocalBackend(Backend):
             return status
         status = self._journaled(job).status()
         if status.reason == _LOST:
-            # the supervisor may have written down the end and ended between our two looks
+            # the supervisor may have written the end and ended after the journal was read
             status = self._journaled(job).status()
         return status
 
@@ -247,8 +247,8 @@ class LocalBackend(Backend):
                 status = found.status()
                 yield job, self._status(job) if status.reason == _LOST else status
 
-    def _seen(self, job: Job) -> JournaledJob:
-        """A job of another program, which can be signalled from here."""
+    def _signallable(self, job: Job) -> JournaledJob:
+        """Return a job of another process; raise where it cannot be signalled from here."""
         found = self._journaled(job)
         status = found.status()
         if status.state is JobState.UNKNOWN:
@@ -265,8 +265,8 @@ class LocalBackend(Backend):
         return found
 
 
-def _plain(spec: JobSpec) -> JobSpec:
-    """The spec with plain containers only, as the supervisor's protocol has them."""
+def _with_builtin_types(spec: JobSpec) -> JobSpec:
+    """Return a spec with built-in types alone, as the supervisor's protocol has them."""
     return values.evolve(
         spec,
         argv=tuple(map(str, spec.argv)),
@@ -281,5 +281,5 @@ def _cwd() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
-        # the submitter's folder was removed; its children shall run all the same
+        # the submitter's folder was removed; jobs run all the same
         return "/"

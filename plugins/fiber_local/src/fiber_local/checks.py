@@ -1,4 +1,4 @@
-"""What ``fiber doctor`` finds out about this host."""
+"""Checks of ``fiber doctor local``: limits, run directories, a job of their own, devices."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from fiber_local.supervisors import Supervisors
 
 __all__ = ["run_checks"]
 
-_PATIENCE = 30.0
+_JOB_TIMEOUT = 30.0
 #: descriptors that a run of a thousand workers needs
 _DESCRIPTORS = 8192
-#: by the capability that it needs
+#: limits that a job asks for, by the capability that enforces them
 _LIMITS = {
     "memory_limit": ResourceRequest(memory=256),
     "cpu_limit": ResourceRequest(cpu=1),
@@ -34,7 +34,7 @@ _LIMITS = {
 
 
 def run_checks(providers: Mapping[str, ResourceProvider]) -> Iterator[Check]:
-    """Check this host, one thing after the other; nothing is left of it.
+    """Check this host; nothing is left behind.
 
     Args:
         providers: installed resource providers by kind.
@@ -86,11 +86,11 @@ def _check_job(folder: str) -> Iterator[Check]:
             limited = values.evolve(spec, resources=request)
             reply = supervisors.submit(limited, lambda _: None, cwd=folder)
             warnings[capability] = reply.warnings
-        status = statuses.get(timeout=_PATIENCE)
+        status = statuses.get(timeout=_JOB_TIMEOUT)
         while not status.state.is_terminal:
-            status = statuses.get(timeout=_PATIENCE)
+            status = statuses.get(timeout=_JOB_TIMEOUT)
     except (BackendError, OSError, queue.Empty) as error:
-        words = str(error) or f"it has not ended after {_PATIENCE:g} s"
+        words = str(error) or f"it has not ended after {_JOB_TIMEOUT:g} s"
         fix = f"see whether {sys.executable} -c 'import fiber' works, and what it prints"
         yield Check(name=name, ok=False, detail=words, fix=fix)
         return
@@ -123,7 +123,7 @@ def _judge_job(name: str, status: JobStatus, duration: float) -> Check:
 
 
 def _judge_limits(warnings: Mapping[str, Sequence[str]]) -> Iterator[Check]:
-    # without is no fault: jobs run, they are only not held to what they ask for
+    # missing limits are no fault: jobs run without them
     if not any(warnings.values()):
         yield Check(name="limits", ok=True, detail="memory and CPU limits of jobs are enforced")
     for capability, warning in ((name, word) for name, words in warnings.items() for word in words):

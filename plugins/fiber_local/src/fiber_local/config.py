@@ -12,10 +12,10 @@ __all__ = ["LocalConfig"]
 
 @values.frozen(kw_only=True)
 class LocalConfig:
-    """What ``FIBER_LOCAL_<KEY>`` and the section ``[local]`` can set."""
+    """Settings of the section ``[local]`` and of the variables ``FIBER_LOCAL_<KEY>``."""
 
-    #: how processes talk: ``unix``; ``ipc``, the same through nng, for systems that are not Linux;
-    #: or ``tls`` to talk over loopback as machines do with each other
+    #: transport between processes: ``unix``; ``ipc``, the same through nng, for systems other than
+    #: Linux; or ``tls`` over loopback, as between machines
     transport: Literal["unix", "ipc", "tls"] = "unix" if sys.platform == "linux" else "ipc"
     #: modules that the fork server imports once, so that every worker has them at no cost
     preload: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The devices of this host, looked for once and only when a job asks for them."""
+"""Devices of this host, probed once a kind, when a job first asks for it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["HostDevices"]
 
 
 class HostDevices:
-    """Probes providers; thread-safe.
+    """Probes resource providers and remembers their devices; thread-safe.
 
     Args:
-        providers: those installed, by kind.
+        providers: installed resource providers, by kind.
     """
 
     def __init__(self, providers: Mapping[str, ResourceProvider]) -> None:
@@ -26,15 +26,15 @@ class HostDevices:
         self._lock = threading.Lock()
 
     def known(self) -> Mapping[str, int]:
-        """How many there are of each kind that was looked for."""
+        """Return the number of devices of each kind that was probed."""
         with self._lock:
             return {kind: len(devices) for kind, devices in self._found.items()}
 
     def find(self, kind: str) -> tuple[Device, ...]:
-        """All devices of a kind.
+        """Return all devices of a kind; probe them first where needed.
 
         Raises:
-            ResourceError: nobody knows that kind, or they cannot be looked for.
+            ResourceError: no provider of that kind is installed, or its probe failed.
         """
         provider = self._providers.get(kind)
         if provider is None:
@@ -47,7 +47,7 @@ class HostDevices:
             return self._found[kind]
 
     def offer(self, kinds: Iterable[str]) -> tuple[tuple[Device, ...], Mapping[str, bytes]]:
-        """All devices of some kinds, and their pickled providers.
+        """Return all devices of some kinds, and their providers pickled by cloudpickle.
 
         Raises:
             ResourceError: as :meth:`find`.

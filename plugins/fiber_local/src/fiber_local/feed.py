@@ -1,4 +1,4 @@
-"""What became of the jobs submitted here: the latest status of each, and streams of changes."""
+"""Statuses of the jobs submitted here: the latest one of each, and streams of changes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fiber_local.follower import JournalFollower
 
 __all__ = ["StatusFeed"]
 
-#: ended jobs that are remembered; the journal knows the others
+#: ended jobs that are remembered; older ones are in the journal alone
 _REMEMBERED = 10_000
-#: seconds between two looks at journals that other processes write: files have no event that every
-#: system offers
-_LOOK = 0.1
+#: seconds between two reads of the journals of other processes: not every system reports changes of
+#: files
+_POLL = 0.1
 
 
 class _Subscription:
@@ -43,19 +43,19 @@ class StatusFeed:
         self._closed = False
 
     def add(self, job: Job, run_id: str, host: str) -> None:
-        """A job was accepted.
+        """Add a job, pending.
 
         Args:
             job: the job.
-            run_id: the run on whose streams its changes are told.
-            host: where it runs.
+            run_id: the run whose streams have its changes.
+            host: name of the host that it runs on.
         """
         with self._changed:
             status = JobStatus(state=JobState.PENDING, host=host)
             self._jobs[job.id] = (job, status, run_id)
 
     def publish(self, job_id: str, status: JobStatus) -> None:
-        """A job changed; what comes after its end is dropped."""
+        """Store a job's status and put it on the streams; dropped after a final status."""
         with self._changed:
             known = self._jobs.get(job_id)
             if known is None or known[1].state.is_terminal:
@@ -72,18 +72,18 @@ class StatusFeed:
             self._changed.notify_all()
 
     def forget(self, job_id: str) -> None:
-        """Nothing more will be told of a job here: its journal knows better."""
+        """Forget a job, whose status is read from its journal from now on."""
         with self._changed:
             self._jobs.pop(job_id, None)
 
     def status(self, job_id: str) -> JobStatus | None:
-        """The latest status of a job, if it is remembered."""
+        """Return the latest status of a job; None where it is not known."""
         with self._changed:
             known = self._jobs.get(job_id)
             return None if known is None else known[1]
 
     def wait_placed(self, job_ids: list[str], timeout: float) -> bool:
-        """True once none of the jobs is pending any more; False after ``timeout`` seconds."""
+        """Wait until none of the jobs is pending; False after ``timeout`` seconds."""
 
         def placed() -> bool:
             return all(
@@ -97,11 +97,11 @@ class StatusFeed:
     def events(
         self, run_id: str, follower: JournalFollower | None = None
     ) -> Iterator[tuple[Job, JobStatus]]:
-        """The present status of a run's jobs, then every change, until :meth:`close`.
+        """Yield the present statuses of a run's jobs, then every change, until :meth:`close`.
 
         Args:
             run_id: the run.
-            follower: tells of jobs that other processes submitted.
+            follower: polled for jobs that other processes submitted.
         """
         subscription = _Subscription(run_id)
         with self._changed:
@@ -115,7 +115,7 @@ class StatusFeed:
         return self._drain(subscription, follower)
 
     def close(self) -> None:
-        """End all streams, after what they still have to tell. Idempotent."""
+        """End all streams, after the changes that are queued. Idempotent."""
         with self._changed:
             self._closed = True
             for subscription in self._subscriptions:
@@ -128,11 +128,11 @@ class StatusFeed:
     ) -> Iterator[tuple[Job, JobStatus]]:
         try:
             while True:
-                following = follower is not None and follower.goes_on
+                following = follower is not None and follower.is_active
                 if follower is not None and following:
                     yield from follower.changes()
                 try:
-                    item = subscription.queue.get(timeout=_LOOK if following else None)
+                    item = subscription.queue.get(timeout=_POLL if following else None)
                 except queue.Empty:
                     continue
                 if item is None:

@@ -1,4 +1,4 @@
-"""Changes of jobs that other processes submitted, from the journals of their run."""
+"""Changes of jobs that other processes submitted, found by comparing their journals over time."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ __all__ = ["JournalFollower"]
 
 
 class JournalFollower:
-    """Compares what journals say with what they said before.
+    """Reads the jobs of a run repeatedly, and returns those whose status has changed.
 
     Args:
-        look: the jobs of a run and their statuses, as journals have them now.
-        is_ours: whether a job's changes are told by other means.
-        is_open: False to follow only those jobs that are there at the first look.
+        read: returns the jobs of a run and their statuses, from journals.
+        is_ours: whether a job's changes are reported otherwise, so that it is skipped.
+        is_open: False to follow only the jobs of the first read.
     """
 
     def __init__(
         self,
-        look: Callable[[], Iterable[tuple[Job, JobStatus]]],
+        read: Callable[[], Iterable[tuple[Job, JobStatus]]],
         is_ours: Callable[[Job], bool],
         *,
         is_open: bool,
     ) -> None:
-        self._look = look
+        self._read = read
         self._is_ours = is_ours
         self._is_open = is_open
-        self._looked = False
+        self._has_read = False
         self._last: dict[str, JobStatus] = {}
 
     @property
-    def goes_on(self) -> bool:
-        """True while there may be changes."""
+    def is_active(self) -> bool:
+        """True while more changes are possible."""
         return (
             self._is_open
-            or not self._looked
+            or not self._has_read
             or any(not status.state.is_terminal for status in self._last.values())
         )
 
     def changes(self) -> list[tuple[Job, JobStatus]]:
-        """Look again; returns what has changed since the last look."""
+        """Read the jobs; return those whose status has changed since the last call."""
         found = []
-        for job, status in self._look():
+        for job, status in self._read():
             last = self._last.get(job.id)
-            if last is None and (self._is_ours(job) or (self._looked and not self._is_open)):
+            if last is None and (self._is_ours(job) or (self._has_read and not self._is_open)):
                 continue
             if last != status and not (last and last.state.is_terminal):
                 self._last[job.id] = status
                 found.append((job, status))
-        self._looked = True
+        self._has_read = True
         return found

@@ -1,4 +1,4 @@
-"""Runs of this host as their journals tell of them, also those of other processes."""
+"""Jobs of this user on this host, from the journals of all runs, and signals to their processes."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fiber._agent import rundir
-from fiber._agent.supervisor.journal import JOURNAL, History, JournaledJob
+from fiber._agent.supervisor.journal import JOURNAL, JournaledJob, JournalReader
 from fiber._agent.supervisor.kernel import ProcessWatch
 from fiber._agent.supervisor.orphans import DETACHED_TITLE
 from fiber.backend_parts.liveness import Liveness, Owner, is_same, liveness_of
 
 __all__ = ["Journals", "end_all", "end_processes", "forget", "signal_processes"]
 
-#: seconds that killed processes may take to end
-_KILLED = 5.0
+#: seconds that killed processes are waited for
+_KILL_TIMEOUT = 5.0
 
 
 class Journals:
     """Journals of this user's runs on this host; thread-safe.
 
     Args:
-        own: a run directory that is looked at wherever it is.
+        own: a run directory that is included wherever it is.
     """
 
     def __init__(self, own: str | None) -> None:
         self._own = own
-        self._histories: dict[str, History] = {}
+        self._histories: dict[str, JournalReader] = {}
         self._lock = threading.Lock()
 
     def jobs(self, run_id: str | None) -> Iterator[tuple[Path, JournaledJob]]:
-        """Jobs with their run directories.
+        """Yield run directories and jobs.
 
         Args:
-            run_id: only that run's; None: all.
+            run_id: the run; None for all runs.
         """
         folders = [] if self._own is None else [Path(self._own)]
         folders += sorted(rundir.run_root().iterdir())
@@ -51,18 +51,18 @@ class Journals:
                         yield folder, job
 
     def find(self, directory: str, job_id: str) -> JournaledJob | None:
-        """A job in the journal of a run directory."""
+        """Return a job from the journal of a run directory; None where it is not there."""
         return next((job for job in self._read(directory) if job.id == job_id), None)
 
     def _read(self, directory: str) -> list[JournaledJob]:
         with self._lock:
             if directory not in self._histories:
-                self._histories[directory] = History(directory)
+                self._histories[directory] = JournalReader(directory)
             return list(self._histories[directory].jobs().values())
 
 
 def signal_processes(job: JournaledJob, signum: int, index: int | None = None) -> None:
-    """Signal the processes of a job that live and are those that were written down."""
+    """Signal the living processes of a job, where pid and start time match its journal."""
     living = set(job.living())
     for process in job.processes:
         if process.pid in living and process.pid and index in (None, process.index):
@@ -71,15 +71,14 @@ def signal_processes(job: JournaledJob, signum: int, index: int | None = None) -
 
 
 def end_processes(job: JournaledJob, grace: float | None) -> threading.Thread | None:
-    """End a job of another process.
+    """Terminate or kill a job that another process submitted.
 
     Args:
         job: the job.
         grace: seconds between SIGTERM and SIGKILL; None for SIGKILL at once.
 
     Returns:
-        A thread that waits for the end of the grace, started; None where there is nothing to
-        wait for.
+        The started thread that enforces the grace period; None where there is nothing to wait for.
     """
     living = job.living()
     if not living:
@@ -101,18 +100,18 @@ def end_processes(job: JournaledJob, grace: float | None) -> threading.Thread | 
 
 
 def end_all(ending: Sequence[JournaledJob]) -> None:
-    """Kill jobs of one run and wait for their end, and for supervisors that end with them."""
+    """Kill jobs of one run, and wait for their processes and their own supervisors to end."""
     waited = {pid for job in ending for pid in job.living()}
     waited |= {job.supervisor.pid for job in ending if is_detached(job.supervisor)}
     for job in ending:
         end_processes(job, None)
-    deadline = time.monotonic() + _KILLED
+    deadline = time.monotonic() + _KILL_TIMEOUT
     for pid in waited:
         _await_end(pid, max(0.0, deadline - time.monotonic()))
 
 
 def is_detached(supervisor: Owner) -> bool:
-    """True where that process lives, supervises a detached job and ends with it."""
+    """True where a process lives and is the supervisor of a detached job, by its title."""
     if supervisor.liveness() is not Liveness.ALIVE:
         return False
     with contextlib.suppress(OSError):
@@ -120,15 +119,15 @@ def is_detached(supervisor: Owner) -> bool:
     return False
 
 
-def _await_end(pid: int, patience: float) -> None:
+def _await_end(pid: int, timeout: float) -> None:
     with contextlib.suppress(OSError), contextlib.closing(ProcessWatch(pid)) as watch:
         poll = select.poll()
         poll.register(watch.fileno(), select.POLLIN)
-        poll.poll(patience * 1000)
+        poll.poll(timeout * 1000)
 
 
 def forget(directory: Path) -> None:
-    """Remove what jobs left in a run directory, and the directory itself where its run is over."""
+    """Remove the logs and the journal of a run directory, or all of it where its run is over."""
     if liveness_of(directory) is Liveness.DEAD:
         rundir.remove(directory)
         return

@@ -1,4 +1,7 @@
-"""Reads the log file of a job, which may still grow."""
+"""Lines of a job's log file, which may still grow.
+
+Apart from ``backend``, so that it is tested with plain files.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ from typing import BinaryIO
 
 __all__ = ["read_log"]
 
-#: seconds between two looks at a file that another process writes: files have no event that
-#: every system offers
-_LOOK = 0.1
+#: seconds between two reads of a growing file: not every system reports changes of files
+_POLL = 0.1
 
 
 def read_log(
@@ -22,8 +24,8 @@ def read_log(
 
     Args:
         path: the file; one that is missing has no lines yet.
-        tail: only the last so many of those there are.
-        is_over: given to follow: go on until it is true and all has been read.
+        tail: only so many of the last lines.
+        is_over: given to follow the file: go on until it returns True, and all was read.
     """
     rest = b""
     over = is_over is None
@@ -32,7 +34,7 @@ def read_log(
             return
         over = is_over is not None and is_over()
         if not over:
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
     with path.open("rb") as file:
         if tail is not None:
             lines = deque(file, maxlen=max(0, tail))
@@ -40,18 +42,18 @@ def read_log(
                 rest = lines.pop()
             yield from map(_text, lines)
         while True:
-            rest = yield from _whole_lines(file, rest)
+            rest = yield from _complete_lines(file, rest)
             if over:
                 break
-            # asked before the last look: what was written until then is seen by it
+            # called before the last read, which has all that was written until then
             over = is_over is not None and is_over()
             if not over:
-                time.sleep(_LOOK)
+                time.sleep(_POLL)
     if rest:
         yield _text(rest)
 
 
-def _whole_lines(file: BinaryIO, rest: bytes) -> Generator[str, None, bytes]:
+def _complete_lines(file: BinaryIO, rest: bytes) -> Generator[str, None, bytes]:
     while line := file.readline():
         rest += line
         if not rest.endswith(b"\n"):

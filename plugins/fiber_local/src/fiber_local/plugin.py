@@ -1,4 +1,4 @@
-"""Hook implementations; the backend itself is imported when it is chosen."""
+"""Hook implementations (the entry point); the backend is imported when it is chosen."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
 
 @hookimpl
 def fiber_listen_address(backend: str, peers: Peers) -> ListenAddress | None:
-    """Unix sockets in the run directory, or TLS over loopback where they are forbidden."""
+    """Listen on a Unix socket in the run directory, or by TLS on loopback, as set."""
     if backend != NAME:
         return None
     config = peers.config

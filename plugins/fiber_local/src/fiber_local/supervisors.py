@@ -1,13 +1,16 @@
-"""The supervisors of one backend object: started when needed, again when lost, ended at close."""
+"""Supervisors of one backend: that of the run, and one for each detached job."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from fiber._agent import rundir
 from fiber._agent.instructions import PRELOAD
 from fiber._agent.supervisor import claim_channel, release_channel
 from fiber._agent.supervisor.client import (
@@ -21,27 +24,26 @@ from fiber.backend_parts.liveness import Owner, owner_of
 from fiber.exceptions import BackendUnavailableError
 from fiber.model import BackendContext, JobSpec, JobStatus
 from fiber_local.config import LocalConfig
-from fiber_local.detached import start_detached
 from fiber_local.devices import HostDevices
 
-__all__ = ["Supervisors"]
+__all__ = ["Supervisors", "mark_detached"]
 
 log = logging.getLogger("fiber")
 
-#: supervisors that may be lost while they start one job
+#: supervisors that may be lost during one submission
 _ATTEMPTS = 3
-#: seconds of silence on this host that no scheduler explains
+#: default lease in seconds: longer silences on one host are not the scheduler's
 _LEASE = 3.0
 
 
 class Supervisors:
-    """Keeps the supervisor of a run; thread-safe.
+    """Starts supervisors when needed, again when lost, and ends them at close; thread-safe.
 
     Args:
         context: the backend's.
         config: its settings.
         host: name of this host.
-        devices: of this host.
+        devices: devices of this host.
         on_status: called with the id and status of each job that changed.
     """
 
@@ -79,8 +81,8 @@ class Supervisors:
             raise BackendUnavailableError(msg)
         return directory
 
-    def begin(self) -> None:
-        """Start the run's supervisor where there is none.
+    def start(self) -> None:
+        """Start the run's supervisor unless it runs.
 
         Raises:
             BackendUnavailableError: it could not be started.
@@ -102,7 +104,7 @@ class Supervisors:
             try:
                 return self._submit(self._connect(), spec, on_accepted, cwd)
             except SupervisorGoneError:
-                # it had nothing to do and ended, or was killed: what it had begun died with it
+                # it ended idle, or was killed; a job that it had begun has died with it
                 attempt += 1
                 if attempt == _ATTEMPTS:
                     raise
@@ -118,14 +120,14 @@ class Supervisors:
             cwd: likewise.
         """
         self._check_open()
-        client = start_detached(
+        client = _start_detached(
             self.directory,
             run_id=spec.run_id,
             host=self._host,
             preload=PRELOAD if spec.entry else (),
-            on_status=self._changed,
+            on_status=self._on_job_status,
             on_notice=log.warning,
-            on_end=self._ended,
+            on_end=self._on_supervisor_end,
             lease=self._context.lease or _LEASE,
         )
         with self._lock:
@@ -149,21 +151,21 @@ class Supervisors:
             try:
                 return client.submit(spec, environ=environ, cwd=cwd, on_accepted=accepted)
             except UnknownDevicesError as unknown:
-                # a supervisor learns of devices when they are asked for, and forgets at its end
+                # each supervisor learns devices when a job first asks for them
                 devices, providers = self._devices.offer(unknown.kinds)
                 client.offer(devices, providers)
 
-    def tell(self, job_id: str, what: Callable[[SupervisorClient], None]) -> None:
-        """Ask something of the supervisor of a job; nothing happens where both have ended."""
+    def call(self, job_id: str, action: Callable[[SupervisorClient], None]) -> None:
+        """Call a function with the client of a job's supervisor; nothing where that has ended."""
         client = self._by_job.get(job_id)
         if client is not None:
             try:
-                what(client)
+                action(client)
             except SupervisorGoneError:
                 return
 
     def preload(self, modules: tuple[str, ...]) -> None:
-        """Have modules imported by the supervisor that runs, and by those that come after it."""
+        """Import modules in the running supervisor, and in later ones."""
         with self._lock:
             new = tuple(name for name in modules if name not in self._preload)
             self._preload += new
@@ -174,7 +176,7 @@ class Supervisors:
                     log.warning("the supervisor cannot preload %s: %s", module, words)
 
     def end(self) -> None:
-        """End the supervisors and all their jobs; another one may be started afterwards."""
+        """End the supervisors with all their jobs; another one may be started afterwards."""
         with self._lock:
             clients = [*self._former, *([] if self._client is None else [self._client])]
             self._former, self._client = [], None
@@ -182,7 +184,7 @@ class Supervisors:
             client.close()
 
     def close(self) -> Sequence[str]:
-        """End the supervisors for good, save those of detached jobs, whose ids are returned.
+        """End the supervisors for good, except those of detached jobs; return these jobs' ids.
 
         Idempotent.
         """
@@ -191,7 +193,7 @@ class Supervisors:
             detached, self._detached = self._detached, []
         self.end()
         for client in detached:
-            client.leave()
+            client.detach()
         return [job_id for job_id, client in self._by_job.items() if client in detached]
 
     def _connect(self) -> SupervisorClient:
@@ -202,7 +204,7 @@ class Supervisors:
                 self._former.append(self._client)
                 self._client = None
             if self._client is None:
-                self._client = self._inherit() or self._start()
+                self._client = self._claim_inherited() or self._start()
             return self._client
 
     def _check_open(self) -> None:
@@ -210,15 +212,15 @@ class Supervisors:
             msg = "the local backend was closed; make another one to start jobs"
             raise BackendUnavailableError(msg)
 
-    def _inherit(self) -> SupervisorClient | None:
+    def _claim_inherited(self) -> SupervisorClient | None:
         channel = claim_channel(self.directory)
         if channel is None:
             return None
         return SupervisorClient(
             channel,
-            on_status=self._changed,
+            on_status=self._on_job_status,
             on_notice=log.warning,
-            on_end=self._given_back,
+            on_end=self._on_inherited_end,
             lease=self._context.lease or _LEASE,
         )
 
@@ -232,28 +234,79 @@ class Supervisors:
             host=self._host,
             preload=self._preload,
             idle_exit=self._idle_exit,
-            # a process that only takes part in the run must not remove what others use
+            # a process that is not the run's owner must not remove the directory
             remove_directory=owner in {None, Owner.current()},
         )
         channel, process = start_supervisor(options)
         return SupervisorClient(
             channel,
-            on_status=self._changed,
+            on_status=self._on_job_status,
             on_notice=log.warning,
-            on_end=self._ended,
+            on_end=self._on_supervisor_end,
             process=process,
             lease=self._context.lease or _LEASE,
         )
 
-    def _changed(self, job_id: str, status: JobStatus) -> None:
+    def _on_job_status(self, job_id: str, status: JobStatus) -> None:
         if status.state.is_terminal:
             self._by_job.pop(job_id, None)
         self._on_status(job_id, status)
 
-    def _given_back(self, words: str) -> None:
+    def _on_inherited_end(self, words: str) -> None:
         release_channel()
-        self._ended(words)
+        self._on_supervisor_end(words)
 
-    def _ended(self, words: str) -> None:
+    def _on_supervisor_end(self, words: str) -> None:
         if words and not self._closed:
             log.warning("%s; its jobs have ended with it", words)
+
+
+def mark_detached(directory: Path) -> None:
+    """Mark a run directory as detached: logs and journal are kept when its master ends."""
+    description = rundir.describe(directory)
+    if description is not None and not description.get("detached"):
+        description["detached"] = True
+        new = directory / "run.json.new"
+        new.write_text(json.dumps(description))
+        new.replace(directory / "run.json")
+
+
+def _start_detached(
+    directory: str,
+    *,
+    run_id: str,
+    host: str,
+    preload: tuple[str, ...],
+    on_status: Callable[[str, JobStatus], None],
+    on_notice: Callable[[str], None],
+    on_end: Callable[[str], None],
+    lease: float,
+) -> SupervisorClient:
+    """Start a supervisor that ends after its job, whatever becomes of this process.
+
+    Args:
+        directory: the run directory.
+        run_id: the run.
+        host: name of this host.
+        preload: modules that the job needs.
+        on_status: as :class:`SupervisorClient` has it.
+        on_notice: likewise.
+        on_end: likewise.
+        lease: likewise.
+    """
+    mark_detached(Path(directory))
+    options = SupervisorOptions(
+        run_id=run_id,
+        run_directory=directory,
+        master=None,
+        host=host,
+        preload=preload,
+        idle_exit=0.0,
+        detached=True,
+    )
+    channel, process = start_supervisor(options)
+    # the started process forks the supervisor and ends, so that it is no child of this one
+    process.wait()
+    return SupervisorClient(
+        channel, on_status=on_status, on_notice=on_notice, on_end=on_end, lease=lease
+    )

@@ -1,4 +1,4 @@
-"""Where processes listen whose peers are on other hosts."""
+"""Listen addresses of processes whose peers are on other hosts; pure."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Sequence
 from fiber.model import Interface, ListenAddress, Peers
 from fiber_ssh.config import SshConfig
 
-__all__ = ["HERE", "NOWHERE", "listen_address"]
+__all__ = ["ADDRESS_VARIABLE", "UNREACHABLE", "listen_address"]
 
-#: variable in the environment of jobs: the address at which their host is reached by others
-HERE = "_FIBER_SSH_ADDRESS"
-#: its value where it is reached by none
-NOWHERE = "127.0.0.1"
+#: environment variable of jobs: the address at which other hosts reach theirs
+ADDRESS_VARIABLE = "_FIBER_SSH_ADDRESS"
+#: its value where no other host reaches it: jobs listen on loopback alone
+UNREACHABLE = "127.0.0.1"
 
 
 def listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddress:
-    """Where to bind and what to tell peers; a pure function.
+    """The URL to bind and the host to advertise.
 
     Args:
-        peers: who will dial, with the settings.
-        interfaces: those of this host.
+        peers: the processes that will dial, with the settings.
+        interfaces: network interfaces of this host.
     """
     config = peers.config if isinstance(peers.config, SshConfig) else SshConfig()
-    here = peers.environ.get(HERE)
-    # of a job's processes it says nothing; one of its programs may be a master itself
+    assigned = peers.environ.get(ADDRESS_VARIABLE)
+    # config.reach is the master's: a job's process goes by the variable alone
     routed = config.reach != "direct"
-    advertised = here or config.address or _first(interfaces)
-    if advertised in (None, NOWHERE) or (here is None and config.reach == "reversed"):
-        return ListenAddress(bind_url=f"tls+tcp://{NOWHERE}:0", routed=routed)
+    advertised = assigned or config.address or _first(interfaces)
+    if advertised in (None, UNREACHABLE) or (assigned is None and config.reach == "reversed"):
+        return ListenAddress(bind_url=f"tls+tcp://{UNREACHABLE}:0", routed=routed)
     assert advertised is not None
     every = "[::]" if _is_ipv6(advertised) else "0.0.0.0"  # noqa: S104 - behind mutual TLS
     return ListenAddress(bind_url=f"tls+tcp://{every}:0", advertise_host=advertised, routed=routed)

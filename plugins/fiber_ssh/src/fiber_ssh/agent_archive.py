@@ -1,4 +1,4 @@
-"""The agent's code as it is sent to hosts: one archive, named by what is in it."""
+"""Zip archive of the agent's code, sent to hosts and named there by its digest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MODULES = (
     "runs",
     "wire",
 )
-# an archive of the same modules has the same bytes
+# a fixed time stamp: the same modules give the same bytes
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @functools.cache
 def agent_archive() -> tuple[str, bytes]:
-    """Digest and bytes of the archive."""
+    """SHA-256 of the archive (16 hex digits), and its bytes; the same code gives the same bytes."""
     package = resources.files("fiber_ssh.remote")
     texts = {f"fiber_ssh/remote/{name}.py": package.joinpath(f"{name}.py") for name in _MODULES}
     # needs no more than Python's own library
@@ -51,5 +51,5 @@ def agent_archive() -> tuple[str, bytes]:
 
 @functools.cache
 def loader_source() -> str:
-    """The program that takes the archive on a host."""
+    """Source of the program that receives and runs the archive on a host."""
     return resources.files("fiber_ssh.remote").joinpath("loader.py").read_text(encoding="utf-8")

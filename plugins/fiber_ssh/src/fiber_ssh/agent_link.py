@@ -1,4 +1,4 @@
-"""The connection to one host: made when it is needed, used for everything, made again when it drops."""
+"""Connection to one host and the requests to its agent; reconnects by itself when it drops."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import paramiko
 
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, UnknownJobError
 from fiber_ssh.config import SshConfig
-from fiber_ssh.dial import DROPPED, Connection, dial
-from fiber_ssh.follows import Follow, Follows
+from fiber_ssh.connect import CONNECTION_ERRORS, Connection, connect
+from fiber_ssh.exec_channel import HostInfo, open_agent
 from fiber_ssh.hosts import Host
+from fiber_ssh.log_follow import LogFollower, LogFollowers
 from fiber_ssh.remote.wire import Data, Decoder, Message, pack
-from fiber_ssh.shell import About, open_agent
 
-__all__ = ["HostLink", "LapsedError", "Request"]
+__all__ = ["AgentLink", "LeaseExpiredError", "Request"]
 
 log = logging.getLogger("fiber")
 
@@ -27,12 +27,12 @@ log = logging.getLogger("fiber")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
-class LapsedError(BackendError):
-    """The host's agent ended what it ran for this run: its lease was over."""
+class LeaseExpiredError(BackendError):
+    """The agent has ended this run's jobs because the run's lease expired."""
 
 
 class Request:
-    """Something asked of the agent; asked again after a drop, until it is answered."""
+    """A request to the agent; sent again after a reconnection until it is answered."""
 
     def __init__(self, number: int, message: Message, answered: Callable[[Request], None]) -> None:
         self.number = number
@@ -43,26 +43,27 @@ class Request:
         self._answered = answered
 
     def settle(self, answer: Message | None, error: BackendError | None = None) -> None:
-        """It is answered, or never will be."""
+        """Set the answer, or the error where none will come."""
         self.answer, self.error = answer or {}, error
         self.done.set()
         self._answered(self)
 
 
-class HostLink:
-    """One host's connection and agent; thread-safe.
+class AgentLink:
+    """Connection to one host and its agent; thread-safe.
 
-    Callbacks come on the link's own thread and must not wait.
+    Callbacks run on the link's own thread (``fiber-ssh-HOST``) and must not block. A second thread,
+    one a connection, writes.
 
     Args:
         host: the host.
         config: the settings.
-        run_id: the run whose owner this program is, or None.
-        lease: seconds for which the agent bears its silence.
-        on_jobs: called with all that the agent has of the run, each time it is attached.
-        on_job: called with each record of a job that changed.
-        on_beat: called with each sign of life.
-        on_change: called when it came up or failed.
+        run_id: the run that this program owns; None to own none.
+        lease: seconds of silence after which the agent ends the run's jobs.
+        on_jobs: called with the records of all jobs of the run, after each connection.
+        on_job: called with the record of each job that changed.
+        on_beat: called at each heartbeat of the agent.
+        on_change: called when the connection came up or failed.
     """
 
     def __init__(
@@ -72,18 +73,18 @@ class HostLink:
         *,
         run_id: str | None,
         lease: float,
-        on_jobs: Callable[[HostLink, list[Message]], None],
-        on_job: Callable[[HostLink, Message], None],
-        on_beat: Callable[[HostLink], None],
-        on_change: Callable[[HostLink], None],
+        on_jobs: Callable[[AgentLink, list[Message]], None],
+        on_job: Callable[[AgentLink, Message], None],
+        on_beat: Callable[[AgentLink], None],
+        on_change: Callable[[AgentLink], None],
     ) -> None:
         self.host = host
-        self.about: About | None = None
-        #: why it is not up, in words
+        self.info: HostInfo | None = None
+        #: why it is not up; empty while it is
         self.failure = ""
         #: True where it was up once, and has not been given up since
         self.was_up = False
-        self.follows = Follows()
+        self.followers = LogFollowers()
         self._config = config
         self._run_id = run_id
         self._lease = lease
@@ -95,7 +96,7 @@ class HostLink:
         self._requests: dict[int, Request] = {}
         self._watched: set[str] = set()
         self._lock = threading.RLock()
-        self._known = threading.Event()
+        self._tried = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
@@ -106,28 +107,28 @@ class HostLink:
 
     @property
     def is_up(self) -> bool:
-        """True while the agent can be asked."""
+        """True while the agent is connected."""
         return self._out is not None
 
     @property
-    def is_known(self) -> bool:
+    def was_tried(self) -> bool:
         """True once the first attempt to connect has ended."""
-        return self._known.is_set()
+        return self._tried.is_set()
 
     @property
     def transport(self) -> paramiko.Transport:
-        """The connection, for other channels.
+        """The ssh transport, for further channels.
 
         Raises:
-            BackendUnavailableError: there is none now.
+            BackendUnavailableError: it is not connected.
         """
         connection = self._connection
         if connection is None or not self.is_up:
             raise self.unavailable()
         return connection.transport
 
-    def begin(self) -> None:
-        """Connect, in a thread of its own. Idempotent."""
+    def start(self) -> None:
+        """Start the thread that connects. Idempotent."""
         with self._lock:
             if self._thread is None and not self._closing.is_set():
                 self._thread = threading.Thread(
@@ -135,14 +136,14 @@ class HostLink:
                 )
                 self._thread.start()
 
-    def wait_known(self, timeout: float) -> bool:
+    def wait_connected(self, timeout: float) -> bool:
         """Wait until the first attempt to connect has ended; True where it is up then."""
-        self.begin()
-        self._known.wait(timeout)
+        self.start()
+        self._tried.wait(timeout)
         return self.is_up
 
-    def drop(self) -> None:
-        """Give up the connection there is, for a new one."""
+    def disconnect(self) -> None:
+        """Close the present connection; the link's thread makes a new one."""
         connection = self._connection
         if connection is not None:
             connection.close()
@@ -151,17 +152,17 @@ class HostLink:
         """End the connection and its threads. Idempotent."""
         self._closing.set()
         self._retry.set()
-        self.drop()
+        self.disconnect()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._config.connect_timeout + 5.0)
 
-    def give_up(self, why: str) -> None:
-        """It was silent for too long: nothing that was asked will be answered; begin anew."""
+    def expire(self, why: str) -> None:
+        """Fail all pending requests, as after an expired lease, and reconnect."""
         self.failure = why
         self.was_up = False
         self._fail_requests(why)
-        self.drop()
+        self.disconnect()
 
     def _fail_requests(self, why: str) -> None:
         with self._lock:
@@ -169,31 +170,31 @@ class HostLink:
         for request in requests:
             request.settle(None, BackendUnavailableError(why))
 
-    # -- asking
+    # -- requests
 
-    def post(self, op: str, **fields: Any) -> None:
-        """Tell the agent something that needs no answer; nothing where it cannot be told."""
+    def notify(self, op: str, **fields: Any) -> None:
+        """Send a message without an answer; dropped while the agent is not connected."""
         out = self._out
         if out is not None:
             out.put(pack({"op": op, **fields}))
 
-    def ask(
+    def send_request(
         self, op: str, fields: Message, answered: Callable[[Request], None] = lambda _: None
     ) -> Request:
-        """Ask the agent; ``answered`` is called on the link's thread."""
-        request = self.prepare(op, fields, answered)
+        """Make and send a request; ``answered`` is called on the link's thread."""
+        request = self.new_request(op, fields, answered)
         self.send(request)
         return request
 
-    def prepare(
+    def new_request(
         self, op: str, fields: Message, answered: Callable[[Request], None] = lambda _: None
     ) -> Request:
-        """What :meth:`send` asks."""
+        """Make a request for :meth:`send`."""
         number = next(self._numbers)
         return Request(number, {"id": number, "op": op, **fields}, answered)
 
     def send(self, request: Request) -> None:
-        """Ask the agent, now or as soon as it can be asked."""
+        """Send a request, now or once the agent is connected."""
         with self._lock:
             if self._closing.is_set():
                 request.settle(None, self.unavailable())
@@ -202,16 +203,16 @@ class HostLink:
             if self._out is not None:
                 self._out.put(pack(request.message))
 
-    def request(self, op: str, *, timeout: float, **fields: Any) -> Message:
-        """Ask the agent and wait.
+    def call(self, op: str, *, timeout: float, **fields: Any) -> Message:
+        """Send a request and wait for its answer.
 
         Raises:
-            BackendUnavailableError: it cannot be asked, or does not answer in time.
-            UnknownJobError: the job is not there.
+            BackendUnavailableError: the agent is not connected, or does not answer in time.
+            UnknownJobError: the agent does not know the job.
         """
-        if not self.wait_known(self._config.connect_timeout * 2):
+        if not self.wait_connected(self._config.connect_timeout * 2):
             raise self.unavailable()
-        request = self.ask(op, fields)
+        request = self.send_request(op, fields)
         if not request.done.wait(timeout):
             with self._lock:
                 self._requests.pop(request.number, None)
@@ -221,25 +222,27 @@ class HostLink:
         return request.answer
 
     def watch(self, run_id: str) -> None:
-        """Have changes of a run's jobs told."""
+        """Subscribe to changes of a run's jobs."""
         with self._lock:
             self._watched.add(run_id)
-        self.ask("watch", {"run": run_id}, lambda request: self._told(request.answer))
+        self.send_request(
+            "watch", {"run": run_id}, lambda request: self._on_records(request.answer)
+        )
 
-    def follow(self, one: Follow) -> None:
-        """Ask for output."""
-        self.ask("follow", one.request(), lambda request: self._followed(one, request))
+    def follow(self, one: LogFollower) -> None:
+        """Request a job's output for a follower."""
+        self.send_request("follow", one.request(), lambda request: self._on_followed(one, request))
 
-    def _followed(self, one: Follow, request: Request) -> None:
+    def _on_followed(self, one: LogFollower, request: Request) -> None:
         if request.error is not None:
-            self.follows.end(one.number, request.error)
+            self.followers.end(one.number, request.error)
 
-    def _told(self, answer: Message) -> None:
+    def _on_records(self, answer: Message) -> None:
         for record in answer.get("jobs", ()):
             self._on_job(self, record)
 
     def unavailable(self) -> BackendUnavailableError:
-        """That it cannot be asked, and why."""
+        """The error of a request that cannot be sent, with the reason."""
         why = self.failure or "it does not answer"
         return BackendUnavailableError(f"host {self.host.name} cannot be asked: {why}")
 
@@ -249,12 +252,12 @@ class HostLink:
         pause = _FIRST_PAUSE
         while not self._closing.is_set():
             try:
-                connection = dial(self.host, self._config)
+                connection = connect(self.host, self._config)
             except FiberError as error:
-                self._failed(str(error))
+                self._fail(str(error))
             except Exception as error:
                 log.exception("connecting to host %s failed", self.host.name)
-                self._failed(f"{type(error).__name__}: {error}")
+                self._fail(f"{type(error).__name__}: {error}")
             else:
                 if self._serve(connection):
                     pause = _FIRST_PAUSE
@@ -262,19 +265,19 @@ class HostLink:
             self._retry.clear()
             pause = min(pause * 2, _LONGEST_PAUSE)
         self._fail_requests(f"the connection to host {self.host.name} is closed")
-        self.follows.end_all(None)
+        self.followers.end_all(None)
 
-    def _failed(self, why: str, *, level: int = logging.WARNING) -> None:
+    def _fail(self, why: str, *, level: int = logging.WARNING) -> None:
         if self._closing.is_set():
             return
         if why != self.failure:
             log.log(level, "host %s: %s", self.host.name, why)
         self.failure = why
-        self._known.set()
+        self._tried.set()
         self._on_change(self)
 
     def _serve(self, connection: Connection) -> bool:
-        """Talk to the agent until the connection ends; True where there was something to it."""
+        """Serve one connection until it ends; True where the agent accepted it."""
         self._connection = connection
         channel = writer = None
         out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -282,7 +285,7 @@ class HostLink:
         try:
             if self._closing.is_set():
                 return False
-            channel, self.about = open_agent(
+            channel, self.info = open_agent(
                 connection.transport,
                 self.host.name,
                 self.host.python,
@@ -291,11 +294,11 @@ class HostLink:
             )
             writer = threading.Thread(target=_write, args=(channel, out), daemon=True)
             writer.start()
-            attached = self._talk(channel, out)
+            attached = self._read_messages(channel, out)
             words = "the connection ended"
         except FiberError as error:
             words = str(error)
-        except (*DROPPED, ValueError) as error:
+        except (*CONNECTION_ERRORS, ValueError) as error:
             words = f"the connection ended: {error or type(error).__name__}"
         finally:
             self._out = None
@@ -304,10 +307,12 @@ class HostLink:
             connection.close()
             if writer is not None:
                 writer.join()
-        self._failed(words, level=logging.INFO if attached else logging.WARNING)
+        self._fail(words, level=logging.INFO if attached else logging.WARNING)
         return attached
 
-    def _talk(self, channel: paramiko.Channel, out: queue.SimpleQueue[bytes | None]) -> bool:
+    def _read_messages(
+        self, channel: paramiko.Channel, out: queue.SimpleQueue[bytes | None]
+    ) -> bool:
         decoder = Decoder()
         hello: Message = {"id": 0, "op": "list", "run": "-"}
         if self._run_id is not None:
@@ -317,21 +322,23 @@ class HostLink:
         while data := channel.recv(256 * 1024):
             for message in decoder.feed(data):
                 if isinstance(message, Data):
-                    self.follows.came(message)
+                    self.followers.receive(message)
                 elif message.get("id") == 0:
                     attached = True
                     self._attached(message, out)
                 else:
-                    self._heard(message, out)
+                    self._dispatch(message, out)
         return attached
 
     def _attached(self, message: Message, out: queue.SimpleQueue[bytes | None]) -> None:
         self._on_beat(self)
         with self._lock:
             for run_id in self._watched:
-                self.ask("watch", {"run": run_id}, lambda request: self._told(request.answer))
-            # output goes on where it stopped, also where it came before the word that it would
-            open_now = {one.number: one for one in self.follows.open()}
+                self.send_request(
+                    "watch", {"run": run_id}, lambda request: self._on_records(request.answer)
+                )
+            # follow requests are repeated from the present offset, also unanswered ones
+            open_now = {one.number: one for one in self.followers.open()}
             for number, request in sorted(self._requests.items()):
                 one = open_now.pop(request.message.get("number", 0), None)
                 if one is not None:
@@ -344,17 +351,17 @@ class HostLink:
             self.was_up = True
         if "ok" in message:
             self._on_jobs(self, message["ok"]["jobs"])
-        self._known.set()
+        self._tried.set()
         self._on_change(self)
 
-    def _heard(self, message: Message, out: queue.SimpleQueue[bytes | None]) -> None:
+    def _dispatch(self, message: Message, out: queue.SimpleQueue[bytes | None]) -> None:
         if "beat" in message:
             out.put(pack({"op": "heard", "beat": message["beat"]}))
             self._on_beat(self)
         elif "job" in message:
             self._on_job(self, message["job"])
         elif "end" in message:
-            self.follows.end(message["end"])
+            self.followers.end(message["end"])
         elif "id" in message:
             with self._lock:
                 request = self._requests.pop(message["id"], None)
@@ -362,22 +369,22 @@ class HostLink:
                 if "ok" in message:
                     request.settle(message["ok"])
                 else:
-                    request.settle(None, self._error(message))
+                    request.settle(None, self._error_of(message))
 
-    def _error(self, message: Message) -> BackendError:
+    def _error_of(self, message: Message) -> BackendError:
         words = str(message.get("words"))
         kind = message.get("error")
         if kind == "unknown":
             return UnknownJobError(f"{words} ({self.host.name})")
         if kind == "lapsed":
-            return LapsedError(words)
-        return BackendError(f"the agent on host {self.host.name} says: {words}")
+            return LeaseExpiredError(words)
+        return BackendError(f"the agent on host {self.host.name} reports: {words}")
 
 
 def _write(channel: paramiko.Channel, out: queue.SimpleQueue[bytes | None]) -> None:
     while (data := out.get()) is not None:
         try:
             channel.sendall(data)
-        except DROPPED:
-            # whoever reads finds out as well
+        except CONNECTION_ERRORS:
+            # the reading thread sees the same error
             return

@@ -1,4 +1,7 @@
-"""Finds jobs on hosts, whoever submitted them, and asks all hosts at once."""
+"""Queries to the agents of all hosts, and the search for a job that another program submitted.
+
+Apart from the backend, so that the time limits and the merging of answers and errors stand once.
+"""
 
 from __future__ import annotations
 
@@ -7,60 +10,62 @@ from collections.abc import Sequence
 
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
 from fiber.model import Job
-from fiber_ssh.desk import Desk
-from fiber_ssh.link import Request
+from fiber_ssh.agent_link import Request
+from fiber_ssh.host_state import HostState
 from fiber_ssh.remote.wire import Message
-from fiber_ssh.station import Station
+from fiber_ssh.scheduler import JobScheduler
 
-__all__ = ["ask_all", "find"]
+__all__ = ["ANSWER_TIMEOUT", "find_job", "query_all"]
 
-#: seconds for an agent to answer what it can answer at once
-PATIENCE = 20.0
+#: seconds for an agent to answer
+ANSWER_TIMEOUT = 20.0
 
 
-def ask_all(desk: Desk, op: str, **fields: object) -> list[tuple[Station, Message]]:
-    """Ask all hosts that can be asked.
+def query_all(
+    scheduler: JobScheduler, op: str, **fields: object
+) -> list[tuple[HostState, Message]]:
+    """Send a request to all connected hosts; the answers.
 
     Raises:
-        BackendUnavailableError: none can.
+        BackendUnavailableError: no host is connected, or none answers.
     """
-    stations = desk.up(every=True)
-    asked = [(station, _ask_in_turn(station, op, fields)) for station in stations]
-    deadline = time.monotonic() + PATIENCE
-    answers: list[tuple[Station, Message]] = []
+    host_states = scheduler.wait_connected(every=True)
+    asked = [(host_state, _query_in_order(host_state, op, fields)) for host_state in host_states]
+    deadline = time.monotonic() + ANSWER_TIMEOUT
+    answers: list[tuple[HostState, Message]] = []
     failures: list[BackendError] = []
-    for station, request in asked:
+    for host_state, request in asked:
         if not request.done.wait(max(0.0, deadline - time.monotonic())):
-            failures.append(station.link.unavailable())
+            failures.append(host_state.link.unavailable())
         elif request.error is not None:
             failures.append(request.error)
         else:
-            answers.append((station, request.answer))
+            answers.append((host_state, request.answer))
     if not answers:
         raise failures[0]
     return answers
 
 
-def _ask_in_turn(station: Station, op: str, fields: dict[str, object]) -> Request:
-    """Ask a host once it was told of all that it was given before."""
-    request = station.link.prepare(op, fields)
-    station.soon(lambda: station.link.send(request))
+def _query_in_order(host_state: HostState, op: str, fields: dict[str, object]) -> Request:
+    """Send a request after all that is queued for the host, such as submissions."""
+    request = host_state.link.new_request(op, fields)
+    host_state.enqueue(lambda: host_state.link.send(request))
     return request
 
 
-def find(desk: Desk, job: Job) -> tuple[Station, Message]:
-    """The host of a job and what its agent says of it.
+def find_job(scheduler: JobScheduler, job: Job) -> tuple[HostState, Message]:
+    """The host of a job and its agent's record of it.
 
     Raises:
         UnknownJobError: no host knows it.
-        BackendUnavailableError: its host cannot be asked, or, where nobody knows which that is,
-            none can.
+        BackendUnavailableError: its host is not connected, or, where the host is not known,
+            none is.
     """
-    candidates = _candidates(desk, job)
+    candidates = _candidates(scheduler, job)
     missing: BackendError | None = None
-    for station in candidates:
+    for host_state in candidates:
         try:
-            answer = station.link.request("status", timeout=PATIENCE, job=job.id)
+            answer = host_state.link.call("status", timeout=ANSWER_TIMEOUT, job=job.id)
         except UnknownJobError as error:
             missing = error
         except BackendUnavailableError:
@@ -68,15 +73,15 @@ def find(desk: Desk, job: Job) -> tuple[Station, Message]:
                 raise
         else:
             record: Message = answer["job"]
-            return station, record
-    msg = f"there is no job {job.id} ({job.name}) on the ssh hosts {desk.stations}"
+            return host_state, record
+    msg = f"there is no job {job.id} ({job.name}) on the ssh hosts {scheduler.host_states}"
     raise UnknownJobError(msg) from missing
 
 
-def _candidates(desk: Desk, job: Job) -> Sequence[Station]:
-    desk.begin()
-    order = desk.order(job.id)
-    name = order.host if order is not None else job.data.get("host")
-    if isinstance(name, str) and name in desk.stations:
-        return [desk.stations[name]]
-    return desk.up(every=True)
+def _candidates(scheduler: JobScheduler, job: Job) -> Sequence[HostState]:
+    scheduler.start()
+    submission = scheduler.submission(job.id)
+    name = submission.host if submission is not None else job.data.get("host")
+    if isinstance(name, str) and name in scheduler.host_states:
+        return [scheduler.host_states[name]]
+    return scheduler.wait_connected(every=True)

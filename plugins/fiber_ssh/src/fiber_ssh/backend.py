@@ -1,4 +1,4 @@
-"""The ssh backend: jobs are processes of other machines, kept by an agent on each."""
+"""The ssh backend: jobs are processes on other machines, run by an agent on each."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fiber.model import (
     Reach,
     ReachKind,
 )
+from fiber_ssh.agent_queries import ANSWER_TIMEOUT, find_job, query_all
 from fiber_ssh.config import SshConfig
-from fiber_ssh.desk import Desk
-from fiber_ssh.follows import lines
+from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
-from fiber_ssh.lookup import PATIENCE, ask_all, find
-from fiber_ssh.order import Order
-from fiber_ssh.station import Station
+from fiber_ssh.log_follow import log_lines
+from fiber_ssh.scheduler import JobScheduler
 from fiber_ssh.status import job_of, status_of
+from fiber_ssh.submission import Submission
 
 __all__ = ["SshBackend"]
 
@@ -46,10 +46,10 @@ _LEASE = 30.0
 
 
 class SshBackend(Backend):
-    """Runs jobs on machines that one reaches by ssh.
+    """Backend that runs jobs on machines reached by ssh.
 
     Args:
-        context: settings and run; nothing is connected before it is needed.
+        context: settings and run; hosts are connected to on first use.
 
     Raises:
         ConfigError: no hosts are named, or they make no sense.
@@ -61,11 +61,11 @@ class SshBackend(Backend):
         self._config = context.config if isinstance(context.config, SshConfig) else SshConfig()
         self._context = context
         self._owner = os.getpid()
-        self._desk = self._open(context.run_id)
+        self._scheduler = self._open(context.run_id)
 
-    def _open(self, run_id: str | None) -> Desk:
+    def _open(self, run_id: str | None) -> JobScheduler:
         lease = self._context.lease
-        return Desk(
+        return JobScheduler(
             read_hosts(self._config),
             self._config,
             backend=self.name,
@@ -78,10 +78,10 @@ class SshBackend(Backend):
 
     def warm_up(self) -> None:
         """Connect to all hosts."""
-        self._desk.begin()
+        self._scheduler.start()
 
     def submit(self, spec: JobSpec) -> Job:
-        """Accept a job; it goes to a host at once, or waits for room."""
+        """Accept a job; it is sent to a host at once, or waits for free slots."""
         if spec.image is not None:
             raise CapabilityError(self.name, "images", f"image {spec.image!r}")
         if spec.volumes:
@@ -99,7 +99,7 @@ class SshBackend(Backend):
             argv=spec.argv,
             submitted=time.time(),
         )
-        self._desk.submit(Order(job, spec))
+        self._scheduler.submit(Submission(job, spec))
         return job
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:
@@ -107,59 +107,61 @@ class SshBackend(Backend):
         return self.start_group(
             specs,
             timeout,
-            lambda jobs, seconds: self._desk.feed.wait_placed([job.id for job in jobs], seconds),
+            lambda jobs, seconds: self._scheduler.feed.wait_placed(
+                [job.id for job in jobs], seconds
+            ),
         )
 
     def events(self, run_id: str) -> Iterator[tuple[Job, JobStatus]]:
-        """Changes of the jobs of a run, whoever submitted them."""
-        stream = self._desk.feed.events(run_id)
+        """Changes of the jobs of a run, also of those that other programs submitted."""
+        stream = self._scheduler.feed.events(run_id)
         self._watch(run_id)
         return stream
 
     def status(self, jobs: Sequence[Job]) -> Sequence[JobStatus]:
-        """The present status of jobs, also of those that others submitted."""
+        """The present status of jobs, also of those that other programs submitted."""
         return [self._status(job) for job in jobs]
 
     def terminate(self, job: Job, *, grace: float = 5.0) -> None:
         """SIGTERM to the job's first process; SIGKILL to all that is left after the grace."""
-        self._tell(job, "terminate", grace=grace)
+        self._request_end(job, "terminate", grace=grace)
 
     def kill(self, job: Job) -> None:
         """SIGKILL to all processes of a job."""
-        self._tell(job, "kill")
+        self._request_end(job, "kill")
 
     def logs(self, job: Job, *, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """Yield the lines that a job wrote, without their newlines."""
-        order = self._desk.order(job.id)
+        submission = self._scheduler.submission(job.id)
         # it has written nothing before it has a host
         if (
-            order is not None
-            and order.host is None
-            and not (follow and self._desk.wait_given(job.id))
+            submission is not None
+            and submission.host is None
+            and not (follow and self._scheduler.wait_assigned(job.id))
         ):
             return iter(())
-        station = self._station(job)
+        host_state = self._host_state(job)
         pieces: queue.SimpleQueue[bytes | BackendError | None] = queue.SimpleQueue()
-        link = station.link
-        one = link.follows.add(
+        link = host_state.link
+        one = link.followers.add(
             job.id,
             lambda _, data: pieces.put(data),
             pieces.put,
             tail=tail,
             follow=follow,
         )
-        # not before the agent was told of the job
-        station.soon(lambda: link.follow(one))
+        # after the request that submits the job
+        host_state.enqueue(lambda: link.follow(one))
 
-        def took(count: int) -> None:
-            link.post("took", number=one.number, count=count)
+        def acknowledge(count: int) -> None:
+            link.notify("took", number=one.number, count=count)
 
         def drain() -> Iterator[str]:
             try:
-                yield from lines(pieces, took)
+                yield from log_lines(pieces, acknowledge)
             finally:
-                link.follows.forget(one.number)
-                link.post("unfollow", number=one.number)
+                link.followers.forget(one.number)
+                link.notify("unfollow", number=one.number)
 
         return drain()
 
@@ -174,62 +176,62 @@ class SshBackend(Backend):
         """Run a program on a job's host, its output to ours; return its exit code."""
         from fiber_ssh.execution import execute
 
-        return execute(self._station(job).link, argv, stdin=stdin, tty=tty)
+        return execute(self._host_state(job).link, argv, stdin=stdin, tty=tty)
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
-        """The jobs there are on the hosts that can be reached, those that wait included."""
+        """The jobs on the hosts that can be reached, and those that wait for a host."""
         found: dict[str, Job] = {}
-        for station, answer in ask_all(self._desk, "list", run=run_id):
+        for host_state, answer in query_all(self._scheduler, "list", run=run_id):
             for record in answer["jobs"]:
-                found[record["id"]] = job_of(record, self.name, station.host.name)
-        # some have no host yet, and some hosts have not heard yet
-        for order in self._desk.alive():
-            if run_id in (None, order.job.run_id):
-                found.setdefault(order.job.id, order.job)
+                found[record["id"]] = job_of(record, self.name, host_state.host.name)
+        # some have no host yet, and some submissions have not arrived yet
+        for submission in self._scheduler.alive():
+            if run_id in (None, submission.job.run_id):
+                found.setdefault(submission.job.id, submission.job)
         return list(found.values())
 
     def cleanup(self, run_id: str) -> None:
-        """End the jobs of a run and remove what they left on the hosts that can be reached."""
-        if self._desk.is_closed:
-            # its connections are closed, and what it left is on the hosts
-            desk = self._open(None)
+        """End the jobs of a run and remove their files, on the hosts that can be reached."""
+        if self._scheduler.is_closed:
+            # the connections are closed, but files are left on the hosts
+            scheduler = self._open(None)
             try:
-                ask_all(desk, "cleanup", run=run_id)
+                query_all(scheduler, "cleanup", run=run_id)
             finally:
-                desk.close()
+                scheduler.close()
             return
-        self._desk.cancel_waiting(run_id)
-        if run_id != self._context.run_id or self._desk.has_begun:
-            ask_all(self._desk, "cleanup", run=run_id)
+        self._scheduler.cancel_waiting(run_id)
+        if run_id != self._context.run_id or self._scheduler.is_started:
+            query_all(self._scheduler, "cleanup", run=run_id)
 
     # -- the platform -------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
         """Slots and memory of the hosts that can be reached, and devices that are free."""
-        rooms = self._desk.rooms(self._desk.up(every=True))
+        capacities = self._scheduler.capacities(self._scheduler.wait_connected(every=True))
         devices: dict[str, int] = {}
-        for room in rooms:
-            for kind, count in room.free_devices.items():
+        for capacity in capacities:
+            for kind, count in capacity.free_devices.items():
                 devices[kind] = devices.get(kind, 0) + count
-        memory = [s.link.about.memory for s in self._desk.stations if s.link.about]
-        return Capacity(cpus=sum(r.slots for r in rooms), memory=sum(memory), devices=devices)
+        memory = [s.link.info.memory for s in self._scheduler.host_states if s.link.info]
+        return Capacity(cpus=sum(r.slots for r in capacities), memory=sum(memory), devices=devices)
 
     def reach(self, job: Job) -> Reach:
-        """How a job and this program meet, found out when hosts were first used."""
-        order = self._desk.order(job.id)
-        landing = None if order is None else order.landing
-        if self._config.reach == "reversed" or landing is not None:
+        """The route between a job and this program, chosen when its host was first used."""
+        submission = self._scheduler.submission(job.id)
+        stream_port = None if submission is None else submission.stream_port
+        if self._config.reach == "reversed" or stream_port is not None:
             return Reach(ReachKind.REVERSED, "streams over the ssh connection of its host")
         return Reach(ReachKind.DIRECT, "the job dials this machine, unless its host cannot")
 
     def open_stream(self, job: Job) -> socket.socket:
-        """A channel of its host's connection, to where the job's supervisor waits for it."""
-        order = self._desk.order(job.id)
-        if order is None or order.host is None or order.landing is None:
+        """A socket joined to a channel of its host's connection, to the job's supervisor."""
+        submission = self._scheduler.submission(job.id)
+        if submission is None or submission.host is None or submission.stream_port is None:
             msg = f"{job.name} waits for no streams of this program now"
             raise BackendUnavailableError(msg)
-        station = self._desk.stations[order.host]
-        return station.streams.open(station.link.transport, order.landing)
+        host_state = self._scheduler.host_states[submission.host]
+        return host_state.streams.open(host_state.link.transport, submission.stream_port)
 
     def check(self) -> Iterable[Check]:
         """Check all hosts, with a job on each."""
@@ -240,44 +242,48 @@ class SshBackend(Backend):
     def close(self) -> None:
         """End all jobs that are not detached, and the connections."""
         if os.getpid() == self._owner:
-            self._desk.close()
+            self._scheduler.close()
 
-    # -- within -------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------
 
     def _status(self, job: Job) -> JobStatus:
-        status = self._desk.feed.status(job.id)
-        order = self._desk.order(job.id)
-        if order is not None and status is not None:
-            # changes are told by its host as they come, while it can be asked
-            link = None if order.host is None else self._desk.stations[order.host].link
+        status = self._scheduler.feed.status(job.id)
+        submission = self._scheduler.submission(job.id)
+        if submission is not None and status is not None:
+            # while its host is connected, the feed is up to date
+            link = (
+                None
+                if submission.host is None
+                else self._scheduler.host_states[submission.host].link
+            )
             if status.state.is_terminal or link is None or link.is_up:
                 return status
-        station, record = find(self._desk, job)
-        return status_of(record, station.host.name)
+        host_state, record = find_job(self._scheduler, job)
+        return status_of(record, host_state.host.name)
 
-    def _station(self, job: Job) -> Station:
-        order = self._desk.order(job.id)
-        if order is not None and order.host is not None:
-            return self._desk.stations[order.host]
-        return find(self._desk, job)[0]
+    def _host_state(self, job: Job) -> HostState:
+        submission = self._scheduler.submission(job.id)
+        if submission is not None and submission.host is not None:
+            return self._scheduler.host_states[submission.host]
+        return find_job(self._scheduler, job)[0]
 
     def _watch(self, run_id: str) -> None:
         if run_id != self._context.run_id:
-            self._desk.begin()
-            for station in self._desk.stations:
-                station.link.watch(run_id)
+            self._scheduler.start()
+            for host_state in self._scheduler.host_states:
+                host_state.link.watch(run_id)
 
-    def _tell(self, job: Job, op: str, **fields: object) -> None:
-        order = self._desk.order(job.id)
-        status = self._desk.feed.status(job.id)
+    def _request_end(self, job: Job, op: str, **fields: object) -> None:
+        submission = self._scheduler.submission(job.id)
+        status = self._scheduler.feed.status(job.id)
         if status is not None and status.state.is_terminal:
             return
-        if order is not None:
-            self._desk.tell(order, op, **fields)
+        if submission is not None:
+            self._scheduler.request_end(submission, op, **fields)
             return
-        station, _ = find(self._desk, job)
+        host_state, _ = find_job(self._scheduler, job)
         try:
-            station.link.request(op, timeout=PATIENCE, job=job.id, **fields)
+            host_state.link.call(op, timeout=ANSWER_TIMEOUT, job=job.id, **fields)
         except UnknownJobError:
             # it was removed since
             return

@@ -1,36 +1,38 @@
-"""Whether a host's Python and fiber are those that processes of this program need; pure."""
+"""Comparison of a host's versions of Python and fiber-core with this program's; pure."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 
-from fiber_ssh.shell import About
+from fiber_ssh.exec_channel import HostInfo
 
-__all__ = ["unfit"]
+__all__ = ["incompatibility"]
 
 
-def unfit(about: About, host: str, fiber: str, python: tuple[int, int] | None = None) -> str:
-    """Why processes of this program cannot run on a host, with the fix; empty where they can.
+def incompatibility(
+    info: HostInfo, host: str, fiber: str, python: tuple[int, int] | None = None
+) -> str:
+    """Why processes of this program cannot run on a host, and the fix; empty where they can.
 
     Args:
-        about: what the host said.
-        host: what the user calls it.
-        fiber: version of fiber-core here.
-        python: version of Python here, this one's if omitted.
+        info: the host's versions.
+        host: its name in the settings.
+        fiber: this program's version of fiber-core.
+        python: this program's version of Python; the running one if omitted.
     """
     mine = python or sys.version_info[:2]
-    theirs = about.python[:2]
+    theirs = info.python[:2]
     if theirs != mine:
-        here, there = ".".join(map(str, mine)), ".".join(map(str, theirs))
+        local, remote = ".".join(map(str, mine)), ".".join(map(str, theirs))
         return (
-            f"{about.executable} on host {host} is Python {there}, and this program runs on "
-            f"{here}: functions cannot be sent between the two; name a Python {here} with "
+            f"{info.executable} on host {host} is Python {remote}, and this program runs on "
+            f"{local}: functions cannot be sent between the two; name a Python {local} with "
             f"'python = …' in the hosts file, or with FIBER_SSH_PYTHON"
         )
-    install = f"ssh {host} {shlex.quote(about.executable)} -m pip install fiber-core=={fiber}"
-    if about.fiber is None:
-        return f"{about.executable} on host {host} has no fiber; run: {install}"
-    if about.fiber != fiber:
-        return f"host {host} has fiber-core {about.fiber}, and this program {fiber}; run: {install}"
+    install = f"ssh {host} {shlex.quote(info.executable)} -m pip install fiber-core=={fiber}"
+    if info.fiber is None:
+        return f"{info.executable} on host {host} has no fiber; run: {install}"
+    if info.fiber != fiber:
+        return f"host {host} has fiber-core {info.fiber}, and this program {fiber}; run: {install}"
     return ""

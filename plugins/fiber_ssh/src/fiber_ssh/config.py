@@ -12,7 +12,7 @@ __all__ = ["SshConfig"]
 
 @values.frozen(kw_only=True)
 class SshConfig:
-    """What ``FIBER_SSH_<KEY>`` and the section ``[ssh]`` can set."""
+    """Settings by ``FIBER_SSH_<KEY>`` or the section ``[ssh]``."""
 
     #: the hosts: ``a:8,b:8`` with their slots, or the path of a hosts file
     hosts: str = ""
@@ -31,5 +31,5 @@ class SshConfig:
     address: str | None = None
     #: seconds for a connection to be made
     connect_timeout: float = values.field(default=10.0, validator=values.gt(0.0))
-    #: where hosts keep what Fiber needs there, ``~/.cache/fiber/ssh`` if it is not set
+    #: folder of the agent's files on hosts, ``~/.cache/fiber/ssh`` if it is not set
     root: str | None = None

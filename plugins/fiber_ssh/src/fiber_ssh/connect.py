@@ -1,4 +1,4 @@
-"""Makes an authenticated ssh connection to a host, through others where its configuration says so."""
+"""Authenticated ssh connections: host keys, log-in by key or ssh-agent, ProxyJump, ProxyCommand."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ import paramiko
 
 from fiber.exceptions import BackendUnavailableError
 from fiber_ssh.config import SshConfig
-from fiber_ssh.hostkeys import KnownHosts
 from fiber_ssh.hosts import Host
-from fiber_ssh.sshconfig import SshOptions, look_up
+from fiber_ssh.known_hosts import KnownHosts
+from fiber_ssh.ssh_config import SshOptions, look_up
 
-__all__ = ["DROPPED", "Connection", "dial", "options_of"]
+__all__ = ["CONNECTION_ERRORS", "Connection", "connect", "ssh_options"]
 
 log = logging.getLogger("fiber")
 
-#: what paramiko raises where a connection drops, or is refused in the middle of something
-DROPPED = (OSError, EOFError, paramiko.SSHException)
+#: exceptions of paramiko where a connection drops, or is refused halfway
+CONNECTION_ERRORS = (OSError, EOFError, paramiko.SSHException)
 
-#: paramiko's logger for our connections, without what an exception tells whoever opened a channel
-_LOG = "paramiko.transport.fiber"
-logging.getLogger(_LOG).addFilter(lambda record: "open FAILED" not in record.getMessage())
+#: paramiko's logger for our connections; a channel that fails to open is an exception already
+_LOGGER_NAME = "paramiko.transport.fiber"
+logging.getLogger(_LOGGER_NAME).addFilter(lambda record: "open FAILED" not in record.getMessage())
 
 _USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
-_MOST_JUMPS = 8
+_MAX_HOPS = 8
 
 
 class Connection:
-    """A connection to a host with those it goes through.
+    """Connection to a host, with those to the jump hosts before it.
 
     Args:
-        transports: in order, the host's own last.
+        transports: the jump hosts' in order, the host's own last.
         options: how the host is reached.
     """
 
@@ -47,23 +47,23 @@ class Connection:
 
     @property
     def transport(self) -> paramiko.Transport:
-        """The host's own."""
+        """The transport of the host itself."""
         return self._transports[-1]
 
     def close(self) -> None:
-        """Close all of it. Idempotent."""
+        """Close all transports. Idempotent."""
         _close(self._transports)
 
 
 def _close(transports: list[paramiko.Transport]) -> None:
     for transport in reversed(transports):
-        # one that goes through another says farewell there, which may be closed already
-        with contextlib.suppress(*DROPPED):
+        # it sends a last message through the one before it, which may be closed already
+        with contextlib.suppress(*CONNECTION_ERRORS):
             transport.close()
 
 
-def options_of(host: Host, config: SshConfig) -> SshOptions:
-    """How a host is reached, by what the user says of it over what the ssh configuration says."""
+def ssh_options(host: Host, config: SshConfig) -> SshOptions:
+    """Options of a host: those of the hosts setting, then those of the ssh configuration."""
     found = look_up(config.config, host.name, user=host.user)
     import attrs
 
@@ -78,18 +78,19 @@ def options_of(host: Host, config: SshConfig) -> SshOptions:
     return attrs.evolve(found, **changes)
 
 
-def dial(host: Host, config: SshConfig) -> Connection:
+def connect(host: Host, config: SshConfig) -> Connection:
     """Connect to a host and log in.
 
     Raises:
-        BackendUnavailableError: it cannot be reached, is another or lets nobody in; with the fix.
-        ConfigError: the ssh configuration makes no sense.
+        BackendUnavailableError: it cannot be reached, has another key or refuses the log-in; with
+            the fix.
+        ConfigError: the ssh configuration is invalid.
     """
-    options = options_of(host, config)
+    options = ssh_options(host, config)
     transports: list[paramiko.Transport] = []
     try:
         for hop in _hops(options, config):
-            transports.append(_enter(hop, transports[-1] if transports else None, config))
+            transports.append(_connect_hop(hop, transports[-1] if transports else None, config))
             transports[-1].set_keepalive(0)
     except BaseException:
         _close(transports)
@@ -98,14 +99,16 @@ def dial(host: Host, config: SshConfig) -> Connection:
 
 
 def _hops(options: SshOptions, config: SshConfig, depth: int = 0) -> list[SshOptions]:
-    """The hosts to go through and the host itself, in order."""
-    if depth > _MOST_JUMPS:
-        msg = f"more than {_MOST_JUMPS} hosts lie before {options.name}; is there a loop of ProxyJump?"
+    """The jump hosts and the host itself, in order."""
+    if depth > _MAX_HOPS:
+        msg = (
+            f"more than {_MAX_HOPS} hosts lie before {options.name}; is there a loop of ProxyJump?"
+        )
         raise BackendUnavailableError(msg)
     hops: list[SshOptions] = []
     for number, word in enumerate(options.proxy_jump):
         jump = _jump(word, config)
-        # only the first one is reached as its own configuration says: the others lie behind it
+        # as in ssh, only the first one's own jump hosts count: the others are reached through it
         hops += _hops(jump, config, depth + 1) if number == 0 else [jump]
     return [*hops, options]
 
@@ -125,11 +128,11 @@ def _jump(word: str, config: SshConfig) -> SshOptions:
     return attrs.evolve(found, port=int(port)) if port.isdigit() else found
 
 
-def _enter(
+def _connect_hop(
     options: SshOptions, before: paramiko.Transport | None, config: SshConfig
 ) -> paramiko.Transport:
-    where = f"{options.name} ({options.hostname} port {options.port})"
-    sock = _stream(options, before, config, where)
+    label = f"{options.name} ({options.hostname} port {options.port})"
+    sock = _open_socket(options, before, config, label)
     known = KnownHosts.read(options.key_name, options.known_hosts)
     try:
         transport = paramiko.Transport(sock)
@@ -138,17 +141,17 @@ def _enter(
         raise
     try:
         transport.daemon = True
-        transport.set_log_channel(_LOG)
+        transport.set_log_channel(_LOGGER_NAME)
         transport.banner_timeout = transport.auth_timeout = config.connect_timeout
-        _prefer(transport, known)
+        _prefer_known_algorithms(transport, known)
         transport.start_client(timeout=config.connect_timeout)
         known.check(transport.get_remote_server_key(), options.name)
-        _log_in(transport, options, where)
-    except DROPPED as error:
+        _log_in(transport, options, label)
+    except CONNECTION_ERRORS as error:
         transport.close()
         if isinstance(error, BackendUnavailableError):
             raise
-        msg = f"no ssh connection to {where}: {error or type(error).__name__}"
+        msg = f"no ssh connection to {label}: {error or type(error).__name__}"
         raise BackendUnavailableError(msg) from error
     except BaseException:
         transport.close()
@@ -156,47 +159,47 @@ def _enter(
     return transport
 
 
-def _stream(
-    options: SshOptions, before: paramiko.Transport | None, config: SshConfig, where: str
+def _open_socket(
+    options: SshOptions, before: paramiko.Transport | None, config: SshConfig, label: str
 ) -> Any:
     try:
         if before is not None:
-            there = (options.hostname, options.port)
+            target = (options.hostname, options.port)
             return before.open_channel(
-                "direct-tcpip", there, ("127.0.0.1", 0), timeout=config.connect_timeout
+                "direct-tcpip", target, ("127.0.0.1", 0), timeout=config.connect_timeout
             )
         if options.proxy_command:
             return paramiko.ProxyCommand(options.proxy_command)
-        there = (options.hostname, options.port)
-        sock = socket.create_connection(there, timeout=config.connect_timeout)
+        target = (options.hostname, options.port)
+        sock = socket.create_connection(target, timeout=config.connect_timeout)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, paramiko.SSHException) as error:
-        msg = f"{where} cannot be reached: {error}"
+        msg = f"{label} cannot be reached: {error}"
         raise BackendUnavailableError(msg) from error
     return sock
 
 
-def _prefer(transport: paramiko.Transport, known: KnownHosts) -> None:
-    """Ask for keys of the kinds that are known: a host has several, and shows one."""
+def _prefer_known_algorithms(transport: paramiko.Transport, known: KnownHosts) -> None:
+    """Negotiate a host key of a kind that known_hosts has: a host has several, and shows one."""
     security = transport.get_security_options()
-    wanted = []
+    preferred = []
     for name in known.algorithms:
         # one RSA key signs in several ways
         names = ("rsa-sha2-512", "rsa-sha2-256") if name == "ssh-rsa" else (name,)
-        wanted += [one for one in names if one in security.key_types]
-    if wanted:
-        security.key_types = [*wanted, *(n for n in security.key_types if n not in wanted)]
+        preferred += [one for one in names if one in security.key_types]
+    if preferred:
+        security.key_types = [*preferred, *(n for n in security.key_types if n not in preferred)]
 
 
-def _log_in(transport: paramiko.Transport, options: SshOptions, where: str) -> None:
+def _log_in(transport: paramiko.Transport, options: SshOptions, label: str) -> None:
     tried: list[str] = []
     # keys of an agent sign over its connection
     with _agent_keys(options) as held:
         if _try_keys(transport, options, held, tried):
             return
-    told = "; ".join(tried) or "there is no key to try"
+    attempts = "; ".join(tried) or "there is no key to try"
     msg = (
-        f"{options.user} cannot log in to {where} by key ({told}); run ssh-copy-id -p "
+        f"{options.user} cannot log in to {label} by key ({attempts}); run ssh-copy-id -p "
         f"{options.port} {options.user}@{options.hostname}, or name the key in the hosts file"
     )
     raise BackendUnavailableError(msg)
@@ -205,7 +208,7 @@ def _log_in(transport: paramiko.Transport, options: SshOptions, where: str) -> N
 def _try_keys(
     transport: paramiko.Transport, options: SshOptions, held: list[Any], tried: list[str]
 ) -> bool:
-    for what, key in _keys(options, held, tried):
+    for what, key in _candidate_keys(options, held, tried):
         try:
             missing = transport.auth_publickey(options.user, key)
         except paramiko.BadAuthenticationType as error:
@@ -218,12 +221,14 @@ def _try_keys(
             continue
         if not missing and transport.is_authenticated():
             return True
-        tried.append(f"{what}: accepted, and it wants {', '.join(missing)} besides")
+        tried.append(f"{what}: accepted, but {', '.join(missing)} is required too")
     return False
 
 
-def _keys(options: SshOptions, held: list[Any], tried: list[str]) -> Iterator[tuple[str, Any]]:
-    """Keys to try, lazily: those of the agent that were named, those of files, all others."""
+def _candidate_keys(
+    options: SshOptions, held: list[Any], tried: list[str]
+) -> Iterator[tuple[str, Any]]:
+    """Keys to try, lazily: named ones in ssh-agent, those of files, others in ssh-agent."""
     files = list(options.identity_files)
     if not files:
         files = [str(Path.home() / ".ssh" / name) for name in _USUAL_KEYS]
@@ -253,25 +258,25 @@ def _keys(options: SshOptions, held: list[Any], tried: list[str]) -> Iterator[tu
                 yield "a key of ssh-agent", key
 
 
-def agent_socket(wanted: str | None, environ: Mapping[str, str]) -> str | None:
-    """Where the agent listens that a user's configuration asks for; None for none.
+def agent_socket(option: str | None, environ: Mapping[str, str]) -> str | None:
+    """Path of the ssh-agent socket that a configuration names; None for no agent.
 
     Args:
-        wanted: ``IdentityAgent`` as ssh_config(5) has it: a path, ``none``, ``SSH_AUTH_SOCK``, or a
-            variable's name behind ``$``; None where it says nothing.
+        option: ``IdentityAgent`` as in ssh_config(5): a path, ``none``, ``SSH_AUTH_SOCK``, or ``$``
+            and a variable's name; None where it is not set.
         environ: the environment.
     """
-    if wanted is None or wanted == "SSH_AUTH_SOCK":
-        wanted = "$SSH_AUTH_SOCK"
-    if wanted.lower() == "none":
+    if option is None or option == "SSH_AUTH_SOCK":
+        option = "$SSH_AUTH_SOCK"
+    if option.lower() == "none":
         return None
-    if wanted.startswith("$"):
-        return environ.get(wanted[1:].strip("{}")) or None
-    return wanted
+    if option.startswith("$"):
+        return environ.get(option[1:].strip("{}")) or None
+    return option
 
 
-class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc] # it has no types
-    """The agent at a socket; paramiko's own one is where the environment says."""
+class _SshAgent(paramiko.agent.AgentSSH):  # type: ignore[misc] # it has no types
+    """Client of the ssh-agent at a socket; paramiko's own class takes ``SSH_AUTH_SOCK`` alone."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -284,7 +289,7 @@ class _Agent(paramiko.agent.AgentSSH):  # type: ignore[misc] # it has no types
             undo.pop_all()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._close()
 
 
@@ -295,7 +300,7 @@ def _agent_keys(options: SshOptions) -> Iterator[list[Any]]:
         yield []
         return
     try:
-        agent = _Agent(path)
+        agent = _SshAgent(path)
     except (paramiko.SSHException, OSError) as error:
         log.debug("ssh-agent cannot be asked: %s", error)
         yield []

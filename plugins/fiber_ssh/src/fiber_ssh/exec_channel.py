@@ -1,4 +1,8 @@
-"""What runs on a host over its connection: the way to its agent, and programs by themselves."""
+"""Programs run on a host over ssh: the agent's start, and single commands with captured output.
+
+Each is an ``exec`` request on a session channel (RFC 4254, section 6.5), and so runs in the user's
+login shell, whose own output is skipped.
+"""
 
 from __future__ import annotations
 
@@ -11,151 +15,151 @@ import attrs
 import paramiko
 
 from fiber.exceptions import BackendUnavailableError
-from fiber_ssh.archive import agent_archive, loader_source
-from fiber_ssh.command import MARK, command_line, python_line
-from fiber_ssh.dial import DROPPED
+from fiber_ssh.agent_archive import agent_archive, loader_source
+from fiber_ssh.connect import CONNECTION_ERRORS
+from fiber_ssh.shell_command import MARKER, command_line, python_command
 
-__all__ = ["About", "Answer", "open_agent", "run", "words_of"]
+__all__ = ["CommandResult", "HostInfo", "open_agent", "run", "stderr_text"]
 
-_MOST = 256 * 1024
+_MAX_GREETING = 256 * 1024
 
 
 @attrs.frozen(kw_only=True)
-class About:
-    """What a host's Python says of itself."""
+class HostInfo:
+    """A host's Python, hardware and addresses, as its loader reports them."""
 
-    #: its version
+    #: version of Python
     python: tuple[int, ...]
-    #: its path
+    #: path of that Python
     executable: str
-    #: version of fiber-core there, None where there is none
+    #: installed version of fiber-core; None where it is not installed
     fiber: str | None
     #: the host's own name
     hostname: str
-    #: the agent's code and folder there
+    #: paths of the agent's archive and of its folder
     archive: str
     root: str
-    #: how many CPUs it has
+    #: number of CPUs
     cpus: int
-    #: its memory in MB
+    #: memory in MB
     memory: int
-    #: the address and the port at which it was reached, as it sees them; and ours, as it sees that
-    door: tuple[str, int] | None
-    ours: str | None
+    #: address and port of its sshd, and address of this machine, as the host sees them, from
+    #: ``SSH_CONNECTION``; None where its sshd does not set that
+    ssh_address: tuple[str, int] | None
+    client_address: str | None
 
     @property
     def address(self) -> str | None:
-        """The address at which it was reached."""
-        return None if self.door is None else self.door[0]
+        """The address of its sshd at which it was reached."""
+        return None if self.ssh_address is None else self.ssh_address[0]
 
     @classmethod
-    def of(cls, said: dict[str, Any]) -> About:
-        """What it said."""
-        seen = str(said.get("seen") or "").split()
+    def of(cls, greeting: dict[str, Any]) -> HostInfo:
+        """Read the loader's first line."""
+        seen = str(greeting.get("seen") or "").split()
         return cls(
-            python=tuple(said["python"]),
-            executable=str(said["executable"]),
-            fiber=said["fiber"],
-            hostname=str(said["host"]),
-            archive=str(said["archive"]),
-            root=str(said["root"]),
-            cpus=int(said["cpus"]),
-            memory=int(said["memory"]),
-            door=(seen[2], int(seen[3])) if len(seen) == 4 else None,
-            ours=seen[0] if len(seen) == 4 else None,
+            python=tuple(greeting["python"]),
+            executable=str(greeting["executable"]),
+            fiber=greeting["fiber"],
+            hostname=str(greeting["host"]),
+            archive=str(greeting["archive"]),
+            root=str(greeting["root"]),
+            cpus=int(greeting["cpus"]),
+            memory=int(greeting["memory"]),
+            ssh_address=(seen[2], int(seen[3])) if len(seen) == 4 else None,
+            client_address=seen[0] if len(seen) == 4 else None,
         )
 
 
 @attrs.frozen
-class Answer:
-    """What a program on a host answered."""
+class CommandResult:
+    """Exit code and output of a program on a host."""
 
-    #: its exit code
+    #: exit code
     code: int
-    #: what it wrote to stdout
+    #: stdout
     output: str
-    #: and to stderr
+    #: stderr
     errors: str
 
 
 def open_agent(
     transport: paramiko.Transport, name: str, python: str, root: str | None, timeout: float
-) -> tuple[paramiko.Channel, About]:
-    """Have a host's Python run the agent's code; returns the way to the agent.
+) -> tuple[paramiko.Channel, HostInfo]:
+    """Start or join a host's agent; returns the channel to it.
 
     Args:
         transport: the connection.
-        name: what the user calls the host.
-        python: the Python.
-        root: where the agent keeps its files, None for the usual place.
-        timeout: seconds to wait for the first answer.
+        name: the host's name in the settings.
+        python: its Python.
+        root: folder of the agent's files, None for the default.
+        timeout: seconds for the first answer.
 
     Raises:
-        BackendUnavailableError: there is no such Python, it is too old, or cannot be used; with
-            the fix.
+        BackendUnavailableError: that Python is missing, too old, or has no folder to write to;
+            with the fix.
     """
     digest, archive = agent_archive()
-    order = json.dumps({"digest": digest, "size": len(archive), "root": root}).encode()
+    request = json.dumps({"digest": digest, "size": len(archive), "root": root}).encode()
     channel = transport.open_session(timeout=timeout)
     try:
         channel.settimeout(timeout)
-        channel.exec_command(python_line(python, loader_source()))
-        channel.sendall(f"{len(order):8d}".encode() + order + archive)
-        said = _first_answer(channel, name, python)
-        version = ".".join(map(str, said["python"]))
-        if said.get("problem"):
-            msg = f"fiber cannot keep its files on host {name}: {said['problem']}; name a folder with FIBER_SSH_ROOT"
+        channel.exec_command(python_command(python, loader_source()))
+        channel.sendall(f"{len(request):8d}".encode() + request + archive)
+        greeting = _read_greeting(channel, name, python)
+        version = ".".join(map(str, greeting["python"]))
+        if greeting.get("problem"):
+            msg = f"fiber cannot keep its files on host {name}: {greeting['problem']}; name a folder with FIBER_SSH_ROOT"
             raise BackendUnavailableError(msg)
-        if tuple(said["python"])[:2] < (3, 10):
+        if tuple(greeting["python"])[:2] < (3, 10):
             msg = (
                 f"{python} on host {name} is Python {version}, and 3.10 or later is needed; name "
                 "another one with 'python = …' in the hosts file, or with FIBER_SSH_PYTHON"
             )
             raise BackendUnavailableError(msg)
         channel.settimeout(None)
-    except DROPPED as error:
+    except CONNECTION_ERRORS as error:
         channel.close()
         msg = f"host {name} does not start fiber's agent: {str(error) or type(error).__name__}"
         raise BackendUnavailableError(msg) from error
     except BaseException:
         channel.close()
         raise
-    return channel, About.of(said)
+    return channel, HostInfo.of(greeting)
 
 
-def _first_answer(channel: paramiko.Channel, name: str, python: str) -> dict[str, Any]:
-    """The loader's line; what a shell's start-up files print before it is left out."""
-    mark = b"fiber-ssh:"
+def _read_greeting(channel: paramiko.Channel, name: str, python: str) -> dict[str, Any]:
+    """Read the loader's line; output of the shell's start-up files before it is skipped."""
+    marker = b"fiber-ssh:"
     data = b""
     while True:
-        start = data.find(mark)
+        start = data.find(marker)
         end = data.find(b"\n", start)
         if start >= 0 and end >= 0:
-            found: dict[str, Any] = json.loads(data[start + len(mark) : end])
+            found: dict[str, Any] = json.loads(data[start + len(marker) : end])
             return found
-        if len(data) > _MOST:
+        if len(data) > _MAX_GREETING:
             msg = f"host {name} prints without end when one logs in; is its shell all right?"
             raise BackendUnavailableError(msg)
-        # one byte at a time would be slow, and what comes after the line is the agent's: it says
-        # nothing before it is asked
+        # reading beyond the line is safe: the agent sends nothing before it gets a request
         piece = channel.recv(4096)
         if not piece:
-            raise BackendUnavailableError(_why_not(channel, name, python))
+            raise BackendUnavailableError(_explain_failure(channel, name, python))
         data += piece
 
 
-def _why_not(channel: paramiko.Channel, name: str, python: str) -> str:
+def _explain_failure(channel: paramiko.Channel, name: str, python: str) -> str:
     code = channel.recv_exit_status()
     words = b""
     while piece := channel.recv_stderr(4096):
         words += piece
-    text = words_of(words)
+    text = stderr_text(words)
     if code in (126, 127):
         return (
             f"there is no Python {python!r} on host {name} ({text}); install Python 3.10 or later "
             "there, or name it with 'python = …' in the hosts file or with FIBER_SSH_PYTHON"
         )
-    return f"{python} on host {name} ended with exit code {code}: {text or 'it said nothing'}"
+    return f"{python} on host {name} ended with exit code {code}: {text or 'it greeting nothing'}"
 
 
 def run(
@@ -165,18 +169,18 @@ def run(
     stdin: bytes = b"",
     timeout: float,
     path: str | None = None,
-) -> Answer:
-    """Run a program to its end; what the user's shell writes before it is left out.
+) -> CommandResult:
+    """Run a program to its end and capture its output, without that of the user's shell.
 
     Args:
         transport: the connection.
         argv: program and arguments.
-        stdin: what it reads.
-        timeout: seconds until it is given up.
-        path: as for :func:`~fiber_ssh.command.command_line`.
+        stdin: its standard input.
+        timeout: seconds until it is aborted.
+        path: as for :func:`~fiber_ssh.shell_command.command_line`.
 
     Raises:
-        BackendUnavailableError: it cannot be run, or took too long.
+        BackendUnavailableError: it could not be run, or took too long.
     """
     try:
         with transport.open_session(timeout=timeout) as channel:
@@ -194,20 +198,20 @@ def run(
                 raise TimeoutError
             reader.join(timeout)
             code = channel.recv_exit_status()
-    except DROPPED as error:
+    except CONNECTION_ERRORS as error:
         msg = f"{argv[0]} could not be run to its end: {error or type(error).__name__}"
         raise BackendUnavailableError(msg) from error
-    _, mark, answer = output.partition(MARK)
-    if not mark:
-        words = words_of(errors)[-500:] or "it said nothing"
+    _, marker, answer = output.partition(MARKER)
+    if not marker:
+        words = stderr_text(errors)[-500:] or "it said nothing"
         msg = f"{argv[0]} was not run: the user's shell ended before with exit code {code}: {words}"
         raise BackendUnavailableError(msg)
-    return Answer(code, answer.decode("utf-8", "replace"), words_of(errors))
+    return CommandResult(code, answer.decode("utf-8", "replace"), stderr_text(errors))
 
 
-def words_of(errors: bytes | bytearray) -> str:
-    """The words on stderr: a marked command's own, or those of a shell that did not come to it."""
-    return errors.rpartition(MARK)[2].decode("utf-8", "replace").strip()
+def stderr_text(errors: bytes | bytearray) -> str:
+    """Text on stderr: a marked command's own, or the shell's where the command was not run."""
+    return errors.rpartition(MARKER)[2].decode("utf-8", "replace").strip()
 
 
 def _read_errors(channel: paramiko.Channel, into: bytearray) -> None:
@@ -215,5 +219,5 @@ def _read_errors(channel: paramiko.Channel, into: bytearray) -> None:
         while piece := channel.recv_stderr(65536):
             into += piece
     except OSError:
-        # the other thread tells of it
+        # the other thread gets and reports the same error
         return

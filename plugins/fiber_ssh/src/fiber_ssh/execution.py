@@ -1,4 +1,7 @@
-"""Runs a program on a host with this program's own input and output."""
+"""``Backend.exec``: a program on a host with this program's own standard streams.
+
+Apart from :mod:`~fiber_ssh.exec_channel`, which captures output, so that neither has both kinds.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from typing import BinaryIO
 import paramiko
 
 from fiber.exceptions import BackendError, BackendUnavailableError
-from fiber_ssh.command import command_line
-from fiber_ssh.dial import DROPPED
-from fiber_ssh.link import HostLink
+from fiber_ssh.agent_link import AgentLink
+from fiber_ssh.connect import CONNECTION_ERRORS
+from fiber_ssh.shell_command import command_line
 
 __all__ = ["execute"]
 
@@ -24,29 +27,29 @@ _PIECE = 64 * 1024
 
 
 def execute(
-    link: HostLink, argv: Sequence[str], *, stdin: BinaryIO | None = None, tty: bool = False
+    link: AgentLink, argv: Sequence[str], *, stdin: BinaryIO | None = None, tty: bool = False
 ) -> int:
     """Run a program to its end; return its exit code, or 128 and the number of its signal.
 
     Args:
         link: the host's connection.
         argv: program and arguments.
-        stdin: what it reads; nothing where it is None.
+        stdin: its standard input; None for an empty one.
         tty: True to give it a terminal.
 
     Raises:
-        BackendUnavailableError: the host cannot be asked, or the connection dropped meanwhile.
+        BackendUnavailableError: the host is not connected, or the connection dropped meanwhile.
     """
     host = link.host
-    about = link.about
-    path = None if about is None else str(PurePosixPath(about.executable).parent)
+    info = link.info
+    path = None if info is None else str(PurePosixPath(info.executable).parent)
     line = command_line(argv, env=host.env, directory=host.directory, path=path)
     try:
         channel = link.transport.open_session()
     except paramiko.SSHException as error:
         msg = (
             f"host {host.name} opens no more sessions on its connection ({error}); its sshd's "
-            "MaxSessions says how many there may be"
+            "MaxSessions limits their number"
         )
         raise BackendUnavailableError(msg) from error
     with channel:
@@ -67,7 +70,7 @@ def execute(
         code = int(channel.recv_exit_status())
     if code < 0:
         if link.is_up and link.transport.is_active():
-            # sshd tells of a signal in place of a code
+            # sshd reports a signal in place of a code
             msg = f"{argv[0]} on host {host.name} was ended by a signal"
             raise BackendError(msg)
         msg = f"the connection to host {host.name} dropped while {argv[0]} ran there"
@@ -86,7 +89,7 @@ def _copy_out(read: object, descriptor: int) -> None:
 
 def _copy_in(stdin: BinaryIO, channel: paramiko.Channel) -> None:
     # a program that ended reads no more, and nor does one whose connection was cut
-    with contextlib.suppress(*DROPPED):
+    with contextlib.suppress(*CONNECTION_ERRORS):
         # not read(): what is typed must not wait for a full piece
         read = getattr(stdin, "read1", None) or stdin.read
         while data := read(_PIECE):

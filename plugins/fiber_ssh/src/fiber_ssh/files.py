@@ -1,4 +1,4 @@
-"""Sends files of the working directory to a host: by content, and only what it lacks."""
+"""Transfer of files of the working directory to a host, addressed by content."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ import attrs
 import paramiko
 
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
-from fiber_ssh.command import MARK, command_line
 from fiber_ssh.config import SshConfig
+from fiber_ssh.exec_channel import HostInfo, stderr_text
 from fiber_ssh.hosts import Host
 from fiber_ssh.remote.wire import pack, pack_data
-from fiber_ssh.shell import About, words_of
+from fiber_ssh.shell_command import MARKER, command_line
 
-__all__ = ["FileSender", "Sent", "find_files"]
+__all__ = ["FileEntry", "FileSender", "find_files"]
 
 _PIECE = 256 * 1024
-#: seconds within which files are not looked at again
+#: seconds for which a listing of files is reused
 _FRESH = 1.0
 
 
 @attrs.frozen
-class Sent:
+class FileEntry:
     """A file of the working directory."""
 
-    #: where it lies, below the working directory
+    #: path relative to the working directory
     path: str
-    #: its permissions
+    #: permission bits
     mode: int
-    #: SHA-256 of its content
+    #: SHA-256 of the content, in hex
     digest: str
 
 
 class FileSender:
-    """Has one host hold what the settings name; used by one thread.
+    """Sender of the files that the settings name to one host; used by one thread.
 
     Args:
         config: the settings.
@@ -52,39 +52,39 @@ class FileSender:
         self._config = config
         self._host = host
         self._folder: dict[str, str] = {}
-        self._last: tuple[Sent, ...] = ()
-        self._looked = float("-inf")
+        self._last: tuple[FileEntry, ...] = ()
+        self._checked_at = float("-inf")
 
-    def send(self, transport: paramiko.Transport, about: About, run_id: str) -> str:
-        """Send what changed; returns the folder on the host.
+    def send(self, transport: paramiko.Transport, info: HostInfo, run_id: str) -> str:
+        """Send the files whose content the host lacks; returns their folder on the host.
 
         Raises:
             BackendUnavailableError: the connection dropped.
-            BackendError: the host cannot hold them.
-            ConfigError: a pattern names nothing, or something outside of the working directory.
+            BackendError: the host cannot store them.
+            ConfigError: a pattern matches nothing, or leads out of the working directory.
         """
         now = time.monotonic()
-        if run_id in self._folder and now - self._looked < _FRESH:
+        if run_id in self._folder and now - self._checked_at < _FRESH:
             return self._folder[run_id]
         root = Path.cwd()
         files = find_files(root, self._config.send)
         if run_id not in self._folder or files != self._last:
-            self._folder[run_id] = self._transfer(transport, about, run_id, root, files)
+            self._folder[run_id] = self._transfer(transport, info, run_id, root, files)
             self._last = files
-        self._looked = now
+        self._checked_at = now
         return self._folder[run_id]
 
     def _transfer(
         self,
         transport: paramiko.Transport,
-        about: About,
+        info: HostInfo,
         run_id: str,
         root: Path,
-        files: Sequence[Sent],
+        files: Sequence[FileEntry],
     ) -> str:
-        argv = [about.executable, "-I", "-S", about.archive, "files", about.root]
+        argv = [info.executable, "-I", "-S", info.archive, "files", info.root]
         by_digest = {file.digest: file for file in files}
-        order = {
+        request = {
             "run": run_id,
             "folder": self._host.directory,
             "files": [[file.path, file.mode, file.digest] for file in files],
@@ -93,10 +93,10 @@ class FileSender:
             with transport.open_session() as channel:
                 channel.exec_command(command_line(argv, marked=True))
                 answers = channel.makefile("rb")
-                # without its end where the line before was not ended
-                while (line := answers.readline()) and not line.endswith(MARK):
+                # endswith: shell output without a newline may stand before the marker
+                while (line := answers.readline()) and not line.endswith(MARKER):
                     pass
-                channel.sendall(pack(order))
+                channel.sendall(pack(request))
                 for number, digest in enumerate(self._answer(channel, answers)["missing"]):
                     with (root / by_digest[digest].path).open("rb") as file:
                         while piece := file.read(_PIECE):
@@ -113,7 +113,7 @@ class FileSender:
     def _answer(self, channel: paramiko.Channel, answers: Any) -> dict[str, Any]:
         line = answers.readline()
         if not line:
-            words = words_of(channel.makefile_stderr("rb").read())
+            words = stderr_text(channel.makefile_stderr("rb").read())
             msg = f"host {self._host.name} does not take files: {words or 'it said nothing'}"
             raise BackendError(msg)
         found: dict[str, Any] = json.loads(line)
@@ -124,15 +124,15 @@ _digests: dict[tuple[str, int, int], str] = {}
 _digests_lock = threading.Lock()
 
 
-def find_files(root: Path, patterns: Sequence[str]) -> tuple[Sent, ...]:
-    """The files below a folder that patterns name, each with its digest; in the order of names.
+def find_files(root: Path, patterns: Sequence[str]) -> tuple[FileEntry, ...]:
+    """The files below a folder that match patterns, with their digests, sorted by path.
 
     Args:
         root: the folder.
-        patterns: as ``Path.glob`` has them; a folder stands for all that is in it.
+        patterns: as for ``Path.glob``; a folder stands for all files in it.
 
     Raises:
-        ConfigError: a pattern names nothing, or something outside of the folder.
+        ConfigError: a pattern matches nothing, or leads out of the folder.
     """
     found: dict[str, Path] = {}
     for pattern in patterns:
@@ -149,7 +149,7 @@ def find_files(root: Path, patterns: Sequence[str]) -> tuple[Sent, ...]:
             raise ConfigError(msg)
         found.update((path.relative_to(root).as_posix(), path) for path in matches)
     return tuple(
-        Sent(name, stat.S_IMODE(path.stat().st_mode), _digest(path))
+        FileEntry(name, stat.S_IMODE(path.stat().st_mode), _digest(path))
         for name, path in sorted(found.items())
     )
 

@@ -1,4 +1,8 @@
-"""One host as the backend uses it: its connection, its room, and what is sent to it in order."""
+"""All hosts and what is known of each: connection, compatibility, slots and devices.
+
+A :class:`HostState` is one host, :class:`HostStates` are those of a program: they are connected to
+together, waited for, probed for devices, and shut down.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,44 @@ import importlib.metadata
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fiber._agent.resources.allocator import Allocator
 from fiber._agent.resources.probe import check_devices, probe_argv
 from fiber.abc import ResourceProvider
-from fiber.exceptions import BackendUnavailableError, FiberError, ResourceError
+from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, ResourceError
 from fiber.model import Device, JobSpec, ResourceRequest
+from fiber_ssh.agent_link import AgentLink
+from fiber_ssh.compatibility import incompatibility
 from fiber_ssh.config import SshConfig
+from fiber_ssh.exec_channel import run
 from fiber_ssh.files import FileSender
-from fiber_ssh.fitness import unfit
 from fiber_ssh.hosts import Host
-from fiber_ssh.link import HostLink
-from fiber_ssh.placement import Room, slots_of
-from fiber_ssh.shell import run
+from fiber_ssh.placement import HostCapacity, slots_of
 from fiber_ssh.streams import Streams
 
-__all__ = ["Station"]
+__all__ = ["HostState", "HostStates"]
 
 log = logging.getLogger("fiber")
 
-_PROBE = 30.0
+#: seconds for a device probe
+_PROBE_TIMEOUT = 30.0
+#: seconds for a connection that dropped to be made again, before its host is said not to answer
+_RECONNECT = 10.0
+#: seconds that the first job waits for other hosts, once one has answered
+_WAIT_FOR_ALL = 2.0
+#: seconds for hosts to end what they run; they do so by themselves when the lease ends
+_RELEASE = 15.0
+#: seconds for the last output to come
+_OUTPUT = 3.0
 
 
-class Station:
-    """What is known of a host and held of it; its owner's lock guards the room.
+class HostState:
+    """State of one host: connection, compatibility, and the slots and devices that jobs hold.
+
+    The owner's lock guards slots and devices. A thread of the host's own, ``fiber-ssh-tasks-HOST``,
+    runs what has to be sent to it in order.
 
     Args:
         link: the connection.
@@ -39,7 +56,7 @@ class Station:
     """
 
     def __init__(
-        self, link: HostLink, config: SshConfig, providers: Mapping[str, ResourceProvider]
+        self, link: AgentLink, config: SshConfig, providers: Mapping[str, ResourceProvider]
     ) -> None:
         self.link = link
         self.streams = Streams(link.host.name, config.connect_timeout)
@@ -48,39 +65,39 @@ class Station:
         self._allocator = Allocator(())
         self._counts: dict[str, int] = {}
         self._sender = FileSender(config, link.host)
-        #: why processes of this program cannot run there, with the fix; empty where they can
-        self.unfit = ""
+        #: why processes of this program cannot run on it, with the fix; empty where they can
+        self.incompatibility = ""
         self._held: dict[str, float] = {}
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
     def host(self) -> Host:
-        """The host."""
+        """Settings of the host."""
         return self.link.host
 
-    def came_up(self) -> None:
-        """The connection was made, for the first time or again."""
-        about = self.link.about
-        if about is not None:
+    def on_connected(self) -> None:
+        """Compare versions after a connection was made, for the first time or again."""
+        info = self.link.info
+        if info is not None:
             mine = importlib.metadata.version("fiber-core")
-            self.unfit = unfit(about, self.host.name, mine)
-            if self.unfit:
-                log.warning("%s", self.unfit)
+            self.incompatibility = incompatibility(info, self.host.name, mine)
+            if self.incompatibility:
+                log.warning("%s", self.incompatibility)
 
-    def files(self, spec: JobSpec) -> str | None:
-        """Have the host hold the files that are to be sent; returns their folder there."""
-        about = self.link.about
-        if not self._config.send or about is None:
+    def send_files(self, spec: JobSpec) -> str | None:
+        """Send the files that the settings name; returns their folder, None for none."""
+        info = self.link.info
+        if not self._config.send or info is None:
             return None
-        return self._sender.send(self.link.transport, about, spec.run_id)
+        return self._sender.send(self.link.transport, info, spec.run_id)
 
-    # -- room
+    # -- slots and devices
 
-    def room(self) -> Room:
-        """What it has, and what is free."""
-        slots = float(self.host.slots or (self.link.about.cpus if self.link.about else 1))
-        return Room(
+    def capacity(self) -> HostCapacity:
+        """Its slots and devices, and those that are free."""
+        slots = float(self.host.slots or (self.link.info.cpus if self.link.info else 1))
+        return HostCapacity(
             name=self.host.name,
             slots=slots,
             free=slots - sum(self._held.values()),
@@ -88,8 +105,8 @@ class Station:
             free_devices=self._allocator.free(),
         )
 
-    def hold(self, job_id: str, request: ResourceRequest) -> tuple[Device, ...]:
-        """Give a job what it asks for; there must be room."""
+    def allocate(self, job_id: str, request: ResourceRequest) -> tuple[Device, ...]:
+        """Take slots and devices for a job; they must be free."""
         allocation = self._allocator.allocate(job_id, request.devices)
         if allocation is None:
             msg = f"host {self.host.name} was chosen and has no room for {job_id}"
@@ -98,32 +115,32 @@ class Station:
         return allocation.devices
 
     def release(self, job_id: str) -> None:
-        """Take back what a job held. Idempotent."""
+        """Free the slots and devices of a job. Idempotent."""
         self._held.pop(job_id, None)
         self._allocator.release(job_id)
 
-    def learn(self, kind: str, devices: tuple[Device, ...]) -> None:
-        """It has these devices of a kind."""
+    def add_devices(self, kind: str, devices: tuple[Device, ...]) -> None:
+        """Add the devices of a kind that a probe has found."""
         if kind not in self._counts:
             self._counts[kind] = len(devices)
             self._allocator.add(devices)
 
-    def knows(self, kind: str) -> bool:
-        """True where devices of that kind were looked for."""
+    def was_probed(self, kind: str) -> bool:
+        """True where the host was probed for devices of that kind."""
         return kind in self._counts
 
     def probe(self, kind: str) -> tuple[Device, ...]:
-        """Look for devices of a kind, on the host.
+        """Run a provider's probe for devices on the host.
 
         Raises:
-            ResourceError: nobody knows that kind, or they cannot be looked for.
-            BackendUnavailableError: the host cannot be asked.
+            ResourceError: the probe failed.
+            BackendUnavailableError: the host is not connected.
         """
         provider = self._providers[kind]
-        about = self.link.about
-        python = self.host.python if about is None else about.executable
+        info = self.link.info
+        python = self.host.python if info is None else info.executable
         argv = probe_argv(provider, python)
-        answer = run(self.link.transport, argv, timeout=_PROBE)
+        answer = run(self.link.transport, argv, timeout=_PROBE_TIMEOUT)
         if answer.code != 0:
             words = answer.errors.strip()[-500:] or answer.output.strip()[-500:]
             msg = (
@@ -142,20 +159,20 @@ class Station:
         return found
 
     def environment(self, devices: tuple[Device, ...]) -> dict[str, str]:
-        """Environment that makes a process see these devices and no others of their kinds."""
+        """Environment variables that restrict a process to these devices of their kinds."""
         environ: dict[str, str] = {}
         for kind in {device.kind for device in devices}:
             mine = tuple(device for device in devices if device.kind == kind)
             environ.update(self._providers[kind].environment(mine))
         return environ
 
-    # -- what is done in order, and may wait
+    # -- tasks in order
 
-    def soon(self, task: Callable[[], None]) -> None:
-        """Have something done by the host's own thread."""
+    def enqueue(self, task: Callable[[], None]) -> None:
+        """Run a task on the host's own thread, after those before it."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._work, name=f"fiber-ssh-desk-{self.host.name}", daemon=True
+                target=self._work, name=f"fiber-ssh-tasks-{self.host.name}", daemon=True
             )
             self._thread.start()
         self._tasks.put(task)
@@ -178,3 +195,157 @@ class Station:
                 log.warning("host %s: %s", self.host.name, error)
             except Exception:
                 log.exception("something went wrong with host %s", self.host.name)
+
+
+class HostStates:
+    """All hosts of a program by name, in the user's order.
+
+    Args:
+        hosts: the hosts.
+        config: the settings.
+        providers: installed resource providers by kind.
+        make: makes the state of a host.
+        changed: its lock guards slots and devices; notified when a connection came up or failed.
+        lease: seconds of silence after which a host's jobs have failed.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        config: SshConfig,
+        providers: Mapping[str, ResourceProvider],
+        make: Callable[[Host], HostState],
+        changed: threading.Condition,
+        lease: float,
+    ) -> None:
+        self._config = config
+        self._providers = providers
+        self._changed = changed
+        self._has_waited_for_all = False
+        self._reconnect_timeout = min(_RECONNECT, lease)
+        self._by_name = {host.name: make(host) for host in hosts}
+
+    def __getitem__(self, name: str) -> HostState:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[HostState]:
+        return iter(self._by_name.values())
+
+    def __str__(self) -> str:
+        return ", ".join(self._by_name)
+
+    def connected(self) -> list[HostState]:
+        """Hosts that are connected now."""
+        return [host_state for host_state in self if host_state.link.is_up]
+
+    def wait_connected(self, *, every: bool) -> list[HostState]:
+        """Connected hosts, once there is one; with ``every``, once each was tried.
+
+        Raises:
+            BackendUnavailableError: none could be connected to, with the reason for each.
+        """
+
+        def were_tried() -> bool:
+            tried = [host_state.link.was_tried for host_state in self]
+            return all(tried) or (not every and bool(self.connected()))
+
+        with self._changed:
+            self._changed.wait_for(were_tried, self._config.connect_timeout * 4)
+            if not self._has_waited_for_all:
+                # else all jobs of a small pool would go to the host that answered first
+                self._has_waited_for_all = True
+                self._changed.wait_for(lambda: all(s.link.was_tried for s in self), _WAIT_FOR_ALL)
+            self._changed.wait_for(
+                lambda: _have_reconnected(self, every=every), self._reconnect_timeout
+            )
+            found = self.connected()
+        if not found:
+            why = "; ".join(f"{s.host.name}: {s.link.failure or 'no answer'}" for s in self)
+            msg = f"no ssh host can be asked ({why})"
+            raise BackendUnavailableError(msg)
+        return found
+
+    def wait_reconnected(self, host_state: HostState) -> None:
+        """Wait a moment for a host whose connection dropped.
+
+        Raises:
+            BackendUnavailableError: it is still not connected.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: _have_reconnected([host_state], every=True), self._reconnect_timeout
+            )
+        if not host_state.link.is_up:
+            raise host_state.link.unavailable()
+
+    def probe(self, kinds: Sequence[str]) -> None:
+        """Probe all hosts at once for devices of kinds that they were not probed for yet.
+
+        Raises:
+            BackendUnavailableError: no host is connected.
+            ResourceError: no provider of a kind is installed, or no host can be probed.
+        """
+        for kind in kinds:
+            if kind not in self._providers:
+                installed = ", ".join(sorted(self._providers)) or "none"
+                msg = f"no provider of {kind!r} devices is installed; installed are: {installed}"
+                raise ResourceError(msg)
+        if not kinds:
+            return
+        failures: list[Exception] = []
+        asked = [
+            (s, k) for k in kinds for s in self.wait_connected(every=True) if not s.was_probed(k)
+        ]
+
+        def look(host_state: HostState, kind: str) -> None:
+            try:
+                found = host_state.probe(kind)
+            except (BackendError, ResourceError) as error:
+                failures.append(error)
+                log.warning("%s", error)
+                return
+            with self._changed:
+                host_state.add_devices(kind, found)
+
+        threads = [threading.Thread(target=look, args=pair, daemon=True) for pair in asked]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if asked and len(failures) == len(asked):
+            raise failures[0]
+
+    def close(self, run_id: str | None) -> None:
+        """End the jobs of a run that are not detached; close the connections to all hosts.
+
+        Args:
+            run_id: the run, None where there is none.
+        """
+        if run_id is not None:
+            asked = [
+                host_state.link.send_request("release", {"run": run_id})
+                for host_state in self.connected()
+            ]
+            deadline = time.monotonic() + _RELEASE
+            for request in asked:
+                request.done.wait(max(0.0, deadline - time.monotonic()))
+            deadline = time.monotonic() + _OUTPUT
+            for host_state in self:
+                if host_state.link.is_up:
+                    host_state.link.followers.wait_ended(max(0.0, deadline - time.monotonic()))
+        threads = [threading.Thread(target=host_state.close, daemon=True) for host_state in self]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _have_reconnected(host_states: HostStates | Sequence[HostState], *, every: bool) -> bool:
+    """True where no connection has dropped that is about to be made again."""
+    links = [host_state.link for host_state in host_states]
+    if not every and any(link.is_up for link in links):
+        return True
+    return all(link.is_up or not link.was_up for link in links)

@@ -1,4 +1,4 @@
-"""Which hosts there are, and what is known of each: a list in a setting, or a hosts file."""
+"""Hosts of the ``hosts`` setting: a list of names with slots, or the path of a hosts file."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SECRET = ("password", "passphrase", "passwd")
 
 @attrs.frozen(kw_only=True)
 class Host:
-    """One host as the user describes it; what is None is up to the ssh configuration."""
+    """Settings of one host; where they are None, the ssh configuration decides."""
 
-    #: what the user calls it; the ssh configuration is asked by this name
+    #: name, by which the ssh configuration is searched too
     name: str
-    #: jobs that run there at once; as many as it has CPUs where it is None
+    #: jobs that run at once; None for the number of its CPUs
     slots: int | None = None
     #: host name or address to connect to
     address: str | None = None
@@ -34,13 +34,13 @@ class Host:
     port: int | None = None
     #: file of the private key
     key: str | None = None
-    #: its Python that has fiber
+    #: its Python with fiber installed
     python: str = "python3"
-    #: working directory of jobs there
+    #: working directory of its jobs
     directory: str | None = None
-    #: environment of jobs there
+    #: environment variables of its jobs
     env: Mapping[str, str] = attrs.field(factory=dict, hash=False)
-    #: indices of the GPUs that may be used; all that are found where it is None
+    #: indices of the GPUs that may be used; None for all
     gpus: tuple[int, ...] | None = None
 
 
@@ -49,10 +49,10 @@ def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
 
     Args:
         config: the settings.
-        where: what the setting is called in errors.
+        where: name of the setting in errors.
 
     Raises:
-        ConfigError: there are none, or they make no sense.
+        ConfigError: there are none, or an entry is invalid.
     """
     text = config.hosts.strip()
     if not text:
@@ -63,12 +63,12 @@ def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
         raise ConfigError(msg)
     path = Path(text).expanduser()
     if path.is_file():
-        found = _of_file(path)
+        found = _parse_file(path)
     elif "/" in text or text.endswith((".ini", ".txt")):
         msg = f"{where} is {text!r}, and there is no such file"
         raise ConfigError(msg)
     else:
-        found = [_of_word(word, where) for word in text.replace(",", " ").split()]
+        found = [_parse_word(word, where) for word in text.replace(",", " ").split()]
     names = [host.name for host in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -77,17 +77,17 @@ def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
     if not found:
         msg = f"{text} names no hosts; give each a section [NAME] with its slots"
         raise ConfigError(msg)
-    return tuple(_filled(host, config) for host in found)
+    return tuple(_with_defaults(host, config) for host in found)
 
 
-def _filled(host: Host, config: SshConfig) -> Host:
+def _with_defaults(host: Host, config: SshConfig) -> Host:
     return attrs.evolve(
         host, python=host.python or config.python, directory=host.directory or config.directory
     )
 
 
-def _of_word(word: str, where: str) -> Host:
-    """``[user@]host[:slots]``, an IPv6 address in brackets."""
+def _parse_word(word: str, where: str) -> Host:
+    """Parse ``[user@]host[:slots]``, an IPv6 address in brackets."""
     user, at, rest = word.rpartition("@")
     name, slots = rest, ""
     if rest.startswith("["):
@@ -104,11 +104,11 @@ def _of_word(word: str, where: str) -> Host:
     return _host(name, {"user": user, "slots": slots}, f"{where} ({word})")
 
 
-def _of_file(path: Path) -> list[Host]:
+def _parse_file(path: Path) -> list[Host]:
     text = path.read_text(encoding="utf-8")
     lines = [line.strip() for line in text.splitlines()]
     if not any(line.startswith("[") for line in lines):
-        return list(_of_lines(lines, path))
+        return list(_parse_lines(lines, path))
     parser = configparser.ConfigParser(
         default_section="*", interpolation=None, comment_prefixes=("#", ";"), delimiters=("=",)
     )
@@ -122,8 +122,8 @@ def _of_file(path: Path) -> list[Host]:
     return [_host(name, dict(parser[name]), f"{path} [{name}]") for name in parser.sections()]
 
 
-def _of_lines(lines: Iterable[str], path: Path) -> Iterable[Host]:
-    """``HOST key=value …`` a line, as hostfiles of MPI are written."""
+def _parse_lines(lines: Iterable[str], path: Path) -> Iterable[Host]:
+    """Parse lines of ``HOST key=value …``, as MPI's hostfiles have them."""
     for number, line in enumerate(lines, 1):
         words = shlex.split(line, comments=True)
         if not words:
@@ -181,7 +181,7 @@ def _number(text: str | None, key: str, origin: str) -> int | None:
 
 
 def _indices(text: str | None, origin: str) -> tuple[int, ...] | None:
-    """``none``, or the indices of GPUs: ``0,1``."""
+    """Parse ``none``, or indices of GPUs such as ``0,1``."""
     if text is None:
         return None
     if text == "none":

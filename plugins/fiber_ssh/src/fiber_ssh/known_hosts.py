@@ -1,4 +1,4 @@
-"""Whether a host is the one that the user knows: its key against the known_hosts files."""
+"""Host keys of the known_hosts files, and the check of a host's key against them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ log = logging.getLogger("fiber")
 
 @attrs.frozen
 class KnownHosts:
-    """The keys that are known of one host."""
+    """Known and revoked keys of one host."""
 
-    #: what the files call it
+    #: its name in the files
     name: str
-    #: where one would add it
+    #: file to add a key to, for messages
     file: str
     keys: tuple[PKey, ...] = ()
     revoked: tuple[PKey, ...] = ()
 
     @classmethod
     def read(cls, name: str, files: Sequence[str]) -> KnownHosts:
-        """What files say of a host; those that are missing say nothing."""
+        """Read a host's keys from files; missing files are skipped."""
         keys: list[PKey] = []
         revoked: list[PKey] = []
         for file in files:
@@ -46,18 +46,19 @@ class KnownHosts:
 
     @property
     def algorithms(self) -> tuple[str, ...]:
-        """Kinds of the keys that are known, which are to be asked for first."""
+        """Kinds of the known keys, to be negotiated first."""
         return tuple(dict.fromkeys(key.get_name() for key in self.keys))
 
     def check(self, key: PKey, host: str) -> None:
-        """Go on where this is a known key of the host.
+        """Return where this is a known key of the host.
 
         Args:
-            key: what the host showed, and proved to have.
-            host: what the user calls it.
+            key: the key that the host has proved to have.
+            host: its name in the settings.
 
         Raises:
-            BackendUnavailableError: it is another, or none is known; with the line to add.
+            BackendUnavailableError: another key is known, or none, with the line to add; or it is
+                revoked.
         """
         line = f"{self.name} {key.get_name()} {key.get_base64()}"
         if key in self.revoked:

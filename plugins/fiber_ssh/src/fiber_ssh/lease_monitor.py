@@ -1,4 +1,7 @@
-"""Notices hosts that are silent: one thread that looks at the clock."""
+"""Leases of hosts: a thread reports hosts whose agents have been silent for too long.
+
+Apart from the scheduler, since it has a lock and a thread of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ from collections.abc import Callable
 
 from fiber._agent.lease import INTERVAL, LeaseTable
 
-__all__ = ["Warden"]
+__all__ = ["LeaseMonitor"]
 
 
-class Warden:
-    """Leases of hosts by name; thread-safe.
+class LeaseMonitor:
+    """Leases of hosts by name, checked by the thread ``fiber-ssh-leases``; thread-safe.
 
     Args:
-        lease: seconds that a host may be silent.
-        expired: called with a host and how long it was silent.
-        stale: called with a host whose connection shall be made again, for it has been silent for
-            half of its lease.
+        lease: seconds of silence after which a lease expires.
+        expired: called with a host's name and the seconds of its silence.
+        stale: called with a host's name after half of its lease in silence, to have its
+            connection made anew.
     """
 
     def __init__(
@@ -31,28 +34,28 @@ class Warden:
         self._expired = expired
         self._stale = stale
         self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease)
-        self._heard: dict[str, float] = {}
+        self._renewed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
-        """Begin to look."""
+    def start(self) -> None:
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="fiber-ssh-leases", daemon=True)
         self._thread.start()
 
-    def heard(self, name: str) -> None:
-        """A host gave a sign of life."""
+    def renew(self, name: str) -> None:
+        """Renew a host's lease at a heartbeat."""
         now = time.monotonic()
         with self._lock:
-            self._heard[name] = now
+            self._renewed[name] = now
             if name in self._table:
-                self._table.heard(name, now)
+                self._table.renew(name, now)
             else:
-                self._table.joined(name, now)
+                self._table.connected(name, now)
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """End the thread. Idempotent."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -61,10 +64,10 @@ class Warden:
         while not self._ended.wait(INTERVAL):
             now = time.monotonic()
             with self._lock:
-                expired = self._table.look(now)
-                stale = [n for n, t in self._heard.items() if now - t > self._lease / 2]
+                expired = self._table.expire(now)
+                stale = [n for n, t in self._renewed.items() if now - t > self._lease / 2]
                 for name in stale:
-                    del self._heard[name]
+                    del self._renewed[name]
             for name in stale:
                 self._stale(name)
             for one in expired:

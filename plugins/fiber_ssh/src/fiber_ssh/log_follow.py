@@ -1,4 +1,4 @@
-"""Output of jobs that comes from one host: where it goes, and how far it has come."""
+"""Followers of jobs' output on one host: the destination and the present offset of each."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import attrs
 from fiber.exceptions import BackendError
 from fiber_ssh.remote.wire import Data, Message
 
-__all__ = ["Follow", "Follows", "lines"]
+__all__ = ["LogFollower", "LogFollowers", "log_lines"]
 
 
 @attrs.define(eq=False)
-class Follow:
-    """One job's output on its way to somebody."""
+class LogFollower:
+    """A reader of one job's output."""
 
-    #: what the agent calls it
+    #: number by which the agent knows it
     number: int
-    #: whose output
+    #: the job
     job_id: str
-    #: takes a stream and bytes
+    #: called with the stream, 0 or 1, and the bytes of each piece
     sink: Callable[[int, bytes], None]
-    #: called at the end, with what went wrong if something did
-    ended: Callable[[BackendError | None], None]
-    #: only the last so many lines
+    #: called at the end, with the error if there was one
+    on_end: Callable[[BackendError | None], None]
+    #: only so many last lines; None for all
     tail: int | None = None
-    #: go on until the job has ended
+    #: True to go on until the job has ended
     follow: bool = True
-    #: how far it has come, once something came
+    #: offset after the last piece in the job's log; None before the first one
     offset: int | None = None
 
     def request(self) -> Message:
-        """What asks the agent for it, or for the rest of it."""
+        """The request to the agent for the output, or for what follows the offset."""
         asked: Message = {"op": "follow", "number": self.number, "job": self.job_id}
         asked["follow"] = self.follow
         if self.offset is not None:
@@ -45,71 +45,74 @@ class Follow:
         return asked
 
 
-class Follows:
-    """Those of one connection after the other; used by one thread at a time, save for making them."""
+class LogFollowers:
+    """The followers of one host, across its connections.
+
+    Pieces and ends come on the link's thread; other threads add, forget and wait.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._open: dict[int, Follow] = {}
+        self._open: dict[int, LogFollower] = {}
         self._changed = threading.Condition()
 
     def add(
         self,
         job_id: str,
         sink: Callable[[int, bytes], None],
-        ended: Callable[[BackendError | None], None],
+        on_end: Callable[[BackendError | None], None],
         *,
         tail: int | None = None,
         follow: bool = True,
-    ) -> Follow:
-        """Note one; the caller sends its request."""
+    ) -> LogFollower:
+        """Make and register a follower; the caller sends its request."""
         number = next(self._numbers)
-        one = Follow(number, job_id, sink, ended, tail, follow)
+        one = LogFollower(number, job_id, sink, on_end, tail, follow)
         self._open[number] = one
         return one
 
-    def open(self) -> list[Follow]:
-        """Those whose end has not come."""
+    def open(self) -> list[LogFollower]:
+        """The followers that have not ended."""
         return list(self._open.values())
 
-    def came(self, data: Data) -> None:
-        """A piece came."""
+    def receive(self, data: Data) -> None:
+        """Hand a piece of output to its follower."""
         one = self._open.get(data.number)
         if one is not None:
             one.offset = data.offset
             one.sink(data.stream, data.content)
 
     def end(self, number: int, error: BackendError | None = None) -> None:
-        """No more will come."""
+        """End a follower."""
         one = self._open.pop(number, None)
         if one is not None:
-            one.ended(error)
+            one.on_end(error)
         with self._changed:
             self._changed.notify_all()
 
     def wait_ended(self, timeout: float) -> bool:
-        """True once all have ended; False after ``timeout`` seconds."""
+        """Wait until all have ended; False after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._open, timeout)
 
     def forget(self, number: int) -> None:
-        """Nobody wants it any more."""
+        """Drop a follower without calling its end."""
         self._open.pop(number, None)
 
     def end_all(self, error: BackendError | None) -> None:
-        """No more will come of anything."""
+        """End all followers."""
         for number in list(self._open):
             self.end(number, error)
 
 
-def lines(
-    pieces: queue.SimpleQueue[bytes | BackendError | None], took: Callable[[int], None]
+def log_lines(
+    pieces: queue.SimpleQueue[bytes | BackendError | None], acknowledge: Callable[[int], None]
 ) -> Iterator[str]:
-    """Whole lines of pieces of output, without their newlines.
+    """Split pieces of output into lines, without their newlines.
 
     Args:
-        pieces: bytes; None at the end; an error where it cannot go on.
-        took: told how many bytes were taken.
+        pieces: queue of bytes; None at its end; an error is raised.
+        acknowledge: called with the number of bytes of each piece that was taken.
     """
     rest = b""
     while True:
@@ -119,7 +122,7 @@ def lines(
         if piece is None:
             break
         *whole, rest = (rest + piece).split(b"\n")
-        took(len(piece))
+        acknowledge(len(piece))
         for line in whole:
             yield line.decode("utf-8", "replace")
     if rest:

@@ -1,4 +1,7 @@
-"""Passes what jobs write to this program's own outputs, by a thread that may be held up there."""
+"""Output of jobs on this program's stdout and stderr, written by a thread that may block.
+
+Apart from the scheduler, so that a terminal that blocks holds up that thread alone.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ import threading
 from collections.abc import Callable
 
 from fiber._agent.supervisor.output import LinePrefix
-from fiber_ssh.link import HostLink
-from fiber_ssh.order import Order
+from fiber_ssh.agent_link import AgentLink
+from fiber_ssh.submission import Submission
 
-__all__ = ["Terminal", "pass_output"]
+__all__ = ["OutputWriter", "forward_output"]
 
 
-class Terminal:
-    """Writes to descriptors 1 and 2; thread-safe."""
+class OutputWriter:
+    """Writer to descriptors 1 and 2 with a queue and the thread ``fiber-output``; thread-safe."""
 
     def __init__(self) -> None:
         self._pieces: queue.SimpleQueue[tuple[int, bytes, Callable[[], None]] | None] = (
@@ -26,7 +29,7 @@ class Terminal:
         self._lock = threading.Lock()
 
     def write(self, stream: int, data: bytes, done: Callable[[], None]) -> None:
-        """Write to a stream, 0 or 1, some time; ``done`` is called then."""
+        """Queue data for a stream, 0 or 1; ``done`` is called once it is written."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="fiber-output", daemon=True)
@@ -34,7 +37,7 @@ class Terminal:
         self._pieces.put((stream + 1, data, done))
 
     def close(self) -> None:
-        """Write what there is, and end. Idempotent."""
+        """Write what is queued and end the thread. Idempotent."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -45,27 +48,27 @@ class Terminal:
         while (piece := self._pieces.get()) is not None:
             descriptor, data, done = piece
             view = memoryview(data)
-            # a reader that went away is no reason to hold up jobs
+            # without a reader, output is dropped: jobs must not wait for it
             with contextlib.suppress(OSError):
                 while view:
                     view = view[os.write(descriptor, view) :]
             done()
 
 
-def pass_output(terminal: Terminal, link: HostLink, order: Order) -> None:
-    """Have what a job writes come to the terminal, from its beginning to its end.
+def forward_output(writer: OutputWriter, link: AgentLink, submission: Submission) -> None:
+    """Follow a job's output from its beginning to its end, and write it with the job's prefix.
 
     Args:
-        terminal: where it comes.
-        link: the job's host, which was told of the job already.
-        order: the job.
+        writer: the destination.
+        link: the connection to the job's host, to which the job was submitted before.
+        submission: the job.
     """
-    prefix = f"[{order.spec.name}] " if order.spec.log_prefix else ""
+    prefix = f"[{submission.spec.name}] " if submission.spec.log_prefix else ""
     marks = [LinePrefix(prefix.encode("utf-8", "replace")) for _ in range(2)]
 
-    def came(stream: int, data: bytes) -> None:
+    def write(stream: int, data: bytes) -> None:
         text = marks[stream].feed(data)
-        terminal.write(stream, text, lambda: link.post("took", number=one.number, count=len(data)))
+        writer.write(stream, text, lambda: link.notify("took", number=one.number, count=len(data)))
 
-    one = link.follows.add(order.job.id, came, lambda _: None)
+    one = link.followers.add(submission.job.id, write, lambda _: None)
     link.follow(one)

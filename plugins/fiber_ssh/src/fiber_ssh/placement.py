@@ -1,4 +1,4 @@
-"""Which host a job goes to: pure, by free slots and free devices."""
+"""Choice of a host for a job, by free slots and free devices; pure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import attrs
 from fiber.exceptions import ResourceError
 from fiber.model import ResourceRequest
 
-__all__ = ["Room", "choose", "slots_of", "waiting_for"]
+__all__ = ["HostCapacity", "choose", "slots_of", "waiting_for"]
 
 # sums of fractions of CPUs are not exact
 _EPSILON = 1e-9
 
 
 @attrs.frozen(kw_only=True)
-class Room:
-    """What one host has, and what is free of it."""
+class HostCapacity:
+    """Slots and devices of one host, and those of them that are free."""
 
-    #: the host
+    #: name of the host
     name: str
-    #: jobs of one slot that it runs at once
+    #: number of jobs of one slot that it runs at once
     slots: float
-    #: slots that nobody holds
+    #: free slots
     free: float
-    #: devices it has, by kind, of the kinds that were looked for
+    #: number of devices by kind, of the kinds that it was probed for
     devices: Mapping[str, int] = attrs.field(factory=dict)
-    #: devices that nobody holds, by kind
+    #: number of free devices by kind
     free_devices: Mapping[str, int] = attrs.field(factory=dict)
 
 
@@ -36,50 +36,49 @@ def slots_of(request: ResourceRequest) -> float:
     return 1.0 if request.cpu is None else request.cpu
 
 
-def choose(rooms: Sequence[Room], request: ResourceRequest) -> str | None:
-    """The host for a job: of those with enough of all the one with the most free slots.
+def choose(hosts: Sequence[HostCapacity], request: ResourceRequest) -> str | None:
+    """Choose the host with the most free slots among those with enough slots and devices.
 
-    Of several the first one is taken, save that jobs without devices leave hosts with devices to
-    those that need them.
+    Ties go to the first host listed. A job without devices prefers hosts without devices.
 
     Args:
-        rooms: the hosts that can be reached, in the user's order.
-        request: what the job needs.
+        hosts: connected hosts, in the user's order.
+        request: resources of the job.
 
     Returns:
-        The host's name; None while others hold what the job needs.
+        The host's name; None while other jobs hold the slots or devices.
 
     Raises:
         ResourceError: none of the hosts will ever have that much.
     """
-    if not rooms:
+    if not hosts:
         return None
-    able = [room for room in rooms if _fits(room.slots, room.devices, request)]
+    able = [host for host in hosts if _fits(host.slots, host.devices, request)]
     if not able:
-        raise ResourceError(_never(rooms, request))
-    free = [room for room in able if _fits(room.free, room.free_devices, request)]
+        raise ResourceError(_never(hosts, request))
+    free = [host for host in able if _fits(host.free, host.free_devices, request)]
     if not free:
         return None
-    wants_devices = any(request.devices.values())
+    needs_devices = any(request.devices.values())
 
-    def worth(room: Room) -> tuple[bool, float]:
-        spares = wants_devices or not any(room.devices.values())
-        return spares, room.free
+    def preference(host: HostCapacity) -> tuple[bool, float]:
+        matches = needs_devices or not any(host.devices.values())
+        return matches, host.free
 
-    return max(free, key=worth).name
+    return max(free, key=preference).name
 
 
-def waiting_for(rooms: Sequence[Room], request: ResourceRequest) -> str:
-    """A sentence on what a job waits for."""
-    if not rooms:
+def waiting_for(hosts: Sequence[HostCapacity], request: ResourceRequest) -> str:
+    """The status message of a job that waits for slots or devices."""
+    if not hosts:
         return "it waits for a host that can be reached"
-    free = sum(max(0.0, room.free) for room in rooms)
-    wanted = f"{slots_of(request):g} free slots" if slots_of(request) != 1 else "a free slot"
+    free = sum(max(0.0, host.free) for host in hosts)
+    required = f"{slots_of(request):g} free slots" if slots_of(request) != 1 else "a free slot"
     devices = " and ".join(f"{n} of {kind!r}" for kind, n in request.devices.items() if n)
     if devices:
-        wanted += f" with {devices}"
-    slots = sum(room.slots for room in rooms)
-    return f"it waits for {wanted}; {free:g} of {slots:g} slots on {len(rooms)} hosts are free"
+        required += f" with {devices}"
+    slots = sum(host.slots for host in hosts)
+    return f"it waits for {required}; {free:g} of {slots:g} slots on {len(hosts)} hosts are free"
 
 
 def _fits(slots: float, devices: Mapping[str, int], request: ResourceRequest) -> bool:
@@ -88,14 +87,14 @@ def _fits(slots: float, devices: Mapping[str, int], request: ResourceRequest) ->
     )
 
 
-def _never(rooms: Sequence[Room], request: ResourceRequest) -> str:
+def _never(hosts: Sequence[HostCapacity], request: ResourceRequest) -> str:
     asked = [f"{slots_of(request):g} slots"]
     asked += [f"{count} of {kind!r}" for kind, count in request.devices.items() if count]
     have = "; ".join(
         ", ".join(
-            [f"{room.name} has {room.slots:g} slots"]
-            + [f"{room.devices.get(kind, 0)} of {kind!r}" for kind in request.devices]
+            [f"{host.name} has {host.slots:g} slots"]
+            + [f"{host.devices.get(kind, 0)} of {kind!r}" for kind in request.devices]
         )
-        for room in rooms
+        for host in hosts
     )
     return f"a job asks for {' and '.join(asked)} on one host, and {have}; ask for fewer"

@@ -1,4 +1,4 @@
-"""Hook implementations; the backend itself is imported when it is chosen."""
+"""Hook implementations of the ssh plugin; the backend is imported once it is chosen."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
 def fiber_listen_address(
     backend: str, peers: Peers, interfaces: Sequence[Interface]
 ) -> ListenAddress | None:
-    """All addresses, behind mutual TLS; loopback alone where jobs come by streams."""
+    """All addresses, behind mutual TLS; loopback alone where jobs use streams."""
     return listen_address(peers, interfaces) if backend == NAME else None
 
 

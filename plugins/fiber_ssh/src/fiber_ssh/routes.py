@@ -1,4 +1,4 @@
-"""How jobs reach this program and each other: by dialling, or by streams where some host cannot dial."""
+"""Routes between jobs and this program: dialled addresses, or streams where a host cannot dial."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 import attrs
 
 from fiber.exceptions import BackendUnavailableError
+from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.config import SshConfig
-from fiber_ssh.link import HostLink
-from fiber_ssh.shell import run
-from fiber_ssh.streams import refusal
+from fiber_ssh.exec_channel import run
+from fiber_ssh.streams import stream_refusal
 
-__all__ = ["Reaching", "Way"]
+__all__ = ["Route", "Router"]
 
 log = logging.getLogger("fiber")
 
 _LOOPBACK = "127.0.0.1"
-_ANYWHERE = (_LOOPBACK, "0.0.0.0", "::", "localhost")  # noqa: S104 - compared
-# which of some places can be dialled; a firewall may answer nothing at all
-_TRY = """
+_UNSPECIFIED = (_LOOPBACK, "0.0.0.0", "::", "localhost")  # noqa: S104 - compared
+# program for a host: tells which of some addresses it can dial; a firewall may not answer at all
+_DIAL_PROGRAM = """
 import json, socket, sys, threading
 places = json.loads(sys.argv[1])
 found = [False] * len(places)
@@ -39,152 +39,164 @@ for thread in threads: thread.join()
 print(json.dumps(found))
 """
 
-Place = tuple[str, int]
+Address = tuple[str, int]
 
 
 @attrs.frozen
-class Way:
-    """How a job reaches its parent."""
+class Route:
+    """Route from a job to its parent."""
 
-    #: host and port to dial, None where the parent's own are right
-    dial: str | None = None
-    #: True where streams are opened into the job
-    is_streamed: bool = False
-    #: True where other hosts are not to dial it either
-    is_apart: bool = False
+    #: ``HOST:PORT`` to dial; None for the parent's advertised address
+    dial_address: str | None = None
+    #: True where this program opens streams into the job instead
+    uses_streams: bool = False
+    #: True where other hosts do not dial the job either
+    is_isolated: bool = False
 
 
 @attrs.frozen
-class _Found:
-    """What one host can dial."""
+class _Reachability:
+    """Addresses that one host can dial."""
 
-    #: where it reaches this program
-    program: Place | None
-    #: another host that it does not reach
-    missed: str = ""
+    #: address of this program; None where it reaches none
+    program: Address | None
+    #: the next host where it does not reach that, for messages
+    unreached: str = ""
 
 
-class Reaching:
-    """Finds out once for all hosts how jobs meet; thread-safe.
+class Router:
+    """Chooses the routes of jobs by what their hosts can dial; thread-safe.
 
-    All jobs go by streams if one host of those that were there at first cannot dial this program,
-    or the next host: two jobs meet by dialling or at the program, and there only where both have
-    streams. Where a host does not reach the next one, none is dialled, for it may take long to
-    learn that nobody answers.
+    The first job has all connected hosts probed: each dials this program, and the next host. If one
+    of these fails, all jobs use streams: two jobs connect to each other directly or through this
+    program, and through it only where both have streams. Where a host does not reach the next one,
+    hosts do not dial each other at all, since a firewall that drops packets costs a timeout.
+
+    A lock is held while hosts are probed.
 
     Args:
         config: the settings.
-        links: gives the connections of all hosts, in the user's order.
+        links: returns the connections of all hosts, in the user's order.
     """
 
-    def __init__(self, config: SshConfig, links: Callable[[], Sequence[HostLink]]) -> None:
+    def __init__(self, config: SshConfig, links: Callable[[], Sequence[AgentLink]]) -> None:
         self._config = config
         self._links = links
         self._lock = threading.Lock()
-        self._program: Place | None = None
-        self._found: dict[str, _Found] = {}
-        # hosts whose sshd opens streams
-        self._open: set[str] = set()
+        self._program: Address | None = None
+        self._reachable: dict[str, _Reachability] = {}
+        # hosts whose sshd was seen to open streams
+        self._stream_hosts: set[str] = set()
         self._all_streamed = config.reach == "reversed"
-        self._apart = self._surveyed = False
+        self._isolated = self._probed = False
 
-    def way(self, link: HostLink, urls: Sequence[str]) -> Way:
-        """How a job on a host reaches its parent.
+    def route(self, link: AgentLink, urls: Sequence[str]) -> Route:
+        """Choose the route of a job on a host to its parent.
 
         Args:
             link: the host's connection.
-            urls: where the parent listens; those of the program itself come first of all.
+            urls: addresses of the parent. The first call has those of this program itself.
 
         Raises:
-            BackendUnavailableError: the host cannot be asked, or there is no way.
+            BackendUnavailableError: the host is not connected, or there is no route.
         """
         if not urls and not self._all_streamed:
-            return Way()
-        parent = _place(urls)
+            return Route()
+        parent = _parse_address(urls)
         with self._lock:
-            if not self._surveyed:
-                self._surveyed = True
+            if not self._probed:
+                self._probed = True
                 self._program = parent
-                self._survey([one for one in self._links() if one.is_up])
-            if not self._all_streamed and link.host.name not in self._found:
-                # it came later, or could not be asked
-                self._ask(link, None)
-            found = None if self._all_streamed else self._found[link.host.name]
+                self._probe_all([one for one in self._links() if one.is_up])
+            if not self._all_streamed and link.host.name not in self._reachable:
+                # it was connected later, or its probe failed
+                self._probe(link, None)
+            found = None if self._all_streamed else self._reachable[link.host.name]
         if found is None or parent is None:
-            return self._streamed(link, "")
+            return self._stream_route(link, "")
         if found.program is None:
-            return self._streamed(link, self._unreached(link))
+            return self._stream_route(link, self._explain_unreached(link))
         if parent != self._program:
-            # a job's process, which hosts reach as they reach each other
-            return Way()
+            # the parent is a job's process: hosts reach each other
+            return Route()
         host, port = found.program
-        return Way(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        return Route(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
-    def _survey(self, links: Sequence[HostLink]) -> None:
-        """Have all hosts dial this program, and each the next one, at once; decide."""
+    def _probe_all(self, links: Sequence[AgentLink]) -> None:
+        """Probe all hosts at once, and decide between dialling and streams."""
         others = [*links[1:], links[0]] if len(links) > 1 else [None] * len(links)
         asked = zip(links, others, strict=True)
-        threads = [threading.Thread(target=self._try, args=pair, daemon=True) for pair in asked]
+        threads = [
+            threading.Thread(target=self._probe_or_log, args=pair, daemon=True) for pair in asked
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         if self._config.reach == "direct":
             return
-        for name, found in self._found.items():
-            self._apart = self._apart or bool(found.missed)
-            missed = found.missed or ("this program" if found.program is None else "")
-            if missed and not self._all_streamed:
-                log.info("host %s cannot dial %s: jobs meet by streams", name, missed)
-        self._all_streamed |= self._apart or any(f.program is None for f in self._found.values())
+        for name, found in self._reachable.items():
+            self._isolated = self._isolated or bool(found.unreached)
+            unreached = found.unreached or ("this program" if found.program is None else "")
+            if unreached and not self._all_streamed:
+                log.info("host %s cannot dial %s: jobs meet by streams", name, unreached)
+        self._all_streamed |= self._isolated or any(
+            f.program is None for f in self._reachable.values()
+        )
 
-    def _try(self, link: HostLink, other: HostLink | None) -> None:
+    def _probe_or_log(self, link: AgentLink, other: AgentLink | None) -> None:
         try:
-            self._ask(link, other)
+            self._probe(link, other)
         except BackendUnavailableError as error:
-            # whoever has a job for it asks again
+            # its first job probes it again
             log.debug("%s", error)
 
-    def _ask(self, link: HostLink, other: HostLink | None) -> None:
+    def _probe(self, link: AgentLink, other: AgentLink | None) -> None:
         """Have a host dial this program, and another host.
 
         Raises:
-            BackendUnavailableError: it cannot be asked.
+            BackendUnavailableError: it is not connected, or gives no answer.
         """
-        places = [] if self._all_streamed else self._candidates(link)
-        door = None if other is None or other.about is None else other.about.door
-        asked = [*places, door] if door else places
-        argv = [link.host.python, "-I", "-S", "-c", _TRY, json.dumps(asked)]
+        addresses = [] if self._all_streamed else self._candidates(link)
+        next_host = None if other is None or other.info is None else other.info.ssh_address
+        asked = [*addresses, next_host] if next_host else addresses
+        argv = [link.host.python, "-I", "-S", "-c", _DIAL_PROGRAM, json.dumps(asked)]
         answer = run(link.transport, argv, timeout=self._config.connect_timeout)
         try:
-            said = [bool(one) for one in json.loads(answer.output)]
+            dialled = [bool(one) for one in json.loads(answer.output)]
         except ValueError as error:
             words = answer.errors.strip()[-500:] or f"exit code {answer.code}"
-            msg = f"host {link.host.name} does not tell what it can dial: {words}"
+            msg = f"host {link.host.name} does not report what it can dial: {words}"
             raise BackendUnavailableError(msg) from error
-        reached = [place for place, is_reached in zip(asked, said, strict=True) if is_reached]
-        missed = ""
-        if other is not None and door and (door not in reached or _is_only_mine(door, link)):
-            missed = f"host {other.host.name}"
-        program = next((place for place in places if place in reached), None)
-        self._found[link.host.name] = _Found(program, missed)
+        reached = [
+            address for address, is_reached in zip(asked, dialled, strict=True) if is_reached
+        ]
+        unreached = ""
+        if (
+            other is not None
+            and next_host
+            and (next_host not in reached or _is_own_loopback(next_host, link))
+        ):
+            unreached = f"host {other.host.name}"
+        program = next((address for address in addresses if address in reached), None)
+        self._reachable[link.host.name] = _Reachability(program, unreached)
 
-    def _candidates(self, link: HostLink) -> list[Place]:
-        """Where a host may reach this program."""
+    def _candidates(self, link: AgentLink) -> list[Address]:
+        """Addresses at which a host may reach this program."""
         if self._program is None:
             return []
         advertised, port = self._program
         if self._config.address is not None:
             return [(self._config.address, port)]
-        seen = None if link.about is None else link.about.ours
-        named = None if advertised in _ANYWHERE else advertised
+        seen = None if link.info is None else link.info.client_address
+        named = None if advertised in _UNSPECIFIED else advertised
         return [(host, port) for host in dict.fromkeys((seen, named)) if host]
 
-    def _unreached(self, link: HostLink) -> str:
-        """That a host does not dial this program.
+    def _explain_unreached(self, link: AgentLink) -> str:
+        """Text on a host that cannot dial this program.
 
         Raises:
-            BackendUnavailableError: it has to.
+            BackendUnavailableError: the settings demand that it dials.
         """
         tried = ", ".join(host for host, _ in self._candidates(link)) or "any address"
         words = f"host {link.host.name} does not reach this machine at {tried}"
@@ -195,26 +207,30 @@ class Reaching:
             raise BackendUnavailableError(msg)
         return f"{words}, and "
 
-    def _streamed(self, link: HostLink, before: str) -> Way:
-        """Streams, where the host's sshd opens any.
+    def _stream_route(self, link: AgentLink, before: str) -> Route:
+        """A route by streams.
 
         Raises:
-            BackendUnavailableError: it does not.
+            BackendUnavailableError: the host's sshd opens none.
         """
         name = link.host.name
-        why = "" if name in self._open else refusal(link.transport, self._config.connect_timeout)
+        why = (
+            ""
+            if name in self._stream_hosts
+            else stream_refusal(link.transport, self._config.connect_timeout)
+        )
         if why:
             msg = (
                 f"{before}sshd of host {name} opens no streams into jobs there ({why}); "
                 "its configuration needs AllowTcpForwarding yes, or local"
             )
             raise BackendUnavailableError(msg)
-        self._open.add(name)
-        return Way(is_streamed=True, is_apart=self._apart)
+        self._stream_hosts.add(name)
+        return Route(uses_streams=True, is_isolated=self._isolated)
 
 
-def _place(urls: Sequence[str]) -> Place | None:
-    """Host and port of the first address that can be dialled."""
+def _parse_address(urls: Sequence[str]) -> Address | None:
+    """Host and port of the first URL that is dialled directly."""
     for url in urls:
         if not url.startswith("hub+"):
             parts = urlsplit(url)
@@ -222,7 +238,7 @@ def _place(urls: Sequence[str]) -> Place | None:
     return None
 
 
-def _is_only_mine(door: Place, link: HostLink) -> bool:
-    """True where another host's address is loopback, which leads to ourselves."""
-    mine = None if link.about is None else link.about.address
-    return door[0] in (_LOOPBACK, "::1") and mine != door[0]
+def _is_own_loopback(next_host: Address, link: AgentLink) -> bool:
+    """True where another host's address is loopback, which leads a host to itself."""
+    mine = None if link.info is None else link.info.address
+    return next_host[0] in (_LOOPBACK, "::1") and mine != next_host[0]

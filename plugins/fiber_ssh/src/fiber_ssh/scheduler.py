@@ -1,4 +1,7 @@
-"""Where jobs and hosts meet: who goes where, who waits, who was lost; one lock guards it all."""
+"""Scheduling of jobs on hosts: placement, the queue of those that wait, and lost hosts.
+
+One lock guards it. All decisions that need no state are in :mod:`~fiber_ssh.placement`.
+"""
 
 from __future__ import annotations
 
@@ -12,37 +15,39 @@ from fiber.abc import ResourceProvider
 from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendUnavailableError, FiberError, ResourceError, SubmitError
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
+from fiber_ssh.agent_link import AgentLink, Request
 from fiber_ssh.config import SshConfig
+from fiber_ssh.host_state import HostState, HostStates
 from fiber_ssh.hosts import Host
-from fiber_ssh.link import HostLink, Request
-from fiber_ssh.order import Order, agent_order
-from fiber_ssh.output import Terminal, pass_output
-from fiber_ssh.placement import Room, choose, waiting_for
-from fiber_ssh.reaching import Reaching, Way
+from fiber_ssh.lease_monitor import LeaseMonitor
+from fiber_ssh.output import OutputWriter, forward_output
+from fiber_ssh.placement import HostCapacity, choose, waiting_for
 from fiber_ssh.remote.wire import Message
-from fiber_ssh.station import Station
-from fiber_ssh.stations import Stations
+from fiber_ssh.routes import Route, Router
 from fiber_ssh.status import job_of, lost, status_of
-from fiber_ssh.warden import Warden
+from fiber_ssh.submission import Submission, submit_fields
 
-__all__ = ["Desk"]
+__all__ = ["JobScheduler"]
 
 log = logging.getLogger("fiber")
 
-#: orders that are remembered after their end, for who asks for their logs
+#: jobs that are remembered after their end, so that their hosts are known when logs are read
 _REMEMBERED = 10_000
 _SIGNALS = {"terminate": 15, "kill": 9}
 
 
-class Desk:
+class JobScheduler:
     """All hosts, and the jobs of this program on them; thread-safe.
+
+    The lock of ``_changed`` guards submissions, slots and devices; it is re-entrant, and no request
+    to a host is awaited under it. Callbacks of links come on their threads.
 
     Args:
         hosts: the hosts, in the user's order.
         config: the settings.
         backend: name of the backend.
-        run_id: the run whose jobs these are; None to look only.
-        lease: seconds of silence after which a host is given up.
+        run_id: the run that this program owns; None to query hosts only.
+        lease: seconds of silence after which a host's jobs have failed.
         providers: installed resource providers by kind.
     """
 
@@ -63,41 +68,45 @@ class Desk:
         self._backend = backend
         self._providers = providers
         self._changed = threading.Condition(threading.RLock())
-        self._orders: dict[str, Order] = {}
-        self._queue: dict[str, Order] = {}
-        self._terminal = Terminal()
-        self._warden = Warden(lease, self._silent, lambda name: self.stations[name].link.drop())
-        self._has_begun = self._closed = False
-        self._reaching = Reaching(config, lambda: [one.link for one in self.stations])
-        self.stations = Stations(hosts, config, providers, self._station, self._changed, lease)
+        self._submissions: dict[str, Submission] = {}
+        self._queue: dict[str, Submission] = {}
+        self._output_writer = OutputWriter()
+        self._lease_monitor = LeaseMonitor(
+            lease, self._on_lease_expired, lambda name: self.host_states[name].link.disconnect()
+        )
+        self._is_started = self._closed = False
+        self._router = Router(config, lambda: [one.link for one in self.host_states])
+        self.host_states = HostStates(
+            hosts, config, providers, self._make_host_state, self._changed, lease
+        )
 
-    def _station(self, host: Host) -> Station:
-        link = HostLink(
+    def _make_host_state(self, host: Host) -> HostState:
+        link = AgentLink(
             host,
             self._config,
             run_id=self.run_id,
             lease=self.lease,
-            on_jobs=self._attached,
-            on_job=self._job_changed,
-            on_beat=lambda link: self._warden.heard(link.host.name),
-            on_change=self._link_changed,
+            on_jobs=self._on_attached,
+            on_job=self._on_record,
+            on_beat=lambda link: self._lease_monitor.renew(link.host.name),
+            on_change=self._on_link_change,
         )
-        return Station(link, self._config, self._providers)
+        return HostState(link, self._config, self._providers)
 
     # -- hosts
 
     @property
-    def has_begun(self) -> bool:
-        """True once hosts were connected to."""
-        return self._has_begun
+    def is_started(self) -> bool:
+        """True from the first :meth:`start` on."""
+        return self._is_started
 
     @property
     def is_closed(self) -> bool:
         """True from :meth:`close` on."""
         return self._closed
 
-    def begin(self) -> None:
-        """Connect to all hosts; waits for nothing. Idempotent.
+    def start(self) -> None:
+        """Start connecting to all hosts; returns at once. Idempotent.
 
         Raises:
             BackendUnavailableError: it is closed.
@@ -106,271 +115,286 @@ class Desk:
             if self._closed:
                 msg = "the ssh backend is closed"
                 raise BackendUnavailableError(msg)
-            if self._has_begun:
+            if self._is_started:
                 return
-            self._has_begun = True
+            self._is_started = True
         if self.run_id is not None:
-            self._warden.begin()
-        for station in self.stations:
-            station.link.begin()
+            self._lease_monitor.start()
+        for host_state in self.host_states:
+            host_state.link.start()
 
-    def up(self, *, every: bool = False) -> list[Station]:
-        """Hosts that can be asked, once there is one, or once it is known of every host.
+    def wait_connected(self, *, every: bool = False) -> list[HostState]:
+        """Connected hosts, once there is one; with ``every``, once each was tried.
 
         Raises:
-            BackendUnavailableError: there is none, with the reason for each.
+            BackendUnavailableError: none could be connected to, with the reason for each.
         """
-        self.begin()
-        return self.stations.up(every=every)
+        self.start()
+        return self.host_states.wait_connected(every=every)
 
-    def rooms(self, stations: Sequence[Station]) -> list[Room]:
-        """What hosts have and what is free."""
+    def capacities(self, host_states: Sequence[HostState]) -> list[HostCapacity]:
+        """Slots and devices of hosts, and those that are free."""
         with self._changed:
-            return [station.room() for station in stations]
+            return [host_state.capacity() for host_state in host_states]
 
     # -- orders
 
-    def order(self, job_id: str) -> Order | None:
-        """A job that was submitted here."""
+    def submission(self, job_id: str) -> Submission | None:
+        """The submission of a job; None where another program submitted it."""
         with self._changed:
-            return self._orders.get(job_id)
+            return self._submissions.get(job_id)
 
-    def waiting(self) -> list[Order]:
-        """Jobs that have no host yet."""
+    def waiting(self) -> list[Submission]:
+        """Jobs without a host."""
         with self._changed:
             return list(self._queue.values())
 
-    def alive(self) -> list[Order]:
+    def alive(self) -> list[Submission]:
         """Jobs that have not ended."""
         with self._changed:
-            return [one for one in self._orders.values() if not self._has_ended(one.job.id)]
+            return [one for one in self._submissions.values() if not self._has_ended(one.job.id)]
 
-    def wait_given(self, job_id: str) -> bool:
+    def wait_assigned(self, job_id: str) -> bool:
         """Wait until a job has a host; False where it ended first."""
 
         def is_decided() -> bool:
-            order = self._orders.get(job_id)
-            return order is None or order.host is not None or self._has_ended(job_id)
+            submission = self._submissions.get(job_id)
+            return submission is None or submission.host is not None or self._has_ended(job_id)
 
         with self._changed:
             self._changed.wait_for(is_decided)
-            order = self._orders.get(job_id)
-            return order is not None and order.host is not None
+            submission = self._submissions.get(job_id)
+            return submission is not None and submission.host is not None
 
-    def submit(self, order: Order) -> None:
-        """Accept a job; give it to a host, or let it wait.
+    def submit(self, submission: Submission) -> None:
+        """Accept a job; assign it to a host, or queue it.
 
         Raises:
-            BackendUnavailableError: no host can be asked.
-            ResourceError: no host will ever have what it asks for.
-            SubmitError: no host has the Python and the fiber that it needs.
+            BackendUnavailableError: no host is connected.
+            ResourceError: no host will ever have enough slots or devices.
+            SubmitError: no host has the Python and the fiber-core that it needs.
         """
-        request = order.spec.resources
+        request = submission.spec.resources
         kinds = [kind for kind, count in request.devices.items() if count]
-        stations = self.up(every=bool(kinds))
-        self.stations.probe(kinds)
-        usable = self._usable(stations, order)
+        host_states = self.wait_connected(every=bool(kinds))
+        self.host_states.probe(kinds)
+        usable = self._compatible(host_states, submission)
         try:
-            self._accept(order, usable)
+            self._accept(submission, usable)
         except ResourceError:
             # another host may have more
-            usable = self._usable(self.up(every=True), order)
-            self._accept(order, usable)
+            usable = self._compatible(self.wait_connected(every=True), submission)
+            self._accept(submission, usable)
 
-    def _usable(self, stations: Sequence[Station], order: Order) -> list[Station]:
-        if order.spec.entry is None:
-            return list(stations)
-        usable = [station for station in stations if not station.unfit]
+    def _compatible(
+        self, host_states: Sequence[HostState], submission: Submission
+    ) -> list[HostState]:
+        if submission.spec.entry is None:
+            return list(host_states)
+        usable = [host_state for host_state in host_states if not host_state.incompatibility]
         if not usable:
-            usable = [station for station in self.up(every=True) if not station.unfit]
+            usable = [
+                host_state
+                for host_state in self.wait_connected(every=True)
+                if not host_state.incompatibility
+            ]
         if not usable:
-            msg = "; ".join(station.unfit for station in stations)
+            msg = "; ".join(host_state.incompatibility for host_state in host_states)
             raise SubmitError(msg)
         return usable
 
-    def _accept(self, order: Order, stations: Sequence[Station]) -> None:
-        request = order.spec.resources
+    def _accept(self, submission: Submission, host_states: Sequence[HostState]) -> None:
+        request = submission.spec.resources
         with self._changed:
-            rooms = self.rooms(stations)
-            name = choose(rooms, request)
-            self._orders[order.job.id] = order
-            message = "" if name else waiting_for(rooms, request)
-            self.feed.publish(order.job, JobStatus(state=JobState.PENDING, message=message))
+            capacities = self.capacities(host_states)
+            name = choose(capacities, request)
+            self._submissions[submission.job.id] = submission
+            message = "" if name else waiting_for(capacities, request)
+            self.feed.publish(submission.job, JobStatus(state=JobState.PENDING, message=message))
             if name is None:
-                self._queue[order.job.id] = order
+                self._queue[submission.job.id] = submission
             else:
-                self._give(order, self.stations[name])
+                self._assign(submission, self.host_states[name])
 
-    def _give(self, order: Order, station: Station) -> None:
-        order.host = station.host.name
-        order.devices = station.hold(order.job.id, order.spec.resources)
+    def _assign(self, submission: Submission, host_state: HostState) -> None:
+        submission.host = host_state.host.name
+        submission.devices = host_state.allocate(submission.job.id, submission.spec.resources)
         self._changed.notify_all()
-        station.soon(lambda: self._send(order, station))
+        host_state.enqueue(lambda: self._send(submission, host_state))
 
-    def _place(self) -> None:
-        """Give hosts to jobs that wait, in their order as far as there is room."""
+    def _assign_waiting(self) -> None:
+        """Assign queued jobs to hosts, in their order as far as slots and devices are free."""
         with self._changed:
             if self._closed or not self._queue:
                 return
-            up = self.stations.connected()
-            for job_id, order in list(self._queue.items()):
-                fit = [s for s in up if order.spec.entry is None or not s.unfit]
+            up = self.host_states.connected()
+            for job_id, submission in list(self._queue.items()):
+                fit = [s for s in up if submission.spec.entry is None or not s.incompatibility]
                 try:
-                    name = choose(self.rooms(fit), order.spec.resources)
+                    name = choose(self.capacities(fit), submission.spec.resources)
                 except ResourceError:
-                    # the host that has it cannot be asked now
+                    # the host that has enough is not connected now
                     continue
                 if name is not None:
                     del self._queue[job_id]
-                    self._give(order, self.stations[name])
+                    self._assign(submission, self.host_states[name])
 
-    def _send(self, order: Order, station: Station) -> None:
-        """Tell the host's agent of the job; on the host's own thread."""
-        link, spec = station.link, order.spec
-        if self._has_ended(order.job.id):
+    def _send(self, submission: Submission, host_state: HostState) -> None:
+        """Submit the job to the host's agent; on the host's own thread."""
+        link, spec = host_state.link, submission.spec
+        if self._has_ended(submission.job.id):
             return
         try:
-            about = link.about
-            if about is None or not link.is_up:
+            info = link.info
+            if info is None or not link.is_up:
                 raise link.unavailable()
-            work = station.files(spec)
-            way = Way() if spec.ident is None else self._reaching.way(link, spec.urls)
+            folder = host_state.send_files(spec)
+            route = Route() if spec.ident is None else self._router.route(link, spec.urls)
         except (FiberError, OSError) as error:
             if link.is_up:
-                self._end(order, lost(ReasonKind.START, str(error), station.host.name))
+                self._end(submission, lost(ReasonKind.START, str(error), host_state.host.name))
             else:
-                self._give_back(order, station)
+                self._requeue(submission, host_state)
             return
-        told = agent_order(
-            order,
-            station.host,
-            about,
-            way=way,
-            device_environ=station.environment(order.devices),
-            work=work,
+        fields = submit_fields(
+            submission,
+            host_state.host,
+            info,
+            route=route,
+            device_environ=host_state.environment(submission.devices),
+            folder=folder,
         )
-        link.ask("submit", {"job": told}, lambda request: self._answered(order, request))
+        link.send_request(
+            "submit", {"job": fields}, lambda request: self._on_answer(submission, request)
+        )
         if not spec.detached:
-            pass_output(self._terminal, link, order)
+            forward_output(self._output_writer, link, submission)
 
-    def _give_back(self, order: Order, station: Station) -> None:
-        """The host cannot be asked any more, and has not heard of the job."""
+    def _requeue(self, submission: Submission, host_state: HostState) -> None:
+        """Queue a job again whose host has dropped before the job was sent to it."""
         with self._changed:
-            station.release(order.job.id)
-            order.host, order.devices = None, ()
-            self._queue[order.job.id] = order
-        self._place()
+            host_state.release(submission.job.id)
+            submission.host, submission.devices = None, ()
+            self._queue[submission.job.id] = submission
+        self._assign_waiting()
 
-    def _answered(self, order: Order, request: Request) -> None:
+    def _on_answer(self, submission: Submission, request: Request) -> None:
         if request.error is None:
-            # the private part has done its duty
-            order.confirmed, order.spec = True, attrs.evolve(order.spec, private=None)
+            # the private bytes are not needed any more
+            submission.confirmed, submission.spec = (
+                True,
+                attrs.evolve(submission.spec, private=None),
+            )
             return
         kind = ReasonKind.START
         if isinstance(request.error, BackendUnavailableError):
             kind = ReasonKind.NODE_LOST
-        self._end(order, lost(kind, str(request.error), order.host))
+        self._end(submission, lost(kind, str(request.error), submission.host))
 
-    # -- what hosts tell
+    # -- callbacks of links and leases
 
-    def _link_changed(self, link: HostLink) -> None:
-        station = self.stations[link.host.name]
+    def _on_link_change(self, link: AgentLink) -> None:
+        host_state = self.host_states[link.host.name]
         if link.is_up:
-            station.came_up()
+            host_state.on_connected()
         with self._changed:
             self._changed.notify_all()
-        self._place()
+        self._assign_waiting()
 
-    def _attached(self, link: HostLink, records: list[Message]) -> None:
+    def _on_attached(self, link: AgentLink, records: list[Message]) -> None:
         for record in records:
-            self._job_changed(link, record)
-        there = {record["id"] for record in records}
+            self._on_record(link, record)
+        known = {record["id"] for record in records}
         with self._changed:
             missing = [
-                order
-                for order in self._orders.values()
-                if order.host == link.host.name and order.confirmed and order.job.id not in there
+                submission
+                for submission in self._submissions.values()
+                if submission.host == link.host.name
+                and submission.confirmed
+                and submission.job.id not in known
             ]
-        words = "its host knows it no more: its agent there ended, or gave this program up"
-        for order in missing:
-            self._end(order, lost(ReasonKind.NODE_LOST, words, link.host.name))
+        message = "its host knows it no more: its agent there ended, or gave this program up"
+        for submission in missing:
+            self._end(submission, lost(ReasonKind.NODE_LOST, message, link.host.name))
 
-    def _job_changed(self, link: HostLink, record: Message) -> None:
+    def _on_record(self, link: AgentLink, record: Message) -> None:
         status = status_of(record, link.host.name)
-        order = self.order(record["id"])
-        if order is None:
+        submission = self.submission(record["id"])
+        if submission is None:
             self.feed.publish(job_of(record, self._backend, link.host.name), status)
             return
-        order.landing = record.get("landing")
-        if not status.state.is_terminal and self._has_ended(order.job.id):
-            # it was given up, and its host has come back
-            link.post("kill", job=order.job.id)
+        submission.stream_port = record.get("landing")
+        if not status.state.is_terminal and self._has_ended(submission.job.id):
+            # its lease had expired, and its host is connected again
+            link.notify("kill", job=submission.job.id)
         elif status.state.is_terminal:
-            self._end(order, status)
+            self._end(submission, status)
         else:
-            self.feed.publish(order.job, status)
+            self.feed.publish(submission.job, status)
 
-    def _silent(self, name: str, seconds: float) -> None:
-        """A host was silent for longer than its lease: what it ran has ended, by its own clock too."""
-        station = self.stations[name]
+    def _on_lease_expired(self, name: str, seconds: float) -> None:
+        """End the jobs of a host whose lease expired; its agent has killed them by then."""
+        host_state = self.host_states[name]
         why = (
             f"host {name} was silent for {seconds:.1f} s, longer than its lease of {self.lease:g} s"
         )
         log.warning("%s", why)
         with self._changed:
-            orders = [one for one in self._orders.values() if one.host == name]
-        for order in orders:
-            self._end(order, lost(ReasonKind.LEASE, why, name))
-        station.link.give_up(why)
+            submissions = [one for one in self._submissions.values() if one.host == name]
+        for submission in submissions:
+            self._end(submission, lost(ReasonKind.LEASE, why, name))
+        host_state.link.expire(why)
 
     def _has_ended(self, job_id: str) -> bool:
         status = self.feed.status(job_id)
         return status is None or status.state.is_terminal
 
-    def _end(self, order: Order, status: JobStatus) -> None:
+    def _end(self, submission: Submission, status: JobStatus) -> None:
         with self._changed:
-            self._queue.pop(order.job.id, None)
-            if order.host is not None:
-                self.stations[order.host].release(order.job.id)
-            self.feed.publish(order.job, status)
+            self._queue.pop(submission.job.id, None)
+            if submission.host is not None:
+                self.host_states[submission.host].release(submission.job.id)
+            self.feed.publish(submission.job, status)
             ended = [
-                i for i in self._orders if len(self._orders) > _REMEMBERED and self._has_ended(i)
+                i
+                for i in self._submissions
+                if len(self._submissions) > _REMEMBERED and self._has_ended(i)
             ]
-            for job_id in ended[: len(self._orders) - _REMEMBERED]:
-                del self._orders[job_id]
+            for job_id in ended[: len(self._submissions) - _REMEMBERED]:
+                del self._submissions[job_id]
             self._changed.notify_all()
-        self._place()
+        self._assign_waiting()
 
-    # -- what jobs are told
+    # -- ending jobs
 
-    def tell(self, order: Order, op: str, **fields: object) -> None:
-        """End a job of ours.
+    def request_end(self, submission: Submission, op: str, **fields: object) -> None:
+        """Request ``terminate`` or ``kill`` of a job that was submitted here.
 
         Raises:
-            BackendUnavailableError: its host cannot be asked now; it is told when it can be.
+            BackendUnavailableError: its host is not connected; the request is sent once it is.
         """
         with self._changed:
-            if order.host is None:
-                self._end_waiting(order, _SIGNALS[op])
+            if submission.host is None:
+                self._end_waiting(submission, _SIGNALS[op])
                 return
-            station = self.stations[order.host]
-        link = station.link
+            host_state = self.host_states[submission.host]
+        link = host_state.link
 
-        def ask() -> None:
-            link.ask(op, {"job": order.job.id, **fields})
+        def send() -> None:
+            link.send_request(op, {"job": submission.job.id, **fields})
 
-        station.soon(ask)
-        self.stations.wait_back(station)
+        host_state.enqueue(send)
+        self.host_states.wait_reconnected(host_state)
 
     def cancel_waiting(self, run_id: str) -> None:
-        """End the jobs of a run that have no host yet."""
-        for order in self.waiting():
-            if order.job.run_id == run_id:
-                self._end_waiting(order, 9)
+        """End the queued jobs of a run."""
+        for submission in self.waiting():
+            if submission.job.run_id == run_id:
+                self._end_waiting(submission, 9)
 
-    def _end_waiting(self, order: Order, number: int) -> None:
+    def _end_waiting(self, submission: Submission, number: int) -> None:
         self._end(
-            order,
+            submission,
             JobStatus(
                 state=JobState.FAILED,
                 reason=Reason(ReasonKind.SIGNAL, number),
@@ -383,8 +407,6 @@ class Desk:
 
     def close(self) -> None:
         """End the jobs of the run that are not detached, and all connections. Idempotent."""
-        from fiber_ssh.closing import close_stations
-
         with self._changed:
             if self._closed:
                 return
@@ -392,7 +414,7 @@ class Desk:
             self._changed.notify_all()
         if self.run_id is not None:
             self.cancel_waiting(self.run_id)
-        self._warden.close()
-        close_stations(list(self.stations), self.run_id)
-        self._terminal.close()
+        self._lease_monitor.close()
+        self.host_states.close(self.run_id)
+        self._output_writer.close()
         self.feed.close()

@@ -1,4 +1,4 @@
-"""What is said to a host's shell; pure, and the same for every shell that people have."""
+"""Command lines for a host's login shell, quoted so that any shell passes them on; pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 
-__all__ = ["MARK", "command_line", "python_line", "quote"]
+__all__ = ["MARKER", "command_line", "python_command", "quote"]
 
-#: what a marked command writes to both streams before its program runs: what comes before it is of
-#: the start-up files of the user's shell
-MARK = b"fiber-ssh:\n"
-# a shell that writes down what it is told (set -x) does not write the mark by it
-_SAY = 'echo fiber-"ssh:"'
+#: line that a marked command writes to both streams before its program runs: output before it comes
+#: from the start-up files of the user's shell
+MARKER = b"fiber-ssh:\n"
+# split by quotes: a shell that traces its commands (set -x) does not print the marker by that
+_ECHO_MARKER = 'echo fiber-"ssh:"'
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%_+=:,./-")
 
 
 def quote(word: str) -> str:
-    """A word for a POSIX shell."""
+    """A word quoted for a POSIX shell."""
     return shlex.quote(word)
 
 
@@ -31,17 +31,17 @@ def command_line(
     path: str | None = None,
     marked: bool = False,
 ) -> str:
-    """A command that runs ``argv``, its arguments as they are.
+    """A command line that runs ``argv`` with its arguments unchanged.
 
     Args:
         argv: program and arguments.
         env: variables to set.
         directory: where to run it.
         path: a folder to put before the others in which programs are looked for.
-        marked: True to have :data:`MARK` written first, to stdout and to stderr.
+        marked: True to have :data:`MARKER` written first, to stdout and to stderr.
 
     Raises:
-        ValueError: a word that no shell can be told, or a variable that none can set.
+        ValueError: a word with a null character, or a variable that no shell can set.
     """
     for word in (*argv, *(env or {}).values(), directory or ""):
         if "\0" in word:
@@ -63,24 +63,24 @@ def command_line(
     if directory is not None:
         run = f"cd -- {quote(directory)} && {{ {run}; }}"
     if marked:
-        run = f"{_SAY}; {_SAY} >&2; {run}"
-    # the login shell may be any; sh is everywhere
+        run = f"{_ECHO_MARKER}; {_ECHO_MARKER} >&2; {run}"
+    # the login shell may be of any kind; sh is everywhere
     return f"exec sh -c {quote(run)}"
 
 
-def python_line(python: str, source: str) -> str:
-    """A command that has a Python run a program, which no shell takes to be anything else.
+def python_command(python: str, source: str) -> str:
+    """A command line that has a Python run a program.
 
-    :data:`MARK` is written to stderr first; what the program answers has to be told from what came
-    before by the program itself.
+    :data:`MARKER` is written to stderr first. On stdout the program itself has to mark where its
+    output begins. The source is compressed and in base64, so that no shell interprets it.
 
     Args:
         python: the Python; ``~`` at its beginning is the user's home.
-        source: the program.
+        source: the program's text.
     """
     packed = base64.b64encode(zlib.compress(source.encode(), 9)).decode()
     code = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
-    run = f'{_SAY} >&2; exec {_program(python)} -c "{code}"'
+    run = f'{_ECHO_MARKER} >&2; exec {_program(python)} -c "{code}"'
     return f"exec sh -c {quote(run)}"
 
 

@@ -32,9 +32,9 @@ _LISTS = ("identityfile",)
 
 @attrs.frozen(kw_only=True)
 class SshOptions:
-    """How one host is reached."""
+    """Options of the connection to one host."""
 
-    #: what was looked up
+    #: the name that was looked up
     name: str
     #: host name or address to connect to
     hostname: str
@@ -42,24 +42,24 @@ class SshOptions:
     user: str
     #: port of its sshd
     port: int = 22
-    #: private keys to try, in order; the usual ones where there are none
+    #: private keys to try, in order; empty for the default ones
     identity_files: tuple[str, ...] = ()
-    #: True to try no keys of the agent but those
+    #: True to try no keys of ssh-agent but those
     identities_only: bool = False
-    #: the agent's socket, where it is not the usual one; "none" to use no agent
+    #: ``IdentityAgent``: socket of ssh-agent; "none" to use no agent
     identity_agent: str | None = None
-    #: hosts to go through, in order, as ``[user@]host[:port]``
+    #: jump hosts, in order, as ``[user@]host[:port]``
     proxy_jump: tuple[str, ...] = ()
-    #: a program that makes the connection
+    #: ``ProxyCommand``: program that makes the connection
     proxy_command: str | None = None
-    #: files with keys of hosts
+    #: known_hosts files
     known_hosts: tuple[str, ...] = ()
-    #: the name by which its key is looked for
+    #: ``HostKeyAlias``: name of its key in them
     host_key_alias: str | None = None
 
     @property
     def key_name(self) -> str:
-        """What known_hosts files call it."""
+        """Its name in known_hosts files."""
         if self.host_key_alias:
             return self.host_key_alias
         return self.hostname if self.port == 22 else f"[{self.hostname}]:{self.port}"
@@ -73,18 +73,18 @@ def look_up(
     run: Callable[[str], bool] | None = None,
     system: Path | None = Path("/etc/ssh/ssh_config"),
 ) -> SshOptions:
-    """What the configuration says of a host.
+    """Look up the options for a host.
 
     Args:
-        path: the user's configuration; a file that is missing says nothing.
-        name: the host as it was named.
+        path: the user's configuration; it may be missing.
+        name: the host's name in the settings.
         user: user to log in as, where it was named beside the host.
-        run: tells whether a command of ``Match exec`` succeeds; such blocks match nothing if it is
-            not given.
+        run: runs a command of ``Match exec``, True where it succeeds; without it such blocks never
+            match.
         system: the configuration of all users.
 
     Raises:
-        ConfigError: a file that cannot be read, or that makes no sense.
+        ConfigError: a file cannot be read, or is invalid.
     """
     home = Path.home()
     state = _State(name, user, home, run)
@@ -95,7 +95,7 @@ def look_up(
 
 
 class _State:
-    """What was found so far."""
+    """Options found so far; the first value of each is kept."""
 
     def __init__(
         self, name: str, user: str | None, home: Path, run: Callable[[str], bool] | None
@@ -127,7 +127,7 @@ class _State:
         return self.found.get("user", self.local_user)
 
     def expand(self, text: str) -> str:
-        """Tokens and the home."""
+        """Replace tokens (``%h`` …) and ``~``, as in ssh_config(5)."""
         port = self.found.get("port", "22")
         local = socket.gethostname()
         tokens: Mapping[str, str] = {
@@ -230,7 +230,7 @@ def _words(value: str, origin: str) -> Sequence[str]:
 
 def _value(key: str, value: str, origin: str) -> str:
     if key in ("proxycommand", "userknownhostsfile", "globalknownhostsfile"):
-        # the first is for a shell, the others are lists
+        # ProxyCommand is for a shell, the others are lists
         return value
     words = _words(value, origin)
     return " ".join(words) if key == "proxyjump" else words[0] if words else ""
@@ -251,12 +251,12 @@ def _matches(words: Sequence[str], state: _State, origin: str) -> bool:
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        wanted = not word.startswith("!")
+        positive = not word.startswith("!")
         kind, equals, argument = word.removeprefix("!").lower().partition("=")
         if kind == "all":
             continue
         if kind in ("canonical", "final"):
-            # there is no second pass here
+            # these need a second pass, which is not made
             holds = False
         else:
             if not equals:
@@ -267,7 +267,7 @@ def _matches(words: Sequence[str], state: _State, origin: str) -> bool:
             else:
                 argument = word.partition("=")[2]
             holds = _holds(kind, argument, state, origin)
-        if holds is not wanted:
+        if holds is not positive:
             return False
     return True
 

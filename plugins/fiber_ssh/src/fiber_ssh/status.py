@@ -1,4 +1,4 @@
-"""What an agent's record of a job means; pure."""
+"""Jobs and statuses from an agent's records of jobs; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = {kind.value: kind for kind in ReasonKind}
 
 
 def job_of(record: Mapping[str, Any], backend: str, host: str) -> Job:
-    """The job that a record tells of."""
+    """The job of a record."""
     return Job(
         id=str(record["id"]),
         name=str(record["name"]),
@@ -27,7 +27,7 @@ def job_of(record: Mapping[str, Any], backend: str, host: str) -> Job:
 
 
 def status_of(record: Mapping[str, Any], host: str) -> JobStatus:
-    """How it stands."""
+    """The status in a record; states and reasons of other versions are ``UNKNOWN``."""
     state = _STATES.get(record["state"], JobState.UNKNOWN)
     reason = None
     if record.get("reason"):
@@ -57,5 +57,5 @@ def status_of(record: Mapping[str, Any], host: str) -> JobStatus:
 
 
 def lost(kind: ReasonKind, message: str, host: str | None) -> JobStatus:
-    """The end of a job of which nobody can tell how it ended."""
+    """The status of a job that failed without an exit status, as with a host that was lost."""
     return JobStatus(state=JobState.FAILED, reason=Reason(kind), message=message, host=host)

@@ -1,4 +1,4 @@
-"""Streams into jobs: channels of a host's connection, each joined to one end of a pair of sockets."""
+"""Streams into jobs: ``direct-tcpip`` channels of a host's connection, joined to socket pairs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from collections.abc import Callable
 import paramiko
 
 from fiber.exceptions import BackendUnavailableError
-from fiber_ssh.dial import DROPPED
+from fiber_ssh.connect import CONNECTION_ERRORS
 
-__all__ = ["Streams", "refusal"]
+__all__ = ["Streams", "stream_refusal"]
 
 _LOOPBACK = "127.0.0.1"
 _PIECE = 256 * 1024
-#: a port at which nobody listens: sshd says so, where it would dial at all
-_NOBODY = 1
-#: sshd's answer where it is configured to dial nowhere
+#: a port without a listener: sshd reports a refused connection, or that it is not allowed to dial
+_UNUSED_PORT = 1
+#: SSH_OPEN_ADMINISTRATIVELY_PROHIBITED of RFC 4254, section 5.1
 _PROHIBITED = 1
 
 
-def refusal(transport: paramiko.Transport, timeout: float) -> str:
-    """Why sshd dials no port of its host for us; nothing where it does."""
+def stream_refusal(transport: paramiko.Transport, timeout: float) -> str:
+    """Why sshd does not forward to ports of its host; empty where it does."""
     try:
-        channel = _dial(transport, _NOBODY, timeout)
+        channel = _dial(transport, _UNUSED_PORT, timeout)
     except paramiko.ChannelException as error:
         return str(error.text) if error.code == _PROHIBITED else ""
-    except DROPPED:
-        # whoever opens a stream finds out
+    except CONNECTION_ERRORS:
+        # opening a stream fails with the reason
         return ""
     channel.close()
     return ""
@@ -47,90 +47,90 @@ class Streams:
         self._host = host
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._joints: set[_Joint] = set()
+        self._splices: set[_Splice] = set()
         self._closed = False
 
     def open(self, transport: paramiko.Transport, port: int) -> socket.socket:
-        """A stream to a port of the host's loopback.
+        """Open a stream to a port of the host's loopback; the socket is the caller's.
 
         Raises:
-            BackendUnavailableError: nobody listens there now, or the connection dropped.
+            BackendUnavailableError: the port has no listener, or the connection dropped.
         """
         try:
             channel = _dial(transport, port, self._timeout)
-        except DROPPED as error:
+        except CONNECTION_ERRORS as error:
             msg = f"no stream to port {port} of host {self._host} can be opened: {error}"
             raise BackendUnavailableError(msg) from error
-        ours, theirs = socket.socketpair()
-        ours.setblocking(True)
-        theirs.setblocking(True)
-        joint = _Joint(channel, ours, self._forget)
+        local, remote = socket.socketpair()
+        local.setblocking(True)
+        remote.setblocking(True)
+        splice = _Splice(channel, local, self._forget)
         with self._lock:
             closed = self._closed
             if not closed:
-                self._joints.add(joint)
-                joint.begin()
+                self._splices.add(splice)
+                splice.start()
         if closed:
-            for end in channel, ours, theirs:
+            for end in channel, local, remote:
                 end.close()
             msg = f"the connection to host {self._host} is closed"
             raise BackendUnavailableError(msg)
-        return theirs
+        return remote
 
     def close(self) -> None:
-        """End all. Idempotent."""
+        """Close all streams. Idempotent."""
         with self._lock:
             self._closed = True
-            joints = list(self._joints)
-        for joint in joints:
-            joint.end()
+            splices = list(self._splices)
+        for splice in splices:
+            splice.end()
 
-    def _forget(self, joint: _Joint) -> None:
+    def _forget(self, splice: _Splice) -> None:
         with self._lock:
-            self._joints.discard(joint)
+            self._splices.discard(splice)
 
 
-class _Joint:
-    """A channel and a socket; a thread each way, for either may have to wait."""
+class _Splice:
+    """A channel joined to a socket, with a thread for each direction."""
 
     def __init__(
-        self, channel: paramiko.Channel, sock: socket.socket, over: Callable[[_Joint], None]
+        self, channel: paramiko.Channel, sock: socket.socket, on_end: Callable[[_Splice], None]
     ) -> None:
         self._channel = channel
         self._sock = sock
-        self._over = over
-        self._there = threading.Thread(
+        self._on_end = on_end
+        self._outbound = threading.Thread(
             target=self._copy, args=(sock.recv, channel.sendall), daemon=True
         )
-        self._back = threading.Thread(target=self._carry_back, daemon=True)
+        self._inbound = threading.Thread(target=self._copy_inbound, daemon=True)
 
-    def begin(self) -> None:
-        self._there.start()
-        self._back.start()
+    def start(self) -> None:
+        self._outbound.start()
+        self._inbound.start()
 
     def end(self) -> None:
-        """End it, and wait until it has ended."""
-        self._part()
-        self._back.join(10.0)
+        """Close both, and wait for the threads."""
+        self._shut_down()
+        self._inbound.join(10.0)
 
-    def _carry_back(self) -> None:
+    def _copy_inbound(self) -> None:
         self._copy(self._channel.recv, self._sock.sendall)
-        self._there.join()
+        self._outbound.join()
         self._sock.close()
-        self._over(self)
+        self._on_end(self)
 
     def _copy(self, read: Callable[[int], bytes], write: Callable[[bytes], None]) -> None:
-        with contextlib.suppress(*DROPPED):
+        with contextlib.suppress(*CONNECTION_ERRORS):
             while data := read(_PIECE):
                 write(data)
-        self._part()
+        self._shut_down()
 
-    def _part(self) -> None:
-        # what the pair was given is still read at its other end
+    def _shut_down(self) -> None:
+        # the peer still reads what was written before
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        # the connection under it may be closed already
-        with contextlib.suppress(*DROPPED):
+        # the transport may be closed already
+        with contextlib.suppress(*CONNECTION_ERRORS):
             self._channel.close()
 
 

@@ -1,4 +1,4 @@
-"""A job of ours on its way to a host, and what the host's agent is told of it."""
+"""Jobs of this program on their way to hosts, and the request that submits one to an agent."""
 
 from __future__ import annotations
 
@@ -11,81 +11,83 @@ from typing import Any
 import attrs
 
 from fiber.model import Device, Job, JobSpec
-from fiber_ssh.address import HERE, NOWHERE
+from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE
+from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.hosts import Host
-from fiber_ssh.reaching import Way
-from fiber_ssh.shell import About
+from fiber_ssh.routes import Route
 
-__all__ = ["Order", "agent_order"]
+__all__ = ["Submission", "submit_fields"]
 
-#: seconds that a worker has which is asked to go: nobody kills it afterwards, unless Fiber itself does
+#: FIBER_GRACE of workers: seconds to end after SIGTERM; nothing but Fiber kills them then
 _GRACE = 30
 
 
 @attrs.define(eq=False)
-class Order:
-    """A job that was submitted here."""
+class Submission:
+    """A job that this program submitted."""
 
     #: the job
     job: Job
-    #: what was asked for
+    #: its specification
     spec: JobSpec
-    #: name of the host that it was given to, once one was
+    #: name of its host; None while it waits for one
     host: str | None = None
-    #: devices that are its own there
+    #: devices of the host that are allocated to it
     devices: tuple[Device, ...] = ()
-    #: True once the host's agent said that it has it
+    #: True once the host's agent has accepted it
     confirmed: bool = False
-    #: port of the host's loopback where streams into it come in, once the agent told it
-    landing: int | None = None
+    #: port of the host's loopback for streams into it; None before the agent has reported it
+    stream_port: int | None = None
 
 
-def agent_order(
-    order: Order,
+def submit_fields(
+    submission: Submission,
     host: Host,
-    about: About,
+    info: HostInfo,
     *,
-    way: Way,
+    route: Route,
     device_environ: Mapping[str, str],
-    work: str | None,
+    folder: str | None,
 ) -> dict[str, Any]:
-    """What the agent is told; the private part of it goes nowhere else.
+    """Fields of the request that submits a job to its agent.
+
+    It is the only place that the spec's private bytes go to.
 
     Args:
-        order: the job.
-        host: where it goes.
-        about: what is known of that.
-        way: how the job reaches its parent.
-        device_environ: environment that makes it see its devices alone.
-        work: a folder of the host's that holds the program's files, if there is one.
+        submission: the job.
+        host: its host.
+        info: what the host has reported of itself.
+        route: the route to its parent.
+        device_environ: environment variables that restrict it to its devices.
+        folder: folder on the host with the files that were sent; None for none.
     """
-    spec = order.spec
+    spec = submission.spec
     argv = list(spec.argv)
     if spec.entry is not None:
-        # a Python that has fiber: the host's own
-        argv[0] = about.executable
+        # the host's Python that has fiber
+        argv[0] = info.executable
     env = {**host.env, **spec.env, **device_environ}
-    here = NOWHERE if way.is_apart else about.address
-    if here is not None:
-        env[HERE] = here
-    if way.dial is not None:
-        env["FIBER_REACH"] = way.dial
+    assigned = UNREACHABLE if route.is_isolated else info.address
+    if assigned is not None:
+        env[ADDRESS_VARIABLE] = assigned
+    if route.dial_address is not None:
+        env["FIBER_REACH"] = route.dial_address
     if spec.entry is not None:
         env["FIBER_GRACE"] = str(_GRACE)
-    folder = work or spec.cwd
+    cwd = folder or spec.cwd
     private = None if spec.private is None else base64.b64encode(spec.private).decode()
     return {
-        "id": order.job.id,
-        "run": order.job.run_id,
-        "name": order.job.name,
+        "id": submission.job.id,
+        "run": submission.job.run_id,
+        "name": submission.job.name,
         "argv": argv,
-        "submitted": order.job.submitted,
+        "submitted": submission.job.submitted,
         "detached": spec.detached,
         "env": env,
         "unset": sorted(spec.unset_env),
         "directory": host.directory,
-        "cwd": None if folder is None else os.fspath(folder),
-        "landing": way.is_streamed,
-        "path": str(PurePosixPath(about.executable).parent),
+        "cwd": None if cwd is None else os.fspath(cwd),
+        "landing": route.uses_streams,
+        "path": str(PurePosixPath(info.executable).parent),
         "private": private,
     }

@@ -55,7 +55,7 @@ def test_a_cut_link_is_noticed_within_the_lease_and_a_host_that_comes_back_is_us
 
 
 @pytest.mark.timeout(150)
-def test_ssh_connections_that_drop_disturb_nobody(master, world):
+def test_ssh_connections_that_drop_do_no_harm(master, world):
     program = master("squares", "6")
     before = program.up()
 

@@ -1,4 +1,4 @@
-"""Hosts that dial neither the program nor each other: all that processes share works, and faults too."""
+"""Hosts that dial neither the program nor each other: shared objects work, also after faults."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ pytestmark = pytest.mark.timeout(150)
 
 
 @pytest.fixture
-def apart(world):
-    """Only this machine reaches the hosts, and they reach nobody: no packet between them arrives."""
+def isolated(world):
+    """Isolated hosts: packets between them are dropped; only this machine reaches them."""
     for host in world.hosts:
         host.isolate()
     yield
@@ -22,8 +22,8 @@ def apart(world):
 
 
 @pytest.fixture
-def nowhere(world, apart):
-    """Besides, they cannot dial this machine."""
+def unreachable(world, isolated):
+    """Isolated hosts that cannot dial this machine either."""
     for host in world.hosts:
         host.refuse_outgoing(to=world.address)
     yield
@@ -40,15 +40,13 @@ def check_meeting(found):
     assert (found["count"], found["codes"]) == (2, [0, 0])
 
 
-def test_queues_pipes_locks_and_managers_are_shared_by_hosts_that_reach_nobody(
-    master, world, nowhere
-):
+def test_queues_pipes_locks_and_managers_are_shared_by_isolated_hosts(master, world, unreachable):
     check_meeting(master("meet", "2").end())
 
     assert left_on(world, LEASE + 10.0) == []
 
 
-def test_hosts_that_reach_the_program_alone_meet_there(master, world, apart):
+def test_hosts_that_reach_the_program_alone_meet_through_it(master, world, isolated):
     check_meeting(master("meet", "2").end())
 
     assert left_on(world, LEASE + 10.0) == []
@@ -65,7 +63,7 @@ def test_one_host_that_cannot_dial_is_enough(master, world):
     assert left_on(world, LEASE + 10.0) == []
 
 
-def test_the_user_may_say_that_hosts_dial_nobody(master, world):
+def test_the_setting_reversed_needs_no_route_to_the_program(master, world):
     program = master("squares", "6", FIBER_SSH_REACH="reversed")
     hosts = {host for host, _ in program.up()}
 
@@ -74,7 +72,7 @@ def test_the_user_may_say_that_hosts_dial_nobody(master, world):
     assert left_on(world, LEASE + 10.0) == []
 
 
-def test_ssh_connections_that_drop_disturb_nobody(master, world, nowhere):
+def test_ssh_connections_that_drop_do_no_harm(master, world, unreachable):
     program = master("squares", "6")
     before = program.up()
 
@@ -87,7 +85,7 @@ def test_ssh_connections_that_drop_disturb_nobody(master, world, nowhere):
     assert left_on(world, LEASE + 10.0) == []
 
 
-def test_killed_workers_lose_nothing(master, world, nowhere):
+def test_killed_workers_lose_nothing(master, world, unreachable):
     program = master("squares", "6")
     workers = program.up()
 
@@ -98,7 +96,7 @@ def test_killed_workers_lose_nothing(master, world, nowhere):
     assert left_on(world, LEASE + 10.0) == []
 
 
-def test_a_cut_link_is_noticed_within_the_lease(master, world, nowhere):
+def test_a_cut_link_is_noticed_within_the_lease(master, world, unreachable):
     program = master("squares", "6")
     program.up()
     (alpha, *_) = world.hosts
@@ -113,7 +111,7 @@ def test_a_cut_link_is_noticed_within_the_lease(master, world, nowhere):
     assert left_on(world, LEASE + 10.0) == []
 
 
-def test_nothing_outlives_a_killed_master_by_more_than_its_lease(master, world, nowhere):
+def test_nothing_outlives_a_killed_master_by_more_than_its_lease(master, world, unreachable):
     program = master("wait", "6")
     program.up()
 

@@ -1,8 +1,8 @@
-"""``fiber ring run`` over real hosts: it goes on alone, and leaves nobody there."""
+"""``fiber ring run`` over real hosts: it goes on alone, and leaves no process."""
 
 import pytest
 
-from ring_command import fail_by_a_rank, lead_a_life, ring_command
+from ring_command import check_failed_rank, check_lifecycle, ring_command
 from ssh_programs import left_on
 from wire_world import until
 
@@ -27,10 +27,10 @@ def test_it_is_suspended_resumed_and_deleted_from_other_shells(world, ring):
         until(lambda: not ranks())
         return True
 
-    lead_a_life(ring, "ssh", are_there=lambda: len(ranks()) >= 2, are_gone=are_gone)
+    check_lifecycle(ring, "ssh", are_there=lambda: len(ranks()) >= 2, are_gone=are_gone)
     assert left_on(world, LEASE + 20) == []
 
 
 def test_a_rank_that_fails_ends_it_with_its_code(world, ring):
-    fail_by_a_rank(ring)
+    check_failed_rank(ring)
     assert left_on(world, LEASE + 20) == []

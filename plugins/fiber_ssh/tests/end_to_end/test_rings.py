@@ -97,7 +97,7 @@ def named(world, name):
     return next(host for host in world.hosts if host.name == name)
 
 
-def told(process, timeout=110):
+def report(process, timeout=110):
     output, _ = process.communicate(timeout=timeout)
     return json.loads(output)
 
@@ -112,7 +112,7 @@ def all_up(folder, count=3, timeout=60):
 
 @pytest.mark.timeout(150)
 def test_members_on_three_hosts_know_each_other_by_the_addresses_of_these(world, start):
-    found = told(start("where"))["results"]
+    found = report(start("where"))["results"]
 
     by_name = {host.name: host.address for host in world.hosts}
     assert {host: ip for host, ip, _, _ in found} == by_name
@@ -125,7 +125,7 @@ def test_members_on_three_hosts_know_each_other_by_the_addresses_of_these(world,
 def test_torch_reduces_over_three_hosts(world, start):
     require.need_module("torch")
 
-    assert told(start("reduce", framework="torch"))["results"] == [6.0, 6.0, 6.0]
+    assert report(start("reduce", framework="torch"))["results"] == [6.0, 6.0, 6.0]
 
 
 @pytest.mark.timeout(150)
@@ -142,7 +142,7 @@ def test_torchs_store_is_reached_from_every_host_and_by_no_stranger(world, start
     (tmp_path / "tried").touch()
 
     assert len({ip for ip, _ in places}) == 3
-    assert told(program)["results"] == [["0", "1", "2"]] * 3
+    assert report(program)["results"] == [["0", "1", "2"]] * 3
 
 
 @pytest.mark.timeout(150)
@@ -150,7 +150,7 @@ def test_a_pair_that_cannot_reach_each_other_is_named_before_user_code_runs(worl
     beta, gamma = named(world, "beta"), named(world, "gamma")
     beta.refuse_outgoing(to=gamma.address)
     try:
-        found = told(start("wait"))
+        found = report(start("wait"))
     finally:
         beta.allow_outgoing()
 
@@ -163,9 +163,9 @@ def test_a_pair_that_cannot_reach_each_other_is_named_before_user_code_runs(worl
 
 
 @pytest.mark.timeout(150)
-def test_where_there_is_room_for_some_members_none_runs(world, start, tmp_path):
+def test_where_slots_suffice_for_some_members_only_none_runs(world, start, tmp_path):
     # two on each of three hosts
-    found = told(start("wait", members=7, start_timeout=8.0))
+    found = report(start("wait", members=7, start_timeout=8.0))
 
     assert found["reason"] == "StartTimeout"
     # six have room, and as many came up as a busy machine had time for
@@ -182,7 +182,7 @@ def test_a_host_whose_link_is_cut_fails_the_ring_within_the_lease(world, start, 
     cut = time.monotonic()
     named(world, "beta").cut()
     try:
-        found = told(program)
+        found = report(program)
         took = time.monotonic() - cut
     finally:
         named(world, "beta").restore()
@@ -203,5 +203,5 @@ def test_all_start_again_when_a_host_died(world, start, tmp_path):
     gamma.kill_all()
     gamma.start()
 
-    assert len(told(program)["results"]) == 3
+    assert len(report(program)["results"]) == 3
     assert left_on(world, LEASE + 10) == []

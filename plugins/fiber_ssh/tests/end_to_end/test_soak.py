@@ -34,7 +34,7 @@ def drop(host, rng):
 
 
 def cut_shortly(host, rng):
-    """Cut a host's link for less than the lease, which nobody has to notice."""
+    """Cut a host's link for less than the lease, which must have no effect."""
     host.cut()
     time.sleep(rng.uniform(0, LEASE / 2))
     host.restore()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber_ssh.archive import loader_source
+from fiber_ssh.agent_archive import loader_source
 
 
 @pytest.fixture

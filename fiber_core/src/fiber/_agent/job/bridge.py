@@ -1,7 +1,9 @@
-"""Joins standard input and output to where a job waits for streams: ``python -m fiber._agent.job.bridge``.
+"""Bridge of standard input and output to a job's socket for streams; a program of its own.
 
-For platforms that can run a program beside a job and forward no port: the backend runs this one with
-what it gave the job as ``FIBER_REACH``, and its standard input and output are the stream.
+``python -m fiber._agent.job.bridge WHERE`` is for platforms that can run a program beside a job and
+forward no port: the backend runs it with the value that the job got as ``FIBER_REACH``, and its
+standard input and output are the stream. Apart from ``main``, so that it imports nothing of
+Fiber's.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _FORM = "streams:"
 
 
 def main(argv: list[str]) -> int:
-    """Copy bytes both ways until one side ends; the exit code."""
+    """Copy bytes both ways until one side ends; returns the exit code."""
     if len(argv) != 1:
         os.write(2, b"fiber: say where, as FIBER_REACH has it: streams:HOST:PORT or streams:PATH\n")
         return 2
@@ -26,7 +28,7 @@ def main(argv: list[str]) -> int:
     try:
         stream = _connect(where)
     except (OSError, ValueError) as error:
-        os.write(2, f"fiber: nobody waits for streams at {where}: {error}\n".encode())
+        os.write(2, f"fiber: nothing listens for streams at {where}: {error}\n".encode())
         return 1
     with stream:
         _copy(stream)
@@ -52,7 +54,7 @@ def _copy(stream: socket.socket) -> None:
             data = os.read(descriptor, _PIECE)
             if not data:
                 return
-            # sides that do not listen hold the other one up, as one pipe does
+            # a side that does not read holds the other one up, as one pipe does
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(1 if descriptor else stream.fileno(), rest) :]

@@ -1,4 +1,4 @@
-"""What the supervisor of a remote job is told privately."""
+"""Configuration of a remote job's supervisor, which its parent writes into ``JobSpec.private``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from fiber._base import values
 from fiber._tunnel.routes import is_route
 from fiber.exceptions import StartError
 
-__all__ = ["GIVEN", "GRACE", "MODULE", "REACH", "STREAMS", "Orders", "supervisor_ident"]
+__all__ = [
+    "GRACE",
+    "GRACE_VARIABLE",
+    "MODULE",
+    "REACH_VARIABLE",
+    "STREAMS_PREFIX",
+    "SupervisorConfig",
+    "supervisor_ident",
+]
 
 #: what a remote job runs
 MODULE = "fiber._agent.job"
-#: environment variable by which a backend says how the parent is reached: at ``host:port``, to which
-#: it forwards, or by streams that it opens to :data:`STREAMS` and ``host:port``, a path, or
+#: environment variable by which a backend names the way to the parent: at ``host:port``, to which
+#: it forwards, or by streams that it opens to :data:`STREAMS_PREFIX` and ``host:port``, a path, or
 #: ``fd:number`` of a socket that is bound and that the program inherits
-REACH = "FIBER_REACH"
-STREAMS = "streams:"
-#: environment variable by which a backend says how many seconds its platform gives a job between
+REACH_VARIABLE = "FIBER_REACH"
+STREAMS_PREFIX = "streams:"
+#: environment variable with the seconds that the backend's platform gives a job between
 #: SIGTERM and SIGKILL, when it takes the place of a job away
-GIVEN = "FIBER_GRACE"
+GRACE_VARIABLE = "FIBER_GRACE"
 #: seconds between SIGTERM and SIGKILL when a lease ends
 GRACE = 2.0
 
@@ -33,64 +41,66 @@ def supervisor_ident(ident: str) -> str:
 
 
 @values.frozen(kw_only=True)
-class Orders:
-    """Enough to start a job's processes, to tell of them, and to know when to end them."""
+class SupervisorConfig:
+    """Configuration of one job's supervisor: processes, limits, lease and reporting."""
 
-    #: what each of the processes is told
+    #: instructions of each of the processes
     instructions: Instructions
     #: name of the job
     name: str
     #: seconds that the parent's connection may be gone
     lease: float
-    #: seconds that it may be there and silent; None where that proves nothing
+    #: seconds that a connection may be silent; None: for ever
     silence: float | None
     #: CPUs that the job has; None: not limited
     cpu: float | None = None
     #: memory in MB that the job has; None: not limited
     memory: int | None = None
-    #: True where nobody but the supervisor enforces these
-    confine: bool = False
-    #: True where the parent shows what the job writes, and nothing else brings it
-    tell_output: bool = False
-    #: put before each line that is shown so
+    #: True where the supervisor has to enforce these limits itself
+    enforce_limits: bool = False
+    #: True where output is sent to the parent, which prints it
+    forward_output: bool = False
+    #: text before each line of output that is sent
     prefix: str = ""
-    #: True where the parent has processes exit by itself, once it is told that the job has to go
+    #: True where the parent has the processes exit once the job is reported as draining
     drains: bool = False
-    #: seconds that the platform gives a job that has to go; None where it does not say
+    #: seconds from the platform's SIGTERM to its SIGKILL; None where it does not say
     grace: float | None = None
 
     def encode(self) -> bytes:
-        """For ``JobSpec.private``."""
+        """Bytes for ``JobSpec.private``."""
         data: dict[str, Any] = values.asdict(self)
         data["instructions"] = self.instructions.encode().decode()
         return json.dumps(data).encode()
 
     @classmethod
-    def decode(cls, private: bytes) -> Orders:
-        """What :meth:`encode` wrote."""
+    def decode(cls, private: bytes) -> SupervisorConfig:
+        """Read the bytes that :meth:`encode` wrote."""
         data = json.loads(private)
         data["instructions"] = Instructions.decode(data["instructions"].encode())
         return cls(**data)
 
-    def by_way_of(self, reach: str) -> Orders:
-        """The same where the parent is to be dialled, at ``host:port`` in place of where it says.
+    def via_address(self, reach: str) -> SupervisorConfig:
+        """Copy for a job that dials its parent.
 
         Args:
-            reach: what the backend says; nothing where it does not forward.
+            reach: ``host:port`` that the backend forwards to the parent; "" where it forwards none.
         """
-        told = self.instructions
-        urls = tuple(url for url in told.urls if not is_route(url))
+        instructions = self.instructions
+        urls = tuple(url for url in instructions.urls if not is_route(url))
         forwards = {}
         if reach:
             forwards = {urls[0]: f"{urls[0].partition('://')[0]}://{reach}"}
             urls = (*forwards.values(), *urls)
-        return values.evolve(self, instructions=values.evolve(told, urls=urls, forwards=forwards))
+        return values.evolve(
+            self, instructions=values.evolve(instructions, urls=urls, forwards=forwards)
+        )
 
-    def with_grace(self, given: str) -> Orders:
-        """The same where the backend says how long the platform waits.
+    def with_grace(self, given: str) -> SupervisorConfig:
+        """Copy with the seconds that the platform gives a job between SIGTERM and SIGKILL.
 
         Args:
-            given: what it says; nothing where it does not.
+            given: the number as text; "" where the backend does not say.
 
         Raises:
             StartError: it is no number of seconds.
@@ -101,24 +111,24 @@ class Orders:
             grace = float(given)
         except ValueError:
             grace = -1.0
-        # what is no number at all is no larger than another either
+        # NaN compares false with everything, so test for the accepted range
         if not grace >= 0:
-            msg = f"the backend sets {GIVEN} to {given!r}, which is no number of seconds"
+            msg = f"the backend sets {GRACE_VARIABLE} to {given!r}, which is no number of seconds"
             raise StartError(msg)
         return values.evolve(self, grace=grace)
 
-    def by_landing(self, way: Callable[[str], str]) -> Orders:
-        """The same where streams are opened into this job.
+    def via_tunnel(self, resolve: Callable[[str], str]) -> SupervisorConfig:
+        """Copy for a job into which the parent opens streams.
 
         Args:
-            way: what is dialled in place of a URL.
+            resolve: returns the address to dial in place of a URL.
         """
-        told = self.instructions
+        instructions = self.instructions
         # another host's loopback is not ours
-        found = [url for url in told.urls if is_route(url) or "//127." not in url]
-        ways = {url: way(url) for url in found or told.urls}
-        forwards = {url: dialled for url, dialled in ways.items() if dialled != url}
-        instructions = values.evolve(
-            told, urls=tuple(ways.values()), forwards=forwards, landing=True
+        found = [url for url in instructions.urls if is_route(url) or "//127." not in url]
+        dialled = {url: resolve(url) for url in found or instructions.urls}
+        forwards = {url: to for url, to in dialled.items() if to != url}
+        changed = values.evolve(
+            instructions, urls=tuple(dialled.values()), forwards=forwards, tunnelled=True
         )
-        return values.evolve(self, instructions=instructions)
+        return values.evolve(self, instructions=changed)

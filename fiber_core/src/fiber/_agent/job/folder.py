@@ -1,4 +1,7 @@
-"""The folder of a remote job on its host: made, removed, and swept where its supervisor could not."""
+"""Private folder of a remote job on its host: made, removed, swept after a killed supervisor.
+
+Apart from ``server``, so that the sweep can be tested without a supervisor.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import Claim, liveness_of, remove_claimed
 
-__all__ = ["JobFolder", "present", "sweep"]
+__all__ = ["JobFolder", "sweep", "working_directory"]
 
 _NAME = re.compile(r"fiber-[0-9a-f]{8}-\w+")
 
@@ -23,23 +26,23 @@ class JobFolder:
     """
 
     def __init__(self, run_id: str) -> None:
-        #: where it is
+        #: path of the folder
         self.path = tempfile.mkdtemp(prefix=f"fiber-{run_id}-")
         self._claim = Claim(self.path)
 
     @property
     def descriptor(self) -> int:
-        """The claim's; processes of the job are to close it."""
+        """Descriptor that holds the claim; processes of the job close theirs."""
         return self._claim.descriptor
 
     def remove(self) -> None:
-        """Remove it."""
+        """Remove the folder and give up the claim."""
         remove_claimed(self.path)
         self._claim.release()
 
 
-def present() -> str:
-    """The working directory; the root where it was removed."""
+def working_directory() -> str:
+    """Current working directory; ``/`` where it was removed."""
     try:
         return os.getcwd()  # noqa: PTH109 - a word, and no object
     except FileNotFoundError:
@@ -47,7 +50,7 @@ def present() -> str:
 
 
 def sweep() -> list[str]:
-    """Remove folders of this user whose supervisors are proven to be dead; returns them."""
+    """Remove folders of this user whose supervisors are proven to be dead; returns their paths."""
     try:
         entries = list(os.scandir(tempfile.gettempdir()))
     except OSError:

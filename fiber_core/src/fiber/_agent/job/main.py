@@ -1,4 +1,7 @@
-"""The first process of a remote job: reads its orders, forks, supervises, ends as its first process did."""
+"""Main function of a remote job: reads its configuration, forks, supervises, returns the exit code.
+
+Apart from ``__main__``, so that it can be imported; a forked child unwinds to :func:`main`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from fiber._agent.instructions import PRELOAD
-from fiber._agent.job.config import GIVEN, REACH, STREAMS, Orders
+from fiber._agent.job.config import GRACE_VARIABLE, REACH_VARIABLE, STREAMS_PREFIX, SupervisorConfig
 from fiber._agent.job.server import JobServer
 from fiber._agent.private import read_private
 from fiber._agent.supervisor import kernel
@@ -21,7 +24,7 @@ from fiber.exceptions import FiberError, StartError
 if TYPE_CHECKING:
     from fiber._tunnel.landing import Landing
 
-__all__ = ["REFUSED", "main", "reaching"]
+__all__ = ["REFUSED", "choose_route", "main"]
 
 #: exit code of a job that never came to do anything
 REFUSED = 126
@@ -32,20 +35,22 @@ _TRANSPORT = ("fiber._wire.nng",)
 
 
 def main() -> int:
-    """Be the supervisor; return the exit code for engines that see nothing else."""
+    """Run the supervisor; returns the exit code, for engines that see nothing else."""
     fill_standard_descriptors()
     try:
-        orders = Orders.decode(read_private()).with_grace(os.environ.pop(GIVEN, ""))
-        orders, landing = reaching(orders, os.environ.pop(REACH, ""))
+        config = SupervisorConfig.decode(read_private()).with_grace(
+            os.environ.pop(GRACE_VARIABLE, "")
+        )
+        config, landing = choose_route(config, os.environ.pop(REACH_VARIABLE, ""))
     except FiberError as error:
         return refuse(str(error))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         return refuse(f"the instructions of this job make no sense to this fiber: {error!r}")
     kernel.set_title(_TITLE)
     limit = raise_descriptor_limit()
-    unix = orders.instructions.urls[0].startswith("unix:")
+    unix = config.instructions.urls[0].startswith("unix:")
     preload((*PRELOAD, *(() if unix else _TRANSPORT)))
-    server = JobServer(orders, landing=landing, descriptor_limit=limit)
+    server = JobServer(config, landing=landing, descriptor_limit=limit)
     try:
         server.serve()
     except InChild as child:
@@ -57,35 +62,39 @@ def main() -> int:
     become(plan)
 
 
-def reaching(orders: Orders, reach: str) -> tuple[Orders, Landing | None]:
-    """How the parent is reached, as the backend says.
+def choose_route(config: SupervisorConfig, reach: str) -> tuple[SupervisorConfig, Landing | None]:
+    """Configuration with the addresses to dial, and the tunnel's end in this job, if there is one.
+
+    Args:
+        config: the configuration as the parent wrote it.
+        reach: value of :data:`~fiber._agent.job.config.REACH_VARIABLE`, from the backend.
 
     Raises:
-        StartError: it can be dialled by nobody, and the backend says nothing.
-        TransportError: nothing can be listened on where the backend says.
+        StartError: the parent cannot be dialled, and the backend names no other way.
+        TransportError: the address for streams cannot be bound.
     """
-    told = orders.instructions
-    if reach.startswith(STREAMS):
+    instructions = config.instructions
+    if reach.startswith(STREAMS_PREFIX):
         from fiber._tunnel.landing import Landing
 
         landing = Landing(
-            reach.removeprefix(STREAMS),
-            key=told.credentials.key,
-            ident=told.ident,
-            patience=orders.lease,
+            reach.removeprefix(STREAMS_PREFIX),
+            key=instructions.credentials.key,
+            ident=instructions.ident,
+            patience=config.lease,
         )
-        return orders.by_landing(landing.way), landing
-    if all(is_route(url) for url in told.urls):
+        return config.via_tunnel(landing.way), landing
+    if all(is_route(url) for url in instructions.urls):
         msg = (
-            f"the parent cannot be dialled, and the backend does not say by {REACH} where it opens "
+            f"the parent cannot be dialled, and the backend does not say by {REACH_VARIABLE} where it opens "
             "streams into this job"
         )
         raise StartError(msg)
-    return orders.by_way_of(reach), None
+    return config.via_address(reach), None
 
 
 def refuse(words: str) -> int:
-    """Say why nothing was done."""
+    """Write to stderr why nothing was started; returns the exit code for that."""
     with contextlib.suppress(OSError):
         os.write(2, f"fiber: {words}\n".encode("utf-8", "replace"))
     return REFUSED

@@ -1,4 +1,7 @@
-"""What a job writes, for its own log and for its parent, over their connection."""
+"""Output of a job on its way to the parent, beside the job's own log.
+
+Apart from ``server``, so that the queue between the two threads has a file and tests of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.loop import Loop
 from fiber._agent.supervisor.output import LinePrefix, Sink
 
-__all__ = ["EchoSink", "Echoes", "open_sinks"]
+__all__ = ["ForwardingSink", "OutputForwarder", "open_sinks"]
 
 #: bytes in one message
 _PIECE = 1 << 16
@@ -19,14 +22,14 @@ _PIECE = 1 << 16
 _HIGH, _LOW = 1 << 20, 1 << 19
 
 
-class Echoes:
-    """Bytes on their way to the parent; the line takes them on its own thread.
+class OutputForwarder:
+    """Queue of output for the parent, from the event loop to the parent link's thread.
 
     While there is no connection the latest are kept: writers are not held back for a parent that may
     never come back, and the job's log has everything.
 
     Args:
-        wake: has the line look for more.
+        wake: wakes the thread of the parent link.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -40,22 +43,22 @@ class Echoes:
 
     @property
     def is_full(self) -> bool:
-        """True while writers are to be held back, for the parent takes less than is written."""
+        """True while writers are to be held back, because the parent reads more slowly."""
         if self._connected and self._size > _HIGH:
             self._held = True
         return self._held
 
     @property
-    def may_let_go(self) -> bool:
+    def may_resume(self) -> bool:
         """True where writers were held back and need not be any more."""
         return self._held and (not self._connected or self._size < _LOW)
 
-    def let_go(self) -> None:
-        """Writers go on."""
+    def resume(self) -> None:
+        """Note that writers go on."""
         self._held = False
 
     def put(self, stream: int, data: bytes) -> None:
-        """Add what was written."""
+        """Add output of stream 1 or 2."""
         with self._lock:
             for start in range(0, len(data), _PIECE):
                 self._pieces.append((stream, data[start : start + _PIECE]))
@@ -66,13 +69,13 @@ class Echoes:
                 self._lost += len(dropped)
         self._wake()
 
-    def connected(self, is_so: bool) -> None:
-        """The parent is there, or is not."""
+    def set_connected(self, connected: bool) -> None:
+        """Note whether there is a connection to the parent."""
         with self._lock:
-            self._connected = is_so
+            self._connected = connected
 
     def take(self) -> messages.Output | None:
-        """The next to send."""
+        """Remove and return the next message to send; None where there is none."""
         with self._lock:
             if self._lost:
                 lost, self._lost = self._lost, 0
@@ -85,16 +88,16 @@ class Echoes:
             return messages.Output(stream, data)
 
 
-class EchoSink(Sink):
-    """A sink whose bytes go to the parent besides.
+class ForwardingSink(Sink):
+    """A sink that writes to the job's own output and to the parent.
 
     Args:
         descriptor: 1 or 2.
-        loop: tells when it can be written.
-        descriptors: owns what is opened here.
+        loop: event loop that watches the descriptor.
+        descriptors: owner of descriptors that are opened here.
         on_room: called when writers that were held back may go on.
-        echoes: on their way to the parent.
-        prefix: put before each line there.
+        forwarder: queue of output for the parent.
+        prefix: text before each line that the parent gets.
     """
 
     def __init__(
@@ -103,23 +106,23 @@ class EchoSink(Sink):
         loop: Loop,
         descriptors: Descriptors,
         on_room: Callable[[], None],
-        echoes: Echoes,
+        forwarder: OutputForwarder,
         prefix: bytes,
     ) -> None:
         super().__init__(descriptor, loop, descriptors, on_room)
         self._stream = descriptor
-        self._echoes = echoes
+        self._forwarder = forwarder
         self._prefix = LinePrefix(prefix)
 
     @property
     def is_full(self) -> bool:
         """True while writers are to be held back, for either reader."""
-        return super().is_full or self._echoes.is_full
+        return super().is_full or self._forwarder.is_full
 
     def write(self, data: bytes) -> None:
-        """Queue bytes for both."""
+        """Queue bytes for the job's own output and for the parent."""
         if data:
-            self._echoes.put(self._stream, self._prefix.feed(data))
+            self._forwarder.put(self._stream, self._prefix.feed(data))
         super().write(data)
 
 
@@ -127,10 +130,12 @@ def open_sinks(
     loop: Loop,
     descriptors: Descriptors,
     on_room: Callable[[], None],
-    echoes: Echoes | None,
+    forwarder: OutputForwarder | None,
     prefix: bytes,
 ) -> tuple[Sink, ...]:
-    """Standard output and error, whose bytes go to the parent besides where there are echoes."""
-    if echoes is None:
+    """Sinks of standard output and error; with a forwarder the parent gets their bytes too."""
+    if forwarder is None:
         return tuple(Sink(number, loop, descriptors, on_room) for number in (1, 2))
-    return tuple(EchoSink(number, loop, descriptors, on_room, echoes, prefix) for number in (1, 2))
+    return tuple(
+        ForwardingSink(number, loop, descriptors, on_room, forwarder, prefix) for number in (1, 2)
+    )

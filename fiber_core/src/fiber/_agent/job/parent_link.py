@@ -1,7 +1,8 @@
-"""The connection of a job's supervisor to the parent: made, kept, made again; on a thread of its own.
+"""Connection of a job's supervisor to the parent: made, kept, made again, on a thread of its own.
 
-The supervisor's own thread must reap and pass signals on whatever becomes of the network, so it
-only puts words in and takes news out.
+The supervisor's main thread must reap and pass signals on whatever happens to the network, so it
+only queues messages and takes events. Apart from ``server``, so that the thread's code is in one
+place.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from fiber._wire.frames import Kind
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, TransportError, WireError
 
-__all__ = ["Connected", "Line", "Lost", "News", "Receipt", "Refused", "Said"]
+__all__ = ["Acknowledged", "Connected", "Lost", "ParentEvent", "ParentLink", "Received", "Refused"]
 
 #: seconds between two attempts to reach the parent
-_AGAIN = 0.2
-#: signs of life that may go unanswered before no more are sent: a parent that is stopped reads
-#: none, and whoever waits for room in its buffers sends nothing else
-_UNANSWERED = 8
+_RETRY_INTERVAL = 0.2
+#: pings without an answer after which no more are sent: a parent that is stopped reads none, and a
+#: send that waits for room in its buffers would hold up everything else
+_MAX_UNANSWERED = 8
 
 
 @values.frozen
@@ -37,96 +38,96 @@ class Connected:
 
 @values.frozen
 class Lost:
-    """The connection is gone, or could not be made."""
+    """The connection ended, or could not be made."""
 
     why: str
 
 
 @values.frozen
 class Refused:
-    """The parent wants nothing to do with this job; no other attempt is made."""
+    """The parent has refused this job; no other attempt is made."""
 
     why: str
 
 
 @values.frozen
-class Said:
-    """The parent said something."""
+class Received:
+    """A message from the parent."""
 
     message: object
 
 
 @values.frozen
-class Receipt:
-    """The parent has taken in what was sent by :meth:`Line.report`."""
+class Acknowledged:
+    """The parent has acknowledged a message of :meth:`ParentLink.send_acknowledged`."""
 
 
-News = Connected | Lost | Refused | Said | Receipt
+ParentEvent = Connected | Lost | Refused | Received | Acknowledged
 
 
-class Line:
-    """Words to the parent and news from it.
+class ParentLink:
+    """Messages to the parent and events from it; its methods are for the main thread.
 
     Args:
         urls: where the parent may listen, best first.
         connect: makes a link to one of them, or raises TransportError.
-        on_news: called on the thread when there is something to :meth:`take`; must not wait.
-        more: the next message of those that wait elsewhere; sent before any word that follows it.
+        on_event: called on the thread when there is an event to take; must not block.
+        next_output: returns queued output or None; sent before messages that were queued after it.
     """
 
     def __init__(
         self,
         urls: tuple[str, ...],
         connect: Callable[[str], Link],
-        on_news: Callable[[], None],
-        more: Callable[[], object | None] = lambda: None,
+        on_event: Callable[[], None],
+        next_output: Callable[[], object | None] = lambda: None,
     ) -> None:
-        self._more = more
+        self._next_output = next_output
         self._urls = urls
         self._connect = connect
-        self._on_news = on_news
-        self._news: deque[News] = deque()
-        self._words: deque[tuple[Kind, bytes]] = deque()
+        self._on_event = on_event
+        self._events: deque[ParentEvent] = deque()
+        self._outgoing: deque[tuple[Kind, bytes]] = deque()
         self._closing = False
         self._unanswered = 0
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
         self._link: Link | None = None
-        self._thread = threading.Thread(target=self._run, name="fiber-line", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="fiber-parent-link", daemon=True)
 
     def start(self) -> None:
-        """Begin; no fork may follow."""
+        """Start the thread; no fork may follow."""
         self._thread.start()
 
-    def take(self) -> list[News]:
-        """What has happened since the last call."""
+    def take_events(self) -> list[ParentEvent]:
+        """Remove and return the events since the last call."""
         taken = []
-        while self._news:
-            taken.append(self._news.popleft())
+        while self._events:
+            taken.append(self._events.popleft())
         return taken
 
-    def tell(self, message: object) -> None:
-        """Send a message, if there is a connection: what counts is told again with the next."""
-        self._words.append((Kind.CAST, encode(message)))
+    def send(self, message: object) -> None:
+        """Queue a message; it is dropped where there is no connection."""
+        self._outgoing.append((Kind.CAST, encode(message)))
         self._wake()
 
-    def report(self, message: object) -> None:
-        """The same for one of which :class:`Receipt` is to tell that it has arrived."""
-        self._words.append((Kind.CALL, encode(message)))
+    def send_acknowledged(self, message: object) -> None:
+        """Queue a message whose arrival is reported by :class:`Acknowledged`."""
+        self._outgoing.append((Kind.CALL, encode(message)))
         self._wake()
 
     def wake(self) -> None:
-        """There may be more."""
+        """Wake the thread: there may be output to send."""
         self._wake()
 
     def close(self, *, timeout: float = 2.0) -> None:
-        """End the connection and the thread, without waiting for ever."""
+        """End the connection and the thread; waits ``timeout`` seconds at most."""
         self._closing = True
         self._wake()
         link = self._link
         if link is not None:
-            # whoever waits for room in it is let go
+            # a send that blocks returns
             link.close()
         self._thread.join(timeout)
 
@@ -137,25 +138,25 @@ class Line:
             try:
                 link = self._dial()
             except HandshakeError as error:
-                self._tell(Refused(str(error)) if error.proven else Lost(str(error)))
+                self._emit(Refused(str(error)) if error.proven else Lost(str(error)))
                 if error.proven:
                     return
-                self._pause(_AGAIN)
+                self._pause(_RETRY_INTERVAL)
                 continue
             except TransportError as error:
-                self._tell(Lost(str(error)))
-                self._pause(_AGAIN)
+                self._emit(Lost(str(error)))
+                self._pause(_RETRY_INTERVAL)
                 continue
             self._link = link
-            # what was meant for the connection before is out of date
-            self._words.clear()
+            # messages for the connection before are out of date
+            self._outgoing.clear()
             self._unanswered = 0
-            self._tell(Connected())
+            self._emit(Connected())
             try:
                 self._serve(link)
             except (TransportError, WireError) as error:
                 if not self._closing:
-                    self._tell(Lost(str(error)))
+                    self._emit(Lost(str(error)))
             finally:
                 self._link = None
                 link.close()
@@ -181,39 +182,39 @@ class Line:
             now = time.monotonic()
             if now >= beat:
                 beat = now + INTERVAL
-                if self._unanswered < _UNANSWERED:
+                if self._unanswered < _MAX_UNANSWERED:
                     self._unanswered += 1
                     link.send(Kind.CAST, 0, 0, [encode(messages.Ping())])
-            self._send_more(link)
-            while self._words:
-                kind, word = self._words.popleft()
-                self._send_more(link)
-                link.send(kind, 0, 1, [word])
+            self._send_output(link)
+            while self._outgoing:
+                kind, data = self._outgoing.popleft()
+                self._send_output(link)
+                link.send(kind, 0, 1, [data])
             self._receive(link)
             if not link.buffered:
                 poll.poll(1000 * max(0.0, beat - time.monotonic()))
             self._drain()
 
-    def _send_more(self, link: Link) -> None:
-        while (message := self._more()) is not None:
+    def _send_output(self, link: Link) -> None:
+        while (message := self._next_output()) is not None:
             link.send(Kind.CAST, 0, 1, [encode(message)])
 
     def _receive(self, link: Link) -> None:
         while (message := link.receive(timeout=0)) is not None:
             self._unanswered = 0
             if message.kind is Kind.REPLY:
-                self._tell(Receipt())
+                self._emit(Acknowledged())
             elif message.kind is Kind.ERROR:
-                self._tell(Refused("the parent does not know this job any more"))
+                self._emit(Refused("the parent does not know this job any more"))
             elif message.kind is Kind.CAST:
                 decoder = Decoder()
                 decoder.feed(bytes(message.body))
-                for said in decoder.messages():
-                    self._tell(Said(said))
+                for received in decoder.messages():
+                    self._emit(Received(received))
 
-    def _tell(self, news: News) -> None:
-        self._news.append(news)
-        self._on_news()
+    def _emit(self, event: ParentEvent) -> None:
+        self._events.append(event)
+        self._on_event()
 
     def _wake(self) -> None:
         try:

@@ -1,11 +1,12 @@
-"""A job's supervisor at work: its processes, its signals, its parent and their lease.
+"""Supervisor of one remote job: its processes, its signals, and its lease on the parent.
 
-A process of a remote job: waits until its supervisor has reached the parent, then begins.
+Processes are forked first and wait at the :class:`StartBarrier` until the parent has accepted the
+job. When the platform takes the job's place away (SIGTERM), a worker of a pool need not end at
+once: its parent gives it no new task and has it exit after those it has begun. :class:`Drain`
+decides when it gets SIGTERM nevertheless.
 
-When the processes of a job hear that the platform takes its place away; pure, the clock is passed in.
-
-A worker of a pool need not end at once: its parent gives it nothing new, and has it exit as soon as it
-is done with what it has begun. It hears of SIGTERM when that takes too long.
+Apart from ``main``, to which a forked child unwinds, so that nothing of this module is left below
+it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,17 @@ from typing import TYPE_CHECKING
 
 from fiber._agent import instructions
 from fiber._agent.job import folder
-from fiber._agent.job.config import GRACE, Orders, supervisor_ident
-from fiber._agent.job.output_forwarder import Echoes, open_sinks
-from fiber._agent.job.parent_link import Connected, Line, Lost, News, Receipt, Refused, Said
+from fiber._agent.job.config import GRACE, SupervisorConfig, supervisor_ident
+from fiber._agent.job.output_forwarder import OutputForwarder, open_sinks
+from fiber._agent.job.parent_link import (
+    Acknowledged,
+    Connected,
+    Lost,
+    ParentEvent,
+    ParentLink,
+    Received,
+    Refused,
+)
 from fiber._agent.lease import INTERVAL, LeaseTable
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.cgroup import JobConfiner
@@ -40,25 +49,25 @@ from fiber.model import JobSpec, JobStatus, ResourceRequest
 if TYPE_CHECKING:
     from fiber._tunnel.landing import Landing
 
-__all__ = ["ENTRY", "PASSED_ON", "Gate", "JobServer", "Leaving", "main"]
+__all__ = ["ENTRY", "FORWARDED_SIGNALS", "Drain", "JobServer", "StartBarrier", "main"]
 
 #: how the supervisor names :func:`main`
 ENTRY = "fiber._agent.job.server:main"
 #: signals that a supervisor passes on to its processes, besides SIGTERM and SIGINT
-PASSED_ON = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FORWARDED_SIGNALS = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Gate:
-    """Where processes wait until the parent has accepted their job."""
+class StartBarrier:
+    """Barrier at which forked processes wait until the parent has accepted their job."""
 
-    #: of this process's job; set before the fork
-    current: Gate | None = None
+    #: the barrier of this job; set before the fork
+    current: StartBarrier | None = None
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
 
     def open(self) -> None:
-        """Let everybody go on."""
+        """Release all processes that wait."""
         os.close(self.reader)
         # all who waited may have been killed meanwhile
         with contextlib.suppress(BrokenPipeError):
@@ -66,7 +75,7 @@ class Gate:
         os.close(self.writer)
 
     def wait(self) -> bool:
-        """Wait; False where it is never opened."""
+        """Wait; False where the supervisor ended without opening the barrier."""
         os.close(self.writer)
         try:
             return bool(os.read(self.reader, 1))
@@ -75,102 +84,102 @@ class Gate:
 
 
 def main(private: bytes, index: int) -> int:
-    """Be process ``index`` of the job; return its exit code."""
-    gate, Gate.current = Gate.current, None
-    if gate is not None and not gate.wait():
+    """Run process ``index`` of the job; returns its exit code."""
+    barrier, StartBarrier.current = StartBarrier.current, None
+    if barrier is not None and not barrier.wait():
         return 126
     code: int = entry_points.load_object(instructions.ENTRY)(private, index)
     return code
 
 
-#: seconds that a parent may be out of reach before processes are told without it
-_MEET = 1.0
-#: seconds before the platform's SIGKILL at which processes hear of SIGTERM: at most, and as a part of all
+#: seconds that a parent may be out of reach before processes get SIGTERM without it
+_PARENT_TIMEOUT = 1.0
+#: seconds from SIGTERM to processes until the platform's SIGKILL: maximum, and part of the grace
 _RESERVE, _PART = 2.0, 0.25
 
 
-class Leaving:
-    """Whether SIGTERM waits, and how long.
+class Drain:
+    """Delay of the platform's SIGTERM on its way to the processes; pure, the clock is passed in.
 
     Args:
         grace: seconds from the platform's SIGTERM to its SIGKILL, for a job whose parent can have it
-            exit; None where processes are told at once.
+            exit; None where processes get SIGTERM at once.
     """
 
     def __init__(self, grace: float | None) -> None:
         self._grace = grace
         self._due: float | None = None
-        self._meet_by: float | None = None
-        #: True once the platform has asked, and as long as processes have not been told
+        self._parent_due: float | None = None
+        #: True from the platform's SIGTERM until processes get theirs
         self.is_on = False
 
-    def asked(self, now: float, *, parent_hears: bool) -> bool:
-        """The platform wants the job gone; True where its processes are to be told now.
+    def request(self, now: float, *, parent_connected: bool) -> bool:
+        """Note the platform's SIGTERM; True where processes are to get it now.
 
         Args:
-            now: the moment.
-            parent_hears: True where there is a connection.
+            now: monotonic time.
+            parent_connected: True where there is a connection.
         """
         if self._grace is None or self._due is not None:
-            # whoever asks a second time does not want to wait
+            # a second request is a request not to wait
             self.is_on = False
             return True
         self.is_on = True
         self._due = now + self._grace - min(_RESERVE, _PART * self._grace)
-        self._meet_by = None if parent_hears else now + _MEET
+        self._parent_due = None if parent_connected else now + _PARENT_TIMEOUT
         return False
 
-    def parent_heard(self) -> None:
-        """The parent was told."""
-        self._meet_by = None
+    def on_parent_connected(self) -> None:
+        """Note that the parent is connected and will get the status ``draining``."""
+        self._parent_due = None
 
     @property
     def due(self) -> float | None:
-        """When processes are to be told; None where nothing is waited for."""
+        """Time at which processes are to get SIGTERM; None where none is pending."""
         if not self.is_on or self._due is None:
             return None
-        return self._due if self._meet_by is None else min(self._due, self._meet_by)
+        return self._due if self._parent_due is None else min(self._due, self._parent_due)
 
     def is_due(self, now: float) -> bool:
-        """True, once, where they are to be told now."""
+        """True, once, when processes are to get SIGTERM."""
         if self.due is None or now < self.due:
             return False
         self.is_on = False
         return True
 
 
-#: seconds that a parent which has not been reached yet is dialled, at least
-_FIRST = 10.0
+#: seconds for which a parent that was never reached is dialled, at least
+_CONNECT_TIMEOUT = 10.0
 #: seconds that the last report may take to arrive, while there is a connection
-_FAREWELL = 3.0
+_REPORT_TIMEOUT = 3.0
 #: seconds without a byte taken after which a terminal or engine is left behind at the end
-_LAST_PATIENCE = 2.0
+_FLUSH_TIMEOUT = 2.0
 _PARENT = "parent"
 
 
 class JobServer:
-    """The supervisor of one job.
+    """Supervisor of one job.
 
     Args:
-        orders: what it was told.
-        landing: where streams are opened into this job, if they are.
+        config: the configuration from the parent.
+        landing: end of the tunnel in this job, where streams are opened into it.
         descriptor_limit: soft limit of open files that processes are to have.
     """
 
     def __init__(
         self,
-        orders: Orders,
+        config: SupervisorConfig,
         *,
         landing: Landing | None = None,
         descriptor_limit: int | None = None,
     ) -> None:
         self._landing = landing
-        told = orders.instructions
-        self._orders = orders
-        self._ident = told.ident
-        #: why nothing was done, where that is so
+        own = config.instructions
+        self._config = config
+        self._ident = own.ident
+        #: why no process was started, or ""
         self.refusal = ""
-        #: of the first process, minus the signal
+        #: exit code of the first process, or minus its signal
         self.exit_code = 0
         self._loop = Loop()
         self._descriptors = Descriptors()
@@ -178,17 +187,17 @@ class JobServer:
         self._table = JobTable(host)
         folder.sweep()
         # in place of the run's, which is on the parent's host
-        self._folder = folder.JobFolder(told.credentials.run_id)
+        self._folder = folder.JobFolder(own.credentials.run_id)
         # closed in the processes of the job, which may outlive this one
         self._descriptors.own(self._folder.descriptor)
         self._directory = self._folder.path
-        self._echoes = Echoes(self._wake_line) if orders.tell_output else None
+        self._forwarder = OutputForwarder(self._wake_parent_link) if config.forward_output else None
         self._sinks = sinks = open_sinks(
-            self._loop, self._descriptors, self._resume, self._echoes, orders.prefix.encode()
+            self._loop, self._descriptors, self._resume, self._forwarder, config.prefix.encode()
         )
         self._runner = JobRunner(
             SupervisorOptions(
-                run_id=told.credentials.run_id,
+                run_id=own.credentials.run_id,
                 run_directory=self._directory,
                 master=None,
                 host=host,
@@ -198,7 +207,7 @@ class JobServer:
             loop=self._loop,
             descriptors=self._descriptors,
             table=self._table,
-            # never opened: who wants to know is told
+            # never opened: the parent gets all statuses
             journal=Journal(self._directory, self._notice),
             sinks=sinks,
             descriptor_limit=descriptor_limit,
@@ -207,42 +216,44 @@ class JobServer:
             on_process_end=lambda _owner: None,
             on_job_end=lambda _job: None,
             on_notice=self._notice,
-            confiner=JobConfiner(enforce=orders.confine),
+            confiner=JobConfiner(enforce=config.enforce_limits),
         )
-        self._gate: Gate | None = None
-        self._leaving = Leaving(orders.grace if orders.drains else None)
-        self._leases: LeaseTable[str] = LeaseTable(lease=orders.lease, silence=orders.silence)
-        more = (lambda: None) if self._echoes is None else self._take_echo
-        self._line = Line(told.urls, self._connect, self._on_news, more)
+        self._start_barrier: StartBarrier | None = None
+        self._drain = Drain(config.grace if config.drains else None)
+        self._leases: LeaseTable[str] = LeaseTable(lease=config.lease, silence=config.silence)
+        next_output = (lambda: None) if self._forwarder is None else self._next_output
+        self._parent_link = ParentLink(own.urls, self._connect, self._wake_loop, next_output)
         self._status: messages.StatusChanged | None = None
         self._connected = False
-        self._met = False
-        self._over = False
-        self._received = False
+        self._was_connected = False
+        self._finished = False
+        self._acknowledged = False
         self._why_lost = "it did not answer"
 
     def serve(self) -> None:
-        """Start the processes, and see to them until all have ended.
+        """Start the processes and supervise them until all have ended.
 
         Raises:
             InChild: in each forked child.
         """
         kernel.adopt_orphans()
-        self._listen_to_signals()
+        self._watch_signals()
         self._start_processes()
-        # from here on no fork: the line opens sockets
-        self._pass_signals_on()
-        reader, self._bell = self._descriptors.pipe()
+        # from here on no fork: the parent link opens sockets
+        self._forward_signals()
+        reader, self._wakeup = self._descriptors.pipe()
         os.set_blocking(reader, False)
-        os.set_blocking(self._bell, False)
-        self._loop.on_readable(reader, lambda: self._take_news(reader))
+        os.set_blocking(self._wakeup, False)
+        self._loop.on_readable(reader, lambda: self._handle_events(reader))
         if self._landing is not None:
             self._landing.serve(self._directory)
-        self._line.start()
-        self._loop.call_later(INTERVAL, self._look)
-        self._loop.call_later(max(_FIRST, self._orders.lease), self._give_up_meeting)
-        while not self._over:
-            self._loop.turn()
+        self._parent_link.start()
+        self._loop.call_later(INTERVAL, self._check_lease)
+        self._loop.call_later(
+            max(_CONNECT_TIMEOUT, self._config.lease), self._check_first_connection
+        )
+        while not self._finished:
+            self._loop.run_once()
         self._end()
 
     def leave_child(self) -> None:
@@ -257,76 +268,78 @@ class JobServer:
 
     # -- output ---------------------------------------------------------------------------------
 
-    def _wake_line(self) -> None:
-        self._line.wake()
+    def _wake_parent_link(self) -> None:
+        self._parent_link.wake()
 
-    def _tell_echoes(self) -> None:
-        if self._echoes is not None:
-            self._echoes.connected(self._connected)
-            self._line.wake()
+    def _update_forwarder(self) -> None:
+        if self._forwarder is not None:
+            self._forwarder.set_connected(self._connected)
+            self._parent_link.wake()
 
-    def _take_echo(self) -> messages.Output | None:
-        """The next piece of output for the parent, on the line's thread."""
-        assert self._echoes is not None
-        taken = self._echoes.take()
-        if self._echoes.may_let_go:
-            self._on_news()
+    def _next_output(self) -> messages.Output | None:
+        """Next piece of output for the parent; called on the parent link's thread."""
+        assert self._forwarder is not None
+        taken = self._forwarder.take()
+        if self._forwarder.may_resume:
+            self._wake_loop()
         return taken
 
     def _resume(self) -> None:
-        if self._echoes is None or not self._echoes.is_full:
+        if self._forwarder is None or not self._forwarder.is_full:
             self._runner.resume_output()
 
     # -- processes ------------------------------------------------------------------------------
 
     def _start_processes(self) -> None:
-        orders = self._orders
-        told = orders.instructions
-        here = values.evolve(told, directory=self._directory, patience=max(_FIRST, orders.lease))
+        config = self._config
+        own = config.instructions
+        for_processes = values.evolve(
+            own, directory=self._directory, dial_timeout=max(_CONNECT_TIMEOUT, config.lease)
+        )
         spec = JobSpec(
-            run_id=told.credentials.run_id,
-            name=orders.name,
+            run_id=own.credentials.run_id,
+            name=config.name,
             argv=(),
             entry=ENTRY,
-            private=here.encode(),
-            resources=ResourceRequest(cpu=orders.cpu, memory=orders.memory),
-            processes=told.processes,
+            private=for_processes.encode(),
+            resources=ResourceRequest(cpu=config.cpu, memory=config.memory),
+            processes=own.processes,
         )
-        self._gate = Gate.current = Gate()
-        self._table.add(self._ident, owner=None, processes=told.processes)
+        self._start_barrier = StartBarrier.current = StartBarrier()
+        self._table.add(self._ident, owner=None, processes=own.processes)
         launch = Launch(
             job_id=self._ident,
             spec=spec,
             environ=environment(os.environ, spec),
-            cwd=folder.present(),
+            cwd=folder.working_directory(),
             owner=None,
             answer=self._on_started,
         )
         self._runner.start(launch)
-        Gate.current = None
+        StartBarrier.current = None
 
     def _on_started(self, refusal: str, warnings: tuple[str, ...]) -> None:
         if refusal:
             self.refusal = refusal
-            self._over = True
+            self._finished = True
         for warning in warnings:
-            self._notice(f"{self._orders.name}: {warning}")
+            self._notice(f"{self._config.name}: {warning}")
 
     def _on_changed(self, entry: JobEntry) -> None:
         status = self._table.status(entry.id)
         if not status.state.is_terminal:
-            self._tell(status)
+            self._send_status(status)
             return
         self._status = messages.StatusChanged(job_id=entry.id, status=status)
         self.exit_code = status.exit_code or 0
         # once the runner is done with it
-        self._loop.call_later(0, self._farewell)
+        self._loop.call_later(0, self._report_end)
 
-    def _tell(self, status: JobStatus) -> None:
-        status = values.evolve(status, draining=self._leaving.is_on)
+    def _send_status(self, status: JobStatus) -> None:
+        status = values.evolve(status, draining=self._drain.is_on)
         self._status = messages.StatusChanged(job_id=self._ident, status=status)
         if self._connected:
-            self._line.tell(self._status)
+            self._parent_link.send(self._status)
 
     def _terminate(self, grace: float) -> None:
         entry = self._table.get(self._ident)
@@ -339,7 +352,7 @@ class JobServer:
 
     # -- signals --------------------------------------------------------------------------------
 
-    def _listen_to_signals(self) -> None:
+    def _watch_signals(self) -> None:
         reader, writer = self._descriptors.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
@@ -353,35 +366,35 @@ class JobServer:
             with contextlib.suppress(BlockingIOError):
                 for signum in os.read(reader, 4096):
                     if signum == signal.SIGTERM:
-                        self._leave()
+                        self._on_sigterm()
                     elif signum != signal.SIGCHLD:
                         self._signal(None, signum)
             self._runner.reap()
 
         self._loop.on_readable(reader, on_signal)
 
-    def _pass_signals_on(self) -> None:
+    def _forward_signals(self) -> None:
         # after the fork, so that processes have them as the system has
-        for signum in PASSED_ON:
+        for signum in FORWARDED_SIGNALS:
             signal.signal(signum, lambda *_: None)
         # the end of the terminal or connection that started this is no end of its work
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    def _leave(self) -> None:
-        """The platform takes our place away."""
-        if self._leaving.asked(self._loop.now(), parent_hears=self._connected):
+    def _on_sigterm(self) -> None:
+        """The platform takes the job's place away."""
+        if self._drain.request(self._loop.now(), parent_connected=self._connected):
             self._signal(None, signal.SIGTERM)
         else:
             if self._status is not None:
-                self._tell(self._status.status)
-            self._await_leaving()
+                self._send_status(self._status.status)
+            self._await_drain()
 
-    def _await_leaving(self) -> None:
+    def _await_drain(self) -> None:
         now = self._loop.now()
-        if self._leaving.is_due(now):
+        if self._drain.is_due(now):
             self._signal(None, signal.SIGTERM)
-        elif self._leaving.due is not None:
-            self._loop.call_later(self._leaving.due - now, self._await_leaving)
+        elif self._drain.due is not None:
+            self._loop.call_later(self._drain.due - now, self._await_drain)
 
     def _signal(self, index: int | None, signum: int, *, group: bool = False) -> None:
         entry = self._table.get(self._ident)
@@ -391,54 +404,54 @@ class JobServer:
     # -- the parent -----------------------------------------------------------------------------
 
     def _connect(self, url: str) -> Link:
-        told = self._orders.instructions
-        hello = Hello.mine(supervisor_ident(told.ident))
-        return Link(url, told.credentials, hello, max_frame=told.max_frame)
+        own = self._config.instructions
+        hello = Hello.mine(supervisor_ident(own.ident))
+        return Link(url, own.credentials, hello, max_frame=own.max_frame)
 
-    def _on_news(self) -> None:
+    def _wake_loop(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.write(self._bell, b"n")
+            os.write(self._wakeup, b"n")
 
-    def _take_news(self, reader: int) -> None:
+    def _handle_events(self, reader: int) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(reader, 4096)
-        for news in self._line.take():
-            self._on_one(news)
-        if self._echoes is not None and self._echoes.may_let_go:
-            self._echoes.let_go()
+        for event in self._parent_link.take_events():
+            self._handle_event(event)
+        if self._forwarder is not None and self._forwarder.may_resume:
+            self._forwarder.resume()
             self._runner.resume_output()
 
-    def _on_one(self, news: News) -> None:
+    def _handle_event(self, event: ParentEvent) -> None:
         now = time.monotonic()
-        if isinstance(news, Connected):
-            self._connected = self._met = True
-            self._tell_echoes()
-            self._leases.joined(_PARENT, now)
-            self._leaving.parent_heard()
-            if self._gate is not None:
-                self._gate.open()
-                self._gate = None
-            self._line.tell(messages.Hello(pid=os.getpid()))
+        if isinstance(event, Connected):
+            self._connected = self._was_connected = True
+            self._update_forwarder()
+            self._leases.connected(_PARENT, now)
+            self._drain.on_parent_connected()
+            if self._start_barrier is not None:
+                self._start_barrier.open()
+                self._start_barrier = None
+            self._parent_link.send(messages.Hello(pid=os.getpid()))
             if self._status is not None:
                 if self._status.status.state.is_terminal:
-                    self._line.report(self._status)
+                    self._parent_link.send_acknowledged(self._status)
                 else:
-                    self._line.tell(self._status)
-        elif isinstance(news, Lost):
+                    self._parent_link.send(self._status)
+        elif isinstance(event, Lost):
             self._connected = False
-            self._tell_echoes()
-            self._why_lost = news.why
-            self._leases.cut(_PARENT, now)
-        elif isinstance(news, Refused):
-            self._refused(news.why)
-        elif isinstance(news, Receipt):
-            self._received = self._over = True
+            self._update_forwarder()
+            self._why_lost = event.why
+            self._leases.disconnected(_PARENT, now)
+        elif isinstance(event, Refused):
+            self._refused(event.why)
+        elif isinstance(event, Acknowledged):
+            self._acknowledged = self._finished = True
         else:
-            self._leases.heard(_PARENT, now)
-            self._obey(news)
+            self._leases.renew(_PARENT, now)
+            self._execute(event)
 
-    def _obey(self, news: Said) -> None:
-        message = news.message
+    def _execute(self, event: Received) -> None:
+        message = event.message
         if isinstance(message, messages.Signal):
             self._signal(message.process, message.signum, group=message.group)
         elif isinstance(message, messages.Terminate):
@@ -447,52 +460,52 @@ class JobServer:
             self._signal(None, signal.SIGKILL, group=True)
 
     def _refused(self, why: str) -> None:
-        if self._gate is not None:
+        if self._start_barrier is not None:
             self.refusal = why
-        self._notice(f"{self._orders.name} is ended: {why}")
+        self._notice(f"{self._config.name} is ended: {why}")
         self._leases.drop(_PARENT)
-        self._terminate(0.0 if self._gate is not None else GRACE)
+        self._terminate(0.0 if self._start_barrier is not None else GRACE)
 
-    def _give_up_meeting(self) -> None:
-        if not self._met and not self._over:
-            urls = ", ".join(self._orders.instructions.urls)
+    def _check_first_connection(self) -> None:
+        if not self._was_connected and not self._finished:
+            urls = ", ".join(self._config.instructions.urls)
             self._refused(f"cannot reach the parent at {urls}: {self._why_lost}")
 
-    def _look(self) -> None:
-        self._loop.call_later(INTERVAL, self._look)
-        for expired in self._leases.look(time.monotonic()):
-            what = "the connection to" if expired.is_cut else "nothing was heard of"
-            since = "gone" if expired.is_cut else "silent"
+    def _check_lease(self) -> None:
+        self._loop.call_later(INTERVAL, self._check_lease)
+        for expired in self._leases.expire(time.monotonic()):
+            what = "the connection to" if expired.disconnected else "nothing was heard of"
+            since = "gone" if expired.disconnected else "silent"
             self._notice(
-                f"{self._orders.name} is ended: {what} its parent"
-                f"{' is ' + since if expired.is_cut else ''} for {expired.silent:.1f} s"
+                f"{self._config.name} is ended: {what} its parent"
+                f"{' is ' + since if expired.disconnected else ''} for {expired.silent:.1f} s"
             )
             self._terminate(GRACE)
 
     # -- the end --------------------------------------------------------------------------------
 
-    def _farewell(self) -> None:
-        """All have ended: what they left is ended too, and then the parent is told."""
-        orphans.end()
+    def _report_end(self) -> None:
+        """All processes have ended: end their descendants, then report to the parent."""
+        orphans.end_descendants()
         for sink in self._sinks:
-            sink.drain(_LAST_PATIENCE)
+            sink.drain(_FLUSH_TIMEOUT)
         if self._connected and self._status is not None:
-            self._line.report(self._status)
+            self._parent_link.send_acknowledged(self._status)
         elif _PARENT not in self._leases:
-            # nobody is left to be told
-            self._over = True
+            # there is no parent any more
+            self._finished = True
             return
-        # where it does not arrive, the engine still tells of our end
-        self._loop.call_later(_FAREWELL, self._finish)
+        # where it does not arrive, the engine still reports our end
+        self._loop.call_later(_REPORT_TIMEOUT, self._finish)
 
     def _finish(self) -> None:
-        self._over = True
+        self._finished = True
 
     def _end(self) -> None:
-        self._line.close()
+        self._parent_link.close()
         if self._landing is not None:
             self._landing.close()
         self._runner.close()
         for sink in self._sinks:
-            sink.drain(_LAST_PATIENCE)
+            sink.drain(_FLUSH_TIMEOUT)
         self._folder.remove()

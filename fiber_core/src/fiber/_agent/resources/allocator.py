@@ -1,4 +1,4 @@
-"""Which device is free: grants whole devices of one host to jobs, lowest index first."""
+"""Allocation of whole devices of one host to jobs, lowest index first; pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Allocator"]
 class Allocator:
     """Grants each device to one job at a time.
 
-    A state machine without I/O, locks or waiting: its owner serialises the calls, and asks again
-    for those that were told None after a :meth:`release`. Which devices a job gets follows from
-    the order of calls alone.
+    A state machine without I/O, locks or waiting: the caller serialises the calls, and repeats
+    those that returned None after a :meth:`release`. Which devices a job gets follows from the
+    order of calls alone.
 
     Args:
         devices: all devices of the host, of any kinds.
@@ -30,7 +30,7 @@ class Allocator:
         self.add(devices)
 
     def add(self, devices: Iterable[Device]) -> None:
-        """Learn of more devices of the host; what was granted stays granted.
+        """Add devices of the host; grants stay as they are.
 
         Raises:
             ResourceError: two devices of one kind have the same id.
@@ -51,14 +51,14 @@ class Allocator:
         """Grant a job all the devices it asks for, or none.
 
         Args:
-            job_id: who gets them; until :meth:`release` is called with it.
+            job_id: the job that gets them, until :meth:`release`.
             counts: how many by kind.
 
         Returns:
             The allocation, or None while too many are granted to other jobs.
 
         Raises:
-            ResourceError: this host will never have that many; the text says how many it has.
+            ResourceError: this host will never have that many; the text has the number.
             ValueError: the job holds an allocation already, or a count is negative.
         """
         if job_id in self._granted:
@@ -87,11 +87,11 @@ class Allocator:
         return allocation
 
     def release(self, job_id: str) -> None:
-        """Take back what a job was granted; a job that holds nothing is no error."""
+        """Free the devices of a job; a job that holds none is no error."""
         self._granted.pop(job_id, None)
 
     def free(self) -> Mapping[str, int]:
-        """Devices that nobody holds, by kind; every kind of the host is named, also with 0."""
+        """Number of free devices by kind; kinds without a free one are listed with 0."""
         taken = self._taken()
         return {
             kind: sum((kind, device.id) not in taken for device in devices)

@@ -1,14 +1,11 @@
-"""NVIDIA GPUs: the built-in resource provider, and the program that finds them on a host.
+"""NVIDIA GPUs: the built-in resource provider, and the program that lists those of a host.
 
-``python -m fiber._agent.resources.nvidia --json`` asks NVML where nvidia-ml-py is installed, else
-``nvidia-smi``, and prints what this process may use, CUDA_VISIBLE_DEVICES respected. A GPU that
-is partitioned (MIG) is replaced by its instances, because CUDA programs can only use those.
+``python -m fiber._agent.resources.nvidia --json`` asks NVML where nvidia-ml-py is installed (the
+extra ``gpu``), else ``nvidia-smi``, and prints the GPUs that this process may use: entries that
+CUDA_VISIBLE_DEVICES hides are left out, as CUDA itself reads that variable. A GPU that is
+partitioned (MIG) is replaced by its instances, because CUDA programs can only use those.
 
-NVIDIA GPUs as ``nvidia-smi`` tells them, where NVML cannot be asked directly.
-
-NVIDIA GPUs as NVML tells them, through nvidia-ml-py (the extra ``gpu``).
-
-Which GPUs CUDA lets a process see.
+Apart from ``plugin``, so that loading the plugins imports little.
 """
 
 from __future__ import annotations
@@ -43,20 +40,20 @@ __all__ = [
 
 @values.frozen(kw_only=True)
 class Gpu:
-    """One GPU, or one instance of a partitioned one, as NVIDIA's software tells it."""
+    """One GPU, or one MIG instance of a partitioned GPU."""
 
     #: number of the physical GPU, in the order of the PCI bus
     index: int
-    #: ``GPU-…`` or ``MIG-…``; the index as text where the driver tells no UUID
+    #: ``GPU-…`` or ``MIG-…``; the index as text where the driver has no UUID
     uuid: str
     #: model name
     name: str = ""
-    #: memory in MB, where it is told
+    #: memory in MB, where it is known
     memory: int | None = None
 
 
 def visible(gpus: Sequence[Gpu], setting: str | None) -> tuple[Gpu, ...]:
-    """Those GPUs that CUDA_VISIBLE_DEVICES leaves to this process, in their own order.
+    """GPUs that CUDA_VISIBLE_DEVICES leaves to this process, in the order of the PCI bus.
 
     Read as CUDA reads it: indices, UUIDs or their unambiguous beginnings; the first entry that
     names no GPU ends the list; a GPU named twice means that none is visible. An index is a number

@@ -1,4 +1,4 @@
-"""The built-in resource providers, offered through the hook that third parties use."""
+"""Plugin of the built-in resource providers, by the hook that third parties use."""
 
 from __future__ import annotations
 

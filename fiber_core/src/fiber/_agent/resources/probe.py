@@ -1,4 +1,4 @@
-"""Asks a resource provider's probe which devices this host has."""
+"""Probes of resource providers: the command that lists the devices of this host, and its answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def probe_argv(provider: ResourceProvider, python: str | None = None) -> tuple[s
     """The provider's probe with ``{python}`` replaced.
 
     Args:
-        provider: whose probe.
+        provider: the provider.
         python: a Python that has fiber, on the host where the probe will run; this one if omitted.
     """
     chosen = python or sys.executable
@@ -51,7 +51,7 @@ def probe(
             text has the command and its words.
     """
     argv = probe_argv(provider)
-    who = f"the probe for {provider.kind!r} devices, {shlex.join(argv)!r},"
+    probe_text = f"the probe for {provider.kind!r} devices, {shlex.join(argv)!r},"
     try:
         process = subprocess.Popen(
             argv,
@@ -64,26 +64,26 @@ def probe(
             start_new_session=True,
         )
     except OSError as error:
-        msg = f"{who} could not be started: {error}"
+        msg = f"{probe_text} could not be started: {error}"
         raise ResourceError(msg) from error
     with process:
         try:
             output, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
             _kill_group(process)
-            msg = f"{who} gave no answer within {timeout:g} s; run it by hand to see why"
+            msg = f"{probe_text} gave no answer within {timeout:g} s; run it by hand to see why"
             raise ResourceError(msg) from error
         except BaseException:
             _kill_group(process)
             raise
     if process.returncode != 0:
         words = errors.strip()[-_QUOTED:] or output.strip()[-_QUOTED:] or "it said nothing"
-        msg = f"{who} failed with exit code {process.returncode}: {words}"
+        msg = f"{probe_text} failed with exit code {process.returncode}: {words}"
         raise ResourceError(msg)
     try:
         devices = provider.parse(output)
     except Exception as error:
-        msg = f"{who} gave an answer that cannot be read: {error}"
+        msg = f"{probe_text} gave an answer that cannot be read: {error}"
         raise ResourceError(msg) from error
     return check_devices(provider, devices)
 

@@ -1,6 +1,7 @@
-"""Limits of memory and CPU time by control groups of ours, one for each job that asks.
+"""Control groups that limit jobs, and the proof that a job ran out of memory.
 
-Limits of a remote job, and the proof that it ran out of memory, by control groups.
+:class:`Confiner` makes a group for each job that asks for a limit of memory or CPU time;
+:class:`JobConfiner` of a remote job watches the container's own group instead, where there is one.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ __all__ = ["Confinement", "Confiner", "JobConfiner", "OwnGroup"]
 _MB = 1 << 20
 _PERIOD = 100_000
 #: the kernel takes no smaller quota
-_LEAST_QUOTA = 1_000
+_MIN_QUOTA = 1_000
 _PREFIX = "fiber-"
 
 
 @values.define(eq=False)
 class Confinement:
-    """The groups of one job."""
+    """Control groups of one job."""
 
     #: its groups by controller; both are one folder in version 2
     folders: dict[str, Path]
@@ -41,7 +42,7 @@ class Confinement:
         return tuple(str(folder / "cgroup.procs") for folder in sorted(set(self.folders.values())))
 
     def ran_out_of_memory(self) -> bool:
-        """True where the kernel says that it killed for want of memory once more than last time."""
+        """True where the kernel counts one more out-of-memory kill than at the last call."""
         count = self._count_kills()
         if count > self._counted:
             self._counted += 1
@@ -85,10 +86,10 @@ class Confinement:
 
 
 class Confiner:
-    """Makes groups for jobs, below this process's own or beside it, wherever that is allowed.
+    """Makes groups for jobs, below this process's own group or beside it, where that is allowed.
 
     Args:
-        groups_of: the groups of this process for a controller.
+        groups_of: returns the groups of this process for a controller.
         attach: whether a process can move itself to a group by writing to this file.
     """
 
@@ -109,16 +110,16 @@ class Confiner:
 
         Returns:
             The groups, None where none is needed or none can be had; and sentences about limits
-            that are not enforced, each said once.
+            that are not enforced, each returned once.
         """
-        wanted: dict[str, str] = {}
+        limits: dict[str, str] = {}
         if request.memory is not None:
-            wanted["memory"] = f"the memory limit of {request.memory} MB"
+            limits["memory"] = f"the memory limit of {request.memory} MB"
         if request.cpu is not None:
-            wanted["cpu"] = f"the limit of {request.cpu:g} CPUs"
+            limits["cpu"] = f"the limit of {request.cpu:g} CPUs"
         folders: dict[str, Path] = {}
         warnings = []
-        for controller, limit in wanted.items():
+        for controller, limit in limits.items():
             parent = self._parent(controller)
             try:
                 if parent is None:
@@ -147,16 +148,16 @@ class Confiner:
     def _candidates(self, controller: str) -> Iterator[Path]:
         for group in self._groups_of(controller):
             # version 2 wants no processes beside sub-groups, so there ours go beside our own group
-            places = [group.folder] if group.version == 1 else group.upwards()
-            for place in places:
-                if group.version == 2 and not _offers(place, controller):
+            parents = [group.folder] if group.version == 1 else group.upwards()
+            for parent in parents:
+                if group.version == 2 and not _offers(parent, controller):
                     continue
-                _sweep(place)
-                if self._is_usable(place, controller):
-                    yield place
+                _sweep(parent)
+                if self._is_usable(parent, controller):
+                    yield parent
 
-    def _is_usable(self, place: Path, controller: str) -> bool:
-        folder = place / f"{_prefix()}probe"
+    def _is_usable(self, parent: Path, controller: str) -> bool:
+        folder = parent / f"{_prefix()}probe"
         try:
             folder.mkdir()
         except OSError:
@@ -171,9 +172,9 @@ class Confiner:
                 folder.rmdir()
 
 
-def _offers(place: Path, controller: str) -> bool:
-    """Whether sub-groups of a group of version 2 have the controller, asking for it if need be."""
-    control = place / "cgroup.subtree_control"
+def _offers(parent: Path, controller: str) -> bool:
+    """True where sub-groups of a version 2 group have the controller; enables it if need be."""
+    control = parent / "cgroup.subtree_control"
     with contextlib.suppress(OSError):
         if controller in control.read_text().split():
             return True
@@ -192,7 +193,7 @@ def _limit(folder: Path, controller: str, request: ResourceRequest) -> None:
             (folder / "memory.limit_in_bytes").write_text(size)
             _try_write(folder / "memory.memsw.limit_in_bytes", size)
     if controller == "cpu" and request.cpu is not None:
-        quota = max(_LEAST_QUOTA, round(request.cpu * _PERIOD))
+        quota = max(_MIN_QUOTA, round(request.cpu * _PERIOD))
         if (folder / "cpu.max").exists():
             (folder / "cpu.max").write_text(f"{quota} {_PERIOD}")
         else:
@@ -218,14 +219,14 @@ def _can_attach(procs: Path) -> bool:
 
 
 def _prefix() -> str:
-    """How the names of this process's groups begin: whose they are, and where its number counts."""
+    """Prefix of the names of this process's groups: PID namespace (hashed) and process id."""
     place = hashlib.sha256(this_place().encode()).hexdigest()[:8]
     return f"{_PREFIX}{place}-{os.getpid()}-"
 
 
-def _sweep(place: Path) -> None:
-    """Remove groups of supervisors that are proven to be dead, and could not remove them."""
-    liveness.sweep(list(place.glob(f"{_PREFIX}*-*-*")), _liveness_of, _removed)
+def _sweep(parent: Path) -> None:
+    """Remove groups that supervisors left which are proven to be dead."""
+    liveness.sweep(list(parent.glob(f"{_PREFIX}*-*-*")), _liveness_of, _removed)
 
 
 def _liveness_of(folder: Path) -> Liveness:
@@ -252,26 +253,26 @@ _UNLIMITED = 1 << 60
 
 @values.define(eq=False)
 class OwnGroup(Confinement):
-    """The group that the platform made for this job: watched, and left to the platform."""
+    """Group that the platform made for this job: watched, but not killed or removed."""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """None: whoever is forked here is in it already."""
+        """Empty: forked processes are in the group already."""
         return ()
 
     def kill(self) -> None:
-        """Nothing: the supervisor itself is in it."""
+        """Do nothing: the supervisor itself is in the group."""
 
     def remove(self) -> bool:
-        """Nothing: it is the platform's."""
+        """Do nothing: the group is the platform's."""
         return True
 
 
 class JobConfiner(Confiner):
-    """Watches the job's own group where it has one, else makes groups as on one machine.
+    """Watches the container's own group where there is one, else makes groups.
 
     Args:
-        enforce: True where nobody else enforces limits.
+        enforce: True where the platform does not enforce limits.
         groups_of: the groups of this process for a controller.
     """
 
@@ -288,7 +289,7 @@ class JobConfiner(Confiner):
     def confine(
         self, job_id: str, request: ResourceRequest
     ) -> tuple[Confinement | None, tuple[str, ...]]:
-        """As the base class; a container's limits are its engine's affair."""
+        """Make groups as the base class does, unless the container's engine enforces limits."""
         own = self._own()
         if own is not None or not self._enforce:
             return own, ()
@@ -297,17 +298,17 @@ class JobConfiner(Confiner):
     def _own(self) -> Confinement | None:
         for group in self._own_groups("memory"):
             # what looks like the root of everything is the group of this container; on a machine
-            # itself the root tells of no kills, and a session's group is shared with strangers
-            if group.folder == group.mount and _tells_of_kills(group):
+            # itself the root counts no kills, and a session's group is shared with strangers
+            if group.folder == group.mount and _counts_kills(group):
                 found = OwnGroup({"memory": group.folder})
                 while found.ran_out_of_memory():
-                    # before our time
+                    # kills before this job
                     continue
                 return found
         return None
 
 
-def _tells_of_kills(group: Group) -> bool:
+def _counts_kills(group: Group) -> bool:
     if group.version == 2:
         return (group.folder / "memory.events").exists()
     try:

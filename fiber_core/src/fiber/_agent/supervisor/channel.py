@@ -1,4 +1,7 @@
-"""A supervisor's end of one channel: frames in and out of a non-blocking stream socket."""
+"""Supervisor's end of one channel: frames in and out of a non-blocking stream socket.
+
+Apart from ``server``, so that it can be tested without one.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ class Channel:
     Args:
         descriptor: the socket, non-blocking, owned by ``descriptors``.
         owner: the process at the other end; None for the master.
-        loop: tells when it can be read or written.
+        loop: event loop that watches the socket.
         descriptors: owner of the socket.
         on_message: called with the channel and each message.
-        on_end: called once when the peer has closed its end, with "", or spoken nonsense,
-            with what is wrong.
+        on_end: called once when the peer has closed its end, with "", or sent what
+            cannot be decoded, with the error.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Channel:
         return not (self._outgoing or self._decoder.pending)
 
     def send(self, message: object) -> None:
-        """Queue a message; to a peer that is gone it is dropped."""
+        """Queue a message; it is dropped where the peer has gone."""
         if not self._open:
             return
         self._outgoing.append(encode(message))
@@ -76,12 +79,12 @@ class Channel:
             self._loop.forget(self._descriptor)
             self._descriptors.close(self._descriptor)
 
-    def flush(self, patience: float) -> None:
-        """Write what is queued; give up when the peer takes nothing for ``patience`` seconds."""
+    def flush(self, timeout: float) -> None:
+        """Write what is queued; give up when the peer takes nothing for ``timeout`` seconds."""
         poll = select.poll()
         while self._open and self._outgoing:
             poll.register(self._descriptor, select.POLLOUT)
-            if not poll.poll(patience * 1000):
+            if not poll.poll(timeout * 1000):
                 return
             self._on_writable()
 

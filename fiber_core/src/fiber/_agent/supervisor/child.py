@@ -1,8 +1,7 @@
-"""What happens in a forked child: it becomes the process that a job asked for.
+"""Forked child of a supervisor: its environment, the fork, and how it becomes the job's process.
 
-The environment of a job's processes; pure.
-
-Forks the processes of jobs.
+:func:`spawn` forks. In the child it raises :class:`InChild`, which unwinds to the supervisor's main
+function; that closes the supervisor's descriptors and calls :func:`become`.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from fiber.model import JobSpec
 
 __all__ = ["THREAD_COUNTS", "ChildPlan", "InChild", "Spawned", "become", "environment", "spawn"]
 
-#: how numerical libraries are told how many threads they may use
+#: variables with the number of threads that numerical libraries use
 THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def environment(inherited: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
-    """What a job inherits, less and more what its spec says.
+    """Environment of a job: the inherited one, changed by the spec's ``unset_env`` and ``env``.
 
-    Libraries count the machine's CPUs and start as many threads; a job that was given fewer is
-    told so, unless its user has said something else.
+    Libraries start as many threads as the machine has CPUs. For a job with fewer CPUs the number is
+    set in :data:`THREAD_COUNTS`, unless the environment has one already.
     """
     result = {key: value for key, value in inherited.items() if key not in spec.unset_env}
     result.update(spec.env)
@@ -51,7 +50,7 @@ def environment(inherited: Mapping[str, str], spec: JobSpec) -> dict[str, str]:
 
 @values.frozen(kw_only=True)
 class ChildPlan:
-    """All that a child needs to know; made before the fork."""
+    """Everything that a forked child needs; made before the fork."""
 
     #: the job
     job_id: str
@@ -77,7 +76,7 @@ class ChildPlan:
     devices: Sequence[tuple[bytes, Sequence[Any]]] = ()
     #: soft limit of descriptors that the supervisor was started with
     descriptor_limit: int | None = None
-    #: write end: what goes wrong before the program runs is told here; closed when it runs
+    #: write end: the error that kept the program from running; closed when it runs
     report: int
     #: write ends of the output pipes
     stdout: int
@@ -87,7 +86,7 @@ class ChildPlan:
 
 
 def become(plan: ChildPlan) -> NoReturn:
-    """Become the process that the plan describes; all descriptors of the supervisor are closed."""
+    """Become the process of a plan; the supervisor's descriptors must be closed already."""
     try:
         _set_up(plan)
         if plan.entry is None:
@@ -234,7 +233,7 @@ class InChild(BaseException):
 
 @values.frozen(kw_only=True)
 class Spawned:
-    """A process as its supervisor sees it; the descriptors are owned and non-blocking."""
+    """Forked process as its supervisor sees it; its descriptors are owned and non-blocking."""
 
     #: process id, also of its session and group
     pid: int
@@ -242,7 +241,7 @@ class Spawned:
     stdout: int
     #: read end of its standard error
     stderr: int
-    #: read end: what kept it from running, or the end of file once it runs
+    #: read end: the error that kept it from running, or end of file once it runs
     report: int
     #: its channel; None for programs
     channel: int | None
@@ -251,7 +250,7 @@ class Spawned:
 def spawn(
     plan_for: Callable[..., ChildPlan], descriptors: Descriptors, *, channel: bool
 ) -> Spawned:
-    """Fork a process; in the child :class:`InChild` is raised.
+    """Fork a process; raises :class:`InChild` in the child.
 
     Args:
         plan_for: makes the plan from the descriptors given by keyword.
@@ -308,7 +307,7 @@ def spawn(
 
 
 def forks_entries() -> bool:
-    """True where entry functions are called in forked children; elsewhere argv is used.
+    """True where jobs call entry functions in forked children; False: they execute ``argv``.
 
     On macOS a forked process may not use the system's frameworks.
     """

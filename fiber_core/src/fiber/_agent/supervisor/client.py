@@ -1,8 +1,8 @@
-"""What a master or a worker asks of its supervisor, and what it hears of its jobs.
+"""Client of a supervisor: requests from any thread, and statuses of the jobs submitted through it.
 
-A channel to a supervisor seen from its other end: requests, replies, signs of life.
-
-What becomes of jobs whose supervisor is lost.
+:class:`Connection` is the transport (replies, signs of life, the end); :class:`SupervisorClient`
+has a method for each request. When the supervisor is lost, the jobs that it supervised are killed
+and reported as lost.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ __all__ = [
     "SupervisorClient",
     "SupervisorGoneError",
     "UnknownDevicesError",
-    "accepted",
-    "kill",
-    "lost",
+    "accepted_status",
+    "kill_groups",
+    "lost_status",
 ]
 
 _READ = 1 << 18
 _HEARTBEAT = 1.0
-#: seconds that a supervisor may take to come up: it imports what it is told to
-_START = 120.0
-#: seconds that it may take to end once it has said that it will
-_LEAVE = 10.0
+#: seconds that a supervisor may take to come up: it imports the modules of ``preload``
+_START_TIMEOUT = 120.0
+#: seconds that it may take to end once it has announced that
+_EXIT_TIMEOUT = 10.0
 
 
 class SupervisorGoneError(BackendUnavailableError):
@@ -55,7 +55,7 @@ class SupervisorGoneError(BackendUnavailableError):
 
 
 class _Pending:
-    """A request whose reply has not come."""
+    """Request without a reply so far."""
 
     __slots__ = ("error", "event", "on_reply", "reply", "request")
 
@@ -70,11 +70,11 @@ class _Pending:
 
 
 class Connection:
-    """Asks from any thread; reads, and judges silence, on a thread of its own.
+    """Channel to a supervisor: requests from any thread, reading and the lease on its own.
 
     Args:
         channel: connected to the supervisor; closed at the end.
-        on_message: called on the thread with what is no reply.
+        on_message: called on the thread with messages that are no replies.
         on_lost: called on the thread when the supervisor is lost, before anything else follows:
             the time to kill what it supervised.
         on_end: called on the thread as the last thing, with the reason; "" where the supervisor
@@ -107,23 +107,23 @@ class Connection:
         self._sending = threading.Lock()
         self._pending: dict[int, _Pending] = {}
         self._ended: str | None = None
-        self._leaving = False
+        self._exiting = False
         self._closing = False
-        self._said_hello = process is None
-        self._heard = time.monotonic()
+        self._has_greeted = process is None
+        self._last_seen = time.monotonic()
         self._wake_reader, self._wake_writer = os.pipe()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @property
-    def last_heard(self) -> float:
-        """When the supervisor last gave a sign of life, on the monotonic clock."""
-        return self._heard
+    def last_seen(self) -> float:
+        """Time of the supervisor's last message, on the monotonic clock."""
+        return self._last_seen
 
     @property
     def has_ended(self) -> bool:
         """True once no request can be carried out any more."""
-        return self._ended is not None or self._leaving
+        return self._ended is not None or self._exiting
 
     @property
     def is_running(self) -> bool:
@@ -132,7 +132,7 @@ class Connection:
 
     @property
     def is_foreign(self) -> bool:
-        """True in a process that the user's own fork made, where there is no such thread."""
+        """True in a process that the user's own fork made, where the thread does not exist."""
         return os.getpid() != self._owner
 
     def ask(
@@ -176,10 +176,10 @@ class Connection:
         assert pending.reply is not None
         return pending.reply
 
-    def leave(self) -> None:
-        """Accept no more requests: the supervisor has said that it ends."""
+    def stop_accepting(self) -> None:
+        """Refuse further requests: the supervisor has announced that it ends."""
         with self._lock:
-            self._leaving = True
+            self._exiting = True
 
     def close(self) -> None:
         """Stop the thread, and wait for a supervisor of ours to end. Idempotent."""
@@ -216,7 +216,7 @@ class Connection:
         try:
             return ProcessWatch(self._process.pid)
         except OSError:
-            # the end of the channel tells as well, if nobody else holds the other end
+            # the end of the channel is noticed too, unless another process holds the other end
             return None
 
     def _listen(self, selector: selectors.BaseSelector, watch: ProcessWatch | None) -> str:
@@ -228,9 +228,9 @@ class Connection:
             ready = {key.fd for key, _ in selector.select(max(0.0, beat - time.monotonic()))}
             now = time.monotonic()
             if now - turned > _HEARTBEAT + self._lease / 2:
-                # this process was stopped or starved itself: what the supervisor said meanwhile
-                # lies in the socket still
-                self._heard = now
+                # this process was stopped or starved itself: messages that the supervisor sent
+                # meanwhile are still in the socket
+                self._last_seen = now
             turned = now
             try:
                 is_open = self._receive(decoder)
@@ -241,13 +241,13 @@ class Connection:
                 is_open = False
             ended = watch is not None and watch.fileno() in ready
             if ended or not is_open:
-                return "" if self._leaving or self._closing else "it ended without a word"
+                return "" if self._exiting or self._closing else "it ended without a word"
             if self._wake_reader in ready:
                 os.read(self._wake_reader, 4096)
                 if self._closing:
                     return ""
-            silent = now - self._heard
-            if silent > (self._lease if self._is_judged() else _START):
+            silent = now - self._last_seen
+            if silent > (self._lease if self._is_lease_enforced() else _START_TIMEOUT):
                 return f"it has been silent for {silent:.1f} s"
             if now >= beat:
                 beat = now + _HEARTBEAT
@@ -261,7 +261,7 @@ class Connection:
                 return True
             if not data:
                 return False
-            self._heard = time.monotonic()
+            self._last_seen = time.monotonic()
             decoder.feed(data)
             for message in decoder.messages():
                 self._handle(message)
@@ -272,26 +272,26 @@ class Connection:
                 pending = self._pending.pop(message.number, None)
             if pending is not None:
                 if isinstance(pending.request, messages.Shutdown):
-                    self.leave()
+                    self.stop_accepting()
                 pending.on_reply(message)
                 pending.reply = message
                 pending.event.set()
             return
         if isinstance(message, messages.Hello):
-            self._said_hello = True
-        elif isinstance(message, messages.Leaving):
-            self.leave()
+            self._has_greeted = True
+        elif isinstance(message, messages.Exiting):
+            self.stop_accepting()
         self._on_message(message)
 
-    def _is_judged(self) -> bool:
+    def _is_lease_enforced(self) -> bool:
         # imports run user code, for as long as they like
         with self._lock:
-            return self._said_hello and not any(
+            return self._has_greeted and not any(
                 isinstance(pending.request, messages.Preload) for pending in self._pending.values()
             )
 
     def _ping(self) -> None:
-        # never wait here: a supervisor that does not read must be found out
+        # never block here: this thread detects a supervisor that does not read
         if self._sending.acquire(blocking=False):
             try:
                 with contextlib.suppress(OSError):
@@ -302,7 +302,7 @@ class Connection:
     def _finish(self, reason: str) -> None:
         words = f"the supervisor of this run's jobs is lost: {reason}" if reason else ""
         if reason:
-            # whoever hangs in a send is let go
+            # a send that blocks returns
             with contextlib.suppress(OSError):
                 self._channel.shutdown(socket.SHUT_RDWR)
             if self._process is not None:
@@ -326,14 +326,14 @@ class Connection:
 
 def _await(process: subprocess.Popen[bytes]) -> None:
     try:
-        process.wait(_LEAVE)
+        process.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
 
 
-def accepted(pids: Sequence[int]) -> JobStatus:
-    """What is known of a job that was accepted and of which nothing more was heard."""
+def accepted_status(pids: Sequence[int]) -> JobStatus:
+    """Status of a job from its acceptance until its first status comes."""
     return JobStatus(
         state=JobState.PENDING,
         processes=tuple(
@@ -343,8 +343,8 @@ def accepted(pids: Sequence[int]) -> JobStatus:
     )
 
 
-def kill(status: JobStatus) -> None:
-    """SIGKILL to the groups of a job's processes, which nobody else can end any more."""
+def kill_groups(status: JobStatus) -> None:
+    """SIGKILL to the process groups of a job whose supervisor is lost."""
     for process in status.processes:
         if process.pid is not None and not process.state.is_terminal:
             for send in (os.killpg, os.kill):
@@ -352,8 +352,8 @@ def kill(status: JobStatus) -> None:
                     send(process.pid, signal.SIGKILL)
 
 
-def lost(status: JobStatus, message: str) -> JobStatus:
-    """The last status of a job that was lost."""
+def lost_status(status: JobStatus, message: str) -> JobStatus:
+    """Final status of a job whose supervisor is lost."""
     reason = Reason(ReasonKind.NODE_LOST)
     processes = tuple(
         process
@@ -378,16 +378,16 @@ def lost(status: JobStatus, message: str) -> JobStatus:
 
 
 class UnknownDevicesError(ResourceError):
-    """The supervisor was never told of devices of these kinds; see :meth:`SupervisorClient.offer`."""
+    """A job asks for kinds of devices that the supervisor does not know; see ``offer``."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the kinds."""
         return tuple(str(self).split())
 
 
 class SupervisorClient:
-    """Speaks to one supervisor; thread-safe.
+    """Client of one supervisor; thread-safe.
 
     Args:
         channel: connected to it; closed by :meth:`close`.
@@ -415,7 +415,7 @@ class SupervisorClient:
         self._on_notice = on_notice
         self._on_end = on_end
         self._owns = process is not None
-        self._has_left = False
+        self._is_detached = False
         self._living: dict[str, JobStatus] = {}
         self._connection = Connection(
             channel,
@@ -428,9 +428,9 @@ class SupervisorClient:
         )
 
     @property
-    def last_heard(self) -> float:
-        """When the supervisor last gave a sign of life, on the monotonic clock."""
-        return self._connection.last_heard
+    def last_seen(self) -> float:
+        """Time of the supervisor's last message, on the monotonic clock."""
+        return self._connection.last_seen
 
     @property
     def has_ended(self) -> bool:
@@ -466,7 +466,7 @@ class SupervisorClient:
 
         def replied(reply: messages.Reply) -> None:
             if isinstance(reply, messages.Accepted):
-                self._living[reply.job_id] = accepted(reply.pids)
+                self._living[reply.job_id] = accepted_status(reply.pids)
                 on_accepted(reply)
 
         reply = self._ask(
@@ -499,7 +499,7 @@ class SupervisorClient:
         self._ask(lambda number: messages.Kill(number=number, job_id=job_id))
 
     def offer(self, devices: Iterable[Device], providers: Mapping[str, bytes]) -> None:
-        """Tell of all devices of some kinds on this host.
+        """Make all devices of some kinds on this host known to the supervisor.
 
         Args:
             devices: all of them.
@@ -539,13 +539,13 @@ class SupervisorClient:
             self._ask(lambda number: ending(number=number))
         self._connection.close()
 
-    def leave(self) -> None:
-        """Close the channel and leave the supervisor and its jobs alone: they are detached.
+    def detach(self) -> None:
+        """Close the channel and leave the supervisor and its jobs running, detached.
 
-        Nothing more is told of them.
+        No further status is reported.
         """
         if not self._connection.is_foreign:
-            self._has_left = True
+            self._is_detached = True
             self._connection.close()
 
     def _ask(
@@ -556,7 +556,7 @@ class SupervisorClient:
     ) -> messages.Reply:
         reply = self._connection.ask(make, on_reply=on_reply)
         if isinstance(reply, messages.Refused):
-            if reply.why is messages.Why.DEVICES:
+            if reply.kind is messages.RefusalKind.DEVICES:
                 raise UnknownDevicesError(reply.words)
             raise SubmitError(reply.words)
         return reply
@@ -579,10 +579,10 @@ class SupervisorClient:
     def _on_lost(self) -> None:
         if self._owns:
             for status in self._living.values():
-                kill(status)
+                kill_groups(status)
 
     def _on_connection_end(self, words: str) -> None:
-        for job_id, status in () if self._has_left else self._living.items():
-            self._on_status(job_id, lost(status, words or "its supervisor has ended"))
+        for job_id, status in () if self._is_detached else self._living.items():
+            self._on_status(job_id, lost_status(status, words or "its supervisor has ended"))
         self._living.clear()
         self._on_end(words)

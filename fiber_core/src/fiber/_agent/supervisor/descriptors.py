@@ -1,4 +1,4 @@
-"""The descriptors that a supervisor owns, so that a forked child can close them all at once."""
+"""Descriptors that a supervisor owns, kept in a set so that a forked child can close them all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Descriptors", "fill_standard_descriptors"]
 
 
 def fill_standard_descriptors() -> None:
-    """Open what is closed of the three standard descriptors."""
+    """Open ``/dev/null`` as each of the three standard descriptors that is closed."""
     # where one is closed, the next pipe would get its number and be taken for standard output
     for number in range(3):
         try:

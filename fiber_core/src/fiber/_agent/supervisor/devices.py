@@ -1,4 +1,4 @@
-"""Which job gets which devices, and which wait; no processes, no clock."""
+"""Queue of jobs for the devices of one host; pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Grant = tuple[bytes, tuple[Device, ...]]
 
 
 class DeviceQueue:
-    """Grants devices in the order in which they were asked for.
+    """Grants devices first come, first served.
 
-    A job passes those that wait before it only where it wants nothing that they want.
+    A job overtakes jobs that wait only if it needs no kind of device that they wait for.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class DeviceQueue:
         self._waiting: OrderedDict[str, Mapping[str, int]] = OrderedDict()
 
     def offer(self, devices: Iterable[Device], providers: Mapping[str, bytes]) -> None:
-        """Learn of the devices of some kinds; kinds that are known already stay as they are."""
+        """Add the devices of some kinds; kinds that are known already stay as they are."""
         new = {kind: data for kind, data in providers.items() if kind not in self._providers}
         self._allocator.add(device for device in devices if device.kind in new)
         self._providers.update(new)
@@ -35,8 +35,8 @@ class DeviceQueue:
         """Kinds that were never offered."""
         return sorted(kind for kind in counts if kind not in self._providers)
 
-    def ask(self, job_id: str, counts: Mapping[str, int]) -> Allocation | None:
-        """Ask for devices; None: the job waits, and :meth:`release` will name it.
+    def request(self, job_id: str, counts: Mapping[str, int]) -> Allocation | None:
+        """Request devices for a job; None: the job waits until :meth:`release` returns its grant.
 
         Raises:
             ResourceError: this host will never have that many.
@@ -51,36 +51,36 @@ class DeviceQueue:
         return allocation
 
     def release(self, job_id: str) -> list[Allocation]:
-        """A job has ended, whether it ran or waited; returns what that grants to others."""
+        """Remove a job that ran or waited; returns the grants that this makes possible."""
         self._waiting.pop(job_id, None)
         self._allocator.release(job_id)
         granted = []
-        wanted: set[str] = set()
+        blocked_kinds: set[str] = set()
         for waiting, counts in tuple(self._waiting.items()):
-            if not wanted & counts.keys():
+            if not blocked_kinds & counts.keys():
                 allocation = self._allocator.allocate(waiting, counts)
                 if allocation is not None:
                     del self._waiting[waiting]
                     granted.append(allocation)
                     continue
-            wanted |= counts.keys()
+            blocked_kinds |= counts.keys()
         return granted
 
     def grants(self, allocation: Allocation) -> tuple[Grant, ...]:
-        """An allocation with the providers that know what to tell its processes."""
+        """Devices of an allocation by kind, each with the pickled provider of that kind."""
         kinds = dict.fromkeys(device.kind for device in allocation.devices)
         return tuple((self._providers[kind], allocation.of_kind(kind)) for kind in kinds)
 
     def free(self) -> Mapping[str, int]:
-        """Devices that nobody holds, by kind."""
+        """Number of free devices by kind."""
         return self._allocator.free()
 
     def reason(self, job_id: str) -> str:
-        """Why a job waits, for people."""
+        """Why a job waits, a sentence for people."""
         counts = self._waiting[job_id]
         free = self.free()
-        wants = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+        needed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         has = ", ".join(f"{free[kind]} {kind}" for kind in sorted(counts))
         ahead = list(self._waiting).index(job_id)
         queue = f"; {ahead} jobs wait before it" if ahead else ""
-        return f"waits for {wants}, free now: {has}{queue}"
+        return f"waits for {needed}, free now: {has}{queue}"

@@ -1,4 +1,4 @@
-"""What a process forked by a supervisor got from it: its own channel for jobs of its own."""
+"""Channel that a forked process inherits from its supervisor, for jobs of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Inheritance", "claim_channel", "inherit", "inherited_channel", "rele
 
 @values.frozen(kw_only=True)
 class Inheritance:
-    """The channel of a forked process and where it comes from."""
+    """Channel of a forked process, with its supervisor and its place in the job."""
 
     #: connected to the supervisor; close-on-exec
     channel: socket.socket
@@ -25,7 +25,7 @@ class Inheritance:
     job_id: str
     #: position of this process within that job
     index: int
-    #: the process it was made for; a fork of that process has no part in it
+    #: process id of its owner; a fork of that process may not use it
     pid: int
 
 
@@ -35,7 +35,7 @@ _claimed = False
 
 
 def inherit(inheritance: Inheritance) -> None:
-    """Record what this forked process got; called once, before any other code runs in it."""
+    """Record this process's inheritance; called once in a forked child, before user code."""
     global _inheritance  # noqa: PLW0603 - a process is forked by its supervisor once and for all
     _inheritance = inheritance
 
@@ -56,13 +56,13 @@ def claim_channel(run_directory: str) -> socket.socket | None:
     """Take the channel for one client; it is given back with :func:`release_channel`.
 
     Args:
-        run_directory: of the run for which jobs are to be started; another run's jobs are no
-            affair of this supervisor.
+        run_directory: of the run for which jobs are to be started; this supervisor starts jobs of
+            its own run alone.
 
     Returns:
         A socket that the client closes; None where there is no channel or a client has it.
     """
-    global _claimed  # noqa: PLW0603 - replies go to whoever reads first, so there is one client
+    global _claimed  # noqa: PLW0603 - replies go to the first reader, so there is one client
     inheritance = inherited_channel()
     if inheritance is None or inheritance.run_directory != run_directory:
         return None

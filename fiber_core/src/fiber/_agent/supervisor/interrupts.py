@@ -1,9 +1,10 @@
-"""Hears what interrupts the program: Ctrl-C on its terminal, or SIGINT to its process group.
+"""SIGINT to the program's process group, reported to the supervisor by a process that stays in it.
 
-A supervisor has a session of its own, and so has each job: a signal to the program's process group
-ends neither. With ``multiprocessing`` the children are in that group, and Ctrl-C interrupts them
-with the program, whatever handler the program has. So the supervisor leaves a process in the group
-that does nothing but tell it of SIGINT, which it passes on to the jobs in the foreground.
+A supervisor has a session of its own, and so has each job: Ctrl-C, or a signal to the program's
+process group, reaches neither. With ``multiprocessing`` the children are in that group, and Ctrl-C
+interrupts them with the program, whatever handler the program has. So the supervisor leaves a
+process in the group that does nothing but report SIGINT, which the supervisor passes on to the jobs
+in the foreground.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Interrupts", "blocked", "leave_group"]
 
-#: what a terminal, ``timeout`` and the like send to a process group
+#: signals that a terminal, ``timeout`` and the like send to a process group
 _GROUP_SIGNALS = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -38,12 +39,12 @@ _INTERRUPT = b"i"
 _QUESTION = b"?"
 _ANSWER = b"."
 #: seconds that an answer may take; a process that was stopped gives none
-_PATIENCE = 1.0
+_ANSWER_TIMEOUT = 1.0
 
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Have a process that is started meanwhile begin with the signals of its group blocked."""
+    """Block the group's signals, also in processes that are started in this context."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
     try:
         yield
@@ -52,7 +53,7 @@ def blocked() -> Iterator[None]:
 
 
 def leave_group(channel: int) -> tuple[int, int]:
-    """Begin a session; a forked process stays in the group to tell of SIGINT.
+    """Begin a session; a forked process stays behind in the group to report SIGINT.
 
     To be called first of all, in a process that was started with these signals blocked; what came
     meanwhile is dropped.
@@ -71,7 +72,7 @@ def leave_group(channel: int) -> tuple[int, int]:
         try:
             for descriptor in (channel, answers, asking):
                 os.close(descriptor)
-            _tell_of_interrupts(questions, answering)
+            _report_interrupts(questions, answering)
         finally:
             os._exit(0)
     os.close(questions)
@@ -84,7 +85,7 @@ def leave_group(channel: int) -> tuple[int, int]:
     return answers, asking
 
 
-def _tell_of_interrupts(questions: int, answering: int) -> None:
+def _report_interrupts(questions: int, answering: int) -> None:
     # by what needs no import: others wait for the processor
     with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
         name.write(_TITLE)
@@ -114,12 +115,12 @@ def _tell_of_interrupts(questions: int, answering: int) -> None:
 
 
 class Interrupts:
-    """What the process in the program's group tells.
+    """Reports of the process in the program's group.
 
     Args:
         ends: from :func:`leave_group`.
-        loop: calls back.
-        descriptors: owns them.
+        loop: event loop that reads them.
+        descriptors: owner of the ends.
         on_interrupt: called for each SIGINT to the program's group.
     """
 
@@ -143,21 +144,21 @@ class Interrupts:
         loop.on_readable(self._reader, self._read)
 
     def settle(self, action: Callable[[], None]) -> None:
-        """Run ``action`` once every SIGINT that was sent before now has been told of."""
+        """Run ``action`` once every SIGINT that was sent before this call has been reported."""
         if not self._has_ended:
             try:
                 os.write(self._writer, _QUESTION)
             except OSError:
-                # somebody killed it: it tells of nothing any more
+                # the process was killed and reports nothing any more
                 self._end()
             else:
-                timer = self._loop.call_later(_PATIENCE, lambda: self._act(timer, action))
+                timer = self._loop.call_later(_ANSWER_TIMEOUT, lambda: self._act(timer, action))
                 self._waiting.append((timer, action))
                 return
         action()
 
     def close(self) -> None:
-        """Have the process in the group end; nothing more is told of. Idempotent."""
+        """End the process in the group; nothing more is reported. Idempotent."""
         if self._writer >= 0:
             self._end()
             self._descriptors.close(self._writer)
@@ -165,13 +166,13 @@ class Interrupts:
 
     def _read(self) -> None:
         try:
-            said = os.read(self._reader, 4096)
+            reports = os.read(self._reader, 4096)
         except BlockingIOError:
             return
-        if not said:
+        if not reports:
             self._end()
-        for number in range(len(said)):
-            if said[number : number + 1] == _INTERRUPT:
+        for number in range(len(reports)):
+            if reports[number : number + 1] == _INTERRUPT:
                 self._on_interrupt()
             elif self._waiting:
                 self._act(*self._waiting.popleft())

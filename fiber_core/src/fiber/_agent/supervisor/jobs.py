@@ -1,6 +1,6 @@
-"""The job table: which processes each job has and where they stand; no I/O, no clock.
+"""Job table of a supervisor: the processes of each job and their statuses; pure.
 
-What the end of a process means: wait status to state, reason and a sentence; pure.
+It also has the meaning of a process's end: wait status to state, reason and a sentence.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 __all__ = [
     "NOT_STARTED",
+    "ExitReport",
     "JobEntry",
     "JobTable",
     "Owner",
-    "Verdict",
     "combine",
-    "ended_early",
-    "judge",
+    "ended_before_start",
     "not_started",
+    "report_exit",
     "signal_name",
 ]
 
-#: who submitted a job: the id and index of a process of ours, or None for the master
+#: submitter of a job: job id and index of a forked process, or None for the master
 Owner = tuple[str, int] | None
 
 
 @values.define(kw_only=True)
 class JobEntry:
-    """One job."""
+    """Entry of one job."""
 
     #: its id
     id: str
-    #: who submitted it
+    #: its submitter
     owner: Owner
     #: its processes by index
     processes: list[ProcessStatus]
-    #: why it waits, while nothing of it was started
+    #: reason why it waits for devices; "" otherwise
     waiting: str = ""
-    #: True where it could not be started: it ends unheard
+    #: True where it could not be started: no status of it is reported
     refused: bool = False
-    #: signals that were sent to it: its end by one of them is no surprise
-    asked: set[int] = values.field(factory=set)
+    #: signals that were sent to it on request
+    sent_signals: set[int] = values.field(factory=set)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -54,10 +54,10 @@ class JobEntry:
 
 
 class JobTable:
-    """All jobs of a supervisor that have not ended and been forgotten.
+    """Table of a supervisor's jobs, until they have ended and are removed by :meth:`forget`.
 
     Args:
-        host: name that statuses carry.
+        host: host name in statuses.
     """
 
     def __init__(self, host: str) -> None:
@@ -82,7 +82,7 @@ class JobTable:
         return self._jobs.get(job_id)
 
     def find(self, pid: int) -> tuple[JobEntry, int] | None:
-        """Whose process that is, and its index."""
+        """Job of a process, and its index within it; None for other processes."""
         place = self._by_pid.get(pid)
         return None if place is None else (self._jobs[place[0]], place[1])
 
@@ -91,14 +91,14 @@ class JobTable:
         return tuple(job for job in self._jobs.values() if job.owner == owner)
 
     def add(self, job_id: str, *, owner: Owner, processes: int, waiting: str = "") -> JobEntry:
-        """A job was taken on; none of its processes runs yet."""
+        """Add a job, none of whose processes runs yet."""
         pending = [ProcessStatus(index=i, state=JobState.PENDING) for i in range(processes)]
         entry = JobEntry(id=job_id, owner=owner, processes=pending, waiting=waiting)
         self._jobs[job_id] = entry
         return entry
 
     def started(self, job_id: str, index: int, pid: int) -> None:
-        """A process of a job was forked."""
+        """Note that a process of a job was forked."""
         entry = self._jobs[job_id]
         entry.waiting = ""
         entry.processes[index] = values.evolve(
@@ -107,47 +107,47 @@ class JobTable:
         self._by_pid[pid] = (job_id, index)
 
     def stopped(self, pid: int, signum: int) -> JobEntry | None:
-        """A process was stopped; returns its job if that is news."""
+        """Note that a process was stopped; returns its job if that changed its status."""
         message = f"stopped by {signal_name(signum)}"
         reason = Reason(ReasonKind.SIGNAL, signum)
         return self._change(pid, state=JobState.SUSPENDED, reason=reason, message=message)
 
     def continued(self, pid: int) -> JobEntry | None:
-        """A stopped process runs again; returns its job if that is news."""
+        """Note that a stopped process runs again; returns its job if that changed its status."""
         return self._change(pid, state=JobState.RUNNING, reason=None, message="")
 
     def ended(
         self,
         pid: int,
-        verdict: Verdict,
+        report: ExitReport,
         *,
         log_tail: Sequence[str] = (),
         peak_memory: int | None = None,
     ) -> JobEntry | None:
-        """A process ended and was reaped; returns its job if it was one of ours."""
+        """Note that a process ended and was reaped; returns its job if it belongs to one."""
         entry = self._change(
             pid,
-            state=verdict.state,
-            reason=verdict.reason,
-            exit_code=verdict.exit_code,
-            message=verdict.message,
+            state=report.state,
+            reason=report.reason,
+            exit_code=report.exit_code,
+            message=report.message,
             log_tail=tuple(log_tail),
             peak_memory=peak_memory,
         )
         self._by_pid.pop(pid, None)
         return entry
 
-    def abandoned(self, job_id: str, verdict: Verdict) -> JobEntry:
-        """What was not started of a job never will be."""
+    def abandoned(self, job_id: str, report: ExitReport) -> JobEntry:
+        """Give processes of a job that were not started a final status: they never will be."""
         entry = self._jobs[job_id]
         entry.waiting = ""
         entry.processes = [
             values.evolve(
                 process,
-                state=verdict.state,
-                reason=verdict.reason,
-                exit_code=verdict.exit_code,
-                message=verdict.message,
+                state=report.state,
+                reason=report.reason,
+                exit_code=report.exit_code,
+                message=report.message,
             )
             if process.pid is None
             else process
@@ -156,7 +156,7 @@ class JobTable:
         return entry
 
     def status(self, job_id: str) -> JobStatus:
-        """The present status of a job that is known."""
+        """Present status of a job."""
         entry = self._jobs[job_id]
         if entry.waiting:
             return JobStatus(
@@ -197,12 +197,12 @@ def combine(processes: Sequence[ProcessStatus], *, host: str | None) -> JobStatu
     living = [p for p in processes if not p.state.is_terminal]
     if not living:
         failed = next((p for p in processes if p.state is JobState.FAILED), None)
-        told = failed or processes[0]
+        source = failed or processes[0]
         return JobStatus(
             state=JobState.SUCCEEDED if failed is None else JobState.FAILED,
-            reason=told.reason,
+            reason=source.reason,
             exit_code=processes[0].exit_code,
-            message=told.message,
+            message=source.message,
             host=host,
             processes=tuple(processes),
         )
@@ -230,8 +230,8 @@ _MB = 1 << 20
 
 
 @values.frozen(kw_only=True)
-class Verdict:
-    """How a process ended."""
+class ExitReport:
+    """End of a process: state, reason, exit code and a sentence."""
 
     #: SUCCEEDED or FAILED
     state: JobState
@@ -251,54 +251,54 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def judge(
+def report_exit(
     wait_status: int,
     *,
     peak_memory: int | None = None,
     memory_limit: int | None = None,
     out_of_memory: bool = False,
-    asked: bool = False,
+    requested: bool = False,
     failure: str = "",
-) -> Verdict:
-    """Judge the end of a process.
+) -> ExitReport:
+    """Report of a process's end from its wait status.
 
     Args:
         wait_status: as ``os.wait4`` gives it.
         peak_memory: most resident bytes it had.
         memory_limit: bytes that its job may have, if limited.
         out_of_memory: True where a cgroup proves it.
-        asked: True where the supervisor sent the signal that ended it.
+        requested: True where the supervisor sent the signal that ended it.
         failure: why it never came to run the program asked for.
     """
     code = os.waitstatus_to_exitcode(wait_status)
     if failure:
         reason = Reason(ReasonKind.START)
-        return Verdict(state=JobState.FAILED, reason=reason, exit_code=code, message=failure)
+        return ExitReport(state=JobState.FAILED, reason=reason, exit_code=code, message=failure)
     if code == 0:
         reason = Reason(ReasonKind.EXIT, 0)
-        return Verdict(state=JobState.SUCCEEDED, reason=reason, exit_code=0, message="ended")
+        return ExitReport(state=JobState.SUCCEEDED, reason=reason, exit_code=0, message="ended")
     if code > 0:
-        return Verdict(
+        return ExitReport(
             state=JobState.FAILED,
             reason=Reason(ReasonKind.EXIT, code),
             exit_code=code,
             message=f"ended with exit code {code}",
         )
     if out_of_memory:
-        return Verdict(
+        return ExitReport(
             state=JobState.FAILED,
             reason=Reason(ReasonKind.OOM),
             exit_code=code,
             message=_out_of_memory(peak_memory, memory_limit),
         )
     message = f"killed by {signal_name(-code)}"
-    if asked:
+    if requested:
         message += ", as asked"
     elif -code == signal.SIGKILL:
         message += f", cause unknown{_size(peak_memory, memory_limit)}"
     elif os.WCOREDUMP(wait_status):
         message += ", a core was dumped"
-    return Verdict(
+    return ExitReport(
         state=JobState.FAILED,
         reason=Reason(ReasonKind.SIGNAL, -code),
         exit_code=code,
@@ -306,9 +306,9 @@ def judge(
     )
 
 
-def ended_early(signum: int) -> Verdict:
-    """The end of a process whose job was ended before it was started."""
-    return Verdict(
+def ended_before_start(signum: int) -> ExitReport:
+    """Report of a process whose job was ended before it was started."""
+    return ExitReport(
         state=JobState.FAILED,
         reason=Reason(ReasonKind.SIGNAL, int(signum)),
         exit_code=-int(signum),
@@ -316,9 +316,9 @@ def ended_early(signum: int) -> Verdict:
     )
 
 
-def not_started(words: str) -> Verdict:
-    """The end of a process that the system would not start."""
-    return Verdict(
+def not_started(words: str) -> ExitReport:
+    """Report of a process that could not be started."""
+    return ExitReport(
         state=JobState.FAILED,
         reason=Reason(ReasonKind.START),
         exit_code=NOT_STARTED,

@@ -1,10 +1,8 @@
-"""The journal of a run's jobs on one host, by which other processes know them.
+"""Journal of a run's jobs on one host, by which other processes know them without their supervisor.
 
 ``jobs.jsonl`` in the run directory has one JSON object a line: ``submitted``, ``started`` (with the
-start time that makes a process id unmistakable) and ``ended``. Supervisors append to it;
-:mod:`~fiber._agent.supervisor.journal` reads it without them.
-
-Reads the journal of a run's jobs, and holds it against the processes that live.
+start time that makes a process id unmistakable) and ``ended``. Supervisors append to it
+(:class:`Journal`); readers compare it with the processes that live (:class:`JournalReader`).
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from fiber.backend_parts.liveness import Liveness, is_same, start_time
 from fiber.backend_parts.liveness import Owner as Process
 from fiber.model import Job, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
-__all__ = ["JOURNAL", "History", "Journal", "JournaledJob", "read_ids", "read_journal"]
+__all__ = ["JOURNAL", "Journal", "JournalReader", "JournaledJob", "read_ids", "read_journal"]
 
 #: name of the file in a run directory
 JOURNAL = "jobs.jsonl"
@@ -55,7 +53,7 @@ class Journal:
         return self._descriptor
 
     def submitted(self, job_id: str, spec: JobSpec, owner: Owner, host: str) -> None:
-        """A job was taken on."""
+        """Append that a job was accepted."""
         self._append(
             {
                 "event": "submitted",
@@ -72,7 +70,7 @@ class Journal:
         )
 
     def started(self, job_id: str, index: int, pid: int) -> None:
-        """A process of it was started."""
+        """Append that a process of a job was started."""
         self._append(
             {
                 "event": "started",
@@ -84,7 +82,7 @@ class Journal:
         )
 
     def ended(self, job_id: str, process: ProcessStatus) -> None:
-        """A process of it ended."""
+        """Append that a process of a job ended."""
         reason = process.reason
         self._append(
             {
@@ -123,7 +121,7 @@ _ID = re.compile(rb'^\{"event":"submitted","job":"(\w+)"', re.MULTILINE)
 
 @values.define(kw_only=True)
 class JournaledJob:
-    """A job as its journal tells of it."""
+    """Job as read from its journal."""
 
     #: its id
     id: str
@@ -149,7 +147,7 @@ class JournaledJob:
     start_times: dict[int, float | None] = values.field(factory=dict)
 
     def living(self) -> tuple[int, ...]:
-        """Process ids of it that live and are the ones written down, as far as they are seen here."""
+        """Process ids that live, with the journal's start time; () where they cannot be seen."""
         is_seen = self.supervisor.is_judged_here
         return tuple(
             p.pid
@@ -161,10 +159,10 @@ class JournaledJob:
         )
 
     def status(self) -> JobStatus:
-        """Its status now: what was written down, held against the supervisor that writes it.
+        """Present status, from the journal and from whether the supervisor that writes it lives.
 
-        What was not said to have ended when the supervisor was lost was lost with it; of a supervisor
-        that cannot be seen from here nothing is known.
+        Processes without an ``ended`` line are lost with a supervisor that is dead; where the
+        supervisor cannot be seen from this process the status is UNKNOWN.
         """
         watched = self.supervisor.liveness()
         is_over = all(p.state.is_terminal for p in self.processes)
@@ -205,8 +203,8 @@ def _lost(process: ProcessStatus) -> ProcessStatus:
     )
 
 
-class History:
-    """The jobs of a run directory, as its journal tells of them; reads what was appended only.
+class JournalReader:
+    """Reader of a run directory's journal; each call reads only what was appended since.
 
     Args:
         directory: the run directory.
@@ -219,7 +217,7 @@ class History:
         self._file: tuple[int, int] | None = None
 
     def jobs(self) -> dict[str, JournaledJob]:
-        """All jobs, in the order of their submission; each call brings the same objects up to date."""
+        """All jobs in the order of their submission; each call updates the same objects."""
         try:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -230,7 +228,7 @@ class History:
         except (FileNotFoundError, NotADirectoryError):
             self._file, self._jobs = None, {}
             return self._jobs
-        # a line that is being written comes with the next look
+        # a line that is being written is read by the next call
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
@@ -244,7 +242,7 @@ class History:
 
 def read_journal(directory: str | Path) -> dict[str, JournaledJob]:
     """All jobs in the journal of a run directory, in the order of their submission."""
-    return History(directory).jobs()
+    return JournalReader(directory).jobs()
 
 
 def read_ids(directory: str | Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""What operating systems offer a supervisor beyond POSIX: prctl, pidfd, kqueue, memfd."""
+"""System calls beyond POSIX that a supervisor uses: prctl, pidfd, memfd, and kqueue on macOS."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def die_with_parent(parent: int) -> bool:
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of descendants whose own parent ends; False where there is no such thing."""
+    """Become a subreaper, the parent of orphaned descendants; False where that is impossible."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -77,7 +77,7 @@ class ProcessWatch:
 
     Raises:
         ProcessLookupError: there is no such process.
-        OSError: this system has no such thing.
+        OSError: this system cannot do it.
     """
 
     def __init__(self, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""A minimal event loop: descriptors, timers, one thread."""
+"""Event loop of a supervisor: descriptors and timers, run by one thread."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Loop:
         return timer
 
     def now(self) -> float:
-        """The present time, as timers have it."""
+        """Present time on the clock of timers."""
         return self._clock()
 
-    def turn(self) -> None:
-        """Wait for the next event and run what is due."""
-        for key, ready in self._selector.select(self._patience()):
+    def run_once(self) -> None:
+        """Wait for the next event and run the callbacks that are due."""
+        for key, ready in self._selector.select(self._timeout()):
             for bit, event in enumerate((selectors.EVENT_READ, selectors.EVENT_WRITE)):
                 callbacks = self._watched.get(key.fd)
                 if ready & event and callbacks is not None:
@@ -72,7 +72,7 @@ class Loop:
                     if callback is not None:
                         callback()
         for timer in self._due():
-            # asked for now: one that ran before it may have cancelled it
+            # read only now: a callback before it may have cancelled it
             callback = timer.callback
             if callback is not None:
                 callback()
@@ -90,7 +90,7 @@ class Loop:
             due.append(heapq.heappop(self._timers)[2])
         return due
 
-    def _patience(self) -> float | None:
+    def _timeout(self) -> float | None:
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
         if not self._timers:

@@ -1,4 +1,7 @@
-"""The supervisor process: reads what it shall be from the descriptor it is given, and serves."""
+"""Main function of a local supervisor: reads its options from the channel it is given, and serves.
+
+Apart from ``server``, so that a forked child unwinds to it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ __all__ = ["main", "raise_descriptor_limit"]
 
 
 def main(descriptor: int, interrupts: tuple[int, int], *, early: bool = False) -> NoReturn:
-    """Be a supervisor on this channel, then end the process.
+    """Run a supervisor on a channel, then end the process.
 
     Args:
         descriptor: the channel.
@@ -84,14 +87,14 @@ def _exactly(descriptor: int, size: int) -> bytes:
                 os._exit(0)
         more = os.read(descriptor, size - len(data))
         if not more:
-            # whoever started this process has ended meanwhile
+            # the process that started this one has ended meanwhile
             os._exit(0)
         data += more
     return data
 
 
 def _leave_terminal(run_directory: str) -> None:
-    # whoever reads the starter's output must not wait for the end of this process
+    # a reader of the starter's output must not wait for the end of this process
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     log = os.open(Path(run_directory, "supervisor.log"), flags, 0o600)
     os.dup2(log, 1)
@@ -100,13 +103,13 @@ def _leave_terminal(run_directory: str) -> None:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit to the hard one; returns what it was."""
+    """Raise the soft limit of open files to the hard one; returns the soft limit before."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         # macOS has a hard limit of "infinity" and accepts no more than OPEN_MAX
-        for wanted in (hard, 10240):
+        for limit in (hard, 10240):
             try:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             except (OSError, ValueError):
                 continue
             break

@@ -1,10 +1,9 @@
-"""What a supervisor and the holders of its channels say to each other.
-
-Frame layout between a supervisor and the holders of its channels; no sockets.
+"""Protocol between a supervisor and its peers: the messages, and how they become frames.
 
 A frame is a 4-byte big-endian length and a pickle. Peers hold inherited descriptors, which proves
-them, so pickles are read; still only values of Fiber's own are made from them, for a supervisor
-must never import a user's module by way of a message.
+that they belong, so pickles are read; still only Fiber's own classes are made from them, for a
+supervisor must never import a user's module by way of a message. Remote jobs use the same messages,
+inside messages of :mod:`fiber._wire`.
 """
 
 from __future__ import annotations
@@ -29,16 +28,17 @@ __all__ = [
     "Devices",
     "Done",
     "EndAll",
+    "Exiting",
     "Hello",
     "Interrupt",
     "Kill",
-    "Leaving",
     "Notice",
     "Output",
     "Ping",
     "Pong",
     "Preload",
     "Query",
+    "RefusalKind",
     "Refused",
     "Reply",
     "Request",
@@ -48,7 +48,6 @@ __all__ = [
     "Submit",
     "SupervisorOptions",
     "Terminate",
-    "Why",
     "encode",
 ]
 
@@ -141,7 +140,7 @@ def _is_ours(module: str) -> bool:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        # called for what is no plain value: refused here, where its sender is told
+        # called for values that are not plain: refused here, so that the sender gets the error
         kind = value if isinstance(value, type) else type(value)
         if not _is_ours(kind.__module__) and value is not getattr:
             msg = f"{value!r} is no plain value"
@@ -168,7 +167,7 @@ _NO_STATUSES: Mapping[str, JobStatus] = {}
 
 @values.frozen
 class SupervisorOptions:
-    """The first frame on a supervisor's first channel: what it shall be."""
+    """Options of a supervisor: the first frame on its first channel."""
 
     #: the run it serves
     run_id: str
@@ -221,7 +220,7 @@ class Signal:
 
     #: of this request
     number: int
-    #: whose
+    #: id of the job
     job_id: str
     #: position of one of its processes; None for all
     process: int | None
@@ -233,11 +232,11 @@ class Signal:
 
 @values.frozen
 class Interrupt:
-    """SIGINT to a job's process groups, unless it was sent before; :attr:`Done.sent` tells."""
+    """SIGINT to a job's process groups, unless it was sent before; see :attr:`Done.sent`."""
 
     #: of this request
     number: int
-    #: whose
+    #: id of the job
     job_id: str
 
 
@@ -247,7 +246,7 @@ class Terminate:
 
     #: of this request
     number: int
-    #: whose
+    #: id of the job
     job_id: str
     #: seconds between the two
     grace: float
@@ -259,7 +258,7 @@ class Kill:
 
     #: of this request
     number: int
-    #: whose
+    #: id of the job
     job_id: str
 
 
@@ -333,8 +332,8 @@ class Accepted:
     warnings: tuple[str, ...] = ()
 
 
-class Why(enum.Enum):
-    """What kind of refusal it is."""
+class RefusalKind(enum.Enum):
+    """Kind of a refusal."""
 
     #: it cannot be done
     SUBMIT = "submit"
@@ -349,8 +348,8 @@ class Refused:
     #: the request's
     number: int
     #: the kind
-    why: Why
-    #: the system's own words
+    kind: RefusalKind
+    #: the system's error message
     words: str
 
 
@@ -373,12 +372,12 @@ Reply = Accepted | Refused | Done
 REPLIES = (Accepted, Refused, Done)
 
 
-# -- what is said unasked ---------------------------------------------------------------------------
+# -- messages without a request ---------------------------------------------------------------------
 
 
 @values.frozen
 class Ping:
-    """Asks for a sign of life."""
+    """Request for a sign of life."""
 
 
 @values.frozen
@@ -408,7 +407,7 @@ class StatusChanged:
 
 @values.frozen
 class Output:
-    """What processes wrote, for the starter's own output."""
+    """Output of processes, to be written to the parent's own output."""
 
     #: 1 or 2
     stream: int
@@ -418,12 +417,12 @@ class Output:
 
 @values.frozen
 class Notice:
-    """Something that people should know."""
+    """Sentence for the user."""
 
     #: one sentence
     words: str
 
 
 @values.frozen
-class Leaving:
-    """The last message: it ends by itself, requests without a reply were not carried out."""
+class Exiting:
+    """Last message of a supervisor that ends by itself; pending requests were not carried out."""

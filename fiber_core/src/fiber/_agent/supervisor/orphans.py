@@ -1,4 +1,4 @@
-"""Finds and ends descendants that left their job's group."""
+"""Descendants that left their job's process group: found and ended."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 from fiber._agent.supervisor import kernel
 
-__all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "below", "children", "end"]
+__all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "children", "end_descendants", "stray_descendants"]
 
 #: names of supervisors as the system shows them, at most 15 characters
 SUPERVISOR_TITLE = "fiber-superv"
 DETACHED_TITLE = "fiber-detached"
 
 #: seconds for other supervisors to end their own jobs, and for killed processes to end
-_PATIENCE = 3.0
+_END_TIMEOUT = 3.0
 
 
-def below(group: int, candidates: Iterable[int]) -> list[int]:
-    """Processes in groups of their own that hang below a process of a group, save its leader.
+def stray_descendants(group: int, candidates: Iterable[int]) -> list[int]:
+    """Descendants of a process group's members, save its leader's, that have groups of their own.
 
     A launcher that a job runs, ``torchrun`` for one, gives its workers groups of their own and ends
     them itself. Where the group is killed it cannot, and they would go on without it. What the
@@ -31,8 +31,8 @@ def below(group: int, candidates: Iterable[int]) -> list[int]:
 
     Args:
         group: the id of the group.
-        candidates: who may be of it: the leader's children, and where it has ended those that came
-            to this process.
+        candidates: processes that may be members: children of the leader, or where that has
+            ended, orphans that came to this process.
 
     Returns:
         Their process ids, none of them of a supervisor within the job, which ends by itself;
@@ -61,13 +61,13 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def end() -> None:
-    """End all children of this process, and what comes to it thereby.
+def end_descendants() -> None:
+    """End all children of this process, and the orphans that come to it thereby.
 
     A program in a job may use Fiber itself: its supervisor is asked to end, which ends what it
     supervises. One of detached jobs is meant to live on.
     """
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _END_TIMEOUT
     asked: set[int] = set()
     while time.monotonic() < deadline:
         children = [pid for pid in _children() if _title(pid) != DETACHED_TITLE]

@@ -1,8 +1,7 @@
-"""Lines out of the bytes that processes write; pure.
+"""Output of processes: from their pipes to the terminal, the job's log and the last lines.
 
-From the pipe of a process to the terminal, the job's log file and the memory of last lines.
-
-Writes to the terminal, pipe or file that a supervisor inherited, without ever blocking.
+:class:`OutputRelay` reads one pipe. :class:`Sink` writes to the terminal, pipe or file that the
+supervisor inherited, and never blocks. The line classes are pure.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from pathlib import Path
 
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.loop import Loop, Timer
-from fiber._wire.descriptors import borrowed
+from fiber._wire.descriptors import borrowed_socket
 
-__all__ = ["LineBuffer", "LinePrefix", "LineTail", "LogFile", "Relay", "Sink"]
+__all__ = ["LineBuffer", "LinePrefix", "LineTail", "LogFile", "OutputRelay", "Sink"]
 
 #: bytes in one write: a pipe that polls as writable takes this many without blocking
 _PIECE = 4096
@@ -31,16 +30,16 @@ _HIGH, _LOW = 1 << 20, 1 << 19
 
 
 class Sink:
-    """A queue of bytes before a descriptor of the starter's.
+    """Queue of bytes before an inherited descriptor.
 
     The descriptor's flags are shared with its other holders, so it is never made non-blocking:
-    a pipe or terminal is opened anew where the system can do that, a socket is told with each
+    a pipe or terminal is opened anew where the system can do that, a socket gets a flag with each
     call, and all else is written a little at a time once it polls as writable.
 
     Args:
         descriptor: 1 or 2.
-        loop: tells when it can be written.
-        descriptors: owns what is opened here.
+        loop: event loop that watches the descriptor.
+        descriptors: owner of descriptors that are opened here.
         on_room: called when writers that were held back may go on.
     """
 
@@ -67,7 +66,7 @@ class Sink:
             return
         if stat.S_ISSOCK(mode):
             self._target = descriptors.own(os.dup(descriptor))
-            self._socket = borrowed(self._target)
+            self._socket = borrowed_socket(self._target)
         elif sys.platform == "linux" and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             with contextlib.suppress(OSError):
@@ -80,7 +79,7 @@ class Sink:
         return self._held
 
     def write(self, data: bytes) -> None:
-        """Queue bytes and write what can be written now."""
+        """Queue bytes, and write as many as the descriptor takes now."""
         if not data or self._gone:
             return
         self._pending.append(data)
@@ -93,13 +92,13 @@ class Sink:
         if self._socket is not None:
             self._socket.detach()
 
-    def drain(self, patience: float) -> None:
-        """Write all that is queued; give up when nothing is taken for ``patience`` seconds."""
+    def drain(self, timeout: float) -> None:
+        """Write all that is queued; give up when nothing is taken for ``timeout`` seconds."""
         poll = select.poll()
         poll.register(self._target, select.POLLOUT)
         last = time.monotonic()
         while self._pending and not self._gone:
-            left = patience - (time.monotonic() - last)
+            left = timeout - (time.monotonic() - last)
             if left <= 0 or not poll.poll(left * 1000):
                 return
             before = self._size
@@ -146,12 +145,12 @@ class Sink:
             return self._socket.send(piece, socket.MSG_DONTWAIT)
         return os.write(self._target, piece)
 
-    def _watch(self, wanted: bool) -> None:
-        if wanted == self._watching:
+    def _watch(self, active: bool) -> None:
+        if active == self._watching:
             return
-        self._watching = wanted
+        self._watching = active
         try:
-            self._loop.on_writable(self._target, self._push if wanted else None)
+            self._loop.on_writable(self._target, self._push if active else None)
         except PermissionError:
             # a file that cannot be polled can always be written
             self._watching = False
@@ -162,7 +161,7 @@ LONGEST_LINE = 1 << 16
 
 
 class LineBuffer:
-    """Passes whole lines on and keeps the rest back until it is asked for."""
+    """Passes whole lines on and keeps a partial line back until :meth:`flush`."""
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
         self._rest = b""
@@ -248,9 +247,9 @@ def _lines(data: bytes) -> list[bytes]:
 
 _READ = 1 << 16
 #: bytes drained at a process's end: more than a pipe holds, and bounded where others write on
-_LAST_WORDS = 1 << 20
+_MAX_AT_END = 1 << 20
 #: seconds that the beginning of a line is kept back
-_PATIENCE = 0.1
+_PARTIAL_LINE_DELAY = 0.1
 
 
 class LogFile:
@@ -294,18 +293,18 @@ class LogFile:
             self._descriptor = None
 
 
-class Relay:
-    """One pipe of one process.
+class OutputRelay:
+    """Reader of one output pipe of one process.
 
     Args:
         descriptor: the pipe's read end, non-blocking, owned by ``descriptors``.
-        loop: tells when it can be read.
+        loop: event loop that watches the pipe.
         descriptors: owner of the pipe.
         sink: the terminal; None for jobs that write to their log only.
         log: the job's log.
         tail: the process's last lines.
         prefix: put before each line on the terminal.
-        on_end: called when nobody can write to the pipe any more.
+        on_end: called when the pipe has ended.
     """
 
     def __init__(
@@ -318,7 +317,7 @@ class Relay:
         log: LogFile,
         tail: LineTail,
         prefix: bytes = b"",
-        on_end: Callable[[Relay], None] = lambda _: None,
+        on_end: Callable[[OutputRelay], None] = lambda _: None,
     ) -> None:
         self._descriptor = descriptor
         self._loop = loop
@@ -328,8 +327,8 @@ class Relay:
         self._tail = tail
         self._prefix = LinePrefix(prefix)
         self._on_end = on_end
-        self._shown = LineBuffer()
-        self._logged = LineBuffer()
+        self._terminal_lines = LineBuffer()
+        self._log_lines = LineBuffer()
         self._timer: Timer | None = None
         self._open = True
         self.resume()
@@ -340,12 +339,12 @@ class Relay:
             self._loop.on_readable(self._descriptor, self._on_readable)
 
     def finish(self) -> None:
-        """At the end of the process: pass on what is in the pipe, beginnings of lines too.
+        """Pass on all that is in the pipe, partial lines too; called at the end of the process.
 
         The pipe stays open where another process still holds it; what that one writes reaches
         the terminal as it comes.
         """
-        budget = _LAST_WORDS
+        budget = _MAX_AT_END
         while self._open and budget > 0:
             size = self._read()
             if size is None:
@@ -380,21 +379,21 @@ class Relay:
             self.close()
             return None
         self._tail.feed(data)
-        self._log.write(self._logged.feed(data))
-        self._show(self._shown.feed(data))
-        if not self._shown.partial:
+        self._log.write(self._log_lines.feed(data))
+        self._show(self._terminal_lines.feed(data))
+        if not self._terminal_lines.partial:
             self._cancel()
         elif self._timer is None:
-            self._timer = self._loop.call_later(_PATIENCE, self._on_patience_end)
+            self._timer = self._loop.call_later(_PARTIAL_LINE_DELAY, self._show_partial_line)
         return len(data)
 
     def _show(self, data: bytes) -> None:
         if self._sink is not None:
             self._sink.write(self._prefix.feed(data))
 
-    def _on_patience_end(self) -> None:
+    def _show_partial_line(self) -> None:
         self._timer = None
-        self._show(self._shown.flush())
+        self._show(self._terminal_lines.flush())
 
     def _cancel(self) -> None:
         if self._timer is not None:
@@ -403,6 +402,6 @@ class Relay:
 
     def _flush(self) -> None:
         self._cancel()
-        self._show(self._shown.flush())
+        self._show(self._terminal_lines.flush())
         with contextlib.suppress(OSError):
-            self._log.write(self._logged.flush())
+            self._log.write(self._log_lines.flush())

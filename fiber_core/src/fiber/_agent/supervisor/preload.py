@@ -1,7 +1,4 @@
-"""Imports modules before the first fork, so that every child has them at no cost.
-
-Modules that the program wants imported where its processes are forked from.
-"""
+"""Modules that are imported before the first fork, so that every child has them at no cost."""
 
 from __future__ import annotations
 
@@ -14,28 +11,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fiber.abc import Backend
 
-__all__ = ["Teller", "preload", "want"]
+__all__ = ["PreloadRequests", "preload", "request"]
 
-_wanted: list[str] = []
-
-
-def want(modules: Iterable[str]) -> None:
-    """Want modules imported before the next process starts."""
-    _wanted.extend(modules)
+_requested: list[str] = []
 
 
-class Teller:
-    """Tells one backend what is wanted, each module once."""
+def request(modules: Iterable[str]) -> None:
+    """Have modules imported by supervisors before the next process starts."""
+    _requested.extend(modules)
+
+
+class PreloadRequests:
+    """Passes requested modules on to one backend, each module once."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._told = 0
+        self._sent = 0
 
-    def tell(self) -> None:
-        """Tell of what is new."""
-        if self._told < len(_wanted):
-            new = tuple(_wanted[self._told :])
-            self._told += len(new)
+    def send(self) -> None:
+        """Pass on the modules requested since the last call."""
+        if self._sent < len(_requested):
+            new = tuple(_requested[self._sent :])
+            self._sent += len(new)
             self._backend.preload(new)
 
 

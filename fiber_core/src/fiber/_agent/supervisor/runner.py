@@ -1,8 +1,7 @@
-"""Starts, watches and ends the jobs of a supervisor.
+"""Runner of a supervisor's jobs: starts, watches and ends their processes.
 
-What a supervisor holds of a job from its launch to its end.
-
-Collects what the kernel has to say about children: stopped, continued, ended.
+:func:`reap` collects the kernel's reports about children (stopped, continued, ended) and gives
+the caller the moment in which the id of a dead process cannot belong to another one yet.
 """
 
 from __future__ import annotations
@@ -19,11 +18,18 @@ from fiber._agent.supervisor.cgroup import Confinement, Confiner
 from fiber._agent.supervisor.child import ChildPlan, Spawned, forks_entries, spawn
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.devices import Grant
-from fiber._agent.supervisor.jobs import JobEntry, JobTable, Owner, ended_early, judge, not_started
+from fiber._agent.supervisor.jobs import (
+    JobEntry,
+    JobTable,
+    Owner,
+    ended_before_start,
+    not_started,
+    report_exit,
+)
 from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.loop import Loop, Timer
 from fiber._agent.supervisor.messages import SupervisorOptions
-from fiber._agent.supervisor.output import LineTail, LogFile, Relay, Sink
+from fiber._agent.supervisor.output import LineTail, LogFile, OutputRelay, Sink
 from fiber._base import values
 from fiber.model import JobSpec
 
@@ -46,19 +52,19 @@ class Launch:
 
     #: its id
     job_id: str
-    #: what was asked for
+    #: its specification
     spec: JobSpec
     #: the whole environment of its processes
     environ: Mapping[str, str] = values.field(repr=False)
     #: their working directory
     cwd: str
-    #: who asked
+    #: its submitter
     owner: Owner
     #: called once: with "" when it runs, else with the reason why it cannot, and with warnings
     answer: Callable[[str, tuple[str, ...]], None]
     #: granted devices
     grants: tuple[Grant, ...] = ()
-    #: True where it was accepted before, to wait: what fails then is its end, and no refusal
+    #: True where it was accepted before and waited: an error is then its end, not a refusal
     accepted: bool = False
 
 
@@ -73,10 +79,10 @@ class RunningProcess:
     #: the last lines it wrote
     tail: LineTail
     #: readers of its output
-    relays: list[Relay]
-    #: True until it runs what was asked for, or has said why it does not
+    relays: list[OutputRelay]
+    #: True until it runs the program, or has reported why it cannot
     reporting: bool = True
-    #: what kept it from running
+    #: error that kept it from running
     failure: str = ""
     #: True where it is to be interrupted once it runs
     interrupted: bool = False
@@ -86,15 +92,15 @@ class RunningProcess:
 class RunningJob:
     """A job of which something was started."""
 
-    #: what was asked for
+    #: how it was started
     launch: Launch
     #: where its output is kept
     log: LogFile
     #: its processes by index, as far as they were forked
     processes: dict[int, RunningProcess] = values.field(factory=dict)
-    #: True once its submitter was told that it runs
+    #: True once its submitter got the answer that it runs
     answered: bool = False
-    #: why it could not be started, to be told once nothing is left of it
+    #: why it could not be started; the answer once its processes have ended
     refusal: str = ""
     #: the timer that kills it
     deadline: Timer | None = None
@@ -129,11 +135,11 @@ class Ended:
 if sys.platform == "linux":
 
     def reap(before: Callable[[int], None]) -> Iterator[Change | Ended]:
-        """Yield what has happened since the last call; never waits.
+        """Yield the changes of children since the last call; never waits.
 
         Args:
             before: called with the id of a child that has ended, while that id can belong to
-                nobody else yet: the time to signal its group.
+                no other process yet: the time to signal its group.
         """
         everything = os.WEXITED | os.WSTOPPED | os.WCONTINUED
         while True:
@@ -159,11 +165,11 @@ if sys.platform == "linux":
 else:
 
     def reap(before: Callable[[int], None]) -> Iterator[Change | Ended]:
-        """Yield what has happened since the last call; never waits.
+        """Yield the changes of children since the last call; never waits.
 
         Args:
             before: called with the id of a child that has just been reaped: where the system
-                cannot tell of it earlier, this is the time to signal its group.
+                cannot report it earlier, this is the time to signal its group.
         """
         while True:
             try:
@@ -198,24 +204,24 @@ def signal_process(pid: int, signum: int) -> None:
         return
 
 
-_REPORT = 1 << 12
+_MAX_REPORT = 1 << 12
 _MB = 1 << 20
 #: seconds between attempts to remove a control group whose killed members have not ended, and how
 #: many there are
-_REMOVAL = 0.05
-_REMOVALS = 100
+_REMOVE_INTERVAL = 0.05
+_REMOVE_ATTEMPTS = 100
 _ENDING = frozenset({signal.SIGTERM, signal.SIGKILL})
 
 
 class JobRunner:
-    """The side of jobs that has processes, pipes and timers.
+    """Starts jobs and ends them: the part of a supervisor that has processes, pipes and timers.
 
     Args:
-        options: what the supervisor is.
+        options: the supervisor's options.
         loop: runs the callbacks.
         descriptors: owns all descriptors.
-        table: where jobs stand.
-        journal: is told what happens.
+        table: the job table.
+        journal: the run's journal.
         sinks: standard output and error of the starter; empty for detached jobs.
         descriptor_limit: soft limit of open files that processes get.
         on_changed: called with a job after each change of its status.
@@ -256,7 +262,7 @@ class JobRunner:
         self._on_job_end = on_job_end
         self._on_notice = on_notice
         self._running: dict[str, RunningJob] = {}
-        self._relays: set[Relay] = set()
+        self._relays: set[OutputRelay] = set()
         self._removing: set[Confinement] = set()
         self._pid = os.getpid()
         self._confiner = Confiner() if confiner is None else confiner
@@ -264,7 +270,7 @@ class JobRunner:
     # -- starting ---------------------------------------------------------------------------
 
     def hold(self, launch: Launch) -> None:
-        """Write down a job that waits; :meth:`start` or :meth:`kill` follows."""
+        """Enter a waiting job in the journal; :meth:`start` or :meth:`kill` follows."""
         self._journal.submitted(launch.job_id, launch.spec, launch.owner, self._options.host)
         self._on_changed(self._table[launch.job_id])
 
@@ -323,7 +329,7 @@ class JobRunner:
         process = RunningProcess(index=index, spawned=spawned, tail=tail, relays=[])
         running.processes[index] = process
         for which, descriptor in enumerate((spawned.stdout, spawned.stderr)):
-            relay = Relay(
+            relay = OutputRelay(
                 descriptor,
                 loop=self._loop,
                 descriptors=self._descriptors,
@@ -352,7 +358,7 @@ class JobRunner:
         if not process.reporting:
             return
         try:
-            words = os.read(process.spawned.report, _REPORT)
+            words = os.read(process.spawned.report, _MAX_REPORT)
         except BlockingIOError:
             return
         process.reporting = False
@@ -415,11 +421,11 @@ class JobRunner:
             if process.pid is None or process.state.is_terminal:
                 continue
             if index is None or index == process.index:
-                entry.asked.add(signum)
+                entry.sent_signals.add(signum)
                 if not group:
                     signal_process(process.pid, signum)
                 elif signum == signal.SIGKILL:
-                    _kill_all(process.pid, orphans.children(process.pid))
+                    _kill_group_and_strays(process.pid, orphans.children(process.pid))
                 else:
                     kill_group(process.pid, signum)
 
@@ -429,7 +435,7 @@ class JobRunner:
         if running is None:
             self._abandon(entry, signal.SIGINT)
             return
-        entry.asked.add(signal.SIGINT)
+        entry.sent_signals.add(signal.SIGINT)
         for process in running.processes.values():
             if process.reporting:
                 # it would be taken for one that could not be started
@@ -438,7 +444,7 @@ class JobRunner:
                 self.signal(entry, process.index, signal.SIGINT, group=True)
 
     def interrupt_from_terminal(self, entry: JobEntry) -> None:
-        """The same for a job in the foreground; nothing for others."""
+        """Interrupt a job that is in the foreground; others are left alone."""
         running = self._running.get(entry.id)
         if running is not None and running.launch.spec.foreground:
             self.interrupt(entry)
@@ -465,14 +471,14 @@ class JobRunner:
         self.signal(entry, None, signal.SIGKILL, group=True)
 
     def _abandon(self, entry: JobEntry, signum: int) -> None:
-        self._table.abandoned(entry.id, ended_early(signum))
+        self._table.abandoned(entry.id, ended_before_start(signum))
         for process in entry.processes:
             self._journal.ended(entry.id, process)
         self._on_changed(entry)
         self._forget(entry.id)
 
     def reap(self) -> None:
-        """Take note of all that happened to processes."""
+        """Handle everything that happened to children since the last call."""
         for event in reap(self._before_reaping):
             if isinstance(event, Change):
                 if event.stopped_by is None:
@@ -488,7 +494,9 @@ class JobRunner:
         if self._table.find(pid) is not None:
             # with it dead, what it started is ours
             ours = orphans.children(os.getpid())
-            _kill_all(pid, (child for child in ours if self._table.find(child) is None))
+            _kill_group_and_strays(
+                pid, (child for child in ours if self._table.find(child) is None)
+            )
 
     def _on_process_ended(self, event: Ended) -> None:
         found = self._table.find(event.pid)
@@ -503,22 +511,22 @@ class JobRunner:
         for relay in process.relays:
             relay.finish()
         signum = -os.waitstatus_to_exitcode(event.wait_status)
-        asked = signum in entry.asked
+        requested = signum in entry.sent_signals
         memory = running.launch.spec.resources.memory
-        verdict = judge(
+        report = report_exit(
             event.wait_status,
             peak_memory=event.peak_memory,
             memory_limit=None if memory is None else memory * _MB,
             out_of_memory=signum == signal.SIGKILL
-            and not asked
+            and not requested
             and running.confinement is not None
             and running.confinement.ran_out_of_memory(),
-            asked=asked,
+            requested=requested,
             failure=process.failure,
         )
         self._table.ended(
             event.pid,
-            verdict,
+            report,
             log_tail=process.tail.lines(),
             peak_memory=event.peak_memory,
         )
@@ -540,7 +548,7 @@ class JobRunner:
         running.log.close()
         if running.confinement is not None:
             running.confinement.kill()
-            self._remove(running.confinement, _REMOVALS)
+            self._remove(running.confinement, _REMOVE_ATTEMPTS)
         del self._running[entry.id]
         self._forget(entry.id)
         if entry.refused:
@@ -552,7 +560,7 @@ class JobRunner:
             self._removing.discard(confinement)
         else:
             self._removing.add(confinement)
-            self._loop.call_later(_REMOVAL, lambda: self._remove(confinement, attempts - 1))
+            self._loop.call_later(_REMOVE_INTERVAL, lambda: self._remove(confinement, attempts - 1))
 
     def _forget(self, job_id: str) -> None:
         self._table.forget(job_id)
@@ -566,7 +574,7 @@ class JobRunner:
             relay.resume()
 
     def close(self) -> None:
-        """Let go of what outlasts its job, once all processes have ended."""
+        """Release control groups and pipes that outlast their jobs; called after the last end."""
         for confinement in self._removing:
             confinement.remove()
         for relay in tuple(self._relays):
@@ -574,9 +582,9 @@ class JobRunner:
                 relay.close()
 
 
-def _kill_all(group: int, candidates: Iterable[int]) -> None:
-    """SIGKILL to a group, and to what hangs below its members elsewhere; see ``orphans.below``."""
-    strays = orphans.below(group, candidates)
+def _kill_group_and_strays(group: int, candidates: Iterable[int]) -> None:
+    """SIGKILL to a group and to its stray descendants, see ``orphans.stray_descendants``."""
+    strays = orphans.stray_descendants(group, candidates)
     kill_group(group)
     for stray in strays:
         signal_process(stray, signal.SIGKILL)

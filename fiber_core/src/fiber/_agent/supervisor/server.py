@@ -1,6 +1,6 @@
-"""A supervisor's life: it serves its channels and ends with its master, its work or on request.
+"""Local supervisor: its requests and channels, and its end with its master or its work.
 
-Answers what is asked on a supervisor's channels.
+Apart from ``main``, to which a forked child unwinds.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from fiber._base import values
 from fiber.exceptions import ResourceError, WireError
 from fiber.model import Allocation
 
-__all__ = ["Desk", "Server"]
+__all__ = ["RequestHandler", "Server"]
 
 _R = TypeVar("_R", bound="messages.Request")
 
 
-class Desk:
+class RequestHandler:
     """Carries out requests; each gets one reply on the channel it came by.
 
     A channel's requests reach the jobs that were submitted on it and no others.
 
     Args:
-        table: where jobs stand.
-        runner: starts and ends them.
+        table: the job table.
+        runner: starts and ends jobs.
         known_ids: ids that the run has used already.
         on_submit: called before each start.
-        settle_interrupts: calls back once the runner was told of every SIGINT to the program's
-            process group that was sent before.
+        settle_interrupts: calls back once the runner got every SIGINT to the program's process
+            group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
     """
 
@@ -87,7 +87,7 @@ class Desk:
         """Carry out one message.
 
         Raises:
-            WireError: nobody but a supervisor says that.
+            WireError: it is no message that a supervisor receives.
         """
         if isinstance(message, messages.Ping):
             channel.send(messages.Pong())
@@ -103,7 +103,7 @@ class Desk:
         self._closed = words
 
     def job_ended(self, job_id: str) -> None:
-        """A job is no more: start those that can have its devices, answer those who waited."""
+        """Start jobs that get an ended job's devices; answer requests that waited for its end."""
         self._waiting.pop(job_id, None)
         for allocation in self._devices.release(job_id):
             if self._closed:
@@ -120,13 +120,13 @@ class Desk:
 
     def _submit(self, channel: Channel, message: messages.Submit) -> None:
         if self._closed:
-            self._refuse(channel, message, messages.Why.SUBMIT, self._closed)
+            self._refuse(channel, message, messages.RefusalKind.SUBMIT, self._closed)
             return
         spec = message.spec
         counts = {kind: n for kind, n in spec.resources.devices.items() if n}
         unknown = self._devices.unknown(counts)
         if unknown:
-            self._refuse(channel, message, messages.Why.DEVICES, " ".join(unknown))
+            self._refuse(channel, message, messages.RefusalKind.DEVICES, " ".join(unknown))
             return
         job_id = self._new_id()
         self._on_submit()
@@ -134,7 +134,7 @@ class Desk:
         def answer(words: str, warnings: tuple[str, ...]) -> None:
             entry = self._table.get(job_id)
             if words or entry is None:
-                self._refuse(channel, message, messages.Why.SUBMIT, words)
+                self._refuse(channel, message, messages.RefusalKind.SUBMIT, words)
                 return
             pids = tuple(p.pid for p in entry.processes if p.pid is not None)
             channel.send(
@@ -154,11 +154,11 @@ class Desk:
         allocation: Allocation | None = None
         if counts:
             try:
-                allocation = self._devices.ask(job_id, counts)
+                allocation = self._devices.request(job_id, counts)
             except ResourceError as error:
-                # nobody has heard of that id
+                # the submitter does not know that id
                 words = str(error).replace(repr(job_id), repr(spec.name))
-                self._refuse(channel, message, messages.Why.SUBMIT, words)
+                self._refuse(channel, message, messages.RefusalKind.SUBMIT, words)
                 return
         if counts and allocation is None:
             self._hold(channel, message, launch)
@@ -188,7 +188,7 @@ class Desk:
     def _interrupt(self, channel: Channel, message: messages.Interrupt) -> None:
         def act() -> None:
             entry = self._entry(channel, message.job_id)
-            sent = entry is not None and signal.SIGINT not in entry.asked
+            sent = entry is not None and signal.SIGINT not in entry.sent_signals
             if entry is not None and sent:
                 self._runner.interrupt(entry)
             channel.send(messages.Done(number=message.number, sent=sent))
@@ -222,7 +222,7 @@ class Desk:
         try:
             self._devices.offer(message.devices, message.providers)
         except ResourceError as error:
-            self._refuse(channel, message, messages.Why.SUBMIT, str(error))
+            self._refuse(channel, message, messages.RefusalKind.SUBMIT, str(error))
             return
         channel.send(messages.Done(number=message.number))
 
@@ -235,7 +235,7 @@ class Desk:
     def _shutdown(self, channel: Channel, message: messages.Shutdown) -> None:
         if channel.owner is not None:
             words = f"only the master of a run ends its supervisor, not {channel.owner[0]}"
-            self._refuse(channel, message, messages.Why.SUBMIT, words)
+            self._refuse(channel, message, messages.RefusalKind.SUBMIT, words)
             return
         self._on_shutdown(lambda: channel.send(messages.Done(number=message.number)))
 
@@ -244,9 +244,9 @@ class Desk:
         return entry if entry is not None and entry.owner == channel.owner else None
 
     def _refuse(
-        self, channel: Channel, request: messages.Request, why: messages.Why, words: str
+        self, channel: Channel, request: messages.Request, kind: messages.RefusalKind, words: str
     ) -> None:
-        channel.send(messages.Refused(number=request.number, why=why, words=words))
+        channel.send(messages.Refused(number=request.number, kind=kind, words=words))
 
     def _new_id(self) -> str:
         while True:
@@ -267,19 +267,19 @@ def _typed(
 
 
 #: seconds without a byte taken after which a terminal or peer is left behind at the end
-_LAST_PATIENCE = 2.0
+_FLUSH_TIMEOUT = 2.0
 #: seconds that killed processes may take to end; one in an uninterruptible call takes for ever
-_KILLED = 5.0
+_KILL_TIMEOUT = 5.0
 
 
 class Server:
-    """A supervisor.
+    """Supervisor of one run on one host.
 
     Args:
-        options: what it shall be.
+        options: its options.
         channel: descriptor of the master's channel, non-blocking.
-        interrupts: descriptors of whoever tells of SIGINT to the master's process group; unused
-            where jobs are detached.
+        interrupts: descriptors of the process that reports SIGINT to the master's process group;
+            unused where jobs are detached.
         descriptor_limit: soft limit of open files that jobs are to have.
     """
 
@@ -312,7 +312,7 @@ class Server:
             on_job_end=self._on_job_end,
             on_notice=self._notice,
         )
-        self._desk = Desk(
+        self._request_handler = RequestHandler(
             self._table,
             self._runner,
             known_ids=read_ids(options.run_directory),
@@ -347,7 +347,7 @@ class Server:
             InChild: in each forked child.
         """
         kernel.adopt_orphans()
-        self._listen_to_signals()
+        self._watch_signals()
         self._watch_master()
         with contextlib.suppress(FileExistsError):
             Path(self._options.run_directory, "logs").mkdir(0o700)
@@ -356,7 +356,7 @@ class Server:
             self._descriptors.own(journal)
         self._send(None, messages.Hello(pid=os.getpid(), failures=failures))
         while not self._finished:
-            self._loop.turn()
+            self._loop.run_once()
 
     def leave_child(self) -> None:
         """In a forked child: close everything that is the supervisor's."""
@@ -368,7 +368,7 @@ class Server:
 
     # -- the master and other events from outside ---------------------------------------------
 
-    def _listen_to_signals(self) -> None:
+    def _watch_signals(self) -> None:
         reader, writer = self._descriptors.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
@@ -407,7 +407,7 @@ class Server:
             self._on_master_end()
             return
         except OSError:
-            # no such means here: the end of the master's channel will have to do
+            # this system cannot do that: the end of the master's channel has to do
             return
         self._descriptors.own(self._master.fileno())
         self._loop.on_readable(self._master.fileno(), self._on_master_end)
@@ -429,12 +429,12 @@ class Server:
             owner=owner,
             loop=self._loop,
             descriptors=self._descriptors,
-            on_message=self._desk_message,
+            on_message=self._on_message,
             on_end=self._on_channel_end,
         )
 
-    def _desk_message(self, channel: Channel, message: object) -> None:
-        self._desk.handle(channel, message)
+    def _on_message(self, channel: Channel, message: object) -> None:
+        self._request_handler.handle(channel, message)
 
     def _on_channel_end(self, channel: Channel, reason: str) -> None:
         self._channels.pop(channel.owner, None)
@@ -469,7 +469,7 @@ class Server:
             self._idle.cancel()
             self._idle = None
         if not self._frozen:
-            # what is here now is shared with all children, and stays so
+            # objects that exist now are shared with all children, and stay so
             self._frozen = True
             gc.freeze()
             gc.enable()
@@ -486,7 +486,7 @@ class Server:
             self._runner.kill(job)
 
     def _on_job_end(self, job_id: str) -> None:
-        self._desk.job_ended(job_id)
+        self._request_handler.job_ended(job_id)
         if len(self._table):
             return
         if self._closing or None not in self._channels:
@@ -499,7 +499,7 @@ class Server:
         if master is not None and not master.is_idle:
             self._idle = self._loop.call_later(self._options.idle_exit or 0.0, self._on_idle)
         elif not len(self._table):
-            self._send(None, messages.Leaving())
+            self._send(None, messages.Exiting())
             self._finish()
 
     # -- the end ------------------------------------------------------------------------------
@@ -522,8 +522,8 @@ class Server:
             if self._interrupts is not None:
                 # it ends while the jobs do
                 self._interrupts.close()
-            self._desk.close("the supervisor of this run is ending")
-            self._loop.call_later(_KILLED, self._finish)
+            self._request_handler.close("the supervisor of this run is ending")
+            self._loop.call_later(_KILL_TIMEOUT, self._finish)
         for job in self._table:
             self._runner.kill(job)
         if not len(self._table):
@@ -533,10 +533,10 @@ class Server:
         if self._finished:
             return
         self._finished = True
-        orphans.end()
+        orphans.end_descendants()
         self._runner.close()
         for sink in self._sinks:
-            sink.drain(_LAST_PATIENCE)
+            sink.drain(_FLUSH_TIMEOUT)
         if self._remove and not _is_kept(self._options.run_directory):
             import shutil
 
@@ -544,7 +544,7 @@ class Server:
         for reply in self._replies:
             reply()
         for channel in tuple(self._channels.values()):
-            channel.flush(_LAST_PATIENCE)
+            channel.flush(_FLUSH_TIMEOUT)
             channel.close()
 
 

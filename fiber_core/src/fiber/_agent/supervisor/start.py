@@ -1,9 +1,7 @@
-"""Starts supervisors and tells them what they shall be.
+"""Starts the interpreters of supervisors, one of them before its options are known.
 
-Starts the interpreters of supervisors, one of them before it is known what it shall be.
-
-A program's first result waits for what is imported here before its supervisor is started, and for
-nothing that is imported afterwards: so this module imports little.
+A program's first result waits for the imports that precede its supervisor's start, and for none
+that follow it: so this module imports little. Apart from ``client`` for that reason.
 """
 
 from __future__ import annotations
@@ -22,9 +20,16 @@ from fiber._agent.supervisor.interrupts import blocked
 from fiber._agent.supervisor.messages import SupervisorOptions, encode
 from fiber.exceptions import BackendUnavailableError
 
-__all__ = ["Started", "end_early", "python", "start_early", "start_supervisor", "take_early"]
+__all__ = [
+    "SupervisorProcess",
+    "discard_prestarted",
+    "prestart",
+    "python",
+    "start_supervisor",
+    "take_prestarted",
+]
 
-#: how the program ends; the process that stays in the group is forked before much is imported
+#: end of the program text; the process that stays in the group is forked before much is imported
 _MAIN = (
     "interrupts = leave_group({0}); "
     "from fiber._agent.supervisor.main import main; "
@@ -32,7 +37,7 @@ _MAIN = (
 )
 
 
-class Started:
+class SupervisorProcess:
     """A supervisor's process, which waits for its options.
 
     Args:
@@ -44,8 +49,8 @@ class Started:
     """
 
     def __init__(self, python: str, *, early: bool) -> None:
-        #: what it was started with
-        self.way = _way(python)
+        #: interpreter, options, program and folder it was started with
+        self.command = _command(python)
         ours, theirs = socket.socketpair()
         # a program's default timeout would end this channel as soon as it is idle for so long
         ours.setblocking(True)
@@ -53,7 +58,7 @@ class Started:
         with theirs:
             # where standard streams are closed, the pair got their numbers
             descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-        argv, folder = self.way[1:-1], self.way[-1]
+        argv, folder = self.command[1:-1], self.command[-1]
         try:
             # it leaves this process's group by itself, and until then takes no signal of the group's
             with blocked():
@@ -73,61 +78,66 @@ class Started:
         self._pid = os.getpid()
 
     def fits(self, python: str) -> bool:
-        """True where it is what would be started now."""
-        return self._pid == os.getpid() and self.way == _way(python) and self.process.poll() is None
+        """True where a supervisor started now would get the same command."""
+        return (
+            self._pid == os.getpid()
+            and self.command == _command(python)
+            and self.process.poll() is None
+        )
 
     def end(self) -> None:
-        """It is not needed."""
+        """Kill the supervisor: it is not needed."""
         self.channel.close()
         if self._pid == os.getpid():
             self.process.kill()
             self.process.wait()
 
 
-_early: Started | None = None
+_prestarted: SupervisorProcess | None = None
 _lock = threading.Lock()
 
 
-def start_early() -> None:
-    """Start a supervisor that gets ready before anybody asks for one; nobody may ever.
+def prestart() -> None:
+    """Start a supervisor before it is known whether one is needed.
 
-    It imports what workers need while this process finds out what its program is set to. Whoever
-    finds that nothing is forked here calls :func:`end_early`. An error is none: it comes again.
+    It imports what workers need while this process reads the program's settings. If those say that
+    nothing is forked on this host, call :func:`discard_prestarted`. An error is ignored: it will be
+    raised by :func:`start_supervisor`.
     """
-    global _early  # noqa: PLW0603 - there is one a process
+    global _prestarted  # noqa: PLW0603 - there is one a process
     with _lock:
-        if _early is None:
+        if _prestarted is None:
             with contextlib.suppress(BackendUnavailableError):
-                _early = Started(python(), early=True)
-                atexit.register(end_early)
+                _prestarted = SupervisorProcess(python(), early=True)
+                atexit.register(discard_prestarted)
 
 
-def end_early() -> None:
-    """End what :func:`start_early` began, if nobody took it. Idempotent."""
-    started = take_early()
+def discard_prestarted() -> None:
+    """End the supervisor that :func:`prestart` started, unless it was taken. Idempotent."""
+    started = take_prestarted()
     if started is not None:
         started.end()
 
 
-def take_early() -> Started | None:
-    """What :func:`start_early` began, for whoever needs it or ends it; None where there is none."""
-    global _early
+def take_prestarted() -> SupervisorProcess | None:
+    """Take over the supervisor that :func:`prestart` started; None where there is none."""
+    global _prestarted
     with _lock:
-        started, _early = _early, None
+        started, _prestarted = _prestarted, None
     if started is not None:
-        atexit.unregister(end_early)
+        atexit.unregister(discard_prestarted)
     return started
 
 
 def python() -> str:
-    """The interpreter of children: what ``set_executable`` said, or this process's."""
-    # who said anything imported it; whoever starts early has not the time to
+    """Interpreter of children: that of ``set_executable``, or this process's."""
+    # set_executable() imports it; importing it here would delay the start
     spawn = sys.modules.get("multiprocessing.spawn")
     return os.fsdecode(sys.executable if spawn is None else spawn.get_executable())
 
 
-def _way(python: str) -> tuple[str, ...]:
-    """How a supervisor is started now: interpreter, options, program without its end, folder."""
+def _command(python: str) -> tuple[str, ...]:
+    """Command of a supervisor started now: interpreter, options, unfinished program, folder."""
     folder = _folder()
     return python, *_interpreter_options(), _program(folder), folder
 
@@ -142,9 +152,9 @@ def _folder() -> str:
 
 def _program(folder: str) -> str:
     # the path is needed before anything of ours can be imported; relative entries would mean
-    # another folder once somebody changes the working directory
+    # another folder once the working directory changes
     path = [os.path.join(folder, entry) for entry in sys.path]  # noqa: PTH118 - as above
-    # what is imported stays, so that looking for garbage meanwhile is in vain; the server enables it
+    # imports leave no garbage, so collecting is disabled meanwhile; the server enables it
     return (
         f"import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
         "from fiber._agent.supervisor.interrupts import leave_group; "
@@ -165,19 +175,19 @@ def start_supervisor(
     The process of a supervisor of detached jobs ends at once and leaves the supervisor behind.
 
     Args:
-        options: what it shall be.
-        executable: the interpreter; if omitted what ``set_executable`` said, or this process's.
+        options: its options.
+        executable: the interpreter; if omitted that of ``set_executable``, or this process's.
 
     Raises:
         BackendUnavailableError: it cannot be started.
     """
     interpreter = executable or python()
-    started = take_early()
+    started = take_prestarted()
     if started is not None and not started.fits(interpreter):
         started.end()
         started = None
     if started is None:
-        started = Started(interpreter, early=False)
+        started = SupervisorProcess(interpreter, early=False)
     ours, process = started.channel, started.process
     try:
         ours.sendall(encode(options))

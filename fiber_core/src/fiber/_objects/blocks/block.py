@@ -1,17 +1,16 @@
-"""A block of another process: mapped where it is on this host, else fetched once a host.
+"""Blocks: immutable values of ``fiber.shared``, made by one process and read by any number.
 
-What is here stays when the last handle goes, see :mod:`fiber._objects.blocks.copies`.
+A process on the owner's host maps the owner's memory. On another host one process fetches the
+bytes, in pieces, and the others of that host map its copy; see :mod:`fiber._objects.blocks.copies`.
+A copy stays when the last handle is gone.
 
-What processes tell each other about a block that nobody changes; layouts only.
-
-``LOCATE`` and ``FETCH`` are calls. ``LOCATE`` is answered with a place on the asker's host where the
-block is, or with nothing: then the asker is to ``FETCH`` it, and nobody else on its host is told to
-until it says where it ``HAS`` it, gives it up or is gone. A ``FETCH`` is answered with a digest of
-the bytes, which says where in the block they are, and the bytes. A holder that maps the block says
-where it ``HAS`` it. It may keep that when it holds the block no more, and says ``GIVE_UP`` when it
-has it no more; when nobody holds the block, all who have it are told that it is ``FREED``.
-
-A block in the process that made it: tells where it is, and hands it out in pieces.
+Protocol. ``LOCATE`` and ``FETCH`` are calls of a holder. ``LOCATE`` is answered with the location
+of a copy on the holder's host, or with nothing: then the holder is to ``FETCH`` the block, and no
+other process of its host is to do so until this one announces a copy (``HAS``), gives up
+(``GIVE_UP``) or is gone. A ``FETCH`` is answered with a piece: a digest of its position and bytes,
+and the bytes. A holder announces with ``HAS`` each copy that it maps, may keep it when it holds the
+block no more, and sends ``GIVE_UP`` when it has it no more. When no process holds the block, all
+with a copy get ``FREED``.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fiber._objects.address import Kind
-from fiber._objects.blocks.contents import Reading, write
+from fiber._objects.blocks.contents import ValueCache, write
 from fiber._objects.blocks.copies import Answer, Copies
 from fiber._objects.memory import sealed
-from fiber._objects.memory.backing import HEAD, Place
+from fiber._objects.memory.backing import HEAD, Location
 from fiber._objects.memory.sealed import Draft, Sealed
-from fiber._objects.owned import Shared
+from fiber._objects.owned import OwnedObject
 from fiber._objects.protocol import read
-from fiber._objects.remote import NO_PAGE, Remote
+from fiber._objects.remote import NO_PAGE, RemoteObject
 from fiber._wire import codec
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Buffer, Message
@@ -47,11 +46,11 @@ if TYPE_CHECKING:
     from fiber._objects.address import Address
     from fiber._objects.owner import Owner
     from fiber._objects.store import Store
-    from fiber._wire.client import Pending
+    from fiber._wire.client import PendingCall
 
 
 class Op(enum.IntEnum):
-    """What a holder says to the owner."""
+    """First byte of a holder's message to the owner."""
 
     LOCATE = 144
     FETCH = 145
@@ -59,51 +58,51 @@ class Op(enum.IntEnum):
     GIVE_UP = 147
 
 
-class Word(enum.IntEnum):
-    """What the owner says to a holder."""
+class Notice(enum.IntEnum):
+    """First byte of an owner's message to a holder."""
 
-    #: get the block now: the owner is about to end
-    HURRY = 148
-    #: nobody holds the block any more: let go of the copy
+    #: get a copy now: the owner is about to end
+    FETCH_NOW = 148
+    #: no process holds the block any more: discard the copy
     FREED = 149
 
 
-#: bytes of one answer at most, so that the owner never does much at once
-MOST = 2**20
+#: most bytes of one piece, so that the owner's handler thread is never busy for long
+MAX_BYTES = 2**20
 #: bytes of a digest
 DIGEST = 32
 
-#: 1 where what is on the host cannot be mapped by the asker
+#: 1 where the holder cannot map copies on its host
 LOCATE = struct.Struct("<BB")
-#: where, how many
+#: position, bytes
 FETCH = struct.Struct("<BQQ")
 GIVE_UP = struct.Struct("<B")
-WORD = struct.Struct("<B")
+NOTICE = struct.Struct("<B")
 _HAS = struct.Struct("<B")
 _SPAN = struct.Struct("<QQ")
 
 
-def has(place: Place) -> bytes:
-    """A HAS message."""
-    return _HAS.pack(Op.HAS) + place.packed()
+def has(location: Location) -> bytes:
+    """Make a HAS message."""
+    return _HAS.pack(Op.HAS) + location.packed()
 
 
-def read_has(body: Buffer) -> Place:
-    """The place of a HAS message.
+def read_has(body: Buffer) -> Location:
+    """Location in a HAS message.
 
     Raises:
-        WireError: it makes no sense.
+        WireError: it is malformed.
     """
-    return Place.unpack(memoryview(body)[_HAS.size :])
+    return Location.unpack(memoryview(body)[_HAS.size :])
 
 
 def piece_digest(begin: int, data: Buffer) -> bytes:
-    """What tells that bytes are those of the block from ``begin`` on."""
+    """SHA-256 of a piece: its position, its length and its bytes."""
     return hashlib.sha256(_SPAN.pack(begin, len(data)) + data).digest()
 
 
-class Block(Shared):
-    """A block.
+class Block(OwnedObject):
+    """A block in its owner's process.
 
     Raises:
         pickle.PicklingError: the value cannot be pickled.
@@ -112,109 +111,111 @@ class Block(Shared):
 
     def __init__(self, store: Store, value: Any) -> None:
         super().__init__(store, Kind.BLOCK)
-        self.reading = Reading(self)
+        self.cache = ValueCache(self)
         self._releases: list[Callable[[], Any]] = []
         self._copies: Copies[Peer] = Copies()
         self._hurries = False
         node = store.node
         try:
             # references in the value live as long as the block
-            with codec.carrying(self):
+            with codec.pickling_into(self):
                 segments = write(value)
             self._sealed: Sealed | None = sealed.seal(segments, lambda: node.directory, store.ident)
         except BaseException:
             self._release()
             raise
-        #: where it is on this host
-        self.place: Place = self._sealed.place
+        #: location for processes of this host
+        self.location: Location = self._sealed.location
         self._view = self._sealed.view()
 
     def on_release(self, action: Callable[[], Any]) -> None:
-        """Have ``action`` called when nobody holds it any more."""
+        """Register ``action``, called when no process holds the block any more."""
         self._releases.append(action)
 
     def body(self) -> memoryview:
-        """Its bytes; for those who hold it."""
+        """Its bytes; while it is held."""
         return self._view
 
     # -- the end of the owner
 
-    def hurry(self) -> None:
-        """Have those who did not get it yet do so."""
+    def request_flush(self) -> None:
+        """Have holders without a copy get one: the owner is about to end."""
         with self.lock:
             self._hurries = True
             for peer in self._references.peers(0):
                 assert isinstance(peer, Peer)
                 if not self._copies.has(peer):
-                    self._hurry(peer)
+                    self._send_fetch_now(peer)
 
     def is_drained(self) -> bool:
-        """True where whoever holds it has it."""
+        """True where every holder has a copy and no handle is in transit."""
         with self.lock:
             peers = self._references.peers(0)
             has_all = all(isinstance(peer, Peer) and self._copies.has(peer) for peer in peers)
-            return has_all and not self._references.is_coming(0)
+            return has_all and not self._references.is_arriving(0)
 
-    # -- the service, with the lock held
+    # -- requests of other processes, with the lock held
 
-    def _arrive(self, peer: Peer, end: int, slot: int, mark: bytes, page: bytes) -> bool:
+    def _on_attach(self, peer: Peer, end: int, slot: int, tag: bytes, page: bytes) -> bool:
         if self._hurries:
-            self._hurry(peer)
+            self._send_fetch_now(peer)
         return False
 
-    def _hurry(self, peer: Peer) -> None:
-        peer.send(Frame.CAST, self.target, 0, [WORD.pack(Word.HURRY)])
+    def _send_fetch_now(self, peer: Peer) -> None:
+        peer.send(Frame.CAST, self.target, 0, [NOTICE.pack(Notice.FETCH_NOW)])
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """Another process is gone, and its copy with it."""
+        """Remove a process that is gone, and its copy."""
         with self.lock:
-            self._tell(self._copies.gone(peer))
+            self._send_answers(self._copies.remove(peer))
         super().on_peer_lost(peer)
 
-    def _leave(self, peer: Peer, end: int) -> None:
-        self._tell(self._copies.unused(peer))
+    def _on_detach(self, peer: Peer, end: int) -> None:
+        self._send_answers(self._copies.stop_waiting(peer))
 
-    def _answer(self, peer: Peer, message: Message, op: int) -> None:
+    def _on_request(self, peer: Peer, message: Message, op: int) -> None:
         if op == Op.LOCATE and message.kind is Frame.CALL:
             _, alone = read(LOCATE, message.body)
-            self._tell(self._copies.ask(_host(peer), peer, message.id, alone=bool(alone)))
+            self._send_answers(
+                self._copies.locate(_host(peer), peer, message.id, alone=bool(alone))
+            )
         elif op == Op.FETCH and message.kind is Frame.CALL:
-            self._give(peer, message)
+            self._send_piece(peer, message)
         elif op == Op.HAS:
-            place = read_has(message.body)
-            self._tell(self._copies.came(_host(peer), peer, place))
+            location = read_has(message.body)
+            self._send_answers(self._copies.add(_host(peer), peer, location))
             self._store.drained()
         elif op == Op.GIVE_UP:
-            self._tell(self._copies.gone(peer))
+            self._send_answers(self._copies.remove(peer))
         else:
-            super()._answer(peer, message, op)
+            super()._on_request(peer, message, op)
 
-    def _give(self, peer: Peer, message: Message) -> None:
+    def _send_piece(self, peer: Peer, message: Message) -> None:
         _, begin, size = read(FETCH, message.body)
-        if size > MOST or begin + size > len(self._view):
+        if size > MAX_BYTES or begin + size > len(self._view):
             msg = f"{size} bytes from {begin} on are asked of a block of {len(self._view)}"
             raise WireError(msg)
         piece = self._view[begin : begin + size]
         digest = piece_digest(begin, piece)
         peer.send(Frame.REPLY, self.target, message.id, [digest, piece])
 
-    def _tell(self, answers: Iterable[Answer[Peer]]) -> None:
+    def _send_answers(self, answers: Iterable[Answer[Peer]]) -> None:
         for answer in answers:
-            body = b"" if answer.place is None else answer.place.packed()
-            answer.who.send(Frame.REPLY, self.target, answer.number, [body])
+            body = b"" if answer.location is None else answer.location.packed()
+            answer.process.send(Frame.REPLY, self.target, answer.number, [body])
 
     def _review(self) -> None:
         super()._review()
         if self._hurries:
             self._store.drained()
 
-    def _end_closed(self, end: int) -> None:
+    def _on_end_closed(self, end: int) -> None:
         found, self._sealed = self._sealed, None
         if found is not None:
             found.close()
             self._view = memoryview(b"")
         for peer in self._copies.holders():
-            peer.send(Frame.CAST, self.target, 0, [WORD.pack(Word.FREED)])
+            peer.send(Frame.CAST, self.target, 0, [NOTICE.pack(Notice.FREED)])
         self._release()
 
     def _release(self) -> None:
@@ -227,150 +228,150 @@ def _host(peer: Peer) -> str:
     return peer.hello.host if peer.hello is not None else ""
 
 
-# messages on their way at most
+# most pieces that are in transit
 _WINDOW = 8
 
 
-class RemoteBlock(Remote):
-    """One for each block and process."""
+class RemoteBlock(RemoteObject):
+    """A block of another process; the one object that handles of this process share."""
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         super().__init__(store, address, owner)
-        self.reading = Reading(self, keeps=True)
-        # held while it is fetched
-        self._getting = threading.Lock()
+        self.cache = ValueCache(self, keeps=True)
+        # held while the block is mapped or fetched
+        self._fetching = threading.Lock()
         self._sealed: Sealed | None = None
         self._size = 0
-        # its owner has let go of it
+        # True once the owner has freed it
         self._is_freed = False
 
-    def meet(self, place: Place) -> None:
-        """Map it now if it is on this host, so that what becomes of its owner is nothing to us."""
-        self._size = place.size - HEAD
+    def map_if_local(self, location: Location) -> None:
+        """Map it now if its owner is on this host, so that it outlives the owner here."""
+        self._size = location.size - HEAD
         if self.is_mappable:
-            with self._getting:
+            with self._fetching:
                 if self._sealed is None:
-                    self._map(place)
+                    self._map(location)
 
     def body(self) -> memoryview:
         """Its bytes.
 
         Raises:
-            PeerLostError: the process that it lives in is gone, or the block is.
+            PeerLostError: the owner's process is gone, or the block is.
             OSError: there is no room for it.
         """
-        with self._getting:
+        with self._fetching:
             if self._sealed is None:
                 try:
                     self._get()
                 except WireError:
                     raise
                 except TransportError as error:
-                    raise self.loss(error) from error
+                    raise self.loss_error(error) from error
             assert self._sealed is not None
             return self._sealed.view()
 
     @property
     def is_mappable(self) -> bool:
-        """True where its owner's memory is this host's, and is to be used as such."""
-        return self.is_near and self._owner.is_local
+        """True where the owner is on this host and reached by a socket of this host."""
+        return self.is_same_host and self._owner.is_local_socket
 
     def evict(self) -> None:
-        """Have no copy of it here any more, if no handle uses it: others need the room."""
+        """Discard the copy of this process unless a handle uses it: others need the room."""
         with self._lock:
-            if self._attached or self._done:
+            if self._attached or self._is_dropped:
                 return
             if not self._is_freed:
-                # before another object here takes this one's place; a lost owner needs no word
+                # before another object takes this one's place; a lost owner needs no message
                 with contextlib.suppress(PeerLostError):
                     self.cast([GIVE_UP.pack(Op.GIVE_UP)])
             self._forget()
-        self.let_go()
+        self.discard()
 
-    def let_go(self) -> None:
-        """Close the copy; with no lock held, as what a value does when it goes is the user's."""
+    def discard(self) -> None:
+        """Close the copy; with no lock held, as ``__del__`` of a value is user code."""
         self._store.unused.remove(self)
-        with self._getting:
+        with self._fetching:
             found, self._sealed = self._sealed, None
         if found is not None:
             found.close()
-        self.reading.forget()
+        self.cache.forget()
 
-    # -- what a remote object is told
+    # -- hooks of a remote object
 
-    def on_word(self, message: Message) -> None:
-        """On the handler thread: the owner is about to end, or has let go of the block."""
-        (word,) = read(WORD, message.body)
-        if word == Word.HURRY:
-            self.soon(self._secure)
-        elif word == Word.FREED:
+    def on_notice(self, message: Message) -> None:
+        """Take a message of the owner, on the handler thread: it ends, or has freed the block."""
+        (notice,) = read(NOTICE, message.body)
+        if notice == Notice.FETCH_NOW:
+            self.submit(self._get_before_owner_ends)
+        elif notice == Notice.FREED:
             self._is_freed = True
-            self.soon(self.evict)
+            self.submit(self.evict)
 
     def fail(self, error: BaseException) -> None:
-        """The owner is gone, or the block is: handles go on with what is here."""
+        """Note that the owner is gone, or the block is: handles go on with the copy here."""
         self._is_freed = True
-        self.soon(self._keep_no_more)
+        self.submit(self._evict_and_forget)
 
-    def _keep_no_more(self) -> None:
+    def _evict_and_forget(self) -> None:
         self.evict()
-        self.reading.forget()
+        self.cache.forget()
 
-    def _secure(self) -> None:
+    def _get_before_owner_ends(self) -> None:
         if not self._attached:
-            # nobody here may ask for it any more
+            # no handle here needs it
             return
         try:
             self.body()
         except PeerLostError:
-            # whoever asks for the value is told
+            # raised again where the value is used
             return
 
     def _open(self, end: int) -> tuple[int, bytes, bytes]:
         self._store.unused.remove(self)
         return NO_PAGE
 
-    def _stays(self) -> bool:
+    def _outlives_handles(self) -> bool:
         if self._sealed is None or self._is_freed or self.is_lost:
             return False
         for other in self._store.unused.add(self, self._size):
-            other.soon(other.evict)
+            other.submit(other.evict)
         return True
 
     def _drop(self, end: int) -> None:
         try:
             super()._drop(end)
         finally:
-            if self._done:
-                self.let_go()
+            if self._is_dropped:
+                self.discard()
 
-    # -- inside, with `_getting` held
+    # -- with `_fetching` held
 
     def _get(self) -> None:
-        place = self._locate(alone=False)
-        if place is not None and not self._map(place):
-            place = self._locate(alone=True)
+        location = self._locate(alone=False)
+        if location is not None and not self._map(location):
+            location = self._locate(alone=True)
         if self._sealed is None:
             self._fetch()
 
-    def _locate(self, *, alone: bool) -> Place | None:
+    def _locate(self, *, alone: bool) -> Location | None:
         pending = self.call([LOCATE.pack(Op.LOCATE, alone)])
         pending.wait()
         body = pending.result()
-        return Place.unpack(body) if len(body) else None
+        return Location.unpack(body) if len(body) else None
 
-    def _map(self, place: Place) -> bool:
-        found = sealed.find(place, self._folder)
+    def _map(self, location: Location) -> bool:
+        found = sealed.find(location, self._folder)
         if found is None or found.size != self._size:
             return False
-        self._has(found)
+        self._adopt(found)
         return True
 
-    def _has(self, found: Sealed) -> None:
+    def _adopt(self, found: Sealed) -> None:
         self._sealed = found
-        # mapped at once: from now on no process but this one matters
+        # mapped at once: from now on it does not depend on other processes
         found.view()
-        self.soon(functools.partial(self.cast, [has(found.place)]))
+        self.submit(functools.partial(self.cast, [has(found.location)]))
 
     def _fetch(self) -> None:
         for other in self._store.unused.make_room(self._size):
@@ -385,26 +386,26 @@ class RemoteBlock(Remote):
                 draft.discard()
                 raise
         except BaseException:
-            # somebody else on this host may be more lucky
-            self.soon(functools.partial(self.cast, [GIVE_UP.pack(Op.GIVE_UP)]))
+            # another process of this host may succeed
+            self.submit(functools.partial(self.cast, [GIVE_UP.pack(Op.GIVE_UP)]))
             raise
-        self._has(found)
+        self._adopt(found)
 
     def _pieces(self) -> Iterator[tuple[int, memoryview]]:
-        """All pieces with where they begin, a few of which are on their way at a time."""
-        waiting: deque[tuple[int, Pending]] = deque()
-        for begin in range(0, self._size, MOST):
-            size = min(MOST, self._size - begin)
+        """All pieces with their positions; a few of them are in transit at a time."""
+        waiting: deque[tuple[int, PendingCall]] = deque()
+        for begin in range(0, self._size, MAX_BYTES):
+            size = min(MAX_BYTES, self._size - begin)
             waiting.append((begin, self.call([FETCH.pack(Op.FETCH, begin, size)])))
             if len(waiting) == _WINDOW:
                 yield self._piece(*waiting.popleft())
         while waiting:
             yield self._piece(*waiting.popleft())
 
-    def _piece(self, begin: int, pending: Pending) -> tuple[int, memoryview]:
+    def _piece(self, begin: int, pending: PendingCall) -> tuple[int, memoryview]:
         pending.wait()
         answer = pending.result()
-        size = min(MOST, self._size - begin)
+        size = min(MAX_BYTES, self._size - begin)
         digest, piece = answer[:DIGEST], answer[DIGEST:]
         if len(piece) != size or piece_digest(begin, piece) != digest:
             msg = f"{size} bytes from {begin} on of a shared value came damaged"

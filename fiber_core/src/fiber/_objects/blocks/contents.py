@@ -1,6 +1,7 @@
-"""A value as the bytes of a block, and back, its arrays as views of the block.
+"""Contents of a block: a value as bytes, arrays as views of them; unpickled once in each process.
 
-The value of a block in one process: unpickled once, for all who hold the block there.
+The bytes are a frame's payload (see :func:`fiber._wire.frames.pack`): the pickle, and every buffer
+of the value out of band.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fiber._wire.frames import Buffer
 
 
 def write(value: Any) -> list[Buffer]:
-    """Segments of a value: its pickle, and outside of that every buffer that it has, uncopied.
+    """Make the segments of a value: its pickle, and its buffers out of band, uncopied.
 
     Raises:
         pickle.PicklingError: neither pickle nor cloudpickle can pickle it.
@@ -36,7 +37,7 @@ def write(value: Any) -> list[Buffer]:
 
 
 def read(body: memoryview) -> Any:
-    """The value.
+    """Load the value of a block's bytes.
 
     Raises:
         Exception: what unpickling it raised.
@@ -57,8 +58,8 @@ def _pickled(value: Any, place: Callable[[pickle.PickleBuffer], Any]) -> memoryv
             pickler.dump(value)
         except RecursionError:
             raise
-        # by value, then
-        except Exception:  # noqa: S110 - the other one tells
+        # pickled by value below
+        except Exception:  # noqa: S110 - the other pickler raises
             pass
         else:
             for buffer in found:
@@ -80,7 +81,7 @@ def _reducers() -> dict[type, Any]:
 
 
 def _array(array: Any) -> Any:
-    # one with gaps would be pickled in band, and be everybody's to write to
+    # an array with gaps would be pickled in band, and be writable
     whole = array.flags.c_contiguous or array.flags.f_contiguous
     return (array if whole else array.copy()).__reduce_ex__(5)
 
@@ -93,26 +94,26 @@ def _view(view: memoryview) -> Any:
 def _load_view(buffer: memoryview, form: str, shape: tuple[int, ...]) -> memoryview:
     flat = memoryview(buffer).cast("B")
     if not flat.nbytes:
-        # casts of nothing are refused where the shape has a zero
+        # an empty view cannot be cast to a shape with a zero
         return flat if form == "B" else flat.cast(form)  # type: ignore[call-overload] # any format
     return flat.cast(form, shape)  # type: ignore[call-overload,no-any-return] # any format
 
 
-class Readable(Protocol):
-    """A block, at its owner or elsewhere."""
+class BlockBody(Protocol):
+    """A block, its owner's or a remote one."""
 
     def body(self) -> memoryview:
-        """Its bytes, fetched where they are not here yet.
+        """Its bytes, fetched if this process does not have them.
 
         Raises:
-            PeerLostError: the process that it lives in is gone.
+            PeerLostError: the owner's process is gone.
         """
 
 
-class Cell:
-    """Keeps the value as long as a handle does, or the block that has read it."""
+class LazyValue:
+    """The value of a block, unpickled on first use; kept as long as a handle has it."""
 
-    def __init__(self, block: Readable) -> None:
+    def __init__(self, block: BlockBody) -> None:
         self._block = block
         self._lock = threading.RLock()
         self._values: list[Any] = []
@@ -121,7 +122,7 @@ class Cell:
         """The value.
 
         Raises:
-            PeerLostError: its process was gone before it was here.
+            PeerLostError: the owner's process was gone before the bytes were fetched.
             Exception: what unpickling it raised.
         """
         if not self._values:
@@ -131,36 +132,36 @@ class Cell:
         return self._values[0]
 
 
-class Reading:
-    """The cell of a block, while anybody has it.
+class ValueCache:
+    """The one :class:`LazyValue` of a block in this process, while a handle has it.
 
     Args:
         block: the block.
-        keeps: True where the cell stays without a handle as well, until :meth:`forget`.
+        keeps: True to keep it without a handle as well, until :meth:`forget`.
     """
 
-    def __init__(self, block: Readable, *, keeps: bool = False) -> None:
+    def __init__(self, block: BlockBody, *, keeps: bool = False) -> None:
         self._block = block
         self._lock = threading.Lock()
-        self._cell: weakref.ref[Cell] | None = None
+        self._lazy: weakref.ref[LazyValue] | None = None
         self._keeps = keeps
-        self._kept: Cell | None = None
+        self._kept: LazyValue | None = None
 
-    def cell(self) -> Cell:
-        """The cell that all handles in this process share."""
+    def lazy_value(self) -> LazyValue:
+        """The lazy value, the same for all handles in this process."""
         with self._lock:
-            found = None if self._cell is None else self._cell()
+            found = None if self._lazy is None else self._lazy()
             if found is None:
-                found = Cell(self._block)
-                self._cell = weakref.ref(found)
+                found = LazyValue(self._block)
+                self._lazy = weakref.ref(found)
             if self._keeps:
                 self._kept = found
             return found
 
     def forget(self) -> None:
-        """Keep the cell no more."""
+        """Keep it for handles only, from now on."""
         with self._lock:
             self._keeps = False
-            # dies with this frame, when the lock is free
+            # deleted with this frame, when the lock is free: __del__ of a value is user code
             found, self._kept = self._kept, None
         del found

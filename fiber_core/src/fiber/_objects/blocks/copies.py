@@ -1,9 +1,9 @@
-"""Copies of blocks: where those of one block are, and which ones a process keeps; no I/O.
+"""Copies of blocks: the owner's table of them, and a process's cache of unused ones; pure.
 
-One process of a host fetches a block, and the others wait for that and map what it has. When it is
-gone before, or gives up, the next one that waits is to fetch it. A process keeps its copy when its
-last handle of the block is gone, for the next task that has one: until the owner says that the
-block is freed, the owner is gone, or the process needs the room for others.
+One process of a host fetches a block, and the others wait for it and map its copy. When it is gone
+before, or gives up, the next one that waits is to fetch it. A process keeps its copy when its last
+handle of the block is gone, for the next task that has one: until the owner says that the block is
+freed, the owner is gone, or the process needs the room for other copies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from fiber._base import values
-from fiber._objects.memory.backing import Place
+from fiber._objects.memory.backing import Location
 
 P = TypeVar("P", bound=Hashable)
 
@@ -28,13 +28,13 @@ _MANY = 256
 
 @values.frozen
 class Answer(Generic[P]):
-    """To a process that asked where the block is."""
+    """The answer to a process that asked where the block is."""
 
-    who: P
-    #: number of its question
+    process: P
+    #: number of its call
     number: int
     #: where it is; None where it is to be fetched
-    place: Place | None
+    location: Location | None
 
 
 @values.define
@@ -42,84 +42,86 @@ class _Host(Generic[P]):
     fetching: P | None = None
     waiting: deque[tuple[P, int]] = values.field(factory=deque)
     #: in the order in which they came
-    copies: dict[P, Place] = values.field(factory=dict)
+    copies: dict[P, Location] = values.field(factory=dict)
 
 
 class Copies(Generic[P]):
-    """What the owner knows."""
+    """The owner's table of processes that have a copy, fetch one, or wait for one."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, _Host[P]] = {}
 
-    def has(self, who: P) -> bool:
+    def has(self, process: P) -> bool:
         """True where a process has the block."""
-        return any(who in host.copies for host in self._hosts.values())
+        return any(process in host.copies for host in self._hosts.values())
 
-    def ask(self, host: str, who: P, number: int, *, alone: bool) -> list[Answer[P]]:
-        """A process wants to know where the block is.
+    def locate(self, hostname: str, process: P, number: int, *, alone: bool) -> list[Answer[P]]:
+        """Answer a process that asks for a copy to map: a location, or None to fetch the block.
+
+        Empty where it has to wait for another process of its host that fetches it.
 
         Args:
-            host: its host.
-            who: the process.
-            number: of its question.
-            alone: True where it cannot map what others on its host have.
+            hostname: name of its host.
+            process: the process.
+            number: of its call.
+            alone: True where it cannot map copies of other processes.
         """
-        here = self._hosts.setdefault(host, _Host())
+        host = self._hosts.setdefault(hostname, _Host())
         if alone:
-            return [Answer(who, number, None)]
-        for other, place in here.copies.items():
-            if other != who:
-                return [Answer(who, number, place)]
-        if here.fetching is None or here.fetching == who:
-            here.fetching = who
-            return [Answer(who, number, None)]
-        here.waiting.append((who, number))
+            return [Answer(process, number, None)]
+        for other, location in host.copies.items():
+            if other != process:
+                return [Answer(process, number, location)]
+        if host.fetching is None or host.fetching == process:
+            host.fetching = process
+            return [Answer(process, number, None)]
+        host.waiting.append((process, number))
         return []
 
-    def came(self, host: str, who: P, place: Place) -> list[Answer[P]]:
-        """A process has the block."""
-        here = self._hosts.setdefault(host, _Host())
-        here.copies[who] = place
-        if here.fetching == who:
-            here.fetching = None
-        # whoever else fetches it fetches it for itself now
-        waiting, here.waiting = here.waiting, deque()
-        return [Answer(other, number, place) for other, number in waiting]
+    def add(self, hostname: str, process: P, location: Location) -> list[Answer[P]]:
+        """Note that a process has a copy; answers to those of its host that wait."""
+        host = self._hosts.setdefault(hostname, _Host())
+        host.copies[process] = location
+        if host.fetching == process:
+            host.fetching = None
+        # a process that fetches it as well has it for itself alone
+        waiting, host.waiting = host.waiting, deque()
+        return [Answer(other, number, location) for other, number in waiting]
 
     def holders(self) -> set[P]:
         """All processes that have the block."""
-        return {who for host in self._hosts.values() for who in host.copies}
+        return {process for host in self._hosts.values() for process in host.copies}
 
-    def gone(self, who: P) -> list[Answer[P]]:
-        """A process has it no more, and does not fetch it."""
+    def remove(self, process: P) -> list[Answer[P]]:
+        """Note that a process has no copy and fetches none; answers to others of its host."""
         for host in self._hosts.values():
-            host.copies.pop(who, None)
-        return self.unused(who)
+            host.copies.pop(process, None)
+        return self.stop_waiting(process)
 
-    def unused(self, who: P) -> list[Answer[P]]:
-        """A process does not wait for it nor fetch it; what it has it keeps, for others too."""
+    def stop_waiting(self, process: P) -> list[Answer[P]]:
+        """Note that a process neither waits nor fetches; a copy that it has stays for others."""
         answers: list[Answer[P]] = []
         for name in list(self._hosts):
-            here = self._hosts[name]
-            here.waiting = deque(one for one in here.waiting if one[0] != who)
-            if here.fetching == who:
-                here.fetching = None
-                if here.waiting:
-                    here.fetching, number = here.waiting.popleft()
-                    answers.append(Answer(here.fetching, number, None))
-            if here == _Host():
+            host = self._hosts[name]
+            host.waiting = deque(one for one in host.waiting if one[0] != process)
+            if host.fetching == process:
+                host.fetching = None
+                if host.waiting:
+                    host.fetching, number = host.waiting.popleft()
+                    answers.append(Answer(host.fetching, number, None))
+            if host == _Host():
                 del self._hosts[name]
         return answers
 
 
-class Unused(Generic[P]):
-    """The copies that no handle in this process uses, least recently used first.
+class UnusedCopies(Generic[P]):
+    """LRU cache of the copies that no handle in this process uses.
 
     Together they have at most ``_SMALL`` bytes, or one part in ``_PART`` of the free memory where
-    that is more; the one that was used last is kept whatever its size.
+    that is more; the most recent one is kept whatever its size.
 
     Args:
-        free: says how many bytes of memory are free.
+        free: returns the bytes of memory that are free.
     """
 
     def __init__(self, free: Callable[[], int]) -> None:
@@ -129,7 +131,7 @@ class Unused(Generic[P]):
         self._total = 0
 
     def add(self, copy: P, size: int) -> list[P]:
-        """A copy is used no more; those that are to go for it."""
+        """Add a copy that is not used any more; the copies to evict for it."""
         with self._lock:
             self._remove(copy)
             self._sizes[copy] = size
@@ -137,17 +139,17 @@ class Unused(Generic[P]):
             return self._shrunk(0, 1)
 
     def remove(self, copy: P) -> None:
-        """A copy is used, or gone."""
+        """Remove a copy that is used again, or gone."""
         with self._lock:
             self._remove(copy)
 
     def make_room(self, size: int) -> list[P]:
-        """A copy of some size is about to come; those that are to go for it."""
+        """Make room for a copy of some bytes that is used; the copies to evict for it."""
         with self._lock:
             return self._shrunk(size, 0)
 
     def clear(self) -> list[P]:
-        """The process ends: all of them."""
+        """Remove all copies, as the process ends."""
         with self._lock:
             going = list(self._sizes)
             self._sizes.clear()

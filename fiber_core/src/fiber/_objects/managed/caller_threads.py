@@ -1,4 +1,4 @@
-"""The threads that methods of managed objects run on, in the process that the objects live in."""
+"""Threads that run the methods of managed objects, in the objects' process."""
 
 from __future__ import annotations
 
@@ -19,92 +19,96 @@ from fiber.exceptions import WireError
 if TYPE_CHECKING:
     from fiber._objects.store import Store
 
-#: seconds after which a thread that is not needed to be the same one ends
+#: seconds after which an idle thread ends, unless it is bound
 IDLE = 30.0
 
 log = logging.getLogger("fiber")
 
-_Ticket: TypeAlias = tuple[str, tuple[str, ...], int, int]
+_Reference: TypeAlias = tuple[str, tuple[str, ...], int, int]
 # None for this very process
 _Key: TypeAlias = tuple[Peer | None, int]
 
 
-class _Strand:
-    """One thread and what it has to do."""
+class _CallerThread:
+    """Queue of one thread; None in it ends the thread."""
 
     def __init__(self) -> None:
         self.tasks: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        #: True once it made a call that may have left something with the thread, such as a lock
+        #: True once a call may have bound something to the thread, such as a lock that it holds
         self.is_bound = False
 
 
-class Strands:
-    """Runs calls: those of one strand in order and on one thread, different strands in parallel.
+class CallerThreads:
+    """One thread for each caller: its calls run in order, those of different callers in parallel.
 
-    A strand is a thread of another process, so that locks which know their holder by its thread
-    work; or the asynchronous calls of another process to one object. Its thread ends when the other
-    process says that nothing will follow, or is gone, and after a time without calls where none of
-    them can have left anything with the thread.
+    A caller is a thread of any process, so that locks which know their holder by its thread work;
+    or the asynchronous calls of one process to one object. The thread ends when the caller's
+    process announces its end or is lost, and after ``IDLE`` seconds without calls unless it is
+    bound.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._strands: dict[_Key, _Strand] = {}
-        # tickets in answers that their receivers have not unpickled yet
-        self._answers: dict[Peer, dict[int, list[_Ticket]]] = {}
-        # calls that are not answered yet, and those of them that nobody waits for any more
+        self._threads: dict[_Key, _CallerThread] = {}
+        # references in answers that their receivers have not unpickled yet
+        self._answers: dict[Peer, dict[int, list[_Reference]]] = {}
+        # calls that are not answered yet, and those of them that are not waited for any more
         self._unanswered: set[_Key] = set()
         self._abandoned: set[_Key] = set()
-        # of other programs whose processes have strands here
-        self._realms: set[str] = set()
+        # names of the auth domains whose processes have threads here
+        self._auth_domains: set[str] = set()
         #: number by which other processes address it
         self.target = store.node.new_target()
         store.node.endpoint.serve(self.target, self)
 
     def submit(
-        self, peer: Peer | None, number: int, task: Callable[[], Any], *, leaves_nothing: bool
+        self, peer: Peer | None, number: int, task: Callable[[], Any], *, thread_neutral: bool
     ) -> None:
-        """Have a call made.
+        """Run a call on its caller's thread.
 
         Args:
-            peer: the process that makes it; None for this one.
-            number: its number for the strand.
+            peer: the caller's process; None for this one.
+            number: the process's number for the caller.
             task: makes the call; raises nothing.
-            leaves_nothing: True where the call means the same on any thread.
+            thread_neutral: True where the call has the same effect on any thread.
 
         Raises:
             RuntimeError: no thread can be started.
         """
-        if peer is not None and peer.realm is not None and peer.realm not in self._realms:
-            self._realms.add(peer.realm)
-            self._store.realms.serve(peer.realm, self.target, self)
+        if (
+            peer is not None
+            and peer.auth_domain is not None
+            and peer.auth_domain not in self._auth_domains
+        ):
+            self._auth_domains.add(peer.auth_domain)
+            self._store.auth_domains.serve(peer.auth_domain, self.target, self)
         key = peer, number
         with self._lock:
-            strand = self._strands.get(key)
-            if strand is None:
-                strand = _Strand()
-                caller = self._store.ident if peer is None else peer.ident
-                name = f"fiber-calls-{caller}-{number}"
-                args = (key, strand)
+            thread = self._threads.get(key)
+            if thread is None:
+                thread = _CallerThread()
+                process = self._store.ident if peer is None else peer.ident
+                name = f"fiber-calls-{process}-{number}"
+                args = (key, thread)
                 threading.Thread(target=self._run, name=name, args=args, daemon=True).start()
-                self._strands[key] = strand
-            strand.is_bound = strand.is_bound or not leaves_nothing
-            strand.tasks.put(task)
+                self._threads[key] = thread
+            thread.is_bound = thread.is_bound or not thread_neutral
+            thread.tasks.put(task)
 
-    def begun(self, peer: Peer, number: int) -> None:
-        """A call came, which :meth:`reply` answers."""
+    def add_call(self, peer: Peer, number: int) -> None:
+        """Note a call that :meth:`reply` will answer."""
         with self._lock:
             self._unanswered.add((peer, number))
 
     def abandon(self, peer: Peer, number: int) -> None:
-        """Nobody waits for a call any more."""
+        """Note that a call is not waited for any more."""
         with self._lock:
             if (peer, number) in self._unanswered:
                 self._abandoned.add((peer, number))
 
     def is_awaited(self, peer: Peer, number: int) -> bool:
-        """True while somebody waits for a call."""
+        """True while a call is waited for."""
         return peer.alive and (peer, number) not in self._abandoned
 
     def reply(self, peer: Peer, target: int, number: int, outcome: calls.Outcome) -> None:
@@ -112,33 +116,33 @@ class Strands:
         with self._lock:
             self._unanswered.discard((peer, number))
             self._abandoned.discard((peer, number))
-        tickets = calls.tickets(outcome[1])
-        if tickets:
+        references = calls.references(outcome[1])
+        if references:
             with self._lock:
-                self._answers.setdefault(peer, {})[number] = list(tickets)
+                self._answers.setdefault(peer, {})[number] = list(references)
             if not peer.alive:
                 self._void(peer)
         peer.send(Frame.REPLY, target, number, calls.answer(outcome, self.target))
 
     def end_soon(self, number: int) -> None:
-        """No call of a strand of this process will follow; callable from finalizers."""
-        self._store.call_soon(functools.partial(self._end_here, number))
+        """End the thread of a caller of this process; callable from finalizers."""
+        self._store.call_soon(functools.partial(self._end_local, number))
 
-    def _end_here(self, number: int) -> None:
+    def _end_local(self, number: int) -> None:
         with self._lock:
             self._end((None, number))
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Accept no more messages."""
         self._store.node.endpoint.withdraw(self.target)
-        if self._realms:
-            self._store.realms.withdraw(self.target)
+        if self._auth_domains:
+            self._store.auth_domains.withdraw(self.target)
 
     @property
     def threads(self) -> int:
-        """How many there are."""
+        """Number of threads."""
         with self._lock:
-            return len(self._strands)
+            return len(self._threads)
 
     # -- the service
 
@@ -155,31 +159,31 @@ class Strands:
                 self._answers.get(peer, {}).pop(number, None)
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """Another process is gone: what it asked for is still done, and nothing after that."""
+        """End the threads of a lost process after the calls that they have."""
         with self._lock:
-            for key in [key for key in self._strands if key[0] is peer]:
+            for key in [key for key in self._threads if key[0] is peer]:
                 self._end(key)
         self._void(peer)
 
     def _end(self, key: _Key) -> None:
-        strand = self._strands.pop(key, None)
-        if strand is not None:
-            strand.tasks.put(None)
+        thread = self._threads.pop(key, None)
+        if thread is not None:
+            thread.tasks.put(None)
 
     def _void(self, peer: Peer) -> None:
         with self._lock:
             answers = self._answers.pop(peer, {})
-        for tickets in answers.values():
-            self._store.void_all(tickets)
+        for references in answers.values():
+            self._store.void_references(references)
 
     # -- the threads
 
-    def _run(self, key: _Key, strand: _Strand) -> None:
+    def _run(self, key: _Key, thread: _CallerThread) -> None:
         while True:
             try:
-                task = strand.tasks.get(timeout=None if strand.is_bound else IDLE)
+                task = thread.tasks.get(timeout=None if thread.is_bound else IDLE)
             except queue.Empty:
-                if self._is_over(key, strand):
+                if self._ends_idle(key, thread):
                     return
                 continue
             if task is None:
@@ -188,14 +192,14 @@ class Strands:
                 task()
             except Exception:
                 log.exception("fiber: a call of a managed object was not answered")
-            # what it refers to is not to live until the next one comes
+            # its references must not live until the next call
             del task
 
-    def _is_over(self, key: _Key, strand: _Strand) -> bool:
-        """True where a thread has waited long enough, and nothing came meanwhile."""
+    def _ends_idle(self, key: _Key, thread: _CallerThread) -> bool:
+        """True where an idle thread may end: it is not bound and no call came meanwhile."""
         with self._lock:
-            if strand.is_bound or not strand.tasks.empty():
+            if thread.is_bound or not thread.tasks.empty():
                 return False
-            if self._strands.get(key) is strand:
-                del self._strands[key]
+            if self._threads.get(key) is thread:
+                del self._threads[key]
             return True

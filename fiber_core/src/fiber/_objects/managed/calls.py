@@ -1,13 +1,13 @@
-"""What processes tell each other about calls of a managed object's methods; layouts and outcomes.
+"""Messages and outcomes of method calls on managed objects.
 
-``CALL`` is a call to the object's target: the number of its strand, 1 where the item is laden, then
-the item, a pickle of the method's name, its arguments and its keyword arguments. The answer tells
-what became of it (``Answer``), whether its item is laden, and the target that the strands of the
-object's process are served at. To that one go ``ENDED``, when no call of a strand will follow, and
-``LOADED``, when a laden answer has been unpickled. ``ABANDONED`` goes to the object: nobody waits
-for a call any more.
+``CALL`` is a call to the object's target: the number of its caller, 1 where the item has
+references, then the item, a pickle of the method's name, its arguments and its keyword arguments.
+The answer has the kind of outcome (``Answer``), 1 where its item has references, the target of the
+process's caller threads, and the item. Sent to that target: ``ENDED`` when no call of a caller will
+follow, ``LOADED`` when an answer with references has been unpickled. ``ABANDONED`` goes to the
+object: the caller waits for the call no more.
 
-A call of a managed object that is made from its own process, on another thread.
+:class:`LocalCall` is a call from the object's own process on one of its caller threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fiber._base import values
 from fiber._objects import protocol
 from fiber._objects.address import Address
 from fiber._objects.handle import decode
-from fiber._objects.queue.messages import Item, Laden
+from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
 
@@ -34,103 +34,109 @@ log = logging.getLogger("fiber")
 #: operations
 CALL, ENDED, LOADED, ABANDONED = 112, 113, 114, 115
 
-#: strand, 1 where the item is laden
+#: operation, caller, 1 where the item has references
 _CALL = struct.Struct("<BQB")
-#: strand, or number of the answered call
+#: operation; number of a caller, or of a call
 NUMBERED = struct.Struct("<BQ")
-#: answer, 1 where the item is laden, target of the strands
+#: answer, 1 where the item has references, target of the caller threads
 _ANSWER = struct.Struct("<BBQ")
 
 
 class Answer(enum.IntEnum):
-    """What became of a call."""
+    """Kind of outcome of a call, and what its item holds."""
 
-    #: it returned the value that follows
+    #: the value that it returned
     RETURNED = 0
-    #: it made, or returned, what is to be a managed object of its own: :class:`Made`
-    MADE = 1
-    #: it raised the exception that follows
+    #: a :class:`CreatedObject`: what it returned has become a managed object
+    CREATED = 1
+    #: the exception that it raised
     RAISED = 2
-    #: it was not made, or its value could not be sent: a text, and an exception or None
+    #: a text, and an exception or None: it was not made, or its value could not be pickled
     FAILED = 3
 
 
 _ANSWERS = {int(answer): answer for answer in Answer}
 
-#: what became of a call, and the pickle that tells more
+#: kind of outcome, and its pickle
 Outcome: TypeAlias = tuple[Answer, Item]
 
 
 @values.frozen
-class Made:
-    """A managed object that a call made, held for the caller already."""
+class CreatedObject:
+    """A managed object that a call created; a reference is held for the calling process."""
 
-    #: the name its type is registered by
+    #: registered name of its type
     typeid: str
     #: names of the methods that may be called
     exposed: tuple[str, ...]
     address: Address
-    #: pickle of the class of its proxies as its manager knows it
+    #: pickle of its proxy class as registered at the manager
     proxytype: bytes
 
 
-def call(strand: int, item: Item) -> list[Buffer]:
+def call(caller: int, item: Item) -> list[Buffer]:
     """Segments of a call."""
-    laden = isinstance(item, Laden)
-    return [_CALL.pack(CALL, strand, laden), item.body if isinstance(item, Laden) else item]
+    has_references = isinstance(item, ItemWithReferences)
+    return [
+        _CALL.pack(CALL, caller, has_references),
+        item.body if isinstance(item, ItemWithReferences) else item,
+    ]
 
 
 def read_call(body: memoryview) -> tuple[int, Item]:
-    """Strand and item of a call.
+    """Caller and item of a call.
 
     Raises:
-        WireError: it makes no sense.
+        WireError: it is malformed.
     """
-    _, strand, laden = protocol.read(_CALL, body)
-    return int(strand), _item(laden, body[_CALL.size :])
+    _, caller, has_references = protocol.read(_CALL, body)
+    return int(caller), _item(has_references, body[_CALL.size :])
 
 
-def answer(outcome: Outcome, strands: int) -> list[Buffer]:
+def answer(outcome: Outcome, caller_threads: int) -> list[Buffer]:
     """Segments of an answer."""
-    word, item = outcome
-    laden = isinstance(item, Laden)
-    return [_ANSWER.pack(word, laden, strands), item.body if isinstance(item, Laden) else item]
+    kind, item = outcome
+    has_references = isinstance(item, ItemWithReferences)
+    return [
+        _ANSWER.pack(kind, has_references, caller_threads),
+        item.body if isinstance(item, ItemWithReferences) else item,
+    ]
 
 
 def read_answer(body: memoryview) -> tuple[Outcome, int]:
-    """What became of a call, and the target of the strands.
+    """Outcome of a call, and the target of the caller threads.
 
     Raises:
-        WireError: it makes no sense.
+        WireError: it is malformed.
     """
-    word, laden, strands = protocol.read(_ANSWER, body)
-    known = _ANSWERS.get(word)
+    kind, has_references, caller_threads = protocol.read(_ANSWER, body)
+    known = _ANSWERS.get(kind)
     if known is None:
-        msg = f"a call is answered with {word}, which means nothing"
+        msg = f"a call is answered with {kind}, which means nothing"
         raise WireError(msg)
-    return (known, _item(laden, body[_ANSWER.size :])), int(strands)
+    return (known, _item(has_references, body[_ANSWER.size :])), int(caller_threads)
 
 
-def _item(laden: int, body: memoryview) -> Item:
-    return Laden(body) if laden else body
+def _item(has_references: int, body: memoryview) -> Item:
+    return ItemWithReferences(body) if has_references else body
 
 
 def value(outcome: Outcome) -> Any:
-    """What a call returned; :class:`Made` where that is a managed object.
+    """Value of a call; a :class:`CreatedObject` where that is a managed object.
 
     Raises:
-        Exception: what the call raised, the remote traceback as its cause.
-        multiprocessing.managers.RemoteError: it was not made, or its value could not be sent.
+        Exception: that of the method, the remote traceback as its cause.
+        multiprocessing.managers.RemoteError: the call was not made, or its value not pickled.
     """
-    word, item = outcome
+    kind, item = outcome
     found = decode(item)
-    if word is Answer.RAISED:
+    if kind is Answer.RAISED:
         try:
             raise found
         finally:
             # the frame is in the exception's traceback
             del found
-    if word is Answer.FAILED:
+    if kind is Answer.FAILED:
         from multiprocessing.managers import RemoteError
 
         text, cause = found
@@ -138,24 +144,24 @@ def value(outcome: Outcome) -> Any:
     return found
 
 
-def load_made(made: Made) -> Any:
-    """The class of its proxies as its manager knows it."""
-    return pickle.loads(made.proxytype)
+def load_proxytype(created: CreatedObject) -> Any:
+    """Proxy class of a created object as registered at its manager."""
+    return pickle.loads(created.proxytype)
 
 
-def tell_failure(word: Answer, unread: str) -> None:
-    """Log that a call failed of which nobody will ask for the outcome, by its method's name."""
-    if unread and word in (Answer.RAISED, Answer.FAILED):
+def log_failure(kind: Answer, unread: str) -> None:
+    """Log the failure of a call whose handle was dropped unread; ``unread``: its method."""
+    if unread and kind in (Answer.RAISED, Answer.FAILED):
         log.warning("fiber: a call of %r failed, and nobody read its handle to see why", unread)
 
 
-def tickets(item: Item) -> Sequence[tuple[str, tuple[str, ...], int, int]]:
-    """Tickets of the references in an item."""
-    return item.tickets() if isinstance(item, Laden) else ()
+def references(item: Item) -> Sequence[tuple[str, tuple[str, ...], int, int]]:
+    """References to shared objects in an item."""
+    return item.references() if isinstance(item, ItemWithReferences) else ()
 
 
 class LocalCall:
-    """The same to its caller as :class:`~fiber._objects.managed.remote_referent.Call`."""
+    """A call within the object's process; see ``Call`` in ``remote_referent``."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -165,7 +171,7 @@ class LocalCall:
 
     @property
     def done(self) -> bool:
-        """True once its outcome is here."""
+        """True once it has an outcome."""
         return self._done.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -173,7 +179,7 @@ class LocalCall:
         return self._done.wait(timeout)
 
     def then(self, action: Callable[[], Any]) -> None:
-        """Have ``action`` called once it is done, on the thread that made it or at once."""
+        """Call ``action`` once it is done: on its thread, or now."""
         with self._lock:
             if not self._done.is_set():
                 self._then = action
@@ -181,7 +187,7 @@ class LocalCall:
         action()
 
     def settle(self, outcome: Outcome) -> None:
-        """Note what became of it."""
+        """Set its outcome."""
         with self._lock:
             self._outcome = outcome
             self._done.set()
@@ -190,22 +196,22 @@ class LocalCall:
             then()
 
     def value(self) -> Any:
-        """What it returned, once it is :attr:`done`; to be asked once.
+        """Value of a call that is :attr:`done`; to be called once.
 
         Raises:
-            Exception: what the method raised.
+            Exception: that of the method.
         """
         assert self._outcome is not None
         return value(self._outcome)
 
     def discard(self, unread: str = "") -> None:
-        """Nobody will ask for its value: what it holds goes with it.
+        """Drop the outcome unread.
 
         Args:
-            unread: the method's name, where it is to be told if it failed.
+            unread: the method's name, to log a failure; empty to log none.
         """
-        self.then(functools.partial(self._tell, unread))
+        self.then(functools.partial(self._log_failure, unread))
 
-    def _tell(self, unread: str) -> None:
+    def _log_failure(self, unread: str) -> None:
         assert self._outcome is not None
-        tell_failure(self._outcome[0], unread)
+        log_failure(self._outcome[0], unread)

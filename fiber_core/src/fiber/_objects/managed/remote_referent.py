@@ -1,4 +1,4 @@
-"""A managed object in other processes than its own: calls of its methods, made and awaited."""
+"""Side of all other processes of a managed object: method calls that are sent and awaited."""
 
 from __future__ import annotations
 
@@ -15,156 +15,158 @@ from fiber._objects.managed import calls
 from fiber._objects.managed.calls import Answer
 from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import Item
-from fiber._objects.remote import Remote
+from fiber._objects.remote import RemoteObject
 from fiber._wire import fork
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.address import Address
-    from fiber._objects.managed.caller_threads import Strands
+    from fiber._objects.managed.caller_threads import CallerThreads
     from fiber._objects.owner import Owner
     from fiber._objects.store import Store
-    from fiber._wire.client import Pending
+    from fiber._wire.client import PendingCall
 
 _numbers = itertools.count(1)
-_threads = threading.local()
+_current = threading.local()
 
 
-class Strand:
-    """Calls that are made in order: those of one thread, or the asynchronous ones to one object.
+class Caller:
+    """Calls that run in order: those of one thread, or the asynchronous ones to one object.
 
-    The processes that serve it are told when it is collected.
+    When it is collected, the processes that have a thread for it end that.
     """
 
     def __init__(self) -> None:
         #: its number in this process
         self.number = next(_numbers)
-        # by owner and target, or by whose threads it has here: what tells that no call will follow
-        self._served: dict[Any, Callable[[], Any]] = {}
-        self._ending = weakref.finalize(self, _end, self._served)
-        self._ending.atexit = False
+        # functions that end its threads: by owner and target, or by the threads of this process
+        self._threads: dict[Any, Callable[[], Any]] = {}
+        self._finalizer = weakref.finalize(self, _end_threads, self._threads)
+        self._finalizer.atexit = False
 
-    def served(self, owner: Owner, target: int, store: Store) -> None:
-        """An owner has a thread for it, and is to be told at a target when no call will follow."""
-        if (owner, target) not in self._served:
+    def add_remote_thread(self, owner: Owner, target: int, store: Store) -> None:
+        """Note that an owner has a thread for it, to be ended by a message to a target."""
+        if (owner, target) not in self._threads:
             message = calls.NUMBERED.pack(calls.ENDED, self.number)
-            tell = functools.partial(_tell, store, owner, target, message)
-            self._served[owner, target] = tell
+            end = functools.partial(_cast_soon, store, owner, target, message)
+            self._threads[owner, target] = end
 
-    def served_here(self, strands: Strands) -> None:
-        """This very process has a thread for it."""
-        self._served.setdefault(strands, functools.partial(strands.end_soon, self.number))
-
-
-def _end(served: dict[Any, Callable[[], Any]]) -> None:
-    for tell in served.values():
-        tell()
+    def add_local_thread(self, caller_threads: CallerThreads) -> None:
+        """Note that this process has a thread for it."""
+        self._threads.setdefault(
+            caller_threads, functools.partial(caller_threads.end_soon, self.number)
+        )
 
 
-def strand_of_thread() -> Strand:
-    """The strand of this thread's calls."""
-    found: Strand | None = getattr(_threads, "strand", None)
+def _end_threads(threads: dict[Any, Callable[[], Any]]) -> None:
+    for end in threads.values():
+        end()
+
+
+def current_caller() -> Caller:
+    """The caller that this thread is."""
+    found: Caller | None = getattr(_current, "caller", None)
     if found is None:
-        found = _threads.strand = Strand()
+        found = _current.caller = Caller()
     return found
 
 
-class RemoteReferent(Remote):
-    """One for each object and process."""
+class RemoteReferent(RemoteObject):
+    """A managed object of another process; one for each object, shared by its proxies."""
 
     @functools.cached_property
-    def strand(self) -> Strand:
-        """The strand of this process's asynchronous calls to the object."""
-        return Strand()
+    def async_caller(self) -> Caller:
+        """The caller of this process's asynchronous calls to the object."""
+        return Caller()
 
     def call_method(self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any]) -> Any:
         """Call a method and wait for its value; in order with this thread's other calls.
 
         Raises:
             PeerLostError: the object's process is gone, or the object is.
-            Exception: what the method raised, or pickling its arguments.
+            Exception: that of the method, or of pickling its arguments.
         """
-        call = self.begin(name, args, kwds, strand_of_thread())
+        call = self.begin(name, args, kwds, current_caller())
         try:
             call.wait()
         except BaseException:
-            # interrupted: the thread there may wait for long, and this one may go on to other calls
-            del _threads.strand
+            # interrupted: the remote thread may wait long, and this one go on to other calls
+            del _current.caller
             call.abandon()
             raise
         return call.value()
 
     def begin(
-        self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any], strand: Strand
+        self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any], caller: Caller
     ) -> Call:
         """Send a call.
 
         Raises:
-            Exception: what pickling its arguments raised.
+            Exception: that of pickling its arguments.
             ForkedError: in a process that the user forked from one that used fiber.
         """
-        if fork.is_stranger():
+        if fork.is_forked_child():
             fork.check()
-        return Call(self, encode((name, args, kwds), realm=self.realm), strand)
+        return Call(self, encode((name, args, kwds), auth_domain=self.auth_domain), caller)
 
-    def settle(self) -> None:
-        """Wait until the owner was told of what was let go of before."""
+    def wait_for_releases(self) -> None:
+        """Wait until the references that were dropped before are reported to the owner."""
         self._owner.drain()
 
     # -- for calls
 
-    def served(self, strand: Strand, target: int) -> None:
-        """The owner has a thread for a strand, and answers questions about it at a target."""
-        strand.served(self._owner, target, self._store)
+    def add_remote_thread(self, caller: Caller, target: int) -> None:
+        """Note that the owner has a thread for a caller, to be ended by a message to a target."""
+        caller.add_remote_thread(self._owner, target, self._store)
 
-    def loaded(self, target: int, number: int) -> None:
-        """A laden answer was unpickled."""
+    def confirm_loaded(self, target: int, number: int) -> None:
+        """Report that an answer with references was unpickled."""
         message = calls.NUMBERED.pack(calls.LOADED, number)
-        _tell(self._store, self._owner, target, message)
+        _cast_soon(self._store, self._owner, target, message)
 
-    def abandoned(self, number: int) -> None:
-        """Nobody waits for a call any more."""
+    def send_abandoned(self, number: int) -> None:
+        """Report that a call is not waited for any more."""
         message = calls.NUMBERED.pack(calls.ABANDONED, number)
-        _tell(self._store, self._owner, self.target, message)
+        _cast_soon(self._store, self._owner, self.target, message)
 
-    def let_go(self, address: Address) -> None:
-        """A managed object that was made for us has no proxy and gets none."""
+    def drop_created(self, address: Address) -> None:
+        """Drop the reference to a created object that gets no proxy."""
         message = protocol.DETACH.pack(Op.DETACH, 0)
-        _tell(self._store, self._owner, address.target, message)
+        _cast_soon(self._store, self._owner, address.target, message)
 
-    def void_all(self, item: Item) -> None:
-        """References in an item that nobody will load."""
-        self._store.void_all(calls.tickets(item))
+    def void_references(self, item: Item) -> None:
+        """Drop the references in an item that will not be loaded."""
+        self._store.void_references(calls.references(item))
 
 
-def _tell(store: Store, owner: Owner, target: int, message: bytes) -> None:
-    """Send what is not answered, later; callable from finalizers."""
+def _cast_soon(store: Store, owner: Owner, target: int, message: bytes) -> None:
+    """Send a message without answer, later; callable from finalizers."""
     if owner.is_lost:
         return
     action = functools.partial(owner.cast, target, [message])
-    if not owner.soon(action):
-        # given up meanwhile, and its connection is used by nobody else
-        store.call_soon(functools.partial(store.errand, action))
+    if not owner.submit(action):
+        # retired meanwhile, and its connection may have no other use
+        store.call_soon(functools.partial(store.run_in_background, action))
 
 
 class Call:
-    """A call that was sent."""
+    """A call that was sent to another process."""
 
-    def __init__(self, remote: RemoteReferent, item: Item, strand: Strand) -> None:
+    def __init__(self, remote: RemoteReferent, item: Item, caller: Caller) -> None:
         self._remote = remote
-        self._strand = strand
-        self._pending: Pending | None = None
+        self._caller = caller
+        self._pending: PendingCall | None = None
         self._error: PeerLostError | None = None
-        self._item = item if calls.tickets(item) else None
+        self._item = item if calls.references(item) else None
         try:
-            self._pending = remote.call(calls.call(strand.number, item))
+            self._pending = remote.call(calls.call(caller.number, item))
         except PeerLostError as error:
-            self._error = remote.loss(error)
+            self._error = remote.loss_error(error)
             self._void()
 
     @property
     def done(self) -> bool:
-        """True once its outcome is here, or never will be."""
+        """True once it has an outcome, or is lost."""
         return self._pending is None or self._pending.done
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -172,18 +174,18 @@ class Call:
         return self._pending is None or self._pending.wait(timeout)
 
     def then(self, action: Callable[[], Any]) -> None:
-        """Have ``action`` called once it is done, on the handler thread or at once."""
+        """Call ``action`` once it is done: on the handler thread, or now."""
         if self._pending is None:
             action()
         else:
-            self._pending.then(lambda _: action())
+            self._pending.add_done_callback(lambda _: action())
 
     def value(self) -> Any:
-        """What it returned, once it is :attr:`done`; to be asked once.
+        """Value of a call that is :attr:`done`; to be called once.
 
         Raises:
             PeerLostError: the object's process is gone, or the object is.
-            Exception: what the method raised.
+            Exception: that of the method.
         """
         if self._pending is None:
             assert self._error is not None
@@ -192,47 +194,49 @@ class Call:
             outcome, target = calls.read_answer(self._pending.result())
         except TransportError as error:
             self._void()
-            raise self._remote.loss(error) from error
-        self._remote.served(self._strand, target)
+            raise self._remote.loss_error(error) from error
+        self._remote.add_remote_thread(self._caller, target)
         try:
             return calls.value(outcome)
         finally:
-            if calls.tickets(outcome[1]):
-                self._remote.loaded(target, self._pending.number)
+            if calls.references(outcome[1]):
+                self._remote.confirm_loaded(target, self._pending.number)
 
     def discard(self, unread: str = "") -> None:
-        """Nobody will ask for its value; callable from finalizers, and ends :meth:`then`.
+        """Drop the outcome unread; replaces the action of :meth:`then`, callable from finalizers.
 
         Args:
-            unread: the method's name, where it is to be told if it failed.
+            unread: the method's name, to log a failure; empty to log none.
         """
         if self._pending is not None:
-            forget = functools.partial(_discard, self._remote, self._strand, unread)
-            self._pending.then(forget)
+            discard = functools.partial(_discard_outcome, self._remote, self._caller, unread)
+            self._pending.add_done_callback(discard)
 
     def abandon(self) -> None:
-        """Nobody waits for it any more: what it would have got is for others."""
+        """Give up waiting: the owner rolls back what the call may still do."""
         if self._pending is not None:
-            self._remote.abandoned(self._pending.number)
+            self._remote.send_abandoned(self._pending.number)
         self.discard()
 
     def _void(self) -> None:
-        """Nobody unpickles its arguments, or nobody is left who did."""
+        """Drop the references in its arguments, which will not be unpickled."""
         if self._item is not None:
-            self._remote.void_all(self._item)
+            self._remote.void_references(self._item)
 
 
-def _discard(remote: RemoteReferent, strand: Strand, unread: str, pending: Pending) -> None:
-    """On the handler thread, or at once: let go of what an answer holds."""
+def _discard_outcome(
+    remote: RemoteReferent, caller: Caller, unread: str, pending: PendingCall
+) -> None:
+    """On the handler thread, or now: drop the references in an answer."""
     try:
-        (word, item), target = calls.read_answer(pending.result())
+        (kind, item), target = calls.read_answer(pending.result())
     except TransportError:
-        # it was not made, or is lost with its process, and what it held with it
+        # it was not made, or is lost with its process
         return
-    remote.served(strand, target)
-    calls.tell_failure(word, unread)
-    if word is Answer.MADE:
-        remote.let_go(calls.value((word, item)).address)
-    elif calls.tickets(item):
-        remote.void_all(item)
-        remote.loaded(target, pending.number)
+    remote.add_remote_thread(caller, target)
+    calls.log_failure(kind, unread)
+    if kind is Answer.CREATED:
+        remote.drop_created(calls.value((kind, item)).address)
+    elif calls.references(item):
+        remote.void_references(item)
+        remote.confirm_loaded(target, pending.number)

@@ -1,12 +1,12 @@
-"""What shared memory is made of: memory without a name where the system has that, else a file.
+"""Backing of shared memory: a memfd where the system has that, else a file; and arenas in it.
 
-Memory without a name is reached by the descriptor of a process that has it, so nothing is left of
-it when the last process that maps it is gone, however that came. A file is in the run's folder.
+A memfd has no name: processes of the host open it by the descriptor of a process that has it
+(``/proc/PID/fd/N``), so nothing is left of it when the last process that maps it is gone, however
+that came. A file is in the run's folder.
 
-A stretch of memory that other processes of this host can map and change.
-
-It has its full size and all its pages from the beginning, so that a lack of room shows when it is
-made. Random bytes in its head tell that it is the right one.
+An arena is memory that processes of its host map and change. It has its full size and all its pages
+from the beginning, so that a lack of room shows when it is made. Random bytes at its head, the tag,
+identify it.
 """
 
 from __future__ import annotations
@@ -32,89 +32,89 @@ from fiber._base import values
 from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
 
-__all__ = ["HEAD", "Arena", "Folder", "Place", "map_arena"]
+__all__ = ["HEAD", "Arena", "Folder", "Location", "map_arena"]
 
-#: bytes that tell that memory is the right one
-MARK = 16
-#: bytes of its head, which begins with them
+#: bytes of the tag that identifies memory
+TAG_SIZE = 16
+#: bytes of the head, which begins with the tag
 HEAD = 64
 
-#: begins the name of what is reached by a descriptor
+#: prefix of the name of memory that is opened by a descriptor
 DESCRIPTOR = "fd:"
-# a file in the run's folder
+# name of a file in the run's folder
 _NAME = re.compile(r"m[\w.]+-\d+", re.ASCII)
-#: from here on the machine is asked whether it has that much
-_MUCH = 16 * 2**20
-# what a file is filled with where pages cannot be asked for
+#: bytes from which on free memory is checked first
+_CHECK_FROM = 16 * 2**20
+# written to a file where pages cannot be allocated
 _ZEROS = bytes(2**20)
 
-# process, bytes, mark; the name follows
-_PLACE = struct.Struct(f"<QQ{MARK}s")
+# process, bytes, tag; the name follows
+_LOCATION = struct.Struct(f"<QQ{TAG_SIZE}s")
 
 _numbers = itertools.count(1)
-#: the folder of the run on this host; asked for where it is needed only
+#: returns the folder of the run on this host; called where it is needed only
 Folder: TypeAlias = Callable[[], Path]
 
 
 @values.frozen
-class Place:
-    """How a process on the same host finds memory."""
+class Location:
+    """Where processes of the same host find memory."""
 
-    #: its name, and the process that has it
+    #: its name, and the process that has it open
     name: str
     pid: int
     #: its bytes
     size: int
-    mark: bytes
+    tag: bytes
 
     def packed(self) -> bytes:
-        """As bytes."""
-        return _PLACE.pack(self.pid, self.size, self.mark) + self.name.encode()
+        """Pack it as bytes."""
+        return _LOCATION.pack(self.pid, self.size, self.tag) + self.name.encode()
 
     @classmethod
-    def unpack(cls, body: Buffer) -> Place:
-        """The place of :meth:`packed`.
+    def unpack(cls, body: Buffer) -> Location:
+        """Unpack the bytes of :meth:`packed`.
 
         Raises:
-            WireError: it makes no sense.
+            WireError: they are malformed.
         """
         try:
-            pid, size, mark = _PLACE.unpack_from(body)
-            name = bytes(body[_PLACE.size :]).decode()
+            pid, size, tag = _LOCATION.unpack_from(body)
+            name = bytes(body[_LOCATION.size :]).decode()
         except (struct.error, UnicodeDecodeError) as error:
-            msg = "the place of shared memory makes no sense"
+            msg = "the location of shared memory makes no sense"
             raise WireError(msg) from error
-        return cls(name, pid, size, mark)
+        return cls(name, pid, size, tag)
 
 
 def create(folder: Folder, ident: str) -> tuple[int, Path | None]:
-    """New memory without any bytes yet: its descriptor, and its file if it is one."""
-    fd = _without_name()
+    """Create empty memory: its descriptor, and its path if it is a file."""
+    fd = _memfd()
     if fd is not None:
         return fd, None
     path = folder() / f"m{ident}-{next(_numbers)}"
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600), path
 
 
-def place_of(fd: int, path: Path | None, size: int, mark: bytes) -> Place:
-    """Where others find what this process has open."""
+def location_of(fd: int, path: Path | None, size: int, tag: bytes) -> Location:
+    """Location of memory that this process has open."""
     name = f"{DESCRIPTOR}{fd}" if path is None else path.name
-    return Place(name, os.getpid(), size, mark)
+    return Location(name, os.getpid(), size, tag)
 
 
-def find(place: Place, folder: Folder, *, write: bool) -> int | None:
-    """A descriptor for what is at a place; None where it is not to be had here."""
-    path = _path(place, folder)
+def find(location: Location, folder: Folder, *, write: bool) -> int | None:
+    """Open the memory at a location: a descriptor; None where it is not on this host."""
+    path = _path(location, folder)
     if path is None:
         return None
-    # whatever it is, looking at it must not wait
+    # a peer named it: opening a FIFO must not block
     flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:
         fd = os.open(path, flags)
     except OSError:
         return None
     status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and status.st_size == place.size:
+    if stat.S_ISREG(status.st_mode) and status.st_size == location.size:
         return fd
     os.close(fd)
     return None
@@ -134,24 +134,24 @@ def reserve(fd: int, size: int, path: Path | None) -> None:
             for begin in range(0, size, len(_ZEROS)):
                 os.pwrite(fd, _ZEROS[: size - begin], begin)
     except OSError as error:
-        raise no_room(size, path, error) from error
+        raise no_room_error(size, path, error) from error
     if sys.platform == "linux" and path is None:
-        # nobody can take a page away under those who map it
+        # no process can truncate it, which would kill those that map it
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
 
 def check_room(size: int, path: Path | None) -> None:
-    """Refuse more than the machine has: the kernel would end some process rather than say no.
+    """Check that there is enough free memory: the kernel would kill a process rather than fail.
 
     Raises:
-        OSError: it is too much.
+        OSError: there is not.
     """
-    if path is None and size >= _MUCH and size > available():
-        raise no_room(size, path, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
+    if path is None and size >= _CHECK_FROM and size > available():
+        raise no_room_error(size, path, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)))
 
 
-def no_room(size: int, path: Path | None, cause: OSError) -> OSError:
-    """What a lack of room means for users."""
+def no_room_error(size: int, path: Path | None, cause: OSError) -> OSError:
+    """Make the error of a lack of room, with advice."""
     where = "in memory" if path is None else f"in {path.parent}"
     text = f"no room for {size} bytes of shared memory {where}: {cause.strerror}; make it smaller"
     if path is not None:
@@ -162,30 +162,30 @@ def no_room(size: int, path: Path | None, cause: OSError) -> OSError:
 
 
 def release(fd: int, path: Path | None, maker: int) -> None:
-    """Close it, so that nobody else finds it; who maps it does not notice."""
+    """Close it: no other process can map it from now on; mappings stay. ``maker`` is a pid."""
     os.close(fd)
     # not in a process that the user forked, whose copy of this ends as well
     if path is not None and os.getpid() == maker:
         path.unlink(missing_ok=True)
 
 
-def _path(place: Place, folder: Folder) -> Path | None:
-    if place.name.startswith(DESCRIPTOR):
-        number = place.name.removeprefix(DESCRIPTOR)
-        return Path(f"/proc/{place.pid}/fd/{number}") if number.isdecimal() else None
-    return folder() / place.name if _NAME.fullmatch(place.name) else None
+def _path(location: Location, folder: Folder) -> Path | None:
+    if location.name.startswith(DESCRIPTOR):
+        number = location.name.removeprefix(DESCRIPTOR)
+        return Path(f"/proc/{location.pid}/fd/{number}") if number.isdecimal() else None
+    return folder() / location.name if _NAME.fullmatch(location.name) else None
 
 
-def _without_name() -> int | None:
+def _memfd() -> int | None:
     if sys.platform == "linux":
-        # not every build of Python has it, nor every sandbox
+        # some builds of Python do not have it, some sandboxes forbid it
         with contextlib.suppress(AttributeError, OSError):
             return os.memfd_create("fiber-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     return None
 
 
 def available() -> int:
-    """Bytes that new memory may have: what is free, within what this process may have at all."""
+    """Bytes of free memory and swap, within the limit of this process's cgroup."""
     import psutil
 
     from fiber._agent.cgroups import memory_total
@@ -195,11 +195,11 @@ def available() -> int:
 
 
 class Arena:
-    """The maker's side.
+    """An arena in the process that makes it.
 
     Args:
-        size: bytes that are of use, beside the head.
-        folder: where a file would be.
+        size: usable bytes, without the head; rounded up to whole pages.
+        folder: returns the folder for a file.
         ident: the maker's identity within the run.
 
     Raises:
@@ -208,9 +208,9 @@ class Arena:
 
     def __init__(self, size: int, folder: Folder, ident: str) -> None:
         pages = -(-(HEAD + size) // mmap.PAGESIZE)
-        #: bytes in all
+        #: bytes in all, the head included
         self.size = pages * mmap.PAGESIZE
-        mark = secrets.token_bytes(MARK)
+        tag = secrets.token_bytes(TAG_SIZE)
         fd, path = create(folder, ident)
         self._closing = weakref.finalize(self, release, fd, path, os.getpid())
         self._closing.atexit = path is not None
@@ -220,41 +220,41 @@ class Arena:
         except BaseException:
             self._closing()
             raise
-        self.memory[:MARK] = mark
-        #: how others find it
-        self.place = place_of(fd, path, self.size, mark)
+        self.memory[:TAG_SIZE] = tag
+        #: location for processes of this host
+        self.location = location_of(fd, path, self.size, tag)
         with _mapping:
-            _mapped[mark] = self.memory
+            _mapped[tag] = self.memory
 
     def close(self) -> None:
-        """Let nobody else map it; who has does not notice. Idempotent."""
+        """Close it: no other process can map it from now on; mappings stay. Idempotent."""
         self._closing()
 
 
-# by mark: a process maps an arena once
+# by tag: a process maps an arena once
 _mapped: weakref.WeakValueDictionary[bytes, mmap.mmap] = weakref.WeakValueDictionary()
 _mapping = threading.Lock()
 
 
-def map_arena(place: Place, folder: Folder) -> mmap.mmap | None:
-    """The holders' side: an arena of another process; None where it is not to be had here."""
+def map_arena(location: Location, folder: Folder) -> mmap.mmap | None:
+    """Map an arena of another process; None where it is not on this host."""
     with _mapping:
-        found = _mapped.get(place.mark)
+        found = _mapped.get(location.tag)
         if found is None:
-            found = _map(place, folder)
+            found = _map(location, folder)
             if found is not None:
-                _mapped[place.mark] = found
+                _mapped[location.tag] = found
         return found
 
 
-def _map(place: Place, folder: Folder) -> mmap.mmap | None:
-    fd = find(place, folder, write=True)
+def _map(location: Location, folder: Folder) -> mmap.mmap | None:
+    fd = find(location, folder, write=True)
     if fd is None:
         return None
     try:
-        memory = mmap.mmap(fd, place.size)
+        memory = mmap.mmap(fd, location.size)
     except (OSError, ValueError):
         return None
     finally:
         os.close(fd)
-    return memory if memory[:MARK] == place.mark else None
+    return memory if memory[:TAG_SIZE] == location.tag else None

@@ -1,17 +1,13 @@
-"""What holds a block of memory for a ctypes object, and how it is pickled.
+"""The heap of a process in shared memory, and the objects by which processes share its allocations.
 
-What processes tell each other about memory; layouts only.
+Small allocations are side by side in arenas (see :mod:`fiber._objects.memory.backing`), a large one
+has an arena of its own. :class:`Memory` is an allocation at its owner, :class:`RemoteMemory` what
+stands for it in processes that cannot map it, and :class:`MemoryHandle` what a ctypes object keeps,
+and is pickled by.
 
-Both messages are calls. A ``READ`` is answered with the bytes, a ``WRITE``, whose bytes follow,
-with nothing. Neither is for more than ``MOST`` bytes, so that the owner never copies much at once.
-
-A block of memory in the process that made it: answers those who cannot map it.
-
-A block of memory of another process, read and written by messages.
-
-Where the blocks of one process are: small ones side by side, a large one by itself.
-
-Which parts of a stretch of memory are free; pure.
+Protocol: both messages are calls. ``READ`` is answered with the bytes, ``WRITE``, whose bytes
+follow, with nothing. Neither is for more than :data:`MAX_BYTES`, so that the owner's handler thread
+is never busy for long.
 """
 
 from __future__ import annotations
@@ -29,11 +25,11 @@ from fiber._base import values
 from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.handle import Handle
-from fiber._objects.memory.backing import HEAD, Arena, Folder, Place, map_arena
-from fiber._objects.owned import Shared
+from fiber._objects.memory.backing import HEAD, Arena, Folder, Location, map_arena
+from fiber._objects.owned import OwnedObject
 from fiber._objects.protocol import read
-from fiber._objects.remote import Remote
-from fiber._wire.client import Pending
+from fiber._objects.remote import RemoteObject
+from fiber._wire.client import PendingCall
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Buffer, Message
 from fiber._wire.frames import Kind as Frame
@@ -43,12 +39,12 @@ if TYPE_CHECKING:
     from fiber._objects.store import Store
 
 
-class Ranges:
-    """Hands out parts of ``size`` bytes, the first that is large enough.
+class FreeList:
+    """Free ranges of memory, allocated first fit; pure.
 
     Args:
         size: bytes in all.
-        begin: bytes at the beginning that are not to be had.
+        begin: bytes at the beginning that are never free.
     """
 
     def __init__(self, size: int, begin: int = 0) -> None:
@@ -58,11 +54,11 @@ class Ranges:
 
     @property
     def is_whole(self) -> bool:
-        """True where nothing is handed out."""
+        """True where nothing is allocated."""
         return self._free == self._all
 
-    def take(self, size: int) -> int | None:
-        """Where a part of at least one byte begins from now on; None where there is no room."""
+    def allocate(self, size: int) -> int | None:
+        """Allocate ``size`` bytes, at least 1: where they begin; None where there is no room."""
         for index, (begin, end) in enumerate(self._free):
             if end - begin >= size:
                 left = [(begin + size, end)] if begin + size < end else []
@@ -70,8 +66,8 @@ class Ranges:
                 return begin
         return None
 
-    def give(self, begin: int, size: int) -> None:
-        """Take a part back that was handed out."""
+    def free(self, begin: int, size: int) -> None:
+        """Free an allocated range; it joins free neighbours."""
         end = begin + size
         index = bisect.bisect(self._free, (begin, end))
         before = self._free[index - 1 : index] if index else []
@@ -84,19 +80,19 @@ class Ranges:
         self._free[first:last] = [(begin, end)]
 
 
-#: blocks begin at multiples of a cache line, so that none is slowed down by its neighbours' users
-_LINE = 64
-#: bytes of an arena for many blocks, and of the largest of these
-_SHARED = 2**18
-_LARGEST = 2**15
+#: allocations begin at multiples of a cache line, so that users of neighbours share none
+_CACHE_LINE = 64
+#: bytes of an arena for many allocations, and of the largest of these
+_ARENA = 2**18
+_MAX_IN_ARENA = 2**15
 
 
 @values.frozen(eq=False)
-class Block:
+class Allocation:
     """A part of an arena."""
 
     arena: Arena
-    #: where it begins, and its bytes
+    #: where it begins in the arena, and its bytes
     begin: int
     size: int
 
@@ -107,10 +103,10 @@ class Block:
 
 
 class Heap:
-    """The blocks of one process.
+    """The allocations of one process. Thread-safe.
 
     Args:
-        folder: where files would be.
+        folder: returns the folder for files, where memory has no descriptors.
         ident: the process's identity within the run.
     """
 
@@ -118,46 +114,46 @@ class Heap:
         self._folder = folder
         self._ident = ident
         self._lock = threading.Lock()
-        self._arenas: dict[Arena, Ranges] = {}
+        self._arenas: dict[Arena, FreeList] = {}
 
-    def take(self, size: int) -> Block:
-        """A new block, all zeros.
+    def allocate(self, size: int) -> Allocation:
+        """Allocate bytes, all zeros.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: there is no room for them.
         """
-        room = _rounded(size)
-        if room > _LARGEST:
+        room = _round_up(size)
+        if room > _MAX_IN_ARENA:
             arena = Arena(room, self._folder, self._ident)
-            return Block(arena, HEAD, size)
+            return Allocation(arena, HEAD, size)
         with self._lock:
-            block = self._find(room, size)
-        block.view[:] = bytes(size)
-        return block
+            allocation = self._allocate(room, size)
+        allocation.view[:] = bytes(size)
+        return allocation
 
-    def give(self, block: Block) -> None:
-        """A block is used no more."""
+    def free(self, allocation: Allocation) -> None:
+        """Free an allocation."""
         with self._lock:
-            ranges = self._arenas.get(block.arena)
-            if ranges is None:
-                block.arena.close()
+            free_list = self._arenas.get(allocation.arena)
+            if free_list is None:
+                allocation.arena.close()
                 return
-            ranges.give(block.begin, _rounded(block.size))
-            # one is kept for what comes next
-            if ranges.is_whole and len(self._arenas) > 1:
-                del self._arenas[block.arena]
-                block.arena.close()
+            free_list.free(allocation.begin, _round_up(allocation.size))
+            # one empty arena is kept for the next allocation
+            if free_list.is_whole and len(self._arenas) > 1:
+                del self._arenas[allocation.arena]
+                allocation.arena.close()
 
-    def _find(self, room: int, size: int) -> Block:
-        for arena, ranges in self._arenas.items():
-            begin = ranges.take(room)
+    def _allocate(self, room: int, size: int) -> Allocation:
+        for arena, free_list in self._arenas.items():
+            begin = free_list.allocate(room)
             if begin is not None:
-                return Block(arena, begin, size)
-        arena = Arena(_SHARED - HEAD, self._folder, self._ident)
-        ranges = self._arenas[arena] = Ranges(arena.size, HEAD)
-        found = ranges.take(room)
+                return Allocation(arena, begin, size)
+        arena = Arena(_ARENA - HEAD, self._folder, self._ident)
+        free_list = self._arenas[arena] = FreeList(arena.size, HEAD)
+        found = free_list.allocate(room)
         assert found is not None
-        return Block(arena, found, size)
+        return Allocation(arena, found, size)
 
 
 _heaps: weakref.WeakKeyDictionary[Store, Heap] = weakref.WeakKeyDictionary()
@@ -174,28 +170,28 @@ def heap_of(store: Store) -> Heap:
         return found
 
 
-def _rounded(size: int) -> int:
-    return max(1, -(-size // _LINE)) * _LINE
+def _round_up(size: int) -> int:
+    return max(1, -(-size // _CACHE_LINE)) * _CACHE_LINE
 
 
 class Op(enum.IntEnum):
-    """What a holder says to the owner."""
+    """First byte of a message to the owner."""
 
     READ = 96
     WRITE = 97
 
 
 #: bytes of one message at most
-MOST = 2**20
+MAX_BYTES = 2**20
 
-#: where, how many
+#: position, bytes
 READ = struct.Struct("<BQQ")
-#: where
+#: position
 WRITE = struct.Struct("<BQ")
 
 
-class Memory(Shared):
-    """A block.
+class Memory(OwnedObject):
+    """An allocation at its owner, which answers processes that cannot map it.
 
     Raises:
         OSError: there is no room for it.
@@ -204,24 +200,24 @@ class Memory(Shared):
     def __init__(self, store: Store, size: int) -> None:
         super().__init__(store, Kind.MEMORY)
         self._heap = heap_of(store)
-        self._block: Block | None = self._heap.take(size)
-        #: where it is, for processes on this host
-        self.place: Place = self._block.arena.place
-        #: where in the arena it begins, and its bytes
-        self.begin, self.size = self._block.begin, size
+        self._allocation: Allocation | None = self._heap.allocate(size)
+        #: location of its arena, for processes of this host
+        self.location: Location = self._allocation.arena.location
+        #: its position in the arena, and its bytes
+        self.begin, self.size = self._allocation.begin, size
 
     @property
     def view(self) -> memoryview:
-        """Its bytes, to read and write; for those who hold it."""
-        assert self._block is not None
-        return self._block.view
+        """Its bytes, readable and writable; while it is held."""
+        assert self._allocation is not None
+        return self._allocation.view
 
-    def _answer(self, peer: Peer, message: Message, op: int) -> None:
+    def _on_request(self, peer: Peer, message: Message, op: int) -> None:
         if op not in (Op.READ, Op.WRITE) or message.kind is not Frame.CALL:
-            super()._answer(peer, message, op)
+            super()._on_request(peer, message, op)
             return
-        if self._block is None:
-            # let go of while the message was on its way
+        if self._allocation is None:
+            # freed while the message was in transit
             peer.send(Frame.ERROR, self.target, message.id, [])
             return
         body: list[Buffer] = []
@@ -237,51 +233,52 @@ class Memory(Shared):
         peer.send(Frame.REPLY, self.target, message.id, body)
 
     def _check(self, begin: int, size: int) -> None:
-        if size > MOST or begin + size > self.size:
+        if size > MAX_BYTES or begin + size > self.size:
             msg = f"{size} bytes from {begin} on are asked of {self.size} bytes of memory"
             raise WireError(msg)
 
-    def _end_closed(self, end: int) -> None:
-        block, self._block = self._block, None
-        if block is not None:
-            self._heap.give(block)
+    def _on_end_closed(self, end: int) -> None:
+        allocation, self._allocation = self._allocation, None
+        if allocation is not None:
+            self._heap.free(allocation)
 
 
-# messages on their way at most
+# most messages that are in transit
 _WINDOW = 8
 
 
-class RemoteMemory(Remote):
-    """One for each block and process."""
+class RemoteMemory(RemoteObject):
+    """An allocation of another process, read and written by messages."""
 
     def read(self, begin: int, size: int) -> bytes:
-        """Some of its bytes.
+        """Read ``size`` bytes from ``begin`` on.
 
         Raises:
-            PeerLostError: its process is gone, or the block is.
+            PeerLostError: its process is gone, or the allocation is.
         """
-        asked: Iterator[Sequence[Buffer]] = (
-            [READ.pack(Op.READ, begin + at, min(MOST, size - at))] for at in range(0, size, MOST)
+        requests: Iterator[Sequence[Buffer]] = (
+            [READ.pack(Op.READ, begin + at, min(MAX_BYTES, size - at))]
+            for at in range(0, size, MAX_BYTES)
         )
-        return b"".join(self._exchange(asked))
+        return b"".join(self._exchange(requests))
 
     def write(self, parts: Iterable[tuple[int, Buffer]]) -> None:
-        """Write bytes, each part from where it says; they are there when this returns.
+        """Write parts, each a position and bytes; they are written when this returns.
 
         Raises:
-            PeerLostError: its process is gone, or the block is.
+            PeerLostError: its process is gone, or the allocation is.
         """
-        said: Iterator[Sequence[Buffer]] = (
-            [WRITE.pack(Op.WRITE, begin + at), bytes(data[at : at + MOST])]
+        requests: Iterator[Sequence[Buffer]] = (
+            [WRITE.pack(Op.WRITE, begin + at), bytes(data[at : at + MAX_BYTES])]
             for begin, data in parts
-            for at in range(0, len(data), MOST)
+            for at in range(0, len(data), MAX_BYTES)
         )
-        for _ in self._exchange(said):
+        for _ in self._exchange(requests):
             pass
 
     def _exchange(self, messages: Iterator[Sequence[Buffer]]) -> Iterator[memoryview]:
-        """The answers to messages, a few of which are on their way at a time."""
-        waiting: deque[Pending] = deque()
+        """Send calls, a few of which are in transit at a time, and yield their answers."""
+        waiting: deque[PendingCall] = deque()
         try:
             for message in messages:
                 waiting.append(self.call(message))
@@ -290,68 +287,68 @@ class RemoteMemory(Remote):
             while waiting:
                 yield _answer(waiting.popleft())
         except TransportError as error:
-            raise self.loss(error) from error
+            raise self.loss_error(error) from error
 
 
-def _answer(pending: Pending) -> memoryview:
+def _answer(pending: PendingCall) -> memoryview:
     pending.wait()
     return pending.result()
 
 
-class Hold(Handle):
-    """Holds a block as long as it lives. Use :meth:`of_size`."""
+class MemoryHandle(Handle):
+    """Handle of an allocation, by which ctypes objects keep and share it. Use :meth:`of_size`."""
 
     _object: Memory | RemoteMemory
 
-    #: its bytes where this process maps them
+    #: its bytes where this process maps them, else None
     view: memoryview | None = None
-    #: the object that is made over it, or stands for it, has been made
+    #: True once a ctypes object, or its stand-in, was made over it
     is_used = False
 
     @classmethod
-    def of_size(cls, size: int) -> Hold:
-        """A new block of this process, all zeros.
+    def of_size(cls, size: int) -> MemoryHandle:
+        """Allocate bytes of this process, all zeros.
 
         Raises:
             OSError: there is no room for it.
         """
         memory = Memory(store.current(), size)
         memory.hold(0)
-        hold = cls.__new__(cls)
-        hold._restore(memory.size, memory.begin, memory.place)  # noqa: SLF001 - its own
-        hold._take_hold(memory, 0)  # noqa: SLF001 - its own
-        return hold
+        handle = cls.__new__(cls)
+        handle._restore(memory.size, memory.begin, memory.location)  # noqa: SLF001 - its own
+        handle._attach(memory, 0)  # noqa: SLF001 - its own
+        return handle
 
     def _open(self) -> None:
         found: Any = None
         if isinstance(self._object, Memory):
             found = self._object.view
-        elif self._object.is_near:
-            memory = map_arena(self._place, lambda: store.current().node.directory)
+        elif self._object.is_same_host:
+            memory = map_arena(self._location, lambda: store.current().node.directory)
             found = memory and memoryview(memory)[self._begin : self._begin + self.size]
         self.view = found
 
     def _state(self) -> tuple[Any, ...]:
-        place = self._place
-        return self.size, self._begin, place.name, place.pid, place.size, place.mark
+        location = self._location
+        return self.size, self._begin, location.name, location.pid, location.size, location.tag
 
-    def _restore(self, size: int, begin: int, *place: Any) -> None:
+    def _restore(self, size: int, begin: int, *location: Any) -> None:
         #: its bytes
         self.size = size
         self._begin = begin
-        self._place = place[0] if isinstance(place[0], Place) else Place(*place)
+        self._location = location[0] if isinstance(location[0], Location) else Location(*location)
 
-    def __deepcopy__(self, memo: Any) -> Hold:
-        # a copy of the object over it has memory of its own, see instances.py
+    def __deepcopy__(self, memo: Any) -> MemoryHandle:
+        # a copy of the object over it has memory of its own, see local_ctypes.rebuild
         return self
 
-    # -- for what stands for the object where the block is not mapped
+    # -- for remote instances
 
     def read(self, begin: int, size: int) -> bytes:
-        """Some of its bytes.
+        """Read ``size`` bytes from ``begin`` on.
 
         Raises:
-            PeerLostError: its process is gone, or the block is.
+            PeerLostError: its process is gone, or the allocation is.
         """
         if self.view is not None:
             return bytes(self.view[begin : begin + size])
@@ -359,10 +356,10 @@ class Hold(Handle):
         return self._object.read(begin, size)
 
     def write(self, parts: Sequence[tuple[int, Buffer]]) -> None:
-        """Write bytes, each part from where it says.
+        """Write parts, each a position and bytes.
 
         Raises:
-            PeerLostError: its process is gone, or the block is.
+            PeerLostError: its process is gone, or the allocation is.
         """
         if self.view is None:
             assert isinstance(self._object, RemoteMemory)
@@ -373,5 +370,5 @@ class Hold(Handle):
 
     @property
     def maker(self) -> str:
-        """Identity of the process that it lives in."""
+        """Identity of the process that made it."""
         return self._object.address.ident

@@ -1,12 +1,9 @@
-"""ctypes instances over blocks of memory, which are pickled by reference.
+"""ctypes instances over shared memory, pickled by reference; and the layout of ctypes types.
 
-A type's reducer is registered with :mod:`copyreg` when the first instance over a block is made,
-because every way in which an object becomes bytes here and in users' code goes by that table: the C
-pickler, which is the quick way, cloudpickle, and a ``pickle.dumps`` of the user's. Instances of the
-type that are over no block are pickled as before. ``copy.copy`` uses the table as well; it gets an
-instance with memory of its own, as it always did.
-
-Where the parts of ctypes types are, and their values as bytes.
+A type's reducer is registered with :mod:`copyreg` when the first instance over shared memory is
+made, since every pickler uses that table: the C pickler, cloudpickle, and a ``pickle.dumps`` of the
+user's. Instances of the type that are not over shared memory are pickled as before. ``copy.copy``
+uses the table as well; it gets an instance with memory of its own, as ever.
 """
 
 from __future__ import annotations
@@ -19,9 +16,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from fiber._base import values
-from fiber._objects.memory.block import Hold
+from fiber._objects.memory.heap import MemoryHandle
 
-# what all simple types are; the stubs have no public name for it
+# base class of all simple types; the stubs have no public name for it
 _SIMPLE: Any = ctypes.c_int.__base__
 _POINTERS: tuple[Any, ...] = tuple(
     next(base for base in kind.__mro__ if base.__module__ == "_ctypes" and base.__name__ == name)
@@ -30,7 +27,7 @@ _POINTERS: tuple[Any, ...] = tuple(
         (ctypes.CFUNCTYPE(None), "CFuncPtr"),
     )
 )
-# codes of simple types that are addresses of something
+# codes of simple types that are addresses
 _ADDRESSES = "zZO"
 
 
@@ -40,10 +37,10 @@ class Field:
 
     name: str
     ctype: CType
-    #: bytes from the beginning of the structure, and how many they are
+    #: position in the structure, and number of bytes
     begin: int
     size: int
-    #: True where it has bytes together with others
+    #: True for a bit field, which shares bytes with others
     is_bits: bool
 
 
@@ -58,8 +55,8 @@ def fields(ctype: CType) -> dict[str, Field]:
         for base in reversed(ctype.__mro__):
             anonymous = vars(base).get("_anonymous_", ())
             swapped = hasattr(base, "_swappedbytes_")
-            for name, told, *bits in vars(base).get("_fields_", ()):
-                part = _swapped(told) if swapped else told
+            for name, declared, *bits in vars(base).get("_fields_", ()):
+                part = _swapped(declared) if swapped else declared
                 begin = getattr(base, name).offset
                 size = min(ctypes.sizeof(part), ctypes.sizeof(ctype) - begin)
                 found[name] = Field(name, part, begin, size, bool(bits))
@@ -71,7 +68,7 @@ def fields(ctype: CType) -> dict[str, Field]:
 
 
 def _swapped(ctype: CType) -> CType:
-    """A type as it is in a structure of the other byte order."""
+    """A type in the other byte order, as fields of ``BigEndianStructure`` and its like have it."""
     if issubclass(ctype, ctypes.Array):
         return _swapped(ctype._type_) * ctype._length_
     return getattr(ctype, "__ctype_be__" if sys.byteorder == "little" else "__ctype_le__", ctype)
@@ -93,10 +90,10 @@ def is_text(ctype: CType) -> bool:
 
 
 def check_portable(ctype: CType) -> None:
-    """Refuse what is an address.
+    """Refuse types that are addresses, which mean nothing to other hosts.
 
     Raises:
-        TypeError: it is.
+        TypeError: it is one.
     """
     simple = is_simple(ctype) and ctype._type_ in _ADDRESSES
     if simple or issubclass(ctype, _POINTERS):
@@ -108,22 +105,22 @@ def check_portable(ctype: CType) -> None:
 
 
 def put(instance: Any, data: bytes, begin: int = 0) -> None:
-    """Change bytes of an instance."""
+    """Write bytes of an instance."""
     ctypes.memmove(ctypes.addressof(instance) + begin, data, len(data))
 
 
 def get(instance: Any, begin: int, size: int) -> bytes:
-    """Bytes of an instance."""
+    """Read bytes of an instance."""
     return ctypes.string_at(ctypes.addressof(instance) + begin, size)
 
 
-#: a ctypes class; the stubs have no public name for what all of them are
+#: a ctypes class; the stubs have no public name for their common type
 CType: TypeAlias = Any
 
-# where an instance keeps what holds its block
-_HOLD = "_fiber_hold"
-# what pickled a type before, by type; None: its own way
-_before: dict[CType, Callable[[Any], Any] | None] = {}
+# attribute of an instance for the handle of its memory
+_HANDLE = "_fiber_handle"
+# reducers that were registered before, by type; None: there was none
+_former: dict[CType, Callable[[Any], Any] | None] = {}
 
 
 def new(ctype: CType) -> Any:
@@ -132,36 +129,36 @@ def new(ctype: CType) -> Any:
     Raises:
         OSError: there is no room for it.
     """
-    return over(ctype, Hold.of_size(ctypes.sizeof(ctype)))
+    return over(ctype, MemoryHandle.of_size(ctypes.sizeof(ctype)))
 
 
-def over(ctype: CType, hold: Hold) -> Any:
-    """The instance over a block, or what stands for it where the block is not mapped.
+def over(ctype: CType, handle: MemoryHandle) -> Any:
+    """Make the instance over a handle's memory; a remote instance if it is not mapped.
 
     Raises:
-        TypeError: the type has another size here than where the block was made.
+        TypeError: the type has another size here than in the process that made it.
     """
-    if ctypes.sizeof(ctype) != hold.size:
+    if ctypes.sizeof(ctype) != handle.size:
         msg = (
-            f"{ctype.__name__} has {ctypes.sizeof(ctype)} bytes here and {hold.size} in process "
-            f"{hold.maker}, which shares one; use a type of the same size everywhere"
+            f"{ctype.__name__} has {ctypes.sizeof(ctype)} bytes here and {handle.size} in process "
+            f"{handle.maker}, which shares one; use a type of the same size everywhere"
         )
         raise TypeError(msg)
     register(ctype)
-    hold.is_used = True
-    if hold.view is None:
-        from fiber._objects.memory.remote_ctypes import distant
+    handle.is_used = True
+    if handle.view is None:
+        from fiber._objects.memory.remote_ctypes import remote_instance
 
-        return distant(ctype, hold)
-    instance = ctype.from_buffer(hold.view)
-    # as long as the instance or anything that shares its memory lives
-    vars(instance)[_HOLD] = hold
+        return remote_instance(ctype, handle)
+    instance = ctype.from_buffer(handle.view)
+    # kept as long as the instance or a part that shares its memory lives
+    vars(instance)[_HANDLE] = handle
     return instance
 
 
-def hold_of(instance: Any) -> Hold | None:
-    """What holds the block that an instance is over; None where it is over none."""
-    found: Hold | None = getattr(instance, "__dict__", {}).get(_HOLD)
+def handle_of(instance: Any) -> MemoryHandle | None:
+    """The handle of the shared memory that an instance is over; None where it is over none."""
+    found: MemoryHandle | None = getattr(instance, "__dict__", {}).get(_HANDLE)
     return found
 
 
@@ -169,38 +166,38 @@ def hold_of(instance: Any) -> Hold | None:
 
 
 def register(ctype: CType) -> None:
-    """Have instances of a type pickled by reference where they are over a block."""
-    if ctype not in _before:
-        _before[ctype] = copyreg.dispatch_table.get(ctype)
+    """Register the reducer of a type, once."""
+    if ctype not in _former:
+        _former[ctype] = copyreg.dispatch_table.get(ctype)
         copyreg.pickle(ctype, reduce)
 
 
 def reduce(instance: Any) -> Any:
-    """How an instance of a registered type is pickled."""
-    hold = hold_of(instance)
-    if hold is not None:
-        return rebuild, (spell(type(instance)), hold)
-    before = _before.get(type(instance))
+    """Reduce an instance of a registered type, for :mod:`copyreg`."""
+    handle = handle_of(instance)
+    if handle is not None:
+        return rebuild, (spell(type(instance)), handle)
+    before = _former.get(type(instance))
     return instance.__reduce_ex__(4) if before is None else before(instance)
 
 
-def rebuild(spelled: Any, hold: Hold) -> Any:
-    """The instance of a pickle, or a copy for :mod:`copy`."""
+def rebuild(spelled: Any, handle: MemoryHandle) -> Any:
+    """Rebuild the instance of a pickle; a copy for :mod:`copy`."""
     ctype = read(spelled)
-    if not hold.is_used:
-        return over(ctype, hold)
-    return ctype.from_buffer_copy(hold.read(0, hold.size))
+    if not handle.is_used:
+        return over(ctype, handle)
+    return ctype.from_buffer_copy(handle.read(0, handle.size))
 
 
 def spell(ctype: CType) -> Any:
-    """A type as it is pickled: array types have no name that they could be found by."""
+    """Spell a type for a pickle: array types have no name, so element and length."""
     if issubclass(ctype, ctypes.Array) and ctype is ctype._type_ * ctype._length_:
         return spell(ctype._type_), ctype._length_
     return ctype
 
 
 def read(spelled: Any) -> CType:
-    """The type of what :func:`spell` made."""
+    """The type that :func:`spell` spelled."""
     if isinstance(spelled, tuple):
         element, length = spelled
         return read(element) * length

@@ -1,7 +1,7 @@
-"""Memory that nobody changes any more: written once, mapped by processes of its host.
+"""Sealed memory: written once, then mapped by processes of its host, and never changed.
 
-It is mapped privately. Who only reads shares its pages with all others; who asks for memory to
-write to gets a copy of each page that it writes, and changes nothing for anybody else.
+It is mapped privately. A process that only reads shares its pages with all others; one that asks
+for writable memory gets a copy of each page that it writes, and changes nothing for the others.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from fiber._objects.memory import backing
-from fiber._objects.memory.backing import HEAD, MARK, Folder, Place
+from fiber._objects.memory.backing import HEAD, TAG_SIZE, Folder, Location
 from fiber._wire.frames import Buffer
 
-#: bytes that one system call writes at most
+#: most bytes of one system call
 _AT_ONCE = 2**30
 
 
@@ -30,8 +30,8 @@ class Draft:
     """Memory while it is written.
 
     Args:
-        size: bytes that are of use.
-        folder: where a file would be.
+        size: usable bytes, without the head.
+        folder: returns the folder for a file.
         ident: the maker's identity within the run.
 
     Raises:
@@ -44,8 +44,8 @@ class Draft:
         self._closing = weakref.finalize(self, backing.release, self._fd, self._path, os.getpid())
         try:
             backing.check_room(self._size, self._path)
-            self._mark = secrets.token_bytes(MARK)
-            self._write(0, self._mark)
+            self._tag = secrets.token_bytes(TAG_SIZE)
+            self._write(0, self._tag)
             os.ftruncate(self._fd, self._size)
         except BaseException:
             self.discard()
@@ -60,16 +60,16 @@ class Draft:
         self._write(HEAD + begin, data)
 
     def seal(self) -> Sealed:
-        """End the writing."""
+        """Seal it; it cannot be written to any more."""
         if sys.platform == "linux" and self._path is None:
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
         self._closing.detach()
-        place = backing.place_of(self._fd, self._path, self._size, self._mark)
-        return Sealed(self._fd, place, self._path)
+        location = backing.location_of(self._fd, self._path, self._size, self._tag)
+        return Sealed(self._fd, location, self._path)
 
     def discard(self) -> None:
-        """Give it up; idempotent."""
+        """Discard it; idempotent."""
         self._closing()
 
     def _write(self, begin: int, data: Buffer) -> None:
@@ -79,16 +79,16 @@ class Draft:
                 written = os.pwrite(self._fd, view[:_AT_ONCE], begin)
                 view, begin = view[written:], begin + written
         except OSError as error:
-            raise backing.no_room(self._size, self._path, error) from error
+            raise backing.no_room_error(self._size, self._path, error) from error
 
 
 class Sealed:
-    """Memory that is written, as its maker or another process has it. See :func:`seal`."""
+    """Sealed memory, in its maker's process or another. Made by :func:`seal` and :func:`find`."""
 
-    def __init__(self, fd: int, place: Place, path: Path | None = None) -> None:
+    def __init__(self, fd: int, location: Location, path: Path | None = None) -> None:
         self._fd = fd
-        #: how processes on this host find it by this one
-        self.place = place
+        #: location for processes of this host, by this process
+        self.location = location
         self._lock = threading.Lock()
         self._memory: mmap.mmap | None = None
         self._closing = weakref.finalize(self, backing.release, fd, path, os.getpid())
@@ -96,11 +96,11 @@ class Sealed:
 
     @property
     def size(self) -> int:
-        """Bytes that are of use."""
-        return self.place.size - HEAD
+        """Usable bytes, without the head."""
+        return self.location.size - HEAD
 
     def view(self) -> memoryview:
-        """Its bytes, to read.
+        """Its bytes, read-only.
 
         Raises:
             OSError: the system cannot map it.
@@ -111,7 +111,7 @@ class Sealed:
             return memoryview(self._memory)[HEAD:]
 
     def private(self) -> memoryview:
-        """Its bytes, to read and to write; what is written is seen nowhere else.
+        """Its bytes, readable and writable; writes are seen in this view only.
 
         Raises:
             OSError: the system cannot map it.
@@ -119,21 +119,21 @@ class Sealed:
         return memoryview(self._map(mmap.PROT_READ | mmap.PROT_WRITE))[HEAD:]
 
     def close(self) -> None:
-        """Let nobody else find it by this process; views stay valid. Idempotent."""
+        """Close it: it cannot be found by this process any more; views stay valid. Idempotent."""
         self._closing()
 
     def _map(self, protection: int) -> mmap.mmap:
-        # one descriptor is enough, where Python can be told so
+        # without a second descriptor, where Python has the option
         more: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-        return mmap.mmap(self._fd, self.place.size, mmap.MAP_PRIVATE, protection, **more)
+        return mmap.mmap(self._fd, self.location.size, mmap.MAP_PRIVATE, protection, **more)
 
 
 def seal(segments: Iterable[Buffer], folder: Folder, ident: str) -> Sealed:
-    """Sealed memory with these bytes, one after another.
+    """Make sealed memory of segments.
 
     Args:
-        segments: the bytes.
-        folder: where a file would be.
+        segments: its bytes, one after another.
+        folder: returns the folder for a file.
         ident: the maker's identity within the run.
 
     Raises:
@@ -152,27 +152,28 @@ def seal(segments: Iterable[Buffer], folder: Folder, ident: str) -> Sealed:
         raise
 
 
-def find(place: Place, folder: Folder) -> Sealed | None:
-    """Sealed memory of another process of this host; None where it is not to be had here."""
-    fd = backing.find(place, folder, write=False)
+def find(location: Location, folder: Folder) -> Sealed | None:
+    """Open sealed memory of another process; None where it is not on this host."""
+    fd = backing.find(location, folder, write=False)
     if fd is None:
         return None
-    by_descriptor = place.name.startswith(backing.DESCRIPTOR)
-    if not _is_it(fd, place) or (by_descriptor and not _is_sealed(fd)):
+    by_descriptor = location.name.startswith(backing.DESCRIPTOR)
+    if not _is_it(fd, location) or (by_descriptor and not _is_sealed(fd)):
         os.close(fd)
         return None
     return Sealed(
-        fd, backing.place_of(fd, None, place.size, place.mark) if by_descriptor else place
+        fd,
+        backing.location_of(fd, None, location.size, location.tag) if by_descriptor else location,
     )
 
 
-def _is_it(fd: int, place: Place) -> bool:
-    return place.size >= HEAD and os.pread(fd, MARK, 0) == place.mark
+def _is_it(fd: int, location: Location) -> bool:
+    return location.size >= HEAD and os.pread(fd, TAG_SIZE, 0) == location.tag
 
 
 def _is_sealed(fd: int) -> bool:
     if sys.platform == "linux":
-        # another kind of file has no seals, and says so by an error
+        # fails for files without seals
         with contextlib.suppress(OSError):
             return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
     return False

@@ -3,7 +3,7 @@
 A pickle of a tensor is a copy of its storage, whatever memory that is in. For shared memory torch
 has another way between processes of the standard library: descriptors that can be received once
 each. Here the handle of an object travels that keeps the memory open, so any number of processes
-may read the pickle, or none, and the memory lives for as long as it is on its way.
+may read the pickle, or none, and the memory lives for as long as the pickle is in transit.
 
 Only what Fiber carries between processes is pickled so. Pickles that the program makes itself,
 values of ``fiber.shared``, results of rings and what a worker of a ``DataLoader`` sends are copies,
@@ -30,9 +30,9 @@ from fiber._objects.address import Kind
 from fiber._objects.blocks.block import Block
 from fiber._objects.handle import Handle
 from fiber._objects.memory import backing
-from fiber._objects.memory.backing import Place
-from fiber._objects.owned import Shared
-from fiber._objects.remote import Remote
+from fiber._objects.memory.backing import Location
+from fiber._objects.owned import OwnedObject
+from fiber._objects.remote import RemoteObject
 from fiber._wire import codec
 
 if TYPE_CHECKING:
@@ -43,31 +43,31 @@ _ADVICE = (
     "or use fiber.RawArray for memory that processes on all hosts read and write"
 )
 
-# device and inode, by which memory without a mark is known
+# device and inode, the tag of memory that torch made
 _IDENTITY = struct.Struct("<QQ")
 
-# of storages that were sent, as long as they live here
+# handles of storages that were sent, as long as these live
 _handles: weakref.WeakKeyDictionary[Any, StorageHandle] = weakref.WeakKeyDictionary()
 _making = threading.Lock()
 
 
 def register() -> bool:
-    """Have storages pickled in this way; False where torch is not imported to its end yet."""
+    """Register reducers of torch's storages; False where torch is not fully imported yet."""
     torch: Any = sys.modules["torch"]
     if not (hasattr(torch, "UntypedStorage") and hasattr(torch, "multiprocessing")):
-        # the latter is one of its last parts; one without the former is no torch that we know
+        # the latter is one of its last parts; older versions lack the former
         return False
     for kind in {*torch._storage_classes, torch.storage.TypedStorage}:  # noqa: SLF001 - as torch registers them
         copyreg.pickle(kind, _reduce_untyped if kind is torch.UntypedStorage else _reduce_typed)
     return True
 
 
-class Storage(Shared):
-    """Keeps shared memory open for those who are sent it.
+class Storage(OwnedObject):
+    """Keeps shared memory of a tensor open for the processes that it is sent to.
 
     Args:
         store: of this process.
-        close: lets go of the memory.
+        close: releases the memory.
     """
 
     def __init__(self, store: Store, close: Callable[[], Any]) -> None:
@@ -76,61 +76,61 @@ class Storage(Shared):
         self._closing.atexit = False
 
     def is_drained(self) -> bool:
-        """True where nobody is about to map it."""
+        """True where no process is about to map it."""
         with self.lock:
-            return not self._references.is_awaited(0)
+            return not self._references.is_expected(0)
 
     def _review(self) -> None:
         super()._review()
         self._store.drained()
 
-    def _end_closed(self, end: int) -> None:
+    def _on_end_closed(self, end: int) -> None:
         self._closing()
 
 
 class StorageHandle(Handle):
-    """Travels in place of a storage; where that is, it lives as long as the storage does."""
+    """Handle that is pickled in place of a storage; kept in each process as long as the storage."""
 
-    _object: Storage | Remote
-    _place: tuple[Any, ...]
+    _object: Storage | RemoteObject
+    _location: tuple[Any, ...]
     _store: Store
 
     @classmethod
     def of(cls, storage: Any) -> StorageHandle | None:
-        """The handle of a storage in shared memory; None where others cannot map that."""
+        """The handle of a storage in shared memory; None where other processes cannot map it."""
         current = store.current()
         with _making:
             found = _handles.get(storage)
             if found is None or not found.is_of(current):
-                lent = _lend(storage)
+                lent = _export(storage)
                 if lent is None:
                     return None
-                place, close = lent
+                location, close = lent
                 made = Storage(current, close)
                 made.hold(0)
                 found = _handles[storage] = cls.__new__(cls)
-                found._restore(_host(), *place)  # noqa: SLF001 - its own
-                found._take_hold(made, 0)  # noqa: SLF001 - its own
+                found._restore(_host_id(), *location)  # noqa: SLF001 - its own
+                found._attach(made, 0)  # noqa: SLF001 - its own
             return found
 
     def is_of(self, store: Store) -> bool:
-        """True where it was made or read by this store's process."""
+        """True where it was made or loaded in this store's process."""
         return self._store is store
 
     def storage(self) -> Any:
-        """The storage: the same object for all that this process has of it.
+        """The storage: the same object each time in one process.
 
         Raises:
             PeerLostError: the process that sent it is gone.
-            UnpicklingError: its memory is not to be had here.
+            UnpicklingError: its memory cannot be mapped in this process.
         """
-        host, *place = self._place
-        if host == _host():
-            found = _find(*place)
+        host, *location = self._location
+        if host == _host_id():
+            found = _find(*location)
             if found is not None:
                 return found
-            if isinstance(self._object, Remote) and self._object.is_lost:
-                raise self._object.owner.lost(self._object.shape.name)
+            if isinstance(self._object, RemoteObject) and self._object.is_lost:
+                raise self._object.owner.loss_error(self._object.shape.name)
         msg = (
             f"a tensor in shared memory of process {self._object.address.ident} cannot be mapped "
             f"here: the memory is of another host or container, or the process ended; {_ADVICE}"
@@ -141,10 +141,10 @@ class StorageHandle(Handle):
         self._store = store.current()
 
     def _state(self) -> tuple[Any, ...]:
-        return self._place
+        return self._location
 
-    def _restore(self, *place: Any) -> None:
-        self._place = place
+    def _restore(self, *location: Any) -> None:
+        self._location = location
 
 
 def _reduce_untyped(storage: Any) -> Any:
@@ -162,13 +162,13 @@ def _reduce_typed(storage: Any) -> Any:
 
 
 def _handle_of(storage: Any) -> StorageHandle | None:
-    """What travels in place of a storage; None for a copy.
+    """The handle that is pickled in place of a storage; None to pickle a copy.
 
     Raises:
-        PicklingError: those who get it may be on other hosts.
+        PicklingError: its receivers may be on other hosts.
     """
-    carrier = codec.carrier()
-    if carrier is None or isinstance(carrier, Block) or not _is_to_map(storage):
+    envelope = codec.envelope()
+    if envelope is None or isinstance(envelope, Block) or not _is_shared(storage):
         return None
     handle = StorageHandle.of(storage)
     if handle is None:
@@ -183,7 +183,7 @@ def _handle_of(storage: Any) -> StorageHandle | None:
     return handle
 
 
-def _is_to_map(storage: Any) -> bool:
+def _is_shared(storage: Any) -> bool:
     if storage.device.type != "cpu" or not (storage.is_shared() and storage.nbytes()):
         return False
     # its workers collate into shared memory, for torch's own way of sending
@@ -191,19 +191,19 @@ def _is_to_map(storage: Any) -> bool:
     return data is None or data.get_worker_info() is None
 
 
-def _lend(storage: Any) -> tuple[tuple[Any, ...], Callable[[], Any]] | None:
-    """Where others find the memory of a storage, and what lets go of it; None if nowhere."""
+def _export(storage: Any) -> tuple[tuple[Any, ...], Callable[[], Any]] | None:
+    """Location parts of a storage's memory and a function that releases it; None for a copy."""
     reductions = _reductions()
     if getattr(storage, "filename", None) is not None:
         return None
     known = reductions.StorageWeakRef(storage)
     if reductions.torch.multiprocessing.get_sharing_strategy() == "file_system":
-        place = storage._share_filename_cpu_()
-        reductions.shared_cache[place[1]] = known
+        location = storage._share_filename_cpu_()
+        reductions.shared_cache[location[1]] = known
         # torch counts the storages that use the file, of which this is another
         twin = reductions.torch.UntypedStorage._new_shared_filename_cpu  # noqa: SLF001 - as torch rebuilds it
-        kept = [twin(*place)]
-        return place, kept.clear
+        kept = [twin(*location)]
+        return location, kept.clear
     fd, size = storage._share_fd_cpu_()
     if fd < 0:
         # memory of a file
@@ -214,37 +214,37 @@ def _lend(storage: Any) -> tuple[tuple[Any, ...], Callable[[], Any]] | None:
     return (name, os.getpid(), size, _identity(own)), functools.partial(os.close, own)
 
 
-def _find(*place: Any) -> Any:
-    """The storage at a place; None where it is not to be had here."""
+def _find(*parts: Any) -> Any:
+    """The storage at a location, by its parts as :func:`_export` returns them; None if not here."""
     reductions = _reductions()
     untyped = reductions.torch.UntypedStorage
-    if isinstance(place[0], str):
-        there = Place(*place)
-        device, inode = _IDENTITY.unpack(there.mark)
-        # what is here needs nobody who has it open for us
+    if isinstance(parts[0], str):
+        location = Location(*parts)
+        device, inode = _IDENTITY.unpack(location.tag)
+        # a storage that this process has needs no other process to have it open
         found = reductions.storage_from_cache(untyped, (inode, device))
         if found is not None:
             return found
-        fd = backing.find(there, lambda: store.current().node.directory, write=True)
+        fd = backing.find(location, lambda: store.current().node.directory, write=True)
         if fd is None:
             return None
-        if _identity(fd) != there.mark:
+        if _identity(fd) != location.tag:
             os.close(fd)
             return None
-        return reductions.rebuild_storage_fd(untyped, _Received(fd), there.size)
-    # as torch tells it: its manager, the name, the size
-    found = reductions.storage_from_cache(untyped, place[1])
+        return reductions.rebuild_storage_fd(untyped, _Received(fd), location.size)
+    # as torch names it: its manager, the name, the size
+    found = reductions.storage_from_cache(untyped, parts[1])
     if found is None:
         try:
-            found = untyped._new_shared_filename_cpu(*place)  # noqa: SLF001 - as torch rebuilds it
+            found = untyped._new_shared_filename_cpu(*parts)  # noqa: SLF001 - as torch rebuilds it
         except RuntimeError:
             return None
-        reductions.shared_cache[place[1]] = reductions.StorageWeakRef(found)
+        reductions.shared_cache[parts[1]] = reductions.StorageWeakRef(found)
     return found
 
 
-def _host() -> str:
-    """What tells this host from others, on which the numbers of files mean something else."""
+def _host_id() -> str:
+    """Identity of this host and its boot: devices and inodes are only unique within it."""
     return f"{store.current().host} {_boot()}"
 
 

@@ -1,6 +1,11 @@
-"""A queue or pipe at its owner: its lanes, served to threads here and to other processes.
+"""A queue or pipe in its owner's process: serves the owner's threads and other processes.
 
-The sides of a lane for threads of its owner: no wire in between.
+:class:`Channel` has a :class:`~fiber._objects.queue.state.QueueState` for each direction (one of a
+queue or a one-way pipe, two of a duplex pipe) and executes its commands: it wakes threads and sends
+messages. :class:`LocalReader` and :class:`LocalWriter` are what the owner's own handles use.
+
+All of it is guarded by the channel's lock, which is held for short only, by the owner's threads and
+by the handler thread. Threads wait outside of it, each for a lock of its own.
 """
 
 from __future__ import annotations
@@ -13,18 +18,18 @@ from typing import TYPE_CHECKING
 from fiber._base import values
 from fiber._objects import protocol
 from fiber._objects.address import Kind
-from fiber._objects.owned import Shared
-from fiber._objects.protocol import Mode, Op, Outcome, Word
+from fiber._objects.owned import OwnedObject
+from fiber._objects.protocol import Mode, Notice, Op, Outcome
 from fiber._objects.queue import messages, progress
-from fiber._objects.queue.messages import Item, Laden
-from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.queue.requests import (
     Accepted,
     Broken,
+    Commands,
+    Deliver,
     Drop,
     End,
-    Give,
-    Instructions,
     Nothing,
     Offer,
     Ready,
@@ -32,11 +37,11 @@ from fiber._objects.queue.requests import (
     Refused,
     Request,
     Revoke,
+    StartTimer,
     Unready,
-    Watch,
 )
-from fiber._objects.queue.state import Lane
-from fiber._objects.waiting import Bidder, Waiter, pass_gate
+from fiber._objects.queue.state import QueueState
+from fiber._objects.waiting import WaitingReader, WaitingWriter, wait_for_wakeup
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
@@ -46,121 +51,123 @@ if TYPE_CHECKING:
     from fiber._objects.store import Store
 
 
-class LocalSource:
-    """The reading side."""
+class LocalReader:
+    """Reader of one direction for threads of the owner, a ``handle.Reader``."""
 
-    def __init__(self, channel: Channel, number: int) -> None:
+    def __init__(self, channel: Channel, direction: int) -> None:
         self._channel = channel
-        self._number = number
-        self._lane = channel.lanes[number]
+        self._direction = direction
+        self._state = channel.states[direction]
 
     def take(self, block: bool, timeout: float | None) -> Item:
-        """The next item, see :class:`~fiber._objects.handle.Source`."""
-        channel, lane = self._channel, self._lane
+        """Take the next item."""
+        channel, state = self._channel, self._state
         with channel.lock:
-            item = lane.take_now()
+            item = state.take_now()
             if item is not None:
                 self._taken()
                 return item
-            waiter = Waiter(None, mode=Mode.WAIT if block else Mode.NOWAIT)
-            channel.carry(self._number, lane.ask(waiter))
-        self._wait(waiter, timeout if block else None)
-        return self._result(waiter)
+            waiting_reader = WaitingReader(None, mode=Mode.WAIT if block else Mode.NOWAIT)
+            channel.execute(self._direction, state.request(waiting_reader))
+        self._wait(waiting_reader, timeout if block else None)
+        return self._result(waiting_reader)
 
-    def ready(self, timeout: float | None) -> bool:
-        """True where :meth:`take` would return or raise EOFError."""
-        channel, lane = self._channel, self._lane
+    def poll(self, timeout: float | None) -> bool:
+        """Wait until :meth:`take` would return or raise EOFError; False when none came in time."""
+        channel, state = self._channel, self._state
         with channel.lock:
-            if lane.available or lane.has_ended:
+            if state.available or state.has_ended:
                 return True
             now = timeout is not None and timeout <= 0
-            waiter = Waiter(None, mode=Mode.NOWAIT if now else Mode.WAIT, peek=True)
-            channel.carry(self._number, lane.ask(waiter))
-        self._wait(waiter, None if now else timeout)
-        return waiter.answer in (Word.ITEMS, Word.END)
+            waiting_reader = WaitingReader(None, mode=Mode.NOWAIT if now else Mode.WAIT, peek=True)
+            channel.execute(self._direction, state.request(waiting_reader))
+        self._wait(waiting_reader, None if now else timeout)
+        return waiting_reader.answer in (Notice.ITEMS, Notice.END)
 
-    def bell(self) -> Bell:
-        """What tells of items."""
+    def ready_fd(self) -> ReadyFd:
+        """Descriptor that is readable while :meth:`take` would not wait."""
         with self._channel.lock:
-            return self._channel.bell(self._number)
+            return self._channel.ready_fd(self._direction)
 
-    def _wait(self, waiter: Waiter, timeout: float | None) -> None:
+    def _wait(self, waiting_reader: WaitingReader, timeout: float | None) -> None:
         try:
-            pass_gate(waiter.gate, timeout)
+            wait_for_wakeup(waiting_reader.wakeup, timeout)
         except BaseException:
-            # an interrupted wait takes nothing with it
+            # an interrupted wait loses no item
             with self._channel.lock:
-                self._forget(waiter)
-                if waiter.item is not None:
-                    self._channel.carry(self._number, self._lane.untake(waiter.item))
+                self._forget(waiting_reader)
+                if waiting_reader.item is not None:
+                    self._channel.execute(
+                        self._direction, self._state.undo_take(waiting_reader.item)
+                    )
             raise
-        if waiter.answer is None:
+        if waiting_reader.answer is None:
             with self._channel.lock:
-                self._forget(waiter)
+                self._forget(waiting_reader)
 
-    def _forget(self, waiter: Waiter) -> None:
-        if waiter.answer is None:
-            self._lane.cancel(waiter)
+    def _forget(self, waiting_reader: WaitingReader) -> None:
+        if waiting_reader.answer is None:
+            self._state.cancel(waiting_reader)
 
     def _taken(self) -> None:
-        if self._lane.holds or self._lane.watchers:
-            self._channel.carry(self._number, self._lane.advance())
+        if self._state.has_waiting_writers or self._state.pollers:
+            self._channel.execute(self._direction, self._state.advance())
         else:
-            self._channel.changed(self._number)
+            self._channel.changed(self._direction)
 
     @staticmethod
-    def _result(waiter: Waiter) -> Item:
-        if waiter.item is not None:
-            return waiter.item
-        if waiter.answer is Word.END:
+    def _result(waiting_reader: WaitingReader) -> Item:
+        if waiting_reader.item is not None:
+            return waiting_reader.item
+        if waiting_reader.answer is Notice.END:
             raise EOFError
         raise queue.Empty
 
 
-class LocalSink:
-    """The writing side."""
+class LocalWriter:
+    """Writer of one direction for threads of the owner, a ``handle.Writer``."""
 
-    def __init__(self, channel: Channel, number: int) -> None:
+    def __init__(self, channel: Channel, direction: int) -> None:
         self._channel = channel
-        self._number = number
-        self._lane = channel.lanes[number]
+        self._direction = direction
+        self._state = channel.states[direction]
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
-        """Hand an item over, see :class:`~fiber._objects.handle.Sink`."""
-        channel, lane = self._channel, self._lane
+        """Put an item in."""
+        channel, state = self._channel, self._state
         with channel.lock:
-            if lane.put_now(item):
-                channel.changed(self._number)
+            if state.put_now(item):
+                channel.changed(self._direction)
                 return
-            bidder = Bidder(None, deque((item,)), wait=block)
-            channel.carry(self._number, lane.offer(bidder))
-        if bidder.outcome is None:
-            self._wait(bidder, timeout if block else None)
-        if bidder.outcome is Outcome.BROKEN:
-            msg = f"nobody reads this {channel.shape.name} any more"
+            waiting_writer = WaitingWriter(None, deque((item,)), wait=block)
+            channel.execute(self._direction, state.offer(waiting_writer))
+        if waiting_writer.outcome is None:
+            self._wait(waiting_writer, timeout if block else None)
+        if waiting_writer.outcome is Outcome.BROKEN:
+            msg = f"this {channel.shape.name} has no reader any more"
             raise BrokenPipeError(msg)
-        if bidder.outcome is not Outcome.ACCEPTED:
+        if waiting_writer.outcome is not Outcome.ACCEPTED:
             raise queue.Full
 
     def flush(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing: each put is in the queue when it returns."""
 
     def deliver(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing: each put is in the queue when it returns."""
 
     def abandon(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing: each put is in the queue when it returns."""
 
-    def _wait(self, bidder: Bidder, timeout: float | None) -> None:
+    def _wait(self, waiting_writer: WaitingWriter, timeout: float | None) -> None:
         try:
-            pass_gate(bidder.gate, timeout)
+            wait_for_wakeup(waiting_writer.wakeup, timeout)
         finally:
             with self._channel.lock:
-                if bidder.outcome is None:
-                    self._lane.gate.withdraw(bidder)
+                if waiting_writer.outcome is None:
+                    self._state.window.withdraw(waiting_writer)
 
 
-#: seconds after which a reader that has items is asked to give them to one that waits
+#: seconds after which prefetched items are recalled for a reader that waits
 GRACE = 0.005
 
 
@@ -176,239 +183,242 @@ class _PeerOffer(Offer):
     is_call: bool = values.field(default=False, kw_only=True)
 
 
-class Channel(Shared):
-    """A queue or a pipe."""
+class Channel(OwnedObject):
+    """A queue or pipe at its owner."""
 
     def __init__(self, store: Store, kind: Kind, maxsize: int = 0) -> None:
         super().__init__(store, kind, maxsize)
-        self.lanes = [
-            Lane(maxsize=lane.maxsize, max_bytes=lane.max_bytes) for lane in self.shape.lanes
+        self.states = [
+            QueueState(maxsize=one.maxsize, max_bytes=one.max_bytes)
+            for one in self.shape.directions
         ]
-        self._bells: list[Bell | None] = [None] * len(self.lanes)
-        # batches of each writer that are in, and of how many of them it has heard
+        self._ready_fds: list[ReadyFd | None] = [None] * len(self.states)
+        # of each writer: batches that are in, and those of them that were acknowledged
         self._counts: dict[tuple[Peer, int], list[int]] = {}
-        # writers that hear of theirs once the reactor has read what came with the last one
+        # writers that are acknowledged once the reactor has read what came with their last batch
         self._acknowledging: set[tuple[Peer, int]] = set()
 
-    # -- for threads here
+    # -- for handles of this process
 
-    def source(self, lane: int) -> LocalSource:
-        """The reading side of a lane."""
-        return LocalSource(self, lane)
+    def reader(self, direction: int) -> LocalReader:
+        """Make a reader of a direction."""
+        return LocalReader(self, direction)
 
-    def sink(self, lane: int) -> LocalSink:
-        """The writing side of a lane."""
-        return LocalSink(self, lane)
+    def writer(self, direction: int) -> LocalWriter:
+        """Make a writer of a direction."""
+        return LocalWriter(self, direction)
 
-    def size(self, lane: int) -> int:
-        """Items in a lane."""
+    def size(self, direction: int) -> int:
+        """Number of items in a direction."""
         with self.lock:
-            return self.lanes[lane].size
+            return self.states[direction].size
 
-    # -- for threads here, with the lock held
+    # -- the same, with the lock held
 
-    def carry(self, lane: int, instructions: Instructions) -> None:
-        """Do what a lane says."""
-        for one in instructions:
+    def execute(self, direction: int, commands: Commands) -> None:
+        """Execute commands of a direction's state."""
+        for one in commands:
             match one:
-                case Give():
-                    self._give(lane, one)
+                case Deliver():
+                    self._deliver(direction, one)
                 case Accepted():
-                    self._judge(Outcome.ACCEPTED, lane, one.offer)
+                    self._answer_offer(Outcome.ACCEPTED, direction, one.offer)
                 case Nothing():
-                    self._without(Word.NOTHING, lane, one.request)
+                    self._answer_without_items(Notice.NOTHING, direction, one.request)
                 case Ready():
-                    self._without(Word.READY, lane, one.request)
+                    self._answer_without_items(Notice.READY, direction, one.request)
                 case Unready():
-                    self._without(Word.UNREADY, lane, one.request)
+                    self._answer_without_items(Notice.UNREADY, direction, one.request)
                 case Recall():
-                    self._tell(one.reader, lane, Word.RECALL)
-                case Watch():
-                    self._store.call_later(GRACE, functools.partial(self._overdue, lane))
+                    self._send_notice(one.reader, direction, Notice.RECALL)
+                case StartTimer():
+                    self._store.call_later(GRACE, functools.partial(self._on_timer, direction))
                 case End():
-                    self._without(Word.END, lane, one.request)
+                    self._answer_without_items(Notice.END, direction, one.request)
                 case Refused():
-                    self._judge(Outcome.FULL, lane, one.offer)
+                    self._answer_offer(Outcome.FULL, direction, one.offer)
                 case Broken():
-                    self._judge(Outcome.BROKEN, lane, one.offer)
+                    self._answer_offer(Outcome.BROKEN, direction, one.offer)
                 case Revoke():
-                    self._tell(one.writer, lane, Word.REVOKE)
+                    self._send_notice(one.writer, direction, Notice.REVOKE)
                 case Drop():
-                    self._let_go_of(one.items)
-        self.changed(lane)
+                    self._drop_items(one.items)
+        self.changed(direction)
 
-    def changed(self, lane: int) -> None:
-        """Items came or went."""
-        bell = self._bells[lane]
-        if bell is not None:
-            state = self.lanes[lane]
-            bell.set(bool(state.available) or state.has_ended)
+    def changed(self, direction: int) -> None:
+        """Update the ready descriptor of a direction whose items changed."""
+        ready_fd = self._ready_fds[direction]
+        if ready_fd is not None:
+            state = self.states[direction]
+            ready_fd.set(bool(state.available) or state.has_ended)
         if self._store.is_closing:
             self._store.drained()
 
-    def bell(self, lane: int) -> Bell:
-        """A descriptor that tells of items for threads here."""
-        bell = self._bells[lane]
-        if bell is None:
-            bell = self._bells[lane] = Bell()
-            self.carry(lane, self.lanes[lane].watch_here(True))
-        return bell
+    def ready_fd(self, direction: int) -> ReadyFd:
+        """Ready descriptor of a direction for threads of the owner, made on first use."""
+        ready_fd = self._ready_fds[direction]
+        if ready_fd is None:
+            ready_fd = self._ready_fds[direction] = ReadyFd()
+            self.execute(direction, self.states[direction].set_owner_polls(True))
+        return ready_fd
 
-    def is_awaited(self, lane: int) -> bool:
-        """True while another process is going to read a lane."""
-        return self._references.is_awaited(self.shape.lanes[lane].readers)
+    def is_awaited(self, direction: int) -> bool:
+        """True while another process reads a direction, or is about to."""
+        return self._references.is_expected(self.shape.directions[direction].readers)
 
     # -- the end of the owner
 
-    def hurry(self) -> None:
-        """Have readers say at once what they hand out: the owner is about to end."""
+    def request_flush(self) -> None:
+        """Have readers report at once what they hand out: the owner is about to end."""
         with self.lock:
-            for number, lane in enumerate(self.lanes):
-                for reader in lane.readers:
-                    self._tell(reader, number, Word.HURRY)
+            for direction, state in enumerate(self.states):
+                for reader in state.readers:
+                    self._send_notice(reader, direction, Notice.REPORT_NOW)
 
     def is_drained(self) -> bool:
-        """True where nobody elsewhere can get anything more."""
+        """True where other processes can get nothing more."""
         with self.lock:
             return all(
-                lane.is_settled or not self.is_awaited(number)
-                for number, lane in enumerate(self.lanes)
+                state.is_settled or not self.is_awaited(direction)
+                for direction, state in enumerate(self.states)
             )
 
     # -- references
 
-    def _arrive(self, peer: Peer, end: int, slot: int, mark: bytes, page: bytes) -> bool:
-        words = self._store.page(peer, page, mark) if 0 < slot < progress.SLOTS else None
-        lane = self.shape.lane_read_by(end)
-        if lane is not None:
-            read = None if words is None else progress.reader_of(words, slot)
-            self.lanes[lane].open(peer, read)
-        written = self.shape.lane_written_by(end)
-        if written is not None and self.lanes[written].readers_gone:
-            self._tell(peer, written, Word.BROKEN)
+    def _on_attach(self, peer: Peer, end: int, slot: int, tag: bytes, page: bytes) -> bool:
+        words = self._store.page(peer, page, tag) if 0 < slot < progress.SLOTS else None
+        direction = self.shape.direction_read_by(end)
+        if direction is not None:
+            read = None if words is None else progress.progress_of(words, slot)
+            self.states[direction].add_reader(peer, read)
+        written = self.shape.direction_written_by(end)
+        if written is not None and self.states[written].readers_gone:
+            self._send_notice(peer, written, Notice.BROKEN)
         return words is not None
 
-    def _leave(self, peer: Peer, end: int) -> None:
-        lane = self.shape.lane_read_by(end)
-        if lane is not None:
-            self.carry(lane, self.lanes[lane].lose(peer))
-        written = self.shape.lane_written_by(end)
+    def _on_detach(self, peer: Peer, end: int) -> None:
+        direction = self.shape.direction_read_by(end)
+        if direction is not None:
+            self.execute(direction, self.states[direction].remove_reader(peer))
+        written = self.shape.direction_written_by(end)
         if written is not None:
             self._counts.pop((peer, written), None)
-            self.carry(written, self.lanes[written].lose_writer(peer))
+            self.execute(written, self.states[written].remove_writer(peer))
 
-    def _left(self, end: int) -> None:
-        lane = self.shape.lane_read_by(end)
-        bell = None if lane is None else self._bells[lane]
-        if lane is not None and bell is not None:
-            bell.close()
-            self._bells[lane] = None
-            self.carry(lane, self.lanes[lane].watch_here(False))
+    def _on_local_detach(self, end: int) -> None:
+        direction = self.shape.direction_read_by(end)
+        ready_fd = None if direction is None else self._ready_fds[direction]
+        if direction is not None and ready_fd is not None:
+            ready_fd.close()
+            self._ready_fds[direction] = None
+            self.execute(direction, self.states[direction].set_owner_polls(False))
 
-    def _end_closed(self, end: int) -> None:
-        for number, shape in enumerate(self.shape.lanes):
-            lane = self.lanes[number]
+    def _on_end_closed(self, end: int) -> None:
+        for direction, shape in enumerate(self.shape.directions):
+            state = self.states[direction]
             if shape.writers == end:
-                self.carry(number, lane.close_writers())
+                self.execute(direction, state.close_writers())
             if shape.readers == end:
-                self.carry(number, lane.close_readers())
+                self.execute(direction, state.close_readers())
                 for peer in self._references.peers(shape.writers):
-                    self._tell(peer, number, Word.BROKEN)
+                    self._send_notice(peer, direction, Notice.BROKEN)
 
     # -- other processes
 
-    def _answer(self, peer: Peer, message: Message, op: int) -> None:
+    def _on_request(self, peer: Peer, message: Message, op: int) -> None:
         body = message.body
-        if len(body) < 2 or body[1] >= len(self.lanes):
-            msg = f"a message names a lane that a {self.shape.name} does not have"
+        if len(body) < 2 or body[1] >= len(self.states):
+            msg = f"a message names a direction that a {self.shape.name} does not have"
             raise WireError(msg)
-        number = body[1]
-        lane = self.lanes[number]
+        direction = body[1]
+        state = self.states[direction]
         if op == Op.PUT:
-            self._put(peer, number, body[protocol.PUT.size :], None)
+            self._put(peer, direction, body[protocol.PUT.size :], None)
         elif op == Op.OFFER:
-            self._put(peer, number, body[protocol.OFFER.size :], message)
-        elif op == Op.ASK:
-            _, _, mode, want, settled, session = protocol.read(protocol.ASK, body)
-            if mode > Mode.STANDING or not want:
-                msg = f"a reader asks for {want} items in mode {mode}"
+            self._put(peer, direction, body[protocol.OFFER.size :], message)
+        elif op == Op.REQUEST:
+            _, _, mode, max_items, settled, session = protocol.read(protocol.REQUEST, body)
+            if mode > Mode.STANDING or not max_items:
+                msg = f"a reader asks for {max_items} items in mode {mode}"
                 raise WireError(msg)
-            request = _PeerRequest(peer, session, want, Mode(mode), peer=peer)
-            self.carry(number, lane.ask(request, settled))
+            request = _PeerRequest(peer, session, max_items, Mode(mode), peer=peer)
+            self.execute(direction, state.request(request, settled))
         elif op == Op.SETTLE:
-            self.carry(number, lane.settle(peer, protocol.read(protocol.SETTLE, body)[2]))
-        elif op == Op.GIVE:
-            _, _, after, upto = protocol.read(protocol.GIVE, body)
-            self.carry(number, lane.give_back(peer, after, upto))
+            self.execute(direction, state.settle(peer, protocol.read(protocol.SETTLE, body)[2]))
+        elif op == Op.GIVE_BACK:
+            _, _, after, upto = protocol.read(protocol.GIVE_BACK, body)
+            self.execute(direction, state.give_back(peer, after, upto))
         elif op == Op.CANCEL:
-            self.carry(number, lane.cancel_all(peer))
+            self.execute(direction, state.cancel_all(peer))
         elif op == Op.WITHDRAW:
-            offer = lane.gate.find(peer, protocol.read(protocol.WITHDRAW, body)[2])
-            if offer is not None and lane.gate.withdraw(offer):
-                self.carry(number, [Refused(offer)])
-        elif op == Op.GIVE_UP:
-            count = protocol.read(protocol.GIVE_UP, body)[2]
-            self.carry(number, lane.give_up(peer, count))
+            offer = state.window.find(peer, protocol.read(protocol.WITHDRAW, body)[2])
+            if offer is not None and state.window.withdraw(offer):
+                self.execute(direction, [Refused(offer)])
+        elif op == Op.RETURN_CREDIT:
+            count = protocol.read(protocol.RETURN_CREDIT, body)[2]
+            self.execute(direction, state.return_credit(peer, count))
         elif op == Op.SIZE:
-            size = protocol.SIZED.pack(lane.size)
+            size = protocol.SIZED.pack(state.size)
             peer.send(Frame.REPLY, self.target, message.id, [size])
         else:
-            super()._answer(peer, message, op)
+            super()._on_request(peer, message, op)
 
-    def _put(self, peer: Peer, number: int, batch: memoryview, call: Message | None) -> None:
-        came = deque(messages.unpack(batch))
-        for item in came:
-            if isinstance(item, Laden):
-                # nonsense is this peer's fault now, and would be nobody's later
-                item.tickets()
-        lane = self.lanes[number]
+    def _put(self, peer: Peer, direction: int, batch: memoryview, call: Message | None) -> None:
+        items = deque(messages.unpack(batch))
+        for item in items:
+            if isinstance(item, ItemWithReferences):
+                # raises now, while the peer that sent a malformed list is known
+                item.references()
+        state = self.states[direction]
         if call is None:
-            self.carry(number, lane.put(_PeerOffer(peer, came, peer=peer)))
+            self.execute(direction, state.put(_PeerOffer(peer, items, peer=peer)))
             return
         _, _, wait = protocol.read(protocol.OFFER, call.body)
-        offer = _PeerOffer(peer, came, call.id, bool(wait), peer=peer, is_call=True)
-        self.carry(number, lane.offer(offer))
+        offer = _PeerOffer(peer, items, call.id, bool(wait), peer=peer, is_call=True)
+        self.execute(direction, state.offer(offer))
 
-    def _tell(self, peer: object, lane: int, word: Word) -> None:
+    def _send_notice(self, peer: object, direction: int, notice: Notice) -> None:
         if isinstance(peer, Peer):
-            peer.send(Frame.CAST, self.target, 0, [protocol.WORD.pack(word, lane)])
+            peer.send(Frame.CAST, self.target, 0, [protocol.NOTICE.pack(notice, direction)])
 
-    # -- carrying out
+    # -- executing commands
 
-    def _give(self, lane: int, one: Give) -> None:
+    def _deliver(self, direction: int, one: Deliver) -> None:
         request = one.request
-        if isinstance(request, Waiter):
-            request.settle(Word.ITEMS, one.items[0] if one.items else None)
+        if isinstance(request, WaitingReader):
+            request.settle(Notice.ITEMS, one.items[0] if one.items else None)
         elif isinstance(request, _PeerRequest):
-            head = protocol.ANSWER.pack(Word.ITEMS, lane, request.number, one.kept, one.first)
+            head = protocol.ANSWER.pack(
+                Notice.ITEMS, direction, request.number, one.kept, one.first
+            )
             request.peer.send(Frame.CAST, self.target, 0, [head, *messages.pack(one.items)])
 
-    def _without(self, word: Word, lane: int, request: Request) -> None:
-        if isinstance(request, Waiter):
-            request.settle(word, None)
+    def _answer_without_items(self, notice: Notice, direction: int, request: Request) -> None:
+        if isinstance(request, WaitingReader):
+            request.settle(notice, None)
         elif isinstance(request, _PeerRequest):
-            head = protocol.ANSWER.pack(word, lane, request.number, 0, 0)
+            head = protocol.ANSWER.pack(notice, direction, request.number, 0, 0)
             request.peer.send(Frame.CAST, self.target, 0, [head])
 
-    def _judge(self, outcome: Outcome, lane: int, offer: Offer) -> None:
-        if isinstance(offer, Bidder):
+    def _answer_offer(self, outcome: Outcome, direction: int, offer: Offer) -> None:
+        if isinstance(offer, WaitingWriter):
             offer.settle(outcome)
         elif isinstance(offer, _PeerOffer):
             if offer.is_call:
                 may_send = outcome is Outcome.ACCEPTED and offer.peer.alive
-                count = self.lanes[lane].grant(offer.peer) if may_send else 0
+                count = self.states[direction].grant(offer.peer) if may_send else 0
                 answer = protocol.OUTCOME.pack(outcome, count)
                 offer.peer.send(Frame.REPLY, self.target, offer.number, [answer])
             elif outcome is Outcome.BROKEN:
-                self._tell(offer.peer, lane, Word.BROKEN)
+                self._send_notice(offer.peer, direction, Notice.BROKEN)
             else:
-                self._took(offer.peer, lane)
+                self._count_batch(offer.peer, direction)
 
-    def _took(self, peer: Peer, lane: int) -> None:
-        """A batch is in; its writer hears of some at a time."""
+    def _count_batch(self, peer: Peer, direction: int) -> None:
+        """Count a batch that is in; several are acknowledged together."""
         if not peer.alive:
             return
-        writer = peer, lane
+        writer = peer, direction
         counts = self._counts.setdefault(writer, [0, 0])
         counts[0] += 1
         if counts[0] - counts[1] >= protocol.TAKEN_AFTER and writer not in self._acknowledging:
@@ -422,15 +432,15 @@ class Channel(Shared):
             if counts is None:
                 return
             counts[1] = counts[0]
-            peer, lane = writer
-            word = protocol.TAKEN.pack(Word.TAKEN, lane, counts[0])
-            peer.send(Frame.CAST, self.target, 0, [word])
+            peer, direction = writer
+            notice = protocol.TAKEN.pack(Notice.TAKEN, direction, counts[0])
+            peer.send(Frame.CAST, self.target, 0, [notice])
 
-    def _overdue(self, lane: int) -> None:
+    def _on_timer(self, direction: int) -> None:
         with self.lock:
-            self.carry(lane, self.lanes[lane].overdue())
+            self.execute(direction, self.states[direction].on_timer())
 
-    def _let_go_of(self, dropped: list[Item]) -> None:
+    def _drop_items(self, dropped: list[Item]) -> None:
         for item in dropped:
-            if isinstance(item, Laden):
-                self._store.void_all(item.tickets())
+            if isinstance(item, ItemWithReferences):
+                self._store.void_references(item.references())

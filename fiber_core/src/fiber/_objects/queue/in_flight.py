@@ -1,4 +1,4 @@
-"""What one reader of a lane was given and has not settled yet; pure."""
+"""Deliveries to one reader that are not settled yet; pure (AMQP: unacknowledged)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TypeAlias
 from fiber._objects.queue.messages import Item
 from fiber.exceptions import WireError
 
-#: an item with its position in the lane's order
-Placed: TypeAlias = tuple[int, Item]
-#: last number that a reader has handed out, and the numbers (after, up to) that it gave back last
+#: an item and its position in the order of the queue
+Positioned: TypeAlias = tuple[int, Item]
+#: number of the last item that a reader handed out; numbers (after, up to) that it gave back last
 Progress: TypeAlias = tuple[int, int, int]
 
 
@@ -19,19 +19,20 @@ def _unknown() -> Progress:
     return 0, 0, 0
 
 
-class Book:
-    """Items delivered to one reader, numbered from 1 on; the lane's until they are settled.
+class InFlight:
+    """Items delivered to one reader, numbered from 1 on; they are the queue's until settled.
 
     Args:
-        progress: reads what the reader itself notes where both are on one host, so that a reader's
-            sudden death leaves no doubt; it may run ahead of what the reader has told.
+        progress: returns what the reader notes in shared memory (see
+            :mod:`fiber._objects.queue.progress`), which may be ahead of its messages; needed when
+            it dies suddenly. Without it only messages count.
     """
 
     __slots__ = ("_progress", "_unsettled", "delivered", "recalled", "settled")
 
     def __init__(self, progress: Callable[[], Progress] = _unknown) -> None:
         self._progress = progress
-        self._unsettled: deque[Placed] = deque()
+        self._unsettled: deque[Positioned] = deque()
         #: number of the last item delivered
         self.delivered = 0
         #: number up to which all is settled
@@ -39,40 +40,40 @@ class Book:
         #: True while the reader owes an answer to a recall
         self.recalled = False
 
-    def deliver(self, placed: list[Placed]) -> int:
-        """Note a delivery; the number of its first item."""
+    def deliver(self, placed: list[Positioned]) -> int:
+        """Note a delivery and return the number of its first item."""
         first = self.delivered + 1
         self.delivered += len(placed)
         self._unsettled.extend(placed)
         return first
 
     def settle(self, upto: int) -> None:
-        """The reader has handed out all up to a number.
+        """Settle items up to number ``upto``: the reader has handed them to its user.
 
         Raises:
-            WireError: more than it was given.
+            WireError: fewer were delivered.
         """
         if upto > self.delivered:
             msg = f"a reader settles {upto} items of {self.delivered}"
             raise WireError(msg)
-        # what it told before may come late
+        # messages of several threads: an older one may come later
         for _ in range(upto - self.settled):
             self._unsettled.popleft()
         self.settled = max(self.settled, upto)
 
-    def parked(self) -> int:
-        """Items that the reader has and its user has not."""
+    def prefetched(self) -> int:
+        """Number of items that the reader has and has not handed to its user."""
         if self.delivered == self.settled:
             return 0
         returned, after, upto = self._read()
         again = max(0, min(upto, returned) - max(after, self.settled))
         return self.delivered - max(returned, self.settled) + again
 
-    def give_back(self, after: int, upto: int) -> list[Placed]:
-        """The reader has handed out all up to ``after`` and gives back the rest up to ``upto``.
+    def give_back(self, after: int, upto: int) -> list[Positioned]:
+        """Take back the items behind number ``after`` up to ``upto``; those before are settled.
 
         Raises:
-            WireError: it was not given so many.
+            WireError: these were not delivered, or are settled.
         """
         if not after <= upto <= self.delivered or upto < self.settled:
             msg = f"a reader gives back {after} to {upto} of {self.settled} to {self.delivered}"
@@ -83,8 +84,8 @@ class Book:
         self.settled = upto
         return back
 
-    def remains(self) -> list[Placed]:
-        """What a reader that is gone had not handed out."""
+    def unconsumed(self) -> list[Positioned]:
+        """Items that a reader which is gone had not handed to its user."""
         returned, after, upto = self._read()
         return [
             placed

@@ -1,11 +1,13 @@
-"""Items on their way: pickles that nobody but their getter opens, many in one message.
+"""Items of queues and pipes in messages: pickles that only their reader loads, many in one batch.
 
-Batch, little-endian: ``I`` items, ``I`` laden ones among them, ``Q`` length of each item, ``I``
-position of each laden one, then the items.
+Batch, little-endian: ``I`` items, ``I`` items with references among them, ``Q`` length of each
+item, ``I`` position of each item with references, then the items.
 
-A *laden* item holds references to shared objects. It carries their tickets beside its pickle, so
-that whoever drops it unread can let go of them: ``I`` length of a JSON list of
-``[owner, urls, target, ticket]``, that list, the pickle.
+An item with references (its pickle contains handles of shared objects) carries the ids of these references
+beside the pickle, so that a process which drops it unread can release them: ``I`` length of a JSON list of
+``[owner, urls, target, id]``, that list, the pickle.
+
+Apart from the state machine, so that calls of managers carry items without it.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from fiber.exceptions import WireError
 
 _HEAD = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
-#: items that are smaller on average are cut out of one copy, which is quicker than views of it
+#: batches with smaller items on average are copied once and sliced: quicker than views
 _SMALL = 4096
-#: an item from here on is handed to the transport as it is, smaller ones are joined
+#: bytes from which on an item is a segment of its own; smaller ones are joined
 _LARGE = 64 * 1024
 
 
-#: by which writers tell readers to stop
+#: the pickle of None, with which writers by convention tell readers to stop
 _NONE = bytes(codec.pickled(None))
 
 
-class Laden:
-    """An item that holds references to shared objects."""
+class ItemWithReferences:
+    """An item whose pickle contains handles of shared objects."""
 
     __slots__ = ("body",)
 
@@ -41,9 +43,11 @@ class Laden:
         self.body = body
 
     @classmethod
-    def of(cls, tickets: Iterable[tuple[str, Sequence[str], int, int]], pickled: bytes) -> Laden:
-        """The item of a pickle and the tickets of the references in it."""
-        listed = json.dumps(list(tickets)).encode()
+    def of(
+        cls, references: Iterable[tuple[str, Sequence[str], int, int]], pickled: bytes
+    ) -> ItemWithReferences:
+        """Make one of a pickle and the references in it."""
+        listed = json.dumps(list(references)).encode()
         return cls(b"".join((_LENGTH.pack(len(listed)), listed, pickled)))
 
     def __len__(self) -> int:
@@ -55,11 +59,11 @@ class Laden:
         view = memoryview(self.body)
         return view[_LENGTH.size + self._listed(view) :]
 
-    def tickets(self) -> list[tuple[str, tuple[str, ...], int, int]]:
-        """Owner, its addresses, its number for the object, and the ticket, of each reference.
+    def references(self) -> list[tuple[str, tuple[str, ...], int, int]]:
+        """Identity of the owner, its URLs, its target and the id, of each reference.
 
         Raises:
-            WireError: a peer made it up.
+            WireError: the list is malformed.
         """
         view = memoryview(self.body)
         try:
@@ -79,21 +83,21 @@ class Laden:
         return int(length)
 
 
-Item: TypeAlias = Buffer | Laden
+Item: TypeAlias = Buffer | ItemWithReferences
 
 
-def until_none(back: Iterable[tuple[int, Item]], fresh: Iterable[Item], count: int) -> int:
-    """How many of the first ``count`` items there are up to the first None, with it.
+def count_to_none(returned: Iterable[tuple[int, Item]], fresh: Iterable[Item], count: int) -> int:
+    """Number of items up to the first None and with it, at most ``count``.
 
-    A reader that stops there must not hold items that were put before the None at which another
-    one stops: they would come back when nobody reads any more.
+    A reader that stops at a None must not have prefetched items behind it: they would come back
+    when the other readers have stopped, too.
 
     Args:
-        back: what came back, with its position; it is before the others.
-        fresh: what nobody had yet.
-        count: what the answer is where there is no None.
+        returned: items that readers gave back, with their positions; they come first.
+        fresh: items that were never delivered.
+        count: the most.
     """
-    items = itertools.chain((item for _, item in back), fresh)
+    items = itertools.chain((item for _, item in returned), fresh)
     for number, item in enumerate(itertools.islice(items, count), 1):
         if len(item) == len(_NONE) and item == _NONE:
             return number
@@ -101,14 +105,20 @@ def until_none(back: Iterable[tuple[int, Item]], fresh: Iterable[Item], count: i
 
 
 def pack(items: Sequence[Item]) -> list[Buffer]:
-    """Segments of a batch."""
+    """Make the segments of a batch."""
     lengths = list(map(len, items))
-    laden = [n for n, item in enumerate(items) if type(item) is Laden]
+    with_references = [n for n, item in enumerate(items) if type(item) is ItemWithReferences]
     count = len(lengths)
-    head = struct.pack(f"<II{count}Q{len(laden)}I", count, len(laden), *lengths, *laden)
+    head = struct.pack(
+        f"<II{count}Q{len(with_references)}I",
+        count,
+        len(with_references),
+        *lengths,
+        *with_references,
+    )
     bodies: Sequence[Any] = items
-    if laden:
-        bodies = [item.body if isinstance(item, Laden) else item for item in items]
+    if with_references:
+        bodies = [item.body if isinstance(item, ItemWithReferences) else item for item in items]
     if not lengths or max(lengths) < _LARGE:
         return [b"".join((head, *bodies))]
     segments: list[Buffer] = [head]
@@ -121,19 +131,19 @@ def pack(items: Sequence[Item]) -> list[Buffer]:
 
 
 def unpack(body: memoryview) -> list[Item]:
-    """The items of a batch.
+    """Split a batch into its items.
 
     Raises:
-        WireError: its lengths do not add up.
+        WireError: it is malformed.
     """
     try:
-        count, laden = _HEAD.unpack_from(body)
-        start = _HEAD.size + 8 * count + 4 * laden
+        count, with_references = _HEAD.unpack_from(body)
+        start = _HEAD.size + 8 * count + 4 * with_references
         if start > len(body):
             msg = f"a batch announces {count} items in {len(body)} bytes"
             raise WireError(msg)
         lengths = struct.unpack_from(f"<{count}Q", body, _HEAD.size)
-        positions = struct.unpack_from(f"<{laden}I", body, _HEAD.size + 8 * count)
+        positions = struct.unpack_from(f"<{with_references}I", body, _HEAD.size + 8 * count)
     except struct.error as error:
         msg = f"a batch of {len(body)} bytes is cut short"
         raise WireError(msg) from error
@@ -151,8 +161,8 @@ def unpack(body: memoryview) -> list[Item]:
         start = end
     for position in positions:
         item = items[position] if position < count else None
-        if item is None or isinstance(item, Laden):
-            msg = f"a batch of {count} items says twice or falsely that item {position} is laden"
+        if item is None or isinstance(item, ItemWithReferences):
+            msg = f"a batch of {count} items lists item {position} with references twice or falsely"
             raise WireError(msg)
-        items[position] = Laden(item)
+        items[position] = ItemWithReferences(item)
     return items

@@ -1,4 +1,4 @@
-"""The reading side of a lane in another process than its owner's."""
+"""Reader of a queue or pipe of another process: prefetches items and reports progress."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fiber._objects import protocol
-from fiber._objects.protocol import Mode, Op, Word
+from fiber._objects.protocol import Mode, Notice, Op
 from fiber._objects.queue.messages import Item
-from fiber._objects.queue.progress import Slot
-from fiber._objects.queue.ready_fd import Bell
+from fiber._objects.queue.progress import ProgressSlot
+from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.waiting import Deadline
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.queue.remote_channel import RemoteChannel
 
-#: seconds of work at the present rate that are fetched at once
-_AHEAD = 0.002
-#: most items that are fetched at once
-_MOST = 2048
-#: seconds that an owner, where it must be told, waits to hear what was handed out
-_TELL = 0.002
-#: seconds that a thread waits for what a request that nobody waited for may bring
-_STANDS = 0.005
+#: seconds of work at the present rate that are prefetched
+_PREFETCH_SECONDS = 0.002
+#: most items of one request
+_MAX_PREFETCH = 2048
+#: seconds within which items handed out are reported, where the owner needs to know
+_REPORT_AFTER = 0.002
+#: seconds that a thread waits for a standing request before the owner is asked to answer it
+_STANDING_WAIT = 0.005
 
 
-class _Ask:
-    """A request at the owner, or on its way there."""
+class _PendingRequest:
+    """A request that the owner has not answered yet."""
 
     __slots__ = ("cancelled", "is_open", "mode", "sent")
 
@@ -45,55 +45,58 @@ class _Ask:
         self.is_open = True
 
 
-class RemoteSource:
-    """Items parked here are the owner's until :meth:`take` hands them out.
+class RemoteReader:
+    """Reader of one direction, see :class:`~fiber._objects.handle.Reader`.
 
-    The rate of ``take`` decides how many are asked for at once: one where it is slow. What was
-    handed out is told with the next request; at once, or nearly, where writers may wait for it or
-    where the owner could not see it after our sudden death (see :mod:`fiber._objects.queue.progress`).
+    Prefetched items are the queue's until :meth:`take` hands them out. The rate of ``take`` decides
+    how many one request is for: one where it is slow. What was handed out is reported with the next
+    request; at once, or nearly, where writers may wait for it, or where the owner could not see it
+    if this process died suddenly (see :mod:`fiber._objects.queue.progress`).
 
     Locks: ``_lock`` guards the state. ``_wire`` is held over making and sending a message, so that
     messages arrive in the order in which they were made; the handler thread never takes it.
     """
 
-    def __init__(self, remote: RemoteChannel, lane: int, slot: Slot, session: int) -> None:
+    def __init__(
+        self, remote: RemoteChannel, direction: int, slot: ProgressSlot, session: int
+    ) -> None:
         self._remote = remote
-        self._lane = lane
-        #: what the owner's answers to us are marked with
+        self._direction = direction
+        #: number in the owner's answers; those to earlier readers of this process have another
         self.session = session
         self.slot = slot
-        self._words, self._at = slot.words, slot.at
+        self._words, self._offset = slot.words, slot.offset
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._wire = threading.Lock()
         self._buffer: deque[Item] = deque()
-        # numbers of the last item that came, was handed out, and was told to be handed out
-        self._delivered = self._returned = self._told = 0
-        self._ask: _Ask | None = None
+        # numbers of the last item that came, was handed out, and was reported as handed out
+        self._delivered = self._returned = self._reported = 0
+        self._request: _PendingRequest | None = None
         self._waiting = 0
         self._ended = False
         self._closed = False
         self._error: PeerLostError | None = None
-        self._bell: Bell | None = None
-        # True while the owner has something for whoever asks for it first
-        self._noticed = False
-        # what the rate is measured by: when the last items came, and how many
+        self._ready_fd: ReadyFd | None = None
+        # True while the owner has items for the first request, see Notice.READY
+        self._is_notified = False
+        # for the rate: when the last items came, and how many
         self._since = 0.0
         self._batch = 0
-        # where the owner is to hear soon what was handed out: at once after so many, or in time
-        maxsize = remote.shape.lanes[lane].maxsize
-        self._tells = bool(maxsize) or slot.index < 0
-        self._tell_after = max(1, maxsize // 4) if maxsize else _MOST
-        self._told_at = 0.0
-        # True while a timer is going to tell
-        self._telling = False
-        # False where an item is handed out without another thought
-        self._extra = self._tells
+        # True where progress is reported soon: at once after so many items, or in time
+        maxsize = remote.shape.directions[direction].maxsize
+        self._reports = bool(maxsize) or slot.index < 0
+        self._report_after = max(1, maxsize // 4) if maxsize else _MAX_PREFETCH
+        self._reported_at = 0.0
+        # True while a timer is going to report
+        self._report_is_scheduled = False
+        # False where nothing else is to be done when an item is handed out
+        self._has_work_after_take = self._reports
 
-    # -- the user's threads
+    # -- for handles
 
     def take(self, block: bool, timeout: float | None) -> Item:
-        """The next item, see :class:`~fiber._objects.handle.Source`."""
+        """Take the next item."""
         with self._lock:
             if not self._buffer and not self._fetch(block, timeout):
                 raise queue.Empty
@@ -101,64 +104,67 @@ class RemoteSource:
                 self._raise_end()
             item = self._buffer.popleft()
             self._returned += 1
-            self._words[self._at] = self._returned
-        if self._extra:
+            self._words[self._offset] = self._returned
+        if self._has_work_after_take:
             self._after_take()
         return item
 
-    def ready(self, timeout: float | None) -> bool:
-        """True where :meth:`take` would return or raise EOFError."""
+    def poll(self, timeout: float | None) -> bool:
+        """Wait until :meth:`take` would return or raise EOFError; False when none came in time."""
         with self._lock:
             return self._fetch(timeout is None or timeout > 0, timeout)
 
-    def bell(self) -> Bell:
-        """What tells of items; from now on they are fetched before anybody waits for them."""
+    def ready_fd(self) -> ReadyFd:
+        """Descriptor that is readable while :meth:`take` would not wait.
+
+        From the first call on items are prefetched without a thread that waits.
+        """
         with self._lock:
-            if self._bell is None:
-                self._bell = Bell()
-                self._extra = True
-                self._ring()
-            bell = self._bell
-        self._stand()
-        return bell
+            if self._ready_fd is None:
+                self._ready_fd = ReadyFd()
+                self._has_work_after_take = True
+                self._update_ready_fd()
+            ready_fd = self._ready_fd
+        self._request_standing()
+        return ready_fd
 
     def _raise_end(self) -> None:
         if self._error is not None:
-            # a new one for each thread: they add their own tracebacks
+            # a new one for each thread, which adds its own traceback
             raise PeerLostError(*self._error.args) from self._error
         raise EOFError
 
     def _fetch(self, block: bool, timeout: float | None) -> bool:
-        """Wait until there is an item or never will be; with the lock held."""
+        """Wait until there is an item or never will be; False when none came. The lock is held."""
         deadline = Deadline(timeout)
         self._waiting += 1
         try:
             while not self._is_ready:
-                ask = self._ask
+                ask = self._request
                 if ask is None:
-                    ask = self._send_ask(Mode.WAIT if block else Mode.NOWAIT)
+                    ask = self._send_request(Mode.WAIT if block else Mode.NOWAIT)
                     while not block and ask.is_open and self._error is None:
                         self._changed.wait()
                     if not block:
                         return self._is_ready
                 elif not block and not ask.cancelled:
-                    # a request waits at the owner already, so there is nothing
+                    # a request waits at the owner already, so there is no item
                     return False
                 else:
                     self._wait(ask, deadline.left if block else None)
                 if block and deadline.left == 0 and not self._is_ready:
-                    if self._waiting == 1 and self._ask is not None and self._bell is None:
-                        self._cancel(self._ask)
+                    if self._waiting == 1 and self._request is not None and self._ready_fd is None:
+                        self._cancel(self._request)
                     return self._is_ready
             return True
         finally:
             self._waiting -= 1
 
-    def _wait(self, ask: _Ask, left: float | None) -> None:
+    def _wait(self, ask: _PendingRequest, left: float | None) -> None:
         if ask.mode is not Mode.STANDING or ask.cancelled:
             self._changed.wait(left)
-        elif not self._changed.wait(_STANDS if left is None else min(left, _STANDS)):
-            # the owner is to know that a thread waits now
+        elif not self._changed.wait(_STANDING_WAIT if left is None else min(left, _STANDING_WAIT)):
+            # answered, it is followed by a request of a thread that waits
             self._cancel(ask)
 
     @property
@@ -167,14 +173,19 @@ class RemoteSource:
 
     # -- requests; the lock is held, and given up while one is sent
 
-    def _send_ask(self, mode: Mode) -> _Ask:
-        ask = self._ask = _Ask(mode)
-        self._noticed = False
+    def _send_request(self, mode: Mode) -> _PendingRequest:
+        ask = self._request = _PendingRequest(mode)
+        self._is_notified = False
 
         def message() -> bytes:
-            self._told = self._returned
-            return protocol.ASK.pack(
-                Op.ASK, self._lane, mode, self._want(), self._told, self.session
+            self._reported = self._returned
+            return protocol.REQUEST.pack(
+                Op.REQUEST,
+                self._direction,
+                mode,
+                self._prefetch_count(),
+                self._reported,
+                self.session,
             )
 
         with self._unlocked():
@@ -182,22 +193,22 @@ class RemoteSource:
         ask.sent = True
         return ask
 
-    def _want(self) -> int:
+    def _prefetch_count(self) -> int:
         if not self._batch:
             return 1
         took = time.monotonic() - self._since
         rate = self._batch / max(took, 1e-6)
-        return max(1, min(_MOST, int(rate * _AHEAD)))
+        return max(1, min(_MAX_PREFETCH, int(rate * _PREFETCH_SECONDS)))
 
-    def _cancel(self, ask: _Ask) -> None:
-        """Have the owner answer the request that waits there."""
+    def _cancel(self, ask: _PendingRequest) -> None:
+        """Ask the owner to answer a waiting request at once."""
         if ask.sent and not ask.cancelled:
             ask.cancelled = True
             with self._unlocked():
-                self._send(lambda: protocol.CANCEL.pack(Op.CANCEL, self._lane))
+                self._send(lambda: protocol.CANCEL.pack(Op.CANCEL, self._direction))
 
     def _send(self, make: Callable[[], bytes | None]) -> None:
-        """Send the message that ``make`` makes with the lock held, if it does."""
+        """Send the message that ``make`` returns, unless None; it is called with the lock held."""
         try:
             with self._wire:
                 with self._lock:
@@ -215,129 +226,131 @@ class RemoteSource:
         finally:
             self._lock.acquire()
 
-    def _stand(self) -> None:
-        """Where a descriptor is to tell of items: have a request at the owner."""
+    def _request_standing(self) -> None:
+        """Where a descriptor is to report of items: have a request at the owner."""
         with self._lock:
-            idle = self._ask is None and not self._is_ready and not self._waiting
-            idle = idle and not self._noticed
-            if idle and self._bell is not None and not self._closed:
-                self._send_ask(Mode.STANDING)
+            idle = self._request is None and not self._is_ready and not self._waiting
+            idle = idle and not self._is_notified
+            if idle and self._ready_fd is not None and not self._closed:
+                self._send_request(Mode.STANDING)
 
     # -- after an item was handed out
 
     def _after_take(self) -> None:
-        tell = later = stand = False
+        report = later = stand = False
         with self._lock:
-            if self._bell is not None:
-                self._ring()
-                stand = not self._buffer and self._ask is None
-            # a request tells it as well
-            if self._tells and not stand:
-                many = self._returned - self._told >= self._tell_after
-                tell = many or time.monotonic() - self._told_at >= _TELL
-                later = not tell and not self._telling
-                self._telling = self._telling or later
+            if self._ready_fd is not None:
+                self._update_ready_fd()
+                stand = not self._buffer and self._request is None
+            # a request reports as well
+            if self._reports and not stand:
+                many = self._returned - self._reported >= self._report_after
+                report = many or time.monotonic() - self._reported_at >= _REPORT_AFTER
+                later = not report and not self._report_is_scheduled
+                self._report_is_scheduled = self._report_is_scheduled or later
         if stand:
-            self._stand()
-        elif tell:
-            self.tell()
+            self._request_standing()
+        elif report:
+            self.report()
         elif later:
-            self._remote.call_later(_TELL, functools.partial(self._remote.soon, self.tell))
+            self._remote.call_later(
+                _REPORT_AFTER, functools.partial(self._remote.submit, self.report)
+            )
 
-    def tell(self) -> None:
-        """Say what was handed out."""
+    def report(self) -> None:
+        """Report the items handed out to the owner."""
 
         def message() -> bytes | None:
-            self._telling = False
-            if self._told == self._returned or self._closed or self._error is not None:
+            self._report_is_scheduled = False
+            if self._reported == self._returned or self._closed or self._error is not None:
                 return None
-            self._told = self._returned
-            self._told_at = time.monotonic()
-            return protocol.SETTLE.pack(Op.SETTLE, self._lane, self._told)
+            self._reported = self._returned
+            self._reported_at = time.monotonic()
+            return protocol.SETTLE.pack(Op.SETTLE, self._direction, self._reported)
 
         self._send(message)
 
-    # -- what the owner says, on the handler thread
+    # -- messages and loss of the owner; on the handler thread
 
-    def answered(self, word: int, kept: bool, first: int, came: Sequence[Item]) -> None:
-        """An answer to a request."""
+    def on_answer(self, notice: int, kept: bool, first: int, items: Sequence[Item]) -> None:
+        """Take an answer to a request: a ``Notice`` and its items."""
         with self._lock:
             if self._closed:
-                # the owner takes them back when it hears that we are closed
+                # the owner takes them back when it learns that this end is closed
                 return
-            self._noticed = word == Word.READY
-            if self._ask is not None and not kept and word != Word.UNREADY:
-                self._ask.is_open = False
-                self._ask = None
-            if came:
+            self._is_notified = notice == Notice.READY
+            if self._request is not None and not kept and notice != Notice.UNREADY:
+                self._request.is_open = False
+                self._request = None
+            if items:
                 if not self._delivered:
-                    self._returned = self._told = first - 1
-                    self._words[self._at] = first - 1
-                self._delivered = first + len(came) - 1
-                self._buffer.extend(came)
-                self._since, self._batch = time.monotonic(), len(came)
-            elif word == Word.END:
+                    self._returned = self._reported = first - 1
+                    self._words[self._offset] = first - 1
+                self._delivered = first + len(items) - 1
+                self._buffer.extend(items)
+                self._since, self._batch = time.monotonic(), len(items)
+            elif notice == Notice.END:
                 self._ended = True
-            self._ring()
+            self._update_ready_fd()
             self._changed.notify_all()
-            idle = self._ask is None and not self._waiting and not self._noticed
-            stand = self._bell is not None and idle
+            idle = self._request is None and not self._waiting and not self._is_notified
+            stand = self._ready_fd is not None and idle
         if stand:
-            self._remote.soon(self._stand)
+            self._remote.submit(self._request_standing)
 
-    def unseen(self) -> None:
-        """The owner cannot see what is handed out: it is to be told in time."""
+    def on_unseen(self) -> None:
+        """Report from now on: the owner cannot map the progress page."""
         with self._lock:
-            self._tells = self._extra = True
+            self._reports = self._has_work_after_take = True
 
-    def hurry(self) -> None:
-        """The owner is about to end: tell at once."""
+    def report_at_once(self) -> None:
+        """Report every item from now on: the owner is about to end."""
         with self._lock:
-            self._tell_after = 1
-            self._tells = self._extra = True
-        self._remote.soon(self.tell)
+            self._report_after = 1
+            self._reports = self._has_work_after_take = True
+        self._remote.submit(self.report)
 
     def fail(self, error: BaseException) -> None:
-        """The owner is gone, or the object is."""
-        lost = self._remote.loss(error)
+        """Fail every take from now on: the owner is gone, or the object is."""
+        lost = self._remote.loss_error(error)
         with self._lock:
             if self._error is None:
                 self._error = lost
-            self._ask = None
-            if not self._remote.is_near:
-                # somebody else may have them by now
+            self._request = None
+            if not self._remote.is_same_host:
+                # other readers may have them by now
                 self._buffer.clear()
-            self._ring()
+            self._update_ready_fd()
             self._changed.notify_all()
 
-    # -- what goes back; not on the handler thread
+    # -- giving back; not on the handler thread
 
     def give_back(self) -> None:
-        """Another reader waits, or this process ends: give back what was not handed out."""
+        """Give prefetched items back: another reader waits, or this process ends."""
 
         def message() -> bytes:
             after, upto = self._returned, self._delivered
             self._buffer.clear()
-            self._returned = self._told = upto
-            self.slot.gave(after, upto)
-            self._ring()
-            return protocol.GIVE.pack(Op.GIVE, self._lane, after, upto)
+            self._returned = self._reported = upto
+            self.slot.note_given_back(after, upto)
+            self._update_ready_fd()
+            return protocol.GIVE_BACK.pack(Op.GIVE_BACK, self._direction, after, upto)
 
         self._send(message)
-        if self._bell is not None:
-            self._stand()
+        if self._ready_fd is not None:
+            self._request_standing()
 
     def close(self) -> None:
-        """Nobody here reads any more; what was not handed out goes back."""
+        """Give prefetched items back and fail threads that wait."""
         self.give_back()
         with self._lock:
             self._closed = True
             self._error = self._error or PeerLostError("this handle was closed")
             self._changed.notify_all()
-            if self._bell is not None:
-                self._bell.close()
-                self._bell = None
+            if self._ready_fd is not None:
+                self._ready_fd.close()
+                self._ready_fd = None
 
-    def _ring(self) -> None:
-        if self._bell is not None:
-            self._bell.set(self._is_ready or self._noticed)
+    def _update_ready_fd(self) -> None:
+        if self._ready_fd is not None:
+            self._ready_fd.set(self._is_ready or self._is_notified)

@@ -1,4 +1,4 @@
-"""A descriptor that is readable while something is there."""
+"""A file descriptor that is readable while there are items, for ``select`` and ``wait``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 
 
-class Bell:
-    """Level-triggered; not thread-safe."""
+class ReadyFd:
+    """An eventfd on Linux, else a pipe. Level-triggered; not thread-safe."""
 
     def __init__(self) -> None:
         if sys.platform == "linux":
@@ -15,15 +15,15 @@ class Bell:
         else:
             self.fd, self._write = os.pipe()
             os.set_blocking(self.fd, False)
-        self._rung = False
+        self._is_ready = False
 
-    def set(self, ring: bool) -> None:
+    def set(self, ready: bool) -> None:
         """Make it readable, or not."""
-        if ring == self._rung or self.fd < 0:
+        if ready == self._is_ready or self.fd < 0:
             return
-        self._rung = ring
-        if ring:
-            # an eventfd takes eight bytes, and a pipe does not mind them
+        self._is_ready = ready
+        if ready:
+            # the size of a write to an eventfd; any size will do for a pipe
             os.write(self._write, (1).to_bytes(8, sys.byteorder))
         else:
             os.read(self.fd, 8)

@@ -1,10 +1,10 @@
-"""A queue or pipe as another process than its owner's sees it.
+"""A queue or pipe in other processes than its owner's: writers, and the object that handles share.
 
-The writing side of a lane in another process than its owner's.
-
-:class:`RemoteSink` gathers what is put in batches and sends them while the writer goes on.
-:class:`DirectSink` is for pipes to a process of the same host: the kernel has a message when its put
-returns, so that it arrives whatever becomes of the writer, as with ``multiprocessing``.
+:class:`RemoteWriter` gathers items in batches and sends them while the user's thread goes on.
+:class:`DirectWriter` is for pipes to a process of the same host: the kernel has a message when its
+put returns, so that it arrives whatever becomes of the writer, as with ``multiprocessing``.
+:class:`RemoteChannel` has a reader (see :mod:`fiber._objects.queue.reader`) and a writer for each
+direction that is held in this process, and hands the owner's messages to them.
 """
 
 from __future__ import annotations
@@ -20,89 +20,92 @@ from typing import TYPE_CHECKING, Any
 from fiber._objects import protocol
 from fiber._objects.address import Address
 from fiber._objects.owner import Owner
-from fiber._objects.protocol import WINDOW, Op, Outcome, Word
+from fiber._objects.protocol import WINDOW, Notice, Op, Outcome
 from fiber._objects.queue import messages
 from fiber._objects.queue.messages import Item
-from fiber._objects.queue.reader import RemoteSource
-from fiber._objects.remote import NO_PAGE, Remote
+from fiber._objects.queue.reader import RemoteReader
+from fiber._objects.remote import NO_PAGE, RemoteObject
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
 
-#: most of one batch; one item may be larger
+#: most items and bytes of one batch; one item may be larger
 _BATCH_ITEMS = 4096
 _BATCH_BYTES = 2**20
-#: from here on ``put`` waits until some are on their way
+#: items and bytes gathered from which on ``put`` waits until a batch was sent
 _PENDING_ITEMS = 4096
 _PENDING_BYTES = 4 * 2**20
-#: a put that comes so many seconds after the last message went out joins others in the next one
-_CROWD = 0.00002
-#: most messages, and bytes from which on there is no other, that a direct sink has on their way
+#: seconds after a message within which a put is gathered with others for the next one
+_BATCH_WITHIN = 0.00002
+#: most messages in transit of a direct writer, and bytes in transit from which on it sends no more
 _DIRECT_MESSAGES = 1024
 _DIRECT_BYTES = 2**20
 
 
-class RemoteSink:
-    """A put goes out at once, and many that follow each other closely go out together.
+class RemoteWriter:
+    """Writer that sends a put at once, and many that follow each other closely in one batch.
 
-    Where the lane has a ``maxsize`` a put waits for the owner's word, since only the owner knows
-    whether there is room; its answer says for how many more there is room set aside.
+    Where the queue has a ``maxsize``, a put is an offer that waits for the owner's answer, since
+    only the owner knows whether there is room; the answer grants credits: items that are sent
+    without. At most :data:`~fiber._objects.protocol.WINDOW` batches are unacknowledged.
+
+    Locks: ``_lock`` guards the state; ``_wire`` is held over taking a batch and sending it.
     """
 
-    def __init__(self, remote: RemoteChannel, lane: int) -> None:
+    def __init__(self, remote: RemoteChannel, direction: int) -> None:
         self._remote = remote
-        self._lane = lane
-        self._bounded = remote.shape.lanes[lane].maxsize > 0
+        self._direction = direction
+        self._bounded = remote.shape.directions[direction].maxsize > 0
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        # held over taking a batch and sending it, so that batches keep their order
+        # batches keep their order
         self._wire = threading.Lock()
         self._pending: deque[Item] = deque()
         self._bytes = 0
-        # batches sent, and those that the owner has said to have
-        self._sent = self._taken = 0
+        # batches sent, and those that the owner acknowledged
+        self._sent = self._acknowledged = 0
         self._sent_at = 0.0
-        # items that may be sent without asking, where the owner limits their number
-        self._may_send = 0
-        # True while the courier is going to send what is pending
-        self._coming = False
+        # items that may be sent without an offer, where there is a maxsize
+        self._credit = 0
+        # True while the executor is going to send what is pending
+        self._is_scheduled = False
         self._waiting = 0
         self._broken = False
         self._error: PeerLostError | None = None
-        #: True where the end of this process does not wait
+        #: True where the end of this process does not wait for what was put
         self.is_abandoned = False
-        self._head = protocol.PUT.pack(Op.PUT, lane)
+        self._head = protocol.PUT.pack(Op.PUT, direction)
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
-        """Hand an item over, see :class:`~fiber._objects.handle.Sink`."""
+        """Put an item, see :class:`~fiber._objects.handle.Writer`."""
         with self._lock:
             if self._broken or self._error is not None:
                 self._refuse()
-            ask = self._bounded and not self._may_send
+            ask = self._bounded and not self._credit
             crowd = False
             if not ask:
                 if self._is_full and not self._wait_for_room(block, timeout):
                     raise queue.Full
-                self._may_send -= self._bounded
+                self._credit -= self._bounded
                 self._pending.append(item)
                 self._bytes += len(item)
-                if self._coming or self._sent - self._taken >= WINDOW:
+                if self._is_scheduled or self._sent - self._acknowledged >= WINDOW:
                     return
-                crowd = self._coming = time.perf_counter() - self._sent_at < _CROWD
+                crowd = self._is_scheduled = time.perf_counter() - self._sent_at < _BATCH_WITHIN
                 sent = self._sent
         if ask:
             self._offer(item, block, timeout)
         elif crowd:
-            self._remote.soon(self._come)
+            self._remote.submit(self._send_gathered)
         elif not self._push(block=False) or (self._error is not None and self._sent == sent):
             # an owner that has ended since is no failure: perhaps that was what it waited for
             with self._lock:
                 self._refuse()
 
     def send_all(self) -> None:
-        """Send all that was put; what is sent behind it arrives behind it."""
+        """Send all items that were put; later messages arrive after them."""
         self._push(block=True, window=False)
 
     def flush(self) -> None:
@@ -120,26 +123,26 @@ class RemoteSink:
         """Let the end of this process wait for nothing that was put."""
         self.is_abandoned = True
 
-    # -- what the owner says
+    # -- messages of the owner
 
-    def taken(self, batches: int) -> None:
-        """So many are in."""
+    def on_acknowledged(self, batches: int) -> None:
+        """Note the number of batches that the owner acknowledged."""
         with self._lock:
-            self._taken = min(self._sent, batches)
-            if not self._pending or self._coming or self._sent - self._taken >= WINDOW:
+            self._acknowledged = min(self._sent, batches)
+            if not self._pending or self._is_scheduled or self._sent - self._acknowledged >= WINDOW:
                 return
-            self._coming = True
-        self._remote.soon(self._come)
+            self._is_scheduled = True
+        self._remote.submit(self._send_gathered)
 
-    def mark_broken(self) -> None:
-        """Nobody reads any more."""
+    def on_broken(self) -> None:
+        """Fail every put from now on: there is no reader any more."""
         with self._lock:
             self._broken = True
             self._forget()
 
     def fail(self, error: BaseException) -> None:
-        """The owner is gone, or the object is."""
-        lost = self._remote.loss(error)
+        """Fail every put from now on: the owner is gone, or the object is."""
+        lost = self._remote.loss_error(error)
         with self._lock:
             self._error = self._error or lost
             self._forget()
@@ -172,17 +175,17 @@ class RemoteSink:
     def _refuse(self) -> None:
         if self._error is not None:
             raise PeerLostError(*self._error.args) from self._error
-        msg = f"nobody reads this {self._remote.shape.name} any more"
+        msg = f"this {self._remote.shape.name} has no reader any more"
         raise BrokenPipeError(msg)
 
-    def _come(self) -> None:
-        """On the courier: send what has gathered."""
+    def _send_gathered(self) -> None:
+        """Send the gathered items; on the executor."""
         with self._lock:
-            self._coming = False
+            self._is_scheduled = False
         self._push(block=True)
 
     def _push(self, *, block: bool, window: bool = True) -> bool:
-        """Send what is pending, as far as the window allows; False where it could not be sent."""
+        """Send pending items as far as the window allows; False where the owner is lost."""
         while self._wire.acquire(blocking=block):
             try:
                 while (batch := self._next(window=window)) is not None:
@@ -194,14 +197,14 @@ class RemoteSink:
             finally:
                 self._wire.release()
             with self._lock:
-                # what came in between found the wire taken
-                if not self._pending or (window and self._sent - self._taken >= WINDOW):
+                # items put in between found `_wire` taken
+                if not self._pending or (window and self._sent - self._acknowledged >= WINDOW):
                     break
         return True
 
     def _next(self, *, window: bool) -> list[Item] | None:
         with self._lock:
-            if not self._pending or (window and self._sent - self._taken >= WINDOW):
+            if not self._pending or (window and self._sent - self._acknowledged >= WINDOW):
                 return None
             if len(self._pending) <= _BATCH_ITEMS and self._bytes <= _BATCH_BYTES:
                 batch, self._pending = list(self._pending), deque()
@@ -220,26 +223,28 @@ class RemoteSink:
                 self._room.notify_all()
             return batch
 
-    # -- where the number of items is limited
+    # -- where there is a maxsize
 
-    def give_up(self) -> None:
-        """Another writer waits: give up the room that is set aside; not on the handler thread."""
+    def return_credit(self) -> None:
+        """Return all credits, for another writer waits; not on the handler thread."""
         self.send_all()
         with self._wire:
             with self._lock:
-                count, self._may_send = self._may_send, 0
+                count, self._credit = self._credit, 0
             with contextlib.suppress(PeerLostError):
-                self._remote.cast([protocol.GIVE_UP.pack(Op.GIVE_UP, self._lane, count)])
+                self._remote.cast(
+                    [protocol.RETURN_CREDIT.pack(Op.RETURN_CREDIT, self._direction, count)]
+                )
 
     def _offer(self, item: Item, block: bool, timeout: float | None) -> None:
-        # what was sent without asking comes first
+        # items sent without an offer come first
         self.send_all()
         outcome = Outcome.BROKEN
         try:
-            head = protocol.OFFER.pack(Op.OFFER, self._lane, block)
+            head = protocol.OFFER.pack(Op.OFFER, self._direction, block)
             pending = self._remote.call([head, *messages.pack([item])])
             if not pending.wait(timeout if block else None):
-                number = protocol.WITHDRAW.pack(Op.WITHDRAW, self._lane, pending.number)
+                number = protocol.WITHDRAW.pack(Op.WITHDRAW, self._direction, pending.number)
                 self._remote.cast([number])
                 pending.wait()
             outcome, count = protocol.read(protocol.OUTCOME, pending.result())
@@ -249,29 +254,30 @@ class RemoteSink:
         if outcome == Outcome.FULL:
             raise queue.Full
         with self._lock:
-            self._may_send += count
+            self._credit += count
             if outcome == Outcome.BROKEN:
                 self._broken = True
                 self._refuse()
 
 
-class DirectSink(RemoteSink):
-    """Each message is sent by the thread that puts it, which waits while the owner holds it back.
+class DirectWriter(RemoteWriter):
+    """Writer whose messages are sent by the thread that puts them, which waits for the window.
 
-    Only for lanes without a ``maxsize``, and connections that the kernel keeps.
+    Only where there is no ``maxsize``, and on connections whose data the kernel keeps (sockets of
+    the same host).
     """
 
-    def __init__(self, remote: RemoteChannel, lane: int) -> None:
-        super().__init__(remote, lane)
-        # bytes of each message that the owner has not said to have, and their sum
+    def __init__(self, remote: RemoteChannel, direction: int) -> None:
+        super().__init__(remote, direction)
+        # bytes of each unacknowledged message, and their sum
         self._sizes: deque[int] = deque()
-        self._on_way = 0
+        self._bytes_in_transit = 0
 
     def put(self, item: Item, block: bool, timeout: float | None) -> None:
-        """Hand an item over, see :class:`~fiber._objects.handle.Sink`; always waits for room."""
+        """Put an item, see :class:`~fiber._objects.handle.Writer`; always waits for the window."""
         with self._wire:
             with self._lock:
-                self._room.wait_for(self._may_go_on)
+                self._room.wait_for(self._may_send)
                 if self._broken or self._error is not None:
                     self._refuse()
             try:
@@ -283,138 +289,140 @@ class DirectSink(RemoteSink):
             with self._lock:
                 self._sent += 1
                 self._sizes.append(len(item))
-                self._on_way += len(item)
+                self._bytes_in_transit += len(item)
 
     def send_all(self) -> None:
-        """Nothing is left here by a put."""
+        """Do nothing: a put sends its item."""
 
-    def taken(self, batches: int) -> None:
-        """So many are in."""
+    def on_acknowledged(self, batches: int) -> None:
+        """Note the number of batches that the owner acknowledged."""
         with self._lock:
-            # of one whose put was interrupted only the owner may know
-            self._taken = min(self._sent, batches)
-            while len(self._sizes) > self._sent - self._taken:
-                self._on_way -= self._sizes.popleft()
+            # a put that was interrupted may have been sent without being counted here
+            self._acknowledged = min(self._sent, batches)
+            while len(self._sizes) > self._sent - self._acknowledged:
+                self._bytes_in_transit -= self._sizes.popleft()
             self._room.notify_all()
 
-    def _may_go_on(self) -> bool:
+    def _may_send(self) -> bool:
         if self._broken or self._error is not None:
             return True
         count = len(self._sizes)
-        return count < WINDOW or (count < _DIRECT_MESSAGES and self._on_way < _DIRECT_BYTES)
+        return count < WINDOW or (
+            count < _DIRECT_MESSAGES and self._bytes_in_transit < _DIRECT_BYTES
+        )
 
 
-_ANSWERS = (Word.ITEMS, Word.NOTHING, Word.END, Word.READY, Word.UNREADY)
+_ANSWERS = (Notice.ITEMS, Notice.NOTHING, Notice.END, Notice.READY, Notice.UNREADY)
 
 
-class RemoteChannel(Remote):
-    """Its lanes, each with the side or sides that are held here."""
+class RemoteChannel(RemoteObject):
+    """A queue or pipe of another process: a reader and a writer for each direction held here."""
 
-    _source_class: type[Any] = RemoteSource
+    _reader_class: type[Any] = RemoteReader
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         super().__init__(store, address, owner)
-        self._sources: dict[int, RemoteSource] = {}
-        self._sinks: dict[int, RemoteSink] = {}
+        self._readers: dict[int, RemoteReader] = {}
+        self._writers: dict[int, RemoteWriter] = {}
         self._sessions = itertools.count(1)
 
     # -- for handles
 
-    def source(self, lane: int) -> RemoteSource:
-        """The reading side of a lane."""
+    def reader(self, direction: int) -> RemoteReader:
+        """The reader of a direction."""
         with self._lock:
-            return self._sources[lane]
+            return self._readers[direction]
 
-    def sink(self, lane: int) -> RemoteSink:
-        """The writing side of a lane."""
+    def writer(self, direction: int) -> RemoteWriter:
+        """The writer of a direction."""
         with self._lock:
-            return self._sinks[lane]
+            return self._writers[direction]
 
-    def size(self, lane: int) -> int:
-        """Items in a lane."""
+    def size(self, direction: int) -> int:
+        """Number of items in a direction; a call to the owner."""
         try:
-            sink, source = self._sinks.get(lane), self._sources.get(lane)
-            if sink is not None:
-                sink.send_all()
-            if source is not None:
-                source.tell()
-            pending = self.call([protocol.SIZE.pack(Op.SIZE, lane)])
+            writer, reader = self._writers.get(direction), self._readers.get(direction)
+            if writer is not None:
+                writer.send_all()
+            if reader is not None:
+                reader.report()
+            pending = self.call([protocol.SIZE.pack(Op.SIZE, direction)])
             pending.wait()
             return int(protocol.read(protocol.SIZED, pending.result())[0])
         except PeerLostError as error:
-            raise self.loss(error) from error
+            raise self.loss_error(error) from error
 
-    # -- what the owner says, and its loss
+    # -- messages and loss of the owner; on the handler thread
 
     def fail(self, error: BaseException) -> None:
-        """The owner is gone, or the object is."""
-        # without the lock, which may be held over sending: the handler thread comes here
-        for source in list(self._sources.values()):
-            source.fail(error)
-        for sink in list(self._sinks.values()):
-            sink.fail(error)
+        """Fail readers and writers: the owner is gone, or the object is."""
+        # without the lock, which may be held over sending, for which the handler thread cannot wait
+        for reader in list(self._readers.values()):
+            reader.fail(error)
+        for writer in list(self._writers.values()):
+            writer.fail(error)
 
-    def on_word(self, message: Message) -> None:
-        """On the handler thread: the owner says something unasked."""
+    def on_notice(self, message: Message) -> None:
+        """Take a message of the owner that is no reply."""
         body = message.body
-        word, lane = protocol.read(protocol.WORD, body)
-        source, sink = self._sources.get(lane), self._sinks.get(lane)
-        if word in _ANSWERS:
+        notice, direction = protocol.read(protocol.NOTICE, body)
+        reader, writer = self._readers.get(direction), self._writers.get(direction)
+        if notice in _ANSWERS:
             _, _, session, kept, first = protocol.read(protocol.ANSWER, body)
-            if source is not None and source.session == session:
+            if reader is not None and reader.session == session:
                 batch = body[protocol.ANSWER.size :]
-                came = messages.unpack(batch) if word == Word.ITEMS else ()
-                source.answered(word, bool(kept), first, came)
-        elif word == Word.TAKEN and sink is not None:
-            sink.taken(protocol.read(protocol.TAKEN, body)[2])
-        elif word == Word.RECALL and source is not None:
-            self.soon(source.give_back)
-        elif word == Word.HURRY and source is not None:
-            source.hurry()
-        elif word == Word.REVOKE and sink is not None:
-            self.soon(sink.give_up)
-        elif word == Word.BROKEN and sink is not None:
-            sink.mark_broken()
+                items = messages.unpack(batch) if notice == Notice.ITEMS else ()
+                reader.on_answer(notice, bool(kept), first, items)
+        elif notice == Notice.TAKEN and writer is not None:
+            writer.on_acknowledged(protocol.read(protocol.TAKEN, body)[2])
+        elif notice == Notice.RECALL and reader is not None:
+            self.submit(reader.give_back)
+        elif notice == Notice.REPORT_NOW and reader is not None:
+            reader.report_at_once()
+        elif notice == Notice.REVOKE and writer is not None:
+            self.submit(writer.return_credit)
+        elif notice == Notice.BROKEN and writer is not None:
+            writer.on_broken()
 
     # -- the end
 
     def flush(self) -> None:
-        """Send all that was put."""
-        for sink in list(self._sinks.values()):
-            if not sink.is_abandoned:
-                sink.send_all()
+        """Send all items that were put; as this process ends."""
+        for writer in list(self._writers.values()):
+            if not writer.is_abandoned:
+                writer.send_all()
 
     def give_back(self) -> None:
-        """This process ends: what was not handed out goes back."""
-        for source in list(self._sources.values()):
-            source.close()
+        """Give prefetched items back; as this process ends."""
+        for reader in list(self._readers.values()):
+            reader.close()
 
     # -- ends
 
-    def _heard(self, slot: int, seen: bool) -> None:
-        for source in list(self._sources.values()):
-            if source.slot.index == slot and not seen:
-                source.unseen()
+    def _on_attached(self, slot: int, seen: bool) -> None:
+        for reader in list(self._readers.values()):
+            if reader.slot.index == slot and not seen:
+                reader.on_unseen()
 
     def _open(self, end: int) -> tuple[int, bytes, bytes]:
-        lane = self._shape.lane_written_by(end)
-        if lane is not None:
+        direction = self._shape.direction_written_by(end)
+        if direction is not None:
             is_pipe = self._shape.ends > 1
-            sink = DirectSink if is_pipe and self._owner.keeps else RemoteSink
-            self._sinks[lane] = sink(self, lane)
-        lane = self._shape.lane_read_by(end)
-        if lane is None:
+            writer = DirectWriter if is_pipe and self._owner.survives_exit else RemoteWriter
+            self._writers[direction] = writer(self, direction)
+        direction = self._shape.direction_read_by(end)
+        if direction is None:
             return NO_PAGE
         slot = self._owner.slot()
-        self._sources[lane] = self._source_class(self, lane, slot, next(self._sessions))
+        self._readers[direction] = self._reader_class(self, direction, slot, next(self._sessions))
         return slot.index, *self._owner.page()
 
     def _close(self, end: int) -> None:
-        read, written = self._shape.lane_read_by(end), self._shape.lane_written_by(end)
-        sink = None if written is None else self._sinks.pop(written)
-        source = None if read is None else self._sources.pop(read)
-        if sink is not None:
-            sink.send_all()
-        if source is not None:
-            source.close()
-            self._owner.release(source.slot)
+        read, written = self._shape.direction_read_by(end), self._shape.direction_written_by(end)
+        writer = None if written is None else self._writers.pop(written)
+        reader = None if read is None else self._readers.pop(read)
+        if writer is not None:
+            writer.send_all()
+        if reader is not None:
+            reader.close()
+            self._owner.release(reader.slot)

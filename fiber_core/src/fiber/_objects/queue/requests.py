@@ -1,4 +1,4 @@
-"""What readers and writers want of a lane, and what it answers; values of the state machine."""
+"""Requests of readers, offers of writers, and the commands that answer them."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from fiber._base import values
 from fiber._objects.protocol import Mode
 from fiber._objects.queue.messages import Item
 
-#: looks at what others hold before one that does not wait is told that there is nothing for it
-_PATIENCE = 20
+#: ticks of the timer that a request which does not wait outlasts while items or credits come back
+_RETRIES = 20
 
 
 @values.define(eq=False)
 class Request:
-    """A reader that wants items; a subclass may say where they go."""
+    """A reader's request for items; a subclass may hold where they go."""
 
+    #: name of the reader; None for a thread of the owner
     reader: Hashable
     #: the reader's number for its session
     number: int = 0
     #: most items
-    want: int = 1
+    max_items: int = 1
     mode: Mode = Mode.WAIT
-    #: True to be told of an item without taking it
+    #: True to be answered when there is an item, without taking it
     peek: bool = False
-    #: True once it was answered and is still good for more
+    #: True once it was answered and stays for the items that come next
     kept: bool = False
-    patience: int = _PATIENCE
+    retries_left: int = _RETRIES
 
     @property
     def is_urgent(self) -> bool:
-        """True where somebody is known to wait for the answer."""
+        """True where a thread is known to wait for the answer."""
         return not self.kept and self.mode is not Mode.STANDING
 
 
 @values.define(eq=False)
 class Offer:
-    """Items that a writer wants in; a subclass may say whom to tell."""
+    """Items that a writer puts; a subclass may hold where the outcome goes."""
 
     writer: Hashable
     items: deque[Item]
@@ -46,12 +47,12 @@ class Offer:
     number: int = 0
     #: False to be refused where there is no room
     wait: bool = True
-    patience: int = _PATIENCE
+    retries_left: int = _RETRIES
 
 
 @values.frozen
-class Give:
-    """Answer a request; for a reader ``first`` numbers the items."""
+class Deliver:
+    """Answer a request with items; ``first`` is the number of the first one for this reader."""
 
     request: Request
     first: int
@@ -62,81 +63,81 @@ class Give:
 
 @values.frozen
 class Nothing:
-    """Answer a request: there is nothing now."""
+    """Answer a request: there is no item now."""
 
     request: Request
 
 
 @values.frozen
 class Ready:
-    """Answer a request: there is something for whoever asks for it first."""
+    """Notify a reader that polls: there are items for the first request."""
 
     request: Request
 
 
 @values.frozen
 class Unready:
-    """Tell who was told otherwise that there is nothing now."""
+    """Withdraw a :class:`Ready`: there is no item now."""
 
     request: Request
 
 
 @values.frozen
 class End:
-    """Answer a request: there is nothing and never will be."""
+    """Answer a request: no item is left and none will come."""
 
     request: Request
 
 
 @values.frozen
 class Accepted:
-    """Answer an offer: all of it is in."""
+    """Answer an offer: all its items are in the queue."""
 
     offer: Offer
 
 
 @values.frozen
 class Refused:
-    """Answer an offer: there was no room."""
+    """Answer an offer: there is no room."""
 
     offer: Offer
 
 
 @values.frozen
 class Broken:
-    """Answer an offer: nobody reads."""
+    """Answer an offer: there is no reader any more."""
 
     offer: Offer
 
 
 @values.frozen
 class Recall:
-    """Ask a reader to give back what it has not handed out."""
+    """Ask a reader to give back its prefetched items."""
 
     reader: Hashable
 
 
 @values.frozen
 class Revoke:
-    """Ask a writer to give up the room that was set aside for it."""
+    """Ask a writer to return its credits."""
 
     writer: Hashable
 
 
 @values.frozen
-class Watch:
-    """Call :meth:`Lane.overdue` in a moment."""
+class StartTimer:
+    """Call :meth:`~fiber._objects.queue.state.QueueState.on_timer` in a moment."""
 
 
 @values.frozen
 class Drop:
-    """Items that nobody will get; let go of what they hold."""
+    """Release the references of items that no reader will get."""
 
     items: list[Item]
 
 
-Instruction: TypeAlias = (
-    Give
+Command: TypeAlias = (
+    Deliver
     | Nothing
     | Ready
     | Unready
@@ -146,7 +147,7 @@ Instruction: TypeAlias = (
     | Broken
     | Recall
     | Revoke
-    | Watch
+    | StartTimer
     | Drop
 )
-Instructions: TypeAlias = list[Instruction]
+Commands: TypeAlias = list[Command]

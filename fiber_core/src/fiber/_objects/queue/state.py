@@ -1,22 +1,21 @@
-"""One direction of a queue or pipe at its owner: items in order, who wants them, who has room; pure.
+"""State machine of one direction of a queue or pipe at its owner; pure.
 
-Every method is an event and returns what is to be done, in order. An item belongs to the lane until
-its reader has settled it: what a lost reader had not handed out goes back to the front.
+Every method is an event and returns the commands to execute, in order. An item belongs to the queue
+until its reader has settled it: items that a lost reader had not handed to its user go back to the
+front. Readers and writers are any hashable names (peers, in practice); None is a thread of the
+owner itself, whose items are its own at once.
 
-Readers are any hashable names; None is a thread of the owner itself, whose items are its own at
-once. ``take_now`` and ``put_now`` are the short ways of such threads when nobody waits.
+Three parts:
 
-Writers that wait for room in a lane, and room that is set aside for some of them; pure.
-
-A writer elsewhere that had to ask for room is told how many more items it may send without asking,
-so that it does not wait for an answer to each. That room is its own until it gives it up, which it
-is asked to do when another writer finds none.
-
-Who is told that a lane has items without being given any, for others may want them; pure.
-
-A lane's only reader that waits by a descriptor is sent what comes at once. Where several readers
-wait so, or threads of the owner do, each is told that there is something, and when there is not any
-more; whoever asks first gets it. What was sent to one of them already is asked back for the others.
+- :class:`CreditWindow`: flow control. Where ``maxsize`` limits the number of items, a writer in
+  another process makes an offer, and is granted *credits* with the answer: items that it may send
+  without another offer, so that not every put waits for a round trip. It keeps them until it
+  returns them, which it is asked to do when another writer finds no room.
+- :class:`Pollers`: readers that want a readiness notification (``select``, ``wait``) rather than an
+  item. An only reader that polls is sent items at once. Where several poll, or threads of the owner
+  do, each is notified that there are items, and again when there are none: the first request gets
+  them, and prefetched items are recalled for the others.
+- :class:`QueueState`: items, requests and deliveries; it has one of each of the others.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from heapq import merge
 from operator import itemgetter
 
 from fiber._objects.protocol import Mode
-from fiber._objects.queue.in_flight import Book, Placed, Progress
-from fiber._objects.queue.messages import Item, until_none
+from fiber._objects.queue.in_flight import InFlight, Positioned, Progress
+from fiber._objects.queue.messages import Item, count_to_none
 from fiber._objects.queue.requests import (
     Accepted,
     Broken,
+    Commands,
+    Deliver,
     Drop,
     End,
-    Give,
-    Instructions,
     Nothing,
     Offer,
     Ready,
@@ -43,284 +42,304 @@ from fiber._objects.queue.requests import (
     Refused,
     Request,
     Revoke,
+    StartTimer,
     Unready,
-    Watch,
 )
 from fiber.exceptions import WireError
 
 #: most items that one writer may send without asking
-_MOST = 256
+_MAX_CREDIT = 256
 
 
-class Gate:
-    """Lets items into a lane.
+class CreditWindow:
+    """Admission of items into a queue: offers that wait for room, and writers' credits.
+
+    A credit is room for one item that is reserved for one writer.
 
     Args:
-        maxsize: most items in the lane, 0 for any number.
-        max_bytes: bytes in the lane from which on writers wait, 0 for any number.
+        maxsize: most items in the queue, 0 for any number.
+        max_bytes: bytes in the queue from which on writers wait, 0 for any number.
     """
 
     def __init__(self, *, maxsize: int, max_bytes: int) -> None:
         self.maxsize = maxsize
         self.max_bytes = max_bytes
         #: offers that wait for room, in order
-        self.held: deque[Offer] = deque()
-        # items that writers may send without asking, and those asked to give that up
-        self._aside: dict[Hashable, int] = {}
-        self._asked: set[Hashable] = set()
+        self.waiting: deque[Offer] = deque()
+        # credits of each writer, and writers that were asked to return theirs
+        self._credits: dict[Hashable, int] = {}
+        self._revoked: set[Hashable] = set()
 
     def room(self, size: int, in_bytes: int) -> int | None:
-        """How many items may come in; None for as many as there are."""
+        """Items that may come in, None for any number.
+
+        Args:
+            size: items in the queue.
+            in_bytes: their bytes.
+        """
         if self.maxsize:
-            return self.maxsize - size - sum(self._aside.values())
+            return self.maxsize - size - sum(self._credits.values())
         return 0 if self.max_bytes and in_bytes >= self.max_bytes else None
 
-    def admit(self, size: int, in_bytes: int) -> tuple[list[Item], Instructions]:
-        """What comes in now, of those that wait."""
-        came: list[Item] = []
-        out: Instructions = []
-        while self.held:
-            room = self.room(size + len(came), in_bytes)
-            offer = self.held[0]
+    def admit(self, size: int, in_bytes: int) -> tuple[list[Item], Commands]:
+        """Let waiting offers in, in order: their items, and what their writers are answered."""
+        admitted: list[Item] = []
+        out: Commands = []
+        while self.waiting:
+            room = self.room(size + len(admitted), in_bytes)
+            offer = self.waiting[0]
             if room is None or room >= len(offer.items):
-                came.extend(offer.items)
+                admitted.extend(offer.items)
                 in_bytes += sum(map(len, offer.items))
-                self.held.popleft()
+                self.waiting.popleft()
                 out.append(Accepted(offer))
-            elif not offer.wait and not self._aside:
-                self.held.popleft()
+            elif not offer.wait and not self._credits:
+                self.waiting.popleft()
                 out.append(Refused(offer))
             elif offer.wait and room > 0:
-                came.extend(offer.items.popleft() for _ in range(room))
+                admitted.extend(offer.items.popleft() for _ in range(room))
             else:
                 break
-        return came, out
+        return admitted, out
 
     def find(self, writer: Hashable, number: int) -> Offer | None:
         """A writer's waiting offer by its number."""
-        for offer in self.held:
+        for offer in self.waiting:
             if offer.number == number and offer.writer == writer:
                 return offer
         return None
 
     def withdraw(self, offer: Offer) -> bool:
-        """Forget a waiting offer; False where it is in already."""
-        if offer not in self.held:
+        """Remove a waiting offer; False where it was admitted already."""
+        if offer not in self.waiting:
             return False
-        self.held.remove(offer)
+        self.waiting.remove(offer)
         return True
 
-    # -- room set aside
+    # -- credits
 
     def grant(self, writer: Hashable, size: int) -> int:
-        """Set room aside for a writer; how much."""
-        if not self.maxsize or self.held:
+        """Grant a writer a fair share of the free room; how many credits.
+
+        It is 0 where writers wait, or where nothing limits the number of items.
+        """
+        if not self.maxsize or self.waiting:
             return 0
-        free = self.maxsize - size - sum(self._aside.values())
-        count = min(_MOST, max(0, free) // (2 + len(self._aside)))
+        free = self.maxsize - size - sum(self._credits.values())
+        count = min(_MAX_CREDIT, max(0, free) // (2 + len(self._credits)))
         if count:
-            self._aside[writer] = self._aside.get(writer, 0) + count
+            self._credits[writer] = self._credits.get(writer, 0) + count
         return count
 
     def spend(self, writer: Hashable, count: int) -> None:
-        """A writer sends items without having asked.
+        """Use up credits of a writer that sends items without an offer.
 
         Raises:
-            WireError: more than were set aside for it.
+            WireError: it has fewer.
         """
-        left = self._aside.get(writer, 0) - count
+        left = self._credits.get(writer, 0) - count
         if left < 0:
             msg = f"a writer sends {count} items, {left + count} were set aside for it"
             raise WireError(msg)
-        self._keep(writer, left)
+        self._set_credit(writer, left)
 
-    def give_up(self, writer: Hashable, count: int) -> None:
-        """A writer will not send so many of them."""
-        self._asked.discard(writer)
-        self._keep(writer, max(0, self._aside.get(writer, 0) - count))
+    def return_credit(self, writer: Hashable, count: int) -> None:
+        """Take back credits that a writer returns."""
+        self._revoked.discard(writer)
+        self._set_credit(writer, max(0, self._credits.get(writer, 0) - count))
 
-    def lose(self, writer: Hashable) -> None:
-        """A writer is gone."""
-        self._asked.discard(writer)
-        self._keep(writer, 0)
+    def remove_writer(self, writer: Hashable) -> None:
+        """Take back all credits of a writer that is gone."""
+        self._revoked.discard(writer)
+        self._set_credit(writer, 0)
 
-    def claim(self) -> Instructions:
-        """Where offers wait: have room given up that is set aside."""
-        idle = [writer for writer in self._aside if writer not in self._asked]
-        self._asked.update(idle)
+    def revoke(self) -> Commands:
+        """Ask writers to return their credits, each once; while offers wait."""
+        idle = [writer for writer in self._credits if writer not in self._revoked]
+        self._revoked.update(idle)
         return [Revoke(writer) for writer in idle]
 
     @property
     def is_urgent(self) -> bool:
-        """True while an offer that does not wait depends on room that is set aside."""
-        return any(not offer.wait for offer in self.held)
+        """True while an offer of ``put_nowait`` depends on credits of other writers."""
+        return any(not offer.wait for offer in self.waiting)
 
-    def tire(self) -> Instructions:
-        """A moment has passed: refuse offers whose patience is at its end."""
-        tired = []
-        for offer in self.held:
+    def expire(self) -> Commands:
+        """Refuse offers of ``put_nowait`` that have no retries left; at each tick of the timer."""
+        expired = []
+        for offer in self.waiting:
             if not offer.wait:
-                offer.patience -= 1
-                if offer.patience <= 0:
-                    tired.append(offer)
-        for offer in tired:
-            self.held.remove(offer)
-        return [Refused(offer) for offer in tired]
+                offer.retries_left -= 1
+                if offer.retries_left <= 0:
+                    expired.append(offer)
+        for offer in expired:
+            self.waiting.remove(offer)
+        return [Refused(offer) for offer in expired]
 
-    def _keep(self, writer: Hashable, count: int) -> None:
+    def _set_credit(self, writer: Hashable, count: int) -> None:
         if count:
-            self._aside[writer] = count
+            self._credits[writer] = count
         else:
-            self._aside.pop(writer, None)
+            self._credits.pop(writer, None)
 
 
-class Watchers:
-    """The watchers of one lane."""
+class Pollers:
+    """Readers that poll a descriptor (``select``, ``wait``) and were notified of items."""
 
     def __init__(self) -> None:
-        #: True where threads of the owner wait by a descriptor
-        self.are_here = False
-        self._told: dict[Hashable, Request] = {}
+        #: True where threads of the owner poll a descriptor
+        self.owner_polls = False
+        self._notified: dict[Hashable, Request] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._told)
+        return bool(self._notified)
 
-    def tell(self, request: Request) -> Ready:
-        """There is something."""
-        self._told[request.reader] = request
+    def notify(self, request: Request) -> Ready:
+        """Notify the reader of a standing request."""
+        self._notified[request.reader] = request
         return Ready(request)
 
-    def review(self, available: int) -> Instructions:
-        """So many items are there now."""
-        if available or not self._told:
+    def on_available(self, available: int) -> Commands:
+        """Withdraw all notifications once no item is available."""
+        if available or not self._notified:
             return []
-        told, self._told = list(self._told.values()), {}
-        return [Unready(request) for request in told]
+        notified, self._notified = list(self._notified.values()), {}
+        return [Unready(request) for request in notified]
 
     def forget(self, reader: Hashable) -> None:
-        """A reader asks, or is gone."""
-        self._told.pop(reader, None)
+        """Withdraw the notification of a reader that requests items, or is gone."""
+        self._notified.pop(reader, None)
 
 
-def ended(waiting: deque[Request], reader: Hashable, *, kept: bool) -> Instructions:
-    """End the requests of one reader, or of all; all of them, or those that nobody waits for."""
+def end_requests(waiting: deque[Request], reader: Hashable, *, kept: bool) -> Commands:
+    """Answer requests with "nothing now".
+
+    Args:
+        waiting: requests, from which they are removed.
+        reader: whose; None for all readers.
+        kept: True for those alone that were answered once and are kept.
+    """
     found = [r for r in waiting if reader in (None, r.reader) and (r.kept or not kept)]
     for request in found:
         waiting.remove(request)
     return [Nothing(request) for request in found]
 
 
-def tired(waiting: deque[Request]) -> Instructions:
-    """A moment has passed in vain: end the requests that have waited so long enough."""
+def expire_requests(waiting: deque[Request]) -> Commands:
+    """Answer ``get_nowait`` requests that have no retries left; at each tick of the timer."""
     found = [request for request in waiting if request.mode is Mode.NOWAIT]
     for request in found:
-        request.patience -= 1
-    over = [request for request in found if not request.patience]
-    for request in over:
+        request.retries_left -= 1
+    expired = [request for request in found if not request.retries_left]
+    for request in expired:
         waiting.remove(request)
-    return [Nothing(request) for request in over]
+    return [Nothing(request) for request in expired]
 
 
-def unasked(books: Mapping[Hashable, Book]) -> list[Hashable]:
-    """Readers that hold items and were not asked to give them back."""
-    return [name for name, book in books.items() if not book.recalled and book.parked()]
+def not_recalled(in_flight: Mapping[Hashable, InFlight]) -> list[Hashable]:
+    """Readers with prefetched items that were not asked to give them back."""
+    return [
+        name
+        for name, deliveries in in_flight.items()
+        if not deliveries.recalled and deliveries.prefetched()
+    ]
 
 
-def recall(books: Mapping[Hashable, Book]) -> Instructions:
-    """Ask them."""
-    names = unasked(books)
+def recall(in_flight: Mapping[Hashable, InFlight]) -> Commands:
+    """Ask readers to give back their prefetched items, each once."""
+    names = not_recalled(in_flight)
     for name in names:
-        books[name].recalled = True
+        in_flight[name].recalled = True
     return [Recall(name) for name in names]
 
 
 #: bytes in one delivery, more only where one item is larger
 MAX_DELIVERY = 512 * 1024
-# bytes up to which a delivery leaves its request in place for what comes next
-_KEEP = 64 * 1024
+# bytes of a delivery up to which its request is kept for the items that come next
+_KEEP_OPEN_BYTES = 64 * 1024
 
 _position = itemgetter(0)
 
 
-class Lane:
-    """The state of one lane. Not thread-safe.
+class QueueState:
+    """The state of one direction of a queue or pipe. Not thread-safe.
 
     Args:
-        maxsize: most items, those with readers that have not handed them out included; 0 for any.
-        max_bytes: bytes from which on writers wait; 0 for any.
+        maxsize: most items, prefetched ones included; 0 for any number.
+        max_bytes: bytes from which on writers wait; 0 for any number.
     """
 
     def __init__(self, *, maxsize: int = 0, max_bytes: int = 0) -> None:
-        #: writers that wait for room
-        self.gate = Gate(maxsize=maxsize, max_bytes=max_bytes)
+        #: admission of items, and the writers that wait for it
+        self.window = CreditWindow(maxsize=maxsize, max_bytes=max_bytes)
         #: True once no writer can come any more
         self.writers_gone = False
         #: True once no reader can come any more
         self.readers_gone = False
         self._fresh: deque[Item] = deque()
-        # position of the first fresh item; those that came back are all before it
+        # position of the first fresh item; those that were returned are all before it
         self._first = 0
-        self._back: deque[Placed] = deque()
+        self._returned_items: deque[Positioned] = deque()
         self._bytes = 0
         self._waiting: deque[Request] = deque()
-        self._books: dict[Hashable, Book] = {}
-        self._watching = False
-        #: who is told of items and not given any
-        self.watchers = Watchers()
+        self._in_flight: dict[Hashable, InFlight] = {}
+        self._timer_is_set = False
+        #: readers that were notified of items
+        self.pollers = Pollers()
 
-    # -- what it knows
+    # -- properties
 
     @property
     def available(self) -> int:
         """Items that can be taken now."""
-        return len(self._fresh) + len(self._back)
+        return len(self._fresh) + len(self._returned_items)
 
     @property
     def size(self) -> int:
-        """Items in it, with those that readers have and their users have not."""
-        return self.available + self._parked()
+        """Items in it, those included that readers have prefetched."""
+        return self.available + self._prefetched()
 
     @property
     def has_room(self) -> bool:
-        """True where the next item would be let in."""
-        gate = self.gate
-        room = gate.room(self.size if gate.maxsize else 0, self._bytes)
+        """True where the next item would be admitted."""
+        window = self.window
+        room = window.room(self.size if window.maxsize else 0, self._bytes)
         return room is None or room > 0
 
     @property
-    def holds(self) -> bool:
-        """True while writers wait for room."""
-        return bool(self.gate.held)
+    def has_waiting_writers(self) -> bool:
+        """True while offers wait for room."""
+        return bool(self.window.waiting)
 
     @property
     def is_settled(self) -> bool:
-        """True where everything that came in was handed out."""
-        return not self.holds and not self.size
+        """True where no item is left: each was handed to a user."""
+        return not self.has_waiting_writers and not self.size
 
     @property
     def has_ended(self) -> bool:
-        """True once nothing more can come from it."""
+        """True once no item is left and no writer can put another."""
         return self.writers_gone and self.is_settled
 
     @property
     def readers(self) -> list[Hashable]:
-        """The readers that asked before."""
-        return list(self._books)
+        """Readers in other processes."""
+        return list(self._in_flight)
 
-    # -- threads of the owner, short ways
+    # -- fast paths of the owner's threads
 
     def put_now(self, item: Item) -> bool:
-        """Let an item in, where nobody waits for it or before it; False otherwise."""
-        if self._waiting or self.gate.held or self.readers_gone or not self.has_room:
+        """Add an item if neither a reader nor a writer waits and there is room; False otherwise."""
+        if self._waiting or self.window.waiting or self.readers_gone or not self.has_room:
             return False
         self._fresh.append(item)
         self._bytes += len(item)
         return True
 
     def take_now(self) -> Item | None:
-        """The first item, taken, or None; where :attr:`holds`, :meth:`advance` afterwards."""
-        if self._back:
-            item = self._back.popleft()[1]
+        """Take the first item, None if there is none; then :meth:`advance` if writers wait."""
+        if self._returned_items:
+            item = self._returned_items.popleft()[1]
         elif self._fresh:
             item = self._fresh.popleft()
             self._first += 1
@@ -329,272 +348,274 @@ class Lane:
         self._bytes -= len(item)
         return item
 
-    def untake(self, item: Item) -> Instructions:
-        """The item that a thread of the owner took last comes back to the front."""
-        position = self._back[0][0] - 1 if self._back else self._first - 1
+    def undo_take(self, item: Item) -> Commands:
+        """Put back, in front, the item that a thread of the owner took last."""
+        position = self._returned_items[0][0] - 1 if self._returned_items else self._first - 1
         self._put_back([(position, item)])
         return self.advance()
 
     # -- writers
 
-    def offer(self, offer: Offer) -> Instructions:
-        """A writer has items and wants room for them."""
+    def offer(self, offer: Offer) -> Commands:
+        """Offer a writer's items, which wait for room."""
         if self.readers_gone:
             return [Broken(offer), Drop(list(offer.items))]
-        if not offer.wait and self.gate.held:
+        if not offer.wait and self.window.waiting:
             return [Refused(offer)]
-        self.gate.held.append(offer)
+        self.window.waiting.append(offer)
         return self.advance()
 
-    def put(self, offer: Offer) -> Instructions:
-        """A writer sends items, where the number is limited by what was set aside for it.
+    def put(self, offer: Offer) -> Commands:
+        """Add items of a writer, which uses up as many of its credits where ``maxsize`` is limited.
 
         Raises:
-            WireError: more than that.
+            WireError: it has fewer.
         """
-        if self.readers_gone or not self.gate.maxsize:
+        if self.readers_gone or not self.window.maxsize:
             return self.offer(offer)
-        self.gate.spend(offer.writer, len(offer.items))
+        self.window.spend(offer.writer, len(offer.items))
         self._let_in(offer.items)
         return [Accepted(offer), *self.advance()]
 
     def grant(self, writer: Hashable) -> int:
-        """Set room aside for a writer that had to ask; for how many items."""
-        return self.gate.grant(writer, self.size)
+        """Grant a writer whose offer was accepted credits; how many."""
+        return self.window.grant(writer, self.size)
 
-    def give_up(self, writer: Hashable, count: int) -> Instructions:
-        """A writer gives up room that was set aside for it."""
-        self.gate.give_up(writer, count)
+    def return_credit(self, writer: Hashable, count: int) -> Commands:
+        """Take back credits that a writer returns."""
+        self.window.return_credit(writer, count)
         return self.advance()
 
-    def lose_writer(self, writer: Hashable) -> Instructions:
-        """A writer is gone; what it had offered stays."""
-        self.gate.lose(writer)
+    def remove_writer(self, writer: Hashable) -> Commands:
+        """Take back the credits of a writer that is gone; its offers stay."""
+        self.window.remove_writer(writer)
         return self.advance()
 
-    def close_writers(self) -> Instructions:
-        """No writer can come any more."""
+    def close_writers(self) -> Commands:
+        """End: no end that writes is held any more, in any process."""
         self.writers_gone = True
         return self.advance()
 
     # -- readers
 
-    def open(self, reader: Hashable, progress: Callable[[], Progress] | None = None) -> None:
-        """A reader comes; where it has come before, nothing happens."""
-        if reader not in self._books:
-            self._books[reader] = Book() if progress is None else Book(progress)
+    def add_reader(self, reader: Hashable, progress: Callable[[], Progress] | None = None) -> None:
+        """Add a reader, unless it is known; ``progress`` as for :class:`InFlight`."""
+        if reader not in self._in_flight:
+            self._in_flight[reader] = InFlight() if progress is None else InFlight(progress)
 
-    def ask(self, request: Request, settled: int = 0) -> Instructions:
-        """A reader wants items and has handed out all up to a number.
+    def request(self, request: Request, settled: int = 0) -> Commands:
+        """Request items; the reader has handed out all up to number ``settled``.
 
         Raises:
-            WireError: it settles more than it was given.
+            WireError: it was delivered fewer.
         """
         if request.reader is not None:
-            self.open(request.reader)
-            self._books[request.reader].settle(settled)
-            self.watchers.forget(request.reader)
-        # those that are only kept must not get what this one waits for
-        out = ended(self._waiting, None, kept=True)
+            self.add_reader(request.reader)
+            self._in_flight[request.reader].settle(settled)
+            self.pollers.forget(request.reader)
+        # kept requests must not get the items that this one waits for
+        out = end_requests(self._waiting, None, kept=True)
         self._waiting.append(request)
         return out + self.advance()
 
-    def watch_here(self, flag: bool) -> Instructions:
-        """Threads of the owner wait by a descriptor, or do so no more."""
-        self.watchers.are_here = flag
-        return ended(self._waiting, None, kept=True) + self.advance()
+    def set_owner_polls(self, flag: bool) -> Commands:
+        """Note whether threads of the owner poll a descriptor."""
+        self.pollers.owner_polls = flag
+        return end_requests(self._waiting, None, kept=True) + self.advance()
 
-    def settle(self, reader: Hashable, upto: int) -> Instructions:
-        """A reader has handed out all up to a number.
+    def settle(self, reader: Hashable, upto: int) -> Commands:
+        """Settle a reader's items up to number ``upto``, which it has handed out.
 
         Raises:
-            WireError: it was not given so many.
+            WireError: it was delivered fewer.
         """
-        book = self._books.get(reader)
-        if book is None:
+        in_flight = self._in_flight.get(reader)
+        if in_flight is None:
             return []
-        book.settle(upto)
+        in_flight.settle(upto)
         return self.advance()
 
-    def give_back(self, reader: Hashable, after: int, upto: int) -> Instructions:
-        """A reader has handed out all up to a number and gives back what follows.
+    def give_back(self, reader: Hashable, after: int, upto: int) -> Commands:
+        """Take back a reader's items behind number ``after`` up to ``upto``; settle those before.
 
         Raises:
-            WireError: it was not given so many.
+            WireError: it was delivered fewer.
         """
-        book = self._books.get(reader)
-        if book is None:
+        in_flight = self._in_flight.get(reader)
+        if in_flight is None:
             return []
-        self._put_back(book.give_back(after, upto))
-        # it is not to get them again at once
-        return ended(self._waiting, reader, kept=True) + self.advance()
+        self._put_back(in_flight.give_back(after, upto))
+        # a kept request would get them again at once
+        return end_requests(self._waiting, reader, kept=True) + self.advance()
 
     def cancel(self, request: Request) -> bool:
-        """Forget a waiting request; False where it was answered already."""
+        """Remove a waiting request; False where it was answered already."""
         try:
             self._waiting.remove(request)
         except ValueError:
             return False
         return True
 
-    def cancel_all(self, reader: Hashable) -> Instructions:
-        """A reader waits no more."""
-        return ended(self._waiting, reader, kept=False)
+    def cancel_all(self, reader: Hashable) -> Commands:
+        """Answer all requests of a reader, which waits no more."""
+        return end_requests(self._waiting, reader, kept=False)
 
-    def lose(self, reader: Hashable) -> Instructions:
-        """A reader is gone, however it went."""
-        book = self._books.pop(reader, None)
-        if book is None:
+    def remove_reader(self, reader: Hashable) -> Commands:
+        """Remove a reader that closed or died; items that it had not handed out come back."""
+        in_flight = self._in_flight.pop(reader, None)
+        if in_flight is None:
             return []
-        ended(self._waiting, reader, kept=False)
-        self.watchers.forget(reader)
-        self._put_back(book.remains())
+        end_requests(self._waiting, reader, kept=False)
+        self.pollers.forget(reader)
+        self._put_back(in_flight.unconsumed())
         if self.readers_gone:
             return self._drop()
         return self.advance()
 
-    def close_readers(self) -> Instructions:
-        """No reader can come any more."""
+    def close_readers(self) -> Commands:
+        """Drop all items: no end that reads is held any more, in any process."""
         self.readers_gone = True
         return self._drop()
 
     # -- inside
 
-    def overdue(self) -> Instructions:
-        """The moment of a :class:`Watch` has come: have parked items back that others wait for."""
-        self._watching = False
-        out: Instructions = self.gate.tire()
+    def on_timer(self) -> Commands:
+        """Expire requests and offers, recall prefetched items; a :class:`StartTimer` is due."""
+        self._timer_is_set = False
+        out: Commands = self.window.expire()
         if not self.available:
-            out += tired(self._waiting)
-            if self.watchers.are_here or any(map(self._is_wanted, self._waiting)):
-                out += recall(self._books)
+            out += expire_requests(self._waiting)
+            if self.pollers.owner_polls or any(map(self._needs_recall, self._waiting)):
+                out += recall(self._in_flight)
         return out + self.advance()
 
-    def advance(self) -> Instructions:
-        """Let in what has room, hand out what is wanted."""
-        out: Instructions = []
+    def advance(self) -> Commands:
+        """Admit offers and answer requests as far as possible; see to those that wait."""
+        out: Commands = []
         while self._admit(out) | self._serve(out):
             continue
-        out += self.watchers.review(self.available)
-        if self._waiting or self.watchers.are_here:
-            self._look_elsewhere(out)
-        if self.gate.held:
-            out += self.gate.claim()
-            if self.gate.is_urgent:
-                self._watch(out)
+        out += self.pollers.on_available(self.available)
+        if self._waiting or self.pollers.owner_polls:
+            self._resolve_waiting(out)
+        if self.window.waiting:
+            out += self.window.revoke()
+            if self.window.is_urgent:
+                self._start_timer(out)
         return out
 
-    def _admit(self, out: Instructions) -> bool:
-        if not self.gate.held:
+    def _admit(self, out: Commands) -> bool:
+        if not self.window.waiting:
             return False
-        came, accepted = self.gate.admit(self.size, self._bytes)
-        self._let_in(came)
+        admitted, accepted = self.window.admit(self.size, self._bytes)
+        self._let_in(admitted)
         out += accepted
-        return bool(came or accepted)
+        return bool(admitted or accepted)
 
-    def _let_in(self, came: Iterable[Item]) -> None:
-        self._fresh.extend(came)
-        self._bytes += sum(map(len, came))
+    def _let_in(self, items: Iterable[Item]) -> None:
+        self._fresh.extend(items)
+        self._bytes += sum(map(len, items))
 
-    def _serve(self, out: Instructions) -> bool:
+    def _serve(self, out: Commands) -> bool:
         changed = False
         while self._waiting and self.available:
             request = self._waiting.popleft()
             changed = True
             if request.peek:
-                out.append(Give(request, 0, []))
+                out.append(Deliver(request, 0, []))
                 continue
             if request.mode is Mode.STANDING and self._is_shared:
-                out.append(self.watchers.tell(request))
+                out.append(self.pollers.notify(request))
                 continue
-            placed = self._take(self._share(request))
-            items = [item for _, item in placed]
+            positioned = self._take(self._count_for(request))
+            items = [item for _, item in positioned]
             if request.reader is None:
-                out.append(Give(request, 0, items))
+                out.append(Deliver(request, 0, items))
                 continue
-            first = self._books[request.reader].deliver(placed)
-            request.want -= len(items)
-            request.kept = self._may_stay(request, items)
+            first = self._in_flight[request.reader].deliver(positioned)
+            request.max_items -= len(items)
+            request.kept = self._stays_open(request, items)
             if request.kept:
                 self._waiting.append(request)
-            out.append(Give(request, first, items, request.kept))
+            out.append(Deliver(request, first, items, request.kept))
         return changed
 
-    def _may_stay(self, request: Request, items: list[Item]) -> bool:
-        """True where a lane's only reader is to get what comes next without asking again."""
+    def _stays_open(self, request: Request, items: list[Item]) -> bool:
+        """True where the only reader is to get the next items without another request."""
         alone = not (self._is_shared or self._waiting or self.available)
-        small = request.want > 0 and sum(map(len, items)) <= _KEEP
+        small = request.max_items > 0 and sum(map(len, items)) <= _KEEP_OPEN_BYTES
         return alone and small and request.mode is not Mode.NOWAIT
 
-    def _share(self, request: Request) -> int:
-        """How many items one reader gets: what is left is spread over all of them."""
+    def _count_for(self, request: Request) -> int:
+        """Items to deliver for a request: a fair share among readers, limited in bytes."""
         available = self.available
-        fair = max(1, available // max(1, len(self._books)))
+        fair = max(1, available // max(1, len(self._in_flight)))
         light = max(1, MAX_DELIVERY * available // max(1, self._bytes))
-        count = min(request.want, fair, light, available)
-        return until_none(self._back, self._fresh, count) if self._is_shared else count
+        count = min(request.max_items, fair, light, available)
+        return count_to_none(self._returned_items, self._fresh, count) if self._is_shared else count
 
     @property
     def _is_shared(self) -> bool:
-        """True where what one reader is sent unasked may be what another waits for."""
-        return len(self._books) != 1 or self.watchers.are_here
+        """True where several readers may wait for the same items: none is sent any unasked."""
+        return len(self._in_flight) != 1 or self.pollers.owner_polls
 
-    def _is_wanted(self, request: Request) -> bool:
-        """True where others are to give back what they have not handed out."""
+    def _needs_recall(self, request: Request) -> bool:
+        """True where other readers are to give back prefetched items for a request."""
         return request.is_urgent or (request.mode is Mode.STANDING and self._is_shared)
 
-    def _take(self, count: int) -> list[Placed]:
-        placed: list[Placed] = []
-        while self._back and len(placed) < count:
-            placed.append(self._back.popleft())
-        rest = count - len(placed)
+    def _take(self, count: int) -> list[Positioned]:
+        positioned: list[Positioned] = []
+        while self._returned_items and len(positioned) < count:
+            positioned.append(self._returned_items.popleft())
+        rest = count - len(positioned)
         if rest:
             popped = [self._fresh.popleft() for _ in range(rest)]
-            placed += zip(range(self._first, self._first + rest), popped, strict=True)
+            positioned += zip(range(self._first, self._first + rest), popped, strict=True)
             self._first += rest
-        self._bytes -= sum(len(item) for _, item in placed)
-        return placed
+        self._bytes -= sum(len(item) for _, item in positioned)
+        return positioned
 
-    def _put_back(self, placed: Sequence[Placed]) -> None:
-        if placed:
-            self._bytes += sum(len(item) for _, item in placed)
-            self._back = deque(merge(self._back, placed, key=_position))
+    def _put_back(self, positioned: Sequence[Positioned]) -> None:
+        if positioned:
+            self._bytes += sum(len(item) for _, item in positioned)
+            self._returned_items = deque(merge(self._returned_items, positioned, key=_position))
 
-    def _parked(self, *, without: Hashable = None) -> int:
-        return sum(book.parked() for name, book in self._books.items() if name != without)
+    def _prefetched(self, *, without: Hashable = None) -> int:
+        return sum(
+            in_flight.prefetched() for name, in_flight in self._in_flight.items() if name != without
+        )
 
-    def _look_elsewhere(self, out: Instructions) -> None:
-        """Nothing is available: what others hold may come back; else say what there is to say."""
-        hope = self.watchers.are_here and not self.available and self._parked() > 0
+    def _resolve_waiting(self, out: Commands) -> None:
+        """Recall prefetched items for waiting requests, or answer that there is none."""
+        can_come = self.pollers.owner_polls and not self.available and self._prefetched() > 0
         at_once = False
         for request in list(self._waiting):
-            if self._parked(without=request.reader):
+            if self._prefetched(without=request.reader):
                 at_once = at_once or request.mode is Mode.NOWAIT
-                hope = hope or self._is_wanted(request)
-            elif self.writers_gone and not self.gate.held:
+                can_come = can_come or self._needs_recall(request)
+            elif self.writers_gone and not self.window.waiting:
                 self._waiting.remove(request)
                 out.append(End(request))
             elif request.mode is Mode.NOWAIT:
                 self._waiting.remove(request)
                 out.append(Nothing(request))
         if at_once:
-            out += recall(self._books)
-        # a reader that is busy handing out is given a moment before it is asked
-        if at_once or (hope and unasked(self._books)):
-            self._watch(out)
+            out += recall(self._in_flight)
+        # before it is recalled, a reader has a moment to hand its items out
+        if at_once or (can_come and not_recalled(self._in_flight)):
+            self._start_timer(out)
 
-    def _watch(self, out: Instructions) -> None:
-        if not self._watching:
-            self._watching = True
-            out.append(Watch())
+    def _start_timer(self, out: Commands) -> None:
+        if not self._timer_is_set:
+            self._timer_is_set = True
+            out.append(StartTimer())
 
-    def _drop(self) -> Instructions:
-        held = list(self.gate.held)
-        self.gate.held.clear()
-        dropped = [item for offer in held for item in offer.items]
+    def _drop(self) -> Commands:
+        waiting = list(self.window.waiting)
+        self.window.waiting.clear()
+        dropped = [item for offer in waiting for item in offer.items]
         dropped += self._fresh
-        dropped += (item for _, item in self._back)
+        dropped += (item for _, item in self._returned_items)
         self._fresh.clear()
-        self._back.clear()
+        self._returned_items.clear()
         self._bytes = 0
-        return [*map(Broken, held), *([Drop(dropped)] if dropped else ())]
+        return [*map(Broken, waiting), *([Drop(dropped)] if dropped else ())]

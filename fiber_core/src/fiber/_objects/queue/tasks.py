@@ -1,16 +1,15 @@
-"""A queue of tasks at its owner: who waits until all are done, and what tells that they are.
+"""Queues of tasks (``JoinableQueue``): items that are counted until each is done.
 
-Whoever joins waits for what was put before, by anybody, and puts are on their way for a moment. So
-every other process that holds the queue is asked to say when all that it put is sent, which arrives
-behind that; then the count is true for the one that joins.
+A task that a reader was handed is settled with the queue, but stays with that reader's deliveries
+until it reports one done: when the reader's process dies, the tasks it had not done go back to the
+front. Readers report tasks in the order in which they got them; one without tasks reports one of
+another reader, since multiprocessing lets any process call ``task_done``.
 
-A lane whose items are tasks: counted until they are done, and back when their reader dies; pure.
+``join`` waits for all tasks put before, and puts of other processes may be in transit. So each
+process that holds the queue is asked to confirm that all it put is sent; the confirmation arrives
+after the items, and then the count is true for the thread that joins.
 
-Handing an item out settles it with the lane. Here it stays in its reader's book until that reader
-says that a task is done. Readers say so in the order in which they got them; who says so without
-having any does it for somebody else, as the stdlib lets everybody.
-
-A queue of tasks as another process than its owner's sees it.
+One module for the state machine (pure), the owner's side and the others', as each is small.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from typing import TYPE_CHECKING, Any
 from fiber._base import values
 from fiber._objects import protocol
 from fiber._objects.address import Kind
-from fiber._objects.protocol import Op, Word
+from fiber._objects.protocol import Notice, Op
 from fiber._objects.queue import progress
 from fiber._objects.queue.channel import Channel
-from fiber._objects.queue.in_flight import Book, Placed, Progress
-from fiber._objects.queue.messages import Item, Laden
-from fiber._objects.queue.progress import Slot
-from fiber._objects.queue.reader import RemoteSource
+from fiber._objects.queue.in_flight import InFlight, Positioned, Progress
+from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._objects.queue.progress import ProgressSlot
+from fiber._objects.queue.reader import RemoteReader
 from fiber._objects.queue.remote_channel import RemoteChannel
-from fiber._objects.queue.requests import Drop, Give, Instructions
-from fiber._objects.queue.state import Lane
+from fiber._objects.queue.requests import Commands, Deliver, Drop
+from fiber._objects.queue.state import QueueState
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
@@ -54,8 +53,8 @@ def _none_done() -> int:
     return 0
 
 
-class TaskBook(Book):
-    """What one reader has, with the tasks among it that were handed out and are not done."""
+class TasksInFlight(InFlight):
+    """Deliveries to one reader, and its tasks: items handed out and not done."""
 
     __slots__ = ("_done", "_seen", "has_died", "is_ending", "tasks")
 
@@ -64,254 +63,256 @@ class TaskBook(Book):
             super().__init__()
         else:
             super().__init__(progress)
-        #: handed out and not done
-        self.tasks: deque[Placed] = deque()
-        #: True where the reader is gone without having ended by itself
+        #: items handed out and not done
+        self.tasks: deque[Positioned] = deque()
+        #: True where the reader's process died, and did not end by itself
         self.has_died = False
-        #: True where the reader has said that it ends by itself
+        #: True where the reader announced that it ends by itself
         self.is_ending = False
-        # tasks done by its own account: what the owner can see of it, and what it was told
+        # tasks done, as the reader notes in shared memory and as it has reported
         self._seen: Callable[[], int] = _none_done
         self._done = 0
 
-    def watch(self, seen: Callable[[], int]) -> None:
-        """Have the reader's own account of what it has done, which may run ahead of its words."""
+    def watch_progress(self, seen: Callable[[], int]) -> None:
+        """Set a function that reads the number of tasks done from shared memory."""
         self._seen = seen
 
     def settle(self, upto: int) -> None:
-        """Items up to a number were handed out: they are tasks now."""
+        """Settle items up to a number: they are tasks now."""
         handed = list(islice(self._unsettled, max(0, upto - self.settled)))
         super().settle(upto)
         self.tasks.extend(handed)
 
     def done(self, total: int) -> int:
-        """The reader has done so many tasks by now; how many of them are news.
+        """Note that ``total`` tasks are done by now; how many of them were not reported before.
 
         Raises:
-            WireError: it was not given so many.
+            WireError: the reader was delivered fewer.
         """
         if total > self.delivered:
             msg = f"a reader has done {total} tasks of {self.delivered}"
             raise WireError(msg)
-        news = max(0, total - self._done)
-        self._done += news
-        return news
+        new = max(0, total - self._done)
+        self._done += new
+        return new
 
-    def leave(self) -> int:
-        """The reader is gone: what it has handed out are tasks; how many were done unheard of."""
-        back = {position for position, _ in self.remains()}
-        kept = [placed for placed in self._unsettled if placed[0] not in back]
-        self.tasks.extend(kept)
+    def remove(self) -> int:
+        """Make all items handed out tasks, as the reader is gone; how many were done unreported."""
+        back = {position for position, _ in self.unconsumed()}
+        handed_out = [one for one in self._unsettled if one[0] not in back]
+        self.tasks.extend(handed_out)
         return self.done(min(self._seen(), self.delivered))
 
 
-class TaskLane(Lane):
-    """The state of a lane of tasks. Not thread-safe."""
+class TaskQueueState(QueueState):
+    """The state of a queue of tasks. Not thread-safe."""
 
     def __init__(self, *, maxsize: int = 0) -> None:
         super().__init__(maxsize=maxsize)
-        #: tasks that came in and are not done
+        #: items that were put and are not done
         self.unfinished = 0
-        # handed out, and with nobody from whom they could come back: their references, if any
-        self._loose: deque[Item | None] = deque()
+        # tasks of the owner's threads and of readers that ended: those with references, else None
+        self._without_reader: deque[Item | None] = deque()
 
     # -- tasks
 
-    def finish(self, reader: Hashable) -> Instructions | None:
-        """Somebody has done a task; None where all are done already."""
+    def task_done(self, reader: Hashable) -> Commands | None:
+        """Count a task of a reader as done; None where all are done already."""
         if not self.unfinished:
             return None
         self.unfinished -= 1
         item = self._oldest(reader)
-        # what is done is loaded no more
+        # a done task is loaded no more: its references are released
         return [] if item is None else [Drop([item])]
 
-    def finish_all(self, reader: Hashable, upto: int, total: int) -> Instructions:
-        """A reader was handed all up to a number, and has done so many tasks by now.
+    def tasks_done(self, reader: Hashable, upto: int, total: int) -> Commands:
+        """Settle items up to ``upto``; count ``total`` tasks of a reader as done by now.
 
         Raises:
-            WireError: it was not given so many.
+            WireError: it was delivered fewer.
         """
         out = self.settle(reader, upto)
-        book = self._books.get(reader)
-        if isinstance(book, TaskBook):
-            for _ in range(book.done(total)):
-                out += self.finish(reader) or []
+        in_flight = self._in_flight.get(reader)
+        if isinstance(in_flight, TasksInFlight):
+            for _ in range(in_flight.done(total)):
+                out += self.task_done(reader) or []
         return out
 
-    def end(self, reader: Hashable) -> None:
-        """A reader ends by itself, having done with its tasks what it wanted."""
-        book = self._books.get(reader)
-        if isinstance(book, TaskBook):
-            book.is_ending = True
+    def mark_ending(self, reader: Hashable) -> None:
+        """Note that a reader ends by itself: its tasks do not come back."""
+        in_flight = self._in_flight.get(reader)
+        if isinstance(in_flight, TasksInFlight):
+            in_flight.is_ending = True
 
-    def die(self, reader: Hashable) -> None:
-        """A reader is about to be lost: its tasks come back, unless it has said that it ends."""
-        book = self._books.get(reader)
-        if isinstance(book, TaskBook):
-            book.has_died = not book.is_ending
+    def mark_dead(self, reader: Hashable) -> None:
+        """Note that a reader died, unless it was ending; before it is removed."""
+        in_flight = self._in_flight.get(reader)
+        if isinstance(in_flight, TasksInFlight):
+            in_flight.has_died = not in_flight.is_ending
 
-    def watch(self, reader: Hashable, seen: Callable[[], int]) -> None:
-        """Have a reader's own account of what it has done."""
-        book = self._books.get(reader)
-        if isinstance(book, TaskBook):
-            book.watch(seen)
+    def watch_progress(self, reader: Hashable, seen: Callable[[], int]) -> None:
+        """Set a function that reads the number of tasks that a reader has done."""
+        in_flight = self._in_flight.get(reader)
+        if isinstance(in_flight, TasksInFlight):
+            in_flight.watch_progress(seen)
 
     def _oldest(self, reader: Hashable) -> Item | None:
-        """Take a task off the books: of the reader, else of nobody, else the oldest of others."""
-        books = [book for book in self._books.values() if isinstance(book, TaskBook) and book.tasks]
-        own = self._books.get(reader)
-        if isinstance(own, TaskBook) and own.tasks:
+        """Remove a task: of the reader, else one without a reader, else the oldest of all."""
+        others = [
+            one for one in self._in_flight.values() if isinstance(one, TasksInFlight) and one.tasks
+        ]
+        own = self._in_flight.get(reader)
+        if isinstance(own, TasksInFlight) and own.tasks:
             return own.tasks.popleft()[1]
-        if self._loose:
-            return self._loose.popleft()
-        if books:
-            return min(books, key=lambda book: book.tasks[0][0]).tasks.popleft()[1]
+        if self._without_reader:
+            return self._without_reader.popleft()
+        if others:
+            return min(others, key=lambda one: one.tasks[0][0]).tasks.popleft()[1]
         return None
 
-    # -- what a lane does, with tasks
+    # -- overridden
 
     def put_now(self, item: Item) -> bool:
-        """See :class:`Lane`."""
-        came = super().put_now(item)
-        self.unfinished += came
-        return came
+        """See :class:`QueueState`."""
+        added = super().put_now(item)
+        self.unfinished += added
+        return added
 
     def take_now(self) -> Item | None:
-        """See :class:`Lane`; the owner's own death ends the lane, so nothing could come back."""
+        """See :class:`QueueState`; the task never comes back, as the queue ends with its owner."""
         item = super().take_now()
         if item is not None:
             self._release(item)
         return item
 
-    def untake(self, item: Item) -> Instructions:
-        """See :class:`Lane`."""
-        self._loose.remove(item if isinstance(item, Laden) else None)
-        return super().untake(item)
+    def undo_take(self, item: Item) -> Commands:
+        """See :class:`QueueState`."""
+        self._without_reader.remove(item if isinstance(item, ItemWithReferences) else None)
+        return super().undo_take(item)
 
-    def open(self, reader: Hashable, progress: Callable[[], Progress] | None = None) -> None:
-        """See :class:`Lane`."""
-        if reader not in self._books:
-            self._books[reader] = TaskBook(progress)
+    def add_reader(self, reader: Hashable, progress: Callable[[], Progress] | None = None) -> None:
+        """See :class:`QueueState`."""
+        if reader not in self._in_flight:
+            self._in_flight[reader] = TasksInFlight(progress)
 
-    def lose(self, reader: Hashable) -> Instructions:
-        """See :class:`Lane`; the tasks of one that died come back, those of others are nobody's."""
-        book = self._books.get(reader)
-        out: Instructions = []
-        if isinstance(book, TaskBook):
-            for _ in range(book.leave()):
-                out += self.finish(reader) or []
-            if book.has_died:
-                self._put_back(sorted(book.tasks, key=_position))
+    def remove_reader(self, reader: Hashable) -> Commands:
+        """See :class:`QueueState`; tasks of a reader that died come back."""
+        in_flight = self._in_flight.get(reader)
+        out: Commands = []
+        if isinstance(in_flight, TasksInFlight):
+            for _ in range(in_flight.remove()):
+                out += self.task_done(reader) or []
+            if in_flight.has_died:
+                self._put_back(sorted(in_flight.tasks, key=_position))
             else:
-                for _, item in book.tasks:
+                for _, item in in_flight.tasks:
                     self._release(item)
-        return out + super().lose(reader)
+        return out + super().remove_reader(reader)
 
-    def advance(self) -> Instructions:
-        """See :class:`Lane`."""
+    def advance(self) -> Commands:
+        """See :class:`QueueState`."""
         out = super().advance()
         for one in out:
-            if isinstance(one, Give) and one.request.reader is None:
+            if isinstance(one, Deliver) and one.request.reader is None:
                 for item in one.items:
                     self._release(item)
         return out
 
-    def _let_in(self, came: Iterable[Item]) -> None:
-        tasks = list(came)
+    def _let_in(self, items: Iterable[Item]) -> None:
+        tasks = list(items)
         self.unfinished += len(tasks)
         super()._let_in(tasks)
 
     def _release(self, item: Item) -> None:
-        # only what holds references is of any use once it was loaded for good
-        self._loose.append(item if isinstance(item, Laden) else None)
+        # an item without references is of no use once it was loaded
+        self._without_reader.append(item if isinstance(item, ItemWithReferences) else None)
 
 
 @values.define(eq=False)
 class _Joiner:
-    """Somebody who waits until all tasks are done."""
+    """A thread, in any process, that waits until all tasks are done."""
 
-    #: lets it go on; with the lock held
+    #: wakes it; called with the lock held
     release: Callable[[], Any]
-    #: the process that it is in, None for the owner's
+    #: its process; None for the owner
     peer: Peer | None
-    #: processes that have not said yet that all they put is sent
-    untold: set[Any]
+    #: processes that have not confirmed yet that all they put is sent
+    unconfirmed: set[Any]
 
 
 class TaskChannel(Channel):
-    """A queue of tasks."""
+    """A queue of tasks at its owner."""
 
     def __init__(self, store: Store, maxsize: int = 0) -> None:
         super().__init__(store, Kind.TASKS, maxsize)
-        self._tasks = TaskLane(maxsize=maxsize)
-        self.lanes = [self._tasks]
+        self._tasks = TaskQueueState(maxsize=maxsize)
+        self.states = [self._tasks]
         self._joiners: dict[int, _Joiner] = {}
         self._numbers = itertools.count(1)
 
-    # -- for threads here
+    # -- for handles of this process
 
-    def finish(self, source: object) -> bool:
-        """A task was done; False where all were done already."""
+    def finish(self, reader: object) -> bool:
+        """Count a task as done; False where all were done already."""
         with self.lock:
-            return self._finish(None)
+            return self._task_done(None)
 
     def join(self) -> None:
         """Wait until all tasks are done."""
-        gate = threading.Lock()
-        gate.acquire()
+        done = threading.Lock()
+        done.acquire()
         with self.lock:
-            number = self._join(None, gate.release)
+            number = self._join(None, done.release)
         try:
-            gate.acquire()
+            done.acquire()
         finally:
             with self.lock:
                 self._joiners.pop(number, None)
 
     # -- inside; the lock is held
 
-    def carry(self, lane: int, instructions: Instructions) -> None:
-        """See :class:`Channel`; losing a reader may finish tasks, too."""
-        super().carry(lane, instructions)
-        self._let_go_on()
+    def execute(self, direction: int, commands: Commands) -> None:
+        """See :class:`Channel`; a reader that is gone may have done the last task."""
+        super().execute(direction, commands)
+        self._release_joiners()
 
-    def _finish(self, reader: Peer | None) -> bool:
-        out = self._tasks.finish(reader)
+    def _task_done(self, reader: Peer | None) -> bool:
+        out = self._tasks.task_done(reader)
         if out is None:
             return False
-        self.carry(0, out)
+        self.execute(0, out)
         return True
 
     def _join(self, peer: Peer | None, release: Callable[[], Any]) -> int:
         number = next(self._numbers)
-        untold = {one for one in self._references.peers(0) if one is not peer}
-        self._joiners[number] = _Joiner(release, peer, untold)
-        for one in untold:
+        unconfirmed = {one for one in self._references.peers(0) if one is not peer}
+        self._joiners[number] = _Joiner(release, peer, unconfirmed)
+        for one in unconfirmed:
             if isinstance(one, Peer):
-                word = protocol.TELL.pack(Word.TELL, 0, number)
-                one.send(Frame.CAST, self.target, 0, [word])
-        self._let_go_on()
+                notice = protocol.CONFIRM_PUTS.pack(Notice.CONFIRM_PUTS, 0, number)
+                one.send(Frame.CAST, self.target, 0, [notice])
+        self._release_joiners()
         return number
 
-    def _let_go_on(self) -> None:
-        """Let those go on for whom all is done."""
+    def _release_joiners(self) -> None:
+        """Wake those that wait, once all tasks are done."""
         if self._tasks.unfinished:
             return
         for number, joiner in list(self._joiners.items()):
-            if not joiner.untold:
+            if not joiner.unconfirmed:
                 del self._joiners[number]
                 joiner.release()
 
     # -- other processes
 
-    def _answer(self, peer: Peer, message: Message, op: int) -> None:
+    def _on_request(self, peer: Peer, message: Message, op: int) -> None:
         body = message.body
         if op == Op.TASKS_DONE:
-            _, lane, upto, total = protocol.read(protocol.TASKS_DONE, body)
-            self._check(lane)
-            self.carry(0, self._tasks.finish_all(peer, upto, total))
+            _, direction, upto, total = protocol.read(protocol.TASKS_DONE, body)
+            self._check(direction)
+            self.execute(0, self._tasks.tasks_done(peer, upto, total))
         elif op == Op.TASK_DONE:
-            counted = protocol.COUNTED.pack(self._finish(peer))
+            counted = protocol.COUNTED.pack(self._task_done(peer))
             peer.send(Frame.REPLY, self.target, message.id, [counted])
         elif op == Op.JOIN:
             number = message.id
@@ -320,180 +321,184 @@ class TaskChannel(Channel):
                 peer.send(Frame.REPLY, self.target, number, [])
 
             self._join(peer, release)
-        elif op == Op.TOLD:
-            joiner = self._joiners.get(protocol.read(protocol.TOLD, body)[2])
+        elif op == Op.PUTS_CONFIRMED:
+            joiner = self._joiners.get(protocol.read(protocol.PUTS_CONFIRMED, body)[2])
             if joiner is not None:
-                joiner.untold.discard(peer)
-                self._let_go_on()
+                joiner.unconfirmed.discard(peer)
+                self._release_joiners()
         elif op == Op.ENDING:
-            self._tasks.end(peer)
+            self._tasks.mark_ending(peer)
         else:
-            super()._answer(peer, message, op)
+            super()._on_request(peer, message, op)
 
     @staticmethod
-    def _check(lane: int) -> None:
-        if lane:
-            msg = f"a message names lane {lane} of a queue"
+    def _check(direction: int) -> None:
+        if direction:
+            msg = f"a message names direction {direction} of a queue"
             raise WireError(msg)
 
     # -- references
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """Another process is gone; unless it has ended by itself its tasks come back."""
+        """Remove a process that is gone; its tasks come back unless it ended by itself."""
         with self.lock:
-            self._tasks.die(peer)
+            self._tasks.mark_dead(peer)
         super().on_peer_lost(peer)
 
-    def _arrive(self, peer: Peer, end: int, slot: int, mark: bytes, page: bytes) -> bool:
-        seen = super()._arrive(peer, end, slot, mark, page)
+    def _on_attach(self, peer: Peer, end: int, slot: int, tag: bytes, page: bytes) -> bool:
+        seen = super()._on_attach(peer, end, slot, tag, page)
         if seen:
-            words = self._store.page(peer, page, mark)
+            words = self._store.page(peer, page, tag)
             if words is not None:
-                self._tasks.watch(peer, progress.tasks_of(words, slot))
+                self._tasks.watch_progress(peer, progress.tasks_done_of(words, slot))
         return seen
 
-    def _leave(self, peer: Peer, end: int) -> None:
+    def _on_detach(self, peer: Peer, end: int) -> None:
         for number, joiner in list(self._joiners.items()):
-            joiner.untold.discard(peer)
+            joiner.unconfirmed.discard(peer)
             if joiner.peer is peer:
                 del self._joiners[number]
-        super()._leave(peer, end)
+        super()._on_detach(peer, end)
 
 
-#: seconds after which the owner hears of what is done
-_TELL = 0.002
-#: tasks after which it hears at once
-_MOST = 256
-_WORD_TELL = bytes([Word.TELL])
+#: seconds within which tasks done are reported to the owner
+_REPORT_AFTER = 0.002
+#: tasks after which they are reported at once
+_REPORT_TASKS = 256
+_CONFIRM_PUTS = bytes([Notice.CONFIRM_PUTS])
 
 
-class TaskSource(RemoteSource):
-    """The reading side, which also notes what is done.
+class TaskReader(RemoteReader):
+    """Reader of a queue of tasks; it also reports the tasks done.
 
-    The owner hears of it at once, or of many together where they follow each other closely.
+    A task done is reported at once, or with others where they follow each other closely.
+
+    Locks: ``_tasks_lock`` guards the counters, ``_order`` is held over reporting.
     """
 
-    def __init__(self, remote: RemoteTasks, lane: int, slot: Slot, session: int) -> None:
-        super().__init__(remote, lane, slot, session)
+    def __init__(
+        self, remote: RemoteTasks, direction: int, slot: ProgressSlot, session: int
+    ) -> None:
+        super().__init__(remote, direction, slot, session)
         self._tasks = remote
-        self._counting = threading.Lock()
+        self._tasks_lock = threading.Lock()
         self._order = threading.Lock()
-        # tasks that users here were given, have done, and that the owner was told to be done
-        self._given = self._done = self._done_told = 0
-        self._done_at = 0.0
-        # True while a timer is going to tell
-        self._done_soon = False
-        # True once the slot is another reader's
-        self._over = False
+        # items returned by take, tasks done, and tasks reported as done
+        self._tasks_taken = self._done = self._reported_done = 0
+        self._reported_done_at = 0.0
+        # True while a timer is going to report
+        self._done_report_is_scheduled = False
+        # True once the slot may be another reader's
+        self._slot_released = False
 
     def take(self, block: bool, timeout: float | None) -> Item:
-        """The next item, see :class:`~fiber._objects.handle.Source`."""
+        """Take the next item."""
         item = super().take(block, timeout)
-        with self._counting:
-            self._given += 1
+        with self._tasks_lock:
+            self._tasks_taken += 1
         return item
 
     def finish(self) -> bool:
-        """One of the tasks that were handed out here is done; False where there is none."""
-        with self._counting:
-            if self._done == self._given or self._over or self._error is not None:
+        """Count one of the tasks of this process as done; False where it has none."""
+        with self._tasks_lock:
+            if self._done == self._tasks_taken or self._slot_released or self._error is not None:
                 return False
             if self._tasks.is_lost:
-                # whoever asks the owner hears of it, if not by us yet
+                # the call to the owner that follows raises the error
                 return False
             self._done += 1
-            # whatever becomes of us: on this host it is not done again
-            self.slot.did(self._done)
-            crowd = time.monotonic() - self._done_at < _TELL
-            now = not crowd or self._done - self._done_told >= _MOST
-            later = not now and not self._done_soon
-            self._done_soon = self._done_soon or later
+            # seen by an owner on this host even if this process dies now
+            self.slot.note_done(self._done)
+            crowd = time.monotonic() - self._reported_done_at < _REPORT_AFTER
+            now = not crowd or self._done - self._reported_done >= _REPORT_TASKS
+            later = not now and not self._done_report_is_scheduled
+            self._done_report_is_scheduled = self._done_report_is_scheduled or later
         if now:
-            self.tell_done()
+            self.report_done()
         elif later:
-            soon = functools.partial(self._remote.soon, self.tell_done)
-            self._remote.call_later(_TELL, soon)
+            soon = functools.partial(self._remote.submit, self.report_done)
+            self._remote.call_later(_REPORT_AFTER, soon)
         return True
 
-    def tell_done(self) -> None:
-        """Say what is done; once it returns, whoever said it."""
+    def report_done(self) -> None:
+        """Report the tasks done; when it returns all are reported, by whichever thread."""
         with self._order:
-            self._tell_done()
+            self._report_done()
 
-    def _tell_done(self) -> None:
-        with self._counting:
-            self._done_soon = False
+    def _report_done(self) -> None:
+        with self._tasks_lock:
+            self._done_report_is_scheduled = False
             total = self._done
-            if total == self._done_told:
+            if total == self._reported_done:
                 return
-            self._done_told = total
-            self._done_at = time.monotonic()
-        # what was put before a task was done is counted before it
+            self._reported_done = total
+            self._reported_done_at = time.monotonic()
+        # items put before a task was done are counted before it
         self._tasks.send_all()
 
         def message() -> bytes:
-            self._told = self._returned
-            return protocol.TASKS_DONE.pack(Op.TASKS_DONE, self._lane, self._told, total)
+            self._reported = self._returned
+            return protocol.TASKS_DONE.pack(Op.TASKS_DONE, self._direction, self._reported, total)
 
         self._send(message)
 
     def close(self) -> None:
-        """Nobody here reads any more; what was not handed out goes back."""
-        with self._counting:
-            self._over = True
-        self.tell_done()
+        """Report the tasks done and give prefetched items back."""
+        with self._tasks_lock:
+            self._slot_released = True
+        self.report_done()
         super().close()
 
 
 class RemoteTasks(RemoteChannel):
-    """Its lane, and what is done with the tasks in it."""
+    """A queue of tasks of another process."""
 
-    _source_class = TaskSource
+    _reader_class = TaskReader
 
-    def finish(self, source: object) -> bool:
-        """A task was done; False where all were done already."""
-        if isinstance(source, TaskSource) and source.finish():
+    def finish(self, reader: object) -> bool:
+        """Count a task as done; False where all were done already."""
+        if isinstance(reader, TaskReader) and reader.finish():
             return True
-        self._tell_all()
+        self._report_all()
         answer = self._ask(protocol.TASK_DONE.pack(Op.TASK_DONE, 0))
         return bool(protocol.read(protocol.COUNTED, answer)[0])
 
     def join(self) -> None:
         """Wait until all tasks are done."""
-        self._tell_all()
+        self._report_all()
         self._ask(protocol.JOIN.pack(Op.JOIN, 0))
 
     def send_all(self) -> None:
-        """Send all that was put."""
-        for sink in list(self._sinks.values()):
-            sink.send_all()
+        """Send all items that were put."""
+        for writer in list(self._writers.values()):
+            writer.send_all()
 
-    def on_word(self, message: Message) -> None:
-        """On the handler thread: the owner says something unasked."""
-        if message.body[:1] == _WORD_TELL:
-            number = protocol.read(protocol.TELL, message.body)[2]
-            self.soon(functools.partial(self._tell, number))
+    def on_notice(self, message: Message) -> None:
+        """Take a message of the owner that is no reply; on the handler thread."""
+        if message.body[:1] == _CONFIRM_PUTS:
+            number = protocol.read(protocol.CONFIRM_PUTS, message.body)[2]
+            self.submit(functools.partial(self._confirm_sent, number))
         else:
-            super().on_word(message)
+            super().on_notice(message)
 
-    def ending(self, code: int) -> None:
-        """This process ends by itself: only where it failed are its tasks to be done again."""
+    def on_exit(self, code: int) -> None:
+        """Announce that this process ends by itself, unless it failed: then its tasks come back."""
         if code:
             return
-        # an owner that is gone has no use for it
+        # there is nothing to announce to an owner that is gone
         with contextlib.suppress(PeerLostError):
             self.cast([protocol.ENDING.pack(Op.ENDING, 0)])
 
-    def _tell(self, number: int) -> None:
+    def _confirm_sent(self, number: int) -> None:
         self.send_all()
-        self.cast([protocol.TOLD.pack(Op.TOLD, 0, number)])
+        self.cast([protocol.PUTS_CONFIRMED.pack(Op.PUTS_CONFIRMED, 0, number)])
 
-    def _tell_all(self) -> None:
-        """Have the owner know all that was put and done here before what is asked next."""
+    def _report_all(self) -> None:
+        """Send all items put and report all tasks done, before a call to the owner."""
         self.send_all()
-        for source in list(self._sources.values()):
-            if isinstance(source, TaskSource):
-                source.tell_done()
+        for reader in list(self._readers.values()):
+            if isinstance(reader, TaskReader):
+                reader.report_done()
 
     def _ask(self, question: bytes) -> memoryview:
         try:
@@ -501,4 +506,4 @@ class RemoteTasks(RemoteChannel):
             pending.wait()
             return pending.result()
         except PeerLostError as error:
-            raise self.loss(error) from error
+            raise self.loss_error(error) from error

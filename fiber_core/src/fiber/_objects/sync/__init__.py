@@ -1,1 +1,30 @@
-"""What is waited for rather than read: locks, permits, events, conditions and barriers."""
+"""Locks, semaphores, conditions, events and barriers between processes.
+
+One module for each kind, from top to bottom: the state machine, the owner's side, the side of all
+other processes. The users' classes are in ``fiber.synchronize``.
+
+1. *State machines* (``SemaphoreState``, ``ConditionState``, ``EventState``, ``BarrierState``) are
+   pure: an event in, answers out; no thread, socket or clock. Requests wait in one ``WaitQueue``,
+   first come, first served. A lock is a semaphore of one permit.
+2. *Owner's side* (``OwnedWaitable`` and its subclasses) guards the machine by the object's lock,
+   wakes threads of its process by a lock each, and sends answers to other processes.
+3. *Other processes' side* (``RemoteWaitable`` and its subclasses) sends requests with numbers of
+   its own and waits for the answers.
+
+Invariants:
+
+- An interrupt loses nothing: an answer that comes for a thread which was interrupted is rolled
+  back. Therefore requests are casts with numbers of their own, and no calls, which forget their
+  number.
+- A timeout cancels the request at the owner, whose answer decides; so a grant and a timeout cannot
+  cross.
+- A process that exits normally reports the permits that it leaves taken (``ENDING``). A connection
+  that ends without it is a death: its permits are recovered as ``on_holder_death`` or ``recover``
+  says, notifications that it did not acknowledge wake others, and barriers break.
+
+Threads: none of its own; answers come on the handler thread, rollbacks run on the owner's executor.
+Locks: ``lock`` at the owner; ``_guard`` in other processes; both are held briefly.
+
+``owned`` and ``remote`` have what the kinds have in common, ``wait_queue`` the values of the state
+machines, ``protocol`` the messages. See ``docs/design/synchronization.md``.
+"""

@@ -1,11 +1,8 @@
-"""Those who wait until enough are there: the state of a barrier; pure.
+"""Barriers: the state, the owner's side, and the side of all other processes.
 
-The last one to come may have an action, which it runs while the others go on waiting. Who comes
-meanwhile is let in afterwards.
-
-A barrier at its owner.
-
-A barrier in another process than its owner's.
+``BarrierState`` is pure. The last party to arrive may have an action, which it runs while the
+others go on waiting. Parties that arrive during the action belong to the next round and join it
+afterwards.
 """
 
 from __future__ import annotations
@@ -15,240 +12,245 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned import Waited
+from fiber._objects.sync.owned import OwnedWaitable
 from fiber._objects.sync.protocol import Op
-from fiber._objects.sync.remote import RemoteWaited, Told
-from fiber._objects.sync.wait_queue import Answer, Answers, Line, Request, Verdict
+from fiber._objects.sync.remote import RemoteWaitable, Reply
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
 
 
-class Gathering:
+class BarrierState:
     """The state of one barrier. Not thread-safe.
 
     Args:
-        parties: how many are enough.
+        parties: number of parties that open it.
     """
 
     def __init__(self, parties: int) -> None:
-        #: how many are enough
+        #: number of parties that open it
         self.parties = parties
         #: True until it is reset
         self.is_broken = False
-        self._line = Line()
-        self._late: list[tuple[Request, bool]] = []
-        # number of the action that is being run, and who does it; 0 for none
-        self._running = 0
-        self._runner: Hashable = None
+        self._queue = WaitQueue()
+        # requests that came during the action, and whether they have one
+        self._next_round: list[tuple[Request, bool]] = []
+        # number of the action that is running, 0 for none; and the process that runs it
+        self._action = 0
+        self._action_runner: Hashable = None
         self._actions = 0
-        # True where the time of one that came late is up
-        self._spoilt = False
-        # processes that have ended normally
-        self._left: set[Hashable] = set()
+        # True where a request of the next round timed out
+        self._next_round_timed_out = False
+        # processes that have exited normally
+        self._exited: set[Hashable] = set()
 
     @property
     def waiting(self) -> int:
-        """How many wait for others to come."""
-        return 0 if self._running else len(self._line)
+        """Number of parties that wait for others to arrive."""
+        return 0 if self._action else len(self._queue)
 
-    def arrive(self, request: Request, *, acts: bool) -> Answers:
-        """Somebody is there; ``acts`` where it has an action to run if it is the last one."""
-        if self._running:
-            self._late.append((request, acts))
+    def arrive(self, request: Request, *, has_action: bool) -> Answers:
+        """A party arrives; ``has_action`` where it could run one as the last party."""
+        if self._action:
+            self._next_round.append((request, has_action))
             return []
         if self.is_broken:
-            return [Answer(request, Verdict.BROKEN)]
-        if len(self._line) + 1 < self.parties:
-            self._line.add(request)
+            return [Answer(request, Status.BROKEN)]
+        if len(self._queue) + 1 < self.parties:
+            self._queue.add(request)
             return []
-        if acts:
+        if has_action:
             self._actions += 1
-            self._running, self._runner = self._actions, request.party
-            return [Answer(request, Verdict.RUN, self._running)]
-        self._line.add(request)
+            self._action, self._action_runner = self._actions, request.process
+            return [Answer(request, Status.RUN_ACTION, self._action)]
+        self._queue.add(request)
         return self._open()
 
-    def ran(self, party: Hashable, number: int, *, well: bool) -> tuple[Verdict, Answers]:
-        """The action was run; how the barrier ended for its runner, and whom to tell what."""
-        if not number or (party, number) != (self._runner, self._running):
-            # it was broken meanwhile
-            return Verdict.BROKEN, []
-        if not well:
-            return Verdict.BROKEN, self.abort()
-        return Verdict.YES, self._open()
+    def action_ended(
+        self, process: Hashable, number: int, *, succeeded: bool
+    ) -> tuple[Status, Answers]:
+        """The action has ended; status for the process that ran it, and the answers."""
+        if not number or (process, number) != (self._action_runner, self._action):
+            # the barrier was broken meanwhile
+            return Status.BROKEN, []
+        if not succeeded:
+            return Status.BROKEN, self.abort()
+        return Status.OK, self._open()
 
     def reset(self) -> Answers:
-        """Begin anew; those who wait are told that it broke."""
+        """Break it for the waiting parties and make it usable again."""
         out = self._break()
         self.is_broken = False
-        return out + self._let_in()
+        return out + self._admit_next_round()
 
     def abort(self) -> Answers:
         """Break it."""
         out = self._break()
-        return out + self._let_in()
+        return out + self._admit_next_round()
 
-    def cancel(self, party: Hashable, number: int, *, expired: bool = False) -> Answers:
-        """Somebody waits no more: it leaves, or, where its time is up, the barrier breaks."""
-        for late in self._late:
-            if (late[0].party, late[0].number) == (party, number):
-                self._late.remove(late)
-                self._spoilt = self._spoilt or expired
-                return [Answer(late[0], Verdict.BROKEN)]
-        if self._running and expired:
-            # enough were there in time; it is answered when the action was run
+    def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
+        """Take a waiting party back; where its timeout has passed, break the barrier."""
+        for early in self._next_round:
+            if (early[0].process, early[0].number) == (process, number):
+                self._next_round.remove(early)
+                self._next_round_timed_out = self._next_round_timed_out or expired
+                return [Answer(early[0], Status.BROKEN)]
+        if self._action and expired:
+            # all parties arrived in time; it is answered when the action has ended
             return []
-        request = self._line.remove(party, number)
+        request = self._queue.remove(process, number)
         if request is None:
             return []
-        out = [Answer(request, Verdict.BROKEN)]
+        out = [Answer(request, Status.BROKEN)]
         return out + self.abort() if expired else out
 
-    def leave(self, party: Hashable, held: int) -> Answers:
-        """A process ends normally."""
-        self._left.add(party)
-        self._line.remove_all(party)
-        self._late = [late for late in self._late if late[0].party != party]
-        if self._running and party == self._runner:
+    def process_exited(self, process: Hashable, held: int) -> Answers:
+        """A process exits normally; its requests are forgotten."""
+        self._exited.add(process)
+        self._queue.remove_all(process)
+        self._next_round = [early for early in self._next_round if early[0].process != process]
+        if self._action and process == self._action_runner:
             return self.abort()
         return []
 
-    def lose(self, party: Hashable, who: str) -> Answers:
-        """A process died, which others may count on."""
-        if party in self._left:
-            self._left.discard(party)
+    def process_died(self, process: Hashable, description: str) -> Answers:
+        """A process died: break the barrier, which may wait for it."""
+        if process in self._exited:
+            self._exited.discard(process)
             return []
-        self._line.remove_all(party)
-        self._late = [late for late in self._late if late[0].party != party]
+        self._queue.remove_all(process)
+        self._next_round = [early for early in self._next_round if early[0].process != process]
         return self.abort()
 
     # -- inside
 
     def _open(self) -> Answers:
-        """All may go."""
-        self._running = 0
+        """Let all waiting parties pass."""
+        self._action = 0
         out = [
-            Answer(request, Verdict.YES, place) for place, request in enumerate(self._line.clear())
+            Answer(request, Status.OK, place) for place, request in enumerate(self._queue.clear())
         ]
-        self.is_broken, self._spoilt = self._spoilt, False
-        return out + self._let_in()
+        self.is_broken, self._next_round_timed_out = self._next_round_timed_out, False
+        return out + self._admit_next_round()
 
     def _break(self) -> Answers:
-        self._running = 0
-        self._spoilt = False
+        self._action = 0
+        self._next_round_timed_out = False
         self.is_broken = True
-        return [Answer(request, Verdict.BROKEN) for request in self._line.clear()]
+        return [Answer(request, Status.BROKEN) for request in self._queue.clear()]
 
-    def _let_in(self) -> Answers:
-        """Those who came while the action was run."""
-        late, self._late = self._late, []
+    def _admit_next_round(self) -> Answers:
+        """Let the requests that came during the action arrive."""
+        early, self._next_round = self._next_round, []
         out: Answers = []
-        for request, acts in late:
-            out += self.arrive(request, acts=acts)
+        for request, has_action in early:
+            out += self.arrive(request, has_action=has_action)
         return out
 
 
-class SharedBarrier(Waited):
-    """See :class:`~fiber.synchronize.Gathering`."""
+class OwnedBarrier(OwnedWaitable):
+    """A barrier at its owner; see :class:`~fiber.synchronize.BarrierObject`."""
 
     def __init__(self, store: Store, parties: int) -> None:
-        self._gathering = Gathering(parties)
-        super().__init__(store, Kind.BARRIER, self._gathering)
+        self._barrier = BarrierState(parties)
+        super().__init__(store, Kind.BARRIER, self._barrier)
 
-    # -- for threads here
+    # -- for threads of this process
 
-    def arrive(self, timeout: float | None, *, acts: bool) -> tuple[Verdict, int]:
-        """One more is there; how it ended, and its place or the number of the action to run."""
-        event = functools.partial(self._gathering.arrive, acts=acts)
-        answer = self.ask(event, timeout, self._undo)
-        return answer.verdict, answer.value
+    def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
+        """Arrive and wait; status, and the party's index or the number of the action to run."""
+        event = functools.partial(self._barrier.arrive, has_action=has_action)
+        answer = self.request(event, timeout, self._rollback)
+        return answer.status, answer.value
 
-    def ran(self, number: int) -> Verdict:
-        """The action went well; how the barrier ended."""
+    def action_succeeded(self, number: int) -> Status:
+        """Open the barrier after its action; BROKEN if it was broken meanwhile."""
         with self.lock:
-            verdict, answers = self._gathering.ran(None, number, well=True)
-            self.carry(answers)
-        return verdict
+            status, answers = self._barrier.action_ended(None, number, succeeded=True)
+            self.deliver_answers(answers)
+        return status
 
-    def failed(self, number: int) -> None:
-        """The action did not go well."""
+    def action_failed(self, number: int) -> None:
+        """Break the barrier after its action."""
         with self.lock:
-            self.carry(self._gathering.ran(None, number, well=False)[1])
+            self.deliver_answers(self._barrier.action_ended(None, number, succeeded=False)[1])
 
     def reset(self) -> None:
-        """Begin anew; those who wait are told that it broke."""
+        """Break it for the waiting parties and make it usable again."""
         with self.lock:
-            self.carry(self._gathering.reset())
+            self.deliver_answers(self._barrier.reset())
 
     def abort(self) -> None:
         """Break it."""
         with self.lock:
-            self.carry(self._gathering.abort())
+            self.deliver_answers(self._barrier.abort())
 
     def state(self) -> tuple[bool, int]:
-        """True where it is broken; how many wait."""
-        return self._gathering.is_broken, self._gathering.waiting
+        """Whether it is broken; number of waiting parties."""
+        return self._barrier.is_broken, self._barrier.waiting
 
-    def _undo(self, answer: Answer) -> Answers:
-        if answer.verdict is not Verdict.RUN:
+    def _rollback(self, answer: Answer) -> Answers:
+        if answer.status is not Status.RUN_ACTION:
             return []
-        return self._gathering.ran(None, answer.value, well=False)[1]
+        return self._barrier.action_ended(None, answer.value, succeeded=False)[1]
 
     # -- other processes
 
-    def _asked(self, op: int, request: Request, argument: int) -> Answers | None:
-        gathering = self._gathering
+    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
+        barrier = self._barrier
         if op == Op.ARRIVE:
-            return gathering.arrive(request, acts=bool(argument))
-        if op == Op.RAN:
-            number, well = divmod(argument, 2)
-            verdict, answers = gathering.ran(request.party, number, well=bool(well))
-            return [*answers, Answer(request, verdict)]
+            return barrier.arrive(request, has_action=bool(argument))
+        if op == Op.ACTION_ENDED:
+            number, succeeded = divmod(argument, 2)
+            status, answers = barrier.action_ended(
+                request.process, number, succeeded=bool(succeeded)
+            )
+            return [*answers, Answer(request, status)]
         if op == Op.RESET:
-            return [*gathering.reset(), Answer(request, Verdict.YES)]
+            return [*barrier.reset(), Answer(request, Status.OK)]
         if op == Op.ABORT:
-            return [*gathering.abort(), Answer(request, Verdict.YES)]
+            return [*barrier.abort(), Answer(request, Status.OK)]
         if op == Op.VALUE:
-            verdict = Verdict.BROKEN if gathering.is_broken else Verdict.YES
-            return [Answer(request, verdict, gathering.waiting)]
+            status = Status.BROKEN if barrier.is_broken else Status.OK
+            return [Answer(request, status, barrier.waiting)]
         return None
 
 
-class RemoteBarrier(RemoteWaited):
-    """See :class:`~fiber.synchronize.Gathering`."""
+class RemoteBarrier(RemoteWaitable):
+    """A barrier of another process; see :class:`~fiber.synchronize.BarrierObject`."""
 
-    def arrive(self, timeout: float | None, *, acts: bool) -> tuple[Verdict, int]:
-        """One more is there; how it ended, and its place or the number of the action to run."""
-        told = self.ask(Op.ARRIVE, acts, timeout, undo=self._undo)
-        return told.verdict, told.value
+    def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
+        """Arrive and wait; status, and the party's index or the number of the action to run."""
+        reply = self.request(Op.ARRIVE, has_action, timeout, rollback=self._rollback)
+        return reply.status, reply.value
 
-    def ran(self, number: int) -> Verdict:
-        """The action went well; how the barrier ended."""
-        return self.ask(Op.RAN, 2 * number + 1).verdict
+    def action_succeeded(self, number: int) -> Status:
+        """Open the barrier after its action; BROKEN if it was broken meanwhile."""
+        return self.request(Op.ACTION_ENDED, 2 * number + 1).status
 
-    def failed(self, number: int) -> None:
-        """The action did not go well."""
-        self.say(Op.RAN, 2 * number)
+    def action_failed(self, number: int) -> None:
+        """Break the barrier after its action."""
+        self.send(Op.ACTION_ENDED, 2 * number)
 
     def reset(self) -> None:
-        """Begin anew; those who wait are told that it broke."""
-        self.ask(Op.RESET)
+        """Break it for the waiting parties and make it usable again."""
+        self.request(Op.RESET)
 
     def abort(self) -> None:
         """Break it."""
-        self.ask(Op.ABORT)
+        self.request(Op.ABORT)
 
     def state(self) -> tuple[bool, int]:
-        """True where it is broken; how many wait."""
-        told = self.ask(Op.VALUE)
-        return told.verdict is Verdict.BROKEN, told.value
+        """Whether it is broken; number of waiting parties."""
+        reply = self.request(Op.VALUE)
+        return reply.status is Status.BROKEN, reply.value
 
-    def ending(self, code: int) -> None:
-        """This process ends by itself; unless that is normal, it breaks the barrier."""
+    def on_exit(self, code: int) -> None:
+        """Report a normal exit of this process; any other exit breaks the barrier."""
         if code == 0 and self._error is None:
-            self.soon(functools.partial(self.say, Op.ENDING))
+            self.submit(functools.partial(self.send, Op.ENDING))
 
-    def _undo(self, told: Told) -> None:
-        if told.verdict is Verdict.RUN:
-            self.failed(told.value)
+    def _rollback(self, reply: Reply) -> None:
+        if reply.status is Status.RUN_ACTION:
+            self.action_failed(reply.value)

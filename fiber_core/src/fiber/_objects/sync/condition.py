@@ -1,11 +1,8 @@
-"""Those who wait to be notified: the state of a condition; pure.
+"""Conditions: the state, the owner's side, and the side of all other processes.
 
-A notification belongs to the owner until the process that it was sent to has said that it came: if
-that process is gone, the next one is woken in its place.
-
-Those who wait for a condition, at its owner.
-
-Those who wait for a condition, in another process than its owner's.
+``ConditionState`` is pure. A notification stays counted until the process that it was sent to has
+acknowledged it: if that process exits or dies before, another request is woken in its place. The
+lock of a condition is an object of its own, which the handle uses.
 """
 
 from __future__ import annotations
@@ -16,136 +13,139 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned import Waited
+from fiber._objects.sync.owned import OwnedWaitable
 from fiber._objects.sync.protocol import Op
-from fiber._objects.sync.remote import RemoteWaited, Told
-from fiber._objects.sync.wait_queue import Answer, Answers, Line, Request, Verdict
+from fiber._objects.sync.remote import RemoteWaitable, Reply
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
 
 
-class Sleepers:
-    """The state of one condition, but for its lock. Not thread-safe."""
+class ConditionState:
+    """The state of one condition, without its lock. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._line = Line()
-        # notifications on their way, by process
-        self._under_way: Counter[Hashable] = Counter()
+        self._queue = WaitQueue()
+        # notifications that were not acknowledged, by process
+        self._unacknowledged: Counter[Hashable] = Counter()
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self._queue)
 
-    def sleep(self, request: Request) -> Answers:
-        """Somebody waits."""
-        self._line.add(request)
+    def wait(self, request: Request) -> Answers:
+        """Wait to be notified."""
+        self._queue.add(request)
         return []
 
     def notify(self, count: int) -> Answers:
-        """Wake those who have waited for longest."""
+        """Wake the requests that have waited for longest."""
         out: Answers = []
-        while len(out) < count and len(self._line):
-            request = self._line.first()
-            if request.party is not None:
-                self._under_way[request.party] += 1
-            out.append(Answer(request, Verdict.YES))
+        while len(out) < count and len(self._queue):
+            request = self._queue.first()
+            if request.process is not None:
+                self._unacknowledged[request.process] += 1
+            out.append(Answer(request, Status.OK))
         return out
 
-    def woke(self, party: Hashable) -> None:
-        """A notification has come."""
-        if self._under_way[party] > 1:
-            self._under_way[party] -= 1
+    def acknowledge(self, process: Hashable) -> None:
+        """A notification has arrived."""
+        if self._unacknowledged[process] > 1:
+            self._unacknowledged[process] -= 1
         else:
-            del self._under_way[party]
+            del self._unacknowledged[process]
 
-    def cancel(self, party: Hashable, number: int, *, expired: bool = False) -> Answers:
-        """A request is to be answered now; nothing where it was."""
-        request = self._line.remove(party, number)
-        return [] if request is None else [Answer(request, Verdict.NO)]
+    def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
+        """Refuse a waiting request; no answer if it was answered before."""
+        request = self._queue.remove(process, number)
+        return [] if request is None else [Answer(request, Status.REFUSED)]
 
-    def leave(self, party: Hashable, held: int) -> Answers:
-        """A process ends normally."""
-        self._line.remove_all(party)
-        return self.notify(self._under_way.pop(party, 0))
+    def process_exited(self, process: Hashable, held: int) -> Answers:
+        """A process exits normally; wake others with its unacknowledged notifications."""
+        self._queue.remove_all(process)
+        return self.notify(self._unacknowledged.pop(process, 0))
 
-    def lose(self, party: Hashable, who: str) -> Answers:
-        """A process died."""
-        return self.leave(party, 0)
+    def process_died(self, process: Hashable, description: str) -> Answers:
+        """A process died, which is no different."""
+        return self.process_exited(process, 0)
 
 
-class SharedCondition(Waited):
-    """See :class:`~fiber.synchronize.Waking`."""
+class OwnedCondition(OwnedWaitable):
+    """A condition at its owner; see :class:`~fiber.synchronize.ConditionObject`."""
 
     def __init__(self, store: Store) -> None:
-        self._sleepers = Sleepers()
-        super().__init__(store, Kind.CONDITION, self._sleepers)
+        self._condition = ConditionState()
+        super().__init__(store, Kind.CONDITION, self._condition)
 
-    # -- for threads here
+    # -- for threads of this process
 
-    def sleep(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
-        """Wait until notified; False if not in time."""
-        answer = self.ask(self._sleepers.sleep, timeout, self._undo, release)
-        return answer.verdict is Verdict.YES
+    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
+        """Call ``release`` and wait until notified; False if not in time."""
+        answer = self.request(self._condition.wait, timeout, self._rollback, release)
+        return answer.status is Status.OK
 
     def notify(self, count: int, *, certain: bool) -> None:
-        """Wake some."""
+        """Wake so many."""
         with self.lock:
-            self.carry(self._sleepers.notify(count))
+            self.deliver_answers(self._condition.notify(count))
 
-    def sleepers(self) -> int:
-        """How many wait."""
-        return len(self._sleepers)
+    def waiting(self) -> int:
+        """Number of waiting threads."""
+        return len(self._condition)
 
-    def _undo(self, answer: Answer) -> Answers:
-        return self._sleepers.notify(1) if answer.verdict is Verdict.YES else []
+    def _rollback(self, answer: Answer) -> Answers:
+        return self._condition.notify(1) if answer.status is Status.OK else []
 
     # -- other processes
 
-    def _asked(self, op: int, request: Request, argument: int) -> Answers | None:
-        done = [Answer(request, Verdict.YES, len(self._sleepers))]
+    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
+        done = [Answer(request, Status.OK, len(self._condition))]
         if op == Op.WAIT:
-            return self._sleepers.sleep(request)
+            return self._condition.wait(request)
         if op == Op.NOTIFY:
-            return self._sleepers.notify(argument) + (done if request.number else [])
-        if op == Op.WOKE:
-            self._sleepers.woke(request.party)
-            return self._sleepers.notify(1) if argument else []
+            return self._condition.notify(argument) + (done if request.number else [])
+        if op == Op.WOKEN:
+            self._condition.acknowledge(request.process)
+            return self._condition.notify(1) if argument else []
         return done if op == Op.VALUE else None
 
 
-class RemoteCondition(RemoteWaited):
-    """See :class:`~fiber.synchronize.Waking`."""
+class RemoteCondition(RemoteWaitable):
+    """A condition of another process; see :class:`~fiber.synchronize.ConditionObject`."""
 
-    def sleep(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
-        """Wait, call ``release`` once that is known, until notified; False if not in time."""
-        after = functools.partial(self._release, release) if certain else release
-        told = self.ask(Op.WAIT, 0, timeout, undo=self._undo, after=after)
-        if told.verdict is not Verdict.YES:
+    def wait(self, release: Callable[[], object], timeout: float | None, *, certain: bool) -> bool:
+        """Call ``release`` and wait until notified; False if not in time.
+
+        With ``certain``, the owner knows of the wait before ``release`` is called.
+        """
+        before_wait = functools.partial(self._release, release) if certain else release
+        reply = self.request(Op.WAIT, 0, timeout, rollback=self._rollback, before_wait=before_wait)
+        if reply.status is not Status.OK:
             return False
-        self.say(Op.WOKE)
+        self.send(Op.WOKEN)
         return True
 
     def notify(self, count: int, *, certain: bool) -> None:
-        """Wake some; ``certain`` where that must be done on return."""
+        """Wake so many; with ``certain``, that is done on return."""
         if certain:
-            self.ask(Op.NOTIFY, count)
+            self.request(Op.NOTIFY, count)
         else:
-            self.say(Op.NOTIFY, count)
+            self.send(Op.NOTIFY, count)
 
-    def sleepers(self) -> int:
-        """How many wait."""
-        return self.ask(Op.VALUE).value
+    def waiting(self) -> int:
+        """Number of waiting threads."""
+        return self.request(Op.VALUE).value
 
     def _release(self, release: Callable[[], object]) -> None:
-        # whoever takes the lock next, elsewhere, must find us waiting
+        # the next holder of the lock, whose owner is another process, must find this one waiting
         self.sync()
         release()
 
-    def _undo(self, told: Told) -> None:
-        if told.verdict is Verdict.YES:
-            self.say(Op.WOKE, 1)
+    def _rollback(self, reply: Reply) -> None:
+        if reply.status is Status.OK:
+            self.send(Op.WOKEN, 1)
 
-    def ending(self, code: int) -> None:
-        """This process ends by itself: it waits no more."""
-        if self._error is None and self._asked:
-            self.soon(functools.partial(self.say, Op.ENDING))
+    def on_exit(self, code: int) -> None:
+        """Report the exit of this process while it waits."""
+        if self._error is None and self._requests:
+            self.submit(functools.partial(self.send, Op.ENDING))

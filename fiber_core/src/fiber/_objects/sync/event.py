@@ -1,8 +1,7 @@
-"""Something that is so or not, and who waits until it is: the state of an event; pure.
+"""Events: the state, the owner's side, and the side of all other processes.
 
-An event at its owner.
-
-An event in another process than its owner's.
+``EventState`` is pure. ``RemoteEvent`` waits for an answer to each change, so that it is in effect
+for all processes when the call returns.
 """
 
 from __future__ import annotations
@@ -12,124 +11,121 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned import Waited
+from fiber._objects.sync.owned import OwnedWaitable
 from fiber._objects.sync.protocol import Op
-from fiber._objects.sync.remote import RemoteWaited
-from fiber._objects.sync.wait_queue import Answer, Answers, Line, Request, Verdict
+from fiber._objects.sync.remote import RemoteWaitable
+from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
 
 
-class Flag:
+class EventState:
     """The state of one event. Not thread-safe."""
 
     def __init__(self) -> None:
-        #: True where nobody has to wait
+        #: True where waits end at once
         self.is_set = False
-        self._line = Line()
+        self._queue = WaitQueue()
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
-        return len(self._line)
+        """Number of waiting requests."""
+        return len(self._queue)
 
-    def ask(self, request: Request, *, wait: bool) -> Answers:
-        """Somebody wants to know, or to hear when it is set."""
+    def wait(self, request: Request, *, wait: bool) -> Answers:
+        """Answer whether it is set; with ``wait``, once it is."""
         if self.is_set or not wait:
-            return [Answer(request, Verdict.YES if self.is_set else Verdict.NO)]
-        self._line.add(request)
+            return [Answer(request, Status.OK if self.is_set else Status.REFUSED)]
+        self._queue.add(request)
         return []
 
     def set(self) -> Answers:
-        """Set it. All that wait now go on, though it is cleared at once."""
+        """Set it; all waiting requests are answered, even if it is cleared at once."""
         self.is_set = True
-        return [Answer(request, Verdict.YES) for request in self._line.clear()]
+        return [Answer(request, Status.OK) for request in self._queue.clear()]
 
     def clear(self) -> None:
         """Unset it."""
         self.is_set = False
 
-    def cancel(self, party: Hashable, number: int, *, expired: bool = False) -> Answers:
-        """A request is to be answered now; nothing where it was."""
-        request = self._line.remove(party, number)
-        return [] if request is None else [Answer(request, Verdict.NO)]
+    def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
+        """Refuse a waiting request; no answer if it was answered before."""
+        request = self._queue.remove(process, number)
+        return [] if request is None else [Answer(request, Status.REFUSED)]
 
-    def leave(self, party: Hashable, held: int) -> Answers:
-        """A process ends normally."""
-        self._line.remove_all(party)
+    def process_exited(self, process: Hashable, held: int) -> Answers:
+        """A process exits normally; its requests are forgotten."""
+        self._queue.remove_all(process)
         return []
 
-    def lose(self, party: Hashable, who: str) -> Answers:
-        """A process died."""
-        self._line.remove_all(party)
+    def process_died(self, process: Hashable, description: str) -> Answers:
+        """A process died; its requests are forgotten."""
+        self._queue.remove_all(process)
         return []
 
 
-class SharedEvent(Waited):
-    """See :class:`~fiber.synchronize.Signalling`."""
+class OwnedEvent(OwnedWaitable):
+    """An event at its owner; see :class:`~fiber.synchronize.EventObject`."""
 
     def __init__(self, store: Store) -> None:
-        self._flag = Flag()
-        super().__init__(store, Kind.EVENT, self._flag)
+        self._event = EventState()
+        super().__init__(store, Kind.EVENT, self._event)
 
-    # -- for threads here
+    # -- for threads of this process
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set; False where it was not in time."""
-        if self._flag.is_set:
+        """Wait until it is set; False if not in time."""
+        if self._event.is_set:
             return True
         wait = timeout is None or timeout > 0
-        answer = self.ask(functools.partial(self._flag.ask, wait=wait), timeout)
-        return answer.verdict is Verdict.YES
+        answer = self.request(functools.partial(self._event.wait, wait=wait), timeout)
+        return answer.status is Status.OK
 
     def set(self) -> None:
-        """Set it; whoever waits goes on."""
+        """Set it; all waiting threads go on."""
         with self.lock:
-            self.carry(self._flag.set())
+            self.deliver_answers(self._event.set())
 
     def clear(self) -> None:
-        """Have others wait from now on."""
+        """Clear it: waits block from now on."""
         with self.lock:
-            self._flag.clear()
+            self._event.clear()
 
     def is_set(self) -> bool:
         """True where it is set."""
-        return self._flag.is_set
+        return self._event.is_set
 
     # -- other processes
 
-    def _asked(self, op: int, request: Request, argument: int) -> Answers | None:
-        done = Answer(request, Verdict.YES, int(self._flag.is_set))
+    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
+        done = Answer(request, Status.OK, int(self._event.is_set))
         if op == Op.WAIT:
-            return self._flag.ask(request, wait=bool(argument))
+            return self._event.wait(request, wait=bool(argument))
         if op == Op.SET:
-            return [*self._flag.set(), done]
+            return [*self._event.set(), done]
         if op == Op.CLEAR:
-            self._flag.clear()
+            self._event.clear()
             return [done]
         return [done] if op == Op.VALUE else None
 
 
-class RemoteEvent(RemoteWaited):
-    """Every question and every change is answered: what was set is so for everybody on return.
-
-    See :class:`~fiber.synchronize.Signalling`.
-    """
+class RemoteEvent(RemoteWaitable):
+    """An event of another process; see :class:`~fiber.synchronize.EventObject`."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set; False where it was not in time."""
+        """Wait until it is set; False if not in time."""
         wait = timeout is None or timeout > 0
-        return self.ask(Op.WAIT, wait, timeout if wait else None).verdict is Verdict.YES
+        return self.request(Op.WAIT, wait, timeout if wait else None).status is Status.OK
 
     def set(self) -> None:
-        """Set it; whoever waits goes on."""
-        self.ask(Op.SET)
+        """Set it; all waiting threads go on."""
+        self.request(Op.SET)
 
     def clear(self) -> None:
-        """Have others wait from now on."""
-        self.ask(Op.CLEAR)
+        """Clear it: waits block from now on."""
+        self.request(Op.CLEAR)
 
     def is_set(self) -> bool:
         """True where it is set."""
-        return bool(self.ask(Op.VALUE).value)
+        return bool(self.request(Op.VALUE).value)

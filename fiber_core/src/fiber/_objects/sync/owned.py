@@ -1,4 +1,7 @@
-"""Something that is waited for at its owner: requests of its threads and of other processes."""
+"""Owner side of a lock, semaphore, condition, event or barrier.
+
+Apart from the kinds, which each have a module of their own, as what they have in common.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from fiber._base import values
 from fiber._objects.address import Kind
-from fiber._objects.owned import Shared
+from fiber._objects.owned import OwnedObject
 from fiber._objects.protocol import read
 from fiber._objects.sync import protocol
-from fiber._objects.sync.protocol import SAY, Op, Word
+from fiber._objects.sync.protocol import REQUEST, Notice, Op
 from fiber._objects.sync.wait_queue import Answer, Answers, Request
-from fiber._objects.waiting import pass_gate
+from fiber._objects.waiting import wait_for_wakeup
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
@@ -24,153 +27,160 @@ if TYPE_CHECKING:
     from fiber._objects.store import Store
 
 
-class Machine(Protocol):
-    """What the state machines of all kinds have."""
+class SyncState(Protocol):
+    """The events that the state machine of each kind takes."""
 
-    def cancel(self, party: Hashable, number: int, *, expired: bool = False) -> Answers:
-        """A request is to be answered now, nothing where it was; expired where its time is up."""
+    def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
+        """Answer a waiting request now; ``expired`` where its timeout has passed."""
 
-    def leave(self, party: Hashable, held: int) -> Answers:
-        """A process ends normally, with so many permits."""
+    def process_exited(self, process: Hashable, held: int) -> Answers:
+        """A process exits normally, holding so many permits."""
 
-    def lose(self, party: Hashable, who: str) -> Answers:
+    def process_died(self, process: Hashable, description: str) -> Answers:
         """A process died."""
 
 
 @values.define(eq=False)
 class Waiter(Request):
-    """A thread of the owner that waits."""
+    """The request of a thread of the owner, which waits until ``wakeup`` is released."""
 
-    gate: threading.Lock = values.field(factory=threading.Lock)
+    wakeup: threading.Lock = values.field(factory=threading.Lock)
     answer: Answer | None = None
 
     def __attrs_post_init__(self) -> None:
-        self.gate.acquire()
+        self.wakeup.acquire()
 
 
 _numbers = itertools.count(1)
 
 
-class Waited(Shared):
-    """What every kind has that is waited for; a subclass knows what its kind is for."""
+class OwnedWaitable(OwnedObject):
+    """Base of the owner's sides: runs requests on the state machine and delivers its answers.
 
-    def __init__(self, store: Store, kind: Kind, machine: Machine) -> None:
+    ``lock`` of the object guards the state machine.
+    """
+
+    def __init__(self, store: Store, kind: Kind, state: SyncState) -> None:
         super().__init__(store, kind)
-        self._machine = machine
-        # processes that have everything that they were told
-        self._arrived: set[Peer] = set()
+        self._state = state
+        # processes that have confirmed all messages
+        self._confirmed: set[Peer] = set()
 
     @property
-    def home(self) -> str:
-        """Identity of the owner where that is another process."""
+    def owner_ident(self) -> str:
+        """Identity of the owner; empty where that is this process."""
         return ""
 
-    # -- for threads here
+    # -- for threads of this process
 
-    def ask(
+    def request(
         self,
         event: Callable[[Request], Answers],
         timeout: float | None = None,
-        undo: Callable[[Answer], Answers] | None = None,
-        after: Callable[[], object] | None = None,
+        rollback: Callable[[Answer], Answers] | None = None,
+        before_wait: Callable[[], object] | None = None,
     ) -> Answer:
-        """Have the machine answer a request; call ``after``; wait for the answer.
+        """Make a request of this thread and wait for its answer.
 
-        After ``timeout`` seconds it is cancelled. An interrupt takes nothing with it: ``undo`` is
-        called with the lock held for an answer that nobody will see.
+        Args:
+            event: the state machine's method; called with the lock held.
+            timeout: seconds until the request is cancelled; None for any number.
+            rollback: the event that undoes an answer, for one that came while the thread was
+                interrupted; called with the lock held.
+            before_wait: called after the event, without the lock.
         """
         waiter = Waiter(None, next(_numbers))
         try:
             with self.lock:
-                self.carry(event(waiter))
-            if after is not None:
-                after()
-            if waiter.answer is None and not pass_gate(waiter.gate, timeout):
+                self.deliver_answers(event(waiter))
+            if before_wait is not None:
+                before_wait()
+            if waiter.answer is None and not wait_for_wakeup(waiter.wakeup, timeout):
                 with self.lock:
                     self._cancel(waiter, expired=True)
                 if waiter.answer is None:
-                    # it comes when the barrier's action was run
-                    pass_gate(waiter.gate, None)
+                    # the answer comes when the barrier's action has ended
+                    wait_for_wakeup(waiter.wakeup, None)
         except BaseException:
             with self.lock:
                 if waiter.answer is None:
                     self._cancel(waiter)
-                elif undo is not None:
-                    self.carry(undo(waiter.answer))
+                elif rollback is not None:
+                    self.deliver_answers(rollback(waiter.answer))
             raise
         assert waiter.answer is not None
         return waiter.answer
 
-    def carry(self, answers: Answers) -> None:
-        """Tell those who wait; with the lock held."""
+    def deliver_answers(self, answers: Answers) -> None:
+        """Wake threads of this process, and send to others; with the lock held."""
         for one in answers:
             request = one.request
             if isinstance(request, Waiter):
                 request.answer = one
-                request.gate.release()
-            elif isinstance(request.party, Peer):
-                told = protocol.answer(request.number, one.verdict, one.value, one.text)
-                request.party.send(Frame.CAST, self.target, 0, [told])
+                request.wakeup.release()
+            elif isinstance(request.process, Peer):
+                reply = protocol.answer(request.number, one.status, one.value, one.text)
+                request.process.send(Frame.CAST, self.target, 0, [reply])
 
     def _cancel(self, waiter: Waiter, *, expired: bool = False) -> None:
         if waiter.answer is None:
-            self.carry(self._machine.cancel(None, waiter.number, expired=expired))
+            self.deliver_answers(self._state.cancel(None, waiter.number, expired=expired))
 
     # -- for subclasses; called with the lock held
 
-    def _asked(self, op: int, request: Request, argument: int) -> Answers | None:
-        """Another process wants something; None where it wants what there is not."""
+    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
+        """Run a request of another process; None for an operation that the kind does not have."""
         return None
 
-    def _tell(self, peer: object, word: Word) -> None:
+    def _send_notice(self, peer: object, notice: Notice) -> None:
         if isinstance(peer, Peer):
-            peer.send(Frame.CAST, self.target, 0, [protocol.ANSWER.pack(word, 0, 0, 0)])
+            peer.send(Frame.CAST, self.target, 0, [protocol.ANSWER.pack(notice, 0, 0, 0)])
 
     # -- other processes
 
     def on_peer_lost(self, peer: Peer) -> None:
-        """Another process is gone; unless it has said that it ends, it died."""
+        """Note that another process died; after its ``ENDING`` it holds nothing any more."""
         with self.lock:
-            self._arrived.discard(peer)
-            # others than holders are no matter of ours
+            self._confirmed.discard(peer)
+            # a peer may have no handle of this object
             if peer in self._references.peers(0):
-                self.carry(self._machine.lose(peer, _describe(peer)))
+                self.deliver_answers(self._state.process_died(peer, _describe(peer)))
         super().on_peer_lost(peer)
 
-    def _leave(self, peer: Peer, end: int) -> None:
+    def _on_detach(self, peer: Peer, end: int) -> None:
         if self._store.is_closing:
-            # it says no more that everything has come
+            # it need not confirm any more
             self._store.drained()
 
-    def _answer(self, peer: Peer, message: Message, op: int) -> None:
-        if op == Op.ARRIVED:
-            self._arrived.add(peer)
+    def _on_request(self, peer: Peer, message: Message, op: int) -> None:
+        if op == Op.CONFIRMED:
+            self._confirmed.add(peer)
             self._store.drained()
             return
-        _, number, argument = read(SAY, message.body)
+        _, number, argument = read(REQUEST, message.body)
         if op == Op.CANCEL:
-            self.carry(self._machine.cancel(peer, number, expired=bool(argument)))
+            self.deliver_answers(self._state.cancel(peer, number, expired=bool(argument)))
         elif op == Op.ENDING:
-            self.carry(self._machine.leave(peer, max(0, argument)))
+            self.deliver_answers(self._state.process_exited(peer, max(0, argument)))
         else:
-            answers = self._asked(op, Request(peer, number), argument)
+            answers = self._handle_request(op, Request(peer, number), argument)
             if answers is None:
-                super()._answer(peer, message, op)
+                super()._on_request(peer, message, op)
             else:
-                self.carry(answers)
+                self.deliver_answers(answers)
 
-    # -- the end of the owner
+    # -- the exit of the owner
 
-    def hurry(self) -> None:
-        """Have others say when they have all that they were told."""
+    def request_flush(self) -> None:
+        """Ask all holders to confirm the messages sent so far."""
         with self.lock:
             for peer in self._references.peers(0):
-                self._tell(peer, Word.ARRIVED)
+                self._send_notice(peer, Notice.CONFIRM)
 
     def is_drained(self) -> bool:
-        """True where what others were told has come."""
+        """True where all holders have confirmed."""
         with self.lock:
-            return self._references.peers(0) <= self._arrived
+            return self._references.peers(0) <= self._confirmed
 
 
 def _describe(peer: Peer) -> str:

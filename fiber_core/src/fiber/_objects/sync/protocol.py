@@ -1,8 +1,8 @@
-"""What processes tell each other about something that is waited for; layouts only.
+"""Messages about locks, semaphores, conditions, events and barriers; layouts only.
 
-A holder's messages are casts of one layout: what, a number of its own, an argument. Those that want
-an answer get one ``ANSWER`` with that number, perhaps much later. ``CANCEL`` has the request of a
-number answered now, if it was not.
+A holder's messages are casts of one layout: operation, a number of the holder's own, an argument.
+A request is answered by one ``ANSWER`` with its number, perhaps much later. ``CANCEL`` has the
+request of that number answered now, if it was not.
 """
 
 from __future__ import annotations
@@ -11,79 +11,80 @@ import enum
 import struct
 
 from fiber._objects.protocol import read
-from fiber._objects.sync.wait_queue import Verdict
+from fiber._objects.sync.wait_queue import Status
 from fiber._wire.frames import Buffer
 from fiber.exceptions import WireError
 
 
 class Op(enum.IntEnum):
-    """What a holder says to the owner; argument in parentheses."""
+    """Operations of a holder; their argument in parentheses."""
 
-    #: the request of this number is to be answered (1: its time is up, 0: nobody waits)
+    #: answer the request of this number now (1: it timed out, 0: its thread was interrupted)
     CANCEL = 64
-    #: this process ends normally (the permits that it leaves taken)
+    #: this process exits normally (permits that it leaves taken)
     ENDING = 65
-    #: everything up to here has come
-    ARRIVED = 66
+    #: all messages up to ``CONFIRM`` have arrived
+    CONFIRMED = 66
 
-    #: a permit is wanted (1 to wait for it); answered
+    #: acquire a permit (1 to wait for it); answered
     ACQUIRE = 68
-    #: one that this process has comes back (1: it was told of a death and never took it)
+    #: release a permit of this process (1: a grant that reported a death and was not used)
     RELEASE = 69
-    #: one that this process does not have comes back; answered
-    GIVE = 70
-    #: how many are there: permits, sleepers, parties at the barrier, 1 where it is set; answered
+    #: release a permit that another process holds; answered
+    RELEASE_FOR_OTHER = 70
+    #: free permits, waiting threads, parties at the barrier, or 1 for an event that is set; answered
     VALUE = 71
 
-    #: told when it is set (1 to wait for it), or notified; answered
+    #: wait until the event is set (0: answer now) or the condition is notified; answered
     WAIT = 72
-    #: answered, as are those below that say nothing else
+    #: set or clear an event; answered
     SET = 73
     CLEAR = 74
 
     #: wake so many; answered where it has a number
     NOTIFY = 76
-    #: one of this process has heard of it (1: and was gone, so that another is to be woken)
-    WOKE = 77
+    #: a notification has arrived (1: its thread was interrupted, so wake another)
+    WOKEN = 77
 
-    #: at the barrier (1 where this party has an action)
+    #: arrive at the barrier (1 where this party has an action); answered
     ARRIVE = 80
-    #: the action was run (twice its number, and 1 more where it went well); answered
-    RAN = 81
+    #: the action has ended (twice its number, plus 1 where it succeeded); answered
+    ACTION_ENDED = 81
+    #: reset or abort a barrier; answered
     RESET = 82
     ABORT = 83
 
 
-class Word(enum.IntEnum):
-    """What the owner says to a holder."""
+class Notice(enum.IntEnum):
+    """Messages of the owner."""
 
     ANSWER = 64
-    #: another process gave back a permit that you had
-    TAKEN_OFF = 65
-    #: say when everything up to here has come
-    ARRIVED = 66
+    #: another process released a permit that the holder had
+    RELEASED_BY_OTHER = 65
+    #: answer ``CONFIRMED`` once all messages up to here have arrived
+    CONFIRM = 66
 
 
-#: what, number, argument
-SAY = struct.Struct("<BQq")
-#: word, number, verdict, value; then text
+#: operation, number, argument
+REQUEST = struct.Struct("<BQq")
+#: notice, number, status, value; then text
 ANSWER = struct.Struct("<BQBq")
 
 
-def answer(number: int, verdict: Verdict, value: int, text: str) -> bytes:
-    """An answer as it is sent."""
-    return ANSWER.pack(Word.ANSWER, number, verdict, value) + text.encode()
+def answer(number: int, status: Status, value: int, text: str) -> bytes:
+    """Bytes of an answer."""
+    return ANSWER.pack(Notice.ANSWER, number, status, value) + text.encode()
 
 
-def parse_answer(body: Buffer) -> tuple[int, Verdict, int, str]:
-    """Number, verdict, value and text of an answer.
+def parse_answer(body: Buffer) -> tuple[int, Status, int, str]:
+    """Number, status, value and text of an answer.
 
     Raises:
-        WireError: it is none.
+        WireError: it is malformed.
     """
-    _, number, verdict, value = read(ANSWER, body)
+    _, number, status, value = read(ANSWER, body)
     try:
-        return number, Verdict(verdict), value, bytes(body[ANSWER.size :]).decode()
+        return number, Status(status), value, bytes(body[ANSWER.size :]).decode()
     except ValueError as error:
-        msg = f"the answer of an owner makes no sense: verdict {verdict}"
+        msg = f"the answer of an owner makes no sense: status {status}"
         raise WireError(msg) from error

@@ -1,4 +1,7 @@
-"""Something that is waited for, in another process than its owner's."""
+"""Side of all other processes of a lock, semaphore, condition, event or barrier.
+
+Apart from the kinds, which each have a module of their own, as what they have in common.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._objects.address import Address
-from fiber._objects.owner import Owner, bare
-from fiber._objects.remote import Remote
+from fiber._objects.owner import Owner, without_traceback
+from fiber._objects.remote import RemoteObject
 from fiber._objects.sync import protocol
-from fiber._objects.sync.protocol import SAY, Op, Word
-from fiber._objects.sync.wait_queue import Verdict
-from fiber._objects.waiting import pass_gate
+from fiber._objects.sync.protocol import REQUEST, Notice, Op
+from fiber._objects.sync.wait_queue import Status
+from fiber._objects.waiting import wait_for_wakeup
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError
 
@@ -24,157 +27,162 @@ if TYPE_CHECKING:
 
 
 @values.frozen
-class Told:
-    """What the owner answered."""
+class Reply:
+    """Answer of the owner to a request."""
 
-    verdict: Verdict
+    status: Status
     value: int = 0
     text: str = ""
 
 
-class _Asked:
-    """A request at the owner, or on its way there."""
+class _SentRequest:
+    """A request that was not answered yet; its thread waits until ``wakeup`` is released."""
 
-    __slots__ = ("gate", "heard", "is_abandoned", "told", "undo")
+    __slots__ = ("is_abandoned", "on_reply", "reply", "rollback", "wakeup")
 
     def __init__(
-        self, heard: Callable[[Told], None] | None, undo: Callable[[Told], None] | None
+        self, on_reply: Callable[[Reply], None] | None, rollback: Callable[[Reply], None] | None
     ) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self.told: Told | None = None
-        self.heard = heard
-        self.undo = undo
-        #: True once nobody waits for it
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
+        self.reply: Reply | None = None
+        self.on_reply = on_reply
+        self.rollback = rollback
+        #: True once its thread waits no more
         self.is_abandoned = False
 
 
-class RemoteWaited(Remote):
-    """Asks the owner; a subclass knows what its kind is for.
+class RemoteWaitable(RemoteObject):
+    """Base of the other processes' sides: sends requests and waits for their answers.
 
-    ``_guard`` guards the state and is held for short only, also by the handler thread.
+    ``_guard`` guards the state; threads and the handler thread hold it briefly.
     """
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         super().__init__(store, address, owner)
         self._guard = threading.Lock()
         self._numbers = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
+        self._requests: dict[int, _SentRequest] = {}
         self._error: BaseException | None = None
 
     @property
-    def home(self) -> str:
-        """Identity of the owner where that is another process."""
+    def owner_ident(self) -> str:
+        """Identity of the owner; empty where that is this process."""
         return self._owner.ident
 
     # -- the user's threads
 
-    def ask(
+    def request(
         self,
         op: Op,
         argument: int = 0,
         timeout: float | None = None,
         *,
-        heard: Callable[[Told], None] | None = None,
-        undo: Callable[[Told], None] | None = None,
-        after: Callable[[], object] | None = None,
-    ) -> Told:
-        """Ask the owner; call ``after``; wait for the answer; cancel after ``timeout`` seconds.
+        on_reply: Callable[[Reply], None] | None = None,
+        rollback: Callable[[Reply], None] | None = None,
+        before_wait: Callable[[], object] | None = None,
+    ) -> Reply:
+        """Send a request and wait for its answer.
 
-        ``heard`` is called with the answer on the handler thread, with the guard held. An
-        interrupt takes nothing with it: ``undo`` is called, on yet another thread, for an answer
-        that nobody will see.
+        Args:
+            op: the operation.
+            argument: see :class:`~fiber._objects.sync.protocol.Op`.
+            timeout: seconds until the request is cancelled; None for any number.
+            on_reply: called with the answer on the handler thread, with the guard held.
+            rollback: called on the owner's executor with an answer that came while the thread was
+                interrupted; undoes it.
+            before_wait: called once the request is sent.
 
         Raises:
-            PeerLostError: the owner is gone.
+            PeerLostError: the owner is lost.
         """
         number = next(self._numbers)
-        asked = _Asked(heard, undo)
+        sent = _SentRequest(on_reply, rollback)
         try:
             with self._guard:
                 if self._error is None:
-                    self._asked[number] = asked
+                    self._requests[number] = sent
             if self._error is None:
-                self.say(op, argument, number)
-                if after is not None:
-                    after()
-                if not pass_gate(asked.gate, timeout):
-                    self.say(Op.CANCEL, 1, number)
-                    pass_gate(asked.gate, None)
+                self.send(op, argument, number)
+                if before_wait is not None:
+                    before_wait()
+                if not wait_for_wakeup(sent.wakeup, timeout):
+                    self.send(Op.CANCEL, 1, number)
+                    wait_for_wakeup(sent.wakeup, None)
         except BaseException:
-            self._abandon(number, asked)
+            self._abandon(number, sent)
             raise
-        if asked.told is None:
-            raise self.lost(self._error) from self._error
-        return asked.told
+        if sent.reply is None:
+            raise self.error_to_raise(self._error) from self._error
+        return sent.reply
 
-    def say(self, op: Op, argument: int = 0, number: int = 0) -> None:
-        """Tell the owner something.
+    def send(self, op: Op, argument: int = 0, number: int = 0) -> None:
+        """Send an operation; with a number it is answered.
 
         Raises:
-            PeerLostError: it is gone.
+            PeerLostError: the owner is lost.
         """
         if self._error is not None:
-            raise self.lost(self._error) from self._error
+            raise self.error_to_raise(self._error) from self._error
         try:
-            self.cast([SAY.pack(op, number, argument)])
+            self.cast([REQUEST.pack(op, number, argument)])
         except PeerLostError as error:
-            self.fail(bare(error))
-            raise self.lost(error) from error
+            self.fail(without_traceback(error))
+            raise self.error_to_raise(error) from error
 
-    def lost(self, error: BaseException | None) -> PeerLostError:
-        """What the loss of the owner means for the user."""
-        return self.loss(error or PeerLostError())
+    def error_to_raise(self, error: BaseException | None) -> PeerLostError:
+        """The error for the user when the owner, or the object at it, is lost."""
+        return self.loss_error(error or PeerLostError())
 
-    def _abandon(self, number: int, asked: _Asked) -> None:
+    def _abandon(self, number: int, sent: _SentRequest) -> None:
         with self._guard:
-            asked.is_abandoned = True
-            told = asked.told
+            sent.is_abandoned = True
+            reply = sent.reply
             if self._error is not None:
                 return
-        if told is None:
-            self.soon(functools.partial(self.say, Op.CANCEL, 0, number))
-        elif asked.undo is not None:
-            self.soon(functools.partial(asked.undo, told))
+        if reply is None:
+            self.submit(functools.partial(self.send, Op.CANCEL, 0, number))
+        elif sent.rollback is not None:
+            self.submit(functools.partial(sent.rollback, reply))
 
-    # -- what the owner says, and its loss; on the handler thread
+    # -- messages of the owner, and its loss; on the handler thread
 
-    def on_word(self, message: Message) -> None:
-        """The owner says something unasked."""
-        word = message.body[0] if len(message.body) else 0
-        if word == Word.ANSWER:
-            self._take_answer(message)
-        elif word == Word.ARRIVED:
-            self.soon(functools.partial(self.say, Op.ARRIVED))
+    def on_notice(self, message: Message) -> None:
+        """Take one message of the owner."""
+        notice = message.body[0] if len(message.body) else 0
+        if notice == Notice.ANSWER:
+            self._on_answer(message)
+        elif notice == Notice.CONFIRM:
+            self.submit(functools.partial(self.send, Op.CONFIRMED))
         else:
-            self._heard_word(word)
+            self._on_own_notice(notice)
 
-    def _take_answer(self, message: Message) -> None:
-        number, verdict, value, text = protocol.parse_answer(message.body)
-        told = Told(verdict, value, text)
+    def _on_answer(self, message: Message) -> None:
+        number, status, value, text = protocol.parse_answer(message.body)
+        reply = Reply(status, value, text)
         with self._guard:
-            asked = self._asked.pop(number, None)
-            if asked is None:
+            sent = self._requests.pop(number, None)
+            if sent is None:
                 return
-            asked.told = told
-            if asked.heard is not None:
-                asked.heard(told)
-            asked.gate.release()
-            undo = asked.undo if asked.is_abandoned else None
-        if undo is not None:
-            self.soon(functools.partial(undo, told))
+            sent.reply = reply
+            if sent.on_reply is not None:
+                sent.on_reply(reply)
+            sent.wakeup.release()
+            rollback = sent.rollback if sent.is_abandoned else None
+        if rollback is not None:
+            self.submit(functools.partial(rollback, reply))
 
     def fail(self, error: BaseException) -> None:
-        """The owner is gone, or the object is."""
+        """The owner, or the object at it, is lost: wake all waiting threads."""
         with self._guard:
             if self._error is None:
                 self._error = error
-            waiting = list(self._asked.values())
-            self._asked.clear()
-        for asked in waiting:
-            asked.gate.release()
+            waiting = list(self._requests.values())
+            self._requests.clear()
+        for sent in waiting:
+            sent.wakeup.release()
 
     # -- for subclasses
 
-    def _heard_word(self, word: int) -> None:
-        """On the handler thread: the owner says something of the kind's own."""
+    def _on_own_notice(self, notice: int) -> None:
+        """On the handler thread: take a notice that only this kind has."""

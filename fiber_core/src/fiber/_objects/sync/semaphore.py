@@ -1,16 +1,14 @@
-"""Permits that are taken and given back: the state of a lock or a semaphore; pure.
+"""Locks and semaphores: the state, the owner's side, and the side of all other processes.
 
-Every method is an event and returns whom to tell what, in order. Permits go to those who wait in
-the order in which they asked, so nobody starves. While anybody waits, there is none to spare.
+A lock is a semaphore of one permit. ``SemaphoreState`` is pure: each method is an event and returns
+the answers to send, in order. Requests are granted first come, first served; while one waits, no
+permit is free. The state counts the permits of each process, so that they can be recovered when it
+dies. A permit released by a process that has none is taken off the process that has had one for
+longest.
 
-It is noted which process took how many, for the case that it dies with them. A permit that another
-process gives back is taken off the one that has had one for longest.
-
-What the threads of one process have of a lock or semaphore.
-
-A lock or semaphore at its owner.
-
-A lock or semaphore in another process than its owner's.
+``LocalHold`` counts what one process holds and knows the thread that acquired it last; both sides
+have one. ``OwnedSemaphore`` serves the threads of the owner without any message;
+``RemoteSemaphore`` sends a request for each acquire and a message without answer for each release.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ from typing import TYPE_CHECKING
 
 from fiber._objects.address import Address, Kind
 from fiber._objects.owner import Owner
-from fiber._objects.sync.owned import Waited
-from fiber._objects.sync.protocol import Op, Word
-from fiber._objects.sync.remote import RemoteWaited, Told
-from fiber._objects.sync.wait_queue import TAKEN, Answer, Answers, Line, Request, Verdict
+from fiber._objects.sync.owned import OwnedWaitable
+from fiber._objects.sync.protocol import Notice, Op
+from fiber._objects.sync.remote import RemoteWaitable, Reply
+from fiber._objects.sync.wait_queue import ACQUIRED, Answer, Answers, Request, Status, WaitQueue
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
 
 if TYPE_CHECKING:
@@ -36,20 +34,20 @@ if TYPE_CHECKING:
 
     from fiber._objects.store import Store
 
-# held by no process: it was there from the beginning, or its taker is gone
-NOBODY = object()
+# holder of a permit that no process acquired, or whose holder has exited
+NO_PROCESS = object()
 
 
-class Permits:
+class SemaphoreState:
     """The state of one lock or semaphore. Not thread-safe.
 
     Args:
         value: permits to begin with.
-        maximum: most permits there may ever be.
-        recover: what a process had taken comes back when it dies.
-        trace: a permit that another gives back is taken off a process that had taken one.
-        tell: whoever takes such a permit next is told of the death.
-        refuse: whoever asks next is told of the death and gets nothing.
+        maximum: most permits that may be free at a time.
+        recover: True to free the permits of a process that dies.
+        track_holders: True to take a permit that a process without one releases off a holder.
+        report_deaths: True to report a holder's death to the next acquirer.
+        refuse_after_death: True to refuse that acquirer instead of granting the permit.
     """
 
     def __init__(
@@ -58,268 +56,270 @@ class Permits:
         maximum: int,
         *,
         recover: bool = True,
-        trace: bool = True,
-        tell: bool = True,
-        refuse: bool = False,
+        track_holders: bool = True,
+        report_deaths: bool = True,
+        refuse_after_death: bool = False,
     ) -> None:
-        #: permits that can be taken
+        #: free permits
         self.value = value
-        #: most there may be
+        #: most that may be free
         self.maximum = maximum
-        #: permits by process; those that took them last are at the end
+        #: permits by process, in the order of their last acquire
         self.holds: dict[Hashable, int] = {}
         self._recover = recover
-        self._trace = trace
-        self._tell = tell
-        self._refuse = refuse
-        self._line = Line()
-        # those who died and of whom nobody has been told
+        self._track_holders = track_holders
+        self._report_deaths = report_deaths
+        self._refuse_after_death = refuse_after_death
+        self._queue = WaitQueue()
+        # dead holders that were not reported yet
         self._deaths: list[str] = []
-        # of whom somebody was told last
-        self._told = ""
+        # text of the last report
+        self._last_report = ""
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
-        return len(self._line)
+        """Number of waiting requests."""
+        return len(self._queue)
 
     @property
-    def is_used_elsewhere(self) -> bool:
+    def is_used_remotely(self) -> bool:
         """True while another process than the owner's holds permits or waits for some."""
-        return self._line.has_others(None) or any(party is not None for party in self.holds)
+        return self._queue.has_others(None) or any(process is not None for process in self.holds)
 
-    def held_by(self, party: Hashable) -> int:
+    def held_by(self, process: Hashable) -> int:
         """Permits that a process has."""
-        return self.holds.get(party, 0)
+        return self.holds.get(process, 0)
 
-    # -- taking
+    # -- acquiring
 
-    def take_now(self, party: Hashable) -> bool:
-        """Take a permit where there is one and nothing to tell; False otherwise."""
+    def try_acquire(self, process: Hashable) -> bool:
+        """Acquire a permit if one is free and no death is to be reported; False otherwise."""
         if not self.value or self._deaths:
             return False
-        self._take(party)
+        self._add_hold(process)
         return True
 
-    def ask(self, request: Request, *, wait: bool) -> Answers:
-        """Somebody wants a permit.
+    def acquire(self, request: Request, *, wait: bool) -> Answers:
+        """Acquire a permit; with ``wait``, be answered once there is one.
 
         Raises:
-            WireError: a number is used twice.
+            WireError: its process has another request of that number.
         """
         if self.value or not wait:
-            return [self._hand_out(request) if self.value else Answer(request, Verdict.NO)]
-        self._line.add(request)
+            return [self._grant(request) if self.value else Answer(request, Status.REFUSED)]
+        self._queue.add(request)
         return []
 
-    def cancel(self, party: Hashable, number: int, *, expired: bool = False) -> Answers:
-        """A request is to be answered now; nothing where it was."""
-        request = self._line.remove(party, number)
-        return [] if request is None else [Answer(request, Verdict.NO)]
+    def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
+        """Refuse a waiting request; no answer if it was answered before."""
+        request = self._queue.remove(process, number)
+        return [] if request is None else [Answer(request, Status.REFUSED)]
 
-    # -- giving back
+    # -- releasing
 
-    def release(self, party: Hashable) -> Answers:
-        """A process gives back what it has; nothing where another one has done so for it."""
-        if not self._drop(party):
+    def release(self, process: Hashable) -> Answers:
+        """Release a permit of a process; nothing if another process released it first."""
+        if not self._drop(process):
             return []
-        return self._return()
+        return self._add_permit()
 
-    def untake(self, party: Hashable, *, inherited: bool) -> Answers:
-        """A permit was handed out to somebody who no longer wants it."""
-        if inherited and self._told and party in self.holds:
-            self._deaths.insert(0, self._told)
-        return self.release(party)
+    def cancel_grant(self, process: Hashable, *, inherited: bool) -> Answers:
+        """Release a permit whose acquirer gave up; ``inherited`` puts its report back."""
+        if inherited and self._last_report and process in self.holds:
+            self._deaths.insert(0, self._last_report)
+        return self.release(process)
 
-    def give(self, request: Request) -> tuple[list[Hashable], Answers]:
-        """Somebody gives a permit back, whoever has taken it.
+    def release_for_other(self, request: Request) -> tuple[list[Hashable], Answers]:
+        """Release a permit on behalf of whichever process holds one.
 
         Returns:
-            The other process that no longer has it, if there is one; whom to tell what.
+            The other process that no longer has it, if there is one; the answers.
         """
         if self.value >= self.maximum:
-            return [], [Answer(request, Verdict.TOO_MANY)]
-        taker: Hashable = NOBODY
-        if request.party in self.holds:
-            taker = request.party
-        elif self._trace:
-            taker = next(iter(self.holds), NOBODY)
-        self._drop(taker)
-        losers = [taker] if taker not in (NOBODY, request.party) else []
-        return losers, [Answer(request, Verdict.YES), *self._return()]
+            return [], [Answer(request, Status.TOO_MANY)]
+        holder: Hashable = NO_PROCESS
+        if request.process in self.holds:
+            holder = request.process
+        elif self._track_holders:
+            holder = next(iter(self.holds), NO_PROCESS)
+        self._drop(holder)
+        former_holders = [holder] if holder not in (NO_PROCESS, request.process) else []
+        return former_holders, [Answer(request, Status.OK), *self._add_permit()]
 
     # -- processes that end
 
-    def leave(self, party: Hashable, held: int) -> Answers:
-        """A process ends normally with so many permits, which stay taken."""
-        self._line.remove_all(party)
+    def process_exited(self, process: Hashable, held: int) -> Answers:
+        """A process exits normally; ``held`` of its permits stay taken."""
+        self._queue.remove_all(process)
         out: Answers = []
-        # what reached it too late was never its own
-        while self.held_by(party) > held:
-            out += self.release(party)
-        self.holds.pop(party, None)
+        # grants that were still on their way
+        while self.held_by(process) > held:
+            out += self.release(process)
+        self.holds.pop(process, None)
         return out
 
-    def lose(self, party: Hashable, who: str) -> Answers:
-        """A process died."""
-        self._line.remove_all(party)
-        lost = self.holds.pop(party, 0)
+    def process_died(self, process: Hashable, description: str) -> Answers:
+        """A process died; its permits are freed where that is asked for."""
+        self._queue.remove_all(process)
+        lost = self.holds.pop(process, 0)
         if not lost or not self._recover:
             return []
-        if self._tell:
-            self._deaths.append(who)
+        if self._report_deaths:
+            self._deaths.append(description)
         out: Answers = []
         for _ in range(lost):
-            out += self._return()
+            out += self._add_permit()
         return out
 
     # -- inside
 
-    def _take(self, party: Hashable) -> None:
+    def _add_hold(self, process: Hashable) -> None:
         self.value -= 1
-        # at the end
-        self.holds[party] = self.holds.pop(party, 0) + 1
+        # reinserted: the order is that of the last acquire
+        self.holds[process] = self.holds.pop(process, 0) + 1
 
-    def _drop(self, party: Hashable) -> bool:
-        held = self.holds.get(party, 0)
+    def _drop(self, process: Hashable) -> bool:
+        held = self.holds.get(process, 0)
         if held > 1:
-            self.holds[party] = held - 1
+            self.holds[process] = held - 1
         elif held:
-            del self.holds[party]
+            del self.holds[process]
         return bool(held)
 
-    def _return(self) -> Answers:
+    def _add_permit(self) -> Answers:
         self.value += 1
         out: Answers = []
-        while self.value and len(self._line):
-            out.append(self._hand_out(self._line.first()))
+        while self.value and len(self._queue):
+            out.append(self._grant(self._queue.first()))
         return out
 
-    def _hand_out(self, request: Request) -> Answer:
+    def _grant(self, request: Request) -> Answer:
         if not self._deaths:
-            self._take(request.party)
-            return Answer(request, Verdict.YES)
-        who = self._told = ", ".join(self._deaths)
+            self._add_hold(request.process)
+            return Answer(request, Status.OK)
+        description = self._last_report = ", ".join(self._deaths)
         self._deaths.clear()
-        if self._refuse:
-            return Answer(request, Verdict.DIED, text=who)
-        self._take(request.party)
-        return Answer(request, Verdict.INHERITED, text=who)
+        if self._refuse_after_death:
+            return Answer(request, Status.REFUSED_HOLDER_DIED, text=description)
+        self._add_hold(request.process)
+        return Answer(request, Status.OK_HOLDER_DIED, text=description)
 
 
-class Holding:
-    """Not thread-safe, except for what a thread asks about itself.
+class LocalHold:
+    """The permits of a lock or semaphore that this process holds.
+
+    Not thread-safe, except where a thread asks about itself.
 
     Args:
-        what: word for it in messages to people.
-        recursive: the thread that has it may take it again.
+        kind_name: "lock" or the like, in messages to users.
+        recursive: True where the thread that holds it may acquire it again.
     """
 
-    def __init__(self, what: str, *, recursive: bool) -> None:
-        self._what = what
+    def __init__(self, kind_name: str, *, recursive: bool) -> None:
+        self._kind_name = kind_name
         self._recursive = recursive
-        #: permits that this process has
+        #: permits that this process holds
         self.held = 0
-        #: the thread that took one last
+        #: identity of the thread that acquired one last; 0 for none
         self.thread = 0
-        # how often it did, where it may do so again
+        # how often it did, of a recursive lock
         self._depth = 0
 
     @property
-    def is_mine(self) -> bool:
-        """True where this thread took it last, and it was not given back."""
+    def is_held_by_thread(self) -> bool:
+        """True where this thread acquired it last and it was not released."""
         return self.held > 0 and self.thread == threading.get_ident()
 
     @property
     def count(self) -> int:
-        """How often it must be released."""
+        """Number of releases until it is free."""
         return self._depth if self._recursive else self.held
 
-    def enter_again(self) -> bool:
-        """True where this thread has it and may take it again, which it does."""
-        if self._recursive and self.is_mine:
+    def try_reenter(self) -> bool:
+        """Acquire a recursive lock once more if this thread holds it; False otherwise."""
+        if self._recursive and self.is_held_by_thread:
             self._depth += 1
             return True
         return False
 
-    def mark(self) -> None:
-        """This thread took it, which is counted already."""
+    def set_thread(self) -> None:
+        """Note this thread as the last acquirer; :attr:`held` was counted before."""
         self.thread = threading.get_ident()
         self._depth = 1
 
-    def leave_once(self) -> bool:
-        """This thread releases it; False where it keeps it, having taken it more often.
+    def count_release(self) -> bool:
+        """Count a release by this thread; False where it still holds a recursive lock.
 
         Raises:
-            AssertionError: it may be released by the thread that took it alone.
+            AssertionError: another thread holds the recursive lock.
         """
         if self._recursive:
-            if not self.is_mine:
+            if not self.is_held_by_thread:
                 msg = "attempt to release recursive lock not owned by thread"
                 raise AssertionError(msg)
             self._depth -= 1
             if self._depth:
                 return False
         if self.held <= 1 and self.thread == threading.get_ident():
-            # another thread may be given it before that says so itself
+            # a grant to another thread may be counted before that thread notes itself
             self.thread = 0
         return True
 
-    def leave_fully(self) -> int:
-        """This thread is about to release it altogether; what :meth:`entered_fully` gets."""
+    def save_depth(self) -> int:
+        """Prepare to release it altogether; the depth for :meth:`restore_depth`."""
         depth, self._depth = self._depth, 1
         return depth
 
-    def entered_fully(self, depth: int) -> None:
-        """This thread took it again, as often as before."""
+    def restore_depth(self, depth: int) -> None:
+        """Set how often this thread, which acquired it again, must release it."""
         self._depth = depth
 
-    def warn(self, verdict: Verdict, who: str) -> None:
-        """Tell the user of a death.
+    def warn(self, status: Status, holder: str) -> None:
+        """Warn the user of a holder's death, or raise it.
 
         Raises:
-            HolderDiedError: nothing was taken.
+            HolderDiedError: it was not acquired.
             HolderDiedWarning: it was, and warnings are errors.
         """
-        text = f"{who} died while it held this {self._what}; what that guards may be half changed"
-        if verdict is Verdict.DIED:
+        text = f"{holder} died while it held this {self._kind_name}; what that guards may be half changed"
+        if status is Status.REFUSED_HOLDER_DIED:
             raise HolderDiedError(text)
-        if verdict is Verdict.INHERITED:
-            warnings.warn(text, HolderDiedWarning, stacklevel=_frames_of_ours() + 1)
+        if status is Status.OK_HOLDER_DIED:
+            warnings.warn(text, HolderDiedWarning, stacklevel=_own_frames() + 1)
 
 
-class Held:
-    """What both sides of a lock or semaphore do with what this process has of it."""
+class HoldMixin:
+    """Methods that both sides of a lock or semaphore build on their ``local_hold``."""
 
-    #: what this process has
-    mine: Holding
+    #: permits that this process holds
+    local_hold: LocalHold
 
     def release(self) -> None:
-        """Give a permit back."""
+        """Release a permit."""
         raise NotImplementedError
 
-    def release_fully(self) -> int:
-        """Give it back, however often this thread has taken it."""
-        depth = self.mine.leave_fully()
+    def release_save(self) -> int:
+        """Release it altogether; how often this thread had acquired it."""
+        depth = self.local_hold.save_depth()
         self.release()
         return depth
 
-    def warn(self, verdict: Verdict, who: str) -> None:
-        """Tell the user of a death; where that is an error, nothing stays taken.
+    def warn(self, status: Status, holder: str) -> None:
+        """Warn the user of a holder's death; nothing stays acquired where that raises.
 
         Raises:
-            HolderDiedError: nothing was taken.
-            HolderDiedWarning: it was and is given back, and warnings are errors.
+            HolderDiedError: it was not acquired.
+            HolderDiedWarning: it was and is released, and warnings are errors.
         """
         try:
-            self.mine.warn(verdict, who)
+            self.local_hold.warn(status, holder)
         except HolderDiedWarning:
             self.release()
             raise
 
 
-def _frames_of_ours() -> int:
-    """How many calls of Fiber's own the user's call has led to."""
+def _own_frames() -> int:
+    """Number of Fiber's own frames on top of the user's."""
     count = 0
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way to see callers
     while frame is not None and frame.f_globals.get("__name__", "").startswith("fiber."):
@@ -328,153 +328,156 @@ def _frames_of_ours() -> int:
     return count
 
 
-class SharedPermits(Held, Waited):
-    """Its threads take permits without the wire; see :class:`~fiber.synchronize.Locking`."""
+class OwnedSemaphore(HoldMixin, OwnedWaitable):
+    """A lock or semaphore at its owner; see :class:`~fiber.synchronize.SemaphoreObject`."""
 
-    def __init__(self, store: Store, kind: Kind, permits: Permits) -> None:
-        super().__init__(store, kind, permits)
-        self._permits = permits
-        #: what this process has
-        self.mine = Holding(self.shape.name, recursive=kind is Kind.RLOCK)
+    def __init__(self, store: Store, kind: Kind, state: SemaphoreState) -> None:
+        super().__init__(store, kind, state)
+        self._semaphore = state
+        #: permits that this process holds
+        self.local_hold = LocalHold(self.shape.name, recursive=kind is Kind.RLOCK)
 
     # -- for threads here
 
     def acquire(self, block: bool, timeout: float | None) -> bool:
-        """Take a permit; False where there is none, or none has come in time."""
-        mine = self.mine
-        if mine.enter_again():
+        """Acquire a permit; False if none is free, or became free in time."""
+        local_hold = self.local_hold
+        if local_hold.try_reenter():
             return True
         with self.lock:
-            if self._permits.take_now(None):
-                mine.held += 1
-                mine.mark()
+            if self._semaphore.try_acquire(None):
+                local_hold.held += 1
+                local_hold.set_thread()
                 return True
         wait = block and (timeout is None or timeout > 0)
-        answer = self.ask(functools.partial(self._permits.ask, wait=wait), timeout, self._undo)
-        if answer.verdict in TAKEN:
-            mine.mark()
+        answer = self.request(
+            functools.partial(self._semaphore.acquire, wait=wait), timeout, self._rollback
+        )
+        if answer.status in ACQUIRED:
+            local_hold.set_thread()
         if answer.text:
-            self.warn(answer.verdict, answer.text)
-        return answer.verdict is not Verdict.NO
+            self.warn(answer.status, answer.text)
+        return answer.status is not Status.REFUSED
 
     def release(self) -> None:
-        """Give a permit back."""
-        mine = self.mine
-        if not mine.leave_once():
+        """Release a permit."""
+        local_hold = self.local_hold
+        if not local_hold.count_release():
             return
         with self.lock:
-            if mine.held > 0:
-                mine.held -= 1
-                self.carry(self._permits.release(None))
+            if local_hold.held > 0:
+                local_hold.held -= 1
+                self.deliver_answers(self._semaphore.release(None))
                 return
-            outcome, *others = self._give(Request(None))
-            self.carry(others)
-        if outcome.verdict is Verdict.TOO_MANY:
+            outcome, *others = self._release_for_other(Request(None))
+            self.deliver_answers(others)
+        if outcome.status is Status.TOO_MANY:
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
 
     def check(self) -> None:
-        """Nothing can be lost where the owner is."""
+        """Do nothing: the owner cannot be lost to itself."""
 
     def value(self) -> int:
-        """How many permits can be taken."""
-        return self._permits.value
+        """Number of free permits."""
+        return self._semaphore.value
 
-    def carry(self, answers: Answers) -> None:
-        """Tell those who wait; what threads here are given is counted at once."""
-        self.mine.held += sum(one.request.party is None and one.verdict in TAKEN for one in answers)
-        super().carry(answers)
+    def deliver_answers(self, answers: Answers) -> None:
+        """Send answers; grants to threads of this process are counted at once."""
+        self.local_hold.held += sum(
+            one.request.process is None and one.status in ACQUIRED for one in answers
+        )
+        super().deliver_answers(answers)
 
-    def _undo(self, answer: Answer) -> Answers:
-        if answer.verdict not in TAKEN:
+    def _rollback(self, answer: Answer) -> Answers:
+        if answer.status not in ACQUIRED:
             return []
-        self.mine.held -= 1
-        return self._permits.untake(None, inherited=answer.verdict is Verdict.INHERITED)
+        self.local_hold.held -= 1
+        return self._semaphore.cancel_grant(None, inherited=answer.status is Status.OK_HOLDER_DIED)
 
     # -- for threads here and other processes, with the lock held
 
-    def _give(self, request: Request) -> Answers:
-        losers, answers = self._permits.give(request)
-        for loser in losers:
-            self._taken_off(loser)
+    def _release_for_other(self, request: Request) -> Answers:
+        former_holders, answers = self._semaphore.release_for_other(request)
+        for former_holder in former_holders:
+            self._on_released_for(former_holder)
         return answers
 
-    def _taken_off(self, loser: Hashable) -> None:
-        if loser is None:
-            self.mine.held -= 1
+    def _on_released_for(self, former_holder: Hashable) -> None:
+        if former_holder is None:
+            self.local_hold.held -= 1
         else:
-            self._tell(loser, Word.TAKEN_OFF)
+            self._send_notice(former_holder, Notice.RELEASED_BY_OTHER)
 
-    def _asked(self, op: int, request: Request, argument: int) -> Answers | None:
+    def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
         if op == Op.ACQUIRE:
-            return self._permits.ask(request, wait=bool(argument))
+            return self._semaphore.acquire(request, wait=bool(argument))
         if op == Op.RELEASE:
-            return self._permits.untake(request.party, inherited=bool(argument))
-        if op == Op.GIVE and self.kind is not Kind.RLOCK:
-            return self._give(request)
+            return self._semaphore.cancel_grant(request.process, inherited=bool(argument))
+        if op == Op.RELEASE_FOR_OTHER and self.kind is not Kind.RLOCK:
+            return self._release_for_other(request)
         if op == Op.VALUE:
-            return [Answer(request, Verdict.YES, self._permits.value)]
+            return [Answer(request, Status.OK, self._semaphore.value)]
         return None
 
 
-class RemotePermits(Held, RemoteWaited):
-    """One question for each permit, and one word for giving it back.
-
-    See :class:`~fiber.synchronize.Locking`.
-    """
+class RemoteSemaphore(HoldMixin, RemoteWaitable):
+    """A lock or semaphore of another process; see :class:`~fiber.synchronize.SemaphoreObject`."""
 
     def __init__(self, store: Store, address: Address, owner: Owner) -> None:
         super().__init__(store, address, owner)
-        #: what this process has
-        self.mine = Holding(self.shape.name, recursive=address.kind is Kind.RLOCK)
+        #: permits that this process holds
+        self.local_hold = LocalHold(self.shape.name, recursive=address.kind is Kind.RLOCK)
         # True while it is held here although no handle is left
         self._pinned = False
 
     # -- the user's threads
 
     def acquire(self, block: bool, timeout: float | None) -> bool:
-        """Take a permit; False where there is none, or none has come in time."""
-        mine = self.mine
-        if self._error is None and mine.enter_again():
+        """Acquire a permit; False if none is free, or became free in time."""
+        local_hold = self.local_hold
+        if self._error is None and local_hold.try_reenter():
             return True
         wait = block and (timeout is None or timeout > 0)
-        patience = timeout if wait else None
-        told = self.ask(Op.ACQUIRE, wait, patience, heard=self._count, undo=self._undo)
-        if told.verdict in TAKEN:
-            mine.mark()
-        if told.text:
-            self.warn(told.verdict, told.text)
-        return told.verdict is not Verdict.NO
+        limit = timeout if wait else None
+        reply = self.request(
+            Op.ACQUIRE, wait, limit, on_reply=self._count_grant, rollback=self._rollback
+        )
+        if reply.status in ACQUIRED:
+            local_hold.set_thread()
+        if reply.text:
+            self.warn(reply.status, reply.text)
+        return reply.status is not Status.REFUSED
 
     def release(self) -> None:
-        """Give a permit back."""
-        mine = self.mine
+        """Release a permit."""
+        local_hold = self.local_hold
         self.check()
-        if not mine.leave_once():
+        if not local_hold.count_release():
             return
         with self._guard:
-            has_one = mine.held > 0
+            has_one = local_hold.held > 0
             if has_one:
-                mine.held -= 1
+                local_hold.held -= 1
         if has_one:
-            self._give_back()
-        elif self.ask(Op.GIVE).verdict is Verdict.TOO_MANY:
+            self._send_release()
+        elif self.request(Op.RELEASE_FOR_OTHER).status is Status.TOO_MANY:
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
 
     def check(self) -> None:
-        """Raise what an operation would: the owner is gone, and perhaps what was held."""
+        """Raise the error of an operation if the owner is lost."""
         if self._error is not None:
-            raise self.lost(self._error) from self._error
+            raise self.error_to_raise(self._error) from self._error
 
     def value(self) -> int:
-        """How many permits can be taken."""
-        return self.ask(Op.VALUE).value
+        """Number of free permits."""
+        return self.request(Op.VALUE).value
 
-    def lost(self, error: BaseException | None) -> PeerLostError:
-        """What the loss of the owner means for the user."""
-        lost = super().lost(error)
-        if self.mine.held <= 0:
+    def error_to_raise(self, error: BaseException | None) -> PeerLostError:
+        """The error for the user; a LeaseLostError where this process held a permit."""
+        lost = super().error_to_raise(error)
+        if self.local_hold.held <= 0:
             return lost
         msg = (
             f"the connection to the owner of this {self.shape.name} was lost while this process "
@@ -482,41 +485,41 @@ class RemotePermits(Held, RemoteWaited):
         )
         return LeaseLostError(msg)
 
-    def _give_back(self) -> None:
+    def _send_release(self) -> None:
         try:
-            self.say(Op.RELEASE)
+            self.send(Op.RELEASE)
         except PeerLostError as error:
             with self._guard:
-                self.mine.held += 1
-            raise self.lost(error) from error
+                self.local_hold.held += 1
+            raise self.error_to_raise(error) from error
 
-    def _count(self, told: Told) -> None:
-        if told.verdict in TAKEN:
-            self.mine.held += 1
+    def _count_grant(self, reply: Reply) -> None:
+        if reply.status in ACQUIRED:
+            self.local_hold.held += 1
 
-    def _undo(self, told: Told) -> None:
-        if told.verdict in TAKEN:
+    def _rollback(self, reply: Reply) -> None:
+        if reply.status in ACQUIRED:
             with self._guard:
-                self.mine.held -= 1
-            self.say(Op.RELEASE, told.verdict is Verdict.INHERITED)
+                self.local_hold.held -= 1
+            self.send(Op.RELEASE, reply.status is Status.OK_HOLDER_DIED)
 
-    # -- what happens elsewhere
+    # -- notices of the owner, and the exit of this process
 
-    def _heard_word(self, word: int) -> None:
-        if word == Word.TAKEN_OFF:
+    def _on_own_notice(self, notice: int) -> None:
+        if notice == Notice.RELEASED_BY_OTHER:
             with self._guard:
-                self.mine.held -= 1
+                self.local_hold.held -= 1
 
-    def ending(self, code: int) -> None:
-        """This process ends by itself; after a normal end what it holds stays taken."""
-        # a permit may also be on its way to a thread that waits
-        if code == 0 and self._error is None and (self.mine.held > 0 or self._asked):
-            self.soon(functools.partial(self.say, Op.ENDING, max(0, self.mine.held)))
+    def on_exit(self, code: int) -> None:
+        """Report a normal exit of this process: the permits that it holds stay taken."""
+        # one may also be on its way to a waiting thread
+        if code == 0 and self._error is None and (self.local_hold.held > 0 or self._requests):
+            self.submit(functools.partial(self.send, Op.ENDING, max(0, self.local_hold.held)))
 
     def _drop(self, end: int) -> None:
-        # what is held stays so without a handle, and the owner is to hear how this process ends
+        # permits stay held without a handle, and the owner must learn how this process ends
         with self._lock:
-            held = self.mine.held > 0
+            held = self.local_hold.held > 0
             if self._pinned and not held:
                 self._pinned = False
                 self._holds[end] -= 1

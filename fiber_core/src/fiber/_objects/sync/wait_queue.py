@@ -1,4 +1,4 @@
-"""Those who wait for something, in order; and what they are told. Values of the state machines."""
+"""Requests that wait in order, and their answers: values that all state machines share."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from fiber._base import values
 from fiber.exceptions import WireError
 
 
-class Verdict(enum.IntEnum):
-    """How a request is answered."""
+class Status(enum.IntEnum):
+    """Outcome of a request."""
 
-    #: yes: it is yours, it is so, it is done
-    YES = 0
-    #: no: it is not, or you have cancelled
-    NO = 1
-    #: yes, and who had it before died with it; the text says who
-    INHERITED = 2
-    #: no, because who had it before died with it; the text says who
-    DIED = 3
-    #: no: there would be more than there may be
+    #: acquired, set, notified, done
+    OK = 0
+    #: not free, not set, or cancelled
+    REFUSED = 1
+    #: acquired from a process that died holding it, which the text names
+    OK_HOLDER_DIED = 2
+    #: refused because the process that the text names died holding it
+    REFUSED_HOLDER_DIED = 3
+    #: a release beyond the maximum
     TOO_MANY = 4
     #: the barrier is broken
     BROKEN = 5
-    #: you are the last one at the barrier: run its action
-    RUN = 6
+    #: the last party at the barrier: it runs the action
+    RUN_ACTION = 6
 
 
-#: verdicts with which a permit is the asker's
-TAKEN = frozenset({Verdict.YES, Verdict.INHERITED})
+#: statuses with which a permit was acquired
+ACQUIRED = frozenset({Status.OK, Status.OK_HOLDER_DIED})
 
 
 @values.define(eq=False)
 class Request:
-    """Somebody wants something and waits; a subclass may say whom to tell."""
+    """A request for something that may have to be waited for."""
 
-    #: name of a process; None for a thread of the owner
-    party: Hashable
-    #: the party's number for it
+    #: the process that makes it; None for a thread of the owner
+    process: Hashable
+    #: the process's number for it
     number: int = 0
 
 
 @values.frozen
 class Answer:
-    """Tell who waits."""
+    """Answer to one request."""
 
     request: Request
-    verdict: Verdict
+    status: Status
     value: int = 0
     text: str = ""
 
@@ -56,8 +56,8 @@ class Answer:
 Answers: TypeAlias = list[Answer]
 
 
-class Line:
-    """Requests in the order in which they came."""
+class WaitQueue:
+    """Requests, first come, first served."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[Hashable, int], Request] = {}
@@ -66,36 +66,36 @@ class Line:
         return len(self._requests)
 
     def add(self, request: Request) -> None:
-        """One more at the end.
+        """Append a request.
 
         Raises:
-            WireError: its party has one of that number.
+            WireError: its process has another one of that number.
         """
-        key = (request.party, request.number)
+        key = (request.process, request.number)
         if key in self._requests:
             msg = f"a process uses number {request.number} for two requests at once"
             raise WireError(msg)
         self._requests[key] = request
 
     def first(self) -> Request:
-        """Take the first one out."""
+        """Remove the first one."""
         return self._requests.pop(next(iter(self._requests)))
 
-    def remove(self, party: Hashable, number: int) -> Request | None:
-        """Take one out, if it is here."""
-        return self._requests.pop((party, number), None)
+    def remove(self, process: Hashable, number: int) -> Request | None:
+        """Remove one, if it is in the queue."""
+        return self._requests.pop((process, number), None)
 
-    def remove_all(self, party: Hashable) -> list[Request]:
-        """Take those of a party out."""
-        mine = [key for key in self._requests if key[0] == party]
+    def remove_all(self, process: Hashable) -> list[Request]:
+        """Remove all of a process."""
+        mine = [key for key in self._requests if key[0] == process]
         return [self._requests.pop(key) for key in mine]
 
     def clear(self) -> list[Request]:
-        """Take all out."""
+        """Remove all."""
         everybody = list(self._requests.values())
         self._requests.clear()
         return everybody
 
-    def has_others(self, party: Hashable) -> bool:
-        """True where somebody else than a party waits."""
-        return any(key[0] != party for key in self._requests)
+    def has_others(self, process: Hashable) -> bool:
+        """True where another process than this one waits."""
+        return any(key[0] != process for key in self._requests)

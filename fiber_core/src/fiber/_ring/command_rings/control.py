@@ -1,4 +1,8 @@
-"""How a ring that runs is asked for something by another process of its user: a private socket."""
+"""Control socket of a ring of commands: one command a connection, a line of text; JSON back.
+
+The owner of a ring runs a :class:`ControlServer`; ``fiber ring`` in other shells calls
+:func:`request`.
+"""
 
 from __future__ import annotations
 
@@ -9,63 +13,69 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fiber._wire.accept_thread import Accepting, private_listener
+from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber.exceptions import FiberError
 
-__all__ = ["Control", "ask"]
+__all__ = ["ControlServer", "request"]
 
-_LONGEST = 4096
+_MAX_COMMAND = 4096
 _TIMEOUT = 10.0
 
 
-class Control:
-    """Answers questions at a socket in a folder that its user alone may enter.
+class ControlServer:
+    """Server at a Unix socket in a folder that only its user may enter.
 
     Args:
-        path: the socket.
-        answers: what is done and answered for each question, by its first word; the other words
-            are arguments.
+        path: of the socket.
+        handlers: function of each command, by its first word; the other words are its arguments,
+            and its result is the answer.
     """
 
-    def __init__(self, path: str, answers: Mapping[str, Callable[..., Any]]) -> None:
-        self._path, self._answers = path, answers
-        # one after another: each is answered at once, or not at all
-        self._accepting = Accepting(private_listener(path), self._serve, name="fiber-ring-control")
+    def __init__(self, path: str, handlers: Mapping[str, Callable[..., Any]]) -> None:
+        self._path, self._handlers = path, handlers
+        # one connection after another, for handlers return at once
+        self._accepting = AcceptThread(
+            private_listener(path), self._serve, name="fiber-ring-control"
+        )
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop listening and remove the socket."""
         self._accepting.close()
         Path(self._path).unlink(missing_ok=True)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             connection.settimeout(_TIMEOUT)
-            question = connection.recv(_LONGEST).decode(errors="replace").strip()
-            connection.sendall(json.dumps(self._answer(question)).encode())
+            command = connection.recv(_MAX_COMMAND).decode(errors="replace").strip()
+            connection.sendall(json.dumps(self._answer(command)).encode())
 
-    def _answer(self, question: str) -> dict[str, Any]:
-        word, _, rest = question.partition(" ")
-        answer = self._answers.get(word)
-        if answer is None:
+    def _answer(self, command: str) -> dict[str, Any]:
+        word, _, rest = command.partition(" ")
+        handler = self._handlers.get(word)
+        if handler is None:
             return {"error": f"a ring does not know what {word!r} is"}
         try:
-            return {"answer": answer(*rest.split())}
+            return {"answer": handler(*rest.split())}
         except (FiberError, ValueError, TypeError) as error:
             return {"error": str(error)}
 
 
-def ask(path: str, question: str) -> Any:
-    """Ask a ring for something, in words with blanks between them.
+def request(path: str, command: str) -> Any:
+    """Send a command to the owner of a ring, and return its answer.
+
+    Args:
+        path: of the control socket.
+        command: its name and arguments, with spaces between them.
 
     Raises:
-        FiberError: nobody is there, or it refuses.
+        FiberError: the owner does not answer, or refused the command.
     """
     data = b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_TIMEOUT)
             connection.connect(path)
-            connection.sendall(question.encode() + b"\n")
+            connection.sendall(command.encode() + b"\n")
             while piece := connection.recv(1 << 16):
                 data += piece
         found = json.loads(data)

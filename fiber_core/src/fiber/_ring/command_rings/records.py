@@ -1,8 +1,8 @@
-"""What is kept of rings of commands: a folder for each, until it is deleted.
+"""Records of rings of commands: a folder for each, until deleted; their status; and counters.
 
-How a ring of a command stands, whether its owner runs, has ended, or was killed.
-
-What is counted of this user's rings of commands, across programs and after they are deleted.
+A ring has an *owner*: the process that runs its controller, which holds a claim on the folder and
+writes the status to it. The status of a ring whose owner was killed is made up here. The counters
+are kept across programs and survive the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fiber._base import values
-from fiber._ring.command_rings.control import ask
+from fiber._ring.command_rings.control import request
 from fiber._ring.counters import RingCounters
 from fiber._ring.model import RingStatus
 from fiber.backend_parts.liveness import (
@@ -34,106 +34,110 @@ from fiber.exceptions import FiberError
 
 __all__ = [
     "Record",
-    "count",
-    "described",
+    "add_counts",
+    "current_status",
     "find",
     "is_over",
     "records",
-    "standing",
+    "send_command",
     "state_folder",
-    "tell",
+    "to_json",
     "to_prometheus",
     "totals",
 ]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-_ABOUT, _STATUS, _LOG, _ERRORS = "ring.json", "status.json", "log", "errors"
-#: of the rings that this process owns
+_METADATA, _STATUS, _LOG, _ERRORS = "ring.json", "status.json", "log", "errors"
+#: claims of this process on the rings that it owns
 _claims: dict[Path, Claim] = {}
 
 
 @values.frozen
 class Record:
-    """The folder of one ring."""
+    """The folder of a ring.
+
+    Its ``ring.json`` has ``argv``, ``ttl``, ``pid``, ``backend`` and ``door``, the control socket's
+    path; ``status.json`` the last status.
+    """
 
     path: Path
 
     @property
     def name(self) -> str:
-        """The ring's name."""
+        """Name of the ring."""
         return self.path.name
 
     @property
-    def door(self) -> str:
-        """Where its coordinator listens, while there is one."""
-        return str(self.about().get("door", ""))
+    def control_path(self) -> str:
+        """Path of the control socket; empty before the ring has started."""
+        return str(self.metadata().get("door", ""))
 
     @property
     def log(self) -> Path:
-        """What its ranks wrote, a line each: rank, host and text with tabs between them."""
+        """File of the ranks' output; lines of rank, host and text with tabs between them."""
         return self.path / _LOG
 
     @property
     def errors(self) -> Path:
-        """What its owner wrote to its standard errors, where it has no terminal for them."""
+        """File of a detached owner's standard error."""
         return self.path / _ERRORS
 
     @property
     def liveness(self) -> Liveness:
-        """Whether its owner lives: the process that began it, or the one left with it."""
+        """Whether the process that runs the ring (foreground or detached) is alive."""
         return liveness_of(self.path)
 
     @property
     def owner(self) -> Owner | None:
-        """That process, as it was written down."""
+        """The process that runs the ring, as it was recorded."""
         return owner_of(self.path)
 
     @property
     def is_expired(self) -> bool:
-        """True where it is over for longer than it was to be kept."""
-        ttl, ended = self.about().get("ttl"), self.status().get("completion_time")
+        """True once the ring has been over for longer than its ``ttl``."""
+        ttl, ended = self.metadata().get("ttl"), self.status().get("completion_time")
         return ttl is not None and ended is not None and time.time() >= ended + ttl
 
-    def about(self) -> dict[str, Any]:
-        """Who began it, with what."""
-        return _read(self.path / _ABOUT)
+    def metadata(self) -> dict[str, Any]:
+        """Return the contents of ``ring.json``."""
+        return _read(self.path / _METADATA)
 
     def status(self) -> dict[str, Any]:
-        """What was written of it last."""
+        """Return the last status that was written."""
         return _read(self.path / _STATUS)
 
     def write(self, status: dict[str, Any]) -> None:
-        """Keep how it stands; whole or not at all, and not where it was deleted meanwhile."""
+        """Write a status atomically; without effect on a deleted record."""
         with contextlib.suppress(FileNotFoundError):
             _write(self.path / _STATUS, status)
 
     def remove(self) -> None:
-        """Forget it."""
+        """Delete the record."""
         remove_claimed(self.path)
         claim = _claims.pop(self.path, None)
         if claim is not None:
             claim.release()
 
-    def owned(self, **more: Any) -> None:
-        """This process is its owner from now on; ``more`` is kept with who began it."""
+    def take_ownership(self, **more: Any) -> None:
+        """Make this process the owner, and add ``more`` to ``ring.json``."""
         if self.path in _claims:
-            # begun by this process, or by the one that it was forked from
+            # claimed by this process, or by the one that it was forked from
             _claims[self.path].rewrite()
         else:
             _claims[self.path] = Claim(self.path)
-        _write(self.path / _ABOUT, {**self.about(), "pid": os.getpid(), **more})
+        _write(self.path / _METADATA, {**self.metadata(), "pid": os.getpid(), **more})
 
     @classmethod
     def begin(cls, name: str, argv: tuple[str, ...], ttl: float | None = None) -> Record:
-        """Make the folder of a ring that begins here.
+        """Create the record of a new ring, owned by this process.
 
         Args:
             name: of the ring.
-            argv: what its ranks run.
-            ttl: seconds after its end for which it is kept; None until it is deleted.
+            argv: command of its ranks.
+            ttl: seconds after its end for which the record is kept; None until it is deleted.
 
         Raises:
-            FiberError: the name will not do, or a ring of that name is kept.
+            FiberError: the name is invalid, or a record of that name exists.
         """
         if not _NAME.fullmatch(name):
             msg = f"{name!r} is no name for a ring: write small letters, digits, dots and hyphens"
@@ -148,27 +152,27 @@ class Record:
             raise FiberError(msg) from None
         former = _claims.pop(record.path, None)
         if former is not None:
-            # of one that another process has deleted
+            # claim of a record that another process has deleted
             former.release()
-        record.owned(argv=list(argv), ttl=ttl)
+        record.take_ownership(argv=list(argv), ttl=ttl)
         return record
 
 
 def records() -> Iterator[Record]:
-    """All that are kept, by name; those whose time to live is over go now."""
+    """Yield all records by name; expired ones are deleted."""
     for path in sorted(_root().iterdir()):
         record = Record(path)
         if record.is_expired:
             record.remove()
-        elif (path / _ABOUT).exists():
+        elif (path / _METADATA).exists():
             yield record
 
 
 def find(name: str) -> Record:
-    """The record of a ring.
+    """Return the record of a ring.
 
     Raises:
-        FiberError: there is none of that name.
+        FiberError: no ring has that name; the text has the names of all.
     """
     for record in records():
         if record.name == name:
@@ -178,26 +182,26 @@ def find(name: str) -> Record:
     raise FiberError(msg)
 
 
-def described(status: RingStatus) -> dict[str, Any]:
-    """A ring's status as JSON has it."""
+def to_json(status: RingStatus) -> dict[str, Any]:
+    """Convert a status to values that JSON has."""
     if status.failure is not None:
-        # what was raised is for programs
+        # an exception has no form in JSON
         status = values.evolve(status, failure=values.evolve(status.failure, error=None))
-    found: dict[str, Any] = _plain(status)
+    found: dict[str, Any] = _to_json(status)
     return found
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, (str, int, float, type(None))):
         return value
-    # a value of ours
-    return {name: _plain(item) for name, item in values.asdict(value).items()}
+    # a value class
+    return {name: _to_json(item) for name, item in values.asdict(value).items()}
 
 
 def _root() -> Path:
@@ -207,7 +211,7 @@ def _root() -> Path:
 
 
 def state_folder() -> Path:
-    """Where this user's state of Fiber is kept."""
+    """Return the folder of this user's state of Fiber."""
     import platformdirs
 
     return platformdirs.user_state_path("fiber")
@@ -227,43 +231,51 @@ def _write(path: Path, data: dict[str, Any]) -> None:
     fresh.replace(path)
 
 
-_LOST = "OwnerLost"
+_OWNER_LOST = "OwnerLost"
 
 
-def standing(record: Record) -> dict[str, Any]:
-    """The status of a ring as JSON has it, with ``name`` and ``backend``."""
-    about = record.about()
-    more = {"name": record.name, "backend": about.get("backend", "")}
+def current_status(record: Record) -> dict[str, Any]:
+    """Return the status of a ring as values that JSON has, with ``name`` and ``backend``.
+
+    It comes from the owner if that answers, else from the record.
+    """
+    metadata = record.metadata()
+    more = {"name": record.name, "backend": metadata.get("backend", "")}
     liveness = record.liveness
     found = record.status()
     if liveness is not Liveness.DEAD and not is_over(found):
         try:
-            found = ask(record.door, "status")
+            found = request(record.control_path, "status")
         except FiberError:
-            # it ends just now, begins, or is on a host whose sockets this one does not see
+            # the owner is starting or ending, or on a host whose sockets are not visible here
             found = record.status()
     elif not is_over(found):
-        found = _lost(found)
+        found = _owner_lost_status(found)
         record.write(found)
     return {"phase": "starting", **found, **more}
 
 
 def is_over(status: dict[str, Any]) -> bool:
-    """True for a status that will not change any more."""
+    """Return True for a final status."""
     return status.get("phase") in ("succeeded", "failed")
 
 
-def tell(record: Record, word: str) -> None:
-    """Ask a ring's owner for something.
+def send_command(record: Record, command: str) -> None:
+    """Send a command to a ring's owner.
+
+    Args:
+        record: of the ring.
+        command: its name and arguments, as :class:`~fiber._ring.command_rings.control.ControlServer`
+            has them.
 
     Raises:
-        FiberError: the ring is over, or refuses.
+        FiberError: the ring is over, or its owner refused or did not answer.
     """
-    if is_over(standing(record)):
+    if is_over(current_status(record)):
         msg = f"{record.name} has ended; fiber ring status {record.name} says how"
         raise FiberError(msg)
     try:
-        ask(record.door, word)
+        request(record.control_path, command)
     except FiberError as error:
         owner = record.owner
         if record.liveness is not Liveness.UNKNOWN or owner is None:
@@ -275,12 +287,12 @@ def tell(record: Record, word: str) -> None:
         raise FiberError(msg) from error
 
 
-def _lost(status: dict[str, Any]) -> dict[str, Any]:
-    """A ring whose owner was killed: its members end with their leases, and it is over."""
+def _owner_lost_status(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a ring whose owner was killed: failed, from its last one."""
     now = time.time()
     why = "the process that owned it was killed; its members end with their leases"
-    failed = {"kind": "Failed", "is_true": True, "reason": _LOST, "message": why, "time": now}
-    ended = {"is_true": False, "reason": _LOST, "message": why, "time": now}
+    failed = {"kind": "Failed", "is_true": True, "reason": _OWNER_LOST, "message": why, "time": now}
+    ended = {"is_true": False, "reason": _OWNER_LOST, "message": why, "time": now}
     conditions = [
         {**one, **ended} if one["is_true"] and one["kind"] != "Created" else one
         for one in status.get("conditions", ())
@@ -291,17 +303,17 @@ def _lost(status: dict[str, Any]) -> dict[str, Any]:
         "up": 0,
         "starting": 0,
         "completion_time": now,
-        "failure": {"reason": _LOST, "message": why},
+        "failure": {"reason": _OWNER_LOST, "message": why},
         "conditions": [*conditions, failed],
         "events": [
             *status.get("events", ()),
-            {"time": now, "reason": _LOST, "message": why},
+            {"time": now, "reason": _OWNER_LOST, "message": why},
         ],
     }
 
 
 _FILE = "rings.json"
-#: what is told of each ring that is kept, by its key in a status
+#: help text of each ring's gauges, by key of its status
 _GAUGES = {
     "wanted": "members that it wants",
     "starting": "members that are being started",
@@ -313,8 +325,8 @@ _GAUGES = {
 }
 
 
-def count(**more: int) -> None:
-    """Add to what was counted: ``created``, ``succeeded``, ``failed``, ``restarts``."""
+def add_counts(**more: int) -> None:
+    """Add to the user's counters ``created``, ``succeeded``, ``failed`` and ``restarts``."""
     path = state_folder() / _FILE
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with path.open("a+") as file:
@@ -326,7 +338,7 @@ def count(**more: int) -> None:
 
 
 def totals() -> RingCounters:
-    """What was counted so far."""
+    """Return the user's counters."""
     try:
         return _parsed((state_folder() / _FILE).read_text())
     except OSError:
@@ -334,10 +346,10 @@ def totals() -> RingCounters:
 
 
 def to_prometheus(rings: Iterable[Mapping[str, Any]]) -> str:
-    """The totals, and how each ring stands, in Prometheus' text format.
+    """Return counters and the status of each ring in Prometheus' text format.
 
     Args:
-        rings: statuses as JSON has them, with ``name`` and ``backend``.
+        rings: statuses as :func:`current_status` returns them.
     """
     rings = list(rings)
     lines = [totals().to_prometheus().rstrip("\n")]
@@ -345,9 +357,9 @@ def to_prometheus(rings: Iterable[Mapping[str, Any]]) -> str:
     for ring in rings:
         labels = {name: str(ring.get(name, "")) for name in ("name", "backend", "phase")}
         lines.append(f"fiber_ring_info{_labels(labels)} 1")
-    for key, about in _GAUGES.items():
+    for key, text in _GAUGES.items():
         metric = f"fiber_ring_{key}" + ("_seconds" if key.endswith("_time") else "")
-        lines += [f"# HELP {metric} {about[0].upper()}{about[1:]}.", f"# TYPE {metric} gauge"]
+        lines += [f"# HELP {metric} {text[0].upper()}{text[1:]}.", f"# TYPE {metric} gauge"]
         lines += [
             f"{metric}{_labels({'name': str(ring.get('name', ''))})} {ring[key]}"
             for ring in rings

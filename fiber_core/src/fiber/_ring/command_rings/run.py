@@ -1,8 +1,7 @@
-"""One ring of a command, from its start to its end, with its record, its lines and its control.
+"""Owner of a ring of commands: runs the ring, prints and records output, serves control commands.
 
-What a member of ``fiber ring run`` does: it runs a command, whose lines go to who began the ring.
-
-A ring of a command that goes on when the command that began it has ended: its owner is left.
+:func:`run` is the owner's part, in the foreground or after :func:`detach`;
+:class:`RankCommand` the ranks', which run the command as a child process and send its lines back.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from typing import Any
 from fiber import queues
 from fiber._base import values
 from fiber._ring.command_rings import records
-from fiber._ring.command_rings.control import Control
-from fiber._ring.command_rings.records import Record, described
+from fiber._ring.command_rings.control import ControlServer
+from fiber._ring.command_rings.records import Record, to_json
 from fiber._ring.model import RingError, RingPhase, RingStatus
 from fiber._ring.ring import Ring
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 
-__all__ = ["Finished", "Line", "Work", "left", "run"]
+__all__ = ["CommandEnded", "OutputLine", "RankCommand", "detach", "run"]
 
 
 @values.frozen
-class Line:
-    """A line that a rank's command wrote."""
+class OutputLine:
+    """A line of output of a rank's command."""
 
     rank: int
     host: str
@@ -40,26 +39,26 @@ class Line:
 
 
 @values.frozen
-class Finished:
-    """A rank's command has ended."""
+class CommandEnded:
+    """End of a rank's command."""
 
     rank: int
     host: str
-    #: exit code, or minus the signal
+    #: exit code, or minus the signal's number
     code: int
 
 
 @values.frozen
-class Work:
-    """A command for every rank; the environment says which one it is."""
+class RankCommand:
+    """The function of the ring's members: runs a command, which has its rank in the environment."""
 
     #: program and arguments
     argv: tuple[str, ...]
-    #: where lines and ends are told
+    #: receives :class:`OutputLine` and :class:`CommandEnded`
     queue: Any
 
     def __call__(self, rank: int, size: int) -> None:
-        """Run it, and end this process as it ended."""
+        """Run the command, and exit with its exit code."""
         host = socket.gethostname()
         environ = {
             "RANK": str(rank),
@@ -67,7 +66,7 @@ class Work:
             "PYTHONUNBUFFERED": "1",
             **os.environ,
         }
-        # it is of the job's own group, and ends with the job however that ends
+        # in the job's process group, so that it ends with the job
         with subprocess.Popen(
             self.argv,
             env=environ,
@@ -82,16 +81,16 @@ class Work:
                 signal.signal(signal.SIGTERM, lambda *_: process.terminate())
             assert process.stdout is not None
             for line in process.stdout:
-                self.queue.put(Line(rank, host, line.rstrip("\n")))
-        self.queue.put(Finished(rank, host, process.returncode))
+                self.queue.put(OutputLine(rank, host, line.rstrip("\n")))
+        self.queue.put(CommandEnded(rank, host, process.returncode))
         if process.returncode:
             code = process.returncode
             raise SystemExit(128 - code if code < 0 else code)
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: between two writings of a status that nobody asked for
-_PULSE = 1.0
+#: seconds between two writes of a changed status
+_STATUS_INTERVAL = 1.0
 
 
 def run(
@@ -99,40 +98,40 @@ def run(
     argv: tuple[str, ...],
     workers: int,
     *,
-    begun: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
     **options: Any,
 ) -> int:
-    """Run a command in every rank of a ring; the exit code of the first that failed.
+    """Run a command in every rank of a ring; returns the exit code of the first that failed.
 
     Args:
         record: of the ring.
         argv: the command.
-        workers: how many jobs.
-        begun: called once it has been started.
+        workers: number of jobs.
+        on_start: called once the ring has been started.
         **options: of :class:`~fiber._ring.ring.Ring`.
 
     Raises:
         FiberError: the ring cannot be started.
     """
     current = runtime.current()
-    door = str(current.directory / "ring.sock")
-    record.owned(backend=current.info.name, door=door)
+    control_path = str(current.directory / "ring.sock")
+    record.take_ownership(backend=current.info.name, door=control_path)
     queue: Any = queues.SimpleQueue()
-    ring = Ring(workers, Work(argv, queue), name=record.name, **options)
+    ring = Ring(workers, RankCommand(argv, queue), name=record.name, **options)
     codes: dict[int, int] = {}
 
     def status() -> dict[str, Any]:
-        found = described(ring.status())
+        found = to_json(ring.status())
         return {**found, "codes": {str(rank): codes[rank] for rank in sorted(codes)}}
 
     ring.start()
-    records.count(created=1)
+    records.add_counts(created=1)
     reader = threading.Thread(
         target=_read, args=(queue, record, codes), name="fiber-ring-lines", daemon=True
     )
     reader.start()
-    asked: list[int] = []
-    answers: dict[str, Callable[..., Any]] = {
+    received: list[int] = []
+    handlers: dict[str, Callable[..., Any]] = {
         "status": status,
         "suspend": ring.suspend,
         "resume": ring.resume,
@@ -140,10 +139,10 @@ def run(
         "terminate": ring.terminate,
     }
     try:
-        with contextlib.closing(Control(door, answers)), _signals(ring, asked):
+        with contextlib.closing(ControlServer(control_path, handlers)), _signals(ring, received):
             record.write(status())
-            begun()
-            return _attend(ring, record, status, asked)
+            on_start()
+            return _wait(ring, record, status, received)
     finally:
         queue.put(None)
         reader.join()
@@ -152,15 +151,15 @@ def run(
 
 
 def _count(status: RingStatus) -> None:
-    """What became of it is counted once, at its end."""
-    records.count(
+    """Add the outcome of a ring to the user's counters."""
+    records.add_counts(
         succeeded=int(status.phase is RingPhase.SUCCEEDED),
         failed=int(status.phase is not RingPhase.SUCCEEDED),
         restarts=status.restarts,
     )
 
 
-def _attend(ring: Ring, record: Record, status: Any, asked: list[int]) -> int:
+def _wait(ring: Ring, record: Record, status: Any, received: list[int]) -> int:
     written: RingStatus | None = None
     while True:
         now = ring.status()
@@ -168,24 +167,24 @@ def _attend(ring: Ring, record: Record, status: Any, asked: list[int]) -> int:
             record.write(status())
             written = now
         try:
-            if ring.join(_PULSE) is not None:
+            if ring.join(_STATUS_INTERVAL) is not None:
                 return 0
         except RingError as error:
-            if asked:
-                return 128 + asked[0]
+            if received:
+                return 128 + received[0]
             sys.stderr.write(f"fiber: {error}\n")
             code = error.failure.exit_code
             return 1 if code is None else 128 - code if code < 0 else code or 1
 
 
 @contextlib.contextmanager
-def _signals(ring: Ring, asked: list[int]) -> Iterator[None]:
-    def heard(number: int, _: object) -> None:
-        asked.append(number)
+def _signals(ring: Ring, received: list[int]) -> Iterator[None]:
+    def handle(number: int, _: object) -> None:
+        received.append(number)
         threading.Thread(target=ring.terminate, name="fiber-ring-end").start()
 
-    wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, heard) for number in wanted}
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:
@@ -195,68 +194,66 @@ def _signals(ring: Ring, asked: list[int]) -> Iterator[None]:
 
 def _read(queue: Any, record: Record, codes: dict[int, int]) -> None:
     with record.log.open("a", buffering=1, errors="backslashreplace") as log:
-        while (told := queue.get()) is not None:
-            if isinstance(told, Finished):
-                codes[told.rank] = told.code
-            elif isinstance(told, Line):
-                log.write(f"{told.rank}\t{told.host}\t{told.text}\n")
-                # who read our output may have gone
+        while (item := queue.get()) is not None:
+            if isinstance(item, CommandEnded):
+                codes[item.rank] = item.code
+            elif isinstance(item, OutputLine):
+                log.write(f"{item.rank}\t{item.host}\t{item.text}\n")
+                # the reader of our output may have gone
                 with contextlib.suppress(OSError):
-                    sys.stdout.write(f"[{told.rank}@{told.host}] {told.text}\n")
+                    sys.stdout.write(f"[{item.rank}@{item.host}] {item.text}\n")
                     sys.stdout.flush()
 
 
-_BEGUN = b"+"
+_STARTED = b"+"
 
 
-def left(record: Record) -> Callable[[], None] | None:
-    """Split this process: one half returns to who called it, the other one owns the ring.
-
-    It must be called before anything was opened or started.
+def detach(record: Record) -> Callable[[], None] | None:
+    """Fork a detached owner of the ring; called before any thread or connection exists.
 
     Args:
-        record: of the ring; what its owner writes is found there.
+        record: of the ring; the owner's standard error goes to its folder.
 
     Returns:
-        in the owner, what it must call once the ring has been started; in the half that was called
-        None, once that has happened.
+        in the owner, a function that it must call once the ring has been started; in the calling
+        process None, once it was called.
 
     Raises:
-        FiberError: the ring was not started, with what its owner wrote.
+        FiberError: the ring was not started; the text has the owner's standard error.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(tell)
-        with open(told, "rb") as answer:
-            has_begun = answer.read(1) == _BEGUN
-        if not has_begun:
+        os.close(write_end)
+        with open(read_end, "rb") as answer:
+            has_started = answer.read(1) == _STARTED
+        if not has_started:
             _, status = os.waitpid(pid, 0)
             text = record.errors.read_text(errors="replace").strip() or f"it ended with {status}"
             record.remove()
             msg = f"{record.name} was not started: {text.removeprefix('fiber: ')}"
             raise FiberError(msg)
         return None
-    os.close(told)
-    # signals of the terminal are for others now
+    os.close(read_end)
+    # leave the terminal's process group, and with it the terminal's signals
     os.setsid()
     _redirect(record)
-    record.owned()
+    record.take_ownership()
 
-    def begun() -> None:
-        os.write(tell, _BEGUN)
-        os.close(tell)
+    def notify_started() -> None:
+        os.write(write_end, _STARTED)
+        os.close(write_end)
 
-    return begun
+    return notify_started
 
 
 def _redirect(record: Record) -> None:
-    """Standard input and output lead nowhere, errors to the record."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    """Redirect standard input and output to the null device, and errors to the record."""
+    null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(record.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for number, target in ((nowhere, 0), (nowhere, 1), (errors, 2)):
+    for number, target in ((null, 0), (null, 1), (errors, 2)):
         os.dup2(number, target)
-    os.close(nowhere)
+    os.close(null)
     os.close(errors)

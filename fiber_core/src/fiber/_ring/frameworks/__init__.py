@@ -1,4 +1,23 @@
-"""The frameworks that rings prepare for: those of the core, and those that plugins offer."""
+"""Frameworks of distributed training that a ring prepares: the core's and those of plugins.
+
+A framework is a :class:`~fiber._ring.framework.RingFramework`. It turns the view of a member into
+the environment variables, files and servers with which the framework's own initialization works as
+it stands. Frameworks are found by name through the hook ``fiber_ring_frameworks``; the core's come
+through the same hook (``plugin``).
+
+Invariants:
+
+* Importing a framework's module never imports the framework itself: that happens in its methods,
+  in the members. Each has a module of its own, so that one can be read without the others.
+* ``environ`` and ``preferences`` are pure functions; servers, files and process groups belong to
+  ``host``, ``enter`` and ``leave``, and are released by ``RingView.on_leave``.
+* Servers listen on loopback where the framework allows, and else at a port that the system chose
+  or that is reserved for the member.
+
+Methods run on the thread of the member's function, but for ``changed``; servers have threads of
+their own in the process of rank 0. Called by :mod:`fiber._ring.ring` and :mod:`fiber._ring.member`; calls
+:mod:`fiber._ring.forwarding`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +32,7 @@ __all__ = ["built_in", "find_framework", "frameworks"]
 
 
 def built_in() -> list[RingFramework]:
-    """Those of the core."""
+    """Return the core's frameworks."""
     from fiber._ring.frameworks.dmlc import MXNet, XGBoost
     from fiber._ring.frameworks.horovod import Horovod
     from fiber._ring.frameworks.hosts import MPI, DeepSpeed
@@ -25,7 +44,7 @@ def built_in() -> list[RingFramework]:
 
 
 def frameworks() -> Mapping[str, RingFramework]:
-    """Those that can be asked for, by name.
+    """Return all installed frameworks, by name.
 
     Raises:
         PluginClashError: two distributions offer the same name.
@@ -35,13 +54,13 @@ def frameworks() -> Mapping[str, RingFramework]:
     found: dict[str, RingFramework] = {}
     sources: dict[str, Any] = {}
     plugins = runtime.current().plugins
-    for source, offered in plugins.answers("fiber_ring_frameworks"):
+    for source, offered in plugins.call_each("fiber_ring_frameworks"):
         for one in offered:
             if not isinstance(one, RingFramework):
                 error = FiberError(
                     f"fiber_ring_frameworks must return RingFramework objects, got {one!r}"
                 )
-                plugins.report(source, "fiber_ring_frameworks", error)
+                plugins.mark_broken(source, "fiber_ring_frameworks", error)
                 continue
             if one.name in found:
                 msg = f"{sources[one.name]} and {source} both offer the framework {one.name!r}"
@@ -50,21 +69,21 @@ def frameworks() -> Mapping[str, RingFramework]:
     return MappingProxyType(found)
 
 
-def find_framework(wanted: Any) -> RingFramework | None:
-    """A framework by name.
+def find_framework(framework: Any) -> RingFramework | None:
+    """Return a framework by name; None and frameworks are returned as they are.
 
     Raises:
-        FiberError: nobody offers it; the text has those that are.
-        TypeError: no name.
+        FiberError: no framework of that name is installed; the text has the names of all.
+        TypeError: ``framework`` is of another type.
     """
-    if wanted is None or isinstance(wanted, RingFramework):
-        return wanted
-    if not isinstance(wanted, str):
-        msg = f"framework must be a name or a RingFramework, got {wanted!r}"
+    if framework is None or isinstance(framework, RingFramework):
+        return framework
+    if not isinstance(framework, str):
+        msg = f"framework must be a name or a RingFramework, got {framework!r}"
         raise TypeError(msg)
     known = frameworks()
-    if wanted not in known:
+    if framework not in known:
         names = ", ".join(sorted(known))
-        msg = f"no framework {wanted!r} is installed for rings; installed are {names}"
+        msg = f"no framework {framework!r} is installed for rings; installed are {names}"
         raise FiberError(msg)
-    return known[wanted]
+    return known[framework]

@@ -1,4 +1,4 @@
-"""MXNet and XGBoost: the ``DMLC_`` variables, by which workers find their tracker."""
+"""MXNet and XGBoost: the ``DMLC_`` variables, with which workers find their tracker."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["MXNet", "XGBoost"]
 
 
 class MXNet(RingFramework):
-    """All members are workers of one key-value store; its scheduler is rank 0's to start."""
+    """Members are workers of one key-value store; user code of rank 0 starts its scheduler."""
 
     name = "mxnet"
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Role, scheduler and counts."""
+        """Return role, scheduler's address and counts."""
         first = ring.members[0]
         return {
             "DMLC_ROLE": "worker",
@@ -32,7 +32,7 @@ class MXNet(RingFramework):
 
 
 class XGBoost(RingFramework):
-    """A tracker in rank 0's process, and how workers find it."""
+    """A tracker in the process of rank 0, and its address for the workers."""
 
     name = "xgboost"
 
@@ -42,11 +42,11 @@ class XGBoost(RingFramework):
         tracker = xgboost.RabitTracker(n_workers=ring.size, host_ip=ring.me.ip, port=0)
         tracker.start()
         ring.on_leave(tracker.free)
-        told = tracker.worker_args()
-        return {"uri": told["dmlc_tracker_uri"], "port": told["dmlc_tracker_port"]}
+        arguments = tracker.worker_args()
+        return {"uri": arguments["dmlc_tracker_uri"], "port": arguments["dmlc_tracker_port"]}
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """The tracker, and this member's place."""
+        """Return the tracker's address, and this member's task id."""
         return {
             "DMLC_TRACKER_URI": str(facts["uri"]),
             "DMLC_TRACKER_PORT": str(facts["port"]),

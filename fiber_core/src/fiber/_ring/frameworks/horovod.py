@@ -1,6 +1,7 @@
 """Horovod: ``hvd.init()`` over gloo, with a rendezvous server of our own and no ``horovodrun``.
 
-The key-value server by which gloo's members meet: ``GET`` and ``PUT`` of ``/scope/key``.
+gloo's rendezvous is a key-value store over HTTP: ``PUT`` and ``GET`` of ``/scope/key``, where 404
+means that the key is not there yet; see ``horovod/runner/http/http_server.py`` of Horovod.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from fiber._ring.framework import RingFramework
 from fiber._ring.frameworks.hosts import write_files
 from fiber._ring.view import RingView
 
-__all__ = ["Horovod", "Rendezvous"]
+__all__ = ["Horovod", "RendezvousServer"]
 
-#: longest value; those of gloo have some hundred bytes
-_MOST = 1 << 20
+#: longest value in bytes; those of gloo have some hundred
+_MAX_VALUE = 1 << 20
 
 
-class Rendezvous:
-    """Serves from its making until it is closed.
+class RendezvousServer:
+    """Key-value server for gloo's rendezvous; serves from construction until closed.
 
     Args:
-        host: where members reach it.
+        host: address to listen at.
     """
 
     def __init__(self, host: str) -> None:
         self._server = _Server((host, 0), _Handler)
-        #: where it listens
+        #: port that it listens on
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="fiber-ring-rendezvous", daemon=True
@@ -38,7 +39,7 @@ class Rendezvous:
         self._thread.start()
 
     def close(self) -> None:
-        """Serve nobody any more; idempotent."""
+        """Stop the server; idempotent."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
@@ -72,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         length = int(self.headers.get("Content-Length", "0"))
-        if not 0 <= length <= _MOST:
+        if not 0 <= length <= _MAX_VALUE:
             self.close_connection = True
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"")
             return
@@ -82,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK, b"")
 
     def do_DELETE(self) -> None:
-        """A member leaves; what it said may still be asked for."""
+        """Accept the deletion of a leaving member; its values stay readable."""
         self._answer(HTTPStatus.OK, b"")
 
     def _answer(self, status: HTTPStatus, body: bytes) -> None:
@@ -92,24 +93,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: nobody looks for requests among the user's output."""
+        """Suppress request logs, which would mix with the user's output."""
 
 
 class Horovod(RingFramework):
-    """Every member is told its place; they meet at a server in rank 0's process."""
+    """Ranks by variables, and a rendezvous server in the process of rank 0."""
 
     name = "horovod"
 
     def host(self, ring: RingView) -> Mapping[str, Any]:
         """Start the server, at a port of the system's choice."""
-        server = Rendezvous(ring.me.ip)
+        server = RendezvousServer(ring.me.ip)
         ring.on_leave(server.close)
         return {"port": server.port}
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """What ``horovodrun`` would have set."""
+        """Return the variables that ``horovodrun`` would have set."""
         me, first = ring.me, ring.members[0]
-        # hosts that have a rank at the same position as ours
+        # members with the same local rank, one on each host
         across = [one for one in ring.members if one.local_rank == me.local_rank]
         return {
             "HOROVOD_HOSTNAME": me.host,
@@ -126,13 +127,13 @@ class Horovod(RingFramework):
         }
 
     def preferences(self, ring: RingView) -> Mapping[str, str]:
-        """By which interface."""
+        """Return the network interface for gloo."""
         return {"HOROVOD_GLOO_IFACE": ring.me.interface} if ring.me.interface else {}
 
     def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Write the script that Horovod's elastic launcher asks for hosts."""
+        """Write the host discovery script of Horovod's elastic launcher."""
         return write_files(ring)
 
     def changed(self, ring: RingView) -> None:
-        """Write it again."""
+        """Write the script again."""
         write_files(ring)

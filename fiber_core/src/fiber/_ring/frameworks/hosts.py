@@ -1,4 +1,4 @@
-"""Frameworks whose launchers read files of hosts: MPI's own and DeepSpeed's."""
+"""Frameworks whose launchers read host files: MPI and DeepSpeed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["MPI", "DeepSpeed", "hostfile", "write_files"]
 
 
 def hostfile(ring: RingView, line: str = "{ip} slots={slots}") -> str:
-    """One line a host, in the order of ranks.
+    """Return a host file: one line a host, in the order of ranks.
 
     Args:
-        ring: whose hosts.
-        line: how one is written.
+        ring: view of the ring.
+        line: format of a line, with ``ip`` and ``slots``.
     """
     found: dict[int, tuple[str, int]] = {}
     for member in ring.members:
@@ -27,16 +27,16 @@ def hostfile(ring: RingView, line: str = "{ip} slots={slots}") -> str:
 
 
 class MPI(RingFramework):
-    """Hostfiles in both syntaxes, for a function that calls a launcher; see also ``fiber mpirun``."""
+    """Host files in both syntaxes, for functions that call a launcher; see also ``fiber mpirun``."""
 
     name = "mpi"
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """What Open MPI needs where jobs run as root, which those in images do."""
+        """Allow Open MPI to run as root, as jobs in images do."""
         return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
     def preferences(self, ring: RingView) -> Mapping[str, str]:
-        """The network that members reached each other in, for hosts that have several."""
+        """Return the network interface that members reached each other through."""
         interface = ring.me.interface
         if not interface:
             return {}
@@ -48,39 +48,39 @@ class MPI(RingFramework):
         }
 
     def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Write the files."""
+        """Write the host files."""
         return write_files(ring)
 
     def changed(self, ring: RingView) -> None:
-        """Write them again."""
+        """Write the host files again."""
         write_files(ring)
 
 
 class DeepSpeed(Torch):
-    """As torch; and the hostfile of DeepSpeed's launcher."""
+    """The variables of torch, and the host file of DeepSpeed's launcher."""
 
     name = "deepspeed"
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """As torch, whose variables DeepSpeed reads; its ranks on a host are torch's local ones."""
+        """Return the variables of torch, which DeepSpeed reads, and its cross rank."""
         return {**super().environ(ring, facts), "CROSS_RANK": str(ring.me.node)}
 
     def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Write the files."""
+        """Write the host files."""
         return {**super().enter(ring, facts), **write_files(ring)}
 
     def changed(self, ring: RingView) -> None:
-        """Write them again."""
+        """Write the host files again."""
         write_files(ring)
 
 
 def write_files(ring: RingView) -> dict[str, str]:
-    """Write the hosts as Open MPI and DeepSpeed, Hydra, and elastic launchers read them.
+    """Write host files for Open MPI and DeepSpeed, for Hydra, and for elastic launchers.
 
-    Each file is replaced as a whole, since a launcher may read it at any moment.
+    Each file is replaced atomically, since a launcher may read it at any moment.
 
     Returns:
-        the variables that tell where they are.
+        variables with the paths of the files.
     """
     found = {}
     for name, (file, line, head) in _FILES.items():
@@ -97,7 +97,7 @@ def _replace(path: Path, text: str, mode: int) -> None:
     fresh.replace(path)
 
 
-#: variable, and its file's name, line for a host and first line
+#: by variable: file name, format of a host's line, first line
 _FILES = {
     "FIBER_RING_HOSTFILE": ("hostfile", "{ip} slots={slots}", ""),
     "FIBER_RING_MACHINEFILE": ("machinefile", "{ip}:{slots}", ""),

@@ -1,4 +1,4 @@
-"""JAX: ``jax.distributed`` is initialised before the user's code."""
+"""JAX: initialises ``jax.distributed`` before user code."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Jax"]
 
 
 class Jax(RingFramework):
-    """All members are processes of one JAX program; the coordinator service is in rank 0."""
+    """Members as processes of one JAX program, with the coordinator service in rank 0."""
 
     name = "jax"
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """What JAX, and libraries on top of it, look for."""
+        """Return the variables that JAX and libraries on top of it read."""
         return {
             "JAX_COORDINATOR_ADDRESS": _coordinator(ring),
             "JAX_NUM_PROCESSES": str(ring.size),
@@ -26,7 +26,7 @@ class Jax(RingFramework):
         }
 
     def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Join; by arguments, for JAX reads but one of the variables."""
+        """Initialise JAX with arguments, for it reads but one of the variables."""
         jax: Any = importlib.import_module("jax")
         jax.distributed.initialize(
             coordinator_address=_coordinator(ring),
@@ -36,7 +36,7 @@ class Jax(RingFramework):
         return {}
 
     def leave(self, ring: RingView) -> None:
-        """Leave together: the service ends with rank 0."""
+        """Shut JAX down in all members together: the service ends with rank 0."""
         jax: Any = importlib.import_module("jax")
         jax.distributed.shutdown()
 

@@ -1,4 +1,7 @@
-"""The built-in frameworks of distributed training, offered through the hook that third parties use."""
+"""Plugin of the core's own frameworks, through the hook that third parties use.
+
+Apart from the package, since every plugin is a module with hook implementations and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def fiber_ring_frameworks() -> Iterable[RingFramework]:
-    """The frameworks that the core knows."""
+    """Return the core's frameworks."""
     from fiber._ring.frameworks import built_in
 
     return built_in()

@@ -13,12 +13,12 @@ __all__ = ["TensorFlow"]
 
 
 class TensorFlow(RingFramework):
-    """All members are workers, the first one the chief by TensorFlow's own rule."""
+    """Members as workers; rank 0 is the chief by TensorFlow's own rule."""
 
     name = "tensorflow"
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """The cluster, and this member's place in it."""
+        """Return the cluster and this member's task."""
         config = {
             "cluster": {"worker": [f"{member.ip}:{member.port}" for member in ring.members]},
             "task": {"type": "worker", "index": ring.rank},

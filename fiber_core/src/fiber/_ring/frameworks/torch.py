@@ -1,10 +1,10 @@
 """torch.distributed: ``init_process_group("gloo")`` or ``"nccl"`` works as it stands in any member.
 
-Ranks meet at a store of torch's, which asks nobody who they are. So it listens on loopback in the
+Ranks meet at torch's ``TCPStore``, which has no authentication. So it listens on loopback in the
 process of rank 0, and members on other hosts reach it through a port of their own loopback, see
-:mod:`fiber._ring.forwarding`. A torchrun in a member has its own ranks meet in the same way: by the
-rendezvous backend ``fiber``, see :mod:`fiber._ring.frameworks.torchrun`, which asks its member at a
-Unix socket.
+:mod:`fiber._ring.forwarding`. The ranks of a torchrun in a member meet in the same way: through the
+rendezvous backend ``fiber``, see :mod:`fiber._ring.frameworks.torchrun`, which connects to its
+member at a Unix socket.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fiber._ring.forwarding import (
     LOOPBACK,
     Forwarder,
     Gateway,
-    Host,
-    Pipes,
+    PipeClient,
+    PipeServer,
     Streams,
     loopback_listener,
 )
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Torch"]
 
-#: times that members may come or go while torchrun runs, each of which costs it one or two restarts
-_CHANGES = 1000
-#: name of the ring's own store; torchruns give theirs others
-_OWN = ""
+#: restarts that torchrun allows; each change of members costs it one or two
+_MAX_CHANGES = 1000
+#: name of the ring's own store; those of torchruns have other names
+_RING_STORE = ""
 
 
 class Torch(RingFramework):
-    """A store that is there before anybody looks for it; and what a bare ``torchrun`` reads."""
+    """A store in rank 0 that opens before any rank connects; and the variables of ``torchrun``."""
 
     name = "torch"
 
     def host(self, ring: RingView) -> Mapping[str, Any]:
-        """Open the store, at a port of the system's choice; ranks only connect to it."""
-        stores = _Stores()
+        """Open the store at a port of the system's choice; ranks only connect to it."""
+        stores = _StoreServer()
         ring.on_leave(stores.close)
         return {"port": stores.port, "pipes": stores.pipes}
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """For ``env://``, which is the default; and for torchrun, one process a member."""
+        """Return variables for ``env://``, the default; and for torchrun, one process a member."""
         first = ring.members[0]
         run = f"{ring.name}.{ring.round}"
         elastic: dict[str, str] = {}
@@ -66,7 +66,7 @@ class Torch(RingFramework):
         return {
             "MASTER_ADDR": LOOPBACK,
             "MASTER_PORT": str(facts["port"]),
-            # the store is not rank 0's to open
+            # rank 0 connects to the store as well and opens none
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             "TORCHELASTIC_RESTART_COUNT": str(ring.restarts),
             "TORCHELASTIC_RUN_ID": run,
@@ -75,64 +75,64 @@ class Torch(RingFramework):
             "PET_NODE_RANK": str(ring.rank),
             "PET_RDZV_BACKEND": torchrun.NAME,
             "PET_RDZV_ID": run,
-            # for those who ask for another backend, ``static``: torchrun itself listens there
+            # for the backend ``static``: torchrun itself listens there
             "PET_MASTER_ADDR": first.ip,
             "PET_MASTER_PORT": str(first.port),
             **elastic,
         }
 
     def preferences(self, ring: RingView) -> Mapping[str, str]:
-        """How patient an elastic torchrun is: it starts its ranks again with every change."""
+        """Return timeouts and restarts of an elastic torchrun, which restarts with every change."""
         if ring.bounds is None:
             return {}
         return {
             "PET_RDZV_CONF": "last_call_timeout=5,keep_alive_interval=2",
-            "PET_MAX_RESTARTS": str(_CHANGES),
+            "PET_MAX_RESTARTS": str(_MAX_CHANGES),
         }
 
     def enter(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
-        """Open the ways to the store, from another host and for a torchrun."""
-        pipes: Pipes = facts["pipes"]
+        """Forward the store from another host, and open the gateway for torchruns."""
+        pipes: PipeClient = facts["pipes"]
         path = str(ring.folder / "torchrun")
         gateway = Gateway(path, pipes)
         ring.on_leave(gateway.close)
         rank = None if ring.bounds is not None else ring.rank
         found = {"PET_RDZV_ENDPOINT": torchrun.endpoint(path, rank)}
         if ring.me.node != ring.members[0].node:
-            forwarder = Forwarder(lambda: pipes.open(torchrun.request(torchrun.STORE, _OWN)))
+            forwarder = Forwarder(lambda: pipes.open(torchrun.request(torchrun.STORE, _RING_STORE)))
             ring.on_leave(forwarder.close)
             found["MASTER_PORT"] = str(forwarder.port)
         return found
 
     def leave(self, ring: RingView) -> None:
-        """End the process group where the function has not."""
+        """Destroy the process group, unless the function has."""
         dist: Any = sys.modules.get("torch.distributed")
         if dist is not None and dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
 
 
-class _Stores:
-    """The store of a ring and those of the torchruns in it, in the process of rank 0.
+class _StoreServer:
+    """Stores of a ring and of the torchruns in it, in the process of rank 0.
 
-    A torchrun's is opened for the first that asks for its name and closed with the last one's
-    connection, and so is the state by which torchruns find each other.
+    A torchrun's store, and the state of its rendezvous, live from the first connection that
+    requests their name to the end of the last one.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shared: dict[str, _Shared] = {}
+        self._shared: dict[str, _SharedByName] = {}
         self._users: dict[str, int] = {}
-        # the ring's own, for as long as the ring
+        # keeps the ring's own store open
         self._own = contextlib.ExitStack()
-        #: where it listens on loopback
-        self.port = self._own.enter_context(self._using(_OWN)).port()
+        #: port of the ring's own store on loopback
+        self.port = self._own.enter_context(self._using(_RING_STORE)).port()
         self._streams = Streams()
-        self._host = Host(self._serve)
-        #: how other members reach them
+        self._host = PipeServer(self._serve)
+        #: client for the other members
         self.pipes = self._host.pipes
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all stores."""
         self._host.close()
         self._streams.close()
         self._own.close()
@@ -146,14 +146,14 @@ class _Stores:
             try:
                 store = socket.create_connection((LOOPBACK, shared.port()), timeout=None)
             except OSError:
-                # the ring is leaving
+                # the ring is ending
                 return
             self._streams.carry(store, pipe)
 
     @contextlib.contextmanager
-    def _using(self, name: str) -> Iterator[_Shared]:
+    def _using(self, name: str) -> Iterator[_SharedByName]:
         with self._lock:
-            shared = self._shared.setdefault(name, _Shared())
+            shared = self._shared.setdefault(name, _SharedByName())
             self._users[name] = self._users.get(name, 0) + 1
         try:
             yield shared
@@ -164,8 +164,8 @@ class _Stores:
                     del self._users[name], self._shared[name]
 
 
-class _Shared:
-    """What those that know one name share: a store, and the state of a rendezvous."""
+class _SharedByName:
+    """What clients of one name share: a store, and the state of a rendezvous."""
 
     def __init__(self) -> None:
         self.state = VersionedState()
@@ -173,11 +173,11 @@ class _Shared:
         self._store: Any = None
 
     def port(self) -> int:
-        """Where the store listens on loopback; it is opened by the first call."""
+        """Return the store's port on loopback; the first call opens the store."""
         with self._lock:
             if self._store is None:
                 dist: Any = importlib.import_module("torch.distributed")
-                # a listener that torch opens itself is on all interfaces, whatever it is told
+                # a listener that torch opens itself is on all interfaces, whatever its arguments
                 listener = loopback_listener()
                 self._store = dist.TCPStore(
                     LOOPBACK,

@@ -1,11 +1,11 @@
-"""torchrun's rendezvous backend ``fiber``: the torchruns in a ring's members find each other.
+"""Rendezvous backend ``fiber`` of torchrun, for torchruns that the members of a ring start.
 
-torchrun loads it by the entry point ``fiber`` of the group ``torchrun.handlers``. A torchrun is a
-program that a member's function started and has no key of the run: it connects to a Unix socket in
-its member's private folder, which carries what it asks to the process of rank 0.
+torchrun loads this module by the entry point ``fiber`` of the group ``torchrun.handlers``, which is
+why it stands apart from :mod:`fiber._ring.frameworks.torch`. A torchrun has no key of the run: it
+connects to a Unix socket in its member's private folder, which forwards to the process of rank 0.
 
-torch's own backend ``c10d`` keeps the state of a rendezvous in a store that everybody on the
-network may write to, and unpickles it. This one keeps it with rank 0, where members alone reach it,
+torch's own backend ``c10d`` keeps the state of a rendezvous in a store that every host on the
+network may write to, and unpickles it. This one keeps it with rank 0, where only members reach it,
 and no store listens on anything but loopback.
 """
 
@@ -35,66 +35,66 @@ __all__ = [
     "request",
 ]
 
-#: of the backend
+#: name of the backend
 NAME = "fiber"
-#: what can be asked for: a connection to a store, and the state of a rendezvous
+#: kinds of requests: a connection to a store, and the state of a rendezvous
 STORE = "store"
 STATE = "state"
 
 _RANK = "?rank="
-#: seconds that torchruns wait for each other, and for rank 0 to answer
+#: seconds that torchruns wait for each other, and for an answer of rank 0
 _TIMEOUT = 600
-_PATIENCE = 60.0
-# whether to replace the state, and the version that it has then
-_ASKED = struct.Struct("<?Q")
-# whether it was replaced, and its version, which is 0 until somebody sets it
-_ANSWER = struct.Struct("<?Q")
+_ANSWER_TIMEOUT = 60.0
+# request: whether to replace the state, and the version to replace; the state follows
+_REQUEST = struct.Struct("<?Q")
+# reply: whether it was replaced, and its version, 0 before it is set; the state follows
+_REPLY = struct.Struct("<?Q")
 
 
 def endpoint(path: str, rank: int | None) -> str:
-    """The value of torchrun's ``--rdzv-endpoint``.
+    """Return the value of torchrun's ``--rdzv-endpoint``.
 
     Args:
         path: the member's socket.
-        rank: the member's rank; None where torchruns agree on theirs, since members come and go.
+        rank: the member's rank; None for live rings, where torchruns agree on theirs.
     """
     return path if rank is None else f"{path}{_RANK}{rank}"
 
 
 def request(kind: str, name: str) -> str:
-    """The first message of a connection to a member's socket."""
+    """Return the first message of a connection to a member's socket."""
     return f"{kind} {name}"
 
 
 def parse(text: str) -> tuple[str, str]:
-    """Kind and name of a request."""
+    """Return kind and name of a request."""
     kind, _, name = text.partition(" ")
     return kind, name
 
 
 class VersionedState:
-    """The state of a rendezvous; whoever replaces it must have seen the last one."""
+    """State of a rendezvous with a version; replaced by compare-and-set."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._state = b""
         self._version = 0
 
-    def answer(self, asked: bytes) -> bytes:
-        """Do what a :class:`_Backend` asks."""
-        replaces, version = _ASKED.unpack_from(asked)
+    def answer(self, request_bytes: bytes) -> bytes:
+        """Process a request of a :class:`_Backend`, and return the reply."""
+        replaces, version = _REQUEST.unpack_from(request_bytes)
         with self._lock:
             is_set = replaces and version == self._version
             if is_set:
-                self._state, self._version = asked[_ASKED.size :], version + 1
-            return _ANSWER.pack(is_set, self._version) + self._state
+                self._state, self._version = request_bytes[_REQUEST.size :], version + 1
+            return _REPLY.pack(is_set, self._version) + self._state
 
 
 # -- in torchrun's process
 
 
 def get_handler() -> Callable[[Any], Any]:
-    """What torchrun calls with the parameters of a rendezvous."""
+    """Return the function that torchrun calls with the parameters of a rendezvous."""
     return _create
 
 
@@ -112,7 +112,7 @@ def _create(params: Any) -> Any:
 class _Rendezvous:
     """A ``torch.distributed.elastic.rendezvous.RendezvousHandler``."""
 
-    #: the ranks that torchrun starts connect to the store that they are told, and open none
+    #: ranks connect to the agent's store, and open none
     use_agent_store = True
 
     def __init__(self, path: str, params: Any) -> None:
@@ -143,8 +143,8 @@ class _Rendezvous:
         return True
 
     def _formed(self, name: str, rank: int, size: int) -> Any:
-        """A round: its torchruns and their ranks have a store that no earlier one wrote to."""
-        # who left it open is not served by it any more
+        """Return the information of a new round, which has a store of its own."""
+        # close the forwarder of the last round
         _Rendezvous.shutdown(self)
         self._forwarder, store = _open_store(self._path, f"{self.get_run_id()}/{name}")
         api = _torch("distributed.elastic.rendezvous.api")
@@ -157,7 +157,7 @@ class _Rendezvous:
 
 
 class _Static(_Rendezvous):
-    """A torchrun in each member, with the member's rank; or one of a member alone."""
+    """Rendezvous of one torchrun in each member, with its rank; or of a single one."""
 
     def __init__(self, path: str, params: Any, rank: int) -> None:
         super().__init__(path, params)
@@ -165,7 +165,7 @@ class _Static(_Rendezvous):
         self._name, self._rank = ("all", rank) if self._size > 1 else (f"rank {rank}", 0)
         if self._rank >= self._size:
             msg = (
-                f"torchrun was told of {self._size} nodes, and rank {rank} of the ring is none of "
+                f"torchrun was given {self._size} nodes, and rank {rank} of the ring is none of "
                 f"them; leave --nnodes out for all members, or use --nnodes 1 for this one alone"
             )
             raise ValueError(msg)
@@ -177,11 +177,11 @@ class _Static(_Rendezvous):
 
 
 class _Dynamic(_Rendezvous):
-    """Members come and go: torch's own dynamic rendezvous, with another place for its state."""
+    """Rendezvous of a live ring: torch's own dynamic one, with its state in rank 0."""
 
     def __init__(self, path: str, params: Any) -> None:
         super().__init__(path, params)
-        # it would open a store on all interfaces
+        # else torch opens a store on all interfaces
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         run = self.get_run_id()
         self._backend = _Backend(_connect(path, STATE, run))
@@ -225,29 +225,29 @@ class _Backend:
         self._lock = threading.Lock()
 
     def get_state(self) -> tuple[bytes, int] | None:
-        found = self._ask(_ASKED.pack(False, 0))
+        found = self._ask(_REQUEST.pack(False, 0))
         return found and found[:2]
 
     def set_state(self, state: bytes, token: Any = None) -> tuple[bytes, int, bool] | None:
-        return self._ask(_ASKED.pack(True, token or 0) + state)
+        return self._ask(_REQUEST.pack(True, token or 0) + state)
 
     def close(self) -> None:
         self._connection.close()
 
-    def _ask(self, asked: bytes) -> tuple[bytes, int, bool] | None:
+    def _ask(self, request_bytes: bytes) -> tuple[bytes, int, bool] | None:
         try:
             with self._lock:
-                self._connection.send_bytes(asked)
-                if not self._connection.poll(_PATIENCE):
-                    # or a late answer would be taken for that of the next question
+                self._connection.send_bytes(request_bytes)
+                if not self._connection.poll(_ANSWER_TIMEOUT):
+                    # else a late reply would be taken for that of the next request
                     self._connection.close()
                 answer = self._connection.recv_bytes()
         except (OSError, EOFError) as error:
             msg = "rank 0 of the ring, which has the state of the rendezvous, cannot be reached"
             api = _torch("distributed.elastic.rendezvous.api")
             raise api.RendezvousConnectionError(msg) from error
-        is_set, version = _ANSWER.unpack_from(answer)
-        return (answer[_ANSWER.size :], version, is_set) if version else None
+        is_set, version = _REPLY.unpack_from(answer)
+        return (answer[_REPLY.size :], version, is_set) if version else None
 
 
 def _connect(path: str, kind: str, name: str) -> Connection:
@@ -257,7 +257,7 @@ def _connect(path: str, kind: str, name: str) -> Connection:
 
 
 def _open_store(path: str, name: str) -> tuple[Forwarder, Any]:
-    """A store, by a port of this process that the ranks that torchrun starts reach as well."""
+    """Return a store, and the forwarder that the ranks of this torchrun use as well."""
     forwarder = Forwarder(functools.partial(_connect, path, STORE, name))
     store = _torch("distributed").TCPStore(
         LOOPBACK,
@@ -269,5 +269,5 @@ def _open_store(path: str, name: str) -> tuple[Forwarder, Any]:
 
 
 def _torch(name: str) -> Any:
-    # rings import this module too, and torch only where it is used
+    # members import this module too, and torch only where it is used
     return importlib.import_module(f"torch.{name}")

@@ -1,8 +1,9 @@
-"""What ``mpirun`` calls in place of a remote shell: has its launcher run words on a member.
+"""Program that ``mpirun`` calls in place of a remote shell: runs a command on a member.
 
-It is run as a file, many at once, by a Python that imports nothing else of this package: who starts
-a rank waits for it. The launcher's socket is in a folder that its user alone may enter, so nothing
-secret is in arguments or in the environment.
+mpirun starts it as a file, many at once, and waits for it before ranks start. So it imports nothing
+of this package and only light modules of the standard library. It sends host and command to the
+launcher's socket, which is in a folder that only its user may enter: no secret is in arguments or
+in the environment.
 """
 
 from __future__ import annotations
@@ -13,25 +14,24 @@ import socket
 import sys
 from collections.abc import Sequence
 
-__all__ = ["DOOR", "call", "main", "parse"]
+__all__ = ["SOCKET", "call", "main", "parse"]
 
-#: names the launcher's socket
-DOOR = "FIBER_MPI_DOOR"
-#: what remote shells answer where the fault is theirs
+#: environment variable with the path of the launcher's socket
+SOCKET = "FIBER_MPI_DOOR"
+#: exit code of remote shells for errors of their own
 FAILED = 255
-#: remote shells' options that have a value, in a word of its own unless it follows at once
+#: options of remote shells that have a value, in an argument of its own unless it follows at once
 _WITH_VALUE = frozenset("BbcDEeFIiJLlmOopQRSWw")
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def parse(words: Sequence[str]) -> tuple[str, str]:
-    """The host that an agent's words name, and the command for a shell there.
+    """Return the host, and the command for a shell there, from arguments of a remote shell.
 
-    Options of remote shells before the host mean nothing here and are left out, and so are a user's
-    name, and a port after the host.
+    Options before the host, a user's name and a port are ignored.
 
     Raises:
-        ValueError: no host or no command is named.
+        ValueError: there is no host or no command.
     """
     rest = _without_options(list(words))
     if not rest:
@@ -40,7 +40,7 @@ def parse(words: Sequence[str]) -> tuple[str, str]:
     host = rest.pop(0).rpartition("@")[2]
     if rest[:1] == ["-p"]:
         rest = rest[2:]
-    # as remote shells do; quotes and blanks are the far shell's to read
+    # joined as remote shells do; the shell on the host parses quotes and spaces
     command = " ".join(rest)
     if not host or not command.strip():
         msg = f"no command is named for host {host!r}: the words are [options] HOST COMMAND..."
@@ -58,24 +58,26 @@ def _without_options(words: list[str]) -> list[str]:
     return words
 
 
-def call(door: str, host: str, command: str) -> int:
-    """Have the launcher that listens at ``door`` run a command with this process's own streams.
+def call(socket_path: str, host: str, command: str) -> int:
+    """Run a command on a host through the launcher's socket, with this process's own streams.
 
     Returns:
-        The command's exit code, 128 and the number of a signal that ended it, or 255.
+        The command's exit code, 128 plus the signal that ended it, or 255 for errors of the run.
     """
     header = f"{host}\0{command}".encode("utf-8", "surrogateescape")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(True)
         try:
-            connection.connect(door)
+            connection.connect(socket_path)
             length = b"%d\n" % len(header)
             socket.send_fds(connection, [length], _streams())
             connection.sendall(header)
         except OSError as error:
-            return _fail(f"the run of this agent cannot be reached at {door}: {error.strerror}")
+            return _fail(
+                f"the run of this agent cannot be reached at {socket_path}: {error.strerror}"
+            )
         for number in _PASSED_ON:
-            # one that is ignored stays so
+            # ignored signals stay ignored
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda got, _: connection.sendall(b"%d\n" % got))
         answer = b""
@@ -97,7 +99,7 @@ def _streams() -> list[int]:
         try:
             os.fstat(number)
         except OSError:
-            # it was closed by who started us
+            # closed by the parent process
             number = os.open(os.devnull, os.O_RDWR)  # noqa: PLW2901 - stands in its place
         found.append(number)
     return found
@@ -109,15 +111,15 @@ def _fail(text: str) -> int:
 
 
 def main() -> int:
-    """Be the agent: the words of the command line, and the launcher of the environment."""
-    door = os.environ.get(DOOR)
-    if not door:
-        return _fail(f"{DOOR} is not set: this program is started by mpirun within fiber mpirun")
+    """Run the agent, with the arguments of the command line and the socket of the environment."""
+    socket_path = os.environ.get(SOCKET)
+    if not socket_path:
+        return _fail(f"{SOCKET} is not set: this program is started by mpirun within fiber mpirun")
     try:
         host, command = parse(sys.argv[1:])
     except ValueError as error:
         return _fail(str(error))
-    return call(door, host, command)
+    return call(socket_path, host, command)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What the words of ``fiber mpirun`` mean: its own options, mpirun's options, the program.
+"""Command line of ``fiber mpirun`` (its options, mpirun's options, the program), and a run's spec.
 
-What one run of ``mpirun`` is to be.
-
-Members of several kinds, as ``--group`` tells them: how many, and what each of them has.
+:class:`RunSpec` is what a run needs to know, made from the command line or from a manifest. Pure:
+nothing here starts anything.
 """
 
 from __future__ import annotations
@@ -13,91 +12,91 @@ from typing import Any
 from fiber._base import values
 from fiber._config.convert import parse_cpu, parse_memory
 from fiber._ring.mpi.crew import Need
-from fiber._ring.mpi.hosts import Host, expected_hosts
+from fiber._ring.mpi.hosts import MpiHost, expected_hosts
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest
 
 __all__ = [
     "LAUNCHER",
+    "CommandLine",
     "MemberGroup",
-    "Plan",
-    "Words",
-    "arranged",
-    "joined",
+    "RunSpec",
+    "expand_groups",
     "maps_ranks",
-    "read_group",
-    "read_mpirun",
-    "sizes",
-    "split",
+    "merge_needs",
+    "parse_group",
+    "parse_mpirun",
+    "rank_and_member_counts",
+    "split_command_line",
 ]
 
-#: name of the station that runs mpirun
+#: name of the member agent that runs mpirun
 LAUNCHER = "launcher"
 
 
 @values.frozen(kw_only=True)
-class Plan:
-    """What is to be run, and on what."""
+class RunSpec:
+    """Specification of a run: the program, its ranks, and the members' resources."""
 
     #: program and arguments of every rank; of the launcher where ``count`` is 0
     program: tuple[str, ...]
-    #: how many ranks; 0 for a launcher of the user's own, which calls mpirun itself
+    #: number of ranks; 0 for a launcher of the user's own, which calls mpirun itself
     count: int
     #: members, in the order in which ranks fill them
-    hosts: tuple[Host, ...]
+    hosts: tuple[MpiHost, ...]
     #: the user's mpirun or mpiexec
     mpirun: str = "mpirun"
-    #: options for it
+    #: its options
     options: tuple[str, ...] = ()
     #: True where ranks fill members one after another, False where options say otherwise
     strict: bool = True
-    #: what each member needs, and the launcher
+    #: resources of a member, and of the launcher
     member: Need = values.field(factory=Need)
     launcher: Need = values.field(factory=Need)
-    #: what those members need that are not as the others, by name
-    unlike: Mapping[str, Need] = values.field(factory=dict)
-    #: True where the first member is in the launcher's job, whose need counts then
+    #: resources of members that differ, by name
+    member_needs: Mapping[str, Need] = values.field(factory=dict)
+    #: True where the first member shares the launcher's job and resources
     launcher_is_member: bool = False
-    #: seconds until members must be there, and ranks
+    #: seconds within which all members must be up, and then all ranks
     start_timeout: float = 60.0
-    #: more environment for all programs
+    #: additional environment of all programs
     env: Mapping[str, str] = values.field(factory=dict)
-    #: seconds after which it has failed
+    #: seconds after which the run has failed
     deadline: float | None = None
-    #: what stations show each other
+    #: secret with which the members of the run recognize each other
     token: str = values.field(repr=False)
 
     def __attrs_post_init__(self) -> None:
-        # too few slots are told before anything is started
+        # too few slots are an error before anything is started
         expected_hosts(self.count, self.hosts)
 
     def jobs(self) -> dict[tuple[str, ...], Need]:
-        """The jobs of the run: names of the stations in each, and what it needs."""
+        """Return the resources of each job, by the names of its members."""
         names = [host.name for host in self.hosts]
         shared = 1 if self.launcher_is_member else 0
         found = {(LAUNCHER, *names[:shared]): self.launcher}
         for name in names[shared:]:
-            found[(name,)] = self.unlike.get(name, self.member)
+            found[(name,)] = self.member_needs.get(name, self.member)
         return found
 
 
-_FORM = "N or N:slots=K,cpu=C,memory=MB,gpu=G"
+_SYNTAX = "N or N:slots=K,cpu=C,memory=MB,gpu=G"
 
 
 @values.frozen(kw_only=True)
 class MemberGroup:
-    """Members that are alike; None means what all members have."""
+    """Members with equal resources; None stands for the defaults of all members."""
 
-    #: how many
+    #: number of members
     members: int = values.field(validator=values.ge(1))
-    #: ranks that each has room for
+    #: most ranks of each
     slots: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
     cpu: float | None = values.field(default=None, validator=values.optional(values.gt(0)))
     memory: int | None = None
     gpu: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
 
 
-_READ: dict[str, Callable[[str], Any]] = {
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "slots": int,
     "cpu": parse_cpu,
     "memory": parse_memory,
@@ -105,49 +104,49 @@ _READ: dict[str, Callable[[str], Any]] = {
 }
 
 
-def read_group(word: str) -> MemberGroup:
-    """Read a group, such as ``2:slots=4,gpu=1``.
+def parse_group(argument: str) -> MemberGroup:
+    """Parse a group, such as ``2:slots=4,gpu=1``.
 
     Raises:
-        ValueError: it is none; the text tells the form.
+        ValueError: invalid syntax; the text has the valid one.
     """
-    number, _, rest = word.partition(":")
+    number, _, rest = argument.partition(":")
     found: dict[str, Any] = {}
     try:
         for part in filter(None, rest.split(",")):
             name, _, value = part.partition("=")
-            found[name] = _READ[name](value)
+            found[name] = _PARSERS[name](value)
         return MemberGroup(members=int(number), **found)
     except (ValueError, KeyError) as error:
-        msg = f"{word!r} is no group of members, which is {_FORM}"
+        msg = f"{argument!r} is no group of members, which is {_SYNTAX}"
         raise ValueError(msg) from error
 
 
-def arranged(
+def expand_groups(
     groups: Sequence[MemberGroup], slots: int, common: Need
-) -> tuple[tuple[Host, ...], dict[str, Need]]:
-    """The members of groups in their order, and what each of them needs.
+) -> tuple[tuple[MpiHost, ...], dict[str, Need]]:
+    """Return the members of all groups in order, and the resources of each, by name.
 
     Args:
-        groups: at least one.
-        slots: of members whose group says nothing.
-        common: what members need whose group says nothing.
+        groups: one or more groups.
+        slots: slots of members whose group has no number of its own.
+        common: resources of members whose group has none of its own.
     """
-    hosts: list[Host] = []
+    hosts: list[MpiHost] = []
     needs: dict[str, Need] = {}
     for group in groups:
         devices = {} if group.gpu is None else {"gpu": group.gpu}
-        own = ResourceRequest(cpu=group.cpu, memory=group.memory, devices=devices)
-        need = joined(Need(resources=own), common)
+        resources = ResourceRequest(cpu=group.cpu, memory=group.memory, devices=devices)
+        need = merge_needs(Need(resources=resources), common)
         for _ in range(group.members):
             name = f"member-{len(hosts)}"
-            hosts.append(Host(name, slots if group.slots is None else group.slots))
+            hosts.append(MpiHost(name, slots if group.slots is None else group.slots))
             needs[name] = need
     return tuple(hosts), needs
 
 
-def joined(first: Need, then: Need) -> Need:
-    """What one need says, and what the other says of everything else."""
+def merge_needs(first: Need, then: Need) -> Need:
+    """Return ``first`` with the values of ``then`` where it has none."""
     upper, lower = first.resources, then.resources
     return Need(
         resources=ResourceRequest(
@@ -160,7 +159,7 @@ def joined(first: Need, then: Need) -> Need:
     )
 
 
-#: options of the several kinds of mpirun that say where ranks go; then any place with room is right
+#: options of the several kinds of mpirun that map ranks; with one, any host with room is right
 _MAPPING = (
     *("map-by", "rank-by", "rankfile", "rf", "bynode", "bycore", "byslot", "npernode", "N"),
     *("pernode", "npersocket", "ppr", "host", "H", "hosts", "hostlist", "hostfile", "machinefile"),
@@ -168,10 +167,10 @@ _MAPPING = (
 )
 
 
-#: programs that start ranks
+#: names of programs that start ranks
 _STARTERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
-#: their options that have no value; one that is not known has one
-_BARE = frozenset(
+#: their options without a value; unknown ones are taken to have one
+_FLAGS = frozenset(
     {
         *("allow-run-as-root", "bynode", "byslot", "bycore", "display-map", "display-allocation"),
         *("merge-stderr-to-stdout", "nooversubscribe", "oversubscribe", "pernode", "q", "quiet"),
@@ -189,63 +188,64 @@ _BARE = frozenset(
         *("genvnone", "nolocal", "do-not-launch", "timestamp-output", "usize"),
     }
 )
-#: and those that have two
-_TWICE = frozenset({"mca", "gmca", "prtemca", "pmixmca", "genv", "env"})
+#: their options with two values
+_TWO_VALUES = frozenset({"mca", "gmca", "prtemca", "pmixmca", "genv", "env"})
 _COUNTS = frozenset({"n", "np", "c"})
 
 
 @values.frozen
-class Words:
-    """A command line, taken apart."""
+class CommandLine:
+    """A command line, split in three."""
 
-    #: what is ours
-    ours: tuple[str, ...]
-    #: what is mpirun's, before the program
+    #: options of ``fiber mpirun``
+    fiber_options: tuple[str, ...]
+    #: options of mpirun, before the program
     options: tuple[str, ...]
     #: the program and its arguments
     program: tuple[str, ...]
 
 
-def split(words: Sequence[str], known: Mapping[str, bool]) -> Words:
-    """Take a command line apart.
+def split_command_line(argv: Sequence[str], known: Mapping[str, bool]) -> CommandLine:
+    """Split a command line into Fiber's options, mpirun's options and the program.
 
     Args:
-        words: all of it.
-        known: our options by name; True for those that have a value.
+        argv: the arguments.
+        known: Fiber's options by name; True for those that have a value.
 
     Raises:
-        FiberError: mpirun's options are given, and no -- tells where they end; or no program is.
+        FiberError: there are options of mpirun, and no ``--`` after them.
     """
-    rest = list(words)
-    ours: list[str] = []
+    rest = list(argv)
+    fiber_options: list[str] = []
     options: list[str] = []
     while rest and rest[0] != "--":
-        word = rest[0]
-        name, equals, _ = word.partition("=")
+        argument = rest[0]
+        name, equals, _ = argument.partition("=")
         if name in known and (not equals or name.startswith("--")):
             taken = 2 if known[name] and not equals else 1
-            ours += rest[:taken]
+            fiber_options += rest[:taken]
             del rest[:taken]
-        elif word.startswith("-") or options:
+        elif argument.startswith("-") or options:
             options.append(rest.pop(0))
         else:
             break
     if rest[:1] == ["--"]:
-        return Words(tuple(ours), tuple(options), tuple(rest[1:]))
+        return CommandLine(tuple(fiber_options), tuple(options), tuple(rest[1:]))
     if options:
         msg = (
             f"{options[0]} is an option of mpirun's: write -- between its options and the program, "
             "as in fiber mpirun -np 4 --bind-to none -- ./program"
         )
         raise FiberError(msg)
-    return Words(tuple(ours), (), tuple(rest))
+    return CommandLine(tuple(fiber_options), (), tuple(rest))
 
 
-def read_mpirun(command: Sequence[str]) -> tuple[str, int | None, Words] | None:
-    """A whole command line of mpirun's, taken apart; None where it is no mpirun's.
+def parse_mpirun(command: Sequence[str]) -> tuple[str, int | None, CommandLine] | None:
+    """Parse a command line that begins with an mpirun.
 
     Returns:
-        the mpirun, the number of ranks where one is said, its other options and the program.
+        its path, the number of ranks if given, and its other options with the program; None for
+        other commands.
     """
     if not command or command[0].rpartition("/")[2] not in _STARTERS:
         return None
@@ -258,22 +258,22 @@ def read_mpirun(command: Sequence[str]) -> tuple[str, int | None, Words] | None:
             count = int(rest[1])
             del rest[:2]
             continue
-        taken = 1 if name in _BARE or "=" in rest[0] else 3 if name in _TWICE else 2
+        taken = 1 if name in _FLAGS or "=" in rest[0] else 3 if name in _TWO_VALUES else 2
         options += rest[:taken]
         del rest[:taken]
-    return command[0], count, Words((), tuple(options), tuple(rest))
+    return command[0], count, CommandLine((), tuple(options), tuple(rest))
 
 
 def maps_ranks(options: Collection[str]) -> bool:
-    """True where options for mpirun say where ranks are to be."""
+    """Return True if options of mpirun map ranks to hosts."""
     return any(
         option.startswith("-") and option.lstrip("-").partition("=")[0] in _MAPPING
         for option in options
     )
 
 
-def sizes(count: int | None, slots: int, members: int | None) -> tuple[int, int]:
-    """How many ranks and members there are to be, from what was said of them.
+def rank_and_member_counts(count: int | None, slots: int, members: int | None) -> tuple[int, int]:
+    """Return the numbers of ranks and members, from the options that were given.
 
     Raises:
         FiberError: the ranks do not fit on the members.

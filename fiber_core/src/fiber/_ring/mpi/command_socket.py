@@ -1,4 +1,10 @@
-"""The launcher's door: a private socket at which agents ask for commands on members."""
+"""Command socket of the launcher: agents of mpirun request commands on members.
+
+An agent sends its three standard streams as descriptors with a line that has the length of the
+header; the header, host and command with a NUL between them; and then signal numbers, a line each.
+The answer is ``exit <code>`` or ``error <text>``. Apart from the member agent, which uses it on the
+launcher alone, for it is the only part of a run that other programs talk to.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fiber._ring.mpi.streams import Execution
-from fiber._wire.accept_thread import Accepting, private_listener
+from fiber._wire.accept_thread import AcceptThread, private_listener
 
-__all__ = ["Call", "Door"]
+__all__ = ["AgentCall", "CommandSocket"]
 
-_PIECE = 64 * 1024
+_CHUNK_SIZE = 64 * 1024
 #: no header of an agent is longer: arguments are not
-_LONGEST = 4 * 1024 * 1024
+_MAX_HEADER = 4 * 1024 * 1024
 
 
-class Call:
-    """One agent that waits for its command."""
+class AgentCall:
+    """Request of one agent, which waits for the end of its command.
+
+    Args:
+        connection: to the agent.
+        streams: descriptors of its standard streams.
+    """
 
     def __init__(self, connection: socket.socket, streams: list[int]) -> None:
         self._connection = connection
@@ -30,22 +41,22 @@ class Call:
         self._over = False
         self._writing = threading.Lock()
         self._closed = False
-        # wakes who reads the agent's standard input
+        # wakes the thread that reads the agent's standard input
         self._ending, self._end = os.pipe()
 
     def out(self, number: int, data: bytes) -> None:
         """Write to the agent's standard output or errors."""
         with self._writing, contextlib.suppress(OSError):
-            # who read them may have gone, and so may the agent
+            # their reader may have gone, and so may the agent
             while data and not self._closed:
                 data = data[os.write(self._streams[number], data) :]
 
     def ended(self, code: int) -> None:
-        """The command has ended."""
+        """Answer with the command's exit code, or minus its signal."""
         self._answer(f"exit {code}\n")
 
     def refuse(self, text: str) -> None:
-        """There is no such command, or it is lost."""
+        """Answer with an error: the command cannot be run, or is lost."""
         self._answer(f"error {text}\n")
 
     def _answer(self, text: str) -> None:
@@ -59,7 +70,7 @@ class Call:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def carry(self, execution: Execution) -> None:
-        """Pass on what the agent reads and the signals it gets, until one of the two ends."""
+        """Forward the agent's input and signals to the command, until one of the two ends."""
         reader = threading.Thread(
             target=self._read_input, args=(execution,), name="fiber-agent-input", daemon=True
         )
@@ -73,13 +84,13 @@ class Call:
         with self._lock:
             gone, self._over = not self._over, True
         if gone:
-            # the agent was killed, and its command has nobody any more
+            # the agent was killed, so its command is killed as well
             os.write(self._end, b"x")
             execution.signal(9)
         reader.join()
 
     def close(self) -> None:
-        """Release what the call holds."""
+        """Close the connection and all descriptors."""
         with self._writing:
             self._closed = True
             for descriptor in (*self._streams, self._ending, self._end):
@@ -95,7 +106,7 @@ class Call:
             if self._ending in ready:
                 return
             try:
-                data = os.read(self._streams[0], _PIECE)
+                data = os.read(self._streams[0], _CHUNK_SIZE)
             except OSError:
                 data = b""
             execution.feed(data)
@@ -103,24 +114,27 @@ class Call:
                 return
 
 
-class Door:
-    """Listens in a private folder, and has a thread for each agent.
+class CommandSocket:
+    """Listening socket for agents, with a thread for each of them.
 
     Args:
-        folder: a folder that this user alone may enter.
-        begin: starts a host's command for a call; raises LookupError for a host that is none.
+        folder: a folder that only this user may enter.
+        begin: starts a command on a host for an agent's call; raises LookupError for unknown hosts.
     """
 
-    def __init__(self, folder: Path, begin: Callable[[str, str, Call], Execution]) -> None:
-        #: where agents find it
+    def __init__(self, folder: Path, begin: Callable[[str, str, AgentCall], Execution]) -> None:
+        #: path of the socket
         self.path = str(folder / "door")
         self._begin = begin
-        self._accepting = Accepting(
-            private_listener(self.path), self._serve, name="fiber-door", at_once=True
+        self._accepting = AcceptThread(
+            private_listener(self.path),
+            self._serve,
+            name="fiber-command-socket",
+            thread_per_connection=True,
         )
 
     def close(self) -> None:
-        """Listen no more. Calls that wait are their commands' affair."""
+        """Stop listening; open calls go on until their commands end."""
         self._accepting.close()
         Path(self.path).unlink(missing_ok=True)
 
@@ -128,10 +142,10 @@ class Door:
         try:
             header, streams = _read_header(connection)
         except (OSError, ValueError):
-            # whoever that was, it was no agent
+            # the client is no agent
             connection.close()
             return
-        call = Call(connection, streams)
+        call = AgentCall(connection, streams)
         host, _, command = header.decode("utf-8", "surrogateescape").partition("\0")
         try:
             execution = self._begin(host, command, call)
@@ -143,19 +157,19 @@ class Door:
 
 
 def _read_header(connection: socket.socket) -> tuple[bytes, list[int]]:
-    data, streams, _, _ = socket.recv_fds(connection, _PIECE, 3)
+    data, streams, _, _ = socket.recv_fds(connection, _CHUNK_SIZE, 3)
     try:
         if len(streams) != 3:
             msg = "an agent sends its three streams first"
             raise ValueError(msg)
         while b"\n" not in data:
-            data += _some(connection)
+            data += _receive(connection)
         length, _, data = data.partition(b"\n")
-        if not 0 <= int(length) <= _LONGEST:
+        if not 0 <= int(length) <= _MAX_HEADER:
             msg = f"a header of {int(length)} bytes is none"
             raise ValueError(msg)
         while len(data) < int(length):
-            data += _some(connection)
+            data += _receive(connection)
     except (OSError, ValueError):
         for descriptor in streams:
             os.close(descriptor)
@@ -163,8 +177,8 @@ def _read_header(connection: socket.socket) -> tuple[bytes, list[int]]:
     return data, streams
 
 
-def _some(connection: socket.socket) -> bytes:
-    data = connection.recv(_PIECE)
+def _receive(connection: socket.socket) -> bytes:
+    data = connection.recv(_CHUNK_SIZE)
     if not data:
         msg = "it ended in the middle"
         raise ValueError(msg)

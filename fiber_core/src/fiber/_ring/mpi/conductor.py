@@ -1,4 +1,4 @@
-"""Leads one run of ``mpirun`` from its members' start to its end."""
+"""Controller (*conductor*) of one run of ``mpirun``, from the start of its members to its end."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from fiber._ring.mpi import messages
-from fiber._ring.mpi.arguments import LAUNCHER, Plan
+from fiber._ring.mpi.arguments import LAUNCHER, RunSpec
 from fiber._ring.mpi.crew import Event, Lost, Need
 from fiber._ring.mpi.hosts import discover_script, hostfile, own_addresses
 from fiber._ring.mpi.implementations import (
     Family,
-    Ground,
+    RunFacts,
     Stack,
     arguments,
     environment,
     member_environment,
+    overridable,
     recognise,
-    wishes,
 )
 from fiber._ring.mpi.networks import Networks, choose, targets
 from fiber._ring.mpi.ranks import wrapped
@@ -79,7 +79,7 @@ class Conductor:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunSpec,
         stations: Stations,
         *,
         output: Callable[[int, bytes], None],
@@ -89,7 +89,7 @@ class Conductor:
         #: set once mpirun is there, or never will be
         self.started = threading.Event()
         self._names = (LAUNCHER, *(host.name for host in plan.hosts))
-        self._up: dict[str, messages.Up] = {}
+        self._up: dict[str, messages.Hello] = {}
         self._dialled: dict[str, frozenset[tuple[str, str]]] = {}
         self._renamed: dict[str, bool] = {}
         #: members by the addresses that Hydra knows them by
@@ -146,12 +146,12 @@ class Conductor:
     def _find_networks(self) -> Networks:
         for name in self._names:
             self._stations.tell(
-                name, messages.Dial(self._plan.token, targets(name, self._ordered()))
+                name, messages.Probe(self._plan.token, targets(name, self._ordered()))
             )
         self._expect(lambda: len(self._dialled) == len(self._names), "tell whom they can reach")
         return choose(self._ordered(), self._dialled)
 
-    def _ordered(self) -> dict[str, messages.Up]:
+    def _ordered(self) -> dict[str, messages.Hello]:
         return {name: self._up[name] for name in self._names}
 
     def _lead(self) -> None:
@@ -164,7 +164,7 @@ class Conductor:
             _HOSTFILES[False]: hostfile(hosts, open_mpi=False, addresses=addresses),
         }
         files["discover_hosts.sh"] = discover_script(hosts)
-        self._stations.tell(LAUNCHER, messages.Lead(files))
+        self._stations.tell(LAUNCHER, messages.BecomeLauncher(files))
         self._expect(lambda: bool(self._folder), "open the launcher's door")
 
     def _recognise(self) -> Stack:
@@ -182,7 +182,7 @@ class Conductor:
         if not self._shared_names() or stack.family is not Family.OPEN_MPI_PRRTE:
             return
         for host in plan.hosts:
-            self._stations.tell(host.name, messages.Rename())
+            self._stations.tell(host.name, messages.SetHostname())
         self._expect(lambda: len(self._renamed) == len(plan.hosts), "tell their host's name")
         if not all(self._renamed.values()) and plan.count > len(plan.hosts):
             msg = (
@@ -219,7 +219,7 @@ class Conductor:
         self._wrote[self._call] = bytearray()
         self._stations.tell(
             LAUNCHER,
-            messages.Run(call=self._call, argv=tuple(argv), env=env, wishes=wishes(env)),
+            messages.Run(call=self._call, argv=tuple(argv), env=env, overridable=overridable(env)),
         )
         return self._call
 
@@ -235,8 +235,8 @@ class Conductor:
             now=time.monotonic(),
         )
         differ = plan.strict and len({host.slots for host in plan.hosts}) > 1
-        unlike = self._hostfile(stack) if differ else None
-        ours = arguments(stack, plan.count, unlike=unlike)
+        slots_file = self._hostfile(stack) if differ else None
+        ours = arguments(stack, plan.count, hostfile=slots_file)
         words = (plan.mpirun, *ours, *plan.options, *wrapped(program))
         if not plan.count:
             words = tuple(word.replace(_OPERATORS, f"{self._folder}/") for word in program)
@@ -266,7 +266,7 @@ class Conductor:
         networks = self._networks
         assert networks is not None
         slots = {host.slots for host in self._plan.hosts}
-        ground = Ground(
+        ground = RunFacts(
             agent=f"{self._folder}/{AGENT}",
             hostfile=self._hostfile(stack),
             networks=networks.names,
@@ -304,13 +304,13 @@ class Conductor:
         name, message = event
         if isinstance(message, Lost):
             self._lose(name, message.why)
-        elif isinstance(message, messages.Up):
+        elif isinstance(message, messages.Hello):
             self._up[name] = message
-        elif isinstance(message, messages.Dialled):
+        elif isinstance(message, messages.ProbeResult):
             self._dialled[name] = message.reached
-        elif isinstance(message, messages.Renamed):
+        elif isinstance(message, messages.HostnameSet):
             self._renamed[name] = message.done
-        elif isinstance(message, messages.Leading):
+        elif isinstance(message, messages.LauncherReady):
             self._folder = message.folder
         elif isinstance(message, (messages.RankUp, messages.RankEnded)):
             self._of_rank(name, message)
@@ -338,20 +338,20 @@ class Conductor:
         self._do(self._vigil.lost(told, why, time.monotonic()))
 
     def _of_command(self, name: str, message: messages.FromStation) -> None:
-        if isinstance(message, messages.Asked):
+        if isinstance(message, messages.CommandRequested):
             self._begin(message)
         elif isinstance(message, (messages.Input, messages.Signal)):
             if message.call in self._routes:
                 self._stations.tell(self._routes[message.call], message)
-        elif isinstance(message, (messages.Out, messages.Ended, messages.Refused)):
+        elif isinstance(message, (messages.Output, messages.Ended, messages.Refused)):
             if message.call < 0:
-                if not isinstance(message, messages.Out):
+                if not isinstance(message, messages.Output):
                     self._routes.pop(message.call, None)
                 self._stations.tell(LAUNCHER, message)
             else:
                 self._of_ours(message)
 
-    def _of_ours(self, message: messages.Out | messages.Ended | messages.Refused) -> None:
+    def _of_ours(self, message: messages.Output | messages.Ended | messages.Refused) -> None:
         if isinstance(message, messages.Ended):
             self._over[message.call] = message.code
         elif isinstance(message, messages.Refused):
@@ -361,7 +361,7 @@ class Conductor:
         else:
             self._wrote[message.call] += message.data
 
-    def _begin(self, asked: messages.Asked) -> None:
+    def _begin(self, asked: messages.CommandRequested) -> None:
         """An agent wants a command on a member."""
         host = self._called.get(asked.host, asked.host)
         if host not in self._names or host == LAUNCHER:
@@ -384,13 +384,13 @@ class Conductor:
                 call=asked.call,
                 argv=argv,
                 env=env,
-                wishes=frozenset(set(env) - set(self._plan.env)),
+                overridable=frozenset(set(env) - set(self._plan.env)),
             ),
         )
 
     def _do(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Begin):
-                self._stations.tell(instruction.host, messages.Go(instruction.count))
+                self._stations.tell(instruction.host, messages.ReleaseRanks(instruction.count))
             elif self._mpirun is not None:
                 self._stations.tell(LAUNCHER, messages.Signal(self._mpirun, instruction.number))

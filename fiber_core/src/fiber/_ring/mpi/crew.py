@@ -1,4 +1,4 @@
-"""The stations of a run as the coordinator sees them: processes, pipes, and one queue of events."""
+"""Member agents of a run as its controller sees them: jobs, pipes, and one queue of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members as MPI's hosts: their files, and the member that each rank belongs on."""
+"""Members as MPI's hosts: host files, and the expected host of each rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fiber._base import values
 from fiber.exceptions import FiberError
 
 __all__ = [
-    "Host",
+    "MpiHost",
     "discover_script",
     "expected_hosts",
     "hostfile",
@@ -16,41 +16,45 @@ __all__ = [
     "own_addresses",
 ]
 
-#: ranks that one message names
-_MOST = 8
+#: ranks that one message lists
+_MAX_NAMED = 8
 
 
 @values.frozen
-class Host:
-    """A member as ``mpirun`` knows it."""
+class MpiHost:
+    """A member, as a host of ``mpirun``."""
 
-    #: its name, without dots
+    #: name of the member, without dots
     name: str
-    #: ranks that it has room for
+    #: most ranks on it
     slots: int = values.field(default=1, validator=values.ge(1))
 
 
 def hostfile(
-    hosts: Sequence[Host], *, open_mpi: bool, addresses: Mapping[str, str] | None = None
+    hosts: Sequence[MpiHost], *, open_mpi: bool, addresses: Mapping[str, str] | None = None
 ) -> str:
-    """The hosts in Open MPI's syntax, or in Hydra's, which MPICH and Intel MPI share.
+    """Return a host file in Open MPI's syntax, or in that of Hydra (MPICH and Intel MPI).
 
     Args:
-        hosts: in the order of their ranks.
-        open_mpi: True for Open MPI's.
-        addresses: what some of them are called instead, by their names.
+        hosts: hosts in the order of their ranks.
+        open_mpi: True for Open MPI's syntax.
+        addresses: addresses to write in place of names, by name.
     """
     form = "{} slots={}\n" if open_mpi else "{}:{}\n"
-    called = addresses or {}
-    return "".join(form.format(called.get(host.name, host.name), host.slots) for host in hosts)
+    names = addresses or {}
+    return "".join(form.format(names.get(host.name, host.name), host.slots) for host in hosts)
 
 
-def own_addresses(hosts: Sequence[Host], addresses: Mapping[str, str]) -> dict[str, str]:
-    """The addresses that one host has and nobody else, the launcher included, by its name.
+def own_addresses(hosts: Sequence[MpiHost], addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return the address of each host that shares it with no other one, by name.
 
-    Hydra looks up each name, to know whether it is its own host, and no name server knows ours: one
-    that does not answer costs 10 s a host. Where a member is on the launcher's host it has to stay
-    a name, or Hydra would start its ranks without asking us.
+    Hydra resolves each name to find out whether it is its own host. No name server knows our names,
+    and one that does not answer costs 10 s a host, so addresses are better. A member on the
+    launcher's host must stay a name, or Hydra would start its ranks without our agent.
+
+    Args:
+        hosts: the members.
+        addresses: addresses of the members and the launcher, by name.
     """
     taken = list(addresses.values())
     return {
@@ -60,18 +64,18 @@ def own_addresses(hosts: Sequence[Host], addresses: Mapping[str, str]) -> dict[s
     }
 
 
-def discover_script(hosts: Sequence[Host]) -> str:
-    """A script that prints the hosts with their slots, as elastic launchers ask for them."""
+def discover_script(hosts: Sequence[MpiHost]) -> str:
+    """Return a host discovery script for elastic launchers: prints ``host:slots`` lines."""
     lines = [f"echo {host.name}:{host.slots}" for host in hosts]
     return "\n".join(["#!/bin/sh", *lines, ""])
 
 
-def expected_hosts(count: int, hosts: Sequence[Host]) -> tuple[str, ...]:
-    """The host of each rank where hosts are filled one after another.
+def expected_hosts(count: int, hosts: Sequence[MpiHost]) -> tuple[str, ...]:
+    """Return the host of each rank where hosts are filled one after another.
 
     Args:
-        count: how many ranks there are.
-        hosts: in the order of the hostfile.
+        count: number of ranks.
+        hosts: hosts in the order of the host file.
 
     Raises:
         FiberError: there are fewer slots than ranks.
@@ -87,35 +91,35 @@ def expected_hosts(count: int, hosts: Sequence[Host]) -> tuple[str, ...]:
 
 
 def mismatches(
-    found: Mapping[int, str], count: int, hosts: Sequence[Host], *, strict: bool = True
+    found: Mapping[int, str], count: int, hosts: Sequence[MpiHost], *, strict: bool = True
 ) -> list[str]:
-    """What is wrong with where ranks are; one sentence for each kind of mistake.
+    """Compare the hosts of ranks with the expected ones; returns a sentence for each difference.
 
     Args:
-        found: host by rank, of the ranks that were seen.
-        count: how many ranks were asked for.
-        hosts: in the order of the hostfile.
-        strict: True where hosts are filled one after another; otherwise ranks may be on any host
-            that has room for them.
+        found: host of each rank that has started.
+        count: expected number of ranks.
+        hosts: hosts in the order of the host file.
+        strict: True where hosts are filled one after another; False where ranks may be on any host
+            that has a free slot.
     """
     names = {host.name for host in hosts}
     wrong = []
     if missing := sorted(set(range(count)) - set(found)):
         wrong.append(f"{_ranks(missing)} never began on a member")
     if surplus := sorted(set(found) - set(range(count))):
-        wrong.append(f"{_ranks(surplus)} nobody asked for")
+        wrong.append(f"{_ranks(surplus)} not asked for")
     if strangers := sorted(rank for rank, host in found.items() if host not in names):
         where = ", ".join(sorted({found[rank] for rank in strangers}))
         wrong.append(f"{_ranks(strangers)} began on {where}, which is no member")
     if wrong:
         return wrong
     if strict:
-        wanted = expected_hosts(count, hosts)
+        expected = expected_hosts(count, hosts)
         return [
             f"rank {rank} began on {found[rank]} and belongs on {host}"
-            for rank, host in enumerate(wanted)
+            for rank, host in enumerate(expected)
             if found[rank] != host
-        ][:_MOST]
+        ][:_MAX_NAMED]
     full = {host.name: host.slots for host in hosts}
     for host in found.values():
         full[host] -= 1
@@ -123,6 +127,6 @@ def mismatches(
 
 
 def _ranks(numbers: Sequence[int]) -> str:
-    told = ", ".join(map(str, numbers[:_MOST]))
-    more = f" and {len(numbers) - _MOST} more" if len(numbers) > _MOST else ""
-    return f"rank {told}" if len(numbers) == 1 else f"ranks {told}{more}"
+    listed = ", ".join(map(str, numbers[:_MAX_NAMED]))
+    more = f" and {len(numbers) - _MAX_NAMED} more" if len(numbers) > _MAX_NAMED else ""
+    return f"rank {listed}" if len(numbers) == 1 else f"ranks {listed}{more}"

@@ -1,6 +1,8 @@
-"""The MPI implementations whose ``mpirun`` we can lead, told by what it says of itself.
+"""MPI implementations: recognition by ``mpirun --version``, and settings for Fiber's runs.
 
-The settings of each MPI implementation, as environment: our agent, our hosts, our networks.
+Settings go into the environment wherever an implementation reads them there: the agent in place of
+a remote shell, the host file and the networks. Pure and apart from the controller of a run, so that
+what is known of each implementation stands in one place.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from fiber.exceptions import FiberError
 
 __all__ = [
     "Family",
-    "Ground",
+    "RunFacts",
     "Stack",
     "arguments",
     "environment",
     "member_environment",
+    "overridable",
     "recognise",
-    "wishes",
 ]
 
 
 class Family(enum.Enum):
-    """Who wrote it; settings and hostfiles differ by it."""
+    """Families of implementations, with settings and host files of their own."""
 
     #: Open MPI up to 4, which starts its daemons itself
     OPEN_MPI = "Open MPI"
@@ -41,9 +43,9 @@ class Family(enum.Enum):
 class Stack:
     """An installed MPI implementation."""
 
-    #: who wrote it
+    #: its family
     family: Family
-    #: its version as it says it, for people
+    #: its version, for display
     version: str
 
     @property
@@ -64,50 +66,50 @@ _HYDRA = re.compile(r"HYDRA build details.*?Version:\s*(?P<version>\S+)", re.DOT
 _PRRTE_SINCE = 5
 
 
-def recognise(program: str, said: str) -> Stack:
-    """Which implementation a ``mpirun`` belongs to.
+def recognise(program: str, output: str) -> Stack:
+    """Recognise an implementation by the output of ``mpirun --version``.
 
     Args:
-        program: its path, for the message.
-        said: what it printed when it was asked for its version.
+        program: path of the mpirun, for the error.
+        output: what it printed.
 
     Raises:
-        FiberError: none that we know.
+        FiberError: the implementation is unknown.
     """
-    if found := _INTEL.search(said):
+    if found := _INTEL.search(output):
         return Stack(Family.INTEL, found["version"])
-    if found := _HYDRA.search(said):
+    if found := _HYDRA.search(output):
         return Stack(Family.MPICH, found["version"])
-    if found := _OPEN_MPI.search(said):
+    if found := _OPEN_MPI.search(output):
         new = "PRRTE" in found[0].upper() or int(found["major"]) >= _PRRTE_SINCE
         return Stack(Family.OPEN_MPI_PRRTE if new else Family.OPEN_MPI, found["version"])
-    if found := _PRRTE.search(said):
+    if found := _PRRTE.search(output):
         return Stack(Family.OPEN_MPI_PRRTE, found["version"])
-    first = next(iter(said.strip().splitlines()), "nothing")
+    first = next(iter(output.strip().splitlines()), "nothing")
     msg = (
-        f"{program} is no mpirun that we know, it says {first!r}; name one of Open MPI, MPICH or "
+        f"{program} is no mpirun that we know, its output is {first!r}; name one of Open MPI, MPICH or "
         "Intel MPI with --mpirun"
     )
     raise FiberError(msg)
 
 
-#: stands in for our agent on members, whose daemons refuse to run where it does not exist
+#: alternative to our agent, for daemons on members, which refuse to run where no agent exists
 _FALLBACK = " : true"
-#: agents that may run at once: all of them, for none ends before its daemon does
+#: agents at once: all of them, for none ends before its daemon does
 _MANY = "4096"
 
 
 @values.frozen(kw_only=True)
-class Ground:
-    """What ``mpirun`` is told of the run it is part of."""
+class RunFacts:
+    """Facts of a run that an mpirun's settings depend on."""
 
-    #: path of the agent's program, without blanks and colons
+    #: path of the agent, without spaces and colons
     agent: str
-    #: path of the hostfile
+    #: path of the host file
     hostfile: str
     #: networks in which all members reach each other, as ``10.0.0.0/16``; empty where unknown
     networks: tuple[str, ...] = ()
-    #: the launcher's interface in those networks, where known
+    #: the launcher's interface in those networks, if known
     interface: str | None = None
     #: slots of a member; None where they differ
     slots: int | None = 1
@@ -115,61 +117,61 @@ class Ground:
     one_host: bool = False
 
 
-def environment(stack: Stack, ground: Ground) -> dict[str, str]:
-    """What to set where ``mpirun`` starts."""
-    return _OF[stack.family](ground)
+def environment(stack: Stack, facts: RunFacts) -> dict[str, str]:
+    """Return the environment of ``mpirun``."""
+    return _ENVIRONMENTS[stack.family](facts)
 
 
-def wishes(environ: Mapping[str, str]) -> frozenset[str]:
-    """The names among them that count only where the user has said nothing."""
-    return frozenset(name for name in environ if not name.lower().endswith(_OURS))
+def overridable(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the variables that the user's own environment may override."""
+    return frozenset(name for name in environ if not name.lower().endswith(_REQUIRED))
 
 
-def arguments(stack: Stack, count: int | None, *, unlike: str | None = None) -> list[str]:
-    """What to say on the command line besides: how many ranks.
+def arguments(stack: Stack, count: int | None, *, hostfile: str | None = None) -> list[str]:
+    """Return the options that an mpirun needs besides its environment.
 
     Args:
-        stack: whose command line.
-        count: of ranks; None to leave it to the user.
-        unlike: path of the hostfile, where slots differ.
+        stack: the implementation.
+        count: number of ranks; None for none.
+        hostfile: path of the host file where slots differ between hosts, else None.
     """
-    # it reads the slots of a file that is named here, not of one that the environment names
-    found = ["-machinefile", unlike] if unlike and stack.family is Family.INTEL else []
+    # Intel MPI reads slots only from a file of the command line
+    found = ["-machinefile", hostfile] if hostfile and stack.family is Family.INTEL else []
     if count is not None:
         found += ["-np" if stack.is_open_mpi else "-n", str(count)]
     return found
 
 
-def _open_mpi(ground: Ground) -> dict[str, str]:
-    networks = ",".join(ground.networks)
+def _open_mpi(facts: RunFacts) -> dict[str, str]:
+    networks = ",".join(facts.networks)
     found = {
-        "OMPI_MCA_plm_rsh_agent": ground.agent + _FALLBACK,
+        "OMPI_MCA_plm_rsh_agent": facts.agent + _FALLBACK,
         # each daemon is started from here, and its agent stays with it
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
         "OMPI_MCA_plm_rsh_num_concurrent": _MANY,
         "OMPI_MCA_orte_leave_session_attached": "1",
-        "OMPI_MCA_orte_default_hostfile": ground.hostfile,
+        "OMPI_MCA_orte_default_hostfile": facts.hostfile,
         "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
-        # it would ask for each name four times, and no name server knows ours
+        # else it resolves each name four times, and no name server knows ours
         "OMPI_MCA_if_base_do_not_resolve": "1",
-        # members share a machine with others, whose processors are no business of ours
+        # members share a machine with other jobs, so ranks are not bound to processors
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         **_ROOT,
     }
     if networks:
         found["OMPI_MCA_oob_tcp_if_include"] = networks
         found["OMPI_MCA_btl_tcp_if_include"] = networks
-    return {**found, **_hierarchy(ground)}
+    return {**found, **_hierarchy(facts)}
 
 
-def _prrte(ground: Ground) -> dict[str, str]:
-    networks = ",".join(ground.networks)
+def _prrte(facts: RunFacts) -> dict[str, str]:
+    networks = ",".join(facts.networks)
     found = {
-        "PRTE_MCA_plm_ssh_agent": ground.agent + _FALLBACK,
+        "PRTE_MCA_plm_ssh_agent": facts.agent + _FALLBACK,
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "PRTE_MCA_plm_ssh_num_concurrent": _MANY,
         "PRTE_MCA_prte_leave_session_attached": "1",
-        "PRTE_MCA_prte_default_hostfile": ground.hostfile,
+        "PRTE_MCA_prte_default_hostfile": facts.hostfile,
         "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         **_ROOT,
@@ -177,46 +179,46 @@ def _prrte(ground: Ground) -> dict[str, str]:
     if networks:
         found["OMPI_MCA_btl_tcp_if_include"] = networks
     if networks and not networks.startswith("127."):
-        # its daemons never use loopback, whatever they are told
+        # its daemons never use loopback, whatever the setting
         found["PRTE_MCA_prte_if_include"] = networks
-    return {**found, **_hierarchy(ground)}
+    return {**found, **_hierarchy(facts)}
 
 
-def _hierarchy(ground: Ground) -> dict[str, str]:
-    # collectives in steps, within a host and between hosts, hang where two daemons have one name
-    return {"OMPI_MCA_coll": "^han"} if ground.one_host else {}
+def _hierarchy(facts: RunFacts) -> dict[str, str]:
+    # hierarchical collectives hang where two daemons have the same host name
+    return {"OMPI_MCA_coll": "^han"} if facts.one_host else {}
 
 
-def _mpich(ground: Ground) -> dict[str, str]:
+def _mpich(facts: RunFacts) -> dict[str, str]:
     found = {
-        "HYDRA_HOST_FILE": ground.hostfile,
+        "HYDRA_HOST_FILE": facts.hostfile,
         "HYDRA_LAUNCHER": "rsh",
-        "HYDRA_LAUNCHER_EXEC": ground.agent,
-        # ranks of a container may not read each other's memory, and it aborts where it may not
+        "HYDRA_LAUNCHER_EXEC": facts.agent,
+        # ranks of a container may not read each other's memory, and MPICH aborts there
         "MPIR_CVAR_CH4_CMA_ENABLE": "0",
     }
-    if ground.interface:
-        found["HYDRA_IFACE"] = ground.interface
+    if facts.interface:
+        found["HYDRA_IFACE"] = facts.interface
     return found
 
 
-def _intel(ground: Ground) -> dict[str, str]:
+def _intel(facts: RunFacts) -> dict[str, str]:
     found = {
-        "I_MPI_HYDRA_HOST_FILE": ground.hostfile,
+        "I_MPI_HYDRA_HOST_FILE": facts.hostfile,
         "I_MPI_HYDRA_BOOTSTRAP": "rsh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": ground.agent,
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": facts.agent,
         "I_MPI_PIN": "0",
     }
-    if ground.slots is not None:
-        # else those of the hostfile count
-        found["I_MPI_PERHOST"] = str(ground.slots)
-    if ground.interface:
-        found["I_MPI_HYDRA_IFACE"] = ground.interface
+    if facts.slots is not None:
+        # else the slots of the host file count
+        found["I_MPI_PERHOST"] = str(facts.slots)
+    if facts.interface:
+        found["I_MPI_HYDRA_IFACE"] = facts.interface
     return found
 
 
-#: ends of names without whose values the run is none
-_OURS = (
+#: ends of names of variables that users must not override
+_REQUIRED = (
     "agent",
     "hostfile",
     "host_file",
@@ -226,9 +228,9 @@ _OURS = (
     "bootstrap_exec",
 )
 
-#: jobs in images are root's as a rule, and Open MPI runs as root only where it is told to
+#: jobs in images run as root mostly, which Open MPI must be allowed to
 _ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-_OF = {
+_ENVIRONMENTS = {
     Family.OPEN_MPI: _open_mpi,
     Family.OPEN_MPI_PRRTE: _prrte,
     Family.MPICH: _mpich,
@@ -237,12 +239,12 @@ _OF = {
 
 
 def member_environment(interface: str, *, folder: str | None = None) -> dict[str, str]:
-    """What to set on a member.
+    """Return the environment of a member's daemons and ranks.
 
     Args:
-        interface: by which its ranks reach the others.
-        folder: its own, where other members are on its host too: Open MPI calls the memory that
-            ranks of a host share by the host's name and their number on it, in a folder of all.
+        interface: network interface through which ranks reach the others.
+        folder: the member's own folder, if its host has several members: Open MPI names shared
+            memory by host name and local rank, in a folder that they would share.
     """
     apart = {
         "OMPI_MCA_btl_vader_backing_directory": folder,

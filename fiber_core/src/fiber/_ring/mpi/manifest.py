@@ -1,6 +1,7 @@
-"""Jobs of the MPI operator, as its manifests describe them (MPIJob, v2beta1): what of them we run.
+"""Manifests of the MPI operator (``MPIJob``, ``kubeflow.org/v2beta1``), run without the operator.
 
-Runs a job of the MPI operator's on the selected backend, without the operator.
+:func:`parse_manifest` reads one and names every field that is not supported;
+:func:`run_spec` turns it into the specification of a run.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from fiber._base import values
-from fiber._ring.mpi.arguments import Plan, maps_ranks, read_mpirun
+from fiber._ring.mpi.arguments import RunSpec, maps_ranks, parse_mpirun
 from fiber._ring.mpi.crew import Need
-from fiber._ring.mpi.hosts import Host
+from fiber._ring.mpi.hosts import MpiHost
 from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
 from fiber.model.resource import megabytes
 
-__all__ = ["MpiJob", "fitted", "plan_of", "read", "try_again"]
+__all__ = ["MpiJob", "fit_to_capabilities", "parse_manifest", "run_spec", "run_with_retries"]
 
 _API = "kubeflow.org/v2beta1"
 _KIND = "MPIJob"
-#: what such a job has and we need not be told: jobs are reached without keys, members come before
-#: the launcher, nothing is left to be collected, and which MPI it is its mpirun tells
+#: fields that need no support: jobs are reached without keys, members start before the launcher,
+#: nothing is left to be collected, and mpirun itself is asked which MPI it is
 _MEANINGLESS = frozenset(
     {
         "spec.sshAuthMountPath",
@@ -39,7 +40,7 @@ _MEANINGLESS = frozenset(
         "status",
     }
 )
-#: what containers of workers run so that somebody can come in, which nobody needs to here
+#: commands of worker containers that only wait for a remote login
 _SERVERS = frozenset({"sshd", "sleep"})
 _CLEANED = frozenset({"All", "Running"})
 _DEVICE = re.compile(r"[\w.-]+/(?P<kind>gpu|tpu)$")
@@ -48,38 +49,38 @@ _REFERENCE = re.compile(r"\$\((\w+)\)")
 
 @values.frozen(kw_only=True)
 class MpiJob:
-    """What a manifest asks for."""
+    """A job of a manifest."""
 
-    #: its name
+    #: name of the job
     name: str
-    #: what its launcher runs
+    #: command of the launcher
     command: tuple[str, ...]
-    #: how many workers, besides the launcher
+    #: number of workers, besides the launcher
     workers: int
-    #: slots of each
+    #: slots of each worker
     slots: int
-    #: what each worker needs, and the launcher
+    #: resources of each worker, and of the launcher
     worker: Need
     launcher: Need
-    #: True where ranks run beside the launcher too, before those of workers
+    #: True where the launcher has the first ranks
     launcher_is_member: bool = False
-    #: environment of its containers
+    #: environment of the containers
     env: Mapping[str, str] = values.field(factory=dict)
-    #: seconds after which it has failed
+    #: seconds after which the job has failed
     deadline: float | None = None
-    #: tries after the first one
+    #: attempts after the first one
     retries: int = 0
-    #: True where nothing is to be started
+    #: True for a suspended job, which is not started
     suspended: bool = False
-    #: fields that are there and that we do not do, by their paths
+    #: paths of fields that are not supported
     unsupported: tuple[str, ...] = ()
 
 
-def read(document: Any) -> MpiJob:
-    """Read a manifest, as it is once YAML or JSON was parsed.
+def parse_manifest(document: Any) -> MpiJob:
+    """Convert a manifest, parsed from YAML or JSON, to a job.
 
     Raises:
-        FiberError: it is no MPIJob, or lacks what every one has.
+        FiberError: it is no MPIJob, or lacks a required field.
     """
     root = _Field(document, "")
     kind, api = root.text("kind"), root.text("apiVersion")
@@ -89,22 +90,22 @@ def read(document: Any) -> MpiJob:
     spec = root.field("spec")
     replicas = spec.field("mpiReplicaSpecs")
     launcher, worker = replicas.field("Launcher"), replicas.field("Worker")
-    if not launcher.there:
+    if not launcher.exists:
         msg = f"{launcher.path} is missing: it says what to run"
         raise FiberError(msg)
     policy = spec.field("runPolicy")
     env: dict[str, str] = {}
-    launching, command = _template(launcher, env)
-    working, serving = _template(worker, env)
+    launcher_need, command = _template(launcher, env)
+    worker_need, worker_command = _template(worker, env)
     beside = bool(spec.take("runLauncherAsWorker", False))
     job = MpiJob(
         name=root.field("metadata").text("name") or "mpijob",
         command=tuple(_expanded(word, env) for word in command),
-        # without workers the launcher has company for its ranks, unless it takes them itself
-        workers=worker.number("replicas", 1) if worker.there else int(not beside),
+        # without a worker template one worker is as the launcher, unless that has ranks itself
+        workers=worker.number("replicas", 1) if worker.exists else int(not beside),
         slots=spec.number("slotsPerWorker", 1),
-        worker=working if worker.there else launching,
-        launcher=launching,
+        worker=worker_need if worker.exists else launcher_need,
+        launcher=launcher_need,
         launcher_is_member=beside,
         env=env,
         deadline=policy.number("activeDeadlineSeconds", 0) or None,
@@ -116,20 +117,20 @@ def read(document: Any) -> MpiJob:
         policy.unknown.append(f"cleanPodPolicy={clean}")
     if launcher.number("replicas", 1) != 1:
         launcher.unknown.append("replicas")
-    if serving and PurePosixPath(serving[0]).name not in _SERVERS:
+    if worker_command and PurePosixPath(worker_command[0]).name not in _SERVERS:
         worker.unknown.append("template.spec.containers[0].command")
-    # how pods begin again is their controller's; here a job begins once, and backoffLimit counts
+    # pods are restarted by their controller; here a job starts once, and backoffLimit counts
     for one in (launcher, worker):
         one.take("restartPolicy", None)
     if not job.command:
         msg = f"{launcher.path} has no command: the program of an image cannot be looked up here"
         raise FiberError(msg)
-    unsupported = sorted(path for path in root.left() if path not in _MEANINGLESS)
+    unsupported = sorted(path for path in root.unread() if path not in _MEANINGLESS)
     return values.evolve(job, unsupported=tuple(unsupported))
 
 
 def _template(replica: _Field, env: dict[str, str]) -> tuple[Need, list[str]]:
-    """What one kind of pods needs, and its command; the environment is added to ``env``."""
+    """Return resources and command of one replica type; adds its environment to ``env``."""
     pod = replica.field("template").field("spec")
     pod.take("restartPolicy", None)
     containers = pod.fields("containers")
@@ -161,7 +162,7 @@ def _mounted(mount: _Field, volumes: Mapping[str, _Field]) -> Volume | None:
     claim = "" if source is None else source.field("persistentVolumeClaim").text("claimName")
     path = mount.text("mountPath")
     read_only = bool(mount.take("readOnly", False))
-    # of another kind: its field is left over, and so it is named
+    # a volume of another kind stays unread, and so is reported as unsupported
     return Volume(source=claim, path=path, read_only=read_only) if claim else None
 
 
@@ -181,43 +182,48 @@ def _resources(field: _Field) -> ResourceRequest:
     )
 
 
-def _cpus(said: Any) -> float:
-    text = str(said)
+def _cpus(value: Any) -> float:
+    text = str(value)
     return int(text[:-1]) / 1000 if text.endswith("m") else float(text)
 
 
-def _megabytes(said: Any) -> int:
+def _megabytes(value: Any) -> int:
     # a bare number is bytes in a manifest
-    text = str(said)
+    text = str(value)
     return math.ceil(int(text) / 2**20) if text.isdecimal() else megabytes(text)
 
 
 def _expanded(word: str, env: Mapping[str, str]) -> str:
-    """A word with the ``$(NAME)`` of manifests replaced."""
+    """Replace ``$(NAME)`` in an argument, as Kubernetes does."""
     return _REFERENCE.sub(lambda found: env.get(found[1], found[0]), word)
 
 
 class _Field:
-    """A part of a manifest that remembers what of it was read, so that the rest can be named."""
+    """A mapping in a manifest that tracks which fields were read, to report the others.
+
+    Args:
+        value: the mapping; None for a missing field.
+        path: its path in the manifest.
+    """
 
     def __init__(self, value: Any, path: str) -> None:
-        self.there = value is not None
+        self.exists = value is not None
         self.path = path
-        #: what was read and is more than we can do
+        #: fields that were read and are not supported
         self.unknown: list[str] = []
         self._fields: dict[str, list[_Field]] = {}
         if value is not None and not isinstance(value, Mapping):
             msg = f"{path or 'the manifest'} must have fields, got {value!r}"
             raise FiberError(msg)
-        # a name without a value is as good as none
+        # a field without a value counts as missing
         self._value: dict[str, Any] = {k: v for k, v in (value or {}).items() if v is not None}
 
     def take(self, name: str, default: Any) -> Any:
-        """A value, which is read with this."""
+        """Return a field's value, and mark it as read."""
         return self._value.pop(name, default)
 
     def text(self, name: str) -> str:
-        """A text, empty where there is none."""
+        """Return a string; empty if missing."""
         found = self.take(name, "")
         if not isinstance(found, str):
             msg = f"{self._named(name)} must be a text, got {found!r}"
@@ -225,7 +231,7 @@ class _Field:
         return found
 
     def number(self, name: str, default: int) -> int:
-        """A whole number."""
+        """Return a non-negative integer."""
         found = self.take(name, default)
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
             msg = f"{self._named(name)} must be a whole number, got {found!r}"
@@ -233,7 +239,7 @@ class _Field:
         return found
 
     def words(self, name: str) -> list[str]:
-        """A list of texts."""
+        """Return a list of strings."""
         found = self.take(name, [])
         if not isinstance(found, Sequence) or isinstance(found, str):
             msg = f"{self._named(name)} must be a list, got {found!r}"
@@ -241,17 +247,17 @@ class _Field:
         return [str(word) for word in found]
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Names and values, all of them read."""
+        """Return a mapping as a whole, marked as read."""
         return dict(self.take(name, None) or {})
 
     def field(self, name: str) -> _Field:
-        """The part of a name, which may be missing."""
+        """Return a nested mapping, which may be missing."""
         if name not in self._fields:
             self._fields[name] = [_Field(self.take(name, None), self._named(name))]
         return self._fields[name][0]
 
     def fields(self, name: str) -> list[_Field]:
-        """The parts in a list."""
+        """Return the mappings in a list."""
         if name not in self._fields:
             parts = self.take(name, None) or []
             self._fields[name] = [
@@ -260,34 +266,34 @@ class _Field:
         return self._fields[name]
 
     def skip(self) -> None:
-        """All of it is more than we can do."""
+        """Mark the whole mapping as unsupported."""
         self._value, self._fields = {}, {}
         self.unknown.append("")
 
-    def left(self) -> Iterator[str]:
-        """The paths of what was not read."""
+    def unread(self) -> Iterator[str]:
+        """Yield the paths of fields that were not read or are not supported."""
         for name in (*self._value, *self.unknown):
             yield self._named(name) if name else self.path
         for parts in self._fields.values():
             for part in parts:
-                yield from part.left()
+                yield from part.unread()
 
     def _named(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
 
-def plan_of(job: MpiJob, start_timeout: float) -> Plan:
-    """What a manifest's job is as a plan.
+def run_spec(job: MpiJob, start_timeout: float) -> RunSpec:
+    """Return the specification of the run of a job.
 
     Raises:
-        FiberError: its mpirun has no program, or its ranks have no room.
+        FiberError: its mpirun has no program, or its ranks need more slots.
     """
     names = [f"{job.name}-worker-{number}" for number in range(job.workers)]
     if job.launcher_is_member:
         names.insert(0, f"{job.name}-launcher")
-    hosts = tuple(Host(name, job.slots) for name in names)
-    found = read_mpirun(job.command)
-    plan = Plan(
+    hosts = tuple(MpiHost(name, job.slots) for name in names)
+    found = parse_mpirun(job.command)
+    plan = RunSpec(
         program=job.command,
         count=0,
         hosts=hosts,
@@ -300,7 +306,7 @@ def plan_of(job: MpiJob, start_timeout: float) -> Plan:
         token=secrets.token_hex(16),
     )
     if found is None:
-        # a launcher of another kind, that calls mpirun or its like itself
+        # a launcher of the user's own, which calls mpirun itself
         return plan
     mpirun, count, words = found
     if not words.program:
@@ -316,20 +322,20 @@ def plan_of(job: MpiJob, start_timeout: float) -> Plan:
     )
 
 
-def fitted(job: MpiJob, can: Capabilities) -> MpiJob:
-    """The job without what a backend does not do, which is added to what is unsupported."""
-    left: list[str] = []
+def fit_to_capabilities(job: MpiJob, can: Capabilities) -> MpiJob:
+    """Return the job without what a backend cannot do, which is added to ``unsupported``."""
+    unread: list[str] = []
     kinds = {"Launcher": job.launcher, "Worker": job.worker}
-    fit = {kind: _fitted(need, can, f"{kind}'s", left) for kind, need in kinds.items()}
+    fit = {kind: _fit_need(need, can, f"{kind}'s", unread) for kind, need in kinds.items()}
     return values.evolve(
         job,
         launcher=fit["Launcher"],
         worker=fit["Worker"],
-        unsupported=(*job.unsupported, *left),
+        unsupported=(*job.unsupported, *unread),
     )
 
 
-def _fitted(need: Need, can: Capabilities, whose: str, left: list[str]) -> Need:
+def _fit_need(need: Need, can: Capabilities, whose: str, unread: list[str]) -> Need:
     asked = need.resources
     cpu = asked.cpu if can.cpu_limit else None
     memory = asked.memory if can.memory_limit else None
@@ -343,7 +349,7 @@ def _fitted(need: Need, can: Capabilities, whose: str, left: list[str]) -> Need:
         "image": image != need.image,
         "volumes": volumes != need.volumes,
     }
-    left += [f"the {whose} {what}, on this backend" for what, is_lost in lost.items() if is_lost]
+    unread += [f"the {whose} {what}, on this backend" for what, is_lost in lost.items() if is_lost]
     return Need(
         resources=ResourceRequest(cpu=cpu, memory=memory, devices=devices),
         image=image,
@@ -351,10 +357,15 @@ def _fitted(need: Need, can: Capabilities, whose: str, left: list[str]) -> Need:
     )
 
 
-def try_again(run: Callable[[], Verdict], retries: int, say: Callable[[str], None]) -> Verdict:
-    """Run it, and again while it fails, as often as it may.
+def run_with_retries(
+    run: Callable[[], Verdict], retries: int, report: Callable[[str], None]
+) -> Verdict:
+    """Run, and retry after failures; a run that the user ended is not retried.
 
-    One that somebody ended is not run again.
+    Args:
+        run: runs the job.
+        retries: most attempts after the first one.
+        report: called with a sentence before each of them.
     """
     while True:
         try:
@@ -367,5 +378,5 @@ def try_again(run: Callable[[], Verdict], retries: int, say: Callable[[str], Non
             if verdict.code == 0 or verdict.is_asked or not retries:
                 return verdict
             why = verdict.why or f"it ended with {verdict.code}"
-        say(f"{why}; it is tried again, at most {retries} times")
+        report(f"{why}; it is tried again, at most {retries} times")
         retries -= 1

@@ -1,4 +1,4 @@
-"""What the coordinator and the stations of a run tell each other."""
+"""Messages between the controller of a run and its member agents; pickled items of a pipe."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from fiber._base import values
 
 __all__ = [
     "Address",
-    "Asked",
+    "BecomeLauncher",
     "Close",
-    "Dial",
-    "Dialled",
+    "CommandRequested",
     "Ended",
     "FromStation",
-    "Go",
+    "Hello",
+    "HostnameSet",
     "Input",
-    "Lead",
-    "Leading",
-    "Out",
+    "LauncherReady",
+    "Output",
+    "Probe",
+    "ProbeResult",
     "RankEnded",
     "RankUp",
     "Refused",
-    "Rename",
-    "Renamed",
+    "ReleaseRanks",
     "Run",
+    "SetHostname",
     "Signal",
     "ToStation",
-    "Up",
 ]
 
-# -- from a station
+# -- from a member agent
 
 
 @values.frozen
 class Address:
-    """One address of a station's host."""
+    """An address of a member's host."""
 
-    #: its interface
+    #: name of its network interface
     interface: str
     #: numeric, IPv4
     address: str
@@ -47,45 +47,45 @@ class Address:
 
 
 @values.frozen(kw_only=True)
-class Up:
-    """A station is there."""
+class Hello:
+    """A member agent is up; always its first message."""
 
-    #: its host's name
+    #: name of its host
     host: str
-    #: where it can be dialled
+    #: addresses of its host
     addresses: tuple[Address, ...]
-    #: port of its beacon
+    #: port at which it answers probes
     port: int
-    #: its own folder there, that is removed with it
+    #: its private folder, removed at its end
     folder: str = ""
 
 
 @values.frozen
-class Dialled:
-    """Which of the addresses answered, with the right name."""
+class ProbeResult:
+    """Result of a probe: the addresses that answered with the expected name."""
 
-    #: pairs of a station's name and an address of its
+    #: pairs of a member's name and an address
     reached: frozenset[tuple[str, str]]
 
 
 @values.frozen
-class Renamed:
-    """Whether a station's programs see a host name of their own."""
+class HostnameSet:
+    """Answer to :class:`SetHostname`."""
 
     done: bool
 
 
 @values.frozen
-class Leading:
-    """The launcher has its door and its files."""
+class LauncherReady:
+    """The launcher listens at its command socket and has written its files."""
 
-    #: folder with the files, on its host
+    #: folder of the files on its host
     folder: str
 
 
 @values.frozen
-class Asked:
-    """An agent of the launcher asks for a command on a member."""
+class CommandRequested:
+    """An mpirun agent on the launcher requests a command on a member."""
 
     call: int
     host: str
@@ -93,27 +93,27 @@ class Asked:
 
 
 @values.frozen
-class Out:
-    """A command wrote something."""
+class Output:
+    """Output of a command."""
 
     call: int
-    #: 1 or 2
+    #: 1 for standard output, 2 for errors
     stream: int
     data: bytes
 
 
 @values.frozen
 class Ended:
-    """A command has ended, after all that it wrote."""
+    """A command has ended; follows all of its output."""
 
     call: int
-    #: exit code, or minus the signal
+    #: exit code, or minus the signal's number
     code: int
 
 
 @values.frozen
 class Refused:
-    """A command cannot be started."""
+    """A command cannot be run."""
 
     call: int
     why: str
@@ -121,7 +121,7 @@ class Refused:
 
 @values.frozen
 class RankUp:
-    """A rank waits to begin."""
+    """A rank has started and waits for its release."""
 
     rank: int
     pid: int
@@ -129,51 +129,51 @@ class RankUp:
 
 @values.frozen
 class RankEnded:
-    """A rank has ended, as a shell tells it."""
+    """A rank has ended, with an exit code as shells report it."""
 
     rank: int
     code: int
 
 
-# -- to a station
+# -- to a member agent
 
 
 @values.frozen
-class Dial:
-    """Try to reach others: name, address and port of each."""
+class Probe:
+    """Request to dial targets: name, address and port of each."""
 
     token: str
     targets: tuple[tuple[str, str, int], ...]
 
 
 @values.frozen
-class Rename:
-    """Have programs see the station's name as their host's."""
+class SetHostname:
+    """Request to run programs with the member's name as their host name."""
 
 
 @values.frozen
-class Lead:
-    """Be the launcher: open a door for agents, and write files."""
+class BecomeLauncher:
+    """Request to be the launcher: open a command socket and write files."""
 
-    #: content by name; names that end in ``.sh`` are made executable
+    #: contents by file name; ``.sh`` files are made executable
     files: Mapping[str, str]
 
 
 @values.frozen(kw_only=True)
 class Run:
-    """Start a command; Out and Ended, or Refused, follow."""
+    """Request to run a command; :class:`Output` and :class:`Ended`, or :class:`Refused`, follow."""
 
     call: int
     argv: tuple[str, ...]
-    #: on top of the station's own
+    #: variables on top of the member agent's own
     env: Mapping[str, str] = values.field(factory=dict)
-    #: names in ``env`` that count only where the station's own environment has none
-    wishes: frozenset[str] = frozenset()
+    #: names in ``env`` that the member agent's own environment overrides
+    overridable: frozenset[str] = frozenset()
 
 
 @values.frozen
 class Input:
-    """For a command's standard input; empty data ends it."""
+    """Data for a command's standard input; empty data closes it."""
 
     call: int
     data: bytes
@@ -181,38 +181,48 @@ class Input:
 
 @values.frozen
 class Signal:
-    """For all processes of a command."""
+    """A signal for all processes of a command."""
 
     call: int
     number: int
 
 
 @values.frozen
-class Go:
-    """So many ranks may begin."""
+class ReleaseRanks:
+    """Request to release a number of waiting ranks."""
 
     count: int
 
 
 @values.frozen
 class Close:
-    """End all commands, and then the station."""
+    """Request to end all commands, and then the member agent."""
 
 
 FromStation: TypeAlias = (
-    Asked
-    | Dialled
+    CommandRequested
+    | ProbeResult
     | Ended
     | Input
-    | Leading
-    | Out
+    | LauncherReady
+    | Output
     | RankEnded
     | RankUp
     | Refused
-    | Renamed
+    | HostnameSet
     | Signal
-    | Up
+    | Hello
 )
 ToStation: TypeAlias = (
-    Close | Dial | Ended | Go | Input | Lead | Out | Refused | Rename | Run | Signal
+    Close
+    | Probe
+    | Ended
+    | ReleaseRanks
+    | Input
+    | BecomeLauncher
+    | Output
+    | Refused
+    | SetHostname
+    | Run
+    | Signal
 )

@@ -1,6 +1,7 @@
-"""Which networks all stations reach each other in, from what each of them could dial.
+"""Reachability of members: each dials the others, and the networks common to all are chosen.
 
-Whether stations reach each other: a port that tells its station's name, and who dials it.
+:class:`Beacon` answers and :func:`dial` probes, on each member; :func:`targets` and :func:`choose`
+are pure, for the controller of the run.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from fiber._base import values
-from fiber._ring.mpi.messages import Address, Up
-from fiber._wire.accept_thread import Accepting
+from fiber._ring.mpi.messages import Address, Hello
+from fiber._wire.accept_thread import AcceptThread
 from fiber.exceptions import FiberError
 
 __all__ = ["Beacon", "Networks", "addresses", "choose", "dial", "targets"]
@@ -26,7 +27,7 @@ _LONGEST = 256
 
 
 class Beacon:
-    """Answers who shows the token with the station's name; all addresses, one port.
+    """Answers clients that have the token with the member's name, at one port of all addresses.
 
     Two hosts may have the same address, on a bridge that each has for itself. So an answer counts
     only where it has the right name.
@@ -37,7 +38,9 @@ class Beacon:
         listener = socket.create_server(("", 0), backlog=128)
         listener.setblocking(True)
         self.port: int = listener.getsockname()[1]
-        self._accepting = Accepting(listener, self._answer, name="fiber-beacon", at_once=True)
+        self._accepting = AcceptThread(
+            listener, self._answer, name="fiber-beacon", thread_per_connection=True
+        )
 
     def close(self) -> None:
         """Listen no more."""
@@ -51,7 +54,7 @@ class Beacon:
 
 
 def addresses() -> tuple[Address, ...]:
-    """This host's addresses that are up, with their networks, in the system's order."""
+    """Return this host's IPv4 addresses that are up, in the system's order."""
     import psutil
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
@@ -68,7 +71,7 @@ def addresses() -> tuple[Address, ...]:
 
 
 def dial(token: str, targets: Iterable[tuple[str, str, int]]) -> frozenset[tuple[str, str]]:
-    """The names and addresses among the targets that answered with the right name."""
+    """Return names and addresses of the targets that answered with the expected name."""
     wanted = list(targets)
     if not wanted:
         return frozenset()
@@ -100,15 +103,15 @@ def _line(connection: socket.socket) -> bytes:
     return data.partition(b"\n")[0]
 
 
-#: members that each one dials; of more, everybody dials its next ones
+#: most members that each one dials: its next ones, in the order of names
 _MOST = 64
-#: pairs that one message names
+#: pairs that one message lists
 _NAMED = 5
 
 
 @values.frozen
 class Networks:
-    """By which networks the stations of a run talk."""
+    """Networks that the members of a run share."""
 
     #: as ``10.0.0.0/16``
     names: tuple[str, ...]
@@ -116,16 +119,16 @@ class Networks:
     interfaces: Mapping[str, str]
     #: address at that interface by station
     addresses: Mapping[str, str]
-    #: True where all stations are on one host
+    #: True where all members are on one host
     one_host: bool
 
 
-def targets(name: str, stations: Mapping[str, Up]) -> tuple[tuple[str, str, int], ...]:
-    """Whom a station has to dial: name, address and port of each."""
+def targets(name: str, stations: Mapping[str, Hello]) -> tuple[tuple[str, str, int], ...]:
+    """Return the targets of a member: name, address and port of each."""
     names = list(stations)
-    here = names.index(name)
-    # the first one is the launcher, that everybody talks with
-    others = [names[(here + step) % len(names)] for step in range(1, min(len(names), _MOST + 1))]
+    index = names.index(name)
+    # the first one is the launcher, which all members connect to
+    others = [names[(index + step) % len(names)] for step in range(1, min(len(names), _MOST + 1))]
     if name != names[0] and names[0] not in others:
         others.append(names[0])
     return tuple(
@@ -136,16 +139,16 @@ def targets(name: str, stations: Mapping[str, Up]) -> tuple[tuple[str, str, int]
 
 
 def choose(
-    stations: Mapping[str, Up], dialled: Mapping[str, frozenset[tuple[str, str]]]
+    stations: Mapping[str, Hello], dialled: Mapping[str, frozenset[tuple[str, str]]]
 ) -> Networks:
-    """The networks by which everybody reaches everybody.
+    """Choose networks in which all members reach each other.
 
     Args:
-        stations: what stations said of themselves, the launcher first.
-        dialled: by station, names and addresses that answered it.
+        stations: first messages of the members, by name, the launcher first.
+        dialled: names and addresses that answered, by the member that dialled.
 
     Raises:
-        FiberError: two cannot reach each other, with their names, addresses and port.
+        FiberError: two members cannot reach each other; the text has names, addresses and port.
     """
     _refuse_unreached(stations, dialled)
     usable = {name: _usable(name, up, stations, dialled) for name, up in stations.items()}
@@ -161,7 +164,7 @@ def choose(
         }
         if all(within.values()):
             return _networks({name: found[0] for name, found in within.items()}, one_host=False)
-    # hosts in networks of their own, with a way between them
+    # hosts in networks of their own, with routes between them
     chosen = {name: found[0] for name, found in wide.items() if found}
     missing = [name for name in stations if name not in chosen]
     if missing:
@@ -179,11 +182,11 @@ def _networks(chosen: Mapping[str, Address], *, one_host: bool) -> Networks:
 
 def _usable(
     name: str,
-    up: Up,
-    stations: Mapping[str, Up],
+    up: Hello,
+    stations: Mapping[str, Hello],
     dialled: Mapping[str, frozenset[tuple[str, str]]],
 ) -> list[Address]:
-    """The addresses of a station that all who dialled it reached."""
+    """Return the addresses of a member that all which dialled it reached."""
     askers = [other for other in stations if other != name and _asked(other, name, stations)]
     return [
         found
@@ -192,12 +195,12 @@ def _usable(
     ]
 
 
-def _asked(asker: str, name: str, stations: Mapping[str, Up]) -> bool:
+def _asked(asker: str, name: str, stations: Mapping[str, Hello]) -> bool:
     return any(other == name for other, _, _ in targets(asker, stations))
 
 
 def _refuse_unreached(
-    stations: Mapping[str, Up], dialled: Mapping[str, frozenset[tuple[str, str]]]
+    stations: Mapping[str, Hello], dialled: Mapping[str, frozenset[tuple[str, str]]]
 ) -> None:
     wrong: list[tuple[str, str]] = []
     for asker in stations:
@@ -206,13 +209,15 @@ def _refuse_unreached(
         wrong += [(asker, other) for other in asked if other not in reached]
     if not wrong:
         return
-    told = "; ".join(_unreached(asker, other, stations) for asker, other in wrong[:_NAMED])
+    listed = "; ".join(_unreached(asker, other, stations) for asker, other in wrong[:_NAMED])
     more = f"; and {len(wrong) - _NAMED} more pairs" if len(wrong) > _NAMED else ""
-    msg = f"{told}{more}: MPI needs any port open between all members; open them, or their network"
+    msg = (
+        f"{listed}{more}: MPI needs any port open between all members; open them, or their network"
+    )
     raise FiberError(msg)
 
 
-def _unreached(asker: str, other: str, stations: Mapping[str, Up]) -> str:
+def _unreached(asker: str, other: str, stations: Mapping[str, Hello]) -> str:
     up = stations[other]
     tried: Sequence[str] = [a.address for a in up.addresses if not _is_loopback(a)]
     where = f"{asker} (on {stations[asker].host}) cannot reach {other} (on {up.host})"

@@ -1,4 +1,8 @@
-"""How a rank begins and ends on a member: it says so there, and waits for everybody's place."""
+"""Start barrier of the ranks: each reports to its member and waits until all are where they belong.
+
+A shell around each rank reports through one FIFO in the member's folder, and waits for a line from
+another one. It also reports the exit code, whatever mpirun does with it.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +14,20 @@ from pathlib import Path
 
 from fiber._ring.mpi.messages import RankEnded, RankUp
 
-__all__ = ["FOLDER", "MEMBER", "STRAY", "RankDesk", "wrapped"]
+__all__ = ["FOLDER", "MEMBER", "STRAY", "RankRegistry", "wrapped"]
 
-#: names the folder of a member, in the environment of its ranks
+#: environment variable of ranks with the folder of their member
 FOLDER = "FIBER_MPI_DIR"
-#: names the member itself
+#: environment variable of ranks with the name of their member
 MEMBER = "FIBER_MPI_MEMBER"
-#: with which a rank ends that was started on no member
+#: exit code of a rank that was not started on a member
 STRAY = 125
 
 _UP = "up"
 _GO = "go"
 
-# run by the shell of every member, so that none needs anything installed for it; a rank ends as its
-# program does, and is its program's parent so that its end is told whatever mpirun does
+# for any POSIX shell, so that members need nothing installed; exits with the program's exit code,
+# and is the program's parent, so that its end is reported whatever mpirun does
 _SCRIPT = f"""
 rank=${{OMPI_COMM_WORLD_RANK:-${{PMIX_RANK:-${{PMI_RANK:-}}}}}}
 if [ -z "${FOLDER}" ]; then
@@ -39,35 +43,35 @@ exit $code
 
 
 def wrapped(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """A program as ``mpirun`` is to start it on members."""
+    """Return the command that ``mpirun`` starts on members for a program."""
     return ("/bin/sh", "-c", _SCRIPT, "fiber-rank", *argv)
 
 
-class RankDesk:
-    """Hears of a member's ranks, and lets them begin.
+class RankRegistry:
+    """Registry of the ranks on a member: reports their start and end, and releases them.
 
     Args:
-        folder: the member's own.
-        tell: called with what is heard.
+        folder: folder of the member, for the FIFOs.
+        report: called with each report, on the registry's thread.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[RankUp | RankEnded], None]) -> None:
-        self._tell = tell
+    def __init__(self, folder: Path, report: Callable[[RankUp | RankEnded], None]) -> None:
+        self._report = report
         for name in (_UP, _GO):
             os.mkfifo(folder / name, 0o600)
-        # both ways, so that they neither wait for another end nor end with it
+        # opened for reading and writing, so that they neither block nor end with their peers
         self._up = os.open(folder / _UP, os.O_RDWR)
         self._go = os.open(folder / _GO, os.O_RDWR)
         self._thread = threading.Thread(target=self._listen, name="fiber-ranks", daemon=True)
         self._thread.start()
 
-    def let_go(self, count: int) -> None:
-        """So many ranks may begin."""
-        # a shell reads one line byte by byte, and leaves the next one to the next
+    def release(self, count: int) -> None:
+        """Release a number of ranks."""
+        # a shell reads its line byte by byte, and leaves the others' lines
         os.write(self._go, b"\n" * count)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop the registry's thread and close the FIFOs."""
         os.write(self._up, b"over\n")
         self._thread.join()
         os.close(self._up)
@@ -81,4 +85,4 @@ class RankDesk:
                     return
                 with contextlib.suppress(ValueError, IndexError):
                     what, rank, number = words[0], int(words[1]), int(words[2])
-                    self._tell(RankUp(rank, number) if what == b"up" else RankEnded(rank, number))
+                    self._report(RankUp(rank, number) if what == b"up" else RankEnded(rank, number))

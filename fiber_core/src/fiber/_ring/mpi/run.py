@@ -1,4 +1,4 @@
-"""A run of ``mpirun`` in this process: the crew, this process's streams, and signals."""
+"""Entry point of a run of ``mpirun``: connects it to this process's streams and signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from fiber._ring.mpi.arguments import Plan
+from fiber._ring.mpi.arguments import RunSpec
 from fiber._ring.mpi.conductor import Conductor, Stopped
 from fiber._ring.mpi.crew import Crew
 from fiber._ring.mpi.vigil import Verdict
@@ -17,14 +17,14 @@ from fiber._ring.mpi.vigil import Verdict
 __all__ = ["run"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PIECE = 64 * 1024
+_CHUNK_SIZE = 64 * 1024
 
 
-def run(plan: Plan) -> Verdict:
-    """Run mpirun to its end, with this process's standard streams.
+def run(plan: RunSpec) -> Verdict:
+    """Run mpirun to its end with this process's standard streams, and return its outcome.
 
     Raises:
-        FiberError: it was not started, with the reason; nothing is left then, either.
+        FiberError: mpirun was not started; the text has the reason, and all jobs have ended.
     """
     crew = Crew(plan.token, plan.start_timeout)
     conductor = Conductor(plan, crew, output=_write)
@@ -39,9 +39,9 @@ def run(plan: Plan) -> Verdict:
 
 @contextlib.contextmanager
 def _signals(put: Callable[[int], None]) -> Iterator[None]:
-    # one that is ignored stays so: that is what nohup asks for
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda got, _: put(got)) for number in heard}
+    # ignored signals stay ignored, as nohup wants
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda got, _: put(got)) for number in handled}
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def _signals(put: Callable[[int], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _input(conductor: Conductor) -> Iterator[None]:
-    """In this block, what comes on standard input is mpirun's."""
+    """Forward standard input to mpirun while the block runs."""
     ending, end = os.pipe()
     thread = threading.Thread(
         target=_read, args=(conductor, ending), name="fiber-mpirun-input", daemon=True
@@ -75,7 +75,7 @@ def _read(conductor: Conductor, ending: int) -> None:
         if any(descriptor == ending for descriptor, _ in poll.poll()):
             return
         try:
-            data = os.read(0, _PIECE)
+            data = os.read(0, _CHUNK_SIZE)
         except OSError:
             data = b""
         conductor.feed(data)
@@ -84,7 +84,7 @@ def _read(conductor: Conductor, ending: int) -> None:
 
 
 def _write(stream: int, data: bytes) -> None:
-    # who read it may have gone; the run goes on, as it would anywhere
+    # the reader may have gone; the run goes on
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(stream, data) :]

@@ -1,4 +1,4 @@
-"""A station: the process on each member, and on the launcher, that runs what it is told to."""
+"""Member agent (*station*): process on each member and the launcher that runs commands there."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 from fiber._agent import rundir
 from fiber._agent.supervisor.kernel import adopt_orphans
 from fiber._ring.mpi import agent, messages
-from fiber._ring.mpi.command_socket import Call, Door
+from fiber._ring.mpi.command_socket import AgentCall, CommandSocket
 from fiber._ring.mpi.networks import Beacon, addresses, dial
-from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankDesk
-from fiber._ring.mpi.streams import Command, Execution, rename
+from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankRegistry
+from fiber._ring.mpi.streams import Command, Execution, set_hostname
 from fiber._runtime import runtime
 
 __all__ = ["AGENT", "serve"]
@@ -38,7 +38,7 @@ def serve(connection: Any, name: str, token: str) -> None:
     """
     # what a daemon leaves behind is ended with the station
     adopt_orphans()
-    folder = rundir.within(runtime.current().directory, "fm-")
+    folder = rundir.make_folder(runtime.current().directory, "fm-")
     station = _Station(connection, name, token, folder)
     try:
         station.run()
@@ -53,31 +53,33 @@ class _Station:
         self._sending = threading.Lock()
         self._folder = folder
         self._beacon = Beacon(name, token)
-        self._ranks = RankDesk(folder, self._send)
-        self._door: Door | None = None
+        self._ranks = RankRegistry(folder, self._send)
+        self._command_socket: CommandSocket | None = None
         self._commands: dict[int, Command] = {}
         # agents' calls, by a number that is negative: the coordinator's own are positive
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, AgentCall] = {}
         self._lock = threading.Lock()
         self._number = 0
         self._environ = {**os.environ, FOLDER: str(folder), MEMBER: name, "TMPDIR": str(folder)}
         self._handlers: dict[type, Callable[[Any], None]] = {
-            messages.Dial: self._dial,
-            messages.Lead: self._lead,
+            messages.Probe: self._dial,
+            messages.BecomeLauncher: self._lead,
             # by the thread that starts programs
-            messages.Rename: lambda _: self._send(messages.Renamed(rename(name))),
+            messages.SetHostname: lambda _: self._send(messages.HostnameSet(set_hostname(name))),
             messages.Run: self._run,
             messages.Input: self._input,
             messages.Signal: self._signal,
-            messages.Go: lambda go: self._ranks.let_go(go.count),
-            messages.Out: lambda out: self._with_call(out, lambda c: c.out(out.stream, out.data)),
+            messages.ReleaseRanks: lambda go: self._ranks.release(go.count),
+            messages.Output: lambda out: self._with_call(
+                out, lambda c: c.out(out.stream, out.data)
+            ),
             messages.Ended: lambda end: self._with_call(end, lambda c: c.ended(end.code)),
             messages.Refused: lambda no: self._with_call(no, lambda c: c.refuse(no.why)),
         }
 
     def run(self) -> None:
         """Say that it is up, and do what it is told."""
-        up = messages.Up(
+        up = messages.Hello(
             host=socket.gethostname(),
             addresses=addresses(),
             port=self._beacon.port,
@@ -103,8 +105,8 @@ class _Station:
         _end_descendants()
         for call in list(self._calls.values()):
             call.refuse("the run has ended")
-        if self._door is not None:
-            self._door.close()
+        if self._command_socket is not None:
+            self._command_socket.close()
         self._ranks.close()
         self._beacon.close()
         for command in commands:
@@ -117,14 +119,14 @@ class _Station:
 
     # -- what it is told
 
-    def _dial(self, message: messages.Dial) -> None:
+    def _dial(self, message: messages.Probe) -> None:
         def ask() -> None:
-            self._send(messages.Dialled(dial(message.token, message.targets)))
+            self._send(messages.ProbeResult(dial(message.token, message.targets)))
 
         threading.Thread(target=ask, name="fiber-dialling", daemon=True).start()
 
-    def _lead(self, message: messages.Lead) -> None:
-        self._door = Door(self._folder, self._asked)
+    def _lead(self, message: messages.BecomeLauncher) -> None:
+        self._command_socket = CommandSocket(self._folder, self._asked)
         # a program of one word, for not every mpirun takes more; it imports nothing of ours but
         # itself, and nothing that the environment names
         script = f'#!/bin/sh\nexec "{sys.executable}" -I -S "{agent.__file__}" "$@"\n'
@@ -132,15 +134,18 @@ class _Station:
             path = self._folder / name
             path.write_text(text)
             path.chmod(0o700 if name == AGENT or name.endswith(".sh") else 0o600)
-        self._send(messages.Leading(str(self._folder)))
+        self._send(messages.LauncherReady(str(self._folder)))
 
     def _run(self, message: messages.Run) -> None:
         given = {
             name: value
             for name, value in message.env.items()
-            if name not in message.wishes or name not in os.environ
+            if name not in message.overridable or name not in os.environ
         }
-        environ = {**(self._environ if self._door is None else self._of_launcher()), **given}
+        environ = {
+            **(self._environ if self._command_socket is None else self._of_launcher()),
+            **given,
+        }
         program = Path(message.argv[0])
         if program.is_absolute():
             # its helpers lie beside it
@@ -152,7 +157,7 @@ class _Station:
             command = Command(
                 message.argv,
                 env=environ,
-                out=lambda stream, data: self._send(messages.Out(call, stream, data)),
+                out=lambda stream, data: self._send(messages.Output(call, stream, data)),
                 ended=lambda code: self._ended(call, code),
             )
         except OSError as error:
@@ -165,8 +170,8 @@ class _Station:
 
     def _of_launcher(self) -> dict[str, str]:
         """What a launcher's programs get: the door, and nothing that makes a rank a member's."""
-        assert self._door is not None
-        return {**os.environ, agent.DOOR: self._door.path}
+        assert self._command_socket is not None
+        return {**os.environ, agent.SOCKET: self._command_socket.path}
 
     def _ended(self, call: int, code: int) -> None:
         with self._lock:
@@ -187,19 +192,21 @@ class _Station:
 
     # -- agents of the launcher
 
-    def _asked(self, host: str, command: str, call: Call) -> Execution:
+    def _asked(self, host: str, command: str, call: AgentCall) -> Execution:
         with self._lock:
             self._number -= 1
             number = self._number
             self._calls[number] = call
-        self._send(messages.Asked(number, host, command))
+        self._send(messages.CommandRequested(number, host, command))
         return _Elsewhere(number, self._send)
 
     def _with_call(
-        self, message: messages.Out | messages.Ended | messages.Refused, do: Callable[[Call], None]
+        self,
+        message: messages.Output | messages.Ended | messages.Refused,
+        do: Callable[[AgentCall], None],
     ) -> None:
         with self._lock:
-            last = not isinstance(message, messages.Out)
+            last = not isinstance(message, messages.Output)
             call = self._calls.pop(message.call, None) if last else self._calls.get(message.call)
         if call is not None:
             do(call)

@@ -1,7 +1,4 @@
-"""A command on this host: its streams as events, its processes ended with it.
-
-A host name of its own for a thread and what it starts, where the system and its user may do that.
-"""
+"""Commands on this host, with callbacks for output and end; and host names of their own for them."""
 
 from __future__ import annotations
 
@@ -14,34 +11,34 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Protocol
 
-__all__ = ["Command", "Execution", "rename"]
+__all__ = ["Command", "Execution", "set_hostname"]
 
-_PIECE = 64 * 1024
-#: seconds that what a command left behind may keep its output open after its end
+_CHUNK_SIZE = 64 * 1024
+#: seconds after a command's end for which its descendants may keep its output open
 _LINGER = 1.0
 
 
 class Execution(Protocol):
-    """A command that runs somewhere."""
+    """Interface of a running command, on this host or another."""
 
     def feed(self, data: bytes) -> None:
-        """Write to its standard input; empty data ends that."""
+        """Write to its standard input; empty data closes it."""
 
     def signal(self, number: int) -> None:
         """Send a signal to its processes."""
 
 
 class Command:
-    """A command and its threads; every method may be called from any thread.
+    """A command on this host and the threads that read its output; thread-safe.
 
     Args:
         argv: program and arguments.
-        env: its whole environment.
-        out: called with 1 or 2 and what it wrote.
-        ended: called once with its exit code, or minus its signal, after all of its output.
+        env: the whole environment.
+        out: called with 1 or 2 and a piece of output.
+        ended: called once with the exit code, or minus the signal, after all output.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the command cannot be started.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            # a group of its own, that signals go to
+            # a process group of its own, for signals
             start_new_session=True,
         )
         self._input_lock = threading.Lock()
@@ -68,21 +65,21 @@ class Command:
         self._waiter: threading.Thread | None = None
 
     def begin(self) -> None:
-        """From now on its output and its end are told."""
+        """Start the threads that call ``out`` and ``ended``."""
         streams = ((1, self._process.stdout), (2, self._process.stderr))
         self._readers = [self._start(self._read, number, stream) for number, stream in streams]
         self._waiter = self._start(self._wait)
 
     @property
     def pid(self) -> int:
-        """Its process id, which is that of its group too."""
+        """Process id, and id of the process group."""
         return self._process.pid
 
     def feed(self, data: bytes) -> None:
-        """Write to its standard input; empty data ends that."""
+        """Write to its standard input; empty data closes it."""
         stream = self._process.stdin
         assert stream is not None
-        # one that ended, or closed its input, reads no more
+        # a command that has ended or closed its input reads no more
         with self._input_lock, contextlib.suppress(OSError, ValueError):
             if not data:
                 stream.close()
@@ -90,15 +87,14 @@ class Command:
                 data = data[stream.write(data) :]
 
     def signal(self, number: int) -> None:
-        """Send a signal to its group."""
-        # of a group that has ended nothing is left, and nobody else's has its number while
-        # its first process is not waited for
+        """Send a signal to the process group."""
+        # the number of a group is not used again until its first process is waited for
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL to its group."""
+        """Kill the process group."""
         self.signal(signal.SIGKILL)
 
     def join(self, timeout: float | None = None) -> None:
@@ -113,7 +109,7 @@ class Command:
         return thread
 
     def _read(self, number: int, stream: IO[bytes]) -> None:
-        while data := os.read(stream.fileno(), _PIECE):
+        while data := os.read(stream.fileno(), _CHUNK_SIZE):
             self._out(number, data)
 
     def _wait(self) -> None:
@@ -122,7 +118,7 @@ class Command:
         for reader in self._readers:
             reader.join(_LINGER)
         self._ended(code)
-        # what a process that lingers writes now goes nowhere
+        # later output of lingering descendants is discarded
         for stream, reader in zip(
             (self._process.stdout, self._process.stderr), self._readers, strict=True
         ):
@@ -136,11 +132,11 @@ _CLONE_NEWUTS = 0x04000000
 
 if sys.platform == "linux":
 
-    def rename(name: str) -> bool:
-        """Give this thread, and the processes that it starts from now on, a host name of their own.
+    def set_hostname(name: str) -> bool:
+        """Set the host name of this thread and the processes that it starts from now on.
 
         Returns:
-            False where that cannot be done; nothing has changed then.
+            False where the system or its user does not allow it; nothing has changed then.
         """
         import ctypes
 
@@ -152,6 +148,6 @@ if sys.platform == "linux":
 
 else:
 
-    def rename(name: str) -> bool:  # noqa: ARG001 - as above
-        """Give this thread a host name of its own: not here."""
+    def set_hostname(name: str) -> bool:  # noqa: ARG001 - as above
+        """Return False: this system has no UTS namespaces."""
         return False

@@ -1,7 +1,7 @@
-"""Watches over one ``mpirun``: who may begin, when it has failed, and when it is made to end.
+"""Rank monitor (*vigil*) of one ``mpirun``: releases its ranks, and ends it after a failure.
 
-A state machine without clock, thread or process: it is told what happened and when, and answers what
-to do. No run outlives its failure, for some kinds of ``mpirun`` wait for ever for ranks that are gone.
+A state machine without clock, thread or process: events and times in, instructions out. It ends
+mpirun itself, for some implementations wait for ever for ranks that are gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from fiber._base import values
-from fiber._ring.mpi.hosts import Host, mismatches
+from fiber._ring.mpi.hosts import MpiHost, mismatches
 from fiber._ring.mpi.ranks import STRAY
 
 __all__ = ["Begin", "Instruction", "Send", "Verdict", "Vigil", "ended_how"]
@@ -68,7 +68,7 @@ class Vigil:
     def __init__(
         self,
         count: int,
-        hosts: Sequence[Host],
+        hosts: Sequence[MpiHost],
         *,
         strict: bool = True,
         start_timeout: float,

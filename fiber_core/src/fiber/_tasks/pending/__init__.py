@@ -1,4 +1,25 @@
-"""What becomes of work while workers come, run, stall and die: pure state, the clock is passed in."""
+"""The pending table: which worker gets which items, and what runs again when workers die or stall.
+
+A pure state machine. :meth:`PendingTable.handle` takes an event and the time and returns commands;
+:meth:`PendingTable.next_deadline` says when a ``Tick`` must come. It has no clock, thread, lock or
+socket: the dispatcher owns one, calls it under its lock and carries the commands out in order.
+
+Invariants: each item of a call that was not dropped ends in exactly one ``Accept``, ``Abandon`` or
+``Withdraw``, then one ``CallDone`` follows; an entry is dispatched only against a credit; a worker
+holds at most two entries; a report that contradicts what its worker was given raises ``WireError``
+and changes nothing; an event costs the same however many items and workers there are.
+
+events          events in, commands out, and the words *call*, *unit*, *entry*
+table           what each event means; assignment and revoking
+ledger          calls, workers and entries, and the changes that keep them consistent; fair queue
+call_state      one call: ranges of items that wait
+worker_state    one worker: the entries it holds; workers that can take one more
+stragglers      deadlines of slow units and of revokes; items that several workers hold
+batching        how many units one entry gets
+policy, views, ranges   limits; read-only views; sets of ranges
+
+``docs/design/pending-table.md`` explains the rules.
+"""
 
 from fiber._tasks.pending.events import (
     Abandon,
@@ -6,9 +27,9 @@ from fiber._tasks.pending.events import (
     CallAdded,
     CallDone,
     CallDropped,
+    Command,
     Dispatch,
     Event,
-    Instruction,
     ItemsAdded,
     ItemsWithdrawn,
     Requeue,
@@ -36,10 +57,10 @@ __all__ = [
     "CallDone",
     "CallDropped",
     "CallView",
+    "Command",
     "Dispatch",
     "Event",
     "HeldView",
-    "Instruction",
     "ItemsAdded",
     "ItemsWithdrawn",
     "PendingTable",

@@ -1,4 +1,4 @@
-"""How many units one entry gets, by what the units of its call took lately."""
+"""Size of entries: how many units one gets, from the recent durations of its call's units."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fiber._tasks.pending.policy import BatchPolicy
 
 if TYPE_CHECKING:
-    from fiber._tasks.pending.workers import Worker
+    from fiber._tasks.pending.worker_state import WorkerState
 
 #: reports that are remembered
 WINDOW = 64
@@ -32,8 +32,8 @@ class Pace:
         self._slow = 0
         #: True while the 95th percentile lies below the limit; False until something was measured
         self.is_fast = False
-        #: workers with a credit that hold one entry of this pace, kept by the Lobby
-        self.waiting: OrderedDict[Worker, None] = OrderedDict()
+        #: workers with a credit that hold one entry of this pace, kept by AvailableWorkers
+        self.waiting: OrderedDict[WorkerState, None] = OrderedDict()
 
     @property
     def mean(self) -> float | None:
@@ -74,7 +74,7 @@ def batch_units(
     mean: float | None,
     queued: int,
     workers: int,
-    quota: int | None,
+    units_left: int | None,
     bytes_per_unit: float,
 ) -> int:
     """How many units the next entry may have, at least one.
@@ -84,7 +84,7 @@ def batch_units(
         mean: seconds of one unit; None before anything was measured, which gives one unit.
         queued: units of the call that wait; as they run dry the entries shrink.
         workers: how many share them.
-        quota: units that the worker may still be given, or None.
+        units_left: units that the worker may still be given, or None.
         bytes_per_unit: size of the arguments; 0 where unknown.
     """
     if mean is None:
@@ -97,8 +97,8 @@ def batch_units(
         units = max(spread, _units_of(least, mean, units))
     if bytes_per_unit * units > policy.max_bytes:
         units = int(policy.max_bytes / bytes_per_unit)
-    if quota is not None and quota < units:
-        units = quota
+    if units_left is not None and units_left < units:
+        units = units_left
     return max(1, units)
 
 

@@ -1,4 +1,7 @@
-"""One call: which of its items wait, and how many are finished."""
+"""State of one call in the pending table: which items wait, how many are finished.
+
+The function, the arguments and the result sink of the same call are a :class:`fiber._tasks.call.Call`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from fiber._tasks.pending.ranges import Range
 
 if TYPE_CHECKING:
     from fiber._tasks.pending.batching import Pace
-    from fiber._tasks.pending.stragglers import Contest
+    from fiber._tasks.pending.stragglers import Duplicates
     from fiber.model.job import Attempt
 
 
-class Tally:
-    """A number that several share."""
+class SharedCount:
+    """A count of units that all calls of a table update."""
 
     __slots__ = ("units",)
 
@@ -22,22 +25,22 @@ class Tally:
         self.units = 0
 
 
-class Call:
-    """The state of one call; items wait as ranges, never one by one."""
+class CallState:
+    """State of one call; items wait as ranges, never one by one."""
 
     __slots__ = (
         "abandoned",
         "bytes_per_item",
         "chunk",
         "closed",
-        "contest",
         "count",
+        "duplicates",
         "finished",
         "history",
         "id",
-        "in_ring",
-        "in_suspect_ring",
         "is_over",
+        "is_queued",
+        "is_suspect_queued",
         "pace",
         "queued",
         "ready",
@@ -47,7 +50,9 @@ class Call:
         "total",
     )
 
-    def __init__(self, call: int, *, chunk: int, retry: bool, pace: Pace, total: Tally) -> None:
+    def __init__(
+        self, call: int, *, chunk: int, retry: bool, pace: Pace, total: SharedCount
+    ) -> None:
         self.id = call
         #: units that wait, of all calls together
         self.total = total
@@ -55,7 +60,7 @@ class Call:
         self.chunk = chunk
         #: False for at most once
         self.retry = retry
-        #: what its units take
+        #: how long its units take
         self.pace = pace
         #: mean size of one item's arguments, 0 where unknown
         self.bytes_per_item = 0.0
@@ -80,11 +85,11 @@ class Call:
         #: deaths by the first item of the unit; suspects only
         self.history: dict[int, tuple[Attempt, ...]] = {}
         #: items that several workers hold, once there are any
-        self.contest: Contest | None = None
-        #: True while it stands in the table's line for ordinary work
-        self.in_ring = False
-        #: True while it stands in the table's line for suspects
-        self.in_suspect_ring = False
+        self.duplicates: Duplicates | None = None
+        #: True while the fair queue has it for its ordinary work
+        self.is_queued = False
+        #: True while the fair queue has it for its suspects
+        self.is_suspect_queued = False
 
     def units(self, start: int, stop: int) -> int:
         """How many units ``[start, stop)`` has; start is the first item of a unit."""
@@ -104,7 +109,7 @@ class Call:
             self.ready.append((start, stop))
 
     def put_back(self, start: int, stop: int) -> None:
-        """Queue ``[start, stop)`` again, in front: nothing that waits was asked for earlier."""
+        """Queue ``[start, stop)`` again, in front: nothing that waits was queued earlier."""
         self._queue(self.units(start, stop))
         self.ready.appendleft((start, stop))
 
@@ -146,7 +151,7 @@ class Call:
         ]
 
     def withdraw(self, start: int, stop: int) -> None:
-        """Take ``[start, stop)`` out of the ordinary queue, where it is there."""
+        """Take ``[start, stop)`` out of the ordinary queue, as far as it is in it."""
         kept: deque[Range] = deque()
         for a_start, a_stop in self.ready:
             low, high = max(start, a_start), min(stop, a_stop)
@@ -161,12 +166,12 @@ class Call:
         self.ready = kept
 
     def forget(self) -> None:
-        """Drop everything that waits, and what was remembered of it."""
+        """Drop all waiting items and their history."""
         self.is_over = True
         self.ready.clear()
         self.suspects.clear()
         self.history.clear()
-        self.contest = None
+        self.duplicates = None
         self._queue(-self.queued)
 
     def _queue(self, units: int) -> None:

@@ -1,10 +1,10 @@
-"""What the pending table is told: calls, workers, results, losses and the passing of time.
+"""Events that the pending table takes in, and commands that it gives out.
 
 A *call* is one map, apply or imap with a number of items. A *unit* is what stays together on one
 worker: one item, or ``chunksize`` consecutive ones, counted from item 0. An *entry* is a range of
 items ``[start, stop)`` of one call, made of whole units, that was given to one worker.
 
-What the pending table wants done; the dispatcher carries it out in order.
+Commands are carried out by the dispatcher, in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fiber.model.job import Attempt
 
 @values.frozen
 class CallAdded:
-    """A caller wants ``count`` items done."""
+    """A call with ``count`` items was made."""
 
     #: unique among the calls of this table
     call: int
@@ -45,7 +45,7 @@ class ItemsAdded:
 
 @values.frozen
 class CallDropped:
-    """The caller gave up: what is queued is forgotten, later results are dropped."""
+    """A call was cancelled: its queued items are forgotten, later results are dropped."""
 
     #: the call
     call: int
@@ -53,7 +53,7 @@ class CallDropped:
 
 @values.frozen
 class ItemsWithdrawn:
-    """The caller wants these whole units no more: those that were not dispatched never will be."""
+    """Whole units of a call were cancelled: those that were not dispatched never will be."""
 
     #: the call
     call: int
@@ -70,7 +70,9 @@ class WorkerJoined:
     #: its name, never used twice
     worker: str
     #: units it may be given in its life (``maxtasksperchild``), or None
-    quota: int | None = values.field(default=None, validator=values.optional(values.ge(1)))
+    maxtasksperchild: int | None = values.field(
+        default=None, validator=values.optional(values.ge(1))
+    )
 
 
 @values.frozen
@@ -87,7 +89,7 @@ class WorkerAsked:
 class UnitsDone:
     """Items ``[start, stop)`` of an entry have results; reports of one entry come in order."""
 
-    #: who did them
+    #: the worker that ran them
     worker: str
     #: the entry they belong to
     entry: int
@@ -117,13 +119,13 @@ class WorkerDraining:
 
     #: the worker
     worker: str
-    #: True where its place is taken away: what it has not begun is asked back at once
+    #: True where the platform takes its place away: unbegun items are revoked at once
     hand_back: bool = False
 
 
 @values.frozen
 class RevokeAnswered:
-    """A worker will do its entry up to ``kept_stop`` and hands back the rest."""
+    """A worker keeps its entry up to ``kept_stop`` and hands back the rest."""
 
     #: the worker
     worker: str
@@ -168,7 +170,7 @@ Event = (
 class Dispatch:
     """Send an entry to a worker; one of its credits is used up."""
 
-    #: to whom
+    #: the worker
     worker: str
     #: number of the entry, unique in this table
     entry: int
@@ -184,9 +186,9 @@ class Dispatch:
 
 @values.frozen
 class Revoke:
-    """Ask a worker to hand back what it has not begun of an entry."""
+    """Send REVOKE: a worker is to hand back the items of an entry that it has not begun."""
 
-    #: whom
+    #: the worker
     worker: str
     #: the entry
     entry: int
@@ -194,7 +196,7 @@ class Revoke:
 
 @values.frozen
 class Accept:
-    """These results are the first for their items: keep them. What is not accepted is dropped."""
+    """Keep these results, the first for their items; results that are not accepted are dropped."""
 
     #: the call
     call: int
@@ -206,7 +208,7 @@ class Accept:
 
 @values.frozen
 class Abandon:
-    """These items are given up."""
+    """Fail these items: they were given up."""
 
     #: the call
     call: int
@@ -220,7 +222,7 @@ class Abandon:
 
 @values.frozen
 class Withdraw:
-    """These items were withdrawn in time: nobody will run them."""
+    """Fail these items as cancelled: no worker will run them."""
 
     #: the call
     call: int
@@ -232,7 +234,7 @@ class Withdraw:
 
 @values.frozen
 class Requeue:
-    """These items of a lost worker will run again (for information)."""
+    """Count these items of a lost worker, which will run again; for information only."""
 
     #: the call
     call: int
@@ -244,18 +246,18 @@ class Requeue:
 
 @values.frozen
 class Retire:
-    """Tell a worker to exit: it holds nothing and gets nothing more."""
+    """Send RETIRE: a worker that holds nothing and gets nothing more is to exit."""
 
-    #: whom
+    #: the worker
     worker: str
 
 
 @values.frozen
 class CallDone:
-    """Every item of a closed call was accepted, abandoned or withdrawn."""
+    """End a call: each of its items was accepted, abandoned or withdrawn."""
 
     #: the call
     call: int
 
 
-Instruction = Dispatch | Revoke | Accept | Abandon | Withdraw | Requeue | Retire | CallDone
+Command = Dispatch | Revoke | Accept | Abandon | Withdraw | Requeue | Retire | CallDone

@@ -1,6 +1,7 @@
-"""The books of the pending table: calls, workers, entries, and the moves that keep them in step.
+"""State of the pending table (calls, workers, entries) and the changes that keep it consistent.
 
-Whose turn it is: calls with work that waits, one turn a dispatch.
+Apart from the table, so that every change of the three goes through the methods of
+:class:`Ledger`, and what an event means stands in the table alone.
 """
 
 from __future__ import annotations
@@ -8,72 +9,73 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 
 from fiber._tasks.pending.batching import Pace
-from fiber._tasks.pending.calls import Call, Tally
+from fiber._tasks.pending.call_state import CallState, SharedCount
 from fiber._tasks.pending.events import (
     Abandon,
     Accept,
     CallDone,
-    Instruction,
+    Command,
     Requeue,
     Retire,
     Withdraw,
 )
 from fiber._tasks.pending.ranges import Range
-from fiber._tasks.pending.stragglers import Watch
-from fiber._tasks.pending.workers import Asked, Entry, Lobby, Worker
+from fiber._tasks.pending.stragglers import StragglerWatch
+from fiber._tasks.pending.worker_state import AvailableWorkers, Entry, RevokeState, WorkerState
 from fiber.model.job import Attempt
 
 
-class Lines:
-    """Two lines of calls: those with units that must travel alone, and those with ordinary work.
+class FairQueue:
+    """Round robin over the calls that have waiting units: one turn, one dispatch.
 
-    A call whose work was taken away otherwise stays in line and is skipped when its turn comes.
+    There are two queues: calls with suspects, whose units must travel alone, and calls with
+    ordinary work. A call that has lost its work stays queued and is skipped when its turn comes.
     """
 
     __slots__ = ("_ordinary", "suspects")
 
     def __init__(self) -> None:
-        self._ordinary: deque[Call] = deque()
+        self._ordinary: deque[CallState] = deque()
         #: calls with suspects, and some that had
-        self.suspects: deque[Call] = deque()
+        self.suspects: deque[CallState] = deque()
 
-    def join(self, call: Call) -> None:
-        """Put a call into the lines where it has work and does not stand yet."""
-        if call.ready and not call.in_ring:
-            call.in_ring = True
+    def add(self, call: CallState) -> None:
+        """Queue a call wherever it has work and is not queued yet."""
+        if call.ready and not call.is_queued:
+            call.is_queued = True
             self._ordinary.append(call)
-        if call.suspects and not call.in_suspect_ring:
-            call.in_suspect_ring = True
+        if call.suspects and not call.is_suspect_queued:
+            call.is_suspect_queued = True
             self.suspects.append(call)
 
-    def suspect(self) -> Call | None:
-        """The call whose suspect is next."""
-        line = self.suspects
-        while line:
-            call = line[0]
+    def next_suspect(self) -> CallState | None:
+        """The call whose suspect is next, or None."""
+        queue = self.suspects
+        while queue:
+            call = queue[0]
             if call.suspects:
                 return call
-            call.in_suspect_ring = False
-            line.popleft()
+            call.is_suspect_queued = False
+            queue.popleft()
         return None
 
-    def ordinary(self) -> Call | None:
-        """The call whose ordinary work is next."""
-        line = self._ordinary
-        while line:
-            call = line[0]
+    def next_ordinary(self) -> CallState | None:
+        """The call whose ordinary work is next, or None."""
+        queue = self._ordinary
+        while queue:
+            call = queue[0]
             if call.ready:
                 return call
-            call.in_ring = False
-            line.popleft()
+            call.is_queued = False
+            queue.popleft()
         return None
 
-    def turn_suspect(self) -> None:
-        """The first call had its turn for a suspect."""
+    def rotate_suspects(self) -> None:
+        """Move the first call with suspects to the end of its queue."""
         self.suspects.rotate(-1)
 
-    def turn_ordinary(self) -> None:
-        """The first call had its turn for ordinary work."""
+    def rotate_ordinary(self) -> None:
+        """Move the first call with ordinary work to the end of its queue."""
         self._ordinary.rotate(-1)
 
 
@@ -82,30 +84,30 @@ KINDS = 256
 
 
 class Ledger:
-    """Who has what; every move leaves calls, workers and entries consistent."""
+    """Calls, workers and entries; every method leaves them consistent."""
 
     __slots__ = (
         "_limit",
         "_paces",
+        "available",
         "calls",
         "entries",
-        "lines",
-        "lobby",
+        "queue",
+        "stragglers",
         "takers",
         "total",
-        "watch",
         "workers",
     )
 
-    def __init__(self, watch: Watch, limit: float) -> None:
-        self.calls: dict[int, Call] = {}
-        self.workers: dict[str, Worker] = {}
+    def __init__(self, stragglers: StragglerWatch, limit: float) -> None:
+        self.calls: dict[int, CallState] = {}
+        self.workers: dict[str, WorkerState] = {}
         self.entries: dict[int, Entry] = {}
-        self.lines = Lines()
-        self.lobby = Lobby()
-        self.watch = watch
+        self.queue = FairQueue()
+        self.available = AvailableWorkers()
+        self.stragglers = stragglers
         #: units that wait, of all calls
-        self.total = Tally()
+        self.total = SharedCount()
         #: workers that may be given more, now or later
         self.takers = 0
         #: seconds of a unit from which on a pace is slow
@@ -126,39 +128,39 @@ class Ledger:
             self._paces.move_to_end(kind)
         return pace
 
-    def end_if_complete(self, call: Call, out: list[Instruction]) -> None:
-        """Say so where nothing of a call is left to come."""
+    def end_if_complete(self, call: CallState, out: list[Command]) -> None:
+        """Emit ``CallDone`` and remove a call whose items are all finished."""
         if call.closed and call.finished == call.count:
             del self.calls[call.id]
             call.forget()
             out.append(CallDone(call.id))
 
-    def place(self, worker: Worker, out: list[Instruction]) -> None:
-        """Let a change of what a worker holds, or may be given, take effect."""
-        takes = not (worker.quota == 0 or worker.is_closed or worker.is_gone)
+    def update(self, worker: WorkerState, out: list[Command]) -> None:
+        """Apply a change of what a worker holds or may be given: queues, count, ``Retire``."""
+        takes = not (worker.units_left == 0 or worker.is_closed or worker.is_gone)
         if takes is not worker.is_taker:
             worker.is_taker = takes
             self.takers += 1 if takes else -1
         if not (takes or worker.held or worker.is_gone or worker.is_retired):
             worker.is_retired = True
             out.append(Retire(worker.id))
-        self.lobby.place(worker)
+        self.available.update(worker)
 
-    def suspect(self, call: Call, start: int, stop: int, out: list[Instruction]) -> None:
-        """Let what a lost worker may have begun run again, each unit alone."""
+    def suspect(self, call: CallState, start: int, stop: int, out: list[Command]) -> None:
+        """Queue items that a lost worker may have begun, each unit to run alone."""
         parts = [(start, stop)]
-        if call.contest is not None:
-            parts = call.contest.orphans(start, stop, taint=True)
+        if call.duplicates is not None:
+            parts = call.duplicates.orphans(start, stop, taint=True)
         for part in parts:
-            if call.contest is not None:
+            if call.duplicates is not None:
                 call.withdraw(*part)
             call.suspect(*part)
             out.append(Requeue(call.id, *part))
-        self.lines.join(call)
+        self.queue.add(call)
 
-    def accept(self, call: Call, start: int, stop: int, out: list[Instruction]) -> None:
-        """Take results in; what is not the first for its item is left out."""
-        if call.contest is None:
+    def accept(self, call: CallState, start: int, stop: int, out: list[Command]) -> None:
+        """Accept results, save those of items that already have one."""
+        if call.duplicates is None:
             out.append(Accept(call.id, start, stop))
             call.finished += stop - start
             if call.history:
@@ -170,11 +172,11 @@ class Ledger:
 
     def abandon(
         self,
-        call: Call,
+        call: CallState,
         start: int,
         stop: int,
         attempts: tuple[Attempt, ...],
-        out: list[Instruction],
+        out: list[Command],
     ) -> None:
         """Give items up, save those that have a result."""
         for part in self._settle(call, start, stop):
@@ -182,21 +184,21 @@ class Ledger:
             out.append(Abandon(call.id, *part, attempts))
         self.end_if_complete(call, out)
 
-    def withdraw(self, call: Call, start: int, stop: int, out: list[Instruction]) -> None:
-        """Take items out that nobody was given, or that somebody else has as well."""
+    def withdraw(self, call: CallState, start: int, stop: int, out: list[Command]) -> None:
+        """Withdraw the items of a range that wait; those on a worker are not touched."""
         for part in call.waiting(start, stop):
             call.withdraw(*part)
             out += [Withdraw(call.id, *fresh) for fresh in self._settle(call, *part)]
         self.end_if_complete(call, out)
 
-    def _settle(self, call: Call, start: int, stop: int) -> list[Range]:
+    def _settle(self, call: CallState, start: int, stop: int) -> list[Range]:
         """Count items as finished; returns those that were not."""
         if call.history:
             call.history.pop(start, None)
-        if call.contest is None:
+        if call.duplicates is None:
             call.finished += stop - start
             return [(start, stop)]
-        parts = call.contest.settle(start, stop)
+        parts = call.duplicates.settle(start, stop)
         for part in parts:
             call.finished += part[1] - part[0]
             call.withdraw(*part)
@@ -206,7 +208,7 @@ class Ledger:
         """Take an entry off its worker."""
         del self.entries[entry.id]
         entry.worker.held.remove(entry)
-        if entry.asked is not Asked.NO:
-            self.watch.settle(entry, Asked.ANSWERED)
-        if entry.call.contest is not None:
-            entry.call.contest.gone(entry)
+        if entry.revoke is not RevokeState.NO:
+            self.stragglers.settle(entry, RevokeState.ANSWERED)
+        if entry.call.duplicates is not None:
+            entry.call.duplicates.released(entry)

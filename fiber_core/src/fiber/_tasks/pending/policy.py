@@ -1,4 +1,4 @@
-"""The numbers by which the pending table decides, each with its default."""
+"""Limits and durations that the pending table decides by, with their defaults."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class BatchPolicy:
 
 @values.frozen(kw_only=True)
 class RevokePolicy:
-    """When work that waits behind a slow unit is asked back for an idle worker."""
+    """When work that waits behind a slow unit is revoked for an idle worker."""
 
     #: seconds that the unit in front must have run at least
     floor: float = values.field(default=0.05, validator=_positive)
-    #: and how many times the mean of its call
+    #: and how many times the mean duration of its call
     factor: float = values.field(default=5.0, validator=_positive)
-    #: and seconds for every worker, which :attr:`patience` has as well: who is told something last
-    #: waits for all before it
-    each: float = values.field(default=0.0001, validator=values.ge(0.0))
-    #: seconds after which an unanswered revoke lets the work go elsewhere as well
-    patience: float = values.field(default=0.1, validator=_positive)
+    #: and seconds for every worker, which :attr:`answer_timeout` has as well: the message to the
+    #: last worker is sent after those to all others
+    per_worker: float = values.field(default=0.0001, validator=values.ge(0.0))
+    #: seconds after which the items of an unanswered revoke are given to another worker as well
+    answer_timeout: float = values.field(default=0.1, validator=_positive)

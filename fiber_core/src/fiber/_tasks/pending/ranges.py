@@ -1,4 +1,4 @@
-"""Sets of whole numbers kept as sorted ranges, for the rare cases that need to ask by item."""
+"""Sets of whole numbers kept as sorted ranges, for the rare look-ups of single items."""
 
 from __future__ import annotations
 

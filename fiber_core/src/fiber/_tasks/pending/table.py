@@ -1,10 +1,8 @@
-"""The pending table: an event in, instructions out.
+"""The pending table: an event in, commands out.
 
-``docs/design/pending-table.md`` tells how it decides and why.
-
-Which worker gets what next.
-
-Asking back what waits behind a slow unit, and what to do when nobody answers.
+:class:`PendingTable` says what each event means, :class:`Assigner` which worker gets which units
+next, :class:`Revoker` which work is taken from stuck workers. ``docs/design/pending-table.md``
+explains the rules.
 """
 
 from __future__ import annotations
@@ -16,17 +14,17 @@ from typing import Any
 
 from fiber._tasks.pending import events, views
 from fiber._tasks.pending.batching import batch_units
-from fiber._tasks.pending.calls import Call
-from fiber._tasks.pending.events import Dispatch, Instruction, Revoke, RevokeAnswered
+from fiber._tasks.pending.call_state import CallState
+from fiber._tasks.pending.events import Command, Dispatch, Revoke, RevokeAnswered
 from fiber._tasks.pending.ledger import Ledger
 from fiber._tasks.pending.policy import BatchPolicy, RetryPolicy, RevokePolicy
-from fiber._tasks.pending.stragglers import Contest, Watch
-from fiber._tasks.pending.workers import Asked, Entry, Worker
+from fiber._tasks.pending.stragglers import Duplicates, StragglerWatch
+from fiber._tasks.pending.worker_state import Entry, RevokeState, WorkerState
 from fiber.exceptions import WireError
 
 
-class Giver:
-    """Turns waiting units and asking workers into entries."""
+class Assigner:
+    """Assigns waiting units to workers that have credit, as entries."""
 
     __slots__ = ("_ledger", "_numbers", "_policy")
 
@@ -35,32 +33,32 @@ class Giver:
         self._policy = policy
         self._numbers = itertools.count(1)
 
-    def give(self, now: float, out: list[Instruction]) -> None:
-        """Dispatch while somebody can take what is next.
+    def assign(self, now: float, out: list[Command]) -> None:
+        """Dispatch as long as a worker can take the next units.
 
-        What is next waits for a worker that may take it, and nothing overtakes it: in a busy pool
-        no worker would ever hold nothing if others were given a second entry meanwhile.
+        The next units wait for a worker that may take them, and nothing overtakes them: in a busy
+        pool no worker would ever hold nothing if it were given a second entry meanwhile.
         """
-        lines, lobby = self._ledger.lines, self._ledger.lobby
-        while lobby.idle or lobby.fast:
-            call = lines.suspect() if lines.suspects else None
+        queue, available = self._ledger.queue, self._ledger.available
+        while available.idle or available.fast:
+            call = queue.next_suspect() if queue.suspects else None
             if call is not None:
-                worker = lobby.find_idle()
+                worker = available.find_idle()
                 if worker is None:
                     return
-                lines.turn_suspect()
+                queue.rotate_suspects()
                 start, stop = call.take_suspect()
                 self._dispatch(worker, call, start, stop, True, now, out)
                 continue
-            call = lines.ordinary()
+            call = queue.next_ordinary()
             if call is None:
                 return
-            worker = lobby.find_idle()
+            worker = available.find_idle()
             if worker is None and self._may_queue(call):
-                worker = lobby.find_second()
+                worker = available.find_second()
             if worker is None:
                 return
-            lines.turn_ordinary()
+            queue.rotate_ordinary()
             units = 1
             if call.retry:
                 units = batch_units(
@@ -68,13 +66,13 @@ class Giver:
                     call.pace.mean,
                     call.queued,
                     self._ledger.takers,
-                    worker.quota,
+                    worker.units_left,
                     call.bytes_per_item * call.chunk,
                 )
             start, stop = call.take(units)
             self._dispatch(worker, call, start, stop, False, now, out)
 
-    def _may_queue(self, call: Call) -> bool:
+    def _may_queue(self, call: CallState) -> bool:
         """Whether work of this call may wait behind other work on a worker."""
         if not (call.retry and call.pace.is_fast):
             return False
@@ -85,13 +83,13 @@ class Giver:
 
     def _dispatch(
         self,
-        worker: Worker,
-        call: Call,
+        worker: WorkerState,
+        call: CallState,
         start: int,
         stop: int,
         suspect: bool,
         now: float,
-        out: list[Instruction],
+        out: list[Command],
     ) -> None:
         ledger = self._ledger
         entry = Entry(next(self._numbers), call, worker, start, stop, is_suspect=suspect)
@@ -100,42 +98,42 @@ class Giver:
             worker.since = now
         worker.held.append(entry)
         worker.credits -= 1
-        if worker.quota is not None:
-            worker.quota -= call.units(start, stop)
-        if call.contest is not None:
-            call.contest.given(entry)
-        ledger.place(worker, out)
+        if worker.units_left is not None:
+            worker.units_left -= call.units(start, stop)
+        if call.duplicates is not None:
+            call.duplicates.dispatched(entry)
+        ledger.update(worker, out)
         if not worker.is_watched and (stop - start > call.chunk or len(worker.held) > 1):
-            ledger.watch.note(worker, len(ledger.workers))
+            ledger.stragglers.note(worker, len(ledger.workers))
         out.append(Dispatch(worker.id, entry.id, call.id, start, stop, call.chunk))
 
 
 class Revoker:
-    """Moves work from workers that are stuck to workers that are idle."""
+    """Takes work from stuck and from draining workers and queues it again."""
 
     __slots__ = ("_ledger",)
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def ask_back(self, now: float, out: list[Instruction]) -> None:
-        """Ask for the work that sits behind slow units, for workers that are idle."""
-        for worker in self._ledger.watch.victims(now, len(self._ledger.lobby.idle)):
+    def revoke_from_stuck(self, now: float, out: list[Command]) -> None:
+        """Revoke the work behind slow units, for workers that are idle."""
+        for worker in self._ledger.stragglers.stuck_workers(now, len(self._ledger.available.idle)):
             for entry in worker.held:
                 if not entry.call.is_over and worker.unbegun(entry) < entry.stop:
-                    self._ledger.watch.ask(entry, now)
+                    self._ledger.stragglers.revoked(entry, now)
                     out.append(Revoke(worker.id, entry.id))
-            self._ledger.lobby.place(worker)
+            self._ledger.available.update(worker)
 
-    def take_back(self, worker: Worker, now: float, out: list[Instruction]) -> None:
-        """Ask a worker that has to go for all that it has not begun."""
+    def revoke_all(self, worker: WorkerState, now: float, out: list[Command]) -> None:
+        """Revoke everything that a draining worker has not begun."""
         for entry in worker.held:
-            if entry.asked is Asked.NO and worker.unbegun(entry) < entry.stop:
-                self._ledger.watch.ask(entry, now)
+            if entry.revoke is RevokeState.NO and worker.unbegun(entry) < entry.stop:
+                self._ledger.stragglers.revoked(entry, now)
                 out.append(Revoke(worker.id, entry.id))
 
-    def answered(self, event: RevokeAnswered, out: list[Instruction]) -> None:
-        """A worker says what it keeps; the rest is queued as if it had never been given.
+    def answered(self, event: RevokeAnswered, out: list[Command]) -> None:
+        """Take the answer to a revoke; the rest is queued as if it had never been dispatched.
 
         Raises:
             WireError: the answer contradicts what the worker was given.
@@ -145,65 +143,65 @@ class Revoker:
             return
         kept, stop, call, worker = event.kept_stop, entry.stop, entry.call, entry.worker
         if (
-            entry.asked not in {Asked.WAITING, Asked.OVERDUE}
+            entry.revoke not in {RevokeState.WAITING, RevokeState.OVERDUE}
             or not entry.done <= kept <= stop
             or (kept != stop and kept % call.chunk)
         ):
             msg = (
                 f"worker {worker.id} keeps entry {entry.id} up to item {kept}, where {entry.done} "
                 f"to {stop} in units of {call.chunk} are open and the revoke is "
-                f"{entry.asked.value}; its connection must be closed"
+                f"{entry.revoke.value}; its connection must be closed"
             )
             raise WireError(msg)
-        self._ledger.watch.settle(entry, Asked.ANSWERED)
+        self._ledger.stragglers.settle(entry, RevokeState.ANSWERED)
         if kept < stop:
             entry.stop = kept
-            if worker.quota is not None:
-                worker.quota += call.units(kept, stop)
+            if worker.units_left is not None:
+                worker.units_left += call.units(kept, stop)
             if not call.is_over:
-                self._hand_back(call, kept, stop)
+                self._requeue(call, kept, stop)
         if entry.done == kept:
             self._ledger.release(entry)
-        self._ledger.place(worker, out)
+        self._ledger.update(worker, out)
 
-    def _hand_back(self, call: Call, start: int, stop: int) -> None:
-        """Queue what a worker gave back and nobody else has."""
-        contest = call.contest
-        if contest is None:
+    def _requeue(self, call: CallState, start: int, stop: int) -> None:
+        """Queue items that a worker gave back and no other worker holds."""
+        duplicates = call.duplicates
+        if duplicates is None:
             call.put_back(start, stop)
         else:
-            for part in reversed(contest.orphans(start, stop, taint=False)):
+            for part in reversed(duplicates.orphans(start, stop, taint=False)):
                 call.withdraw(*part)
-                suspects, others = contest.split(*part)
+                suspects, others = duplicates.split(*part)
                 for suspect in suspects:
                     call.suspect(*suspect)
                 for other in reversed(others):
                     call.put_back(*other)
-        self._ledger.lines.join(call)
+        self._ledger.queue.add(call)
 
-    def let_go(self, now: float) -> None:
-        """Queue what a worker did not give back in time as well: the first result counts."""
-        for entry in self._ledger.watch.overdue(now):
+    def requeue_overdue(self, now: float) -> None:
+        """Queue the items of unanswered revokes as well: the first result counts."""
+        for entry in self._ledger.stragglers.overdue(now):
             call, start = entry.call, entry.worker.unbegun(entry)
             if call.is_over or not call.retry or start >= entry.stop:
                 continue
-            if call.contest is None:
-                call.contest = Contest()
-            for part in reversed(call.contest.open(entry, start, entry.stop)):
+            if call.duplicates is None:
+                call.duplicates = Duplicates()
+            for part in reversed(call.duplicates.add(entry, start, entry.stop)):
                 call.withdraw(*part)
                 call.put_back(*part)
-            self._ledger.lines.join(call)
+            self._ledger.queue.add(call)
 
 
 class PendingTable:
-    """Decides which worker gets what, and what becomes of it when a worker dies or stalls.
+    """Decides which worker gets which items, and which run again when a worker dies or stalls.
 
     It has no clock, no thread and no socket, and is not thread-safe: one owner feeds it.
 
     Args:
         policy: how often a unit may kill its worker.
-        batching: how much a worker is given at a time.
-        revoking: when work is asked back.
+        batching: how much one entry holds.
+        revoking: when work is revoked.
     """
 
     def __init__(
@@ -215,13 +213,17 @@ class PendingTable:
     ) -> None:
         self._policy = policy or RetryPolicy()
         batching = batching or BatchPolicy()
-        watch = Watch(revoking or RevokePolicy())
-        self._ledger = Ledger(watch, batching.second_below)
-        # Short ways for what every event looks at.
-        self._watch, self._lobby, self._total = watch, self._ledger.lobby, self._ledger.total
-        self._giver = Giver(self._ledger, batching)
+        stragglers = StragglerWatch(revoking or RevokePolicy())
+        self._ledger = Ledger(stragglers, batching.second_below)
+        # shortcuts for the parts that every event looks at
+        self._stragglers, self._available, self._total = (
+            stragglers,
+            self._ledger.available,
+            self._ledger.total,
+        )
+        self._assigner = Assigner(self._ledger, batching)
         self._revoker = Revoker(self._ledger)
-        self._handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
+        self._handlers: dict[type, Callable[[Any, float, list[Command]], None]] = {
             events.CallAdded: self._call_added,
             events.ItemsAdded: self._items_added,
             events.CallDropped: self._call_dropped,
@@ -236,7 +238,7 @@ class PendingTable:
             events.Tick: self._tick,
         }
 
-    def handle(self, event: events.Event, now: float) -> list[Instruction]:
+    def handle(self, event: events.Event, now: float) -> list[Command]:
         """Take an event in.
 
         Events about workers, entries and calls that are not, or no longer, known change nothing.
@@ -246,29 +248,29 @@ class PendingTable:
             now: the moment, by any clock that never goes back.
 
         Returns:
-            What to do, in this order.
+            Commands to carry out, in this order.
 
         Raises:
             WireError: a worker's report contradicts what it was given; nothing was changed.
                 Close that worker.
             ValueError: a call or worker is added twice, or a closed call grows.
         """
-        out: list[Instruction] = []
+        out: list[Command] = []
         self._handlers[type(event)](event, now, out)
-        if self._watch.asked:
-            self._revoker.let_go(now)
-        lobby = self._lobby
-        if (lobby.idle or lobby.fast) and self._total.units:
-            self._giver.give(now, out)
-        if lobby.idle and self._watch.heap:
-            self._revoker.ask_back(now, out)
+        if self._stragglers.revokes:
+            self._revoker.requeue_overdue(now)
+        available = self._available
+        if (available.idle or available.fast) and self._total.units:
+            self._assigner.assign(now, out)
+        if available.idle and self._stragglers.heap:
+            self._revoker.revoke_from_stuck(now, out)
         return out
 
     def next_deadline(self) -> float | None:
         """When a :class:`~fiber._tasks.pending.events.Tick` must come; None where none need."""
-        return self._ledger.watch.next_deadline(len(self._ledger.lobby.idle))
+        return self._ledger.stragglers.next_deadline(len(self._ledger.available.idle))
 
-    # What the dispatcher may look at.
+    # Read access for the dispatcher.
 
     @property
     def queued(self) -> int:
@@ -278,7 +280,7 @@ class PendingTable:
     @property
     def idle(self) -> int:
         """Workers that asked for work and hold none."""
-        return len(self._ledger.lobby.idle)
+        return len(self._ledger.available.idle)
 
     @property
     def is_idle(self) -> bool:
@@ -287,8 +289,8 @@ class PendingTable:
 
     @property
     def longest_idle(self) -> tuple[str, float] | None:
-        """The worker that has been idle the longest, with when it last did something."""
-        for worker in self._ledger.lobby.idle:
+        """The worker that has been idle the longest, with the time of its last report."""
+        for worker in self._ledger.available.idle:
             return worker.id, worker.since
         return None
 
@@ -298,12 +300,12 @@ class PendingTable:
         return () if found is None else tuple(map(views.of_entry, found.held))
 
     def call(self, call: int) -> views.CallView | None:
-        """A call as it stands, or None where it is over or was never added."""
+        """View of a call, or None where it is over or was never added."""
         found = self._ledger.calls.get(call)
         return None if found is None else views.of_call(found)
 
     def snapshot(self) -> views.Snapshot:
-        """Everything, at the cost of a walk over all of it."""
+        """View of everything; costs a walk over all calls and workers."""
         return views.Snapshot(
             calls=tuple(map(views.of_call, self._ledger.calls.values())),
             workers=tuple(map(views.of_worker, self._ledger.workers.values())),
@@ -311,11 +313,11 @@ class PendingTable:
 
     # Calls.
 
-    def _call_added(self, event: events.CallAdded, now: float, out: list[Instruction]) -> None:
+    def _call_added(self, event: events.CallAdded, now: float, out: list[Command]) -> None:
         if event.call in self._ledger.calls:
             msg = f"call {event.call} was added twice"
             raise ValueError(msg)
-        call = Call(
+        call = CallState(
             event.call,
             chunk=event.chunksize or 1,
             retry=event.retry,
@@ -325,7 +327,7 @@ class PendingTable:
         self._ledger.calls[call.id] = call
         self._grow(call, event.count, event.closed, out)
 
-    def _items_added(self, event: events.ItemsAdded, now: float, out: list[Instruction]) -> None:
+    def _items_added(self, event: events.ItemsAdded, now: float, out: list[Command]) -> None:
         call = self._ledger.calls.get(event.call)
         if call is None:
             return
@@ -334,18 +336,18 @@ class PendingTable:
             raise ValueError(msg)
         self._grow(call, event.count, event.closed, out)
 
-    def _grow(self, call: Call, count: int, closed: bool, out: list[Instruction]) -> None:
+    def _grow(self, call: CallState, count: int, closed: bool, out: list[Command]) -> None:
         call.grow(count, closed=closed)
-        self._ledger.lines.join(call)
+        self._ledger.queue.add(call)
         self._ledger.end_if_complete(call, out)
 
-    def _call_dropped(self, event: events.CallDropped, now: float, out: list[Instruction]) -> None:
+    def _call_dropped(self, event: events.CallDropped, now: float, out: list[Command]) -> None:
         call = self._ledger.calls.pop(event.call, None)
         if call is not None:
             call.forget()
 
     def _items_withdrawn(
-        self, event: events.ItemsWithdrawn, now: float, out: list[Instruction]
+        self, event: events.ItemsWithdrawn, now: float, out: list[Command]
     ) -> None:
         call = self._ledger.calls.get(event.call)
         if call is None:
@@ -355,43 +357,39 @@ class PendingTable:
             raise ValueError(msg)
         self._ledger.withdraw(call, event.start, event.stop, out)
 
-    def _size_observed(
-        self, event: events.SizeObserved, now: float, out: list[Instruction]
-    ) -> None:
+    def _size_observed(self, event: events.SizeObserved, now: float, out: list[Command]) -> None:
         call = self._ledger.calls.get(event.call)
         if call is not None:
             call.bytes_per_item = event.bytes_per_item
 
     # Workers.
 
-    def _worker_joined(
-        self, event: events.WorkerJoined, now: float, out: list[Instruction]
-    ) -> None:
+    def _worker_joined(self, event: events.WorkerJoined, now: float, out: list[Command]) -> None:
         if event.worker in self._ledger.workers:
             msg = f"worker {event.worker} joined twice"
             raise ValueError(msg)
-        worker = Worker(event.worker, event.quota, now)
+        worker = WorkerState(event.worker, event.maxtasksperchild, now)
         self._ledger.workers[worker.id] = worker
-        self._ledger.place(worker, out)
+        self._ledger.update(worker, out)
 
-    def _worker_asked(self, event: events.WorkerAsked, now: float, out: list[Instruction]) -> None:
+    def _worker_asked(self, event: events.WorkerAsked, now: float, out: list[Command]) -> None:
         worker = self._ledger.workers.get(event.worker)
         if worker is None or worker.is_closed or worker.is_retired:
             return
         worker.credits += event.credits
-        self._ledger.lobby.place(worker)
+        self._ledger.available.update(worker)
 
     def _worker_draining(
-        self, event: events.WorkerDraining, now: float, out: list[Instruction]
+        self, event: events.WorkerDraining, now: float, out: list[Command]
     ) -> None:
         worker = self._ledger.workers.get(event.worker)
         if worker is not None:
             worker.is_closed = True
             if event.hand_back:
-                self._revoker.take_back(worker, now, out)
-            self._ledger.place(worker, out)
+                self._revoker.revoke_all(worker, now, out)
+            self._ledger.update(worker, out)
 
-    def _worker_lost(self, event: events.WorkerLost, now: float, out: list[Instruction]) -> None:
+    def _worker_lost(self, event: events.WorkerLost, now: float, out: list[Command]) -> None:
         worker = self._ledger.workers.pop(event.worker, None)
         if worker is None:
             return
@@ -399,7 +397,7 @@ class PendingTable:
         held = list(worker.held)
         for entry in held:
             self._ledger.release(entry)
-        self._ledger.place(worker, out)
+        self._ledger.update(worker, out)
         attempt = event.attempt
         blames = event.counts and attempt is not None and attempt.reason.counts_as_attempt
         # Only a unit that was alone is proven to have been there when the worker died.
@@ -422,7 +420,7 @@ class PendingTable:
 
     # Results.
 
-    def _units_done(self, event: events.UnitsDone, now: float, out: list[Instruction]) -> None:
+    def _units_done(self, event: events.UnitsDone, now: float, out: list[Command]) -> None:
         entry = self._ledger.entries.get(event.entry)
         if entry is None or entry.worker.id != event.worker:
             return
@@ -440,19 +438,19 @@ class PendingTable:
             )
             raise WireError(msg)
         if call.pace.add(call.units(start, stop), event.seconds):
-            self._lobby.pace_changed(call.pace)
+            self._available.pace_changed(call.pace)
         worker.since = now
         entry.done = stop
         if not call.is_over:
             self._ledger.accept(call, start, stop, out)
         if stop == entry.stop:
             self._ledger.release(entry)
-            self._ledger.place(worker, out)
+            self._ledger.update(worker, out)
 
     def _revoke_answered(
-        self, event: events.RevokeAnswered, now: float, out: list[Instruction]
+        self, event: events.RevokeAnswered, now: float, out: list[Command]
     ) -> None:
         self._revoker.answered(event, out)
 
-    def _tick(self, event: events.Tick, now: float, out: list[Instruction]) -> None:
-        """Nothing of its own: whatever is due is looked at after any event."""
+    def _tick(self, event: events.Tick, now: float, out: list[Command]) -> None:
+        """Change nothing: overdue work is looked at after every event."""

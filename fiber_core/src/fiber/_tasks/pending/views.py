@@ -1,10 +1,10 @@
-"""What the pending table shows of itself: frozen pictures for the dispatcher and for people."""
+"""Read-only views of the pending table, for the dispatcher, for logs and for tests."""
 
 from __future__ import annotations
 
 from fiber._base import values
-from fiber._tasks.pending.calls import Call
-from fiber._tasks.pending.workers import Entry, Worker
+from fiber._tasks.pending.call_state import CallState
+from fiber._tasks.pending.worker_state import Entry, WorkerState
 
 
 @values.frozen(kw_only=True)
@@ -59,7 +59,7 @@ class WorkerView:
     #: entries it asked for and did not get yet
     credits: int
     #: units it may still be given, or None
-    quota: int | None
+    units_left: int | None
     #: True where it gets nothing more
     is_draining: bool
     #: its entries, in the order in which it runs them
@@ -77,7 +77,7 @@ class Snapshot:
 
 
 def of_entry(entry: Entry) -> HeldView:
-    """An entry as it stands."""
+    """Current view of an entry."""
     return HeldView(
         entry=entry.id,
         call=entry.call.id,
@@ -88,8 +88,8 @@ def of_entry(entry: Entry) -> HeldView:
     )
 
 
-def of_call(call: Call) -> CallView:
-    """A call as it stands."""
+def of_call(call: CallState) -> CallView:
+    """Current view of a call."""
     return CallView(
         call=call.id,
         count=call.count,
@@ -101,12 +101,12 @@ def of_call(call: Call) -> CallView:
     )
 
 
-def of_worker(worker: Worker) -> WorkerView:
-    """A worker as it stands."""
+def of_worker(worker: WorkerState) -> WorkerView:
+    """Current view of a worker."""
     return WorkerView(
         worker=worker.id,
         credits=worker.credits,
-        quota=worker.quota,
+        units_left=worker.units_left,
         is_draining=worker.is_closed,
         held=tuple(map(of_entry, worker.held)),
     )

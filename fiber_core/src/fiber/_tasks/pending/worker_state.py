@@ -1,4 +1,4 @@
-"""Workers, what each of them holds, and who can take more right now."""
+"""State of the workers: the entries each holds, and which workers can take one more now."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fiber._tasks.pending.batching import Pace
-    from fiber._tasks.pending.calls import Call
+    from fiber._tasks.pending.call_state import CallState
 
 #: entries on a worker at most
 MAX_HELD = 2
 
 
-class Asked(enum.Enum):
-    """Whether an entry was asked back."""
+class RevokeState(enum.Enum):
+    """Where the revoke of an entry stands."""
 
-    #: no
+    #: not revoked
     NO = "no"
-    #: asked, no answer yet
+    #: sent, no answer yet
     WAITING = "waiting"
-    #: asked, no answer in time; it may run elsewhere too
+    #: no answer in time; another worker may be given the same items
     OVERDUE = "overdue"
     #: answered
     ANSWERED = "answered"
@@ -31,13 +31,13 @@ class Asked(enum.Enum):
 class Entry:
     """A range of one call on one worker."""
 
-    __slots__ = ("asked", "call", "done", "id", "is_solo", "is_suspect", "start", "stop", "worker")
+    __slots__ = ("call", "done", "id", "is_solo", "is_suspect", "revoke", "start", "stop", "worker")
 
     def __init__(
         self,
         entry: int,
-        call: Call,
-        worker: Worker,
+        call: CallState,
+        worker: WorkerState,
         start: int,
         stop: int,
         *,
@@ -54,7 +54,7 @@ class Entry:
         self.is_suspect = is_suspect
         #: True where nothing may be sent behind it
         self.is_solo = is_suspect or not call.retry
-        self.asked = Asked.NO
+        self.revoke = RevokeState.NO
 
     @property
     def is_single(self) -> bool:
@@ -62,8 +62,8 @@ class Entry:
         return self.stop - self.start <= self.call.chunk
 
 
-class Worker:
-    """A worker and what it holds."""
+class WorkerState:
+    """State of one worker and the entries it holds."""
 
     __slots__ = (
         "credits",
@@ -74,16 +74,16 @@ class Worker:
         "is_retired",
         "is_taker",
         "is_watched",
-        "place",
-        "quota",
+        "queue",
+        "queued_pace",
         "since",
-        "waits_on",
+        "units_left",
     )
 
-    def __init__(self, worker: str, quota: int | None, now: float) -> None:
+    def __init__(self, worker: str, units_left: int | None, now: float) -> None:
         self.id = worker
         #: units it may still be given, or None
-        self.quota = quota
+        self.units_left = units_left
         #: entries it asked for and did not get yet
         self.credits = 0
         #: its entries in the order in which it runs them
@@ -92,21 +92,21 @@ class Worker:
         self.since = now
         #: True where it is draining
         self.is_closed = False
-        #: True once it was told to exit
+        #: True once it was sent RETIRE
         self.is_retired = False
         #: True while it is counted among those that may be given more
         self.is_taker = False
         #: True once it is lost
         self.is_gone = False
-        #: True while the Watch has it in its heap
+        #: True while the StragglerWatch has it in its heap
         self.is_watched = False
-        #: where the Lobby put it
-        self.place: MutableMapping[Worker, None] | None = None
-        #: the pace whose ``waiting`` that is, if it is one
-        self.waits_on: Pace | None = None
+        #: the queue of available workers that it stands in, if any
+        self.queue: MutableMapping[WorkerState, None] | None = None
+        #: the pace whose ``waiting`` that queue is, if it is one
+        self.queued_pace: Pace | None = None
 
     def unbegun(self, entry: Entry) -> int:
-        """First item of an entry that the worker cannot have begun, by what it reported."""
+        """First item of an entry that the worker cannot have begun, judged by its reports."""
         if entry is self.held[0]:
             return min(entry.done + entry.call.chunk, entry.stop)
         return entry.done
@@ -118,60 +118,60 @@ class Worker:
         return len(held) > 1 or (bool(held) and held[0].stop - held[0].done > held[0].call.chunk)
 
 
-class Lobby:
+class AvailableWorkers:
     """Workers that can take an entry: those that hold nothing, and those that can take a second.
 
-    A worker is put where it belongs whenever something about it changes, so that finding one is a
-    look at the front of a line, however many there are.
+    A worker is moved between these queues whenever something about it changes, so that finding one
+    takes the same time however many there are.
     """
 
     __slots__ = ("fast", "idle")
 
     def __init__(self) -> None:
         #: workers with a credit that hold nothing, the longest idle first
-        self.idle: OrderedDict[Worker, None] = OrderedDict()
+        self.idle: OrderedDict[WorkerState, None] = OrderedDict()
         #: fast paces that have workers waiting for a second entry
         self.fast: OrderedDict[Pace, None] = OrderedDict()
 
-    def place(self, worker: Worker) -> None:
-        """Put a worker where it belongs after something about it changed."""
-        place: MutableMapping[Worker, None] | None = None
+    def update(self, worker: WorkerState) -> None:
+        """Move a worker to the queue it belongs to after something about it changed."""
+        queue: MutableMapping[WorkerState, None] | None = None
         pace: Pace | None = None
         if worker.credits and worker.is_taker:
             held = worker.held
             if not held:
-                place = self.idle
-            elif len(held) < MAX_HELD and not held[0].is_solo and held[0].asked is Asked.NO:
+                queue = self.idle
+            elif len(held) < MAX_HELD and not held[0].is_solo and held[0].revoke is RevokeState.NO:
                 pace = held[0].call.pace
-                place = pace.waiting
-        if place is worker.place:
+                queue = pace.waiting
+        if queue is worker.queue:
             return
-        if worker.place is not None:
-            del worker.place[worker]
-            left = worker.waits_on
+        if worker.queue is not None:
+            del worker.queue[worker]
+            left = worker.queued_pace
             if left is not None and not left.waiting:
                 self.fast.pop(left, None)
-        worker.place = place
-        worker.waits_on = pace
-        if place is not None:
-            place[worker] = None
+        worker.queue = queue
+        worker.queued_pace = pace
+        if queue is not None:
+            queue[worker] = None
             if pace is not None and pace.is_fast:
                 self.fast[pace] = None
 
     def pace_changed(self, pace: Pace) -> None:
-        """Let in, or shut out, those who wait behind an entry of this pace."""
+        """Let the workers that run an entry of this pace take a second one, or no longer."""
         if pace.is_fast and pace.waiting:
             self.fast[pace] = None
         else:
             self.fast.pop(pace, None)
 
-    def find_idle(self) -> Worker | None:
-        """The worker that became idle last: it is warm, and the others may be let go one day."""
+    def find_idle(self) -> WorkerState | None:
+        """The worker that became idle last: it is warm, and the others may be retired one day."""
         if not self.idle:
             return None
         return next(reversed(self.idle))
 
-    def find_second(self) -> Worker | None:
+    def find_second(self) -> WorkerState | None:
         """A worker that can take a second entry behind a fast one."""
         if not self.fast:
             return None

@@ -1,1 +1,1 @@
-"""Programs of users, for the kit: each is copied to an empty folder and run as a script there."""
+"""User programs for the backend kit: each is copied to an empty folder and run as a script there."""

@@ -1,4 +1,4 @@
-"""A pool that works until somebody ends it."""
+"""A pool that works until it is killed."""
 
 # ruff: noqa: D103  a program of a user, told by its first sentence
 
@@ -8,7 +8,7 @@ import signal
 import time
 
 import fiber
-from fiber.testing.masters import begin, tell
+from fiber.testing.masters import begin, print_facts
 
 
 def nap(seconds: float) -> tuple[str, int]:
@@ -24,7 +24,7 @@ def main() -> None:
         found: set[tuple[str, int]] = set()
         while len(found) < 3:
             found.update(pool.map(nap, [0.05] * 6, chunksize=1))
-        tell(ready=True)
+        print_facts(ready=True)
         while True:
             pool.map(nap, [0.05] * 30)
 

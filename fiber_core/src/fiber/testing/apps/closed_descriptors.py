@@ -1,4 +1,4 @@
-"""A pool with a task that closes what it did not open: it is given up, and nothing else is lost."""
+"""A pool with a task that closes all descriptors: it is given up, and no other task is lost."""
 
 # ruff: noqa: D103  a program of a user, told by its first sentence
 
@@ -6,7 +6,7 @@ import os
 import time
 
 import fiber
-from fiber.testing.masters import begin, tell
+from fiber.testing.masters import begin, print_facts
 
 
 def square(number: int) -> int:
@@ -30,7 +30,7 @@ def main() -> None:
             assert "descriptors" in str(error), error  # noqa: PT017 - told by the exit code
         else:
             raise AssertionError
-        tell(
+        print_facts(
             measured={
                 "seconds until a task that closed descriptors is given up": time.monotonic() - since
             }

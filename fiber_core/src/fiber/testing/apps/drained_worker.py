@@ -1,4 +1,4 @@
-"""A pool whose worker has to go: it finishes what it runs, others do the rest, and nothing runs twice."""
+"""A pool whose worker is drained: it finishes its task, others do the rest, and none runs twice."""
 
 # ruff: noqa: D103, SLF001  a program of a user, told by its first sentence; the job of one worker
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import fiber
 from fiber._runtime import runtime
-from fiber.testing.masters import begin, tell
+from fiber.testing.masters import begin, print_facts
 
 _TASKS = 60
 #: seconds that the platform gives; the work takes a part of it
@@ -40,7 +40,7 @@ def main() -> None:
         # what the platform does by itself when it wants a job's place
         runtime.current().backend.terminate(child.job, grace=_GRACE)
         names = pool.starmap(name_after, [(ran, number) for number in range(_TASKS)])
-        tell(
+        print_facts(
             measured={
                 "seconds until others have done a leaving worker's work": time.monotonic() - since
             }

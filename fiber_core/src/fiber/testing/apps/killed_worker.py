@@ -1,4 +1,4 @@
-"""A pool whose worker is killed in the middle of a task: nothing is lost, and the task runs again."""
+"""A pool whose worker is killed during a task: no task is lost, and that one runs again."""
 
 # ruff: noqa: D103  a program of a user, told by its first sentence
 
@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import fiber
-from fiber.testing.masters import begin, tell
+from fiber.testing.masters import begin, print_facts
 
 
 def square(number: int) -> int:
@@ -31,7 +31,7 @@ def main() -> None:
         assert died.wait(60)
         since = time.monotonic()
         assert hit.get(60) == "done"
-        tell(
+        print_facts(
             measured={
                 "seconds from a worker's death to its task's result": time.monotonic() - since
             }

@@ -6,7 +6,7 @@ import sys
 import time
 
 import fiber
-from fiber.testing.masters import begin, tell
+from fiber.testing.masters import begin, print_facts
 
 
 def square(number: int) -> int:
@@ -20,7 +20,7 @@ def main() -> None:
     with fiber.Pool(workers) as pool:
         assert pool.map(square, range(tasks)) == [n * n for n in range(tasks)]
         took = time.monotonic() - since
-    tell(measured={f"seconds for {tasks} tasks by a new pool of {workers}": took})
+    print_facts(measured={f"seconds for {tasks} tasks by a new pool of {workers}": took})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A platform that cannot be asked for a while: a map and a process wait for it, and go on."""
+"""An unavailable platform: a map and a process wait for it, and go on."""
 
 # ruff: noqa: D103  a program of a user, told by its first sentence
 
@@ -11,7 +11,7 @@ from typing import Any
 import fiber
 from fiber._runtime import runtime
 from fiber.exceptions import BackendUnavailableError
-from fiber.testing.masters import begin, tell
+from fiber.testing.masters import begin, print_facts
 
 
 def square(number: int) -> int:
@@ -47,7 +47,7 @@ def main() -> None:
     died = fiber.Event()
     with fiber.Pool(1) as pool:
         assert pool.map(square, range(10)) == [n * n for n in range(10)]
-        tell(ready=True)
+        print_facts(ready=True)
         wait_until(away=True)
         # where the worker has not ended with the platform it does now, and none can be started
         hit = pool.apply_async(die_once, (died,))
@@ -58,7 +58,7 @@ def main() -> None:
         starter.join(1)
         assert starter.is_alive(), "a process does not wait for the platform"
         assert not results.ready(), "a map does not wait for the platform"
-        tell(waiting=True)
+        print_facts(waiting=True)
         wait_until(away=False)
         since = time.monotonic()
         assert results.get(60) == [n * n for n in range(500)]
@@ -66,7 +66,7 @@ def main() -> None:
         starter.join(60)
         process.join(60)
         assert process.exitcode == 0, process.exitcode
-        tell(
+        print_facts(
             measured={"seconds from a platform's return to all work done": time.monotonic() - since}
         )
 

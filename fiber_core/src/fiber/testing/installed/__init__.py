@@ -1,1 +1,1 @@
-"""The kits on plugins as they are installed: what ``fiber plugin check`` has pytest run."""
+"""The kits on installed plugins: the tests that ``fiber plugin check`` runs by pytest."""

@@ -1,4 +1,4 @@
-"""The kits on the plugin that the variable ``KIT_TARGET`` names, with the settings of its user."""
+"""The kits on the plugin in the variable ``KIT_TARGET``, with the user's settings."""
 
 # ruff: noqa: D102  the names of fixtures say it
 

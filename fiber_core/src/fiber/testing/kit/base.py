@@ -1,4 +1,4 @@
-"""What the kits share: levels, what is measured, and tests overridden with a reason or not at all."""
+"""Base class of the kits: levels, measurements, and the rule for overridden tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["RECORD", "Facts", "Kit", "level_of"]
 #: name of the property by which a test's facts reach the results
 RECORD = "fiber_kit"
 
-#: what is known of a test: its level, its subject and what was measured
+#: facts about a test for the results: its level, its subject, its measurements
 Facts = dict[str, Any]
 
 
@@ -25,11 +25,11 @@ class Kit:
     kit_name: str = ""
     #: level of the tests that a class of the kit defines
     level: int = 1
-    #: the levels to run; a backend that is being written begins with the first ones
+    #: levels to run; begin with the first ones while a backend is being written
     levels: Collection[int] = tuple(LEVELS)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Refuse to override a test of the kit without saying why.
+        """Refuse to override a test of the kit without a reason.
 
         Raises:
             TypeError: a test is overridden by one that is not marked ``xfail`` with a reason.
@@ -39,7 +39,7 @@ class Kit:
             return
         for name, value in vars(cls).items():
             inherited = any(name in vars(base) for base in cls.__mro__[1:])
-            if name.startswith("test") and inherited and not _says_why(value):
+            if name.startswith("test") and inherited and not _has_reason(value):
                 msg = (
                     f"{cls.__name__}.{name} overrides a test of the conformance kit; mark it with "
                     f"pytest.mark.xfail(reason=...) and say why the kit cannot pass"
@@ -48,7 +48,7 @@ class Kit:
 
     @pytest.fixture(autouse=True)
     def facts(self, request: pytest.FixtureRequest) -> Facts:
-        """What the results tell of this test; skips those of levels that are not to be run."""
+        """Facts about this test for the results; skips a test whose level is not to be run."""
         name = getattr(request.node, "originalname", request.node.name)
         level = level_of(type(self), name)
         facts: Facts = {"kit": self.kit_name, "level": level}
@@ -59,16 +59,16 @@ class Kit:
 
     @pytest.fixture
     def measure(self, facts: Facts) -> Callable[[str, float], None]:
-        """Note a number in the results: ``measure("seconds to notice", 0.02)``."""
+        """Function that records a number in the results: ``measure("seconds to notice", 0.02)``."""
 
-        def note(what: str, number: float) -> None:
-            facts.setdefault("measured", {})[what] = round(number, 4)
+        def record(quantity: str, number: float) -> None:
+            facts.setdefault("measured", {})[quantity] = round(number, 4)
 
-        return note
+        return record
 
 
 def level_of(cls: type, name: str) -> int | None:
-    """The level of a test of the kit; None for a test that is the subclass's own."""
+    """Return the level of a test of the kit; None for a test of the subclass's own."""
     found = None
     for base in cls.__mro__:
         if name in vars(base) and base.__module__.startswith("fiber.testing."):
@@ -76,6 +76,6 @@ def level_of(cls: type, name: str) -> int | None:
     return found
 
 
-def _says_why(test: Any) -> bool:
+def _has_reason(test: Any) -> bool:
     marks = getattr(test, "pytestmark", ())
     return any(mark.name == "xfail" and mark.kwargs.get("reason") for mark in marks)

@@ -1,4 +1,4 @@
-"""The core API through the backend: programs of users, run as users run them."""
+"""Tests of the core API through the backend: user programs, run as scripts."""
 
 # ruff: noqa: D102  a test's name is its sentence
 
@@ -17,16 +17,16 @@ __all__ = ["CoreApi", "Programs"]
 
 
 class Programs(Platform):
-    """Runs programs of users; the plugin must be installed, as they choose it by its name."""
+    """Fixture that runs user programs; the plugin must be installed, since they choose it by name."""
 
-    #: seconds for one program of the kit, which starts several jobs
+    #: timeout in seconds of a program of the kit, which starts several jobs
     program_patience: float = 120.0
 
     @pytest.fixture
     def program(
         self, backend: Backend, settings: Mapping[str, str], facts: Facts
     ) -> Iterator[Callable[..., Master]]:
-        """Starts a program of :mod:`fiber.testing.apps`; what is left of it ends with the test."""
+        """Function that starts a program of :mod:`fiber.testing.apps`, which ends with the test."""
         facts["name"] = backend.name
         facts["capabilities"] = self.declared(backend).names()
         started: list[Master] = []
@@ -43,7 +43,7 @@ class Programs(Platform):
 
 
 class CoreApi(Programs):
-    """Tests of what users do."""
+    """Tests of the core API."""
 
     level = 3
 
@@ -56,9 +56,9 @@ class CoreApi(Programs):
     def test_a_program_leaves_nothing(
         self, program: Callable[..., Master], request: pytest.FixtureRequest
     ) -> None:
-        sees = self.asking(request.getfixturevalue("witness"), "left")
+        sees = self.require_witness(request.getfixturevalue("witness"), "left")
         master = program("pools")
-        run_id = master.said("run")
+        run_id = master.wait_for_fact("run")
 
         master.end()
 

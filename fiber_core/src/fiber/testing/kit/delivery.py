@@ -1,7 +1,4 @@
-"""What reaches a job: arguments, environment, directory and private bytes, unchanged and unseen.
-
-Streams into jobs that cannot dial whoever submitted them.
-"""
+"""Tests of delivery to jobs: arguments, environment, directory, private bytes, and streams."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ _HARD = (
 
 
 class Delivery(Platform):
-    """Tests of what a job is given."""
+    """Tests that arguments, environment, directory and private bytes arrive unchanged and unseen."""
 
     def test_arguments_arrive_as_they_are(self, kit: Driver) -> None:
         assert kit.run(programs.expect_args(*_HARD)).exit_code == 0
@@ -70,7 +67,7 @@ class Delivery(Platform):
     def test_local_jobs_inherit_the_environment(
         self, kit: Driver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.need(kit.backend, "same_host")
+        self.skip_unless_declared(kit.backend, "same_host")
         monkeypatch.setenv("KIT_INHERITED", "x")
 
         assert kit.run(programs.expect_env({"KIT_INHERITED": "x"})).exit_code == 0
@@ -92,7 +89,7 @@ class Delivery(Platform):
         assert status.exit_code == 0, "2: they did not arrive; 3: argv or environment has them"
         text = secret.decode()
         assert text not in caplog.text
-        for value in (job, spec, status, kit.backend, kit.said(job)):
+        for value in (job, spec, status, kit.backend, kit.statuses(job)):
             assert text not in repr(value)
         assert secret not in pickle.dumps(job)
 
@@ -110,12 +107,12 @@ class Delivery(Platform):
 
 
 class Streams(Platform):
-    """Tests of ``open_stream``, for backends and settings by which jobs are reached so."""
+    """Tests of ``open_stream``, for jobs that cannot dial their submitter."""
 
     def test_undeclared_streams_are_refused(self, kit: Driver) -> None:
         job = kit.submit(programs.sleep_forever())
 
-        self.refuses(kit.backend, "streams", lambda: kit.backend.open_stream(job))
+        self.is_refused(kit.backend, "streams", lambda: kit.backend.open_stream(job))
 
     def test_a_stream_into_a_job_carries_bytes_both_ways(self, kit: Driver) -> None:
         job = self._streamed(kit, programs.echo_streams())
@@ -123,12 +120,12 @@ class Streams(Platform):
 
         for _ in range(2):
             with self._opened(kit, job) as stream:
-                heard = bytearray()
+                received = bytearray()
                 for begin in range(0, len(data), 1 << 16):
                     stream.sendall(data[begin : begin + (1 << 16)])
-                    while len(heard) < min(begin + (1 << 16), len(data)):
-                        heard += stream.recv(1 << 16)
-                assert bytes(heard) == data
+                    while len(received) < min(begin + (1 << 16), len(data)):
+                        received += stream.recv(1 << 16)
+                assert bytes(received) == data
 
     def test_a_stream_ends_where_the_job_ends_it(self, kit: Driver) -> None:
         job = self._streamed(kit, programs.echo_streams())
@@ -155,16 +152,16 @@ class Streams(Platform):
                 with contextlib.suppress(ConnectionError):
                     assert stream.recv(1) == b""
         except BackendError:
-            # said at once, which is as good
+            # refusing at once is equally right
             return
 
     def _streamed(self, kit: Driver, program: programs.Argv) -> Job:
-        """A job into which streams are opened, that has said ready."""
-        self.need(kit.backend, "streams", "follow_logs")
+        """Start a job for streams, and wait until it is ready."""
+        self.skip_unless_declared(kit.backend, "streams", "follow_logs")
         job = kit.submit(program, ident=secrets.token_hex(4))
         if kit.backend.reach(job).kind is ReachKind.DIRECT:
             pytest.skip("jobs dial their parent here; streams are for those that cannot")
-        kit.said_ready(job)
+        kit.wait_ready(job)
         return job
 
     def _opened(self, kit: Driver, job: Job) -> socket.socket:

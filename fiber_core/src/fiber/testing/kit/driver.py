@@ -25,14 +25,14 @@ _RANK = {
 
 
 class Driver:
-    """A run of jobs on one backend, and all that its event stream said of them.
+    """Run of jobs on one backend, with all statuses of its event stream.
 
     Args:
-        backend: where they run.
-        run_id: the run they belong to.
-        python: the Python that jobs run.
-        image: the image they run in, where the backend runs images.
-        patience: seconds to wait for any one thing.
+        backend: backend to run jobs on.
+        run_id: id of the run.
+        python: Python that jobs run.
+        image: image that they run in, where the backend runs images.
+        patience: timeout in seconds of any one wait.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Driver:
         self.patience = patience
         self._python = python
         self._image = image
-        self._said: dict[str, list[JobStatus]] = {}
+        self._statuses: dict[str, list[JobStatus]] = {}
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._stream: threading.Thread | None = None
 
     def spec(self, argv: Sequence[str], **fields: Any) -> JobSpec:
-        """A job of this run; ``argv`` as :mod:`fiber.testing.programs` makes it."""
+        """Make the specification of a job of this run; ``argv`` as :mod:`fiber.testing.programs` makes it."""
         fields.setdefault("name", f"kit-{secrets.token_hex(3)}")
         fields.setdefault("run_id", self.run_id)
         marks = {JOB_VARIABLE: fields["name"], RUN_VARIABLE: fields["run_id"]}
@@ -66,13 +66,13 @@ class Driver:
         return self.end(self.submit(argv, **fields))
 
     def ready(self, argv: Sequence[str], **fields: Any) -> Job:
-        """Submit a job and wait until it says ``ready``."""
+        """Submit a job and wait until it has printed ``ready``."""
         job = self.submit(argv, **fields)
-        self.said_ready(job)
+        self.wait_ready(job)
         return job
 
-    def said_ready(self, job: Job) -> list[str]:
-        """Wait until a job has said ``ready``; the lines before it."""
+    def wait_ready(self, job: Job) -> list[str]:
+        """Wait until a job has printed ``ready``; returns the lines before."""
         before: list[str] = []
         lines = self.backend.logs(job, follow=True)
         try:
@@ -84,7 +84,7 @@ class Driver:
             close = getattr(lines, "close", None)
             if close is not None:
                 close()
-        msg = f"{job} ended without saying ready: {self.backend.status([job])[0]}; it said {before}"
+        msg = f"{job} ended without printing ready: {self.backend.status([job])[0]}; it printed {before}"
         raise AssertionError(msg)
 
     def end(self, job: Job) -> JobStatus:
@@ -92,31 +92,41 @@ class Driver:
         return self.until(job, lambda status: status.state.is_terminal, "its end")
 
     def until(
-        self, job: Job, wanted: Callable[[JobStatus], bool], what: str, *, after: int = 0
+        self, job: Job, fits: Callable[[JobStatus], bool], what: str, *, after: int = 0
     ) -> JobStatus:
-        """Wait for a status on the event stream: the first that fits, ``after`` so many of them."""
+        """Wait for a status on the event stream; returns the first that fits.
+
+        Args:
+            job: the job.
+            fits: predicate for the status.
+            what: what is awaited, for the message.
+            after: number of the job's statuses to skip.
+
+        Raises:
+            AssertionError: none fits in time, or the stream has ended.
+        """
         self.watch()
         found: list[JobStatus] = []
 
-        def fits() -> bool:
-            said = self._said.get(job.id, [])[after:]
-            found[:] = [status for status in said if wanted(status)][:1]
+        def is_found() -> bool:
+            statuses = self._statuses.get(job.id, [])[after:]
+            found[:] = [status for status in statuses if fits(status)][:1]
             return bool(found) or self._failure is not None
 
         with self._changed:
-            self._changed.wait_for(fits, self.patience)
+            self._changed.wait_for(is_found, self.patience)
         if found:
             return found[0]
         if self._failure is not None:
             msg = f"the event stream ended while {what} of {job} was awaited"
             raise AssertionError(msg) from self._failure
-        msg = f"{what} of {job} was not told within {self.patience:g} s; told: {self.said(job)}"
+        msg = f"{what} of {job} was not reported within {self.patience:g} s; reported: {self.statuses(job)}"
         raise AssertionError(msg)
 
-    def said(self, job: Job) -> list[JobStatus]:
-        """All that the event stream said of a job."""
+    def statuses(self, job: Job) -> list[JobStatus]:
+        """Return all statuses of a job from the event stream so far."""
         with self._changed:
-            return list(self._said.get(job.id, ()))
+            return list(self._statuses.get(job.id, ()))
 
     def watch(self) -> None:
         """Open the event stream of the run, once."""
@@ -129,7 +139,7 @@ class Driver:
         try:
             for job, status in self.backend.events(self.run_id):
                 with self._changed:
-                    self._said.setdefault(job.id, []).append(status)
+                    self._statuses.setdefault(job.id, []).append(status)
                     self._changed.notify_all()
             ended: BaseException = StopIteration("the stream ended")
         except BaseException as error:  # it reaches the test in until() or close()
@@ -139,7 +149,7 @@ class Driver:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End all jobs, close the backend, and check what the event stream said."""
+        """End all jobs, close the backend, and check the statuses of the event stream."""
         self.backend.cleanup(self.run_id)
         self.backend.close()
         if self._stream is not None:
@@ -148,7 +158,7 @@ class Driver:
             if not isinstance(self._failure, StopIteration):
                 msg = "the iterator of events() raised"
                 raise AssertionError(msg) from self._failure
-        for job, statuses in self._said.items():
+        for job, statuses in self._statuses.items():
             self._check_order(job, statuses)
 
     @staticmethod
@@ -160,7 +170,7 @@ class Driver:
 
 
 def is_gone(pid: int, patience: float) -> bool:
-    """Wait until a process of this host, no child of ours, has ended."""
+    """Wait until a process of this host that is no child of ours has ended."""
     import psutil
 
     try:
@@ -170,7 +180,7 @@ def is_gone(pid: int, patience: float) -> bool:
         while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > deadline:
                 return False
-            # nobody tells of the end of a process that is no child of ours
+            # there is no event for the end of such a process
             time.sleep(0.01)
     except psutil.NoSuchProcess:
         pass

@@ -1,7 +1,4 @@
-"""Faults: what dies behind the backend's back is noticed; how soon is in the results.
-
-Whether what a backend tells is so: the platform is asked by other means, see ``witness``.
-"""
+"""Tests of faults, with detection times, and of a backend's reports against a witness."""
 
 from __future__ import annotations
 
@@ -29,14 +26,14 @@ Measure = Callable[[str, float], None]
 
 
 class Faults(Programs):
-    """Tests of death; times are measured and held to ``patience`` only: machines differ."""
+    """Tests that deaths are noticed; detection times are measured, the only bound is ``patience``."""
 
     level = 4
 
     def test_a_job_that_a_stranger_kills_is_noticed(
         self, kit: Driver, witness: Witness | None, measure: Measure
     ) -> None:
-        sees = self.asking(witness, "kill")
+        sees = self.require_witness(witness, "kill")
         job = kit.submit(programs.sleep_forever())
         kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
 
@@ -47,7 +44,7 @@ class Faults(Programs):
         measure("seconds until a killed job is told", time.monotonic() - since)
         assert status.state is JobState.FAILED
         assert status.reason is not None
-        # whoever says "out of memory" has proof of it, and here there is none
+        # OOM must be proven, and here it is not
         assert status.reason.kind is not ReasonKind.OOM
         assert kit.backend.status([job])[0].state is JobState.FAILED
 
@@ -61,7 +58,7 @@ class Faults(Programs):
         measure("seconds from submission to a told death", time.monotonic() - since)
 
     def test_one_death_disturbs_no_other_job(self, kit: Driver, witness: Witness | None) -> None:
-        sees = self.asking(witness, "kill", "is_running")
+        sees = self.require_witness(witness, "kill", "is_running")
         jobs = [kit.submit(programs.sleep_forever()) for _ in range(3)]
         for job in jobs:
             kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
@@ -76,12 +73,12 @@ class Faults(Programs):
     def test_events_go_on_after_their_stream_was_cut(
         self, kit: Driver, witness: Witness | None, measure: Measure
     ) -> None:
-        sees = self.asking(witness, "cut_events")
+        sees = self.require_witness(witness, "cut_events")
         before = kit.submit(programs.sleep_forever())
         kit.until(before, lambda status: status.state is JobState.RUNNING, "running")
 
         sees.cut_events()
-        # what happens while nobody listens is told as well
+        # changes without a connection are reported too
         kit.backend.kill(before)
         since = time.monotonic()
         after = kit.submit(programs.exit_with(3))
@@ -94,7 +91,7 @@ class Faults(Programs):
     def test_a_job_that_is_ended_before_it_is_up_ends_though_its_host_is_lost(
         self, kit: Driver, witness: Witness | None, measure: Measure, how: str
     ) -> None:
-        sees = self.asking(witness, "lost_host")
+        sees = self.require_witness(witness, "lost_host")
         with sees.lost_host():
             job = kit.submit(programs.sleep_forever())
             kit.until(job, lambda status: status.host is not None, "a host")
@@ -107,7 +104,7 @@ class Faults(Programs):
             assert status.state is JobState.FAILED
             assert status.reason is not None
             assert status.reason.kind is ReasonKind.NODE_LOST
-            # it is ended for whoever asks, and for a second time nobody is told
+            # its status is terminal, and a second call reports nothing
             getattr(kit.backend, how)(job)
             assert kit.backend.status([job])[0].state is JobState.FAILED
 
@@ -115,9 +112,9 @@ class Faults(Programs):
     def test_a_killed_worker_loses_no_task(
         self, program: Callable[..., Master], measure: Measure
     ) -> None:
-        told = program("killed_worker").end()
+        results = program("killed_worker").end()
 
-        for facts in told:
+        for facts in results:
             for what, number in facts.get("measured", {}).items():
                 measure(what, number)
 
@@ -125,9 +122,9 @@ class Faults(Programs):
     def test_a_task_that_closes_its_workers_descriptors_hangs_nobody(
         self, program: Callable[..., Master], measure: Measure
     ) -> None:
-        told = program("closed_descriptors").end()
+        results = program("closed_descriptors").end()
 
-        for facts in told:
+        for facts in results:
             for what, number in facts.get("measured", {}).items():
                 measure(what, number)
 
@@ -135,12 +132,12 @@ class Faults(Programs):
     def test_a_platform_that_cannot_be_asked_for_a_while_is_waited_for(
         self, program: Callable[..., Master], witness: Witness | None, measure: Measure
     ) -> None:
-        sees = self.asking(witness, "go_away", "come_back")
+        sees = self.require_witness(witness, "go_away", "come_back")
         master = program("outage")
-        master.said("ready")
+        master.wait_for_fact("ready")
         sees.go_away()
         try:
-            master.said("waiting")
+            master.wait_for_fact("waiting")
         finally:
             sees.come_back()
 
@@ -152,10 +149,10 @@ class Faults(Programs):
     def test_a_worker_that_has_to_go_finishes_its_task_and_hands_over_the_rest(
         self, backend: Backend, program: Callable[..., Master], measure: Measure
     ) -> None:
-        self.need(backend, "drain")
-        told = program("drained_worker").end()
+        self.skip_unless_declared(backend, "drain")
+        results = program("drained_worker").end()
 
-        for facts in told:
+        for facts in results:
             for what, number in facts.get("measured", {}).items():
                 measure(what, number)
 
@@ -168,10 +165,10 @@ class Faults(Programs):
         measure: Measure,
         number: signal.Signals,
     ) -> None:
-        sees = self.asking(witness, "left")
+        sees = self.require_witness(witness, "left")
         master = program("busy_pool")
-        run_id = master.said("run")
-        master.said("ready")
+        run_id = master.wait_for_fact("run")
+        master.wait_for_fact("ready")
 
         since = time.monotonic()
         master.killed(number)
@@ -184,10 +181,10 @@ class Faults(Programs):
 
 
 class Witnessed(Platform):
-    """Tests that believe the platform and not the backend."""
+    """Tests of a backend's reports against what a witness sees."""
 
     def test_a_job_that_is_told_to_run_does(self, kit: Driver, witness: Witness | None) -> None:
-        sees = self.asking(witness, "is_running")
+        sees = self.require_witness(witness, "is_running")
         job = kit.submit(programs.sleep_forever())
 
         kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
@@ -195,7 +192,7 @@ class Witnessed(Platform):
         assert self.wait_until(lambda: sees.is_running(job))
 
     def test_a_job_that_ended_by_itself_is_gone(self, kit: Driver, witness: Witness | None) -> None:
-        sees = self.asking(witness, "is_running")
+        sees = self.require_witness(witness, "is_running")
         job = kit.submit(programs.exit_with(0))
 
         kit.end(job)
@@ -205,8 +202,8 @@ class Witnessed(Platform):
     def test_a_killed_job_is_gone_with_all_its_processes(
         self, kit: Driver, witness: Witness | None
     ) -> None:
-        self.need(kit.backend, "follow_logs")
-        sees = self.asking(witness, "is_running")
+        self.skip_unless_declared(kit.backend, "follow_logs")
+        sees = self.require_witness(witness, "is_running")
         job = kit.ready(programs.with_child())
         assert sees.is_running(job)
 
@@ -218,8 +215,8 @@ class Witnessed(Platform):
     def test_a_job_that_was_terminated_is_gone_with_all_its_processes(
         self, kit: Driver, witness: Witness | None
     ) -> None:
-        self.need(kit.backend, "follow_logs")
-        sees = self.asking(witness, "is_running")
+        self.skip_unless_declared(kit.backend, "follow_logs")
+        sees = self.require_witness(witness, "is_running")
         job = kit.ready(programs.with_child())
 
         kit.backend.terminate(job, grace=0.2)
@@ -230,7 +227,7 @@ class Witnessed(Platform):
     def test_a_job_that_was_not_told_to_end_runs_on(
         self, kit: Driver, witness: Witness | None
     ) -> None:
-        sees = self.asking(witness, "is_running")
+        sees = self.require_witness(witness, "is_running")
         one, other = (kit.submit(programs.sleep_forever()) for _ in range(2))
         kit.until(other, lambda status: status.state is JobState.RUNNING, "running")
 
@@ -240,7 +237,7 @@ class Witnessed(Platform):
         assert sees.is_running(other)
 
     def test_close_leaves_no_job_running(self, kit: Driver, witness: Witness | None) -> None:
-        sees = self.asking(witness, "is_running")
+        sees = self.require_witness(witness, "is_running")
         job = kit.submit(programs.sleep_forever())
         kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
 
@@ -250,7 +247,7 @@ class Witnessed(Platform):
         assert self.wait_until(lambda: not sees.is_running(job))
 
     def test_cleanup_leaves_nothing(self, kit: Driver, witness: Witness | None) -> None:
-        sees = self.asking(witness, "left")
+        sees = self.require_witness(witness, "left")
         kit.run(programs.exit_with(0))
         kit.submit(programs.sleep_forever())
 

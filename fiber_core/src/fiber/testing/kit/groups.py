@@ -1,4 +1,4 @@
-"""Jobs that are more than one process or more than one job, and jobs that outlive their submitter."""
+"""Tests of groups of jobs, of jobs of several processes, and of detached jobs."""
 
 # ruff: noqa: D102  a test's name is its sentence
 
@@ -35,7 +35,7 @@ class Groups(Platform):
     """Tests of groups, of several processes a job, and of detached jobs."""
 
     def unacceptable(self, kit: Driver) -> JobSpec:
-        """A job that the platform never accepts; override it to name another."""
+        """Make a job that the platform never accepts; may be overridden."""
         devices = Request(devices={"no-such-kind": 1})
         return kit.spec(programs.exit_with(0), resources=devices)
 
@@ -48,10 +48,10 @@ class Groups(Platform):
     def test_undeclared_groups_are_refused(self, kit: Driver) -> None:
         spec = kit.spec(programs.exit_with(0))
 
-        self.refuses(kit.backend, "groups", lambda: kit.backend.submit_group([spec], 1.0))
+        self.is_refused(kit.backend, "groups", lambda: kit.backend.submit_group([spec], 1.0))
 
     def test_a_group_starts_all_its_jobs(self, kit: Driver) -> None:
-        self.need(kit.backend, "groups")
+        self.skip_unless_declared(kit.backend, "groups")
         specs = [kit.spec(programs.exit_with(code)) for code in range(3)]
 
         jobs = kit.backend.submit_group(specs, kit.patience)
@@ -60,7 +60,7 @@ class Groups(Platform):
         assert [job.name for job in jobs] == [spec.name for spec in specs]
 
     def test_a_group_of_which_one_is_refused_leaves_none(self, kit: Driver) -> None:
-        self.need(kit.backend, "groups")
+        self.skip_unless_declared(kit.backend, "groups")
         good = [kit.spec(programs.sleep_forever()) for _ in range(2)]
 
         with pytest.raises((BackendError, ResourceError)):
@@ -74,15 +74,15 @@ class Groups(Platform):
             programs.exit_with(0), entry=f"{_ENTRIES}:exit_code_of", processes=2, private=b"\0\0"
         )
 
-        self.refuses(kit.backend, "fork", lambda: kit.backend.submit(spec))
+        self.is_refused(kit.backend, "fork", lambda: kit.backend.submit(spec))
 
     def test_undeclared_signals_are_refused(self, kit: Driver) -> None:
         job = kit.submit(programs.exit_with(0))
 
-        self.refuses(kit.backend, "fork", lambda: kit.backend.signal(job, 0, signal.SIGUSR1))
+        self.is_refused(kit.backend, "fork", lambda: kit.backend.signal(job, 0, signal.SIGUSR1))
 
     def test_an_entry_is_called_in_place_of_the_program(self, kit: Driver) -> None:
-        self.need(kit.backend, "fork")
+        self.skip_unless_declared(kit.backend, "fork")
 
         status = kit.run(
             programs.exit_with(99), entry=f"{_ENTRIES}:exit_code_of", private=bytes([7])
@@ -93,7 +93,7 @@ class Groups(Platform):
     def test_each_process_of_a_job_gets_its_index_and_has_its_own_exit_code(
         self, kit: Driver
     ) -> None:
-        self.need(kit.backend, "fork")
+        self.skip_unless_declared(kit.backend, "fork")
         codes = [3, 0, 200, 4]
 
         job = kit.submit(
@@ -111,7 +111,7 @@ class Groups(Platform):
         assert kit.backend.status([job])[0].processes == status.processes
 
     def test_a_job_whose_processes_all_end_well_succeeds(self, kit: Driver) -> None:
-        self.need(kit.backend, "fork")
+        self.skip_unless_declared(kit.backend, "fork")
 
         status = kit.run(
             programs.exit_with(99),
@@ -124,7 +124,7 @@ class Groups(Platform):
         assert [process.state for process in status.processes] == [JobState.SUCCEEDED] * 3
 
     def test_the_death_of_one_process_is_told_while_the_others_run(self, kit: Driver) -> None:
-        self.need(kit.backend, "fork")
+        self.skip_unless_declared(kit.backend, "fork")
         job = self._one_dies(kit, index=1, processes=3)
 
         status = kit.until(job, lambda s: _process(s, 1).state.is_terminal, "a process's death")
@@ -136,7 +136,7 @@ class Groups(Platform):
         assert [p.exit_code for p in kit.end(job).processes] == [-signal.SIGKILL] * 3
 
     def test_one_process_of_a_job_can_be_signalled(self, kit: Driver) -> None:
-        self.need(kit.backend, "fork")
+        self.skip_unless_declared(kit.backend, "fork")
         job = self._one_dies(kit, index=9, processes=2)
         kit.until(job, lambda s: _process(s, 1).pid is not None, "a process id")
 
@@ -149,7 +149,7 @@ class Groups(Platform):
         kit.backend.kill(job)
 
     def test_a_job_can_be_interrupted(self, kit: Driver) -> None:
-        self.need(kit.backend, "fork", "follow_logs")
+        self.skip_unless_declared(kit.backend, "fork", "follow_logs")
         job = kit.ready(programs.sleep_forever())
 
         assert kit.backend.interrupt(job)
@@ -158,15 +158,15 @@ class Groups(Platform):
         kit.backend.interrupt(job)
 
     def test_a_stopped_process_is_told_apart_and_runs_again(self, kit: Driver) -> None:
-        self.need(kit.backend, "fork", "suspend")
+        self.skip_unless_declared(kit.backend, "fork", "suspend")
         job = self._one_dies(kit, index=9, processes=2)
         kit.until(job, lambda s: _process(s, 1).pid is not None, "a process id")
 
         kit.backend.signal(job, 1, signal.SIGSTOP)
         stopped = kit.until(job, lambda s: _process(s, 1).state is JobState.SUSPENDED, "suspension")
-        # without it, a pool would take it for a wish of the platform's, and wait for it
+        # without a reason, a pool would take it for suspended by the platform, and wait for it
         assert _process(stopped, 1).reason == Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
-        before = len(kit.said(job))
+        before = len(kit.statuses(job))
         kit.backend.signal(job, 1, signal.SIGCONT)
 
         again = kit.until(
@@ -181,7 +181,7 @@ class Groups(Platform):
     def test_undeclared_detaching_is_refused(self, kit: Driver) -> None:
         spec = kit.spec(programs.exit_with(0), detached=True)
 
-        self.refuses(kit.backend, "detached", lambda: kit.backend.submit(spec))
+        self.is_refused(kit.backend, "detached", lambda: kit.backend.submit(spec))
 
     def test_a_detached_job_outlives_its_submitter(
         self,
@@ -189,7 +189,7 @@ class Groups(Platform):
         reopen: Callable[[BackendContext], Backend],
         context: BackendContext,
     ) -> None:
-        self.need(kit.backend, "detached")
+        self.skip_unless_declared(kit.backend, "detached")
         detached = kit.submit(programs.sleep_forever(), detached=True)
         attached = kit.submit(programs.sleep_forever())
         kit.until(detached, lambda status: status.state is JobState.RUNNING, "running")

@@ -1,7 +1,4 @@
-"""The life of a job: submitted, watched, ended; its states, exit codes and signals.
-
-How jobs are stopped: terminate and kill, which differ, and suspension, which is noticed.
-"""
+"""Tests of submission, statuses, events, termination and suspension of jobs."""
 
 from __future__ import annotations
 
@@ -121,7 +118,7 @@ class Lifecycle(Platform):
         other.end(job)
         kit.run(programs.exit_with(0))
 
-        assert kit.said(job) == []
+        assert kit.statuses(job) == []
 
     def test_status_of_many_comes_in_their_order(self, kit: Driver) -> None:
         jobs = [kit.submit(programs.exit_with(code)) for code in range(5)]
@@ -243,7 +240,7 @@ class Lifecycle(Platform):
 
     def test_a_run_can_be_cleaned_up_by_another_program(self, kit: Driver, other: Driver) -> None:
         theirs = other.submit(programs.sleep_forever())
-        # the stream is open before the end, so that it has the end to tell
+        # the stream is open before the end, so that it reports it
         other.until(theirs, lambda status: status.state is JobState.RUNNING, "running")
 
         kit.backend.cleanup(other.run_id)
@@ -263,7 +260,7 @@ class Lifecycle(Platform):
         job = kit.submit(programs.exit_with(1))
         kit.end(job)
 
-        statuses = [*kit.said(job), *kit.backend.status([job])]
+        statuses = [*kit.statuses(job), *kit.backend.status([job])]
         assert all(isinstance(status, JobStatus) for status in statuses)
         for status in statuses:
             assert (status.exit_code is not None) == status.state.is_terminal, status
@@ -286,7 +283,7 @@ class Stops(Platform):
     """Tests of the ways to end a job."""
 
     def test_terminate_ends_a_job_by_sigterm(self, kit: Driver) -> None:
-        self.need(kit.backend, "follow_logs")
+        self.skip_unless_declared(kit.backend, "follow_logs")
         job = kit.ready(programs.sleep_forever())
 
         kit.backend.terminate(job)
@@ -294,7 +291,7 @@ class Stops(Platform):
         assert kit.end(job).reason == Reason(ReasonKind.SIGNAL, signal.SIGTERM)
 
     def test_terminate_lets_a_job_end_as_it_wants(self, kit: Driver) -> None:
-        self.need(kit.backend, "follow_logs")
+        self.skip_unless_declared(kit.backend, "follow_logs")
         job = kit.ready(programs.exit_on_sigterm(9))
 
         kit.backend.terminate(job, grace=kit.patience)
@@ -302,7 +299,7 @@ class Stops(Platform):
         assert kit.end(job).exit_code == 9
 
     def test_terminate_kills_what_is_left_after_the_grace(self, kit: Driver) -> None:
-        self.need(kit.backend, "follow_logs")
+        self.skip_unless_declared(kit.backend, "follow_logs")
         job = kit.ready(programs.ignore_sigterm())
 
         kit.backend.terminate(job, grace=0.2)
@@ -310,7 +307,7 @@ class Stops(Platform):
         assert kit.end(job).exit_code == -signal.SIGKILL
 
     def test_terminate_returns_without_waiting_for_the_end(self, kit: Driver) -> None:
-        self.need(kit.backend, "follow_logs")
+        self.skip_unless_declared(kit.backend, "follow_logs")
         job = kit.ready(programs.ignore_sigterm())
 
         begin = time.monotonic()
@@ -334,7 +331,7 @@ class Stops(Platform):
         assert kit.backend.status([job])[0].exit_code == end.exit_code
 
     def test_kill_gives_a_job_no_chance(self, kit: Driver) -> None:
-        self.need(kit.backend, "follow_logs")
+        self.skip_unless_declared(kit.backend, "follow_logs")
         job = kit.ready(programs.exit_on_sigterm(9))
 
         kit.backend.kill(job)
@@ -344,9 +341,9 @@ class Stops(Platform):
         assert status.reason == Reason(ReasonKind.SIGNAL, signal.SIGKILL)
 
     def test_kill_ends_the_processes_that_a_job_started(self, kit: Driver) -> None:
-        self.need(kit.backend, "follow_logs", "same_host")
+        self.skip_unless_declared(kit.backend, "follow_logs", "same_host")
         job = kit.submit(programs.with_child())
-        (child,) = kit.said_ready(job)
+        (child,) = kit.wait_ready(job)
 
         kit.backend.kill(job)
 
@@ -354,9 +351,9 @@ class Stops(Platform):
         assert is_gone(int(child), kit.patience)
 
     def test_terminate_ends_the_processes_that_a_job_started(self, kit: Driver) -> None:
-        self.need(kit.backend, "follow_logs", "same_host")
+        self.skip_unless_declared(kit.backend, "follow_logs", "same_host")
         job = kit.submit(programs.with_child())
-        (child,) = kit.said_ready(job)
+        (child,) = kit.wait_ready(job)
 
         kit.backend.terminate(job, grace=0.2)
 
@@ -364,24 +361,24 @@ class Stops(Platform):
         assert is_gone(int(child), kit.patience)
 
     def test_close_ends_the_jobs_of_its_run(self, kit: Driver) -> None:
-        self.need(kit.backend, "follow_logs", "same_host")
+        self.skip_unless_declared(kit.backend, "follow_logs", "same_host")
         job = kit.submit(programs.with_child())
-        (child,) = kit.said_ready(job)
+        (child,) = kit.wait_ready(job)
 
         kit.backend.close()
 
-        # "have ended when this returns", so there is nothing to be patient for but reaping
+        # "have ended when this returns", so only reaping may take a moment
         assert is_gone(int(child), 1.0)
 
     def test_a_stopped_job_is_suspended_and_not_dead(
         self, kit: Driver, witness: Witness | None
     ) -> None:
-        self.need(kit.backend, "suspend")
+        self.skip_unless_declared(kit.backend, "suspend")
         job = self._stopped(kit, witness)
 
         status = kit.backend.status([job])[0]
         assert status.state is JobState.SUSPENDED
-        # this is how a pool tells one to replace from one to leave alone
+        # the reason by which a pool decides to replace a job or to wait for it
         by_platform = witness is not None and witness.can("suspend")
         why = None if by_platform else Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
         assert status.reason == why
@@ -390,7 +387,7 @@ class Stops(Platform):
         assert kit.end(job).exit_code == -signal.SIGKILL
 
     def test_a_stopped_job_can_be_terminated(self, kit: Driver, witness: Witness | None) -> None:
-        self.need(kit.backend, "suspend")
+        self.skip_unless_declared(kit.backend, "suspend")
         job = self._stopped(kit, witness)
 
         kit.backend.terminate(job, grace=0.2)
@@ -398,7 +395,7 @@ class Stops(Platform):
         assert kit.end(job).exit_code in (-signal.SIGTERM, -signal.SIGKILL)
 
     def _stopped(self, kit: Driver, witness: Witness | None) -> Job:
-        """A job that was told to be suspended."""
+        """Start a job and wait until it is reported as suspended."""
         if witness is not None and witness.can("suspend"):
             job = kit.submit(programs.sleep_forever())
             kit.until(job, lambda status: status.state is JobState.RUNNING, "running")

@@ -1,4 +1,4 @@
-"""A user's program that the kit runs as a master: a script in a folder of its own."""
+"""Master: a user program of the kit, run as a script in a folder of its own."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _APPS = Path(fiber.testing.apps.__path__[0])
 
 
 class Master:
-    """A program of :mod:`fiber.testing.apps`, started.
+    """Running program of :mod:`fiber.testing.apps`.
 
     Args:
         app: its name.
         words: its arguments.
         environ: its environment.
-        patience: seconds to wait for any one thing.
+        patience: timeout in seconds of any one wait.
     """
 
     def __init__(self, app: str, *words: str, environ: Mapping[str, str], patience: float) -> None:
-        # not below pytest's folder: a folder that nobody else may enter, as a user's often is
+        # not below pytest's folder, but in one that other users cannot enter
         self._folder = tempfile.mkdtemp(prefix="fiber-kit-")
         script = shutil.copy(_APPS / f"{app}.py", self._folder)
         self.app = app
@@ -44,7 +44,7 @@ class Master:
         self.process = subprocess.Popen(
             [sys.executable, script, *words],
             cwd=self._folder,
-            # its runs are its own: what a kill leaves of them goes with the folder
+            # run folders of its own, so that what a kill leaves is removed with the folder
             env={**environ, "XDG_RUNTIME_DIR": self._folder},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -62,8 +62,8 @@ class Master:
         for reader in self._readers:
             reader.start()
 
-    def said(self, key: str) -> Any:
-        """Wait until the program told a fact of that name, and return it."""
+    def wait_for_fact(self, key: str) -> Any:
+        """Wait until the program has printed a fact of that name, and return it."""
         found: list[Any] = []
 
         def is_there() -> bool:
@@ -72,28 +72,28 @@ class Master:
 
         deadline = time.monotonic() + self._patience
         with self._changed:
-            # the end of its output wakes nobody, so one looks again now and then
+            # the end of its output notifies no waiter, so check now and then
             while not is_there() and time.monotonic() < deadline:
                 self._changed.wait(0.1)
-        assert found, f"{self.app} did not tell {key!r}: {self._story()}"
+        assert found, f"{self.app} did not print {key!r}: {self._transcript()}"
         return found[0]
 
     def facts(self) -> list[dict[str, Any]]:
-        """All that it told so far; what its jobs print is passed over."""
-        told = []
+        """Return all facts printed so far, without the output of its jobs."""
+        found = []
         for line in list(self._lines):
             try:
                 facts = json.loads(line)
             except ValueError:
                 continue
             if isinstance(facts, dict):
-                told.append(facts)
-        return told
+                found.append(facts)
+        return found
 
     def end(self) -> list[dict[str, Any]]:
-        """Wait until it has ended well; what it told."""
+        """Wait until it has ended with 0; returns its facts."""
         code = self._wait()
-        assert code == 0, f"{self.app} ended with {code}: {self._story()}"
+        assert code == 0, f"{self.app} ended with {code}: {self._transcript()}"
         return self.facts()
 
     def killed(self, number: int = signal.SIGKILL) -> None:
@@ -119,14 +119,14 @@ class Master:
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)
             self.process.wait()
-            msg = f"{self.app} did not end within {self._patience:g} s: {self._story()}"
+            msg = f"{self.app} did not end within {self._patience:g} s: {self._transcript()}"
             raise AssertionError(msg) from None
         for reader in self._readers:
             # jobs that outlive it may hold its output open
             reader.join(2.0)
         return code
 
-    def _story(self) -> str:
+    def _transcript(self) -> str:
         return "\n".join(["", *self._lines[-20:], *self._errors[-60:]])
 
     def _read(self, stream: Any, lines: list[str]) -> None:
@@ -137,6 +137,6 @@ class Master:
 
 
 def environment(backend: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a master that uses a backend with these settings."""
+    """Return the environment of a master that uses a backend with these settings."""
     ours = {key: value for key, value in os.environ.items() if key != "FIBER_BACKEND"}
     return {**ours, "PYTHONFAULTHANDLER": "1", "FIBER_BACKEND": backend, **settings}

@@ -1,4 +1,4 @@
-"""What only some platforms have: exec, copies, images, volumes, limits, devices; and the overview."""
+"""Tests of optional features: exec, copies, images, volumes, limits, devices; and of queries."""
 
 # ruff: noqa: D102  a test's name is its sentence
 
@@ -20,15 +20,15 @@ __all__ = ["Options"]
 
 
 class Options(Platform):
-    """Tests of what is gated by capabilities, and of what a backend tells about its platform."""
+    """Tests of features gated by capabilities, and of capacity, reach and checks."""
 
     def test_undeclared_exec_is_refused(self, kit: Driver) -> None:
         job = kit.submit(programs.sleep_forever())
 
-        self.refuses(kit.backend, "exec", lambda: kit.backend.exec(job, ["true"]))
+        self.is_refused(kit.backend, "exec", lambda: kit.backend.exec(job, ["true"]))
 
     def test_exec_returns_the_exit_code_and_keeps_arguments(self, kit: Driver) -> None:
-        self.need(kit.backend, "exec", "follow_logs")
+        self.skip_unless_declared(kit.backend, "exec", "follow_logs")
         job = kit.ready(programs.sleep_forever())
 
         for argv, code in (
@@ -40,18 +40,18 @@ class Options(Platform):
     def test_exec_writes_to_our_output(
         self, kit: Driver, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        self.need(kit.backend, "exec", "follow_logs")
+        self.skip_unless_declared(kit.backend, "exec", "follow_logs")
         job = kit.ready(programs.sleep_forever())
         capfd.readouterr()
 
         kit.backend.exec(job, [self.python, *programs.print_lines(3)[1:]])
 
-        # what the job itself said may come just now
+        # the job's own output may arrive in between
         out = capfd.readouterr().out.removeprefix("ready\n")
         assert out.split("\n") == ["line 0", "line 1", "line 2", ""]
 
     def test_exec_reads_what_it_is_given(self, kit: Driver, tmp_path: Path) -> None:
-        self.need(kit.backend, "exec", "follow_logs")
+        self.skip_unless_declared(kit.backend, "exec", "follow_logs")
         job = kit.ready(programs.sleep_forever())
         code = "import sys; sys.exit(sys.stdin.buffer.read() != b'a\\0b')"
 
@@ -62,12 +62,12 @@ class Options(Platform):
         assert kit.backend.exec(job, [self.python, "-c", code], stdin=io.BytesIO(b"a\0b")) == 0
 
     def test_undeclared_copying_is_refused(self, kit: Driver, tmp_path: Path) -> None:
-        self.refuses(kit.backend, "copy", lambda: kit.backend.copy(str(tmp_path), "claim:/x"))
+        self.is_refused(kit.backend, "copy", lambda: kit.backend.copy(str(tmp_path), "claim:/x"))
 
     def test_files_go_to_a_volume_and_come_back(
         self, kit: Driver, volume: Volume, tmp_path: Path
     ) -> None:
-        self.need(kit.backend, "copy")
+        self.skip_unless_declared(kit.backend, "copy")
         (tmp_path / "a").write_bytes(bytes(range(256)))
 
         kit.backend.copy(str(tmp_path / "a"), f"{volume.source}:kit/a")
@@ -78,12 +78,12 @@ class Options(Platform):
     def test_undeclared_volumes_are_refused(self, kit: Driver) -> None:
         spec = kit.spec(programs.exit_with(0), volumes=(Volume(source="kit", path="/persistent"),))
 
-        self.refuses(kit.backend, "volumes", lambda: kit.backend.submit(spec))
+        self.is_refused(kit.backend, "volumes", lambda: kit.backend.submit(spec))
 
     def test_what_one_job_writes_to_a_volume_the_next_one_reads(
         self, kit: Driver, volume: Volume
     ) -> None:
-        self.need(kit.backend, "volumes")
+        self.skip_unless_declared(kit.backend, "volumes")
         file = f"{volume.path}/{kit.run_id}"
         text = "kept\n"
 
@@ -93,10 +93,10 @@ class Options(Platform):
         assert kit.run(programs.write_file(file, "x"), volumes=(closed,)).exit_code != 0
 
     def test_undeclared_images_are_refused(self, kit: Driver, tmp_path: Path) -> None:
-        self.refuses(kit.backend, "images", lambda: kit.backend.prepare_image(str(tmp_path)))
+        self.is_refused(kit.backend, "images", lambda: kit.backend.prepare_image(str(tmp_path)))
 
     def test_a_built_image_runs(self, kit: Driver, image_context: str) -> None:
-        self.need(kit.backend, "images")
+        self.skip_unless_declared(kit.backend, "images")
 
         image = kit.backend.prepare_image(image_context)
 
@@ -104,7 +104,7 @@ class Options(Platform):
         assert kit.run(programs.exit_with(0), image=image).state is JobState.SUCCEEDED
 
     def test_a_job_that_exceeds_its_memory_does_not_succeed(self, kit: Driver) -> None:
-        self.need(kit.backend, "memory_limit")
+        self.skip_unless_declared(kit.backend, "memory_limit")
         limit = ResourceRequest(memory=128)
 
         assert kit.run(programs.allocate(16), resources=limit).state is JobState.SUCCEEDED
@@ -115,7 +115,7 @@ class Options(Platform):
         assert state is JobState.FAILED
 
     def test_a_job_uses_no_more_than_its_cpus(self, kit: Driver) -> None:
-        self.need(kit.backend, "cpu_limit", "logs")
+        self.skip_unless_declared(kit.backend, "cpu_limit", "logs")
         job = kit.submit(programs.burn(4, 2.0), resources=ResourceRequest(cpu=0.5))
         kit.end(job)
 
@@ -130,7 +130,7 @@ class Options(Platform):
     def test_undeclared_devices_are_refused(self, kit: Driver) -> None:
         spec = kit.spec(programs.exit_with(0), resources=ResourceRequest(devices={"gpu": 1}))
 
-        self.refuses(kit.backend, "devices", lambda: kit.backend.submit(spec))
+        self.is_refused(kit.backend, "devices", lambda: kit.backend.submit(spec))
 
     def test_devices_are_granted_and_come_back(self, kit: Driver) -> None:
         kind, count = self._some_devices(kit)
@@ -161,7 +161,7 @@ class Options(Platform):
             kit.backend.submit(spec)
 
     def _some_devices(self, kit: Driver) -> tuple[str, int]:
-        self.need(kit.backend, "devices")
+        self.skip_unless_declared(kit.backend, "devices")
         for kind, count in {**kit.backend.capacity().devices, **self.devices}.items():
             if count:
                 return kind, count

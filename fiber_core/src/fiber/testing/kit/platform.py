@@ -1,4 +1,4 @@
-"""What the backend kit needs of a subclass: fixtures, settings and what is declared."""
+"""Fixtures and attributes of the backend kit, to be overridden by subclasses."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ __all__ = ["Platform"]
 
 
 class Platform(Kit):
-    """Fixtures of the backend kit; those that a subclass may give say so."""
+    """Base class of the backend kit's tests: its fixtures, and attributes for subclasses."""
 
     kit_name = "backend"
     level = 2
-    #: the Python that jobs run; a name, where jobs do not run on this host
+    #: Python that jobs run; a name, where jobs do not run on this host
     python: str = sys.executable
-    #: the image that jobs run in, where the backend runs images
+    #: image that jobs run in, where the backend runs images
     image: str | None = None
-    #: seconds to wait for any one thing
+    #: timeout in seconds of any one wait
     patience: float = 30.0
-    #: devices of the platform by kind, where its capacity does not tell before a job asks for them
+    #: devices of the platform by kind, where its capacity does not have them before a job asks
     devices: Mapping[str, int] = MappingProxyType({})
-    #: what the backend declares; by default what its installed plugin says
+    #: capabilities of the backend; by default those of its installed plugin
     capabilities: Capabilities | None = None
 
     def survivors(self, run_id: str) -> Sequence[str] | None:
-        """What is left of a run, found without the backend; None where one cannot look.
+        """List what is left of a run, found without the backend; None where that is impossible.
 
-        Give it where the platform has another way to be asked, such as a command or a process
-        list. It is asked after the run was cleaned up and the backend closed. Where there is the
-        fixture ``witness``, its ``left`` is asked besides.
+        Override it where the platform has other tools, such as a command or a process list. It is
+        called after the run was cleaned up and the backend closed. With a fixture ``witness``, its
+        ``left`` is called too.
         """
         return None
 
     @pytest.fixture
     def run_id(self) -> str:
-        """A run of its own for each test."""
+        """Id of a run of its own for each test."""
         return secrets.token_hex(4)
 
     @pytest.fixture
     def context(self, run_id: str) -> Iterator[BackendContext]:
-        """What a backend is given when it is loaded."""
+        """Context of a backend."""
         directory = rundir.create(run_id, "kit")
         yield BackendContext(run_id=run_id, run_directory=str(directory))
         rundir.remove(directory)
@@ -78,18 +78,18 @@ class Platform(Kit):
 
     @pytest.fixture
     def backend(self) -> Backend:
-        """The backend; every subclass gives this one."""
+        """The backend; every subclass must override this fixture."""
         msg = "a subclass of BackendConformance must have a fixture named backend"
         raise NotImplementedError(msg)
 
     @pytest.fixture
     def unreachable(self) -> Backend:
-        """A backend whose platform cannot be asked, if the subclass has one."""
+        """A backend whose platform is unavailable; optional."""
         pytest.skip("the subclass has no fixture 'unreachable'")
 
     @pytest.fixture
     def reopen(self, backend: Backend) -> Callable[[BackendContext], Backend]:
-        """A function that makes another backend on the same platform, as another program would.
+        """Function that makes another backend on the same platform, as another program would.
 
         Needed where ``detached`` is declared.
         """
@@ -107,9 +107,9 @@ class Platform(Kit):
 
     @pytest.fixture
     def witness(self) -> Witness | None:
-        """The platform, asked by other means than the backend; None where it cannot be.
+        """Access to the platform by other means than the backend; None where there is none.
 
-        :class:`~fiber.testing.HostWitness` does where jobs are processes of this host, also inside
+        :class:`~fiber.testing.HostWitness` fits where jobs are processes of this host, also inside
         containers.
         """
         return None
@@ -126,7 +126,7 @@ class Platform(Kit):
     def kit(
         self, backend: Backend, run_id: str, witness: Witness | None, facts: Facts
     ) -> Iterator[Driver]:
-        """Runs jobs on the backend, and checks that nothing is left of them."""
+        """Driver of jobs on the backend; afterwards checks that nothing is left of them."""
         facts["name"] = backend.name
         facts["capabilities"] = self.declared(backend).names()
         driver = Driver(
@@ -141,7 +141,7 @@ class Platform(Kit):
             assert found, f"cleanup and close left of run {run_id}: {list(witness.left(run_id))}"
 
     def declared(self, backend: Backend) -> Capabilities:
-        """What the backend declares."""
+        """Return the backend's capabilities."""
         if self.capabilities is not None:
             return self.capabilities
         return load_plugins().find_backend(backend.name).capabilities
@@ -157,8 +157,8 @@ class Platform(Kit):
         words = " or ".join(map(repr, capabilities))
         pytest.skip(f"{backend.name} does not declare {words}, and there is no {fixture!r}")
 
-    def asking(self, witness: Witness | None, *names: str) -> Witness:
-        """The witness, where it can be asked these questions; else the test is skipped."""
+    def require_witness(self, witness: Witness | None, *names: str) -> Witness:
+        """Return the witness; skips the test where it lacks one of these methods."""
         if witness is None:
             pytest.skip(f"{type(self).__name__} has no fixture 'witness'")
         for name in names:
@@ -167,30 +167,30 @@ class Platform(Kit):
         return witness
 
     def wait_until(self, is_so: Callable[[], bool]) -> bool:
-        """Ask again and again until something is so; False where it is not in time."""
+        """Poll a predicate until it is true; False after ``patience`` seconds."""
         deadline = time.monotonic() + self.patience
         while not is_so():
             if time.monotonic() > deadline:
                 return False
-            # a platform that is asked by other means than its backend tells of no events
+            # there are no events but the backend's
             time.sleep(0.02)
         return True
 
-    def need(self, backend: Backend, *names: str) -> None:
-        """Skip a test that needs what the backend does not declare."""
+    def skip_unless_declared(self, backend: Backend, *names: str) -> None:
+        """Skip the test where the backend does not declare one of these capabilities."""
         declared = self.declared(backend)
         for name in names:
             if not getattr(declared, name):
                 pytest.skip(f"{backend.name} does not declare {name!r}")
 
     def skip_where_missing(self, backend: Backend, name: str) -> None:
-        """Skip a test where the platform, as it is set up, lacks a capability that is declared."""
+        """Skip the test where the platform's configuration rules out a declared capability."""
         for check in backend.check():
             if name in check.missing:
                 pytest.skip(f"{backend.name}: {check.detail}")
 
-    def refuses(self, backend: Backend, name: str, ask: Callable[[], object]) -> bool:
-        """True where a capability is not declared; asking for it is then refused in a sentence."""
+    def is_refused(self, backend: Backend, name: str, ask: Callable[[], object]) -> bool:
+        """Return True for an undeclared capability, after a check that its use raises CapabilityError."""
         if getattr(self.declared(backend), name):
             return False
         with pytest.raises(CapabilityError) as caught:

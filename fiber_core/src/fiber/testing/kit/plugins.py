@@ -1,4 +1,4 @@
-"""What every plugin does, as tests."""
+"""Tests of the conformance kit for plugins."""
 
 # ruff: noqa: D102  a test's name is its sentence
 
@@ -35,7 +35,7 @@ print(json.dumps(sorted(sys.modules)))
 
 
 class PluginConformance(Kit):
-    """What every plugin does, as tests.
+    """Tests that a plugin's hooks, backends and settings are valid.
 
     Subclass it and name the module with the hook implementations::
 
@@ -63,7 +63,7 @@ class PluginConformance(Kit):
 
     @pytest.fixture
     def loaded(self, plugin: ModuleType) -> Plugins:
-        """The plugin loaded alone, beside the core's own."""
+        """Plugin manager with this plugin and the core's own only."""
         return load_plugins(entry_points=(), extra=[plugin])
 
     def test_its_hooks_are_those_that_fiber_calls(self, loaded: Plugins) -> None:
@@ -105,7 +105,7 @@ class PluginConformance(Kit):
         assert imported & set(self.sdks) == set()
 
     def test_its_backends_are_for_this_api(self, loaded: Plugins) -> None:
-        assert {name: str(error) for name, error in loaded.refused().items()} == {}
+        assert {name: str(error) for name, error in loaded.incompatible_backends().items()} == {}
         for info in loaded.backends().values():
             assert info.api[0] == API_VERSION[0]
 
@@ -135,7 +135,7 @@ class PluginConformance(Kit):
     def test_detection_is_quiet_or_names_a_backend_of_its_own(
         self, loaded: Plugins, plugin: ModuleType
     ) -> None:
-        answers = list(loaded.answers("fiber_detect_backend", environ={}))
+        answers = list(loaded.call_each("fiber_detect_backend", environ={}))
 
         assert [str(broken) for broken in loaded.broken] == []
         for _, claim in answers:
@@ -155,5 +155,5 @@ def _check_types(config: type) -> None:
             msg = f"setting {key!r}: {error}"
             raise AssertionError(msg) from error
         except ValueError:
-            # the type is known; that object() is none of its values is as it should be
+            # the type is supported, and object() is rightly rejected
             continue

@@ -1,4 +1,4 @@
-"""What every resource provider does, as tests."""
+"""Tests of the conformance kit for resource providers."""
 
 # ruff: noqa: D102  a test's name is its sentence
 
@@ -24,20 +24,20 @@ _TAKEN = {"cpu", "memory", "image", "retry", "slots"}
 
 
 class ResourceProviderConformance(Kit):
-    """What every resource provider does, as tests.
+    """Tests of the contract of :class:`fiber.abc.ResourceProvider`.
 
-    Subclass it with one fixture, ``provider``, and with ``samples``: outputs of the probe as they
-    were recorded on real hosts, so that parsing is tested where there are no devices.
+    Subclass it with one fixture, ``provider``, and with ``samples``: outputs of the probe
+    recorded on real hosts, so that parsing is tested without devices.
     """
 
     kit_name = "resource"
 
-    #: an output of the probe, and how many devices it tells of
+    #: outputs of the probe with their numbers of devices
     samples: Mapping[str, int] = MappingProxyType({})
 
     @pytest.fixture
     def provider(self) -> ResourceProvider:
-        """The provider; every subclass gives this one."""
+        """The provider; every subclass must override this fixture."""
         msg = "a subclass of ResourceProviderConformance must have a fixture named provider"
         raise NotImplementedError(msg)
 

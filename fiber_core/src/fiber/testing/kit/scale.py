@@ -1,4 +1,4 @@
-"""Scale: many jobs at once, and how often a backend asks its engine for them."""
+"""Tests of scale: many jobs at once, and the number of requests to the engine."""
 
 # ruff: noqa: D102  a test's name is its sentence
 
@@ -34,7 +34,7 @@ class Scale(Programs):
 
     level = 5
 
-    #: how many jobs run at once in these tests
+    #: number of jobs at once
     many: int = 32
 
     def test_many_jobs_end_and_every_end_is_told(
@@ -76,7 +76,7 @@ class Scale(Programs):
     def test_one_question_asks_for_many_statuses(
         self, kit: Driver, witness: Witness | None, measure: Measure
     ) -> None:
-        sees = self.asking(witness, "calls")
+        sees = self.require_witness(witness, "calls")
         jobs = self._submitted(kit, [programs.sleep_forever()] * self.many)
         for job in jobs:
             kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
@@ -90,13 +90,13 @@ class Scale(Programs):
     def test_nothing_is_asked_while_nothing_happens(
         self, kit: Driver, witness: Witness | None, measure: Measure
     ) -> None:
-        sees = self.asking(witness, "calls")
+        sees = self.require_witness(witness, "calls")
         jobs = self._submitted(kit, [programs.sleep_forever()] * 4)
         for job in jobs:
             kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
 
         before = sees.calls()
-        # time goes by, and that is the point
+        # idle time, in which no request should be sent
         threading.Event().wait(_IDLE)
 
         rate = (sees.calls() - before) / _IDLE
@@ -113,7 +113,7 @@ class Scale(Programs):
 
     @staticmethod
     def _submitted(kit: Driver, argvs: list[tuple[str, ...]]) -> list[Job]:
-        """Submit from several threads; the jobs in the order of their programs."""
+        """Submit from several threads; returns the jobs in the order of their programs."""
         todo: queue.SimpleQueue[int] = queue.SimpleQueue()
         for index in range(len(argvs)):
             todo.put(index)

@@ -1,4 +1,4 @@
-"""Which registry belongs to a cluster, and how an image comes to one that needs none; pure."""
+"""Registry of a cluster by its names, or the command that loads images into local ones; pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 from fiber.exceptions import BackendError
 from fiber_k8s.building.registries import Registry, RegistryKind, kind_of, registry
 
-__all__ = ["Cluster", "detect", "loader"]
+__all__ = ["Cluster", "detect_registry", "load_command"]
 
 _GKE = re.compile(r"gke_(?P<project>[a-z0-9.:-]+)_(?P<location>[a-z0-9-]+)_(?P<name>[a-z0-9-]+)")
 _EKS = re.compile(
@@ -20,7 +20,7 @@ _EKS_SERVER = re.compile(
     r"https://[^/]*\.(?P<region>[a-z0-9-]+)\.eks\.amazonaws\.com(?:\.cn)?(?:$|[:/])"
 )
 _AKS_SERVER = re.compile(r"https://[^/]*\.azmk8s\.(?:io|cn|us)(?:$|[:/])")
-#: contexts whose nodes have the images of this host's engine
+#: contexts whose nodes use the images of this host's engine
 _SAME_ENGINE = frozenset(
     {"docker-desktop", "docker-for-desktop", "rancher-desktop", "orbstack", "colima"}
 )
@@ -28,22 +28,22 @@ _SAME_ENGINE = frozenset(
 
 @attrs.frozen(kw_only=True)
 class Cluster:
-    """A cluster as a kubeconfig names it; a pod's own has no names."""
+    """Names of a cluster in a kubeconfig; all empty for the cluster of the own pod."""
 
-    #: of the context
+    #: name of the context
     context: str = ""
-    #: of the context's cluster
+    #: name of the context's cluster
     name: str = ""
     #: URL of its API
     server: str = ""
-    #: who keeps it on this host, where the kubeconfig tells
-    made_by: str = ""
+    #: provider of a cluster on this host, where the kubeconfig names it
+    provider: str = ""
 
 
-def loader(cluster: Cluster, image: str) -> Sequence[str] | None:
-    """The command that brings an image of this host's engine to the nodes of a cluster on this host.
+def load_command(cluster: Cluster, image: str) -> Sequence[str] | None:
+    """Return the command that loads an image of this host's engine into a cluster on this host.
 
-    Empty where they have it already; None where the cluster needs a registry.
+    Empty where its nodes use the engine's images; None where the cluster needs a registry.
     """
     names = (cluster.context, cluster.name)
     for name in names:
@@ -51,26 +51,26 @@ def loader(cluster: Cluster, image: str) -> Sequence[str] | None:
             return ("kind", "load", "docker-image", image, "--name", name.removeprefix("kind-"))
         if name.startswith("k3d-"):
             return ("k3d", "image", "import", image, "--cluster", name.removeprefix("k3d-"))
-        if name == "minikube" or (cluster.made_by == "minikube" and name):
+        if name == "minikube" or (cluster.provider == "minikube" and name):
             return ("minikube", "image", "load", image, "--profile", name)
         if name in _SAME_ENGINE:
             return ()
     return None
 
 
-def detect(cluster: Cluster, hosts: Sequence[str]) -> Registry:
-    """The registry of a cluster, where nobody named one.
+def detect_registry(cluster: Cluster, hosts: Sequence[str]) -> Registry:
+    """Return the registry of a cluster, by its names and server.
 
     Args:
-        cluster: where the image is needed.
+        cluster: the cluster.
         hosts: registries that the engine has credentials for.
 
     Raises:
-        BackendError: it cannot be told; the text says how to name it.
+        BackendError: it is not known; the message says how to name it.
     """
     for name in (cluster.context, cluster.name):
         if match := _GKE.fullmatch(name):
-            # a project of a domain is written with a colon, and in names with a slash
+            # a domain-scoped project has a colon, which is a slash in image names
             return registry(f"gcr.io/{match['project'].replace(':', '/')}")
         if match := _EKS.fullmatch(name):
             end = ".cn" if match["partition"] == "aws-cn" else ""

@@ -1,4 +1,4 @@
-"""Programs that build and push images: docker, podman, buildah, with the credentials they have."""
+"""Programs that build and push images (docker, podman, buildah), with their own credentials."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import IO
 
 from fiber.exceptions import BackendError
 
-__all__ = ["ENGINES", "Engine", "EngineError", "find", "known_hosts"]
+__all__ = ["ENGINES", "Engine", "EngineError", "find_engine", "known_hosts"]
 
 #: in the order in which they are looked for
 ENGINES = ("docker", "podman", "buildah")
-#: lines of an engine's that are kept to tell why it failed
+#: lines of an engine's output that are kept for error messages
 _KEPT = 20
 
 
@@ -28,7 +28,7 @@ class EngineError(BackendError):
 
     Args:
         message: which, and how.
-        output: the last of what it said.
+        output: the last lines of its output.
     """
 
     def __init__(self, message: str, output: str) -> None:
@@ -42,19 +42,19 @@ class Engine:
     Args:
         name: its name.
         program: its path.
-        say: told of progress, a line at a time.
+        progress: called with each line of progress.
     """
 
-    def __init__(self, name: str, program: str, say: Callable[[str], None]) -> None:
+    def __init__(self, name: str, program: str, progress: Callable[[str], None]) -> None:
         self.name = name
         self._program = program
-        self._say = say
+        self._progress = progress
 
     def build(self, file: Path, platform: str | None) -> str:
-        """Build what a file describes, in its folder; the image's id.
+        """Build a Dockerfile in its folder; return the image's id.
 
         Raises:
-            EngineError: a step failed; what the engine said of it was shown.
+            EngineError: a step failed; its output was passed to ``progress``.
         """
         with tempfile.TemporaryDirectory(prefix="fiber-") as folder:
             found = Path(folder, "id")
@@ -72,16 +72,16 @@ class Engine:
         self.run(["push", name], f"push {name}")
 
     def run(self, words: Sequence[str], what: str) -> None:
-        """Run the engine, its output to ours.
+        """Run the engine with some arguments.
 
         Raises:
             EngineError: it failed.
         """
-        follow([self._program, *words], f"{self.name} could not {what}", self._say)
+        follow([self._program, *words], f"{self.name} could not {what}", self._progress)
 
 
-def follow(argv: Sequence[str], failure: str, say: Callable[[str], None]) -> None:
-    """Run a program and tell each line that it prints.
+def follow(argv: Sequence[str], failure: str, progress: Callable[[str], None]) -> None:
+    """Run a program and pass on each line that it prints.
 
     Raises:
         EngineError: it failed, or cannot be run; the text begins with ``failure``.
@@ -98,16 +98,16 @@ def follow(argv: Sequence[str], failure: str, say: Callable[[str], None]) -> Non
         ) as process:
             for line in _lines(process.stdout):
                 last.append(line)
-                say(line)
+                progress(line)
     except OSError as error:
         msg = f"{failure}: {error}"
         raise EngineError(msg, "") from error
     if process.returncode:
         output = "\n".join(last)
-        told = f": {last[-1]}" if last else ""
+        last_line = f": {last[-1]}" if last else ""
         code = process.returncode
         how = f"exit code {code}" if code > 0 else f"ended by signal {-code}"
-        msg = f"{failure} ({how}){told}"
+        msg = f"{failure} ({how}){last_line}"
         raise EngineError(msg, output)
 
 
@@ -116,24 +116,24 @@ def _lines(stream: IO[str] | None) -> Iterator[str]:
         yield from (line.rstrip() for line in stream if line.strip())
 
 
-def find(wanted: str | None, say: Callable[[str], None] | None = None) -> Engine | None:
-    """The engine that is wanted, or the first there is; None where there is none.
+def find_engine(named: str | None, progress: Callable[[str], None] | None = None) -> Engine | None:
+    """Return the engine of that name, or the first that is installed; None where there is none.
 
     Raises:
-        BackendError: the one that is wanted is not there.
+        BackendError: the named engine is not installed.
     """
-    for name in (wanted,) if wanted else ENGINES:
+    for name in (named,) if named else ENGINES:
         program = shutil.which(name)
         if program is not None:
-            return Engine(name, program, say or to_stderr)
-    if wanted:
-        msg = f"{wanted} is to build images and is not on PATH: install it, or name another engine"
+            return Engine(name, program, progress or print_progress)
+    if named:
+        msg = f"{named} is to build images and is not on PATH: install it, or name another engine"
         raise BackendError(msg)
     return None
 
 
 def known_hosts(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Registries that the engines' files have credentials or helpers for; none is read or asked."""
+    """Return the registries with credentials or helpers in the engines' files."""
     environ = os.environ if environ is None else environ
     home = Path(environ.get("HOME", "/"))
     docker = Path(environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
@@ -152,17 +152,17 @@ def known_hosts(environ: Mapping[str, str] | None = None) -> list[str]:
 
 def _hosts_in(file: Path) -> list[str]:
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # no file, or one that the engine will complain about in its own words
+        # no file, or an invalid one, which the engine itself reports
         return []
-    if not isinstance(told, dict):
+    if not isinstance(content, dict):
         return []
-    named = [*(told.get("auths") or {}), *(told.get("credHelpers") or {})]
+    named = [*(content.get("auths") or {}), *(content.get("credHelpers") or {})]
     # Docker Hub's is written as a URL with a version
     return [str(one).partition("://")[2].partition("/")[0] or str(one) for one in named]
 
 
-def to_stderr(line: str) -> None:
-    """Tell progress to whoever waits."""
-    print(f"fiber: {line}", file=sys.stderr, flush=True)  # noqa: T201 - progress is for whoever waits
+def print_progress(line: str) -> None:
+    """Print a line of progress."""
+    print(f"fiber: {line}", file=sys.stderr, flush=True)  # noqa: T201 - progress is for the user

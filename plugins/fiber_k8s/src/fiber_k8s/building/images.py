@@ -1,4 +1,4 @@
-"""The image that a folder describes: built, named by what is in it, pushed or loaded."""
+"""Image of a folder: built, tagged by its content, pushed to a registry or loaded into nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from fiber.exceptions import BackendError
 from fiber.images import file_of, repository_for
 from fiber_k8s.building import engines
-from fiber_k8s.building.cluster import Cluster, detect, loader
-from fiber_k8s.building.engines import EngineError, follow, to_stderr
+from fiber_k8s.building.cluster_registry import Cluster, detect_registry, load_command
+from fiber_k8s.building.engines import EngineError, follow, print_progress
 from fiber_k8s.building.registries import Registry, advice, registry
 from fiber_k8s.config import K8sConfig
 
@@ -25,15 +25,15 @@ def prepare(
     context: str,
     config: K8sConfig,
     cluster: Callable[[], Cluster],
-    say: Callable[[str], None] = to_stderr,
+    progress: Callable[[str], None] = print_progress,
 ) -> str | None:
-    """Build the image that a folder describes, and bring it to where the cluster has it from.
+    """Build the image of a folder, and push it to a registry or load it into the cluster's nodes.
 
     Args:
         context: the folder, or the Dockerfile in it.
         config: engine, platform and registry.
-        cluster: tells which cluster it is for.
-        say: told of progress, a line at a time.
+        cluster: returns the cluster that it is for.
+        progress: called with each line of progress.
 
     Returns:
         its name; None where the folder has no Dockerfile, and in a pod where nothing can build.
@@ -45,46 +45,52 @@ def prepare(
     file = file_of(context, "Dockerfile", "*.docker")
     if file is None:
         return None
-    engine = engines.find(config.engine, say)
+    engine = engines.find_engine(config.engine, progress)
     where = cluster()
     name = repository_for(file.parent)
     if engine is None and where == Cluster() and not _has_sdk() and Path(context).is_dir():
         # in a pod, whose image was mostly made from that very folder
-        say(f"{file} is not built, for nothing here builds images: the program's own is taken")
+        progress(f"{file} is not built, for nothing here builds images: the program's own is taken")
         return None
-    # before anything is built: what is wrong with it is told at once
-    is_here = not config.registry and loader(where, name) is not None
-    target = None if is_here else _registry(config, where)
+    # before the build, so that a wrong registry is reported at once
+    is_local = not config.registry and load_command(where, name) is not None
+    target = None if is_local else _registry(config, where)
     if engine is None:
-        image = _by_sdk(file, target, say)
+        image = _build_by_sdk(file, target, progress)
     else:
-        say(f"building {file} with {engine.name}")
+        progress(f"building {file} with {engine.name}")
         image_id = engine.build(file, config.platform)
         tag = image_id.rpartition(":")[2][:_ID]
-        image = _here(engine.name, name, tag) if target is None else str(target.named(name, tag))
+        image = (
+            _local_name(engine.name, name, tag) if target is None else str(target.named(name, tag))
+        )
         engine.tag(image_id, image)
         if target is not None:
-            say(f"pushing {image}")
-            with _advised(target, name, engine.name):
+            progress(f"pushing {image}")
+            with _push_advice(target, name, engine.name):
                 engine.push(image)
     if target is None:
-        _load(image, where, say)
+        _load(image, where, progress)
     return image
 
 
-def _here(engine: str, name: str, tag: str) -> str:
-    """What an engine calls an image of no registry; others than Docker put a host before it."""
+def _local_name(engine: str, name: str, tag: str) -> str:
+    """Return an engine's name of an image without registry; others than Docker prefix a host."""
     host = "" if engine == "docker" else "localhost/"
     return f"{host}fiber-{name}:{tag}"
 
 
 def _registry(config: K8sConfig, where: Cluster) -> Registry:
-    return registry(config.registry) if config.registry else detect(where, engines.known_hosts())
+    return (
+        registry(config.registry)
+        if config.registry
+        else detect_registry(where, engines.known_hosts())
+    )
 
 
 @contextlib.contextmanager
-def _advised(target: Registry, name: str, engine: str) -> Iterator[None]:
-    """Within, a push that is refused has what mends it behind it."""
+def _push_advice(target: Registry, name: str, engine: str) -> Iterator[None]:
+    """Within, the error of a refused push says how to fix it."""
     try:
         yield
     except BackendError as error:
@@ -93,9 +99,9 @@ def _advised(target: Registry, name: str, engine: str) -> Iterator[None]:
         raise BackendError(msg) from error
 
 
-def _load(image: str, where: Cluster, say: Callable[[str], None]) -> None:
+def _load(image: str, where: Cluster, progress: Callable[[str], None]) -> None:
     """Bring an image to the nodes of a cluster on this host."""
-    argv = loader(where, image)
+    argv = load_command(where, image)
     if not argv:
         return
     if shutil.which(argv[0]) is None:
@@ -104,11 +110,11 @@ def _load(image: str, where: Cluster, say: Callable[[str], None]) -> None:
             "load images: install it, or name a registry with --docker-registry"
         )
         raise BackendError(msg)
-    say(f"loading {image} into {where.context}")
-    follow(argv, f"{argv[0]} could not load {image}", say)
+    progress(f"loading {image} into {where.context}")
+    follow(argv, f"{argv[0]} could not load {image}", progress)
 
 
-def _by_sdk(file: Path, target: Registry | None, say: Callable[[str], None]) -> str:
+def _build_by_sdk(file: Path, target: Registry | None, progress: Callable[[str], None]) -> str:
     """Build and push by the SDK of the plugin for Docker, where that is installed."""
     if not _has_sdk():
         msg = (
@@ -125,8 +131,8 @@ def _by_sdk(file: Path, target: Registry | None, say: Callable[[str], None]) -> 
     client = Client(settings)
     with contextlib.closing(client), contextlib.ExitStack() as stack:
         if target is not None:
-            stack.enter_context(_advised(target, repository_for(file.parent), "docker"))
-        return str(Images(client, settings, say).build(str(file)))
+            stack.enter_context(_push_advice(target, repository_for(file.parent), "docker"))
+        return str(Images(client, settings, progress).build(str(file)))
 
 
 def _has_sdk() -> bool:

@@ -1,4 +1,4 @@
-"""The cluster that an image is for, as the kubeconfig names it."""
+"""Names of the cluster in use, from the kubeconfig."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pathlib import Path
 from typing import Any
 
 from fiber.exceptions import BackendUnavailableError
-from fiber_k8s.building.cluster import Cluster
+from fiber_k8s.building.cluster_registry import Cluster
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.surroundings import evidence_of_a_pod
+from fiber_k8s.in_pod import pod_evidence
 
-__all__ = ["cluster_of"]
+__all__ = ["configured_cluster"]
 
 
-def cluster_of(config: K8sConfig) -> Cluster:
-    """The names of the cluster in use; a pod's own has none.
+def configured_cluster(config: K8sConfig) -> Cluster:
+    """Return the names of the cluster in use; empty ones in a pod of it.
 
     Raises:
         BackendUnavailableError: the kubeconfig cannot be read.
     """
     explicit = config.context or config.kubeconfig
-    if not explicit and evidence_of_a_pod(os.environ):
+    if not explicit and pod_evidence(os.environ):
         return Cluster()
     where = config.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     files = [Path(one).expanduser() for one in where.split(os.pathsep) if one]
     return read([_content(file) for file in files if file.is_file()], config.context)
 
 
-def read(kubeconfigs: Sequence[Mapping[str, Any]], wanted: str | None) -> Cluster:
-    """The names of a context's cluster.
+def read(kubeconfigs: Sequence[Mapping[str, Any]], named: str | None) -> Cluster:
+    """Return the names of a context's cluster.
 
     Args:
-        kubeconfigs: the files' content; the first that has something counts, as for kubectl.
-        wanted: name of the context; else the current one.
+        kubeconfigs: contents of the files; the first one with an entry counts, as for kubectl.
+        named: name of the context; None for the current one.
     """
     current = (str(one.get("current-context") or "") for one in kubeconfigs)
-    context = wanted or next(filter(None, current), "")
+    context = named or next(filter(None, current), "")
     name = str(_named(kubeconfigs, "contexts", context).get("cluster") or "")
     cluster = _named(kubeconfigs, "clusters", name)
     providers = [
@@ -48,7 +48,7 @@ def read(kubeconfigs: Sequence[Mapping[str, Any]], wanted: str | None) -> Cluste
         context=context,
         name=name,
         server=str(cluster.get("server") or ""),
-        made_by="minikube" if any(one.startswith("minikube") for one in providers) else "",
+        provider="minikube" if any(one.startswith("minikube") for one in providers) else "",
     )
 
 
@@ -63,11 +63,11 @@ def _content(file: Path) -> Mapping[str, Any]:
     import yaml
 
     try:
-        told = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
         msg = f"{file} cannot be read: {error}; see KUBECONFIG"
         raise BackendUnavailableError(msg) from error
-    if not isinstance(told, Mapping):
+    if not isinstance(content, Mapping):
         msg = f"{file} is no kubeconfig; see KUBECONFIG"
         raise BackendUnavailableError(msg)
-    return told
+    return content

@@ -1,4 +1,4 @@
-"""Registries: what each wants of a name, and what mends a push that it refused; pure."""
+"""Registries: the form of names in each, login commands, and how to fix a refused push; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Registry", "RegistryKind", "advice", "kind_of", "registry"]
 
 
 class RegistryKind(enum.Enum):
-    """Whose registry it is, by its host."""
+    """Kind of a registry, by its host."""
 
     #: Amazon's Elastic Container Registry
     ECR = "ecr"
@@ -32,13 +32,13 @@ class RegistryKind(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Registry:
-    """Where images are pushed: a host, and a path in front of their names."""
+    """A registry that images are pushed to: a host, and a path in front of their names."""
 
-    #: whose it is
+    #: kind, by the host
     kind: RegistryKind
     #: host, with its port where it has one
     host: str
-    #: what stands before an image's own name, without slashes at its ends; may be empty
+    #: path before an image's own name, without slashes at its ends; may be empty
     path: str = ""
 
     @property
@@ -47,12 +47,12 @@ class Registry:
         return f"{self.host}/{self.path}" if self.path else self.host
 
     def named(self, repository: str, tag: str) -> Reference:
-        """The name of an image in it."""
+        """Return the name of an image in it."""
         return Reference.parse(f"{self.prefix}/{repository}:{tag}")
 
     @property
     def login(self) -> str:
-        """The command that makes the engine's credentials for it; ``ENGINE`` stands for the engine."""
+        """The command that logs in, where ``ENGINE`` stands for the engine's name."""
         if self.kind is RegistryKind.ECR:
             region = self.host.split(".")[3]
             ask = f"aws ecr get-login-password --region {region}"
@@ -65,7 +65,7 @@ class Registry:
         return f"ENGINE login {self.host}"
 
     def create(self, repository: str) -> str:
-        """What makes a repository that is not there; "" where pushing does."""
+        """Return the command that creates a repository; "" where a push creates it."""
         name = f"{self.path}/{repository}" if self.path else repository
         if self.kind is RegistryKind.ECR:
             region = self.host.split(".")[3]
@@ -89,8 +89,8 @@ class Registry:
 _ECR = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?")
 _GCR = re.compile(r"(?:(?:us|eu|asia)\.)?gcr\.io")
 _HUB = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
-#: how many parts a path must have, and how that is written
-_WANTED = {
+#: least number of parts of a path, and its form
+_PATH_FORMS = {
     RegistryKind.ARTIFACT: (2, "PROJECT/REPOSITORY"),
     RegistryKind.GCR: (1, "PROJECT"),
     RegistryKind.HUB: (1, "ACCOUNT"),
@@ -98,7 +98,7 @@ _WANTED = {
 
 
 def kind_of(host: str) -> RegistryKind:
-    """Whose registry a host is."""
+    """Return the kind of a registry, by its host."""
     if _ECR.fullmatch(host):
         return RegistryKind.ECR
     if host.endswith("-docker.pkg.dev"):
@@ -111,10 +111,10 @@ def kind_of(host: str) -> RegistryKind:
 
 
 def registry(text: str) -> Registry:
-    """Read what ``--docker-registry`` says: a host, or a host and a path.
+    """Parse the value of ``--docker-registry``: a host, or a host and a path.
 
     Raises:
-        ConfigError: it is none, or the path that such a registry wants is missing.
+        ConfigError: it is not valid, or lacks the path that such a registry needs.
     """
     given = text.strip().rstrip("/")
     if "://" in given:
@@ -133,9 +133,9 @@ def registry(text: str) -> Registry:
         msg = f"registry {text!r} is none: write HOST, HOST:PORT or HOST/FOLDER"
         raise ConfigError(msg)
     kind = kind_of(host)
-    parts, wanted = _WANTED.get(kind, (0, ""))
+    parts, form = _PATH_FORMS.get(kind, (0, ""))
     if len(path.split("/") if path else ()) < parts:
-        msg = f"registry {text!r} needs more of a path: write {host}/{wanted}"
+        msg = f"registry {text!r} needs more of a path: write {host}/{form}"
         raise ConfigError(msg)
     return Registry(kind=kind, host=host, path=path)
 
@@ -161,13 +161,13 @@ _AWAY = re.compile(
 
 
 def advice(found: Registry, repository: str, engine: str, output: str) -> str:
-    """What mends a push that failed.
+    """Return how to fix a failed push.
 
     Args:
-        found: where it was to go.
+        found: the registry.
         repository: the image's own name.
         engine: the program that pushed.
-        output: what the engine said.
+        output: the engine's output.
     """
     create = found.create(repository)
     if _PLAIN.search(output):
@@ -177,7 +177,7 @@ def advice(found: Registry, repository: str, engine: str, output: str) -> str:
         )
     if _AWAY.search(output):
         return f"{found.host} cannot be reached from here: see its name, the network and proxies"
-    # who may not write is often told that nothing is there
+    # registries often report a missing right as a missing repository
     if create and _MISSING.search(output):
         return f"there is no such repository: {create}"
     if _DENIED.search(output):

@@ -1,4 +1,4 @@
-"""Whether an account has the rights that Fiber needs, and what grants those it lacks."""
+"""Access reviews: whether an account has the rights that Fiber needs, and how to grant others."""
 
 from __future__ import annotations
 
@@ -6,73 +6,77 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fiber.model import Check
 from fiber_k8s.client import Client
-from fiber_k8s.rbac import EVERYBODYS, Right, Rule, rights
+from fiber_k8s.rbac import DEFAULT_ACCOUNT, Right, Rule, rights
 
-__all__ = ["ask", "judge", "question"]
+__all__ = ["allowed_rights", "review_fields", "rights_checks"]
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-def ask(client: Client, wanted: Sequence[Right]) -> dict[Right, bool]:
-    """Ask the cluster what we may do in our namespace.
+def allowed_rights(client: Client, asked: Sequence[Right]) -> dict[Right, bool]:
+    """Return which rights the client's user has in its namespace, by SelfSubjectAccessReviews.
 
     Raises:
-        BackendError: it cannot be asked.
+        BackendError: the cluster cannot be reached, or refuses.
     """
     found = {}
-    for right in wanted:
-        verb, group, resource, sub = question(right)
-        asked = {"namespace": client.namespace, "verb": verb, "group": group, "resource": resource}
+    for right in asked:
+        verb, group, resource, sub = review_fields(right)
+        attributes = {
+            "namespace": client.namespace,
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+        }
         if sub:
-            asked["subresource"] = sub
+            attributes["subresource"] = sub
         body = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
+            "spec": {"resourceAttributes": attributes},
         }
         answer = client.call("POST", _REVIEWS, f"tell whether we may {right}", body=body)
         found[right] = bool((answer.get("status") or {}).get("allowed"))
     return found
 
 
-def question(right: Right) -> tuple[str, str, str, str]:
-    """A right as it is asked for: verb, group, resource, part of it."""
+def review_fields(right: Right) -> tuple[str, str, str, str]:
+    """Return a right as a review has it: verb, API group, resource, subresource."""
     resource, _, sub = right.rule.resource.partition("/")
     return right.verb, right.rule.group, resource, sub
 
 
-def judge(
+def rights_checks(
     allowed: Mapping[Right, bool],
-    who: str,
+    subject: str,
     namespace: str,
     account: str | None = None,
     *,
     gang: str = "none",
 ) -> Iterator[Check]:
-    """A line for each kind of objects.
+    """Yield a check for each rule.
 
     Args:
-        allowed: what was answered.
-        who: who asked, for people.
-        namespace: where.
-        account: name of the service account that the rights are to be granted to; None for a
-            person.
-        gang: what schedules groups, as the setting of that name.
+        allowed: results of the reviews.
+        subject: the subject in words, such as "you may"; begins the check's name.
+        namespace: of the rights.
+        account: service account that the rights are to be granted to; None for a user.
+        gang: value of the setting ``gang``.
     """
     grant = f"fiber k8s rbac --namespace {namespace}"
     if gang != "none":
         grant += f" --gang {gang}"
     if account is None:
         fix = f"{grant} --user YOU | kubectl apply -f -"
-    elif account == EVERYBODYS:
-        # whatever else runs in the namespace would have them as well
+    elif account == DEFAULT_ACCOUNT:
+        # all other pods of the namespace would have them as well
         fix = f"{grant} | kubectl apply -f -, and fiber run --service-account fiber"
     else:
         fix = f"{grant} --service-account {account} | kubectl apply -f -"
     for rule in dict.fromkeys(right.rule for right in allowed):
         missing = [right.verb for right in rights([rule]) if not allowed.get(right)]
         yield Check(
-            name=f"{who}: {rule.resource}",
+            name=f"{subject}: {rule.resource}",
             ok=not (missing and rule.needed),
             detail=_detail(rule, missing),
             fix=fix,

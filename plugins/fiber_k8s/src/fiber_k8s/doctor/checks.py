@@ -1,4 +1,4 @@
-"""The doctor's round: the cluster, our rights, room and claims, then a pod that looks from inside."""
+"""Checks of ``fiber doctor k8s``, in order; the last ones from inside a pod."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fiber.exceptions import BackendError, FiberError
 from fiber.model import Check
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.doctor import inside
-from fiber_k8s.doctor.rights import ask, judge
+from fiber_k8s.doctor import pod_checks
+from fiber_k8s.doctor.access_review import allowed_rights, rights_checks
 from fiber_k8s.nodes import totals
 from fiber_k8s.rbac import RULES, gang_rules, rights
 
@@ -23,7 +23,7 @@ __all__ = ["run_checks"]
 
 #: seconds by which clocks may differ: certificates of a run are valid from five minutes before
 _SKEW = 240.0
-#: what the schedulers of groups bring along, by the setting ``gang``
+#: API groups of gang schedulers, by the setting ``gang``
 _GANG_KINDS = {
     "kueue": "kueue.x-k8s.io",
     "volcano": "scheduling.volcano.sh",
@@ -45,9 +45,9 @@ def run_checks(
         backend: runs the pods.
         client: the cluster.
         config: settings.
-        providers: of devices, by kind.
-        run_id: what the pods belong to.
-        image: that jobs run in; None where it is the program's own.
+        providers: resource providers of devices, by kind.
+        run_id: run of the pods.
+        image: image of jobs; None for the own pod's.
     """
     try:
         connection = client.connection
@@ -61,15 +61,15 @@ def run_checks(
     yield Check(name="cluster", ok=True, detail=detail)
     yield _clock(client)
     try:
-        allowed = ask(client, rights((*RULES, *gang_rules(config.gang))))
+        allowed = allowed_rights(client, rights((*RULES, *gang_rules(config.gang))))
     except BackendError as error:
         fix = "see whether `kubectl auth can-i create pods` answers"
         yield Check(name="rights", ok=False, detail=str(error), fix=fix)
         return
-    in_pod = connection.inside is not None
+    in_pod = connection.own_pod is not None
     account = _own_account(client) if in_pod else None
-    who = "this pod may" if in_pod else "you may"
-    yield from judge(allowed, who, client.namespace, account, gang=config.gang)
+    subject = "this pod may" if in_pod else "you may"
+    yield from rights_checks(allowed, subject, client.namespace, account, gang=config.gang)
     yield from _gangs(client, config.gang)
     yield from _claims(client)
     yield from _devices(client, providers)
@@ -77,7 +77,7 @@ def run_checks(
     if needed:
         # what follows would fail for that reason
         return
-    yield from inside.run_checks(backend, client, config, run_id, image)
+    yield from pod_checks.run_checks(backend, client, config, run_id, image)
 
 
 def _clock(client: Client) -> Check:
@@ -92,12 +92,12 @@ def _clock(client: Client) -> Check:
 
 
 def _own_account(client: Client) -> str:
-    inside_ = client.connection.inside
-    assert inside_ is not None
+    own_pod = client.connection.own_pod
+    assert own_pod is not None
     try:
         pod = client.call(
             "GET",
-            f"/api/v1/namespaces/{inside_.namespace}/pods/{inside_.pod}",
+            f"/api/v1/namespaces/{own_pod.namespace}/pods/{own_pod.name}",
             "read the program's own pod",
         )
     except ApiError:
@@ -106,7 +106,7 @@ def _own_account(client: Client) -> str:
 
 
 def _gangs(client: Client, gang: str) -> Iterator[Check]:
-    """Whether what is to schedule groups is there; nothing is said where nothing is asked of it."""
+    """Yield whether the gang scheduler's objects exist; nothing without a gang scheduler."""
     kinds = _GANG_KINDS.get(gang)
     if kinds is None:
         return
@@ -124,7 +124,7 @@ def _gangs(client: Client, gang: str) -> Iterator[Check]:
 
 
 def _claims(client: Client) -> Iterator[Check]:
-    """What ``-v`` may name."""
+    """Yield a check of the persistent volume claims, which ``-v`` may name."""
     path = client.path("persistentvolumeclaims")
     try:
         found = client.call("GET", path, "list claims").get("items") or ()
@@ -132,25 +132,25 @@ def _claims(client: Client) -> Iterator[Check]:
         yield Check(name="claims", ok=True, detail=f"not known: {error}")
         return
     lost = []
-    told = []
+    phases = []
     for claim in found:
         name = claim["metadata"]["name"]
         phase = str((claim.get("status") or {}).get("phase") or "Pending")
-        told.append(f"{name} {phase.lower()}")
+        phases.append(f"{name} {phase.lower()}")
         if phase == "Lost":
             lost.append(name)
-    waits = any(one.endswith(" pending") for one in told)
+    waits = any(one.endswith(" pending") for one in phases)
     more = "; one that is pending may be bound by the first pod that uses it" if waits else ""
     yield Check(
         name="claims",
         ok=not lost,
-        detail=(", ".join(told) or "none in this namespace") + more,
+        detail=(", ".join(phases) or "none in this namespace") + more,
         fix=f"kubectl describe pvc {' '.join(lost)}",
     )
 
 
 def _devices(client: Client, providers: Mapping[str, ResourceProvider]) -> Iterator[Check]:
-    """What nodes have to give; there need be none."""
+    """Yield checks of the nodes' capacity, and of their devices by kind; never failing ones."""
     try:
         nodes = client.call("GET", "/api/v1/nodes", "list nodes").get("items") or ()
     except ApiError:

@@ -1,4 +1,4 @@
-"""What a pod finds that is made as those of jobs are: its image, its account, its ways to others."""
+"""Checks from inside a pod that is created as those of jobs are: image, account, network."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fiber.model import Check, ReasonKind
 from fiber_k8s.address import choose
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.doctor.pods import Found, Probe, listening
-from fiber_k8s.doctor.rights import judge
-from fiber_k8s.rbac import EVERYBODYS, rights
+from fiber_k8s.doctor.access_review import rights_checks
+from fiber_k8s.doctor.probe_pod import Probe, ProbeResult, listening
+from fiber_k8s.rbac import DEFAULT_ACCOUNT, rights
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
@@ -40,16 +40,16 @@ _POLICY = (
 def run_checks(
     backend: Backend, client: Client, config: K8sConfig, run_id: str, image: str | None
 ) -> Iterator[Check]:
-    """Run pods, and tell what they found.
+    """Run pods with the probe, and yield the checks of what they found.
 
     Args:
         backend: runs them.
         client: the cluster.
         config: settings.
-        run_id: what they belong to.
-        image: that they run in; None where it is the program's own.
+        run_id: their run.
+        image: their image; None for the own pod's.
     """
-    if image is None and client.connection.inside is None:
+    if image is None and client.connection.own_pod is None:
         yield Check(
             name="image",
             ok=False,
@@ -58,13 +58,13 @@ def run_checks(
         )
         return
     try:
-        yield from _look(backend, client, config, run_id, image)
+        yield from _run_probes(backend, client, config, run_id, image)
     except BackendError as error:
         fix = "mend what the cluster says"
         yield Check(name=_POD, ok=False, detail=str(error), fix=fix)
 
 
-def _look(
+def _run_probes(
     backend: Backend, client: Client, config: K8sConfig, run_id: str, image: str | None
 ) -> Iterator[Check]:
     began = time.monotonic()
@@ -72,23 +72,23 @@ def _look(
     def probe(*then: str) -> Probe:
         return Probe(backend, run_id, image, config.python, rights(), then)
 
-    if client.connection.inside is not None:
+    if client.connection.own_pod is not None:
         host = _own_address(config)
         with listening(host) as port, probe("dial", host, str(port)) as pod:
             found = pod.read("dialled")
-            yield from _judge(client, pod, found, time.monotonic() - began)
-            if "dialled" in found.told:
-                yield _traffic("pods reach this program", found.told["dialled"])
+            yield from _probe_checks(client, pod, found, time.monotonic() - began)
+            if "dialled" in found.facts:
+                yield _traffic("pods reach this program", found.facts["dialled"])
         return
     with probe("listen") as pod:
         found = pod.read("port")
-        yield from _judge(client, pod, found, time.monotonic() - began)
-        if "port" not in found.told:
+        yield from _probe_checks(client, pod, found, time.monotonic() - began)
+        if "port" not in found.facts:
             return
         address = str(client.pod(pod.job.id)["status"]["podIP"])
-        with probe("dial", address, str(found.told["port"])) as other:
+        with probe("dial", address, str(found.facts["port"])) as other:
             seen = other.read("dialled")
-            why = seen.told.get("dialled", _how_it_ended(seen))
+            why = seen.facts.get("dialled", _how_it_ended(seen))
             yield _traffic("pods reach each other", why)
 
 
@@ -100,8 +100,10 @@ def _own_address(config: K8sConfig) -> str:
     return chosen.bind_url.partition("://")[2].rpartition(":")[0].strip("[]")
 
 
-def _judge(client: Client, pod: Probe, found: Found, seconds: float) -> Iterator[Check]:
-    if "python" not in found.told:
+def _probe_checks(
+    client: Client, pod: Probe, found: ProbeResult, seconds: float
+) -> Iterator[Check]:
+    if "python" not in found.facts:
         fix = _fix(found) or f"see what it wrote, and kubectl get events | grep {pod.job.id}"
         reason = found.status.reason if found.status else None
         is_image = reason is not None and reason.kind is ReasonKind.IMAGE
@@ -113,29 +115,29 @@ def _judge(client: Client, pod: Probe, found: Found, seconds: float) -> Iterator
     yield Check(
         name=_POD, ok=True, detail=f"{pod.job.id} told its first words after {seconds:.1f} s"
     )
-    told = found.told
+    facts = found.facts
     yield Check(
-        name="python in the image", ok=True, detail=f"{told['python']}, {told['executable']}"
+        name="python in the image", ok=True, detail=f"{facts['python']}, {facts['executable']}"
     )
-    yield _versions(told["versions"], str(told["failure"]))
-    if told.get("allowed") is None:
+    yield _versions(facts["versions"], str(facts["failure"]))
+    if facts.get("allowed") is None:
         yield Check(
             name="the cluster from inside a pod",
             ok=False,
-            detail=str(told.get("account") or "nothing is told of it"),
+            detail=str(facts.get("account") or "nothing is told of it"),
             fix="let pods reach the cluster's API, and see automountServiceAccountToken",
         )
         return
-    account = str((body.get("spec") or {}).get("serviceAccountName") or EVERYBODYS)
-    allowed = dict(zip(rights(), told["allowed"], strict=True))
-    yield from judge(allowed, f"{account} may", client.namespace, account)
+    account = str((body.get("spec") or {}).get("serviceAccountName") or DEFAULT_ACCOUNT)
+    allowed = dict(zip(rights(), facts["allowed"], strict=True))
+    yield from rights_checks(allowed, f"{account} may", client.namespace, account)
 
 
 def _body(client: Client, name: str) -> Mapping[str, Any]:
     try:
         return client.pod(name)
     except ApiError:
-        # it was quick, and is gone; all that matters was told by itself
+        # it has ended and is deleted; the probe reported all that matters
         return {}
 
 
@@ -146,35 +148,35 @@ def _image(body: Mapping[str, Any]) -> str:
 
 
 def _versions(found: dict[str, str], failure: str) -> Check:
-    here = {name: metadata.version(name) for name in ("fiber-core", "fiber-k8s")}
-    wanted = " ".join(f"{name}=={version}" for name, version in here.items())
-    fix = f"add to the image's Dockerfile: RUN python3 -m pip install {wanted}"
+    own = {name: metadata.version(name) for name in ("fiber-core", "fiber-k8s")}
+    required = " ".join(f"{name}=={version}" for name, version in own.items())
+    fix = f"add to the image's Dockerfile: RUN python3 -m pip install {required}"
     name = "fiber in the image"
     if failure:
         return Check(name=name, ok=False, detail=failure, fix=fix)
-    told = ", ".join(f"{each} {found.get(each) or 'is not installed'}" for each in here)
-    same = all(found.get(each) == version for each, version in here.items())
+    found_versions = ", ".join(f"{each} {found.get(each) or 'is not installed'}" for each in own)
+    same = all(found.get(each) == version for each, version in own.items())
     if same:
-        return Check(name=name, ok=True, detail=f"{told}, as here")
-    mine = ", ".join(f"{each} {version}" for each, version in here.items())
-    # a process that starts none needs no backend
-    ok = found.get("fiber-core") == here["fiber-core"]
-    return Check(name=name, ok=ok, detail=f"{told}; here {mine}", fix=fix)
+        return Check(name=name, ok=True, detail=f"{found_versions}, as here")
+    mine = ", ".join(f"{each} {version}" for each, version in own.items())
+    # a process that starts no jobs needs no backend
+    ok = found.get("fiber-core") == own["fiber-core"]
+    return Check(name=name, ok=ok, detail=f"{found_versions}; here {mine}", fix=fix)
 
 
 def _traffic(name: str, why: str) -> Check:
     return Check(name=name, ok=not why, detail=why or "by TCP, on any port", fix=_POLICY)
 
 
-def _fix(found: Found) -> str | None:
+def _fix(found: ProbeResult) -> str | None:
     if found.status is None or found.status.reason is None:
         return None
-    # how a shell tells that there is no such program
+    # exit codes of shells for a missing program
     missing = found.status.exit_code in {126, 127} and found.status.reason.kind is ReasonKind.EXIT
     return _FIXES.get(ReasonKind.START if missing else found.status.reason.kind)
 
 
-def _how_it_ended(found: Found) -> str:
+def _how_it_ended(found: ProbeResult) -> str:
     status = found.status
     how = "it ended and left no word"
     if status is not None:

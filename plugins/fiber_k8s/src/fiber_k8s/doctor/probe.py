@@ -1,7 +1,7 @@
-"""What is asked inside a pod: Python and Fiber there, the rights of its account, ways to others.
+"""Probe that runs inside a pod: checks Python, Fiber, its account's rights, and TCP to other pods.
 
-This source is an argument of a Python that need not have Fiber, so it imports the standard library
-alone. What it finds it prints, a line of JSON each.
+This source is passed as an argument to a Python that need not have Fiber, so it imports the
+standard library alone. It prints its findings as lines of JSON with a prefix.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ import urllib.request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # imported by those who check types alone: the pod's Python need not have it
+    # for type checkers alone: the pod's Python need not have it
     from typing import Any
 
-#: stands before each line that is ours
-MARK = "fiber-probe: "
-#: what a listener answers
-WORD = b"fiber\n"
+#: prefix of the probe's lines
+LINE_PREFIX = "fiber-probe: "
+#: bytes that a listener sends to each connection
+ANSWER = b"fiber\n"
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-#: seconds for any one question, and for which a listener waits to be dialled
+#: seconds for each request, and for which a listener waits for a connection
 _TIMEOUT = 10.0
 _LISTENS = 120.0
 _TRIED = "import cloudpickle, pynng, fiber, fiber._agent.job"
 
 
 def main(words: list[str]) -> int:
-    """Look around, then do what the second word says: ``listen``, or ``dial HOST PORT``."""
-    say(python=platform.python_version(), **fiber())
-    say(**account(json.loads(words[0])))
+    """Report on the pod, then run the second word: ``listen``, or ``dial HOST PORT``."""
+    report(python=platform.python_version(), **fiber())
+    report(**account(json.loads(words[0])))
     if words[1] == "listen":
         listen()
     else:
-        say(dialled=dial(words[2], int(words[3])))
+        report(dialled=dial(words[2], int(words[3])))
     return 0
 
 
-def say(**found: Any) -> None:
-    """Print what was found."""
-    print(MARK + json.dumps(found), flush=True)  # noqa: T201 - what it is for
+def report(**found: Any) -> None:
+    """Print facts as a line of JSON."""
+    print(LINE_PREFIX + json.dumps(found), flush=True)  # noqa: T201 - what it is for
 
 
 def fiber() -> dict[str, Any]:
-    """Versions of Fiber's distributions, and why the core cannot be used."""
+    """Return versions of Fiber's distributions, and why the core cannot be imported."""
     from importlib import metadata
 
     versions = {}
@@ -58,7 +58,7 @@ def fiber() -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = ""
-    # a process of its own: a library that is made for another system may end it
+    # in a process of its own: a library built for another system may crash it
     done = subprocess.run(
         [sys.executable, "-c", _TRIED], capture_output=True, text=True, check=False
     )
@@ -68,24 +68,24 @@ def fiber() -> dict[str, Any]:
 
 
 def account(rights: list[list[str]]) -> dict[str, Any]:
-    """Whether the cluster answers, and which rights this pod's account has in its namespace."""
+    """Return whether the cluster answers, and the rights of this pod's account in its namespace."""
     try:
         with open(f"{_ACCOUNT}/token") as file:
             token = file.read().strip()
         with open(f"{_ACCOUNT}/namespace") as file:
             namespace = file.read().strip()
         context = ssl.create_default_context(cafile=f"{_ACCOUNT}/ca.crt")
-        # newer Pythons want more of certificates than some clusters' have
+        # Python 3.13 demands key identifiers, which some clusters' certificates lack
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        allowed = [may(token, context, namespace, right) for right in rights]
+        allowed = [is_allowed(token, context, namespace, right) for right in rights]
     except (OSError, ValueError, KeyError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         return {"account": str(reason) or type(error).__name__, "allowed": None}
     return {"account": "", "allowed": allowed}
 
 
-def may(token: str, context: ssl.SSLContext, namespace: str, right: list[str]) -> bool:
-    """Ask the cluster whether this account may do one thing."""
+def is_allowed(token: str, context: ssl.SSLContext, namespace: str, right: list[str]) -> bool:
+    """Return whether this account has one right, by a SelfSubjectAccessReview."""
     verb, group, resource, sub = right
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
     if sub:
@@ -103,7 +103,7 @@ def may(token: str, context: ssl.SSLContext, namespace: str, right: list[str]) -
         data=json.dumps(body).encode(),
         headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
     )
-    # pods reach the cluster's API without the proxy that they reach others with
+    # pods reach the cluster's API without an HTTP proxy
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
@@ -112,32 +112,32 @@ def may(token: str, context: ssl.SSLContext, namespace: str, right: list[str]) -
 
 
 def listen() -> None:
-    """Tell on which port this pod listens, and answer whoever dials, until nobody does."""
+    """Report a port, and answer connections to it until none comes for some time."""
     if socket.has_dualstack_ipv6():
         server = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     else:
         server = socket.create_server(("", 0))
     with server:
         server.settimeout(_LISTENS)
-        say(port=server.getsockname()[1])
+        report(port=server.getsockname()[1])
         try:
             while True:
                 peer, _ = server.accept()
                 with peer:
                     peer.settimeout(_TIMEOUT)
-                    peer.sendall(WORD)
+                    peer.sendall(ANSWER)
         except TimeoutError:
             return
 
 
 def dial(host: str, port: int) -> str:
-    """Dial another pod; why that failed, "" where it did not."""
+    """Dial another pod; return why that failed, "" where it did not."""
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT) as peer:
-            told = peer.recv(len(WORD))
+            answer = peer.recv(len(ANSWER))
     except OSError as error:
         return str(error) or type(error).__name__
-    return "" if told == WORD else f"somebody else answers there: {told!r}"
+    return "" if answer == ANSWER else f"somebody else answers there: {answer!r}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs the probe in pods made as those of jobs are, and reads what it found."""
+"""Pods that run the probe, created as those of jobs are, and their results."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ import attrs
 
 from fiber.exceptions import BackendError, UnknownJobError
 from fiber.model import Job, JobSpec, JobStatus
-from fiber_k8s.doctor.probe import MARK, WORD
-from fiber_k8s.doctor.rights import question
+from fiber_k8s.doctor.access_review import review_fields
+from fiber_k8s.doctor.probe import ANSWER, LINE_PREFIX
 from fiber_k8s.rbac import Right
 
 if TYPE_CHECKING:
     from fiber.abc import Backend
 
-__all__ = ["Found", "Probe", "listening"]
+__all__ = ["Probe", "ProbeResult", "listening"]
 
-#: lines of a pod that is no help otherwise
+#: lines of other output that are kept
 _KEPT = 5
 
 
 @attrs.frozen(kw_only=True)
-class Found:
-    """What a pod's probe told, and how the pod ended where it did."""
+class ProbeResult:
+    """Facts that a probe reported, and the pod's status where it has ended."""
 
-    #: by the names that the probe gave
-    told: dict[str, Any] = attrs.field(factory=dict)
-    #: what else it wrote
+    #: by the probe's names for them
+    facts: dict[str, Any] = attrs.field(factory=dict)
+    #: other lines of its output
     lines: tuple[str, ...] = ()
-    #: how it stands now
+    #: status of the pod; None where it runs, or is not known
     status: JobStatus | None = None
 
 
 class Probe:
-    """One pod with the probe; used as a context, after which it is gone.
+    """A pod that runs the probe; a context manager, which kills it at its end.
 
     Args:
         backend: runs it.
-        run_id: what it belongs to.
-        image: that it runs in.
+        run_id: its run.
+        image: its image.
         python: the Python there.
-        rights: to ask of its account.
-        then: what it does afterwards: ``listen``, or ``dial``, a host and a port.
+        rights: reviewed for its account.
+        then: the probe's last step: ``listen``, or ``dial``, a host and a port.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Probe:
         then: Sequence[str],
     ) -> None:
         source = importlib.resources.files("fiber_k8s.doctor").joinpath("probe.py")
-        questions = json.dumps([question(right) for right in rights])
+        reviews = json.dumps([review_fields(right) for right in rights])
         self._spec = JobSpec(
             run_id=run_id,
             name="doctor",
-            argv=(python, "-c", source.read_text(encoding="utf-8"), questions, *then),
+            argv=(python, "-c", source.read_text(encoding="utf-8"), reviews, *then),
             image=image,
-            # so that it has the account that programs of `fiber run` have
+            # gives it the service account of programs of `fiber run`
             env={"FIBER_BACKEND": backend.name},
         )
         self._backend = backend
@@ -75,7 +75,7 @@ class Probe:
 
     @property
     def job(self) -> Job:
-        """The pod, once it is accepted."""
+        """The pod's job, once submitted."""
         assert self._job is not None
         return self._job
 
@@ -87,26 +87,26 @@ class Probe:
         with contextlib.suppress(UnknownJobError):
             self._backend.kill(self.job)
 
-    def read(self, until: str) -> Found:
-        """What the probe tells, until it has told a certain thing or has ended.
+    def read(self, until: str) -> ProbeResult:
+        """Read the probe's output until it has reported a certain fact, or has ended.
 
         Args:
-            until: name of that thing.
+            until: name of that fact.
         """
-        told: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         lines: list[str] = []
         with contextlib.ExitStack() as stack:
             written = self._backend.logs(self.job, follow=True)
             if isinstance(written, Generator):
                 stack.callback(written.close)
             for line in written:
-                if not line.startswith(MARK):
+                if not line.startswith(LINE_PREFIX):
                     lines.append(line)
                     continue
-                told.update(json.loads(line.removeprefix(MARK)))
-                if until in told:
-                    return Found(told=told, lines=tuple(lines))
-        return Found(told=told, lines=tuple(lines[-_KEPT:]), status=self._status())
+                facts.update(json.loads(line.removeprefix(LINE_PREFIX)))
+                if until in facts:
+                    return ProbeResult(facts=facts, lines=tuple(lines))
+        return ProbeResult(facts=facts, lines=tuple(lines[-_KEPT:]), status=self._status())
 
     def _status(self) -> JobStatus | None:
         try:
@@ -117,7 +117,7 @@ class Probe:
 
 @contextlib.contextmanager
 def listening(host: str) -> Iterator[int]:
-    """In this block this process answers pods that dial it; its port."""
+    """Within, this process answers pods that dial it; yields its port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         server.setblocking(True)
@@ -138,4 +138,4 @@ def _answer(server: socket.socket) -> None:
             peer, _ = server.accept()
             with peer:
                 peer.setblocking(True)
-                peer.sendall(WORD)
+                peer.sendall(ANSWER)

@@ -1,1 +1,17 @@
-"""What runs on the hosts: Python's own library alone, sent over the connection."""
+"""The agent: one process for a user and a host, which runs jobs for programs that connect by ssh.
+
+It is sent to the host as an archive (:mod:`fiber_ssh.agent_archive`) and runs there with Python's
+standard library alone, from Python 3.10 on; no module of it imports one of fiber's, except for
+``fiber.backend_parts.liveness``, which is in the archive too.
+
+``loader`` receives the archive and reports the host's versions and addresses. ``main`` is then a
+session, which copies bytes between its ssh channel and the agent's Unix socket and starts an agent
+where none listens; or the agent itself; or the receiver of files. ``agent`` is one thread with one
+loop: it serves ``connection`` objects, starts and reaps each ``job``, and checks the leases of
+``runs``. ``wire`` frames messages and output, ``logfile`` keeps jobs' output on disk, ``files``
+receives files in a process of its own, ``kernel`` has the calls of Linux.
+
+Invariants: the agent is the parent of each job's first process and its jobs die with it; jobs, logs
+and exit statuses do not depend on connections; a run's attached jobs are killed once its lease has
+expired, which counts from the sending of the last heartbeat that its owner has acknowledged.
+"""
