@@ -81,7 +81,7 @@ def test_a_pickle_before_the_proof_is_not_loaded(tmp_path):
 
 def own_url(listener):
     """What its diallers dial."""
-    from fiber._objects.addresses import dial_url
+    from fiber._objects.listener_addresses import dial_url
 
     return dial_url(listener.address, "AF_UNIX")
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.handle import Handle, SharedObject
-from fiber._objects.owned import OwnedObject
+from fiber._objects.owned_object import OwnedObject
 from fiber._objects.sync.barrier import OwnedBarrier
 from fiber._objects.sync.condition import OwnedCondition
 from fiber._objects.sync.event import OwnedEvent

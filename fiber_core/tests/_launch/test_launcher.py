@@ -14,10 +14,10 @@ from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import encode
 from fiber._launch import module_server
 from fiber._launch.launcher import UNCONFIRMED, Launcher
-from fiber._launch.outage import Outage
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
+from fiber.backend_parts.outage import Outage
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, WireError
 from fiber.model import (
     BackendInfo,
@@ -214,7 +214,7 @@ class TestLaunching:
     ):
         launcher.launch(Process())
         monkeypatch.setattr("fiber._launch.launcher.Outage", lambda: Outage(0.1))
-        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.0)
+        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
         runtime.errors = [BackendUnavailableError("it is gone")] * 9
         with pytest.raises(BackendUnavailableError, match="it is gone"):
             launcher.launch(Process(name="late"))

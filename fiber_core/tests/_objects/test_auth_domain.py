@@ -9,7 +9,7 @@ from multiprocessing import AuthenticationError
 import pytest
 
 import objects_world
-from fiber._objects import addresses
+from fiber._objects import listener_addresses
 from fiber._objects.address import Address, Kind
 from fiber._objects.auth_domain import AddressWithCredentials
 from fiber._wire.identity import Credentials
@@ -37,7 +37,7 @@ def strangers(tmp_path, monkeypatch):
 
 def listen(node, path):
     auth_domain = node.store.auth_domains.of(KEY)
-    node.store.auth_domains.open(auth_domain, f"{addresses._UNIX}{path}")
+    node.store.auth_domains.open(auth_domain, f"{listener_addresses._UNIX}{path}")
     return auth_domain
 
 
@@ -99,7 +99,7 @@ def test_exporting_to_an_auth_domain_begins_to_listen(strangers, tmp_path):
     here, there = strangers
     auth_domain = listen(here, tmp_path / "meeting")
     theirs = there.store.auth_domains.of(KEY)
-    theirs.add_neighbour(f"{addresses._UNIX}{tmp_path / 'meeting'}")
+    theirs.add_neighbour(f"{listener_addresses._UNIX}{tmp_path / 'meeting'}")
 
     queue = there.queue()
     remote = here.store.hold(queue.address_in(auth_domain.name), 0, 0)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._objects import addresses
+from fiber._objects import listener_addresses
 
 
 def node(folder, *urls, same_host=True):
@@ -24,79 +24,84 @@ def node(folder, *urls, same_host=True):
     [(("host", 1), "AF_INET"), ("/path", "AF_UNIX"), (r"\\.\pipe\x", "AF_PIPE")],
 )
 def test_an_address_tells_its_family(address, family):
-    assert addresses.family_of(address) == family
+    assert listener_addresses.family_of(address) == family
 
 
 @pytest.mark.parametrize("family", ["AF_PIPE", "AF_NONE", ""])
 def test_families_that_there_are_not_are_refused(family):
     with pytest.raises(ValueError, match="is not recognized"):
-        addresses.check_family(family)
+        listener_addresses.check_family(family)
 
 
 def test_where_all_processes_are_on_one_host_a_path_is_enough(tmp_path):
-    family, address = addresses.any_address(None, node(tmp_path))
+    family, address = listener_addresses.any_address(None, node(tmp_path))
     assert family == "AF_UNIX"
     assert address.startswith(f"{tmp_path}/")
-    assert addresses.any_address("AF_INET", node(tmp_path)) == ("AF_INET", ("localhost", 0))
+    assert listener_addresses.any_address("AF_INET", node(tmp_path)) == (
+        "AF_INET",
+        ("localhost", 0),
+    )
 
 
 def test_where_they_are_not_it_is_the_host_that_others_dial(tmp_path):
     far = node(tmp_path, same_host=False)
-    assert addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
+    assert listener_addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
 
 
 def test_what_streams_reach_is_no_address_where_there_is_another_one(tmp_path):
     far = node(tmp_path, "hub+tls+tcp://0badcafe@127.0.0.1:1", same_host=False)
-    assert addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
+    assert listener_addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
 
 
 def test_a_host_is_resolved_and_none_is_all():
-    assert addresses.listen_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
-    assert addresses.listen_url(("", 5), "AF_INET") == "tls+tcp://0.0.0.0:5"
-    assert addresses.dial_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
-    assert addresses.address_of("tls+tcp://127.0.0.1:5", "AF_INET") == ("127.0.0.1", 5)
+    assert listener_addresses.listen_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
+    assert listener_addresses.listen_url(("", 5), "AF_INET") == "tls+tcp://0.0.0.0:5"
+    assert listener_addresses.dial_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
+    assert listener_addresses.address_of("tls+tcp://127.0.0.1:5", "AF_INET") == ("127.0.0.1", 5)
 
 
 def test_an_unknown_host_is_the_systems_error():
     with pytest.raises(OSError):
-        addresses.dial_url(("no host has this name.invalid", 5), "AF_INET")
+        listener_addresses.dial_url(("no host has this name.invalid", 5), "AF_INET")
 
 
 def test_what_is_listened_on_everywhere_is_reachable_by_each_network_others_first():
-    found = addresses.reachable("tls+tcp://0.0.0.0:5")
+    found = listener_addresses.reachable("tls+tcp://0.0.0.0:5")
     assert "tls+tcp://127.0.0.1:5" in found
     assert not any("0.0.0.0" in url for url in found)
     assert found == sorted(found, key=lambda url: "//127." in url)
-    assert addresses.reachable("tls+tcp://10.1.2.3:5") == ["tls+tcp://10.1.2.3:5"]
+    assert listener_addresses.reachable("tls+tcp://10.1.2.3:5") == ["tls+tcp://10.1.2.3:5"]
 
 
 def test_we_listen_where_our_neighbours_reach_us(tmp_path):
     neighbours = [
         "tls+tcp://127.0.0.1:5",
         "tls+tcp://127.0.0.1:6",
-        f"{addresses._UNIX}/some/path",
+        f"{listener_addresses._UNIX}/some/path",
     ]
-    inet, unix = addresses.listen_urls_near(neighbours, node(tmp_path))
+    inet, unix = listener_addresses.listen_urls_near(neighbours, node(tmp_path))
     assert inet == "tls+tcp://127.0.0.1:0"
     assert str(tmp_path) in unix
 
 
 def test_probing_leaves_nothing_behind(tmp_path):
     path = tmp_path / "here"
-    addresses.probe(str(path), "AF_UNIX")
+    listener_addresses.probe(str(path), "AF_UNIX")
     assert not path.exists()
     path.touch()
     with pytest.raises(OSError, match="in use"):
-        addresses.probe(str(path), "AF_UNIX")
+        listener_addresses.probe(str(path), "AF_UNIX")
     assert path.exists()
 
 
 def test_the_systems_error_is_raised_where_no_listener_answers(tmp_path):
     with pytest.raises(FileNotFoundError):
-        addresses.raise_system_error(str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause"))
+        listener_addresses.raise_system_error(
+            str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause")
+        )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
     with pytest.raises(ConnectionRefusedError) as caught:
-        addresses.raise_system_error(address, "AF_INET", ValueError("its cause"))
+        listener_addresses.raise_system_error(address, "AF_INET", ValueError("its cause"))
     assert isinstance(caught.value.__cause__, ValueError)

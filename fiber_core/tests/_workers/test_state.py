@@ -8,9 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
-from fiber._launch import outage
 from fiber._workers import state as module
 from fiber._workers.state import GiveUp, GroupState, Kill, Report, Retire, Start, Stop
+from fiber.backend_parts import outage
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-MODULE = "fiber._agent.job.bridge"
+MODULE = "fiber.backend_parts.bridge"
 
 
 @pytest.fixture

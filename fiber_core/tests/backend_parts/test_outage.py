@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._launch.outage import NOTICE_DELAY, PAUSES, RETRY_TIMEOUT, Outage
+from fiber.backend_parts.outage import NOTICE_DELAY, PAUSES, RETRY_TIMEOUT, Outage
 from fiber.exceptions import BackendUnavailableError
 
 ERROR = BackendUnavailableError("the engine does not answer")

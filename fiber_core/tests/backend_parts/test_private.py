@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from fiber._agent.private import KEY_BYTES, VARIABLE, read_private, seal
+from fiber.backend_parts.private import KEY_BYTES, VARIABLE, read_private, seal
 from fiber.exceptions import StartError
 
 ECHO = (
-    "import os, sys; from fiber._agent.private import read_private;"
+    "import os, sys; from fiber.backend_parts.private import read_private;"
     "sys.stdout.buffer.write(read_private()); sys.stdout.flush();"
     "print(); print('FIBER_BOOTSTRAP' in os.environ, repr(os.read(0, 99)))"
 )

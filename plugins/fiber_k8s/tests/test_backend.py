@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from cluster import Act
-from fiber._agent.private import read_private
+from fiber.backend_parts.private import read_private
 from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
 from fiber.model import Gang, Job, JobState, Reason, ReasonKind, ResourceRequest
 from fiber_k8s.run_objects import LEASES
@@ -268,7 +268,7 @@ class TestRefusals:
         from fiber_k8s.backend import K8sBackend
         from fiber_k8s.config import K8sConfig
 
-        monkeypatch.setattr("fiber._launch.outage.RETRY_TIMEOUT", 0.0)
+        monkeypatch.setattr("fiber.backend_parts.outage.RETRY_TIMEOUT", 0.0)
         path = tmp_path / "config"
         path.write_text(site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9"))  # fmt: skip
         backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(path)), run_id="00000002"))  # fmt: skip

@@ -93,7 +93,7 @@ class TestK8sBackend(BackendConformance):
 
     @pytest.fixture
     def unreachable(self, context, kube, tmp_path, monkeypatch):
-        monkeypatch.setattr("fiber._launch.outage.RETRY_TIMEOUT", 0.0)
+        monkeypatch.setattr("fiber.backend_parts.outage.RETRY_TIMEOUT", 0.0)
         path = tmp_path / "kubeconfig"
         path.write_text(kube.kubeconfig.read_text().replace(kube.url, "https://127.0.0.1:9"))
         config = K8sConfig(kubeconfig=str(path))

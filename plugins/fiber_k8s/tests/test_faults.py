@@ -139,7 +139,7 @@ class TestBeginning:
         backend.recorder = StatusRecorder(backend, backend.run)
 
     def test_its_first_job_starts_when_the_server_is_back(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.0)
+        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
         with concurrent.futures.ThreadPoolExecutor() as threads:
             with site.cluster.outage():
                 job = threads.submit(site.start, backend)
@@ -156,7 +156,7 @@ class TestBeginning:
         assert refusal.count == 3
 
     def test_a_refusal_is_reported_at_once(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.0)
+        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
         with (
             site.cluster.refuse(403, matching=lambda call: call.verb == "list") as refusal,
             pytest.raises(SubmitError, match="refused to list pods"),
@@ -166,7 +166,7 @@ class TestBeginning:
         assert "still trying" not in caplog.text
 
     def test_that_no_cluster_is_configured_too(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.0)
+        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
         config = K8sConfig(kubeconfig=str(tmp_path / "missing"))
         backend = K8sBackend(BackendContext(config=config, run_id="00000004"))
         for ask in (lambda: backend.submit(process(image="app:1")), backend.capacity):
@@ -268,7 +268,7 @@ class TestBusy:
     def test_a_long_wait_for_a_pod_is_reported_with_its_reason(
         self, site, backend, monkeypatch, caplog
     ):
-        monkeypatch.setattr("fiber._launch.outage.NOTICE_DELAY", 0.1)
+        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.1)
         site.cluster.refuse(503, times=3, matching=lambda call: call.verb == "create")
         backend.recorder.running(site.start(backend))
         words = [one.getMessage() for one in caplog.records if "still trying to" in one.msg]

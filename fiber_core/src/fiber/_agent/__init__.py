@@ -24,7 +24,7 @@ Callers: the local backend starts supervisors; ``_launch`` prepares the configur
 supervisors and receives their reports; ``_runtime.bootstrap`` is the first code of a forked worker.
 The package calls ``_wire`` and ``_tunnel`` for the connection to the parent, and nothing above it.
 
-Modules: ``instructions`` and ``private`` (what a new process gets to know, and where it reads
+Modules: ``instructions`` and ``backend_parts.private`` (what a new process gets to know, and where it reads
 that), ``lease`` (who is silent for too long), ``rundir`` (the run's folder), ``cgroups`` (limits of
 this process), ``resources`` (devices), ``supervisor``, ``job``.
 """

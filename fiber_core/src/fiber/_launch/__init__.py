@@ -32,6 +32,5 @@ In the child's process run ``code_finder``, ``module_server.ParentFinder`` and
 Modules: ``launcher``, ``child``, ``remote_monitor``, ``status_merge``, ``submit_proxy``, ``router``
 (which address or tunnel reaches a process), ``code_server`` and ``code_finder`` (the program's code
 on other hosts), ``module_server`` (modules that a child on this host cannot find), ``preparation``
-and ``environ`` (main module, paths and environment of children), ``outage`` (how long an
-unreachable platform is asked again), ``context``.
+and ``environ`` (main module, paths and environment of children), ``context``.
 """

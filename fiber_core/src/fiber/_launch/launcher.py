@@ -22,10 +22,10 @@ from fiber._agent.supervisor import preload
 from fiber._launch import module_server, status_merge
 from fiber._launch.child import ORPHANED, Child
 from fiber._launch.environ import job_environment
-from fiber._launch.outage import Outage
 from fiber._launch.preparation import Program, ignores_interrupts
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
+from fiber.backend_parts.outage import Outage
 from fiber.exceptions import BackendUnavailableError, FiberError, WireError
 from fiber.model import (
     Gang,

@@ -1,4 +1,4 @@
-"""Monitor of remote jobs in their parent: reports, signals, leases, output.
+"""Monitor of remote jobs in their parent: takes reports, keeps leases, prints their output.
 
 The other end is the job's supervisor, :mod:`fiber._agent.job.server`. Apart from ``launcher``, so
 that programs whose jobs are forked on this host do not import it.

@@ -30,9 +30,10 @@ calls ``_wire`` for connections and ``_runtime`` for the process.
 
 - ``address``: kinds, shapes, addresses. ``references``: the owner's count of references; pure.
 - ``store``: registry of one process. ``handle``: base of the users' objects, and pickling of items.
-- ``owned``, ``remote``: bases of the two sides. ``owner``: connection to an owner.
+- ``owned_object``, ``remote_object``: bases of the two sides. ``owner_connection``: connection of
+  this process to an owner.
 - ``protocol``: messages. ``waiting``: waiting threads of the owner.
-- ``auth_domain``, ``auth_listener``, ``addresses``: processes of other programs. ``auth_domain`` is
+- ``auth_domain``, ``auth_listener``, ``listener_addresses``: processes of other programs. ``auth_domain`` is
   apart from ``store`` so that credentials and endpoints are in one place.
 - ``queue``, ``sync``, ``memory``, ``blocks``, ``managed``: the kinds.
 """

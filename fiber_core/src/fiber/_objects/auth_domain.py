@@ -18,7 +18,7 @@ from multiprocessing import AuthenticationError, current_process
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
-from fiber._objects import addresses
+from fiber._objects import listener_addresses
 from fiber._wire.client import Client, ClientPool
 from fiber._wire.endpoint import Endpoint, Service
 from fiber._wire.identity import Credentials
@@ -119,12 +119,12 @@ class AuthDomains:
         with self._lock:
             auth_domain.served[target] = service
             if not auth_domain.endpoints:
-                for url in addresses.listen_urls_near(auth_domain.neighbours, self._node):
+                for url in listener_addresses.listen_urls_near(auth_domain.neighbours, self._node):
                     self.open(auth_domain, url)
             for endpoint in auth_domain.endpoints:
                 endpoint.serve(target, service)
             urls = [url for endpoint in auth_domain.endpoints for url in endpoint.urls]
-        found = [one for url in urls for one in addresses.reachable(url)]
+        found = [one for url in urls for one in listener_addresses.reachable(url)]
         found += [
             route for url in urls if (route := self._node.router.tunnel_route(url)) is not None
         ]

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from typing import Any
 
-from fiber._objects import addresses, protocol, store
+from fiber._objects import listener_addresses, protocol, store
 from fiber._objects.handle import encode
 from fiber._objects.queue.messages import ItemWithReferences
 from fiber._wire.client import Client
@@ -54,7 +54,7 @@ class AuthListener:
     def __init__(
         self,
         endpoint: Endpoint,
-        address: addresses.Address,
+        address: listener_addresses.Address,
         on_connect: Callable[[Peer], Any],
         process: store.Store,
     ) -> None:
@@ -121,22 +121,22 @@ def open_listener(
     """
     check_authkey(authkey)
     process = store.current()
-    family = family or (addresses.family_of(address) if address else None)
+    family = family or (listener_addresses.family_of(address) if address else None)
     if family is not None:
-        addresses.check_family(family)
+        listener_addresses.check_family(family)
     if not address:
-        family, address = addresses.any_address(family, process.node)
+        family, address = listener_addresses.any_address(family, process.node)
     assert family is not None
-    url = addresses.listen_url(address, family)
+    url = listener_addresses.listen_url(address, family)
     auth_domain = None if authkey is None else process.auth_domains.of(authkey)
     endpoint = process.auth_domains.unpark(auth_domain, url)
     if endpoint is None:
-        addresses.probe(address, family)
+        listener_addresses.probe(address, family)
         endpoint = process.auth_domains.open(auth_domain, url)
         if family == "AF_UNIX":
-            addresses.publish(endpoint, address)
+            listener_addresses.publish(endpoint, address)
     return AuthListener(
-        endpoint, addresses.address_of(endpoint.urls[0], family), on_connect, process
+        endpoint, listener_addresses.address_of(endpoint.urls[0], family), on_connect, process
     )
 
 
@@ -148,10 +148,10 @@ def connect_to(address: Any, family: str | None, authkey: bytes | None) -> Any:
         OSError: no listener, such as ConnectionRefusedError and FileNotFoundError.
     """
     check_authkey(authkey)
-    family = family or addresses.family_of(address)
-    addresses.check_family(family)
+    family = family or listener_addresses.family_of(address)
+    listener_addresses.check_family(family)
     process = store.current()
-    url = addresses.dial_url(address, family)
+    url = listener_addresses.dial_url(address, family)
     auth_domain = None if authkey is None else process.auth_domains.of(authkey)
     try:
         if auth_domain is not None:
@@ -179,7 +179,7 @@ def connect_to(address: Any, family: str | None, authkey: bytes | None) -> Any:
         msg = f"{reason}: {error}"
         raise AuthenticationError(msg) from error
     except TransportError as error:
-        addresses.raise_system_error(address, family, error)
+        listener_addresses.raise_system_error(address, family, error)
         msg = f"no listener accepts connections at {address!r}: {error}"
         raise ConnectionRefusedError(msg) from error
 

@@ -1,4 +1,4 @@
-"""Addresses of listeners, as the stdlib writes them and as URLs."""
+"""Addresses of ``Listener`` and ``Client``: ``(host, port)`` or a path, and as URLs."""
 
 from __future__ import annotations
 

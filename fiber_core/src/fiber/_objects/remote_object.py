@@ -1,4 +1,4 @@
-"""Side of all other processes of shared objects: handles, and messages to the owner."""
+"""Side of processes that do not own a shared object: its handles, and messages to the owner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._objects import protocol
 from fiber._objects.address import Address, Shape
-from fiber._objects.owner import Owner, without_traceback
+from fiber._objects.owner_connection import Owner, without_traceback
 from fiber._objects.protocol import Op
 from fiber._objects.references import NO_REFERENCE
 from fiber._wire.frames import Buffer, Message

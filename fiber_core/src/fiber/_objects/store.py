@@ -18,11 +18,11 @@ from fiber._objects.address import Address, Kind, auth_domain_of
 from fiber._objects.auth_domain import AuthDomains
 from fiber._objects.blocks.copies import UnusedCopies
 from fiber._objects.memory import backing
-from fiber._objects.owned import OwnedObject
-from fiber._objects.owner import Owner
+from fiber._objects.owned_object import OwnedObject
+from fiber._objects.owner_connection import Owner
 from fiber._objects.queue import progress
 from fiber._objects.queue.channel import Channel
-from fiber._objects.remote import RemoteObject
+from fiber._objects.remote_object import RemoteObject
 from fiber._objects.waiting import Deadline
 from fiber._runtime import runtime
 from fiber._wire.endpoint import Peer
@@ -30,7 +30,7 @@ from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
     from fiber._objects.blocks.block import RemoteBlock
-    from fiber._objects.remote import RemoteObject
+    from fiber._objects.remote_object import RemoteObject
     from fiber._runtime.runtime import Runtime
     from fiber._wire.client import Client
 
@@ -48,7 +48,7 @@ _CLASSES = {
     Kind.EVENT: ("fiber._objects.sync.event", "RemoteEvent"),
     Kind.BARRIER: ("fiber._objects.sync.barrier", "RemoteBarrier"),
     Kind.BLOCK: ("fiber._objects.blocks.block", "RemoteBlock"),
-    Kind.STORAGE: ("fiber._objects.remote", "RemoteObject"),
+    Kind.STORAGE: ("fiber._objects.remote_object", "RemoteObject"),
     Kind.REFERENT: ("fiber._objects.managed.remote_referent", "RemoteReferent"),
 }
 

@@ -1,4 +1,4 @@
-"""State machine of a ring: events in, commands out; no clock, thread or socket of its own.
+"""Entry of a ring's state machine: checks each event and passes it to the lifecycle; pure.
 
 :class:`RingMachine` checks each event against the phase and the membership and hands it on to
 :class:`~fiber._ring.phases.Lifecycle`, which decides. Apart from :mod:`fiber._ring.phases`, so that

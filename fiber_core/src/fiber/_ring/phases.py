@@ -1,6 +1,6 @@
-"""Lifecycle of a ring: its phases, the steps between them and their deadlines.
+"""Lifecycle of a ring: decides when it starts, restarts, shrinks, grows, ends or has failed.
 
-:class:`Lifecycle` holds the phase and takes the decisions; :class:`MembershipChanges` the changes
+:class:`Lifecycle` holds the phase and its deadlines, and takes the decisions; :class:`MembershipChanges` the changes
 of members while a live ring runs; :class:`EventLog` the conditions, events and times that users
 see. All pure: time comes in as an argument, and effects go out as commands.
 """

@@ -184,6 +184,6 @@ def _parent_sentinel(link: Link) -> int:
 
 
 if __name__ == "__main__":
-    from fiber._agent.private import read_private
+    from fiber.backend_parts.private import read_private
 
     sys.exit(main(read_private(), 0))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fiber._base import values
-from fiber._launch.outage import Outage
 from fiber._workers.records import (
     WorkerIndex,
     WorkerRecord,
@@ -19,6 +18,7 @@ from fiber._workers.records import (
     is_stopped,
     process_of,
 )
+from fiber.backend_parts.outage import Outage
 from fiber.exceptions import BackendUnavailableError, StartError
 from fiber.model import JobState, JobStatus, ProcessStatus
 from fiber.model.job import Attempt

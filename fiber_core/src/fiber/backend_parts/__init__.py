@@ -1,4 +1,6 @@
-"""Parts of backends that watch a platform; plugins may use them, and need not.
+"""Parts of backends: what a plugin takes from the core besides contracts and values.
+
+The core uses some of them itself.
 
 * ``feed``: :class:`~fiber.backend_parts.feed.Feed`, the latest status of each job and streams of
   changes, which is what ``Backend.events``, ``status`` and waiting are made of. Statuses only move
@@ -7,6 +9,10 @@
   that ended.
 * ``liveness``: whether the owner of a folder, container or control group lives, with proofs; the
   rule of all sweeps.
+* ``bridge``: program that joins standard input and output to a port or socket in a job, for
+  platforms that run programs beside a job and forward no port.
+* ``outage``: how long a platform that cannot be asked is asked again, and when users are told.
+* ``private``: how a program that a platform starts finds its private instructions, and ``seal``.
 * ``threads``: :class:`~fiber.backend_parts.threads.ThreadPool`, which makes a platform's slow
   calls.
 

@@ -1,6 +1,6 @@
 """Bridge of standard input and output to a job's socket for streams; a program of its own.
 
-``python -m fiber._agent.job.bridge WHERE`` is for platforms that can run a program beside a job and
+``python -m fiber.backend_parts.bridge WHERE`` is for platforms that can run a program beside a job and
 forward no port: the backend runs it with the value that the job got as ``FIBER_REACH``, and its
 standard input and output are the stream. Apart from ``main``, so that it imports nothing of
 Fiber's.

@@ -10,7 +10,7 @@ import pytest
 
 import fiber
 from fiber._agent.job.main import REFUSED
-from fiber._agent.private import VARIABLE
+from fiber.backend_parts.private import VARIABLE
 
 _UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._objects.sync import owned
+from fiber._objects.sync import owned_waitable
 from fiber._objects.sync.wait_queue import Status
 from objects_world import in_thread
 from wire_world import until
@@ -55,13 +55,13 @@ expired: list[bool] = []
 @pytest.fixture(autouse=True)
 def _note_expiry(monkeypatch):
     expired.clear()
-    cancel = owned.OwnedWaitable._cancel
+    cancel = owned_waitable.OwnedWaitable._cancel
 
     def noted(self, waiter, *, expired: bool = False):
         cancel(self, waiter, expired=expired)
         globals()["expired"].append(expired)
 
-    monkeypatch.setattr(owned.OwnedWaitable, "_cancel", noted)
+    monkeypatch.setattr(owned_waitable.OwnedWaitable, "_cancel", noted)
 
 
 def test_it_breaks_where_the_action_fails(barrier_of):
@@ -93,7 +93,7 @@ def test_one_who_is_interrupted_leaves(barrier_of, monkeypatch, parties):
         raise Interrupt
 
     monkeypatch.setattr(barrier, "deliver_answers", carry_and_interrupt)
-    monkeypatch.setattr(owned, "wait_for_wakeup", no_patience)
+    monkeypatch.setattr(owned_waitable, "wait_for_wakeup", no_patience)
     with pytest.raises(Interrupt):
         barrier.arrive(None, has_action=True)
 

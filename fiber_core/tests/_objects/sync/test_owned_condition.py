@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._objects.sync import owned
+from fiber._objects.sync import owned_waitable
 from objects_world import in_thread
 from wire_world import until
 
@@ -48,12 +48,12 @@ def test_the_notification_of_one_that_is_interrupted_wakes_another(
         if crossing:
             # later than the one that is interrupted
             with monkeypatch.context() as undone:
-                undone.setattr(owned, "wait_for_wakeup", wait_for_wakeup)
+                undone.setattr(owned_waitable, "wait_for_wakeup", wait_for_wakeup)
                 waits = in_thread(lambda: sleep(condition))
                 until(lambda: condition.waiting() == 2)
 
-    wait_for_wakeup = owned.wait_for_wakeup
-    monkeypatch.setattr(owned, "wait_for_wakeup", interrupted)
+    wait_for_wakeup = owned_waitable.wait_for_wakeup
+    monkeypatch.setattr(owned_waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(Interrupt):
         sleep(condition, release=release)
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from fiber._objects.address import Kind
-from fiber._objects.sync import owned
+from fiber._objects.sync import owned_waitable
 from fiber._objects.sync.protocol import REQUEST, Op
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
@@ -96,7 +96,7 @@ def test_an_interrupted_wait_takes_nothing_with_it(semaphore_at, monkeypatch, cr
             lock.release()
         raise Interrupt
 
-    monkeypatch.setattr(owned, "wait_for_wakeup", interrupted)
+    monkeypatch.setattr(owned_waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(Interrupt):
         lock.acquire(True, None)
     monkeypatch.undo()

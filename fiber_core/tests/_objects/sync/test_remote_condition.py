@@ -2,7 +2,7 @@
 
 import pytest
 
-from fiber._objects.sync import remote
+from fiber._objects.sync import remote_waitable
 from fiber.exceptions import PeerLostError
 from objects_world import in_thread
 from wire_world import until
@@ -56,7 +56,7 @@ def test_the_notification_of_one_that_is_interrupted_wakes_another(
     theirs.notify(1, certain=True)
     assert first()
     # the notification was heard, and its thread interrupted at that moment
-    theirs._rollback(remote.Reply(remote.Status.OK))
+    theirs._rollback(remote_waitable.Reply(remote_waitable.Status.OK))
 
     assert second()
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from fiber._objects.address import Kind
-from fiber._objects.sync import remote
+from fiber._objects.sync import remote_waitable
 from fiber.exceptions import HolderDiedWarning, LeaseLostError, PeerLostError
 from objects_world import in_thread
 from wire_world import until
@@ -116,11 +116,11 @@ def test_an_interrupted_wait_takes_nothing_with_it(semaphore_at, other, monkeypa
         raise Interrupt
 
     seen = []
-    make = remote._SentRequest
+    make = remote_waitable._SentRequest
     monkeypatch.setattr(
-        remote, "_SentRequest", lambda *given: seen.append(make(*given)) or seen[-1]
+        remote_waitable, "_SentRequest", lambda *given: seen.append(make(*given)) or seen[-1]
     )
-    monkeypatch.setattr(remote, "wait_for_wakeup", interrupted)
+    monkeypatch.setattr(remote_waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(Interrupt):
         theirs.acquire(True, None)
     monkeypatch.undo()
@@ -149,7 +149,7 @@ def test_an_interrupt_at_the_moment_of_the_grant_takes_nothing_with_it(
         until(lambda: held_up)
         raise Interrupt
 
-    monkeypatch.setattr(remote, "wait_for_wakeup", interrupted)
+    monkeypatch.setattr(remote_waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(Interrupt):
         theirs.acquire(True, None)
     assert lock.value() == 0

@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from fiber._launch import outage
-from fiber._launch.outage import Outage
+from fiber.backend_parts import outage
+from fiber.backend_parts.outage import Outage
 
 __all__ = ["RateLimiter", "RetryWindow", "backoff"]
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from fiber._agent.private import KEY_BYTES, seal
 from fiber.backend_parts.liveness import Owner
+from fiber.backend_parts.private import KEY_BYTES, seal
 from fiber.exceptions import BackendError, SubmitError
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import RetryWindow

@@ -20,6 +20,5 @@ Invariants:
 
 The parent's half is :mod:`fiber._launch.remote_monitor`. Modules: ``main`` (from configuration to
 the forked children), ``server`` (the supervisor), ``parent_link``, ``output_forwarder``,
-``config``, ``folder`` (the job's private folder), ``bridge`` (standard input and output as a stream
-into a job, a program of its own).
+``config``, ``folder`` (the job's private folder).
 """

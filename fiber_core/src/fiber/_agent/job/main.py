@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from fiber._agent.instructions import PRELOAD
 from fiber._agent.job.config import GRACE_VARIABLE, REACH_VARIABLE, STREAMS_PREFIX, SupervisorConfig
 from fiber._agent.job.server import JobServer
-from fiber._agent.private import read_private
 from fiber._agent.supervisor import kernel
 from fiber._agent.supervisor.child import InChild, become
 from fiber._agent.supervisor.descriptors import fill_standard_descriptors
 from fiber._agent.supervisor.main import raise_descriptor_limit
 from fiber._agent.supervisor.preload import preload
 from fiber._tunnel.routes import is_route
+from fiber.backend_parts.private import read_private
 from fiber.exceptions import FiberError, StartError
 
 if TYPE_CHECKING:

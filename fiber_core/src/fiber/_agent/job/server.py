@@ -1,4 +1,4 @@
-"""Supervisor of one remote job: its processes, its signals, and its lease on the parent.
+"""Supervisor of one remote job: runs its processes, and ends them when its parent is lost.
 
 Processes are forked first and wait at the :class:`StartBarrier` until the parent has accepted the
 job. When the platform takes the job's place away (SIGTERM), a worker of a pool need not end at

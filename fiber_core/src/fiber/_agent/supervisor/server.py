@@ -1,4 +1,4 @@
-"""Local supervisor: its requests and channels, and its end with its master or its work.
+"""Supervisor of this host (the fork server): answers requests, and ends with its master.
 
 Apart from ``main``, to which a forked child unwinds.
 """

@@ -31,9 +31,9 @@ from fiber._objects.blocks.copies import Answer, Copies
 from fiber._objects.memory import sealed
 from fiber._objects.memory.backing import HEAD, Location
 from fiber._objects.memory.sealed import Draft, Sealed
-from fiber._objects.owned import OwnedObject
+from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import read
-from fiber._objects.remote import NO_PAGE, RemoteObject
+from fiber._objects.remote_object import NO_PAGE, RemoteObject
 from fiber._wire import codec
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Buffer, Message
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fiber._objects.address import Address
-    from fiber._objects.owner import Owner
+    from fiber._objects.owner_connection import Owner
     from fiber._objects.store import Store
     from fiber._wire.client import PendingCall
 

@@ -1,4 +1,4 @@
-"""Owner side of a managed object: answers calls of its methods."""
+"""Owner side of a managed object: executes calls of its methods, and sends the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fiber._objects.managed import calls
 from fiber._objects.managed.caller_threads import CallerThreads
 from fiber._objects.managed.calls import Answer, CreatedObject, LocalCall, Outcome
 from fiber._objects.managed.remote_referent import Caller
-from fiber._objects.owned import OwnedObject
+from fiber._objects.owned_object import OwnedObject
 from fiber._objects.queue.messages import Item
 from fiber._objects.references import NO_REFERENCE
 from fiber._wire import codec

@@ -15,14 +15,14 @@ from fiber._objects.managed import calls
 from fiber._objects.managed.calls import Answer
 from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import Item
-from fiber._objects.remote import RemoteObject
+from fiber._objects.remote_object import RemoteObject
 from fiber._wire import fork
 from fiber.exceptions import PeerLostError, TransportError
 
 if TYPE_CHECKING:
     from fiber._objects.address import Address
     from fiber._objects.managed.caller_threads import CallerThreads
-    from fiber._objects.owner import Owner
+    from fiber._objects.owner_connection import Owner
     from fiber._objects.store import Store
     from fiber._wire.client import PendingCall
 

@@ -26,9 +26,9 @@ from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.handle import Handle
 from fiber._objects.memory.backing import HEAD, Arena, Folder, Location, map_arena
-from fiber._objects.owned import OwnedObject
+from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import read
-from fiber._objects.remote import RemoteObject
+from fiber._objects.remote_object import RemoteObject
 from fiber._wire.client import PendingCall
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Buffer, Message

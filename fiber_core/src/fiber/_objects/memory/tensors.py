@@ -31,8 +31,8 @@ from fiber._objects.blocks.block import Block
 from fiber._objects.handle import Handle
 from fiber._objects.memory import backing
 from fiber._objects.memory.backing import Location
-from fiber._objects.owned import OwnedObject
-from fiber._objects.remote import RemoteObject
+from fiber._objects.owned_object import OwnedObject
+from fiber._objects.remote_object import RemoteObject
 from fiber._wire import codec
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from fiber._base import values
 from fiber._objects import protocol
 from fiber._objects.address import Kind
-from fiber._objects.owned import OwnedObject
+from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import Mode, Notice, Op, Outcome
 from fiber._objects.queue import messages, progress
 from fiber._objects.queue.messages import Item, ItemWithReferences

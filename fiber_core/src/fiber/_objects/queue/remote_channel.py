@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._objects import protocol
 from fiber._objects.address import Address
-from fiber._objects.owner import Owner
+from fiber._objects.owner_connection import Owner
 from fiber._objects.protocol import WINDOW, Notice, Op, Outcome
 from fiber._objects.queue import messages
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.reader import RemoteReader
-from fiber._objects.remote import NO_PAGE, RemoteObject
+from fiber._objects.remote_object import NO_PAGE, RemoteObject
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, TransportError
 

@@ -25,6 +25,6 @@ Invariants:
 Threads: none of its own; answers come on the handler thread, rollbacks run on the owner's executor.
 Locks: ``lock`` at the owner; ``_guard`` in other processes; both are held briefly.
 
-``owned`` and ``remote`` have what the kinds have in common, ``wait_queue`` the values of the state
+``owned_waitable`` and ``remote_waitable`` have what the kinds have in common, ``wait_queue`` the values of the state
 machines, ``protocol`` the messages. See ``docs/design/synchronization.md``.
 """

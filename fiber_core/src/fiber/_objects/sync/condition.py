@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned import OwnedWaitable
+from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Op
-from fiber._objects.sync.remote import RemoteWaitable, Reply
+from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
 from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
 
 if TYPE_CHECKING:

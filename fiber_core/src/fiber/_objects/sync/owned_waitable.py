@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fiber._base import values
 from fiber._objects.address import Kind
-from fiber._objects.owned import OwnedObject
+from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import read
 from fiber._objects.sync import protocol
 from fiber._objects.sync.protocol import REQUEST, Notice, Op

@@ -1,4 +1,4 @@
-"""Side of all other processes of a lock, semaphore, condition, event or barrier.
+"""Side of processes that do not own a lock, semaphore, condition, event or barrier.
 
 Apart from the kinds, which each have a module of their own, as what they have in common.
 """
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._objects.address import Address
-from fiber._objects.owner import Owner, without_traceback
-from fiber._objects.remote import RemoteObject
+from fiber._objects.owner_connection import Owner, without_traceback
+from fiber._objects.remote_object import RemoteObject
 from fiber._objects.sync import protocol
 from fiber._objects.sync.protocol import REQUEST, Notice, Op
 from fiber._objects.sync.wait_queue import Status

@@ -22,10 +22,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Address, Kind
-from fiber._objects.owner import Owner
-from fiber._objects.sync.owned import OwnedWaitable
+from fiber._objects.owner_connection import Owner
+from fiber._objects.sync.owned_waitable import OwnedWaitable
 from fiber._objects.sync.protocol import Notice, Op
-from fiber._objects.sync.remote import RemoteWaitable, Reply
+from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
 from fiber._objects.sync.wait_queue import ACQUIRED, Answer, Answers, Request, Status, WaitQueue
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
 

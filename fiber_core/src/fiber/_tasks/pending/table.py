@@ -1,6 +1,6 @@
-"""The pending table: an event in, commands out.
+"""The pending table: decides which worker runs what, what runs again and what is given up.
 
-:class:`PendingTable` says what each event means, :class:`Assigner` which worker gets which units
+An event in, commands out. :class:`PendingTable` says what each event means, :class:`Assigner` which worker gets which units
 next, :class:`Revoker` which work is taken from stuck workers. ``docs/design/pending-table.md``
 explains the rules.
 """
