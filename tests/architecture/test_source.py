@@ -39,6 +39,30 @@ def test_a_module_says_what_it_is_for(name, path):
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
+def test_a_private_module_with_one_user_says_why_it_stands_alone():
+    """What one other module of its package imports belongs into that one, as a rule."""
+    modules = dict(CORE)
+    users = {name: set() for name in modules}
+    for name, path in CORE:
+        for one in layout.imports(name, path, types=True):
+            imported = layout.module_of(one.imported, modules)
+            if imported is not None and imported != name:
+                users[imported].add(name)
+    silent = []
+    for name, path in CORE:
+        is_private = any(part.startswith("_") for part in name.split(".")[1:])
+        if not is_private or path.name in {"__init__.py", "__main__.py"} or len(users[name]) != 1:
+            continue
+        (user,) = users[name]
+        package = user if modules[user].name == "__init__.py" else user.rpartition(".")[0]
+        if package == name.rpartition(".")[0]:
+            prose = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            if not re.search(r"\bapart from\b", prose, re.IGNORECASE):
+                silent.append(f"{name}, imported by {user} alone")
+
+    assert silent == []
+
+
 @pytest.mark.parametrize("name,path", CORE, ids=[name for name, _ in CORE])
 def test_no_code_of_the_core_names_a_backend(name, path):
     assert [found for found in words_of_code(path) if BACKEND_WORDS.search(found[1])] == []

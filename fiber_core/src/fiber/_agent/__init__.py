@@ -8,9 +8,9 @@ table, output and control groups.
 
 Invariants:
 
-* A supervisor runs no user code. What user code needs is imported before the fork (preload), and
-  messages are unpickled into Fiber's own classes alone.
-* It forks from a process without threads. The job supervisor starts its only thread after its last
+* A supervisor runs no user code but the imports of ``preload``, before the fork, and messages are
+  unpickled into Fiber's own classes alone.
+* It forks from a process without threads. The job supervisor starts its threads after its last
   fork.
 * Every process has a session of its own; it is killed with its supervisor (``PR_SET_PDEATHSIG`` on
   Linux), and what hangs below it is found and ended by its process group, its control group or as
@@ -24,7 +24,7 @@ Callers: the local backend starts supervisors; ``_launch`` prepares the configur
 supervisors and receives their reports; ``_runtime.bootstrap`` is the first code of a forked worker.
 The package calls ``_wire`` and ``_tunnel`` for the connection to the parent, and nothing above it.
 
-Modules: ``instructions`` and ``backend_parts.private`` (what a new process gets to know, and where it reads
-that), ``lease`` (who is silent for too long), ``rundir`` (the run's folder), ``cgroups`` (limits of
+Modules: ``instructions`` (what a new process gets to know; where it reads that is
+:mod:`fiber.backend_parts.private`), ``lease`` (who is silent for too long), ``rundir`` (the run's folder), ``cgroups`` (limits of
 this process), ``resources`` (devices), ``supervisor``, ``job``.
 """

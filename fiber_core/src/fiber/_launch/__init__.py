@@ -21,8 +21,8 @@ Threads: ``fiber-events`` reads the backend's stream; the reactor's handler thre
 of children and runs timers; ``fiber-output-printer`` writes their output to this process's own;
 ``fiber-code-server`` answers for modules and files; short-lived ``fiber-fence`` and
 ``fiber-submit-proxy`` threads make calls of a platform that may take long. ``Launcher``,
-``RemoteJobMonitor``, ``SubmitProxy``, ``Router`` and ``CodeServer`` have a lock each, ``Child`` and
-``OutputPrinter`` a condition.
+``RemoteJobMonitor``, ``SubmitProxy``, ``Router``, ``CodeServer`` and, in the child,
+``ProxyBackend`` have a lock each, ``Child`` and ``OutputPrinter`` a condition.
 
 Callers: ``process.Process``, ``_workers`` and ``_ring`` launch through ``Launcher``; ``_runtime``
 owns launcher and router. The package sees the runtime above it only as the protocol in ``context``.

@@ -107,7 +107,7 @@ class Launcher:
             drains: True where ``on_status`` has its processes exit when it is draining.
             waits: False for a caller that retries during an outage itself.
             foreground: True where what interrupts this process's group is to interrupt it too.
-            on_status: called with each status, on the events thread.
+            on_status: called with each status, on the thread that learned of it.
 
         Raises:
             Exception: what pickling raised, before anything was submitted.

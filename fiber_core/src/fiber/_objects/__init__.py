@@ -15,18 +15,19 @@ Invariants:
   the same objects: the owner has given their items and permits to others by then.
 - A process that exits normally first sends all that was put, gives undelivered items back and, as
   an owner, waits for its readers up to the setting ``linger``. A connection that ends without that
-  is a death of the process.
+  is a death of the process; for locks an exit code other than 0 is one too.
 - An object serves its own run, and an auth domain only after its address was exported to that.
 
 Threads: the runtime's handler thread runs all messages and must not block. ``fiber-owner-<ident>``,
 one for each owner in use, sends what must not delay users or the handler; ``fiber-background`` runs
-actions that may take long. Each ends when idle. Locks: ``OwnedObject.lock`` for an object's state;
+actions that may take long; ``fiber-calls-<process>-<n>`` run methods of managed objects. Each ends when idle. Locks: ``OwnedObject.lock`` for an object's state;
 ``RemoteObject._lock`` for its handles, and a lock or condition of each kind for the rest;
 ``Store._lock`` for the registry. Finalizers take none of them: they submit to an executor or to the
 handler thread.
 
 Called by ``fiber.{queues,connection,synchronize,sharing,sharedctypes,managers}`` and the pool;
-calls ``_wire`` for connections and ``_runtime`` for the process.
+calls ``_wire`` for connections, ``_runtime`` for the process, and little of ``_tunnel`` and
+``_agent``.
 
 - ``address``: kinds, shapes, addresses. ``references``: the owner's count of references; pure.
 - ``store``: registry of one process. ``handle``: base of the users' objects, and pickling of items.

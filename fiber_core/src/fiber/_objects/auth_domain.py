@@ -6,6 +6,8 @@ process listens for the domain on endpoints of their own, beside the endpoint of
 only objects there that it has exported to the domain. The URL is written ``name@url``
 (*qualified*), so that a dialler knows the credentials; the process's identity in the domain
 includes its run.
+
+Apart from ``store``, so that credentials and endpoints of other programs are in one place.
 """
 
 from __future__ import annotations

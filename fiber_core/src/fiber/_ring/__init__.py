@@ -15,7 +15,7 @@ Invariants:
   recognized and ignored.
 * Ranks are contiguous on each host; rank 0's process hosts whatever all members need.
 * Whatever a ring has started is ended: by the machine, at the program's end by the controller, and
-  after the program's death by the leases of the jobs.
+  after the program's death by the supervisor of its host and the leases of remote jobs.
 
 Threads of the process that runs a ring: ``fiber-ring-controller`` runs the event loop and carries
 out commands, ``fiber-ring-job`` (a pool) makes blocking calls to the platform, and

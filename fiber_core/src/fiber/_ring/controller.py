@@ -3,6 +3,8 @@
 :class:`RingController` has one thread, which runs an :class:`EventLoop`: the members' pipes,
 callbacks that other threads post, and the machine's deadlines. :class:`MemberProtocol` translates
 between members' messages and the machine's events; :class:`Outcome` is what users wait for.
+
+Apart from ``ring``, which is what users call: this is the thread and the processes behind it.
 """
 
 from __future__ import annotations

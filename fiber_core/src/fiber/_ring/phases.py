@@ -1,8 +1,11 @@
 """Lifecycle of a ring: decides when it starts, restarts, shrinks, grows, ends or has failed.
 
-:class:`Lifecycle` holds the phase and its deadlines, and takes the decisions; :class:`MembershipChanges` the changes
-of members while a live ring runs; :class:`EventLog` the conditions, events and times that users
-see. All pure: time comes in as an argument, and effects go out as commands.
+:class:`Lifecycle` holds the phase and its deadlines, and takes the decisions;
+:class:`MembershipChanges` the changes of members while a live ring runs; :class:`EventLog` the
+conditions, events and times that users see. All pure: time comes in as an argument, and effects go
+out as commands.
+
+Apart from ``machine``, so that what an event means and what follows from it can be read alone.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ Invariants:
   :meth:`~fiber._runtime.runtime.Runtime.own` was given last, then the backend (which ends the
   jobs), launcher, clients, router, endpoint and reactor. An unreachable platform, or a part that
   fails to close, keeps no other part open.
-* The run's folder is removed last, by the master alone.
+* The run's folder is removed last, by the master, or by its supervisor where the master has died.
 
 Locks: one re-entrant lock for the module (which runtime is current) and one a runtime (making its
-parts); no threads of its own. Callers: every public module; it calls everything from ``_wire`` to
+parts); no threads of its own. Callers: every public module, ``_objects``, ``_workers`` and ``_ring``; it calls everything from ``_wire`` to
 ``_launch``.
 
 Modules: ``runtime``; ``start`` (a supervisor is started before the program has found out its

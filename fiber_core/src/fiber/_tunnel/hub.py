@@ -1,8 +1,8 @@
 """The side that opens streams: keeps some spare ones in each job, and joins connections to them.
 
-Opens streams into jobs beside the reactor, and greets whoever is at their ends.
-
-Measures what a stream into a job can do: its way there and back, and its bytes in a second.
+Streams are opened beside the reactor, for platforms take their time; whoever is at their ends proves
+the run's key first. The first one is measured: its way there and back, and its bytes in a second.
+:class:`Shore` is a job as this side sees it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,55 @@ from fiber._tunnel.crossing import BEAT, SILENCE, Crossing
 from fiber._tunnel.greeting import HubSide
 from fiber._tunnel.ports import Ports, connect
 from fiber._tunnel.routes import Route
-from fiber._tunnel.shore import Shore, Spare
 from fiber._wire import fork
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, WireError
 
-__all__ = ["Hub", "Opener", "Probe", "Speed", "Use"]
+__all__ = ["Hub", "Opener", "Probe", "Shore", "Spare", "Speed", "Use"]
+
+#: seconds until another try after streams that could not be opened
+_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class Spare:
+    """A stream that waits to be taken."""
+
+    def __init__(self, lines: Lines, now: float) -> None:
+        self.lines = lines
+        #: when it was heard of last
+        self.heard = now
+
+
+class Shore:
+    """One job.
+
+    Args:
+        ident: of the job.
+        name: for people.
+        open_stream: opens a stream into it; waits, raises what the platform has to say.
+    """
+
+    def __init__(self, ident: str, name: str, open_stream: Callable[[], socket.socket]) -> None:
+        self.ident = ident
+        self.name = name
+        self.open_stream = open_stream
+        #: True from its start to its end
+        self.live = False
+        #: spare streams that are being opened
+        self.opening = 0
+        self.spares: set[Spare] = set()
+        self._failures = 0
+
+    def failed(self) -> float:
+        """A stream could not be opened; seconds until the next try."""
+        delay = _DELAYS[min(self._failures, len(_DELAYS) - 1)]
+        self._failures += 1
+        return delay
+
+    def worked(self) -> None:
+        """A stream could be opened."""
+        self._failures = 0
+
 
 log = logging.getLogger("fiber")
 

@@ -34,10 +34,11 @@ Invariants:
 - After a fork by user code every socket is abandoned in the child, and its use raises ForkedError.
 
 Threads: the reactor's (``fiber-handler``) calls services, timers and clients' callbacks; those must
-not wait. Any thread may send. nng has threads of its own, which only post to the reactor; one more
-(``fiber-watch``) polls nng's TCP pipes for lost ends, and dialing over nng has a short-lived one.
-Locks are held for bookkeeping, and by dialers while a frame goes out; none is held while a callback
-runs.
+not wait. Any thread may send. nng has threads of its own, on which connections are registered and
+which otherwise post to the reactor (``fiber-post``); ``fiber-watch`` polls nng's TCP pipes for lost
+ends and descriptors that user code has closed, and dialing over nng has a short-lived thread. Locks
+are held for bookkeeping, by dialers while a frame goes out, and by ``ClientPool``, one for each
+address, while it is dialled; none is held while a callback runs.
 
 Called by the packages above it (``_tunnel``, ``_tasks``, ``_agent``, ``_launch``, ``_runtime``,
 ``_objects``, ``_workers``, ``_ring``); calls only ``_base`` and the contracts.

@@ -11,8 +11,9 @@ started after ``close`` or ``terminate``; a group whose workers fail before they
 after a bounded number of attempts, with the last reason; the clock is passed into ``state`` and
 ``records``, which have no thread, lock or socket.
 
-Threads: one for each manager that has begun, named after the group; the runtime's reactor calls
-the observer methods and the autoscaler; launchers report the status of jobs on threads of their own.
+Threads: one for each manager that has begun, named after the group. The runtime's reactor calls the
+observer methods and the autoscaler; a retirement may also come on the manager's or a caller's
+thread. The status of jobs comes on the launcher's threads and on the one that launches.
 Locks: each manager's condition guards its ``GroupState`` and is never held while another object is
 called; ``WorkerGroup`` and ``WorkerGroups`` have a lock each for starting.
 

@@ -8,11 +8,13 @@ out. It ends with the exit code of the first process.
 
 Invariants:
 
-* All forks happen before the first thread and the first socket.
+* All forks happen before the first thread and before any socket but the one at which streams into
+  the job are waited for.
 * The main thread runs the event loop: it reaps, passes signals on and moves output, and never waits
   for the network. The thread ``fiber-parent-link`` owns the connection. Between them are two deques
-  and two pipes that wake the other side; the one lock guards the queue of output
-  (:class:`~.output_forwarder.OutputForwarder`).
+  and two pipes that wake the other side; a lock guards the queue of output
+  (:class:`~.output_forwarder.OutputForwarder`). Where streams come into the job there is the
+  reactor of :mod:`fiber._tunnel.landing` besides.
 * The last status is sent until the parent acknowledges it, or its connection or lease is gone.
 * SIGTERM from the platform takes the job's place away: where the parent can have the processes
   exit, they get SIGTERM only shortly before the platform's SIGKILL

@@ -1,4 +1,7 @@
-"""MXNet and XGBoost: the ``DMLC_`` variables, with which workers find their tracker."""
+"""MXNet and XGBoost: the ``DMLC_`` variables, with which workers find their tracker.
+
+Apart from the other frameworks: each is a module, which is imported when it is asked for.
+"""
 
 from __future__ import annotations
 

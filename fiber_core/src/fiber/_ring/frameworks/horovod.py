@@ -2,6 +2,8 @@
 
 gloo's rendezvous is a key-value store over HTTP: ``PUT`` and ``GET`` of ``/scope/key``, where 404
 means that the key is not there yet; see ``horovod/runner/http/http_server.py`` of Horovod.
+
+Apart from the other frameworks: each is a module, which is imported when it is asked for.
 """
 
 from __future__ import annotations

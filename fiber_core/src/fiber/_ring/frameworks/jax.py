@@ -1,4 +1,7 @@
-"""JAX: initialises ``jax.distributed`` before user code."""
+"""JAX: initialises ``jax.distributed`` before user code.
+
+Apart from the other frameworks: each is a module, which is imported when it is asked for.
+"""
 
 from __future__ import annotations
 

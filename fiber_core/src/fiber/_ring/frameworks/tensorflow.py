@@ -1,4 +1,7 @@
-"""TensorFlow: ``TF_CONFIG`` for ``MultiWorkerMirroredStrategy``."""
+"""TensorFlow: ``TF_CONFIG`` for ``MultiWorkerMirroredStrategy``.
+
+Apart from the other frameworks: each is a module, which is imported when it is asked for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Controller (*conductor*) of one run of ``mpirun``, from the start of its members to its end."""
+"""Controller (*conductor*) of one run of ``mpirun``, from the start of its members to its end.
+
+Apart from ``run``, which is the command with its streams and signals: a run can be led without
+them.
+"""
 
 from __future__ import annotations
 
