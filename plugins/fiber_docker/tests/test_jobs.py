@@ -272,7 +272,7 @@ class TestEngineThatGoesAway:
             job = starter.submit(process(), CONTEXT)
             assert feed.wait_ended(job.id, PATIENCE)
             # the thread that was at it has found that it cannot remove it either
-            starter._start_threads.do_all([lambda: None])
+            starter._start_threads.run_all([lambda: None])
             starter._start_threads.close()
         status = feed.status(job.id)
         assert status.reason == Reason(ReasonKind.NODE_LOST)
