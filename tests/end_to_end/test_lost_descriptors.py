@@ -91,7 +91,7 @@ def test_one_that_must_not_run_twice_is_given_up_at_once():
 
 def test_a_task_that_goes_on_without_them_is_ended(monkeypatch):
     # a worker within a host is ended by its pool, one between hosts ends by itself
-    monkeypatch.setattr("fiber._workers.state.VERDICT", 0.2)
+    monkeypatch.setattr("fiber._workers.state.EXIT_REPORT_TIMEOUT", 0.2)
     with fiber.Pool(1, max_attempts=1) as pool:
         with pytest.raises(WorkerCrashedError, match="descriptors that it did not open"):
             pool.apply_async(close_and_go_on, (1,)).get(60)
@@ -101,7 +101,7 @@ def test_a_task_that_goes_on_without_them_is_ended(monkeypatch):
 def test_between_hosts_its_worker_finds_out_itself(transport, monkeypatch):
     if transport != "tls":
         pytest.skip("within a host the pool sees it at once")
-    monkeypatch.setattr("fiber._workers.state.VERDICT", FOR_EVER)
+    monkeypatch.setattr("fiber._workers.state.EXIT_REPORT_TIMEOUT", FOR_EVER)
     with fiber.Pool(1, max_attempts=1) as pool:
         with pytest.raises(WorkerCrashedError):
             pool.apply_async(close_and_go_on, (1,)).get(60)

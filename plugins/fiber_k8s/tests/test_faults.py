@@ -113,7 +113,7 @@ class TestStream:
 BEGINNING = """
     import sys
     import fiber
-    from fiber._launch import outage
+    from fiber.backend_parts import outage
 
     if __name__ == "__main__":
         outage.NOTICE_DELAY, outage.RETRY_TIMEOUT = 0.0, float(sys.argv[1])
