@@ -1,8 +1,8 @@
 """``Executor``: the interface of ``concurrent.futures`` over groups of workers on any backend.
 
-An :class:`Executor` holds a :class:`Core`, which outlives it until its tasks are done. Tasks of one
-importable function are items of one :class:`ExecutorCall`, which holds their futures; a map is a
-call with a :class:`MapStream`.
+An :class:`Executor` holds a ``Core``, which outlives it until its tasks are done. Tasks of one
+importable function are items of one ``ExecutorCall``, which holds their futures; a map is a call
+with a ``MapStream``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ fiber-core[testing]``. The fakes need no more than the core, so that jobs may im
 the kits themselves.
 
 =============== =====================================================================
-backend, plugin,
-resource        the kits' public classes, made of the tests in ``kit``
+backend         the kits' public classes, made of the tests in ``kit``; ``plugin`` and
+                ``resource`` likewise
 kit             the tests of the kits, a module for each subject
 apps            user programs that the backend kit runs as scripts
 programs        tiny programs for jobs: an argv each
