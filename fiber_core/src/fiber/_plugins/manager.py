@@ -254,7 +254,7 @@ def unknown_backend(name: str, installed: Collection[str], origin: str = "") -> 
 _BUILT_IN = (
     "fiber._plugins.defaults",
     "fiber._agent.resources.plugin",
-    "fiber._ring.frameworks.plugin",
+    "fiber._ring.plugin",
 )
 
 _log = logging.getLogger("fiber.plugins")

@@ -3,7 +3,7 @@
 A framework is a :class:`~fiber._ring.framework.RingFramework`. It turns the view of a member into
 the environment variables, files and servers with which the framework's own initialization works as
 it stands. Frameworks are found by name through the hook ``fiber_ring_frameworks``; the core's come
-through the same hook (``plugin``).
+through the same hook (:mod:`fiber._ring.plugin`).
 
 Invariants:
 

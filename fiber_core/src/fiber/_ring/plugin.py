@@ -1,6 +1,6 @@
 """Plugin of the core's own frameworks, through the hook that third parties use.
 
-Apart from the package, since every plugin is a module with hook implementations and nothing else.
+Outside of :mod:`fiber._ring.frameworks`, which a program without rings does not import.
 """
 
 from __future__ import annotations
