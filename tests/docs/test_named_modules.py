@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 CORE = layout.CORE / "fiber"
 TESTS = ROOT / "fiber_core" / "tests"
 DOCUMENTS = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
-MODULES = {name for name, _ in layout.modules(*layout.SOURCES)}
+MODULES = dict(layout.modules(*layout.SOURCES))
 #: private modules and packages by their dotted names, and whatever is named behind them
 DOTTED = re.compile(r"(?<![\w./-])(?:fiber\._\w+|fiber_(?:docker|k8s|local|ssh))(?:\.\w+)+")
 #: a file or folder below the core's package, as the tables of the design pages name it
@@ -25,8 +25,8 @@ def is_there(name):
     module, _, attribute = name.rpartition(".")
     if module not in MODULES:
         return False
-    path = dict(layout.modules(*layout.SOURCES))[module]
-    return re.search(rf"\b{attribute}\b", path.read_text(encoding="utf-8")) is not None
+    text = MODULES[module].read_text(encoding="utf-8")
+    return re.search(rf"\b{attribute}\b", text) is not None
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import socket
+import subprocess
+import sys
+import textwrap
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobSpec, JobStatus
 
-__all__ = ["ENTRIES", "Supervised", "is_alive", "until_gone"]
+__all__ = ["ENTRIES", "Supervised", "is_alive", "masters", "until_gone"]
 
 ENTRIES = "supervised_entries"
 PATIENCE = 30.0
@@ -150,3 +154,40 @@ def until_gone(*pids: int) -> None:
             raise TimeoutError(msg)
         # their parent alone gets their exit status
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def masters(folder: Path, template: str, **options: Any) -> Iterator[Callable[[str], Any]]:
+    """Masters of supervisors as programs of their own, ended with the block.
+
+    Args:
+        folder: for their script; its first argument.
+        template: the script, with ``{path}`` for ``sys.path`` and ``{body}``.
+        **options: of ``subprocess.Popen``.
+
+    Yields:
+        a function that starts a master with a body. The master's second argument is a descriptor;
+        what it writes there is read from the attribute ``pipe`` of the process.
+    """
+    programs: list[Any] = []
+
+    def start(body: str) -> Any:
+        script = folder / "master.py"
+        script.write_text(template.format(path=sys.path, body=textwrap.dedent(body)))
+        reader, writer = os.pipe()
+        program: Any = subprocess.Popen(
+            [sys.executable, str(script), str(folder), str(writer)], pass_fds=[writer], **options
+        )
+        os.close(writer)
+        program.pipe = os.fdopen(reader)
+        programs.append(program)
+        return program
+
+    try:
+        yield start
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+            for file in filter(None, (program.pipe, program.stdout, program.stderr)):
+                file.close()

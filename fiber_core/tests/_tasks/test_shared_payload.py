@@ -2,7 +2,6 @@
 
 import gc
 import pickle
-import threading
 
 import pytest
 
@@ -16,9 +15,8 @@ from fiber._tasks.shared_payload import (
     PayloadNotFoundError,
     RepeatedBuffers,
 )
-from fiber._tasks.worker import Worker
 from fiber._wire.frames import Kind
-from tasks_world import TARGET, FakeLink, FakePayloadStore, Master, Sink
+from tasks_world import FakePayloadStore, Master, Sink
 
 
 class Array(bytearray):
@@ -175,19 +173,6 @@ class TestOfAPool:
 
 
 class TestPlayedByATest:
-    @pytest.fixture
-    def link(self, store):
-        link = FakeLink()
-        worker = Worker(link, TARGET, lambda: pytest.fail("it dialled again"), store)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        link.next(Kind.ASK)
-        yield link
-        link.deliver(Kind.RETIRE)
-        thread.join(20)
-        assert not thread.is_alive()
-        link.release()
-
     @pytest.fixture
     def call(self, store):
         value = array(2)

@@ -1,16 +1,13 @@
 """Functions in shared memory on the worker side; the pool is played by the tests."""
 
-import threading
-
 import pytest
 
 from fiber._tasks import protocol
 from fiber._tasks.call import Call
 from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Mode, Tasks
-from fiber._tasks.worker import Worker
 from fiber._wire.frames import Kind
-from tasks_world import TARGET, FakeLink, FakePayloadStore, Sink
+from tasks_world import FakePayloadStore, Sink
 
 
 def double(x):
@@ -20,20 +17,6 @@ def double(x):
 @pytest.fixture
 def store():
     return FakePayloadStore()
-
-
-@pytest.fixture
-def link(store):
-    link = FakeLink()
-    worker = Worker(link, TARGET, lambda: pytest.fail("it dialled again"), store)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    link.next(Kind.ASK)
-    yield link
-    link.deliver(Kind.RETIRE)
-    thread.join(20)
-    assert not thread.is_alive()
-    link.release()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["EntryPoint", "entry_points", "version"]
+__all__ = ["EntryPoint", "entry_points", "load_object", "version"]
 
 _INFO = (".dist-info", ".egg-info")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fiber._launch.context import LaunchContext
     from fiber._tunnel.hub import Hub
     from fiber._wire.endpoint import Endpoint
-    from fiber.model import Job, JobSpec, JobStatus, ListenAddress
+    from fiber.model import Job, JobSpec, JobStatus
 
 __all__ = ["Router"]
 

@@ -6,13 +6,13 @@ Also the table of the classes that stand for each kind in other processes than t
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber._base.entry_points import load_object
 from fiber._base.serial_executor import SerialExecutor
 from fiber._objects.address import Address, Kind, auth_domain_of
 from fiber._objects.auth_domain import AuthDomains
@@ -30,33 +30,31 @@ from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
     from fiber._objects.blocks.block import RemoteBlock
-    from fiber._objects.remote_object import RemoteObject
     from fiber._runtime.runtime import Runtime
     from fiber._wire.client import Client
 
 # by name, so that a process imports only the kinds that it uses
 _CLASSES = {
-    Kind.QUEUE: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
-    Kind.PIPE: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
-    Kind.ONE_WAY: ("fiber._objects.queue.remote_channel", "RemoteChannel"),
-    Kind.TASKS: ("fiber._objects.queue.tasks", "RemoteTasks"),
-    Kind.LOCK: ("fiber._objects.sync.semaphore", "RemoteSemaphore"),
-    Kind.RLOCK: ("fiber._objects.sync.semaphore", "RemoteSemaphore"),
-    Kind.SEMAPHORE: ("fiber._objects.sync.semaphore", "RemoteSemaphore"),
-    Kind.MEMORY: ("fiber._objects.memory.heap", "RemoteMemory"),
-    Kind.CONDITION: ("fiber._objects.sync.condition", "RemoteCondition"),
-    Kind.EVENT: ("fiber._objects.sync.event", "RemoteEvent"),
-    Kind.BARRIER: ("fiber._objects.sync.barrier", "RemoteBarrier"),
-    Kind.BLOCK: ("fiber._objects.blocks.block", "RemoteBlock"),
-    Kind.STORAGE: ("fiber._objects.remote_object", "RemoteObject"),
-    Kind.REFERENT: ("fiber._objects.managed.remote_referent", "RemoteReferent"),
+    Kind.QUEUE: "fiber._objects.queue.remote_channel:RemoteChannel",
+    Kind.PIPE: "fiber._objects.queue.remote_channel:RemoteChannel",
+    Kind.ONE_WAY: "fiber._objects.queue.remote_channel:RemoteChannel",
+    Kind.TASKS: "fiber._objects.queue.tasks:RemoteTasks",
+    Kind.LOCK: "fiber._objects.sync.semaphore:RemoteSemaphore",
+    Kind.RLOCK: "fiber._objects.sync.semaphore:RemoteSemaphore",
+    Kind.SEMAPHORE: "fiber._objects.sync.semaphore:RemoteSemaphore",
+    Kind.MEMORY: "fiber._objects.memory.heap:RemoteMemory",
+    Kind.CONDITION: "fiber._objects.sync.condition:RemoteCondition",
+    Kind.EVENT: "fiber._objects.sync.event:RemoteEvent",
+    Kind.BARRIER: "fiber._objects.sync.barrier:RemoteBarrier",
+    Kind.BLOCK: "fiber._objects.blocks.block:RemoteBlock",
+    Kind.STORAGE: "fiber._objects.remote_object:RemoteObject",
+    Kind.REFERENT: "fiber._objects.managed.remote_referent:RemoteReferent",
 }
 
 
 def remote_class(kind: Kind) -> type[RemoteObject]:
     """Class of the other processes' side of a kind."""
-    module, name = _CLASSES[kind]
-    found: type[RemoteObject] = getattr(importlib.import_module(module), name)
+    found: type[RemoteObject] = load_object(_CLASSES[kind])
     return found
 
 

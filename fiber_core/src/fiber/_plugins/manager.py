@@ -37,7 +37,6 @@ from fiber.model import BackendInfo
 if TYPE_CHECKING:
     import click
 
-    from fiber.exceptions import PluginVersionError
 
 __all__ = ["BrokenPlugin", "InstalledPlugin", "Plugins", "load_plugins", "resource_kinds"]
 

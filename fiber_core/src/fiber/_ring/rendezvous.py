@@ -9,7 +9,7 @@ so that threads and descriptors stay out of here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fiber._base import values
 from fiber._ring.model import Failure, Member, Placement
@@ -25,9 +25,6 @@ from fiber._ring.protocol import (
     StateRequest,
 )
 from fiber._ring.workers import WorkerHandle
-
-if TYPE_CHECKING:
-    from fiber._ring.workers import WorkerHandle
 
 __all__ = ["Join", "JoiningRank", "Unreachable", "by_rank", "choose", "members", "targets"]
 

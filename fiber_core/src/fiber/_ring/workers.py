@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fiber._launch.child import Child
     from fiber._ring.member import MemberThread
     from fiber._runtime.runtime import Runtime
-    from fiber.connection import Connection
     from fiber.model import JobStatus
 
 __all__ = ["JobThreads", "WorkerHandle", "failed_process", "start_failure", "user_failure"]

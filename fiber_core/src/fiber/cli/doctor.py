@@ -27,7 +27,6 @@ from fiber.model import Check
 
 if TYPE_CHECKING:
     from fiber._plugins.manager import Plugins
-    from fiber.model import Check
 
 __all__ = ["command", "core_checks", "plugin_checks"]
 
@@ -208,7 +207,6 @@ def command(ctx: click.Context, backend: str | None) -> None:
 
 def _checks(backend: str | None) -> Iterator[Check]:
     from fiber.cli.session import Session
-    from fiber.model import Check
 
     yield from core_checks()
     plugins = loaded_plugins()

@@ -33,7 +33,7 @@ from fiber.model import JobSpec, JobState, ReasonKind, ResourceRequest, Volume
 if TYPE_CHECKING:
     from fiber.abc import Backend
     from fiber.cli.session import Session
-    from fiber.model import Job, JobSpec, JobStatus
+    from fiber.model import Job, JobStatus
 
 __all__ = ["command", "exit_code", "follow_job", "prepare"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
+
+from fiber._base.entry_points import load_object
 
 __all__ = ["main"]
 
@@ -16,8 +17,7 @@ def main(entry: str, index: int) -> int:
     if fd:
         with os.fdopen(int(fd), "rb") as stream:
             private = stream.read()
-    module, _, function = entry.partition(":")
-    code: int = getattr(importlib.import_module(module), function)(private, index)
+    code: int = load_object(entry)(private, index)
     return code
 
 

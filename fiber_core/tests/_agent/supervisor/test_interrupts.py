@@ -2,15 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import psutil
 import pytest
 
-from supervised import Supervised, until_gone
+from supervised import Supervised, masters, until_gone
 
 #: the leader of a session and of its group, as a program is that a terminal runs
 MASTER = """
@@ -37,27 +35,8 @@ report("closed")
 @pytest.fixture
 def program(tmp_path):
     """Runs a master that leads a group; returns it, with a pipe on which it can write."""
-    programs = []
-
-    def start(body):
-        script = tmp_path / "master.py"
-        script.write_text(MASTER.format(path=sys.path, body=textwrap.dedent(body)))
-        reader, writer = os.pipe()
-        program = subprocess.Popen(
-            [sys.executable, script, tmp_path, str(writer)],
-            pass_fds=[writer],
-            start_new_session=True,
-        )
-        os.close(writer)
-        program.pipe = os.fdopen(reader)
-        programs.append(program)
-        return program
-
-    yield start
-    for program in programs:
-        program.kill()
-        program.wait()
-        program.pipe.close()
+    with masters(tmp_path, MASTER, start_new_session=True) as start:
+        yield start
 
 
 def listener_of(supervised):

@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 
 import pytest
+
+from supervised import masters
 
 MASTER = """
 import os, sys
@@ -26,29 +26,8 @@ report("closed")
 @pytest.fixture
 def program(tmp_path):
     """Runs a master whose output is a pipe; returns it, and a pipe on which it can write."""
-    programs = []
-
-    def start(body):
-        script = tmp_path / "master.py"
-        script.write_text(MASTER.format(path=sys.path, body=textwrap.dedent(body)))
-        reader, writer = os.pipe()
-        program = subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path), str(writer)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=[writer],
-        )
-        os.close(writer)
-        program.pipe = os.fdopen(reader)
-        programs.append(program)
-        return program
-
-    yield start
-    for program in programs:
-        program.kill()
-        program.wait()
-        for file in (program.pipe, program.stdout, program.stderr):
-            file.close()
+    with masters(tmp_path, MASTER, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as start:
+        yield start
 
 
 def test_bytes_pass_unchanged(program):

@@ -1,34 +1,13 @@
 """One direction of a queue at its owner: order, room, who gets what, what comes back."""
 
-from collections import deque
-
 import pytest
 
 from fiber._objects.protocol import Mode
-from fiber._objects.queue.requests import Accepted, Deliver, Nothing, Offer, Refused, Request
+from fiber._objects.queue.requests import Accepted, Deliver, Nothing, Refused, Request
 from fiber._objects.queue.state import MAX_DELIVERY, QueueState
 from fiber._wire import codec
 from fiber.exceptions import WireError
-
-
-def offer(*items, wait=True):
-    return Offer("writer", deque(items), wait=wait)
-
-
-def filled(*items, **limits):
-    state = QueueState(**limits)
-    for item in items:
-        assert state.put_now(item)
-    return state
-
-
-def only(commands, kind):
-    return [one for one in commands if isinstance(one, kind)]
-
-
-def given(commands):
-    return [item for one in only(commands, Deliver) for item in one.items]
-
+from queue_states import filled, given, offer, only
 
 # -- order and hand-over
 

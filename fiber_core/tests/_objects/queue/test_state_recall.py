@@ -1,7 +1,5 @@
 """What a state has recalled, how it ends, and which requests it keeps."""
 
-from collections import deque
-
 from fiber._objects.protocol import Mode
 from fiber._objects.queue.requests import (
     Broken,
@@ -9,33 +7,13 @@ from fiber._objects.queue.requests import (
     Drop,
     End,
     Nothing,
-    Offer,
     Ready,
     Recall,
     Request,
     StartTimer,
 )
 from fiber._objects.queue.state import QueueState
-
-
-def offer(*items, wait=True):
-    return Offer("writer", deque(items), wait=wait)
-
-
-def filled(*items, **limits):
-    state = QueueState(**limits)
-    for item in items:
-        assert state.put_now(item)
-    return state
-
-
-def only(commands, kind):
-    return [one for one in commands if isinstance(one, kind)]
-
-
-def given(commands):
-    return [item for one in only(commands, Deliver) for item in one.items]
-
+from queue_states import filled, given, offer, only
 
 # -- recall
 

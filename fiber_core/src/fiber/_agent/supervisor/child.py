@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import math
 import os
 import resource
@@ -25,6 +24,7 @@ from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.inherited import Inheritance, inherit
 from fiber._agent.supervisor.jobs import NOT_STARTED
 from fiber._base import values
+from fiber._base.entry_points import load_object
 from fiber.model import JobSpec
 
 __all__ = ["THREAD_COUNTS", "ChildPlan", "InChild", "Spawned", "become", "environment", "spawn"]
@@ -184,11 +184,7 @@ def _announce(plan: ChildPlan) -> Any:
         # pipes to the supervisor are buffered like terminals: each line is seen when it is written
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    module, _, name = (plan.entry or "").partition(":")
-    function: Any = importlib.import_module(module)
-    for part in name.split("."):
-        function = getattr(function, part)
-    return function
+    return load_object(plan.entry or "")
 
 
 def _call(function: Any, plan: ChildPlan) -> int:

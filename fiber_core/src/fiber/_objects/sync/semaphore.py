@@ -30,8 +30,6 @@ from fiber._objects.sync.wait_queue import ACQUIRED, Answer, Answers, Request, S
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from fiber._objects.store import Store
 
 # holder of a permit that no process acquired, or whose holder has exited

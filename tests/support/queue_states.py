@@ -1,0 +1,35 @@
+"""States of queues, and short words for events and commands in tests of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from fiber._objects.queue.requests import Deliver, Offer
+from fiber._objects.queue.state import QueueState
+
+__all__ = ["filled", "given", "offer", "only"]
+
+
+def offer(*items: Any, wait: bool = True) -> Offer:
+    """An offer of the one writer."""
+    return Offer("writer", deque(items), wait=wait)
+
+
+def filled(*items: Any, **limits: Any) -> QueueState:
+    """A queue that has these items."""
+    state = QueueState(**limits)
+    for item in items:
+        assert state.put_now(item)
+    return state
+
+
+def only(commands: Iterable[Any], kind: type) -> list[Any]:
+    """The commands of one kind."""
+    return [one for one in commands if isinstance(one, kind)]
+
+
+def given(commands: Iterable[Any]) -> list[Any]:
+    """The items that commands deliver, in order."""
+    return [item for one in only(commands, Deliver) for item in one.items]
