@@ -24,6 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+@pytest.fixture
+def tenth_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Durations of the test's run at a tenth, for tests that sit one of them out."""
+    monkeypatch.setenv("FIBER_TIME_SCALE", "0.1")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Leave what was collected out of garbage collections."""

@@ -22,6 +22,7 @@ fiber.model.resource
 fiber.model.job
 fiber.model.job
 fiber.model.network
+fiber.model.timing
 fiber.exceptions
 fiber.abc                   what plugins subclass
 fiber.model.plugin

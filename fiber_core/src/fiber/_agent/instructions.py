@@ -15,6 +15,7 @@ from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, StartError, TransportError
+from fiber.model.timing import Timing
 
 #: how a ``JobSpec`` names the first code of a worker
 ENTRY = "fiber._runtime.bootstrap:main"
@@ -53,12 +54,19 @@ class Instructions:
     max_frame: int
     #: seconds for which a parent that does not answer is dialled again
     dial_timeout: float = DIAL_TIMEOUT
+    #: factor of the durations of this run
+    time_scale: float = 1.0
     #: True where the job does not see the parent's files
     remote: bool = False
     #: addresses to dial in place of others that this host cannot reach
     forwards: Mapping[str, str] = values.field(factory=dict)
     #: True where the tunnel of the job's supervisor reaches addresses that cannot be dialled
     tunnelled: bool = False
+
+    @property
+    def timing(self) -> Timing:
+        """Durations of this run."""
+        return Timing.at(self.time_scale)
 
     def encode(self) -> bytes:
         """Bytes for ``JobSpec.private``."""

@@ -20,6 +20,7 @@ from fiber._config.convert import (
 )
 from fiber._config.sources import FileSettings, Origin, OriginKind, read_file
 from fiber.model import BackendInfo
+from fiber.model.timing import Timing
 
 __all__ = ["Config", "Origin", "OriginKind", "Setting", "load_config"]
 
@@ -123,6 +124,12 @@ class Config:
         metadata=_metadata("seconds that an ending process waits for its readers"),
         validator=values.ge(0),
     )
+    #: factor of all durations that are no settings, see ``timing``; for tests of what takes long
+    time_scale: float = values.field(
+        default=1.0,
+        metadata=_metadata("factor of Fiber's own heartbeats, patience and pauses"),
+        validator=_positive,
+    )
     #: settings of the chosen backend: an instance of its ``BackendInfo.config``, or None
     settings: Any = values.field(default=None, metadata=_INTERNAL, repr=False)
     #: canonical name of the backend that ``settings`` belong to
@@ -131,6 +138,11 @@ class Config:
     origins: Mapping[str, Origin] = values.field(
         factory=dict, metadata=_INTERNAL, repr=False, eq=False
     )
+
+    @property
+    def timing(self) -> Timing:
+        """Durations of this run."""
+        return Timing.at(self.time_scale)
 
     def origin(self, key: str) -> Origin:
         """Return the origin of a key; keys of the backend have its prefix."""

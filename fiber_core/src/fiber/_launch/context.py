@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fiber.abc import Backend
     from fiber.model.job import Job, JobSpec
     from fiber.model.plugin import BackendInfo
+    from fiber.model.timing import Timing
 
 
 class LaunchContext(Protocol):
@@ -65,6 +66,9 @@ class LaunchContext(Protocol):
 
     @property
     def launcher(self) -> Launcher: ...
+
+    @property
+    def timing(self) -> Timing: ...
 
     @property
     def lease(self) -> float: ...

@@ -135,6 +135,7 @@ class Launcher:
             directory=str(self._runtime.directory),
             processes=processes,
             max_frame=self._runtime.config.max_frame,
+            time_scale=self._runtime.timing.scale,
         )
         spec = JobSpec(
             run_id=self._runtime.run_id,

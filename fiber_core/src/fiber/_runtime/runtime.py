@@ -6,6 +6,7 @@ Also the set-up of Fiber's own log, where the user asked for one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from fiber._wire.link import Link
     from fiber._wire.reactor import Reactor
     from fiber.abc import Backend
-    from fiber.model import BackendInfo, Job
+    from fiber.model import BackendInfo, Job, Timing
 
 log = logging.getLogger("fiber")
 
@@ -397,6 +398,11 @@ class Runtime:
         cpus = self.backend.capacity().cpus
         return max(1, int(cpus if cpus is not None else os.cpu_count() or 1))
 
+    @functools.cached_property
+    def timing(self) -> Timing:
+        """Durations of this run."""
+        return self.config.timing
+
     @property
     def lease(self) -> float:
         """Seconds of silence after which a job is given up."""
@@ -455,5 +461,6 @@ def _load_backend(runtime: Runtime) -> Backend:
         run_id=runtime.run_id,
         run_directory=str(runtime.directory),
         lease=runtime.config.lease,
+        timing=runtime.timing,
     )
     return load_backend(runtime.plugins, runtime.info.name, context)

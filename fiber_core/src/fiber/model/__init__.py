@@ -1,7 +1,7 @@
 """Frozen values that cross module, package and process borders; no I/O happens here.
 
 ``job`` has what a backend is asked for and what it reports, ``resource`` requests and grants of
-devices, ``network`` what is needed to choose a listening address, ``plugin`` the values that hooks
+devices, ``timing`` the durations of a run, ``network`` what is needed to choose a listening address, ``plugin`` the values that hooks
 return. All are immutable, picklable unless a field says otherwise, and compare by value. Imported by
 every layer above ``_base``, and by plugins; imports only ``_base``.
 """
@@ -25,6 +25,7 @@ from fiber.model.job import (
 from fiber.model.network import Interface, ListenAddress, Peers
 from fiber.model.plugin import BackendClaim, BackendContext, BackendInfo
 from fiber.model.resource import Allocation, Device, ResourceRequest
+from fiber.model.timing import Durations, Timing
 
 __all__ = [
     "Allocation",
@@ -35,6 +36,7 @@ __all__ = [
     "Capacity",
     "Check",
     "Device",
+    "Durations",
     "Gang",
     "Interface",
     "Job",
@@ -49,5 +51,6 @@ __all__ = [
     "Reason",
     "ReasonKind",
     "ResourceRequest",
+    "Timing",
     "Volume",
 ]

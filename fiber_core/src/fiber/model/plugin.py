@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
 from fiber.model.job import Capabilities
+from fiber.model.timing import Timing
 
 if TYPE_CHECKING:
     from fiber.abc import Backend, ResourceProvider
@@ -26,6 +27,8 @@ class BackendContext:
     run_directory: str | None = None
     #: seconds of silence after which a supervisor or job is given up; None: the backend's own
     lease: float | None = None
+    #: durations of the run; a backend's own are a subclass of ``Durations`` at the same scale
+    timing: Timing = values.field(factory=Timing)
     #: image set for jobs, which a check may inspect; None: the backend's own
     image: str | None = None
 

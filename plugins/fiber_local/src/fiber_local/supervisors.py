@@ -236,6 +236,7 @@ class Supervisors:
             idle_exit=self._idle_exit,
             # a process that is not the run's owner must not remove the directory
             remove_directory=owner in {None, Owner.current()},
+            time_scale=self._context.timing.scale,
         )
         channel, process = start_supervisor(options)
         return SupervisorClient(

@@ -203,6 +203,7 @@ class JobServer:
                 host=host,
                 keeps_logs=False,
                 offers_channels=False,
+                time_scale=own.time_scale,
             ),
             loop=self._loop,
             descriptors=self._descriptors,

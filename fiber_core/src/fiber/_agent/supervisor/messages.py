@@ -17,7 +17,7 @@ from typing import Any
 
 from fiber._base import values
 from fiber.exceptions import WireError
-from fiber.model import Device, JobSpec, JobStatus
+from fiber.model import Device, JobSpec, JobStatus, Timing
 
 __all__ = [
     "HEADER",
@@ -189,8 +189,15 @@ class SupervisorOptions:
     tail: int = 20
     #: True to keep what jobs write in the run directory
     keeps_logs: bool = True
+    #: factor of its durations
+    time_scale: float = 1.0
     #: True to give forked processes a channel for jobs of their own
     offers_channels: bool = True
+
+    @property
+    def timing(self) -> Timing:
+        """Durations of the run."""
+        return Timing.at(self.time_scale)
 
 
 # -- requests: each has a number, unique on its channel, and gets one reply with that number -------
