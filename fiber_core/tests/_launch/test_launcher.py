@@ -28,6 +28,7 @@ from fiber.model import (
     Reason,
     ReasonKind,
     ResourceRequest,
+    Timing,
 )
 from fiber.process import Process
 from tasks_world import FakeReactor, until
@@ -74,6 +75,7 @@ class FakeRuntime:
     closing = False
     is_master = True
     lease = 30.0
+    timing = Timing()
 
     def __init__(self, folder):
         self.directory = folder

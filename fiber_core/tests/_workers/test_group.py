@@ -11,7 +11,15 @@ from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
 from fiber.exceptions import StartError, TerminatedError, WireError
-from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind, ResourceRequest
+from fiber.model import (
+    Capabilities,
+    JobState,
+    JobStatus,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+    Timing,
+)
 from tasks_world import FakePeer, FakeReactor, Sink, message, until
 
 RUNNING = JobStatus(state=JobState.RUNNING)
@@ -57,6 +65,7 @@ class FakeProcess:
 
 class FakeRuntime:
     lease = 3.0
+    timing = Timing()
     info = SimpleNamespace(capabilities=Capabilities(fork=True))
 
     def __init__(self):
