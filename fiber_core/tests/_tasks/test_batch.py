@@ -12,6 +12,8 @@ from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Tasks
 from fiber._tasks.worker import Batch, RunningEntry
 
+LONG_UNIT = 0.05
+
 
 def tasks(start=0, stop=10, chunk=1):
     return Tasks(5, 1, start, stop, chunk, 0, bytes(16))
@@ -39,7 +41,7 @@ class Run:
 
     def __init__(self, head):
         self.head = head
-        self.batch = Batch(head, self._send)
+        self.batch = Batch(head, self._send, lambda: None, LONG_UNIT)
         self.current = self.batch.current
         self.reports = []
 
@@ -290,7 +292,7 @@ def test_every_item_is_reported_once_whatever_fails(count, chunk, bad):
 def test_before_the_next_unit_somebody_looks_what_came_during_a_long_one(clock):
     looks = []
     head = tasks(0, 4)
-    batch = Batch(head, lambda _: None, lambda: looks.append(clock.now))
+    batch = Batch(head, lambda _: None, lambda: looks.append(clock.now), LONG_UNIT)
 
     def function(n):
         clock.now += 1.0 if n in (1, 3) else 0.001
@@ -306,7 +308,7 @@ def test_what_is_handed_back_at_that_look_does_not_begin(clock):
     def look():
         batch.current.hand_back()
 
-    batch = Batch(tasks(0, 4), lambda _: None, look)
+    batch = Batch(tasks(0, 4), lambda _: None, look, LONG_UNIT)
 
     def function(n):
         ran.append(n)

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
-from fiber._tasks import worker as module
 from fiber._tasks.worker import ControlReader
+
+INTERVAL = 0.02
 
 
 class Line:
@@ -55,7 +56,7 @@ def reader(line, seen, noticed, ticked):
         seen.append(subject)
         noticed.set()
 
-    reader = ControlReader(on_message, lambda _: ticked.set())
+    reader = ControlReader(on_message, lambda _: ticked.set(), INTERVAL)
     yield reader
     reader.close()
 
@@ -74,7 +75,7 @@ def test_the_interval_callback_comes_while_a_subject_runs(reader, line, ticked):
 
 def test_no_thread_is_started_before_there_is_something_to_watch():
     before = threading.active_count()
-    ControlReader(print, print).close()
+    ControlReader(print, print, INTERVAL).close()
     assert threading.active_count() == before
 
 
@@ -86,7 +87,7 @@ def test_nothing_is_attended_to_once_the_subject_is_done(reader, line, seen, tic
     again = threading.Event()
     reader._on_interval = lambda _: again.set()
     reader.rest()
-    assert not again.wait(3 * module.READ_AFTER)
+    assert not again.wait(3 * INTERVAL)
     assert seen == []
 
 

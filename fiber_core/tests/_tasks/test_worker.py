@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fiber._tasks import protocol, worker
+from fiber._tasks import protocol
 from fiber._tasks.call import Call
 from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Mode, Tasks
@@ -12,6 +12,7 @@ from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, StartError
+from fiber.model import Timing
 from tasks_world import TARGET, FakeLink, Sink, until
 
 go_on = threading.Event()
@@ -58,13 +59,13 @@ def _refuse():
 class Pool:
     """The pool of a worker, played by the tests."""
 
-    def __init__(self):
+    def __init__(self, timing):
         self.links = [FakeLink()]
         self.error = None
         self.entries = 0
         self.dialled = threading.Event()
         self.refuses = False
-        self.worker = Worker(self.links[0], TARGET, self._redial)
+        self.worker = Worker(self.links[0], TARGET, self._redial, timing=timing)
         self.thread = threading.Thread(target=self._run)
 
     def _run(self):
@@ -134,10 +135,15 @@ class Pool:
 
 
 @pytest.fixture
-def pool():
+def timing():
+    return Timing()
+
+
+@pytest.fixture
+def pool(timing):
     go_on.clear()
     begun.clear()
-    pool = Pool()
+    pool = Pool(timing)
     yield pool
     go_on.set()
     pool.refuses = True
@@ -370,39 +376,41 @@ def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
     pool.retire()
 
 
-def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_back(
-    pool, monkeypatch
-):
-    monkeypatch.setattr(worker, "_LONG_UNIT", 0.0)
-    pool.begin()
-    call = pool.call(wait_on_three, list(range(8)))
-    pool.teach(call)
-    pool.give(call, 3, 4)
-    assert begun.wait(20)
-    # nobody looks at the connection while one task alone runs
-    behind = pool.give(call, 5, 8)
-    pool.link.deliver(Kind.REVOKE, [protocol.entry(behind)])
-    go_on.set()
-    assert pool.done_up_to(4) == (1, [3])
-    pool.asked(1)
-    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (behind, 5)
-    pool.retire()
+class TestLongUnits:
+    """The control reader does not see what comes, so the main thread looks before it goes on."""
 
+    @pytest.fixture
+    def timing(self):
+        return Timing(unread=0.0)
 
-def test_a_task_that_lets_no_other_thread_run_keeps_nothing_behind_it(pool, monkeypatch):
-    monkeypatch.setattr(worker, "_LONG_UNIT", 0.0)
-    monkeypatch.setattr(pool.worker._control_reader, "watch", lambda *_: None)
-    pool.begin()
-    call = pool.call(wait_on_three, list(range(8)))
-    pool.teach(call)
-    entry = pool.give(call, 3, 8)
-    assert begun.wait(20)
-    pool.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
-    go_on.set()
-    while (sent := pool.link.sent.get(timeout=20)).kind is Kind.DONE:
-        pass
-    assert protocol.read_kept(sent.body) == (entry, 4)
-    pool.retire()
+    def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_back(self, pool):
+        pool.begin()
+        call = pool.call(wait_on_three, list(range(8)))
+        pool.teach(call)
+        pool.give(call, 3, 4)
+        assert begun.wait(20)
+        # nobody looks at the connection while one task alone runs
+        behind = pool.give(call, 5, 8)
+        pool.link.deliver(Kind.REVOKE, [protocol.entry(behind)])
+        go_on.set()
+        assert pool.done_up_to(4) == (1, [3])
+        pool.asked(1)
+        assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (behind, 5)
+        pool.retire()
+
+    def test_a_task_that_lets_no_other_thread_run_keeps_nothing_behind_it(self, pool, monkeypatch):
+        pool.begin()
+        monkeypatch.setattr(pool.worker._control_reader, "watch", lambda *_: None)
+        call = pool.call(wait_on_three, list(range(8)))
+        pool.teach(call)
+        entry = pool.give(call, 3, 8)
+        assert begun.wait(20)
+        pool.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
+        go_on.set()
+        while (sent := pool.link.sent.get(timeout=20)).kind is Kind.DONE:
+            pass
+        assert protocol.read_kept(sent.body) == (entry, 4)
+        pool.retire()
 
 
 def test_what_is_done_already_is_kept(pool):

@@ -14,6 +14,7 @@ from fiber._tasks.protocol import Done, Mode
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, TransportError
+from fiber.model import Timing
 from wire_world import TIMEOUT, Echo, Mailbox, Pool, answers_echo, frame, hello, warnings
 
 DAMAGED = soak.count(10_000)
@@ -177,7 +178,7 @@ def answer_tasks(link):
 
     def work():
         with contextlib.suppress(TransportError):
-            Worker(link, 1, redial).run()
+            Worker(link, 1, redial, timing=Timing()).run()
 
     threading.Thread(target=work, name="honest").start()
 

@@ -12,9 +12,10 @@ from fiber._workers import state as module
 from fiber._workers.state import GiveUp, GroupState, Kill, Report, Retire, Start, Stop
 from fiber.backend_parts import outage
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
-from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 
 LEASE = 3.0
+TIMING = Timing()
 
 
 @attrs.define(eq=False)
@@ -49,7 +50,7 @@ class Play:
 
     def __init__(self, desired, per_job=1, exit_report_timeout=None):
         self.group = GroupState(
-            lease=LEASE, per_job=per_job, exit_report_timeout=exit_report_timeout
+            lease=LEASE, per_job=per_job, timing=TIMING, exit_report_timeout=exit_report_timeout
         )
         self.group.desired = desired
         self.now = 100.0
@@ -151,7 +152,7 @@ class TestStarting:
         assert not play.group.workers["0"].exit_sent
 
     def test_no_other_is_started_while_a_submission_is_under_way(self):
-        group = GroupState(lease=LEASE, per_job=1)
+        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
         group.desired = 2
         assert isinstance(group.next(0.0), Start)
         assert group.next(0.0) is None
@@ -167,12 +168,12 @@ class TestFailingToStart:
             if not play.run():
                 play.wait()
             pauses.append(round(play.now - before, 3))
-        assert pauses[:-1] == list(module.BACKOFF[:-1])
+        assert pauses[:-1] == list(TIMING.worker_backoff[:-1])
 
     def test_after_a_bounded_number_it_is_given_up_with_the_last_words(self):
         play = Play(1)
         play.run()
-        for _ in module.BACKOFF:
+        for _ in TIMING.worker_backoff:
             play.lose(play.jobs[-1], status(JobState.FAILED, code=1, message="no such module"))
             play.now += 10
             steps = play.run()
@@ -273,7 +274,7 @@ class TestFailingToStart:
         assert "exceeded quota" in str(step.cause)
 
     def test_refused_submissions_are_tried_again_and_given_up(self):
-        group, error = GroupState(lease=LEASE, per_job=1), SubmitError("quota")
+        group, error = GroupState(lease=LEASE, per_job=1, timing=TIMING), SubmitError("quota")
         group.desired = 1
         now, tries = 0.0, 0
         while not isinstance(step := group.next(now), GiveUp):
@@ -432,7 +433,7 @@ class TestPlatformThatCannotBeAsked:
                 play.lose(job, self.LOST)
             rounds += 1
             play.run() or play.wait()
-        assert rounds == len(module.BACKOFF)
+        assert rounds == len(TIMING.worker_backoff)
         assert "engine away" in next(s.text for s in play.steps if isinstance(s, GiveUp))
 
 
@@ -598,7 +599,7 @@ class TestLeaving:
         assert play.run() == []
 
     def test_those_that_start_after_a_resize_to_fewer_leave_again(self):
-        group = GroupState(lease=LEASE, per_job=1)
+        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
         group.desired = 1
         group.next(0.0)
         group.desired = 0
@@ -659,7 +660,7 @@ class TestLeaving:
         assert [type(step) for step in play.wait()] == [Kill]
 
     def test_it_does_not_end_while_a_submission_is_under_way(self):
-        group = GroupState(lease=LEASE, per_job=1)
+        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
         group.starting = 1
         group.close()
         assert group.next(0.0) is None
@@ -732,7 +733,7 @@ class TestSilence:
         play.now += 100 * LEASE
         assert [type(step) for step in play.run()] == [Report]
         play.report(play.jobs[0], RUNNING)
-        assert play.group.deadline() == play.now + module.EXIT_REPORT_TIMEOUT
+        assert play.group.deadline() == play.now + TIMING.exit_report
         (kill,) = play.wait()
         assert kill.worker.ident == "0"
 
@@ -805,9 +806,9 @@ class TestSilence:
         play.report(play.jobs[0], STOPPED)
         play.group.worker_disconnected("1", play.now)
         due = play.group.deadline()
-        play.now = due + module.MAX_LATENESS + 0.1
+        play.now = due + TIMING.lateness + 0.1
         assert play.run() == []
-        assert play.group.deadline() == play.now + module.EXIT_REPORT_TIMEOUT
+        assert play.group.deadline() == play.now + TIMING.exit_report
         # the second time it is meant
         assert [kill.worker.ident for kill in play.wait()] == ["1"]
         assert [kill.worker.ident for kill in play.wait()] == ["0"]
