@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import threading
 import time
@@ -26,6 +27,7 @@ __all__ = [
     "FakePeer",
     "FakeReactor",
     "Master",
+    "OutOfBand",
     "Sink",
     "message",
     "until",
@@ -103,6 +105,13 @@ class FakeReactor:
             action, timer.action = timer.action, None
             if action is not None:
                 action()
+
+
+class OutOfBand(bytearray):
+    """Is pickled with its content out of band, as arrays are."""
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return memoryview, (pickle.PickleBuffer(self),)
 
 
 class FakePayload:
