@@ -267,6 +267,11 @@ class Master:
         done = Done(head.entry, start, stop, 0.001, credits_)
         self.send(peer, Kind.DONE, [done.encode(), *outcomes.encode()])
 
+    def serve(self, name: str, function: Callable[[Any], Any]) -> int:
+        """A worker asks for work and does all that it gets; how many entries it has had."""
+        self.ask(self.peers[name])
+        return self.work(self.peers[name], function)
+
     def work(self, peer: Any, function: Callable[[Any], Any], *, seen: int = 0) -> int:
         """A worker does all it was sent and gets from then on; how many entries it has had."""
         while True:
