@@ -35,7 +35,7 @@ __all__ = [
 
 TARGET = 7
 #: how long a test waits for what must come; never how long anything takes
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def until(condition: Callable[[], Any]) -> None:
