@@ -97,7 +97,13 @@ def dial(instructions: Instructions, hello: Hello) -> Link:
         failure: TransportError | None = None
         for url in instructions.urls:
             try:
-                return Link(url, instructions.credentials, hello, max_frame=instructions.max_frame)
+                return Link(
+                    url,
+                    instructions.credentials,
+                    hello,
+                    max_frame=instructions.max_frame,
+                    timing=instructions.timing,
+                )
             except HandshakeError:
                 raise
             except TransportError as error:

@@ -405,7 +405,7 @@ class JobServer:
     def _connect(self, url: str) -> Link:
         own = self._config.instructions
         hello = Hello.mine(supervisor_ident(own.ident))
-        return Link(url, own.credentials, hello, max_frame=own.max_frame)
+        return Link(url, own.credentials, hello, max_frame=own.max_frame, timing=own.timing)
 
     def _wake_loop(self) -> None:
         with contextlib.suppress(BlockingIOError):
