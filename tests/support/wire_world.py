@@ -26,10 +26,11 @@ from fiber._wire.handshake import DialerHandshake, Hello
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link, socket_for
 from fiber._wire.listener import UnixListener
-from fiber._wire.nng import RawSocket
+from fiber._wire.nng import NngDialer, RawListener, RawSocket
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
+from fiber.model.timing import Timing
 
 __all__ = [
     "TIMEOUT",
@@ -44,6 +45,8 @@ __all__ = [
     "frame",
     "hello",
     "in_thread",
+    "nng_dialer",
+    "raw_listener",
     "readable",
     "received",
     "until",
@@ -195,9 +198,9 @@ class RawDialer:
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._credentials = credentials
-        self._socket = socket_for(url, 64 * 2**20)
+        self._socket = socket_for(url, 64 * 2**20, Timing())
         try:
-            self._socket.dial(url, credentials)
+            self._socket.dial(url, credentials, timeout=TIMEOUT)
         except BaseException:
             self._socket.close()
             raise
@@ -309,6 +312,22 @@ def readable(fd: int, seconds: float = TIMEOUT) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
+
+
+def raw_listener(
+    on_opened: Callable[[int], None] = lambda _: None,
+    on_closed: Callable[[int], None] = lambda _: None,
+    **options: Any,
+) -> RawListener:
+    """Make a listening socket of nng's, whose connections are checked as in any run."""
+    return RawListener(
+        on_opened=on_opened, on_closed=on_closed, check_interval=Timing().nng_check, **options
+    )
+
+
+def nng_dialer() -> NngDialer:
+    """Make a dialing socket of nng's, whose connection is checked as in any run."""
+    return NngDialer(check_interval=Timing().nng_check)
 
 
 def received(sock: RawSocket) -> tuple[int, bytearray]:

@@ -13,11 +13,10 @@ from fiber._agent.job.config import supervisor_ident
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import encode
 from fiber._launch import module_server
-from fiber._launch.launcher import UNCONFIRMED, Launcher
+from fiber._launch.launcher import Launcher
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
-from fiber.backend_parts.outage import Outage
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, WireError
 from fiber.model import (
     BackendInfo,
@@ -143,6 +142,13 @@ def launcher(runtime):
     launcher.close()
 
 
+@pytest.fixture
+def impatient(runtime):
+    """The runtime of a launcher that waits for a platform for a moment, and says so at once."""
+    runtime.timing = Timing(outage=0.1, outage_notice=0.0)
+    return runtime
+
+
 def call(launcher, peer, body=b""):
     launcher.on_message(peer, Message(Kind.CALL, 0, 3, memoryview(body)))
     return peer.sent[-1]
@@ -212,11 +218,9 @@ class TestLaunching:
         launcher.close()
 
     def test_it_is_waited_for_a_bounded_time_with_a_notice(
-        self, launcher, runtime, monkeypatch, caplog
+        self, impatient, launcher, runtime, caplog
     ):
         launcher.launch(Process())
-        monkeypatch.setattr("fiber._launch.launcher.Outage", lambda: Outage(0.1))
-        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
         runtime.errors = [BackendUnavailableError("it is gone")] * 9
         with pytest.raises(BackendUnavailableError, match="it is gone"):
             launcher.launch(Process(name="late"))
@@ -466,7 +470,7 @@ class TestUnconfirmedEnds:
     def test_joining_a_job_that_never_came_up_ends(self, remote, clock, how):
         child = remote.launch(Process())
         getattr(child, how)()
-        clock.pass_by(UNCONFIRMED)
+        clock.pass_by(Timing().unconfirmed)
         assert child.returncode is None
         clock.pass_by(2)
         assert child.wait(20) == 1
@@ -477,7 +481,7 @@ class TestUnconfirmedEnds:
     def test_so_is_one_of_a_backend_that_forks(self, launcher, clock):
         child = launcher.launch(Process(), processes=2)
         child.kill()
-        clock.pass_by(UNCONFIRMED + 2)
+        clock.pass_by(Timing().unconfirmed + 2)
         assert child.wait(20) == 1
 
     def test_killing_it_again_does_not_put_that_off(self, remote, clock):
@@ -495,13 +499,13 @@ class TestUnconfirmedEnds:
         child = remote.launch(Process())
         with pytest.raises(BackendUnavailableError):
             child.kill()
-        clock.pass_by(UNCONFIRMED + 2)
+        clock.pass_by(Timing().unconfirmed + 2)
         assert child.wait(20) == 1
 
     def test_a_confirmation_of_the_platform_in_time_counts(self, remote, runtime, clock):
         child = remote.launch(Process())
         child.kill()
-        clock.pass_by(UNCONFIRMED - 1)
+        clock.pass_by(Timing().unconfirmed - 1)
         runtime.backend.events_queue.put((child.job, KILLED))
         assert child.wait(20) == -9
         clock.pass_by(5)

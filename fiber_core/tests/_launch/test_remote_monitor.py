@@ -27,6 +27,7 @@ from fiber.model import (
     Reason,
     ReasonKind,
     ResourceRequest,
+    Timing,
 )
 from tasks_world import until
 
@@ -115,6 +116,7 @@ class World:
         self.reactor = FakeReactor()
         self.runtime = SimpleNamespace(
             lease=5.0,
+            timing=Timing(),
             closing=False,
             info=BackendInfo(
                 name="b",
@@ -261,7 +263,7 @@ class TestTheFirstWordCounts:
     def test_or_has_reported_its_end(self, world):
         world.says(reported(RUNS))
         world.platform(KILLED)
-        world.reactor.advance(module._LAST_REPORT)
+        world.reactor.advance(Timing().report_after_end)
         assert world.statuses[-1].exit_code == -9
 
     def test_one_that_never_came_up_has_its_log_as_the_reason(self):
@@ -301,7 +303,7 @@ class TestRequests:
         world.says(messages.Hello(pid=7))
         assert world.monitor.kill(world.child)
         assert world.backend.killed == []
-        world.reactor.advance(module._KILL)
+        world.reactor.advance(Timing().remote_kill)
         until(lambda: world.backend.killed == ["1"])
         _no_fence_is_left()
 

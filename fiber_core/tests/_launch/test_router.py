@@ -8,7 +8,16 @@ import pytest
 from fiber._launch.router import Router
 from fiber._tunnel import landing
 from fiber.exceptions import TransportError
-from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach, ReachKind
+from fiber.model import (
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    ListenAddress,
+    Reach,
+    ReachKind,
+    Timing,
+)
 
 ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
 
@@ -17,7 +26,11 @@ def router(*, forwards=None, tunnelled=False, kind=ReachKind.REVERSED):
     instructions = SimpleNamespace(forwards=forwards or {}, tunnelled=tunnelled)
     return Router(
         SimpleNamespace(
-            instructions=instructions, ident="me.0", directory="folder", backend=Backend(kind)
+            instructions=instructions,
+            ident="me.0",
+            directory="folder",
+            backend=Backend(kind),
+            timing=Timing(),
         )
     )
 
@@ -114,7 +127,7 @@ class TestAddresses:
     def test_a_route_is_registered_once_and_withdrawn(self, monkeypatch):
         seen = []
         local, peer = socket.socketpair()
-        monkeypatch.setattr(landing, "serve", lambda *args: seen.append(args) or local)
+        monkeypatch.setattr(landing, "serve", lambda *args, timeout: seen.append(args) or local)
         found = router(tunnelled=True)
         for _ in range(2):
             route = found.tunnel_route("tls+tcp://10.0.0.1:5")

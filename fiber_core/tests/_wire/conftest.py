@@ -11,8 +11,7 @@ import pytest
 
 from fiber._wire import codec
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import NngDialer, RawListener
-from wire_world import TIMEOUT, ListeningEndpoint, address
+from wire_world import TIMEOUT, ListeningEndpoint, address, nng_dialer, raw_listener
 
 
 @pytest.fixture
@@ -64,10 +63,10 @@ def pair(nng_scheme, folder):
         events.append(("opened", pipe))
         opened.set()
 
-    ours = RawListener(on_opened=on_opened, on_closed=lambda pipe: events.append(("closed", pipe)))
-    theirs = NngDialer()
+    ours = raw_listener(on_opened, lambda pipe: events.append(("closed", pipe)))
+    theirs = nng_dialer()
     try:
-        theirs.dial(ours.listen(address(nng_scheme, folder).bind_url, run), run)
+        theirs.dial(ours.listen(address(nng_scheme, folder).bind_url, run), run, timeout=TIMEOUT)
         assert opened.wait(TIMEOUT)
         yield ours, theirs, events
     finally:

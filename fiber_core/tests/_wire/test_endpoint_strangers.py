@@ -23,6 +23,7 @@ from fiber._wire import frames, nng
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
+from fiber.model.timing import Timing
 from wire_world import (
     TIMEOUT,
     Mailbox,
@@ -72,7 +73,7 @@ class TestStrangers:
             assert answers_echo(listening.link("another"))
 
     def test_a_silent_one_with_a_proper_connection_is_closed(self, listen, scheme, caplog):
-        listening = listen(scheme, proof_timeout=0.2)
+        listening = listen(scheme, timing=Timing(handshake=0.2))
         silent = listening.stranger()
         assert silent.is_cut_off()
         assert "a peer did not prove who it is in time" in caplog.text
@@ -80,8 +81,8 @@ class TestStrangers:
 
     @pytest.mark.parametrize("said", ["nothing", "half a greeting", "a greeting"])
     def test_one_that_does_not_finish_tls_is_cut_off(self, listen, monkeypatch, said):
-        monkeypatch.setattr(nng, "_CHECK", (0.05, 1.0))
-        listening = listen("tls+tcp", proof_timeout=0.2)
+        monkeypatch.setattr(nng, "_LOAD", 1.0)
+        listening = listen("tls+tcp", timing=Timing(handshake=0.2, nng_check=0.05))
         link = listening.link()
         greeting = client_hello()
         with bare(listening) as probe:
@@ -93,8 +94,8 @@ class TestStrangers:
         assert answers_echo(listening.link("another"))
 
     def test_a_silent_one_on_plain_tcp_is_closed(self, listen, monkeypatch):
-        monkeypatch.setattr(nng, "_CHECK", (0.05, 1.0))
-        listening = listen("tcp", proof_timeout=0.2)
+        monkeypatch.setattr(nng, "_LOAD", 1.0)
+        listening = listen("tcp", timing=Timing(handshake=0.2, nng_check=0.05))
         link = listening.link()
         with bare(listening) as probe:
             while probe.recv(1000):
@@ -135,7 +136,7 @@ class TestStrangers:
             until(lambda: ask_to_open(program) == "opened")
 
     def test_one_that_stops_in_the_midst_of_its_proof_is_cut_off(self, listen, scheme):
-        listening = listen(scheme, proof_timeout=0.2)
+        listening = listen(scheme, timing=Timing(handshake=0.2))
         stranger = listening.stranger()
         from fiber._wire.handshake import DialerHandshake
 
@@ -146,7 +147,7 @@ class TestStrangers:
 
     def test_each_word_of_the_proof_has_its_own_time(self, listen):
         """While the listener is busy no deadline passes."""
-        listening = listen(proof_timeout=0.3)
+        listening = listen(timing=Timing(handshake=0.3))
         over = threading.Event()
         with listening.held():
             wait = in_thread(listening.link)
@@ -155,7 +156,7 @@ class TestStrangers:
         assert answers_echo(wait())
 
     def test_one_that_is_proven_is_not_cut_off(self, listen, scheme):
-        listening = listen(scheme, proof_timeout=0.2)
+        listening = listen(scheme, timing=Timing(handshake=0.2))
         link = listening.link()
         late = threading.Event()
         listening.reactor.call_later(0.4, late.set)
@@ -336,14 +337,20 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 from fiber.model.network import ListenAddress
 from fiber._wire import endpoint, handshake, identity, nng, reactor
 from fiber._wire.frames import Kind
+from fiber.model.timing import Timing
 class Echo:
     def on_message(self, peer, message):
         peer.send(Kind.REPLY, message.target, message.id, [message.body])
     def on_peer_lost(self, peer):
         pass
-nng._CHECK = 0.1, 1.0
+nng._LOAD = 1.0
 handler = reactor.Reactor()
-ours = endpoint.Endpoint(identity.Credentials.new(), handshake.Hello.mine("listener"), handler)
+ours = endpoint.Endpoint(
+    identity.Credentials.new(),
+    handshake.Hello.mine("listener"),
+    handler,
+    timing=Timing(nng_check=0.1),
+)
 ours.serve(1, Echo())
 url = ours.listen(ListenAddress(bind_url="tls+tcp://127.0.0.1:0"))
 print(json.dumps({"url": url, "credentials": ours.credentials.to_json()}), flush=True)

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from fiber._wire import frames, nng
+from fiber._wire import frames
 from fiber._wire.frames import Kind
+from fiber.model.timing import Timing
 from wire_world import TIMEOUT, Mailbox, hello, in_thread, until
 
 
@@ -212,9 +213,8 @@ class TestDescriptorsThatUserCodeTakes:
         for one in (near, far, theirs):
             one.close()
 
-    def test_one_between_hosts_notices_without_use(self, listen, monkeypatch):
-        monkeypatch.setattr(nng, "INTERVAL", 0.05)
-        link = listen("tls+tcp").link()
+    def test_one_between_hosts_notices_without_use(self, listen):
+        link = listen("tls+tcp").link(timing=Timing(nng_check=0.05))
         taken = threading.Event()
         link.on_descriptors_lost(taken.set)
         number = link.fds[-1]

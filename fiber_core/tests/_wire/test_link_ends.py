@@ -21,6 +21,7 @@ from fiber._wire.handshake import Hello
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError, WireError
+from fiber.model.timing import Timing
 from wire_world import (
     TIMEOUT,
     ListeningEndpoint,
@@ -260,14 +261,14 @@ class TestDialling:
             url = f"{where}://" + (name if where == "ipc" else f"127.0.0.1:{name[1]}")
             run = Credentials.new().with_certificate()
             with pytest.raises(TransportError, match=r"did not answer within 0.1 s"):
-                Link(url, run, hello("x"), timeout=0.1)
+                Link(url, run, hello("x"), timing=Timing(handshake=0.1))
 
     def test_a_listener_that_never_answers_is_given_up(self, listen):
         listening = listen()
         with listening.held():
             url = listening.url
             with pytest.raises(HandshakeError, match=f"{url} did not answer .* within 0.2 s"):
-                Link(url, listening.credentials, hello("x"), timeout=0.2)
+                Link(url, listening.credentials, hello("x"), timing=Timing(handshake=0.2))
 
     def test_credentials_are_in_no_error(self, listen):
         listening = listen()

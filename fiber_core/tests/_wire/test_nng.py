@@ -13,9 +13,9 @@ from fiber._wire import frames
 from fiber._wire.descriptors import Connection
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import NngDialer, RawListener, UnprovenConnections
+from fiber._wire.nng import UnprovenConnections
 from fiber.exceptions import TransportError
-from wire_world import TIMEOUT, address, readable, received, until
+from wire_world import TIMEOUT, address, nng_dialer, raw_listener, readable, received, until
 
 FRAME = frames.header(Kind.CAST, size=3) + b"abc"
 
@@ -56,11 +56,9 @@ class TestFrames:
     def test_the_size_of_a_frame_is_limited(self, folder):
         run = Credentials.new()
         closed = threading.Event()
-        ours = RawListener(
-            on_opened=lambda _: None, on_closed=lambda _: closed.set(), max_frame=1000
-        )
-        theirs = NngDialer()
-        theirs.dial(ours.listen(address("ipc", folder).bind_url, run), run)
+        ours = raw_listener(on_closed=lambda _: closed.set(), max_frame=1000)
+        theirs = nng_dialer()
+        theirs.dial(ours.listen(address("ipc", folder).bind_url, run), run, timeout=TIMEOUT)
         theirs.send(lambda: b"x" * 1000)
         assert len(received(ours)[1]) == 1000
         theirs.send(lambda: b"x" * 1100)
@@ -111,14 +109,14 @@ class TestEnds:
 
     def test_a_closed_one_is_gone_without_a_collection(self, folder):
         run = Credentials.new()
-        ours = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
+        ours = raw_listener()
         url = ours.listen(address("ipc", folder).bind_url, run)
         gc.collect()
         gc.disable()
         try:
             before = psutil.Process().num_fds()
-            theirs = NngDialer()
-            theirs.dial(url, run)
+            theirs = nng_dialer()
+            theirs.dial(url, run, timeout=TIMEOUT)
             gone = weakref.ref(theirs._socket)
             theirs.close()
             del theirs
@@ -131,9 +129,9 @@ class TestEnds:
     def test_a_forgotten_one_is_closed_when_it_is_collected(self, folder):
         run = Credentials.new()
         closed = threading.Event()
-        ours = RawListener(on_opened=lambda _: None, on_closed=lambda _: closed.set())
-        theirs = NngDialer()
-        theirs.dial(ours.listen(address("ipc", folder).bind_url, run), run)
+        ours = raw_listener(on_closed=lambda _: closed.set())
+        theirs = nng_dialer()
+        theirs.dial(ours.listen(address("ipc", folder).bind_url, run), run, timeout=TIMEOUT)
         del theirs
         gc.collect()
         assert closed.wait(TIMEOUT)
@@ -142,7 +140,7 @@ class TestEnds:
 
 class TestListening:
     def test_a_socket_file_goes_with_its_listener(self, folder):
-        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock = raw_listener()
         url = sock.listen(f"ipc://{folder}/here", Credentials.new())
         assert url == f"ipc://{folder}/here"
         assert [path.name for path in folder.iterdir()] == ["here"]
@@ -154,12 +152,12 @@ class TestListening:
 
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(f"{folder}/here")
-        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock = raw_listener()
         sock.listen(f"ipc://{folder}/here", Credentials.new())
         sock.close()
 
     def test_port_zero_is_replaced_by_the_bound_one(self):
-        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock = raw_listener()
         run = Credentials.new().with_certificate()
         urls = [sock.listen("tls+tcp://127.0.0.1:0", run) for _ in range(2)]
         ports = {int(url.rpartition(":")[2]) for url in urls}

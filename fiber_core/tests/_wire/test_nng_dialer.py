@@ -10,9 +10,9 @@ from pynng import lib
 from fiber._wire import frames
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import NngDialer, RawListener, build
+from fiber._wire.nng import build
 from fiber.exceptions import TransportError
-from wire_world import TIMEOUT, readable, received, until
+from wire_world import TIMEOUT, nng_dialer, raw_listener, readable, received, until
 
 
 class TestWhileTheInterpreterEnds:
@@ -27,11 +27,11 @@ class TestWhileTheInterpreterEnds:
 
     def test_one_can_dial(self, pair, folder):
         run = Credentials.new()
-        sock = NngDialer()
+        sock = nng_dialer()
         with pytest.raises(TransportError, match="connection refused"):
-            sock.dial(f"ipc://{folder}/nobody", run)
-        ours = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
-        sock.dial(ours.listen(f"ipc://{folder}/somebody", run), run)
+            sock.dial(f"ipc://{folder}/nobody", run, timeout=TIMEOUT)
+        ours = raw_listener()
+        sock.dial(ours.listen(f"ipc://{folder}/somebody", run), run, timeout=TIMEOUT)
         sock.close()
         ours.close()
 

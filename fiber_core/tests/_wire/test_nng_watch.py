@@ -9,21 +9,23 @@ import pytest
 from fiber._wire import nng
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError
+from fiber.model.timing import Timing
 from wire_world import TIMEOUT, Mailbox, until
+
+OFTEN = Timing(nng_check=0.05)
 
 
 def is_watching():
     return any(thread.name == "fiber-watch" for thread in threading.enumerate())
 
 
-def test_ends_during_traffic_are_noticed_on_both_sides(listen, monkeypatch):
+def test_ends_during_traffic_are_noticed_on_both_sides(listen):
     """Without the watch about one in twenty is lost; each is cut while frames are on their way."""
-    monkeypatch.setattr(nng, "INTERVAL", 0.05)
-    listening = listen("tls+tcp")
+    listening = listen("tls+tcp", timing=OFTEN)
     mailbox = Mailbox()
     listening.endpoint.serve(2, mailbox)
     for number in range(60):
-        link = listening.link(f"w{number}")
+        link = listening.link(f"w{number}", timing=OFTEN)
         peer = listening.peer(f"w{number}")
         for _ in range(7):
             peer.send(Kind.CAST, 1, 1, [b"x" * 100])
@@ -57,11 +59,10 @@ def test_connections_within_a_host_need_none(listen):
     assert not nng._pipes
 
 
-def test_a_pipe_that_is_gone_already_is_dropped(listen, monkeypatch):
+def test_a_pipe_that_is_gone_already_is_dropped(listen):
     """Nng may report a pipe's end before its beginning."""
-    monkeypatch.setattr(nng, "INTERVAL", 0.05)
-    listening = listen("tls+tcp")
-    link = listening.link()
+    listening = listen("tls+tcp", timing=OFTEN)
+    link = listening.link(timing=OFTEN)
     kept = dict(nng._pipes)
     assert len(kept) == 2
     link.close()

@@ -10,7 +10,6 @@ import threading
 
 import pytest
 
-from fiber._wire import listener as unix_listener
 from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
 from fiber._wire.listener import UnixListener
@@ -33,6 +32,7 @@ class Ours:
             on_frame=lambda number, frame: self.told.put((number, bytes(frame))),
             on_broken=lambda number, error: self.told.put((number, error)),
             on_closed=lambda number: self.told.put(("closed", number)),
+            pause=0.01,
         )
         self.url = self.listener.listen(f"unix://{folder}/s", RUN)
 
@@ -54,7 +54,7 @@ def ours(folder):
 @pytest.fixture
 def theirs(ours):
     theirs = UnixDialer()
-    theirs.dial(ours.url, RUN)
+    theirs.dial(ours.url, RUN, timeout=TIMEOUT)
     yield theirs
     theirs.close()
 
@@ -238,7 +238,7 @@ def test_the_folder_is_clean_when_it_is_closed(ours, folder):
 def test_an_address_without_a_listener_is_an_error_with_the_address(folder):
     theirs = UnixDialer()
     with pytest.raises(TransportError, match=f"cannot reach unix://{folder}/none: no such file"):
-        theirs.dial(f"unix://{folder}/none", RUN)
+        theirs.dial(f"unix://{folder}/none", RUN, timeout=TIMEOUT)
 
 
 def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
@@ -254,8 +254,7 @@ def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
         stopped.close()
 
 
-def test_without_descriptors_connections_wait_until_there_are_some(ours, folder, monkeypatch):
-    monkeypatch.setattr(unix_listener, "_PAUSE", 0.01)
+def test_without_descriptors_connections_wait_until_there_are_some(ours):
     listener, _ = ours.listener._listeners[0]
     failures = [OSError(errno.EMFILE, "too many open files")] * 3
 
@@ -272,7 +271,7 @@ def test_without_descriptors_connections_wait_until_there_are_some(ours, folder,
     ours.reactor.remove_reader(listener.fileno())
     ours.reactor.add_reader(listener.fileno(), lambda: ours.listener._accept(scarce))
     theirs = UnixDialer()
-    theirs.dial(ours.url, RUN)
+    theirs.dial(ours.url, RUN, timeout=TIMEOUT)
     assert ours.next()[0] == "opened"
     assert not failures
     theirs.close()

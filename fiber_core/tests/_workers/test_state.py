@@ -10,9 +10,8 @@ from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._workers import state as module
 from fiber._workers.state import GiveUp, GroupState, Kill, Report, Retire, Start, Stop
-from fiber.backend_parts import outage
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
-from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 
 LEASE = 3.0
 
@@ -344,7 +343,7 @@ class TestPlatformThatCannotBeAsked:
         play = self.at_work()
         for job in play.jobs:
             play.lose(job)
-        steps = self.ask_in_vain(play, outage.RETRY_TIMEOUT - 5)
+        steps = self.ask_in_vain(play, Timing().outage - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
         assert 20 <= len(starts(steps)) <= 40
@@ -372,7 +371,7 @@ class TestPlatformThatCannotBeAsked:
     def test_a_short_one_is_not_spoken_of(self):
         play = self.at_work(1)
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, outage.NOTICE_DELAY - 3) + play.wait()
+        steps = self.ask_in_vain(play, Timing().outage_notice - 3) + play.wait()
         play.now += 100
         assert not any(isinstance(step, Report) for step in steps + play.run())
 
@@ -387,12 +386,12 @@ class TestPlatformThatCannotBeAsked:
         assert give_up.cause is self.AWAY
         assert "no worker is left, and for 6" in give_up.text
         assert "the engine does not answer" in give_up.text
-        assert play.now - began < outage.RETRY_TIMEOUT + 5
+        assert play.now - began < Timing().outage + 5
 
     def test_workers_that_are_left_work_on_however_long_it_takes(self):
         play = self.at_work()
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, 10 * outage.RETRY_TIMEOUT)
+        steps = self.ask_in_vain(play, 10 * Timing().outage)
         assert not any(isinstance(step, GiveUp) for step in steps)
         assert len([step for step in steps if isinstance(step, Report)]) == 1
         # and is given up once that one is gone as well
@@ -403,7 +402,7 @@ class TestPlatformThatCannotBeAsked:
         play = self.at_work(1)
         play.lose(play.jobs[0])
         assert isinstance(play.group.next(play.now), Start)
-        play.now += outage.RETRY_TIMEOUT
+        play.now += Timing().outage
         play.group.not_started(self.AWAY, play.now)
         assert isinstance(play.group.next(play.now), GiveUp)
 

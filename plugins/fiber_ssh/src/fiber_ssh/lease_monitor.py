@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from fiber._agent.lease import INTERVAL, LeaseTable
+from fiber._agent.lease import LeaseTable
+from fiber.model.timing import Timing
 
 __all__ = ["LeaseMonitor"]
 
@@ -22,6 +23,7 @@ class LeaseMonitor:
         expired: called with a host's name and the seconds of its silence.
         stale: called with a host's name after half of its lease in silence, to have its
             connection made anew.
+        timing: durations of the run.
     """
 
     def __init__(
@@ -29,11 +31,13 @@ class LeaseMonitor:
         lease: float,
         expired: Callable[[str, float], None],
         stale: Callable[[str], None],
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self._lease = lease
         self._expired = expired
         self._stale = stale
-        self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease)
+        self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease, timing=timing)
         self._renewed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -61,7 +65,7 @@ class LeaseMonitor:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(INTERVAL):
+        while not self._ended.wait(self._timing.heartbeat):
             now = time.monotonic()
             with self._lock:
                 expired = self._table.expire(now)
