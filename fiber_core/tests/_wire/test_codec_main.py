@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+import threading
 
+import numpy as np
 import pytest
 
 from codec_process import CodecProcess, roundtrip, typed_at_prompt
@@ -125,3 +128,313 @@ class TestMainByValue:
         )["look"]
         told = there.call(look, space["work"])
         assert told == ({"b": 5}, "words", "kept", {"b": int})
+
+
+@pytest.fixture(autouse=True)
+def _main_by_value():
+    codec.set_main_by_reference(False)
+    yield
+    codec.set_main_by_reference(None)
+
+
+@pytest.fixture
+def there():
+    with CodecProcess() as there:
+        yield there
+
+
+class Prompt:
+    """A ``__main__`` into which a user types."""
+
+    def __init__(self):
+        self.globals = {"__name__": "__main__"}
+
+    def type(self, source):
+        exec(textwrap.dedent(source), self.globals)
+
+    def __getitem__(self, name):
+        return self.globals[name]
+
+
+@pytest.fixture
+def prompt():
+    return Prompt()
+
+
+class TestWhatAWorkerKeeps:
+    def test_a_global_that_an_initializer_set(self, prompt, there):
+        prompt.type(
+            """
+            state = None
+
+            def initialize(value):
+                global state
+                state = value
+
+            def work():
+                return state
+            """
+        )
+        there.call(prompt["initialize"], 42)
+        assert there.call(prompt["work"]) == 42
+        assert there.call(prompt["work"]) == 42
+        assert prompt["state"] is None
+
+    def test_a_global_that_only_the_initializer_knows(self, prompt, there):
+        prompt.type(
+            """
+            def initialize():
+                global state
+                state = "set there"
+
+            def work():
+                return state
+            """
+        )
+        there.call(prompt["initialize"])
+        assert there.call(prompt["work"]) == "set there"
+
+    def test_a_counter_counts_on(self, prompt, there):
+        prompt.type(
+            """
+            count = 0
+            seen = []
+
+            def step(x):
+                global count
+                count += 1
+                seen.append(x)
+                return count, list(seen)
+            """
+        )
+        assert there.call(prompt["step"], "a") == (1, ["a"])
+        assert there.call(prompt["step"], "b") == (2, ["a", "b"])
+
+    def test_one_lock_for_all_functions(self, prompt, there):
+        prompt.type(
+            """
+            import threading
+            lock, again = threading.Lock(), threading.RLock()
+
+            def first():
+                with lock, again:
+                    return id(lock), id(again)
+
+            second = lambda: (lock.acquire(blocking=False), lock.release(), id(lock), id(again))
+            """
+        )
+        ids = there.call(prompt["first"])
+        assert there.call(prompt["second"]) == (True, None, *ids)
+        assert there.call(prompt["first"]) == ids
+
+    def test_a_lock_held_by_the_sender_is_free_in_the_receiver(self, prompt, there):
+        prompt.type("import threading\nlock = threading.Lock()\nheld = lambda: lock.locked()")
+        with prompt["lock"]:
+            assert there.call(prompt["held"]) is False
+
+    def test_a_lock_is_still_no_argument(self, prompt, there):
+        prompt.type("def use(lock): return lock")
+        with pytest.raises(TypeError, match="cannot pickle"):
+            there.call(prompt["use"], threading.Lock())
+
+
+class TestWhatAPromptChanges:
+    @pytest.mark.parametrize(
+        "before, after",
+        [
+            ("value = 5", "value = 7"),
+            ("value = 'a'", "value = 'b'"),
+            ("value = [1]", "value.append(2)"),
+            ("value = {'rate': 1}", "value['rate'] = 2"),
+            ("value = (1, [2])", "value[1].append(3)"),
+            ("import numpy as np\nvalue = np.zeros(3)", "value[:] = 1"),
+            ("class value:\n    x = 1", "class value:\n    x = 2"),
+            ("value = lambda: 1", "value = lambda: 2"),
+            ("value = 5", "del value\nvalue = 6"),
+            ("value = 5", "value = lambda: 1"),
+        ],
+    )
+    def test_a_value_changed_by_the_sender_is_changed_in_the_receiver(
+        self, prompt, there, before, after
+    ):
+        prompt.type(before)
+        prompt.type(
+            """
+            def work():
+                found = getattr(value, "x", value)
+                return found() if callable(found) else found
+            """
+        )
+        for source in (before, after):
+            if source is after:
+                prompt.type(after)
+            found, wanted = there.call(prompt["work"]), prompt["work"]()
+            assert np.array_equal(found, wanted) if type(found) is np.ndarray else found == wanted
+
+    def test_a_function_that_others_call_is_the_one_that_was_defined_last(self, prompt, there):
+        prompt.type("def helper(x): return x + 1\ndef work(x): return helper(x)")
+        assert there.call(prompt["work"], 1) == 2
+        prompt.type("def helper(x): return x + 10")
+        assert there.call(prompt["work"], 1) == 11
+
+    def test_only_what_was_changed_is(self, prompt, there):
+        prompt.type(
+            """
+            count, rate = 0, 1
+
+            def step():
+                global count
+                count += rate
+                return count
+            """
+        )
+        assert there.call(prompt["step"]) == 1
+        prompt.type("rate = 10")
+        assert there.call(prompt["step"]) == 11
+        prompt.type("count = 5")
+        assert there.call(prompt["step"]) == 15
+
+    def test_an_older_pickle_does_not_bring_an_older_value_back(self, prompt, there):
+        """Tasks of a call that was made before may come after."""
+        prompt.type("value = 1\ndef work(): return value")
+        older = Frozen(prompt["work"])
+        assert there.call(older) == 1
+        prompt.type("value = 2")
+        assert there.call(prompt["work"]) == 2
+        assert there.call(older) == 2
+
+    def test_a_pickle_of_this_process_changes_no_globals_of_it(self, prompt, monkeypatch):
+        module = type(sys)("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        exec("value = 1\ndef work(): return value", vars(module))
+        for number in (1, 2):
+            module.value = number
+            body = memoryview(frames.joined(codec.dumps(module.work)))
+            module.value = "mine"
+            assert codec.loads(body)() == "mine"
+
+    def test_each_sender_has_numbers_of_its_own(self, prompt, there, monkeypatch):
+        """A second process that sends the first time does not undo what the first one sent."""
+        prompt.type("value = 1\ndef work(): return value")
+        assert there.call(prompt["work"]) == 1
+        prompt.type("value = 2")
+        assert there.call(prompt["work"]) == 2
+        monkeypatch.setattr(codec, "_token", "another")
+        prompt.type("value = 3")
+        assert there.call(prompt["work"]) == 2
+        prompt.type("value = 4")
+        assert there.call(prompt["work"]) == 4
+
+
+class Frozen:
+    """A function as it was pickled once."""
+
+    def __init__(self, function):
+        self._body = frames.joined(codec.dumps(function))
+
+    def __reduce__(self):
+        return _load, (self._body,)
+
+
+def _load(body):
+    return codec.loads(memoryview(body))
+
+
+# the other process has no such module as this one, but the codec
+_load.__module__ = "elsewhere_load"
+
+
+@pytest.fixture(autouse=True)
+def _loader_goes_by_value(monkeypatch):
+    module = type(sys)("elsewhere_load")
+    module._load = _load
+    from cloudpickle import cloudpickle
+
+    monkeypatch.setitem(sys.modules, "elsewhere_load", module)
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+class TestModulesWithAHome:
+    @pytest.fixture
+    def home(self, folder, monkeypatch):
+        (folder / "homely.py").write_text(
+            textwrap.dedent(
+                """
+                import threading
+
+                count, rate = 0, 1
+                lock = threading.Lock()
+
+                def stepper():
+                    def step():
+                        global count
+                        with lock:
+                            count += rate
+                            return count
+                    return step
+
+                def look():
+                    return count, rate
+                """
+            )
+        )
+        monkeypatch.syspath_prepend(folder)
+        yield folder
+        sys.modules.pop("homely", None)
+
+    def test_the_module_itself_is_the_namespace(self, home):
+        import homely
+
+        with CodecProcess(paths=[home]) as there:
+            assert [there.call(homely.stepper()) for _ in range(3)] == [1, 2, 3]
+            assert there.call(homely.look) == (3, 1)
+        assert homely.look() == (0, 1)
+
+    def test_globals_of_a_loaded_module_are_never_replaced(self, home):
+        import homely
+
+        with CodecProcess(paths=[home]) as there:
+            assert there.call(homely.stepper()) == 1
+            homely.rate = 100
+            assert there.call(homely.stepper()) == 2
+        assert homely.stepper()() == 100
+
+    def test_functions_of_a_missing_module_bring_their_globals(self, home):
+        import homely
+
+        with CodecProcess() as there:
+            assert [there.call(homely.stepper()) for _ in range(3)] == [1, 2, 3]
+
+
+class TestMarks:
+    @pytest.mark.parametrize("value", [1, "a", b"b", None, 2.5, [1, {2: (3,)}], {"x"}])
+    def test_plain_values_are_known_by_what_they_hold(self, value):
+        import copy
+
+        assert codec._fingerprint(value) == codec._fingerprint(copy.deepcopy(value)) is not None
+
+    def test_others_are_never_known_to_be_unchanged(self):
+        for value in (np.zeros(1), object(), [object()], sys, len):
+            assert codec._fingerprint(value) is None
+
+    def test_looking_at_a_value_runs_no_code_of_its_own(self):
+        class Loud:
+            def __reduce__(self):
+                raise AssertionError("it was called")
+
+        assert codec._fingerprint([Loud()]) is None
+
+    def test_no_value_is_kept_alive(self):
+        import gc
+        import weakref
+
+        def function():
+            """Goes away."""
+
+        gone = weakref.ref(function)
+        codec.globals_versions("__main__", {"big": [0] * 1000, "function": function})
+        del function
+        gc.collect()
+        assert gone() is None

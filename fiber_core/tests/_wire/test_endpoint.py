@@ -40,29 +40,24 @@ class TestServices:
             assert (peer.ident, message.target, bytes(message.body)) == ("worker", target, body)
         assert all(box.messages.empty() for box in boxes.values())
 
-    def test_a_call_without_a_service_is_answered_with_an_empty_error(self, listening):
-        link = listening.link()
+    def test_a_call_without_a_service_is_answered_with_an_empty_error(self, link):
         link.send(Kind.CALL, 77, 5, [b"?"])
         message = link.receive(timeout=TIMEOUT)
         assert (message.kind, message.target, message.id) == (Kind.ERROR, 77, 5)
         assert not message.body
 
-    def test_a_cast_without_a_service_is_ignored(self, listening):
-        link = listening.link()
+    def test_a_cast_without_a_service_is_ignored(self, link):
         link.send(Kind.CAST, 77, 5, [b"?"])
         assert answers_echo(link)
 
-    def test_a_service_can_be_withdrawn(self, listening):
-        link = listening.link()
+    def test_a_service_can_be_withdrawn(self, listening, link):
         assert answers_echo(link)
         listening.endpoint.withdraw(1)
         listening.endpoint.withdraw(1)
         link.send(Kind.CALL, 1, 5)
         assert link.receive(timeout=TIMEOUT).kind is Kind.ERROR
 
-    def test_services_keep_what_they_know_of_a_peer_with_it(self, listening):
-        link = listening.link()
-        peer = listening.peer()
+    def test_services_keep_what_they_know_of_a_peer_with_it(self, listening, link, peer):
         peer.state[1] = "mine"
         assert answers_echo(link)
         assert listening.endpoint.peers()[0].state == {1: "mine"}
@@ -161,28 +156,19 @@ class TestPeers:
         assert mailbox.messages.empty()
         assert list(listening.endpoint._peers.values()) == listening.endpoint.peers()
 
-    def test_sending_to_a_dead_one_does_nothing(self, listening):
-        mailbox = Mailbox()
-        listening.endpoint.serve(2, mailbox)
-        link = listening.link()
-        peer = listening.peer()
+    def test_sending_to_a_dead_one_does_nothing(self, mailbox, link, peer):
         link.close()
         mailbox.next_lost()
         peer.send(Kind.CAST, 1, 1, [b"x"])
         assert not peer._waiting
 
-    def test_one_can_be_cut_off(self, listening):
-        mailbox = Mailbox()
-        listening.endpoint.serve(2, mailbox)
-        link = listening.link()
+    def test_one_can_be_cut_off(self, listening, mailbox, link):
         listening.peer().close()
         with pytest.raises(PeerLostError):
             link.receive(timeout=TIMEOUT)
         assert mailbox.next_lost().ident == "dialler"
 
-    def test_peers_may_be_sent_to_from_many_threads(self, listening):
-        link = listening.link()
-        peer = listening.peer()
+    def test_peers_may_be_sent_to_from_many_threads(self, link, peer):
 
         def send(name):
             for number in range(100):
@@ -290,9 +276,8 @@ class TestItsEnd:
         with pytest.raises(PeerLostError):
             link.receive(timeout=TIMEOUT)
 
-    def test_sending_after_it_does_nothing(self, listening):
+    def test_sending_after_it_does_nothing(self, listening, peer):
         listening.link()
-        peer = listening.peer()
         listening.endpoint.close()
         peer.send(Kind.CAST, 1, 1, [b"x"])
         peer.close()
