@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from codec_process import CodecProcess, roundtrip, typed_at_prompt
+from codec_process import CodecProcess, Prompt, roundtrip
 from fiber._wire import codec, frames
 
 
@@ -61,53 +61,65 @@ def work(x):
         assert codec.loads(body)(10) == 50
 
 
+@pytest.fixture(scope="module")
+def lasting():
+    """Another process, for tests that leave nothing behind in its globals."""
+    with CodecProcess() as there:
+        yield there
+
+
+@pytest.fixture
+def there(main_by_value):
+    with CodecProcess() as there:
+        yield there
+
+
+@pytest.fixture
+def prompt():
+    return Prompt()
+
+
+@pytest.mark.usefixtures("main_by_value")
 class TestMainByValue:
     @pytest.fixture
-    def there(self, main_by_value):
-        with CodecProcess() as there:
-            yield there
+    def there(self, lasting):
+        return lasting
 
-    def test_functions_of_a_prompt_work_in_another_process(self, there):
-        space = typed_at_prompt(
-            "import math\ndef area(r): return math.pi * r ** 2\nsquare = lambda x: x * x"
-        )
-        assert there.call(space["area"], 1) == pytest.approx(3.14159, abs=1e-4)
-        assert there.call(space["square"], 7) == 49
+    def test_functions_of_a_prompt_work_in_another_process(self, prompt, there):
+        prompt.type("import math\ndef area(r): return math.pi * r ** 2\nsquare = lambda x: x * x")
+        assert there.call(prompt["area"], 1) == pytest.approx(3.14159, abs=1e-4)
+        assert there.call(prompt["square"], 7) == 49
 
-    def test_a_big_global_that_is_not_used_is_not_sent(self, main_by_value):
-        space = typed_at_prompt("big = bytes(10**7)\nsmall = 3\ndef work(): return small")
-        assert sum(map(len, codec.dumps(space["work"]))) < 5000
+    def test_a_big_global_that_is_not_used_is_not_sent(self, prompt):
+        prompt.type("big = bytes(10**7)\nsmall = 3\ndef work(): return small")
+        assert sum(map(len, codec.dumps(prompt["work"]))) < 5000
 
-    def test_one_that_is_used_is_sent_once(self, main_by_value):
-        space = typed_at_prompt("big = bytes(10**6)\ndef a(): return big\ndef b(): return big")
-        assert sum(map(len, codec.dumps([space["a"], space["b"]]))) < 1.1 * 10**6
+    def test_one_that_is_used_is_sent_once(self, prompt):
+        prompt.type("big = bytes(10**6)\ndef a(): return big\ndef b(): return big")
+        assert sum(map(len, codec.dumps([prompt["a"], prompt["b"]]))) < 1.1 * 10**6
 
-    def test_members_of_an_enum_are_the_same_after_a_journey(self, there):
-        space = typed_at_prompt(
+    def test_members_of_an_enum_are_the_same_after_a_journey(self, prompt, there):
+        prompt.type(
             "import enum\n"
             "class Color(enum.Enum):\n    RED = 1\n    BLUE = 2\n"
             "def other(color): return Color.BLUE if color is Color.RED else None"
         )
-        assert there.call(space["other"], space["Color"].RED) is space["Color"].BLUE
+        assert there.call(prompt["other"], prompt["Color"].RED) is prompt["Color"].BLUE
 
-    def test_an_exception_defined_in_main_is_caught_by_its_class(self, there):
-        space = typed_at_prompt(
-            "class MyError(Exception):\n    pass\ndef fail(): raise MyError('as meant', 5)"
-        )
-        with pytest.raises(space["MyError"]) as caught:
-            there.call(space["fail"])
+    def test_an_exception_defined_in_main_is_caught_by_its_class(self, prompt, there):
+        prompt.type("class MyError(Exception):\n    pass\ndef fail(): raise MyError('as meant', 5)")
+        with pytest.raises(prompt["MyError"]) as caught:
+            there.call(prompt["fail"])
         assert caught.value.args == ("as meant", 5)
 
-    def test_instances_keep_their_class(self, there):
-        space = typed_at_prompt(
-            "class Point:\n    def __init__(self, x): self.x = x\ndef same(p): return p"
-        )
-        back = there.call(space["same"], space["Point"](5))
-        assert type(back) is space["Point"]
+    def test_instances_keep_their_class(self, prompt, there):
+        prompt.type("class Point:\n    def __init__(self, x): self.x = x\ndef same(p): return p")
+        back = there.call(prompt["same"], prompt["Point"](5))
+        assert type(back) is prompt["Point"]
         assert back.x == 5
 
-    def test_methods_and_decorated_functions_work_in_another_process(self, there):
-        space = typed_at_prompt(
+    def test_methods_and_decorated_functions_work_in_another_process(self, prompt, there):
+        prompt.type(
             "import functools\n"
             "def doubled(f):\n"
             "    @functools.wraps(f)\n"
@@ -118,55 +130,22 @@ class TestMainByValue:
             "offset = 10\n"
             "class Thing:\n    def method(self, x): return work(x)\n"
         )
-        assert there.call(space["work"], 1) == 22
-        assert there.call(space["Thing"]().method, 2) == 24
+        assert there.call(prompt["work"], 1) == 22
+        assert there.call(prompt["Thing"]().method, 2) == 24
 
-    def test_defaults_annotations_and_attributes_come_along(self, there):
-        space = typed_at_prompt("def work(a, *, b: int = 5): 'words'\nwork.note = 'kept'")
-        look = typed_at_prompt(
-            "def look(f): return (f.__kwdefaults__, f.__doc__, f.note, f.__annotations__)"
-        )["look"]
-        told = there.call(look, space["work"])
+    def test_defaults_annotations_and_attributes_come_along(self, prompt, there):
+        prompt.type("def work(a, *, b: int = 5): 'words'\nwork.note = 'kept'")
+        prompt.type("def look(f): return (f.__kwdefaults__, f.__doc__, f.note, f.__annotations__)")
+        told = there.call(prompt["look"], prompt["work"])
         assert told == ({"b": 5}, "words", "kept", {"b": int})
 
 
-@pytest.fixture(autouse=True)
-def _main_by_value():
-    codec.set_main_by_reference(False)
-    yield
-    codec.set_main_by_reference(None)
-
-
-@pytest.fixture
-def there():
-    with CodecProcess() as there:
-        yield there
-
-
-class Prompt:
-    """A ``__main__`` into which a user types."""
-
-    def __init__(self):
-        self.globals = {"__name__": "__main__"}
-
-    def type(self, source):
-        exec(textwrap.dedent(source), self.globals)
-
-    def __getitem__(self, name):
-        return self.globals[name]
-
-
-@pytest.fixture
-def prompt():
-    return Prompt()
-
-
 class TestWhatAWorkerKeeps:
-    def test_a_global_that_an_initializer_set(self, prompt, there):
+    @pytest.mark.parametrize("source", ["state = None", ""], ids=["known here", "unknown here"])
+    def test_a_global_that_an_initializer_set(self, prompt, there, source):
+        prompt.type(source)
         prompt.type(
             """
-            state = None
-
             def initialize(value):
                 global state
                 state = value
@@ -178,21 +157,7 @@ class TestWhatAWorkerKeeps:
         there.call(prompt["initialize"], 42)
         assert there.call(prompt["work"]) == 42
         assert there.call(prompt["work"]) == 42
-        assert prompt["state"] is None
-
-    def test_a_global_that_only_the_initializer_knows(self, prompt, there):
-        prompt.type(
-            """
-            def initialize():
-                global state
-                state = "set there"
-
-            def work():
-                return state
-            """
-        )
-        there.call(prompt["initialize"])
-        assert there.call(prompt["work"]) == "set there"
+        assert prompt.globals.get("state") is None
 
     def test_a_counter_counts_on(self, prompt, there):
         prompt.type(
