@@ -1,4 +1,6 @@
-"""Modules, mains and files that come from the parent, by digest and once."""
+"""Modules, mains and files that come from the parent, and which of them are ignored."""
+
+from __future__ import annotations
 
 import importlib
 import importlib.resources
@@ -6,16 +8,20 @@ import importlib.util
 import json
 import linecache
 import pkgutil
+import shutil
+import subprocess
 import sys
 import sysconfig
 import traceback
 import types
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from fiber._launch import module_server
 from fiber._launch.code_finder import CodeFinder, ContentStore, load_main
-from fiber._launch.code_server import CodeServer, digest_of
+from fiber._launch.code_server import CodeServer, Ignore, digest_of
 from fiber.exceptions import StartError
 
 FILES = {
@@ -278,3 +284,175 @@ class TestMains:
 def test_what_a_job_keeps_is_private(host):
     importlib.import_module("near_app")
     assert (host.folder / "code").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    path = tmp_path / "odd_one.py"
+    path.write_text("VALUE = 7\n\ndef where():\n    return __file__\n")
+    spec = importlib.util.spec_from_file_location("odd_one", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "odd_one", module)
+    return module
+
+
+def spec_of(name, **answer):
+    """What this process finds of a module, or part of one, by the parent's answer."""
+    known = frozenset({name.partition(".")[0]})
+    finder = module_server.ParentFinder(known, lambda _: json.dumps(answer).encode())
+    return finder.find_spec(name, None)
+
+
+def test_own_names_are_the_programs_and_not_pythons(odd):
+    assert "odd_one" in module_server.own_names()
+    assert not {"json", "pytest", "__main__"} & module_server.own_names()
+
+
+def test_a_loaded_module_is_described_by_its_file(odd):
+    assert module_server.describe("odd_one") == {
+        "path": odd.__file__,
+        "locations": None,
+    }
+
+
+def test_the_standard_library_is_not_offered():
+    assert module_server.describe("json") == {}
+    assert module_server.describe("no_such_module") == {}
+
+
+def test_a_module_is_loaded_from_its_file_where_that_exists(odd):
+    spec = spec_of("odd_one", **module_server.describe("odd_one"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (module.VALUE, module.where()) == (7, odd.__file__)
+
+
+def test_a_package_without_a_file_is_its_folders(tmp_path):
+    spec = spec_of("spread", path=None, locations=[str(tmp_path)])
+    assert list(importlib.util.module_from_spec(spec).__path__) == [str(tmp_path)]
+
+
+def test_a_module_whose_file_cannot_be_opened_is_not_found():
+    assert spec_of("odd_one", path="/not/here/odd.zip/odd_one.py", locations=None) is None
+
+
+def test_a_parent_that_has_nothing_ends_the_search():
+    assert spec_of("ours.part") is None
+
+
+def test_the_source_of_a_module_inside_an_archive_is_had(tmp_path, monkeypatch):
+    archive = tmp_path / "archive.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("odd_packed.py", "VALUE = 7\n")
+    monkeypatch.syspath_prepend(str(archive))
+    module = importlib.import_module("odd_packed")
+    monkeypatch.setitem(sys.modules, "odd_packed", module)
+
+    assert module_server.source_of("odd_packed") == "VALUE = 7\n"
+    assert module_server.source_of("json") is None
+
+
+def test_the_parent_is_not_asked_for_a_name_that_it_does_not_have():
+    def ask(_):
+        raise AssertionError("asked")
+
+    finder = module_server.ParentFinder(frozenset({"ours"}), ask)
+    assert finder.find_spec("theirs", None) is None
+
+
+IGNORED = [
+    "a.py",
+    "b.log",
+    "build/x.py",
+    "docs/build/x.py",
+    "docs/readme.txt",
+    "keep.log",
+    "src/build.py",
+    "src/deep/er/a.py",
+    "src/deep/notes.txt",
+    "src/gen/one.py",
+    "src/gen/two.py",
+    "tmp1/x.py",
+    "tmpA/x.py",
+    "with space.py",
+]
+
+CASES = {
+    "names anywhere": "*.log\n!keep.log\n",
+    "folders anywhere": "build/\n",
+    "tied to the root": "/build/\n/a.py\n",
+    "a slash in the middle ties": "src/gen/*.py\n!src/gen/two.py\n",
+    "two stars before": "**/a.py\n",
+    "two stars within": "src/**/a.py\n",
+    "two stars after": "src/**\n",
+    "one character": "tmp?\n",
+    "sets": "tmp[0-9]/\n",
+    "sets turned around": "tmp[!0-9]/\n",
+    "comments, blanks and escapes": "# no\n\n\\#x\nwith\\ space.py\n",
+    "nothing comes back from an ignored folder": "src/gen/\n!src/gen/two.py\n",
+    "only what is in it": "src/*\n!src/gen\n",
+    "spaces at the end": "b.log   \n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in IGNORED:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+def ignored(folder):
+    ignore = Ignore(folder)
+    return {name for name in IGNORED if ignore.match(folder / name) is not None}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is what it is compared with")
+@pytest.mark.parametrize("name", CASES)
+def test_git_agrees(folder, name):
+    (folder / ".gitignore").write_text(CASES[name])
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    output = subprocess.run(
+        ["git", "-C", folder, "check-ignore", "--no-index", "-z", "--stdin"],
+        input="\0".join(IGNORED).encode(),
+        capture_output=True,
+        check=False,
+    ).stdout
+    assert ignored(folder) == set(filter(None, output.decode().split("\0")))
+
+
+def test_the_nearest_file_counts(folder):
+    (folder / ".gitignore").write_text("*.py\n")
+    (folder / "src" / ".gitignore").write_text("!*.py\n")
+    assert ignored(folder) == {name for name in IGNORED if name.endswith(".py")} - {
+        name for name in IGNORED if name.startswith("src/")
+    }
+
+
+def test_fibers_own_file_takes_the_place_of_gits(folder):
+    (folder / ".gitignore").write_text("*.py\n")
+    (folder / ".fiberignore").write_text("*.txt\n")
+    assert ignored(folder) == {"docs/readme.txt", "src/deep/notes.txt"}
+
+
+def test_why_names_the_file_and_the_line(folder):
+    (folder / ".gitignore").write_text("build/\n")
+    why = Ignore(folder).match(folder / "build" / "x.py")
+    assert why == (str(folder / ".gitignore"), "build/")
+
+
+def test_what_is_not_below_is_no_matter(folder, tmp_path_factory):
+    (folder / ".gitignore").write_text("*\n")
+    assert Ignore(folder).match(tmp_path_factory.mktemp("other") / "a.py") is None
+
+
+def test_some_folders_are_always_ignored(folder):
+    assert Ignore(folder).match(folder / "__pycache__" / "a.pyc") == ("", "__pycache__/")
+
+
+def test_an_invalid_pattern_is_skipped(folder):
+    (folder / ".gitignore").write_text("[z-a]\nb.log\n")
+    assert ignored(folder) == {"b.log"}
