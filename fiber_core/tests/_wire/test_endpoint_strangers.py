@@ -29,6 +29,7 @@ from fiber._wire.handshake import DialerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError, TransportError
+from fiber.model import Timing
 from fiber.model.timing import Timing
 from wire_world import (
     TIMEOUT,
@@ -516,7 +517,7 @@ def answer_tasks(link):
 
     def work():
         with contextlib.suppress(TransportError):
-            Worker(link, 1, redial).run()
+            Worker(link, 1, redial, timing=Timing()).run()
 
     threading.Thread(target=work, name="honest").start()
 
