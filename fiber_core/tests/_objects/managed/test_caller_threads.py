@@ -5,16 +5,23 @@ import threading
 
 import pytest
 
-from fiber._objects.managed import caller_threads, calls
+from fiber._objects.managed import calls
 from fiber._objects.managed.caller_threads import CallerThreads
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import WireError
+from fiber.model.timing import Timing
 from wire_world import until
 
 
 @pytest.fixture
 def mine(owner):
     return CallerThreads(owner.store)
+
+
+@pytest.fixture
+def impatient(world):
+    """Threads that end as soon as they are idle."""
+    return CallerThreads(world.node("impatient", timing=Timing(idle_thread=0.01)).store)
 
 
 def submit(mine, number, task, **options):
@@ -32,29 +39,27 @@ def test_calls_of_one_caller_run_in_order_on_one_thread(mine):
     assert len({ident for _, ident in got}) == 1
 
 
-def test_an_idle_thread_ends_and_another_takes_its_place(mine, monkeypatch):
-    monkeypatch.setattr(caller_threads, "IDLE", 0.01)
+def test_an_idle_thread_ends_and_another_takes_its_place(impatient):
     done = threading.Event()
-    submit(mine, 1, threading.Event)
-    until(lambda: mine.threads == 0)
-    submit(mine, 1, done.set)
+    submit(impatient, 1, threading.Event)
+    until(lambda: impatient.threads == 0)
+    submit(impatient, 1, done.set)
 
     assert done.wait(20)
-    until(lambda: mine.threads == 0)
+    until(lambda: impatient.threads == 0)
 
 
-def test_one_that_a_lock_may_belong_to_does_not(mine, monkeypatch):
-    monkeypatch.setattr(caller_threads, "IDLE", 0.01)
+def test_one_that_a_lock_may_belong_to_does_not(impatient):
     idents = queue.SimpleQueue()
-    submit(mine, 1, lambda: idents.put(threading.get_ident()), thread_neutral=False)
+    submit(impatient, 1, lambda: idents.put(threading.get_ident()), thread_neutral=False)
     first = idents.get(timeout=20)
-    submit(mine, 2, threading.Event)
+    submit(impatient, 2, threading.Event)
     # the other one is idle for as long
-    until(lambda: mine.threads == 1)
-    submit(mine, 1, lambda: idents.put(threading.get_ident()))
+    until(lambda: impatient.threads == 1)
+    submit(impatient, 1, lambda: idents.put(threading.get_ident()))
 
     assert idents.get(timeout=20) == first
-    mine.end_soon(1)
+    impatient.end_soon(1)
 
 
 def test_a_failing_task_is_logged_and_ends_no_thread(mine, caplog):
