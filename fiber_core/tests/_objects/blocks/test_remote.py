@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from fiber._objects.address import Kind
+from fiber._objects.blocks import block, copies
 from fiber._objects.blocks import block as protocol
-from fiber._objects.blocks import copies
 from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op
 from fiber._objects.blocks.contents import read
 from fiber._objects.memory import sealed
+from fiber._objects.memory.backing import Location
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import in_thread
 from wire_world import until
@@ -345,3 +346,28 @@ def test_references_in_a_value_live_as_long_as_it(owner, other):
     assert not released.is_set()
     made.drop(0)
     assert released.wait(20)
+
+
+# -- messages
+
+
+def test_a_place_comes_back():
+    place = Location("fd:17", 4711, 2**40, bytes(range(16)))
+    assert Location.unpack(place.packed()) == place
+    message = block.has(place)
+    assert message[0] == block.Op.HAS
+    assert block.read_has(message) == place
+
+
+@pytest.mark.parametrize("body", [b"", b"\0" * 31, b"\0" * 32 + b"\xff"])
+def test_what_is_no_place_is_an_error(body):
+    with pytest.raises(WireError):
+        Location.unpack(body)
+
+
+def test_a_digest_is_of_bytes_and_their_position():
+    same = block.piece_digest(0, b"abc"), block.piece_digest(0, memoryview(b"abc"))
+    others = block.piece_digest(1, b"abc"), block.piece_digest(0, b"abd")
+    assert len(set(same)) == 1
+    assert len({*same, *others}) == 3
+    assert len(same[0]) == block.DIGEST
