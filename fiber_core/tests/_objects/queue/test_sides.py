@@ -7,28 +7,143 @@ import time
 import pytest
 
 from fiber._objects.address import Kind
-from fiber._objects.queue.ready_fd import ReadyFd
 from fiber.exceptions import PeerLostError
 from objects_world import in_thread, put, readable, take
 from wire_world import until
 
-# -- at the owner
+
+@pytest.fixture(params=["owner", "other"])
+def side(request, owner, other):
+    """What a process has of an object: its owner, or another one."""
+    if request.param == "owner":
+        return lambda made, end=0: made
+    return other.remote
 
 
-def test_items_come_out_as_they_went_in(owner):
-    mine = owner.queue()
-    put(mine, b"1", b"2")
-
-    assert [take(mine), take(mine)] == [b"1", b"2"]
+def numbers(count):
+    return [b"%d" % n for n in range(count)]
 
 
-def test_a_thread_that_waits_gets_what_comes(owner):
-    mine = owner.queue()
+def fetching(side):
+    """A reader that fetches all that there is with its first item."""
+    reader = side.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
+    return reader
+
+
+def is_readable(ready_fd):
+    return bool(select.select([ready_fd.fd], [], [], 0)[0])
+
+
+# -- on each side
+
+
+def test_items_come_out_as_they_went_in(owner, side):
+    made = owner.queue()
+    mine = side(made)
+    put(mine, b"1", b"2", b"3")
+    assert mine.size(0) == made.size(0) == 3
+    assert [take(made) for _ in range(3)] == [b"1", b"2", b"3"]
+
+    put(made, b"4", b"5")
+    assert take(mine) == b"4"
+    assert mine.size(0) == made.size(0) == 1, "what was handed out is not counted"
+    assert take(mine) == b"5"
+
+
+def test_a_thread_that_waits_gets_what_comes(owner, side):
+    made = owner.queue()
+    mine = side(made)
     got = in_thread(lambda: take(mine))
-    until(lambda: mine.states[0]._waiting)
-    put(mine, b"1")
+    until(lambda: made.states[0]._waiting)
+    put(made, b"1")
 
     assert got() == b"1"
+
+
+def test_several_threads_of_one_process_share_what_comes(owner, side):
+    made = owner.queue()
+    mine = side(made)
+    got = [in_thread(lambda: take(mine)) for _ in range(4)]
+    put(made, *numbers(4))
+
+    assert sorted(get() for get in got) == numbers(4)
+
+
+@pytest.mark.parametrize("block,timeout", [(False, None), (True, 0.01)])
+def test_an_empty_queue_raises_empty_and_nobody_waits_any_more(owner, side, block, timeout):
+    made = owner.queue()
+    mine = side(made)
+    with pytest.raises(queue.Empty):
+        take(mine, timeout, block)
+
+    until(lambda: not made.states[0]._waiting)
+    put(made, b"1", b"2")
+    assert take(made) == b"1"
+    assert take(mine) == b"2"
+
+
+@pytest.mark.parametrize("block,timeout", [(False, None), (True, 0.01)])
+def test_a_full_queue_raises_full_and_nobody_waits_any_more(owner, side, block, timeout):
+    made = owner.queue(1)
+    mine = side(made)
+    put(mine, b"1")
+    with pytest.raises(queue.Full):
+        put(mine, b"2", timeout=timeout, block=block)
+
+    until(lambda: not made.states[0].has_waiting_writers)
+    assert take(made) == b"1"
+    put(mine, b"3", timeout=20)
+    assert take(made) == b"3"
+
+
+def test_a_put_waits_for_room_that_a_reader_makes(owner, side, third):
+    made = owner.queue(1)
+    mine, reader = side(made), third.remote(made)
+    put(made, b"1")
+    done = in_thread(lambda: put(mine, b"2"))
+    until(lambda: made.states[0].has_waiting_writers)
+
+    assert take(reader) == b"1"
+    done()
+    assert take(reader) == b"2"
+
+
+def test_ready_waits_and_takes_nothing(owner, side):
+    made = owner.queue()
+    mine = side(made)
+    reader = mine.reader(0)
+    assert not reader.poll(0)
+    assert not reader.poll(0.01)
+    ready = in_thread(lambda: reader.poll(None))
+    until(lambda: made.states[0]._waiting)
+    put(made, b"1")
+
+    assert ready()
+    assert reader.poll(0)
+    assert take(mine) == b"1"
+
+
+@pytest.mark.parametrize("kind", [Kind.PIPE, Kind.ONE_WAY])
+def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner, side, kind):
+    made = owner.pipe(kind)
+    reader = side(made, 1).reader(0)
+    ready_fd = reader.ready_fd()
+    assert not is_readable(ready_fd)
+    for item in (b"1", b"2"):
+        made.writer(0).put(item, True, None)
+        assert readable(ready_fd)
+        assert readable(ready_fd)
+        assert bytes(reader.take(True, 20)) == item
+        assert not is_readable(ready_fd)
+    made.drop(0)
+
+    assert readable(ready_fd)
+    with pytest.raises(EOFError):
+        reader.take(True, 20)
+
+
+# -- at the owner
 
 
 def test_it_works_without_any_connection(owner):
@@ -37,36 +152,6 @@ def test_it_works_without_any_connection(owner):
     take(mine)
 
     assert mine.target == 0
-
-
-@pytest.mark.parametrize("block,timeout", [(False, None), (True, 0.01)])
-def test_an_empty_queue_raises_empty(owner, block, timeout):
-    mine = owner.queue()
-
-    with pytest.raises(queue.Empty):
-        take(mine, timeout, block)
-    assert not mine.states[0]._waiting
-
-
-@pytest.mark.parametrize("block,timeout", [(False, None), (True, 0.01)])
-def test_a_full_queue_raises_full(owner, block, timeout):
-    mine = owner.queue(1)
-    put(mine, b"1")
-
-    with pytest.raises(queue.Full):
-        put(mine, b"2", timeout=timeout, block=block)
-    assert not mine.states[0].has_waiting_writers
-
-
-def test_a_thread_waits_for_room(owner):
-    mine = owner.queue(1)
-    put(mine, b"1")
-    done = in_thread(lambda: put(mine, b"2"))
-    until(lambda: mine.states[0].has_waiting_writers)
-
-    assert take(mine) == b"1"
-    done()
-    assert take(mine) == b"2"
 
 
 def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
@@ -79,20 +164,6 @@ def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
     monkeypatch.setattr("fiber._objects.queue.channel.wait_for_wakeup", interrupted)
     with pytest.raises(KeyboardInterrupt):
         take(mine)
-    assert take(mine) == b"1"
-
-
-def test_ready_waits_and_takes_nothing(owner):
-    mine = owner.queue()
-    reader = mine.reader(0)
-    assert not reader.poll(0)
-    assert not reader.poll(0.01)
-    ready = in_thread(lambda: reader.poll(None))
-    until(lambda: mine.states[0]._waiting)
-    put(mine, b"1")
-
-    assert ready()
-    assert reader.poll(0)
     assert take(mine) == b"1"
 
 
@@ -120,42 +191,18 @@ def test_a_thread_that_waits_gets_the_end(owner):
         got()
 
 
-def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner):
-    mine = owner.pipe(Kind.ONE_WAY)
-    reader = mine.reader(0)
-    ready_fd = reader.ready_fd()
-    assert not select.select([ready_fd.fd], [], [], 0)[0]
-    mine.writer(0).put(b"1", True, None)
-    assert readable(ready_fd)
-    reader.take(True, None)
-    assert not select.select([ready_fd.fd], [], [], 0)[0]
-    mine.drop(0)
-
-    assert readable(ready_fd)
-
-
 def test_a_ready_fd_is_closed_with_the_last_handle(owner):
     mine = owner.pipe()
     ready_fd = mine.reader(0).ready_fd()
     mine.drop(1)
+    assert ready_fd.fd == -1
 
+    ready_fd.close()
+    ready_fd.set(True)
     assert ready_fd.fd == -1
 
 
 # -- reading elsewhere
-
-
-# -- items
-
-
-def test_items_go_both_ways_in_order(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
-    put(theirs, b"1", b"2", b"3")
-    assert [take(mine) for _ in range(3)] == [b"1", b"2", b"3"]
-
-    put(mine, b"4", b"5")
-    assert [take(theirs) for _ in range(2)] == [b"4", b"5"]
 
 
 def test_items_of_any_size_arrive(owner, other):
@@ -173,92 +220,30 @@ def test_many_small_items_keep_their_order(owner, other, third):
     mine = owner.queue()
     writer, reader = other.remote(mine), third.remote(mine)
     count = 20_000
-    put_all = in_thread(lambda: put(writer, *(str(n).encode() for n in range(count))))
+    put_all = in_thread(lambda: put(writer, *numbers(count)))
 
     assert [int(take(reader)) for _ in range(count)] == list(range(count))
     put_all()
 
 
-def test_a_waiting_reader_elsewhere_gets_what_comes(owner, other):
-    mine = owner.queue()
-    got = in_thread(lambda: take(other.remote(mine)))
-    until(lambda: mine.states[0]._waiting)
-    put(mine, b"1")
-
-    assert got() == b"1"
-
-
-def test_there_is_nothing_for_one_that_does_not_wait(owner, other):
-    theirs = other.remote(owner.queue())
-
-    with pytest.raises(queue.Empty):
-        take(theirs, block=False)
-
-
-def test_a_timeout_ends_a_wait_and_loses_nothing(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
-    with pytest.raises(queue.Empty):
-        take(theirs, timeout=0.01)
-    put(mine, b"1")
-
-    assert take(theirs) == b"1"
-
-
-def test_nobody_waits_at_the_owner_for_one_that_gave_up(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
-    with pytest.raises(queue.Empty):
-        take(theirs, timeout=0.01)
-
-    until(lambda: not mine.states[0]._waiting)
-    put(mine, b"1")
-    assert take(mine) == b"1"
-
-
-def test_several_threads_of_one_process_share_what_comes(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
-    got = [in_thread(lambda: take(theirs)) for _ in range(4)]
-    put(mine, *(str(n).encode() for n in range(4)))
-
-    assert sorted(get() for get in got) == [b"0", b"1", b"2", b"3"]
-
-
-def test_the_size_counts_what_was_put_and_not_what_was_handed_out(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
-    put(theirs, b"1", b"2", b"3")
-    assert theirs.size(0) == 3
-
-    take(theirs)
-    assert theirs.size(0) == mine.size(0) == 2
-
-
-# -- readers
-
-
 def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
-    reader = theirs.reader(0)
-    reader._batch, reader._since = 1000, time.monotonic()
-    put(mine, *(str(n).encode() for n in range(10)))
+    reader = fetching(theirs)
+    put(mine, *numbers(10))
     assert [take(theirs) for _ in range(3)] == [b"0", b"1", b"2"]
     assert len(reader._buffer) == 7
     other.die()
 
-    assert [take(mine) for _ in range(7)] == [str(n).encode() for n in range(3, 10)]
+    assert [take(mine) for _ in range(7)] == numbers(10)[3:]
 
 
 def test_a_remote_reader_reports_what_it_has_handed_out(world, owner):
     mine = owner.queue()
     far = world.node("far", host="elsewhere")
     theirs = far.remote(mine)
-    reader = theirs.reader(0)
-    assert reader.slot.index == -1
-    reader._batch, reader._since = 1000, time.monotonic()
-    put(mine, *(str(n).encode() for n in range(10)))
+    assert fetching(theirs).slot.index == -1
+    put(mine, *numbers(10))
     for _ in range(3):
         take(theirs)
 
@@ -268,9 +253,8 @@ def test_a_remote_reader_reports_what_it_has_handed_out(world, owner):
 def test_items_parked_with_one_reader_go_to_another_that_waits(owner, other, third):
     mine = owner.queue()
     slow, quick = other.remote(mine), third.remote(mine)
-    reader = slow.reader(0)
-    reader._batch, reader._since = 1000, time.monotonic()
-    put(mine, *(str(n).encode() for n in range(6)))
+    reader = fetching(slow)
+    put(mine, *numbers(6))
     assert take(slow) == b"0"
     assert reader._buffer
 
@@ -282,8 +266,7 @@ def test_items_parked_with_one_reader_go_to_another_that_waits(owner, other, thi
 def test_they_go_to_a_thread_of_the_owner_too_even_to_one_that_does_not_wait(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
-    reader = theirs.reader(0)
-    reader._batch, reader._since = 1000, time.monotonic()
+    fetching(theirs)
     put(mine, b"0", b"1", b"2")
     take(theirs)
 
@@ -293,42 +276,13 @@ def test_they_go_to_a_thread_of_the_owner_too_even_to_one_that_does_not_wait(own
 def test_after_a_recall_its_reader_goes_on(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
-    reader = theirs.reader(0)
-    reader._batch, reader._since = 1000, time.monotonic()
-    put(mine, *(str(n).encode() for n in range(6)))
+    fetching(theirs)
+    put(mine, *numbers(6))
     assert take(theirs) == b"0"
     taken = [take(mine, block=False) for _ in range(2)]
     taken += [take(theirs) for _ in range(3)]
 
     assert sorted(taken) == [b"1", b"2", b"3", b"4", b"5"]
-
-
-# -- a descriptor that tells
-
-
-def test_a_ready_fd_is_readable_while_there_are_items(owner, other):
-    mine = owner.pipe()
-    reader = other.remote(mine, end=1).reader(0)
-    ready_fd = reader.ready_fd()
-    assert not select.select([ready_fd.fd], [], [], 0)[0]
-    mine.writer(0).put(b"1", True, None)
-    assert readable(ready_fd)
-    assert bytes(reader.take(True, 20)) == b"1"
-    assert not select.select([ready_fd.fd], [], [], 0)[0]
-
-    mine.writer(0).put(b"2", True, None)
-    assert readable(ready_fd)
-
-
-def test_a_ready_fd_is_readable_at_the_end(owner, other):
-    mine = owner.pipe()
-    reader = other.remote(mine, end=1).reader(0)
-    ready_fd = reader.ready_fd()
-    mine.drop(0)
-
-    assert readable(ready_fd)
-    with pytest.raises(EOFError):
-        reader.take(True, 20)
 
 
 def test_a_ready_fd_is_readable_at_the_owners_death(owner, other):
@@ -358,32 +312,6 @@ def test_a_ready_fd_works_beside_threads_that_wait(owner, other):
 # -- writing elsewhere
 
 
-def test_a_full_queue_refuses_or_times_out(owner, other):
-    mine = owner.queue(1)
-    theirs = other.remote(mine)
-    put(theirs, b"1")
-
-    with pytest.raises(queue.Full):
-        put(theirs, b"2", block=False)
-    with pytest.raises(queue.Full):
-        put(theirs, b"2", timeout=0.01)
-    assert take(mine) == b"1"
-    put(theirs, b"3", timeout=20)
-    assert take(mine) == b"3"
-
-
-def test_a_put_waits_for_room_that_a_reader_elsewhere_makes(owner, other, third):
-    mine = owner.queue(1)
-    writer, reader = other.remote(mine), third.remote(mine)
-    put(mine, b"1")
-    done = in_thread(lambda: put(writer, b"2"))
-    until(lambda: mine.states[0].has_waiting_writers)
-
-    assert take(reader) == b"1"
-    done()
-    assert take(reader) == b"2"
-
-
 def test_a_pipe_holds_its_writer_back_and_loses_nothing(owner, other):
     mine = owner.pipe()
     theirs = other.remote(mine, end=0)
@@ -409,7 +337,7 @@ def test_a_writer_elsewhere_need_not_ask_for_each_item(owner, other):
     put(theirs, b"0")
     writer = theirs.writer(0)
     assert writer._credit > 10
-    done = in_thread(lambda: put(theirs, *(b"%d" % n for n in range(1, 500))))
+    done = in_thread(lambda: put(theirs, *numbers(500)[1:]))
 
     assert [int(take(mine)) for _ in range(500)] == list(range(500))
     done()
@@ -420,7 +348,7 @@ def test_credit_of_one_writer_goes_to_another_that_waits(owner, other, third):
     idle, busy = other.remote(mine), third.remote(mine)
     put(idle, b"0")
     assert idle.writer(0)._credit
-    put(busy, *(b"%d" % n for n in range(1, 10)), timeout=20)
+    put(busy, *numbers(10)[1:], timeout=20)
 
     assert mine.size(0) == 10
     with pytest.raises(queue.Full):
@@ -467,35 +395,3 @@ def test_a_put_that_was_dropped_with_its_owner_is_an_error(owner, other, monkeyp
     monkeypatch.setattr(writer, "_push", lost_before)
     with pytest.raises(PeerLostError):
         put(theirs, b"1")
-
-
-@pytest.fixture
-def ready_fd():
-    ready_fd = ReadyFd()
-    yield ready_fd
-    ready_fd.close()
-
-
-def readable(ready_fd):
-    return bool(select.select([ready_fd.fd], [], [], 0)[0])
-
-
-def test_it_is_silent_at_first(ready_fd):
-    assert not readable(ready_fd)
-
-
-def test_it_is_readable_for_as_long_as_it_is_set(ready_fd):
-    ready_fd.set(True)
-    ready_fd.set(True)
-    assert readable(ready_fd)
-    assert readable(ready_fd)
-
-    ready_fd.set(False)
-    assert not readable(ready_fd)
-
-
-def test_closing_twice_and_setting_afterwards_do_nothing(ready_fd):
-    ready_fd.close()
-    ready_fd.close()
-    ready_fd.set(True)
-    assert ready_fd.fd == -1

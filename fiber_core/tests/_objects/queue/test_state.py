@@ -1,7 +1,5 @@
 """One direction of a queue at its owner: order, room, who gets what, what comes back."""
 
-from collections import deque
-
 import pytest
 
 from fiber._objects.protocol import Mode
@@ -10,7 +8,6 @@ from fiber._objects.queue.requests import (
     Accepted,
     Deliver,
     Nothing,
-    Offer,
     Refused,
     Request,
     Revoke,
@@ -260,10 +257,6 @@ def test_settling_what_was_not_given_is_refused():
 
 
 # -- room that is reserved for writers by credits
-
-
-def offer(*items, writer="writer", wait=True):
-    return Offer(writer, deque(items), wait=wait)
 
 
 def granted(maxsize=10):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from fiber._objects.protocol import Mode
 from fiber._objects.queue.requests import (
     Broken,
@@ -11,7 +9,6 @@ from fiber._objects.queue.requests import (
     Drop,
     End,
     Nothing,
-    Offer,
     Ready,
     Recall,
     Request,
@@ -230,14 +227,6 @@ def test_a_kept_request_recalls_nothing_and_gets_the_end():
 
 def standing(reader):
     return Request(reader, mode=Mode.STANDING)
-
-
-def offer(*items):
-    return Offer("writer", deque(items))
-
-
-def only(out, *kinds):
-    return [one for one in out if isinstance(one, kinds)]
 
 
 def polled():

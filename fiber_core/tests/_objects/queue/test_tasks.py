@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
+import functools
 
 import pytest
 
+import queue_states
 from fiber._objects import protocol
 from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import ItemWithReferences
-from fiber._objects.queue.requests import Deliver, Drop, Offer, Request
+from fiber._objects.queue.requests import Drop, Request
 from fiber._objects.queue.tasks import TaskChannel, TaskQueueState
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import WireError
 from objects_world import in_thread, put, take
+from queue_states import given, offer, only
+
+filled = functools.partial(queue_states.filled, kind=TaskQueueState)
 
 
-def filled(*items, maxsize=0):
-    state = TaskQueueState(maxsize=maxsize)
-    for item in items:
-        assert state.put_now(item)
-    return state
-
-
-def give(state, reader, count, settled=0):
-    return [
-        item
-        for one in state.request(Request(reader, max_items=count), settled)
-        if isinstance(one, Deliver)
-        for item in one.items
-    ]
+def give(state, reader, count):
+    return given(state.request(Request(reader, max_items=count)))
 
 
 def rest(state):
@@ -46,14 +38,14 @@ def with_references(text):
 
 def test_what_comes_in_by_any_way_is_unfinished():
     state = filled(b"1")
-    state.offer(Offer("writer", deque([b"2", b"3"])))
+    state.offer(offer(b"2", b"3"))
 
     assert state.unfinished == 3
 
 
 def test_what_waits_for_room_is_not_in_yet():
     state = filled(b"1", maxsize=1)
-    state.offer(Offer("writer", deque([b"2"])))
+    state.offer(offer(b"2"))
 
     assert state.unfinished == 1
 
@@ -203,7 +195,7 @@ def test_what_a_task_refers_to_is_let_go_of_when_it_is_done():
 
     out = state.tasks_done("a", 2, 2)
 
-    assert [one.items for one in out if isinstance(one, Drop)] == [[item], [b"2"]]
+    assert [one.items for one in only(out, Drop)] == [[item], [b"2"]]
 
 
 def test_a_task_of_the_owner_itself_keeps_its_references_until_it_is_done():
