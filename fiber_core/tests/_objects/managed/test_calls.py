@@ -12,7 +12,8 @@ from fiber._objects.managed import calls
 from fiber._objects.managed.caller_threads import CallerThreads
 from fiber._objects.managed.calls import Answer, CreatedObject
 from fiber._objects.queue.messages import ItemWithReferences
-from fiber._wire.frames import Kind, Message
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import WireError
 from fiber.model.timing import Timing
 from wire_world import until
@@ -137,8 +138,8 @@ def test_a_failing_task_is_logged_and_ends_no_thread(mine, caplog):
     assert "a call of a managed object was not answered" in caplog.text
 
 
-def test_nonsense_is_refused(mine):
-    message = Message(Kind.CAST, mine.target, 1, memoryview(calls.NUMBERED.pack(99, 1)))
+def test_an_unknown_operation_is_refused(mine):
+    message = Message(Frame.CAST, mine.target, 1, memoryview(calls.NUMBERED.pack(99, 1)))
     with pytest.raises(WireError, match="operation 99"):
         mine.on_message(None, message)
 

@@ -57,16 +57,29 @@ def test_more_than_the_machine_has_is_refused_with_advice(tmp_path):
 
 
 @pytest.fixture(params=["without a name", "a file"])
-def made(request, tmp_path, monkeypatch):
-    """Arenas of both kinds, made by ``made(size)``."""
+def folder(request, tmp_path, monkeypatch):
+    """Where memory of both kinds is made."""
     if request.param == "a file":
         monkeypatch.delattr(os, "memfd_create", raising=False)
     elif not hasattr(os, "memfd_create"):
         pytest.skip("this system has no memory without a name")
+    return lambda: tmp_path
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Where memory is made that has a name, as on systems without another kind."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    return lambda: tmp_path
+
+
+@pytest.fixture
+def made(folder):
+    """Arenas of both kinds, made by ``made(size)``."""
     arenas = []
 
     def make(size):
-        arenas.append(Arena(size, lambda: tmp_path, "maker"))
+        arenas.append(Arena(size, folder, "maker"))
         return arenas[-1]
 
     yield make
@@ -123,9 +136,8 @@ def test_what_is_not_it_is_not_mapped(made, tmp_path):
         assert elsewhere(wrong, tmp_path) is None
 
 
-def test_a_file_is_for_its_user_alone(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    mine = Arena(10, lambda: tmp_path, "maker")
+def test_a_file_is_for_its_user_alone(files, tmp_path):
+    mine = Arena(10, files, "maker")
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     # all of it is there, so that no use of it can fail for lack of room
@@ -134,23 +146,21 @@ def test_a_file_is_for_its_user_alone(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_fork_of_the_users_leaves_the_file_to_its_maker(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    mine = Arena(10, lambda: tmp_path, "maker")
+def test_a_fork_of_the_users_leaves_the_file_to_its_maker(files, tmp_path, monkeypatch):
+    mine = Arena(10, files, "maker")
     monkeypatch.setattr(os, "getpid", lambda: -1)
     mine.close()
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_full_disk_is_an_error_with_the_reason(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "memfd_create", raising=False)
+def test_a_full_disk_is_an_error_with_the_reason(files, tmp_path, monkeypatch):
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(OSError, match=f"no room for .* bytes of shared memory in {tmp_path}") as e:
-        Arena(10, lambda: tmp_path, "maker")
+        Arena(10, files, "maker")
     assert e.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []
 
@@ -162,10 +172,9 @@ def test_more_than_the_machine_has_is_an_error_with_the_reason(tmp_path):
         Arena(2**50, lambda: tmp_path, "maker")
 
 
-def test_where_pages_cannot_be_asked_for_they_are_written(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "memfd_create", raising=False)
+def test_where_pages_cannot_be_asked_for_they_are_written(files, tmp_path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    mine = Arena(3 * 2**20, lambda: tmp_path, "maker")
+    mine = Arena(3 * 2**20, files, "maker")
     (path,) = tmp_path.iterdir()
     assert path.stat().st_blocks * 512 >= mine.size
     mine.close()
@@ -174,27 +183,18 @@ def test_where_pages_cannot_be_asked_for_they_are_written(tmp_path, monkeypatch)
 # -- memory that nobody changes any more
 
 
-@pytest.fixture(params=["without a name", "a file"])
-def folder(request, tmp_path, monkeypatch):
-    if request.param == "a file":
-        monkeypatch.delattr(os, "memfd_create", raising=False)
-    elif not hasattr(os, "memfd_create"):
-        pytest.skip("this system has no memory without a name")
-    return lambda: tmp_path
-
-
-def made(folder, *segments):
+def sealed_in(folder, *segments):
     return sealed.seal(segments, folder, "maker")
 
 
 def test_it_has_what_was_written_into_it(folder):
-    one = made(folder, b"abc", bytearray(b""), memoryview(b"defg"))
+    one = sealed_in(folder, b"abc", bytearray(b""), memoryview(b"defg"))
     assert (one.size, bytes(one.view())) == (7, b"abcdefg")
-    assert bytes(made(folder).view()) == b""
+    assert bytes(sealed_in(folder).view()) == b""
 
 
 def test_others_find_it_and_others_find_it_by_them(folder):
-    first = made(folder, b"abc")
+    first = sealed_in(folder, b"abc")
     second = sealed.find(first.location, folder)
     if first.location.name.startswith(backing.DESCRIPTOR):
         first.close()
@@ -203,7 +203,7 @@ def test_others_find_it_and_others_find_it_by_them(folder):
 
 
 def test_it_cannot_be_written_to(folder):
-    one = made(folder, b"abc")
+    one = sealed_in(folder, b"abc")
     with pytest.raises(TypeError, match="cannot modify read-only memory"):
         one.view()[0] = 1
     if not one.location.name.startswith(backing.DESCRIPTOR):
@@ -218,7 +218,7 @@ def test_it_cannot_be_written_to(folder):
 
 
 def test_what_is_written_to_a_private_view_is_seen_nowhere_else(folder):
-    one = made(folder, bytes(2 * mmap.PAGESIZE))
+    one = sealed_in(folder, bytes(2 * mmap.PAGESIZE))
     first, second = one.private(), one.private()
     first[:] = bytes([7]) * len(first)
     assert set(first) == {7}
@@ -226,7 +226,7 @@ def test_what_is_written_to_a_private_view_is_seen_nowhere_else(folder):
 
 
 def test_views_outlive_it(folder):
-    one = made(folder, b"abc")
+    one = sealed_in(folder, b"abc")
     views = one.view(), one.private()
     one.close()
     one.close()
@@ -235,7 +235,7 @@ def test_views_outlive_it(folder):
 
 
 def test_what_is_not_it_is_not_found(folder):
-    location = made(folder, b"abc").location
+    location = sealed_in(folder, b"abc").location
     for wrong in (
         attrs.evolve(location, tag=bytes(16)),
         attrs.evolve(location, size=location.size + 1),
@@ -259,9 +259,8 @@ def test_what_others_may_still_change_is_not_it(tmp_path):
             os.close(fd)
 
 
-def test_a_file_is_gone_with_its_maker(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    one = made(lambda: tmp_path, b"abc")
+def test_a_file_is_gone_with_its_maker(files, tmp_path):
+    one = sealed_in(files, b"abc")
     assert len(list(tmp_path.iterdir())) == 1
     del one
     assert list(tmp_path.iterdir()) == []
@@ -285,6 +284,6 @@ def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="no room for .* bytes of shared memory") as e:
-        made(folder, b"abc")
+        sealed_in(folder, b"abc")
     assert e.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []
