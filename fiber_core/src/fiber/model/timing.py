@@ -83,7 +83,7 @@ class Timing(Durations):
     stream_greeting: float = 5.0
     #: until the next attempts to open one
     stream_backoff: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0)
-    #: for an address to answer a probe, and for others once one of each target has answered
+    #: for an address to answer a probe or an attempt to connect, and for others once one of each target has answered
     probe: float = 5.0
     probe_rest: float = 0.5
 
@@ -122,9 +122,9 @@ class Timing(Durations):
     farewell: float = 60.0
     #: after which an unused connection or thread of shared objects is closed
     idle: float = 1.0
-    #: after which an idle thread of a manager ends
+    #: after which an idle thread of a manager ends, unless something may be bound to it
     idle_thread: float = 30.0
-    #: for a handler of a manager's object to settle
+    #: for the handler thread to count what was let go of a managed object
     settle: float = 5.0
 
     # -- workers

@@ -1,11 +1,15 @@
-"""The state of barriers: they open when all parties wait, and break for all that do."""
+"""Barriers: they open when all parties wait, and break for all that do."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.sync.barrier import BarrierState
+from fiber._objects.sync import owned_waitable
+from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
 from fiber._objects.sync.wait_queue import Request, Status
+from fiber.exceptions import PeerLostError
+from objects_world import in_thread
+from wire_world import until
 
 
 def outcomes(answers):
@@ -39,24 +43,16 @@ def test_for_one_party_it_is_always_open():
     assert arrive(BarrierState(1), "a") == opened("a")
 
 
-def test_the_last_one_runs_its_action_before_any_may_go():
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_the_last_one_runs_its_action_before_any_may_go_and_breaks_it_by_failing(succeeds):
     barrier = BarrierState(2)
     arrive(barrier, "a", has_action=True)
     assert arrive(barrier, "b", has_action=True) == [("b", Status.RUN_ACTION, 1)]
-    status, answers = barrier.action_ended("b", 1, succeeded=True)
+    status, answers = barrier.action_ended("b", 1, succeeded=succeeds)
 
-    assert status is Status.OK
-    assert outcomes(answers) == opened("a")
-
-
-def test_it_breaks_where_the_action_fails():
-    barrier = BarrierState(2)
-    arrive(barrier, "a")
-    arrive(barrier, "b", has_action=True)
-    status, answers = barrier.action_ended("b", 1, succeeded=False)
-
-    assert (status, outcomes(answers)) == (Status.BROKEN, broken("a"))
-    assert barrier.is_broken
+    assert status is (Status.OK if succeeds else Status.BROKEN)
+    assert outcomes(answers) == (opened("a") if succeeds else broken("a"))
+    assert barrier.is_broken != succeeds
 
 
 @pytest.mark.parametrize("end", ["abort", "reset"])
@@ -213,3 +209,161 @@ def test_whatever_happens_each_request_is_answered_once_and_never_in_vain(events
         if running is None:
             assert len(waiting) == barrier.waiting
         assert not (barrier.is_broken and waiting and running is None)
+
+
+# -- between threads and processes
+
+
+class Interrupt(BaseException):
+    pass
+
+
+@pytest.fixture
+def barrier_of(owner):
+    """Makes barriers that live with the owner."""
+
+    def make(parties):
+        made = OwnedBarrier(owner.store, parties)
+        made.hold(0)
+        return made
+
+    return make
+
+
+@pytest.fixture(params=["owner", "other"])
+def side(request, other):
+    """What a process has of a barrier: its owner, or another one."""
+    return other.remote if request.param == "other" else lambda barrier: barrier
+
+
+def waiting(barrier, has_action=False, timeout=20):
+    """A thread that waits at a barrier where it is one more."""
+    _, count = barrier.state()
+    waits = in_thread(lambda: barrier.arrive(timeout, has_action=has_action))
+    until(lambda: barrier.state() == (False, count + 1))
+    return waits
+
+
+def test_it_opens_when_all_have_arrived(barrier_of, side, third):
+    barrier = barrier_of(3)
+    first, second = waiting(side(barrier)), waiting(third.remote(barrier))
+
+    assert barrier.arrive(None, has_action=False) == (Status.OK, 2)
+    assert (first(), second()) == ((Status.OK, 0), (Status.OK, 1))
+    assert barrier.state() == (False, 0)
+
+
+def test_it_breaks_when_time_is_up(barrier_of, side):
+    barrier = barrier_of(3)
+    mine, waits = side(barrier), waiting(barrier)
+
+    assert mine.arrive(0.01, has_action=False)[0] is Status.BROKEN
+    assert waits()[0] is Status.BROKEN
+    assert mine.state() == (True, 0)
+    mine.reset()
+    assert barrier.state() == (False, 0)
+    mine.abort()
+    assert barrier.state() == (True, 0)
+    assert mine.arrive(None, has_action=False)[0] is Status.BROKEN
+
+
+def test_the_last_one_runs_its_action_wherever_it_is(barrier_of, side):
+    barrier = barrier_of(2)
+    mine = side(barrier)
+    for end, outcome in (
+        (mine.action_succeeded, Status.OK),
+        (mine.action_failed, Status.BROKEN),
+    ):
+        waits = waiting(barrier, has_action=True)
+        status, number = mine.arrive(20, has_action=True)
+        assert status is Status.RUN_ACTION
+        assert end(number) in (outcome, None)
+        assert waits()[0] is outcome
+    assert mine.state() == (True, 0)
+
+
+def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(barrier_of, monkeypatch):
+    expiries = []
+    cancel = owned_waitable.OwnedWaitable._cancel
+
+    def noted(self, waiter, *, expired: bool = False):
+        cancel(self, waiter, expired=expired)
+        expiries.append(expired)
+
+    monkeypatch.setattr(owned_waitable.OwnedWaitable, "_cancel", noted)
+    barrier = barrier_of(2)
+    waits = waiting(barrier, timeout=0.05)
+    status, number = barrier.arrive(None, has_action=True)
+    assert status is Status.RUN_ACTION
+    # its time ends while the action is run
+    until(lambda: expiries)
+
+    assert barrier.action_succeeded(number) is Status.OK
+    assert waits() == (Status.OK, 0)
+
+
+@pytest.mark.parametrize("parties", [1, 2])
+def test_one_who_is_interrupted_leaves(barrier_of, monkeypatch, parties):
+    barrier = barrier_of(parties)
+
+    deliver = barrier.deliver_answers
+
+    def carry_and_interrupt(answers):
+        deliver(answers)
+        if answers and answers[0].status is Status.RUN_ACTION:
+            raise Interrupt
+
+    def no_patience(gate, timeout):
+        raise Interrupt
+
+    monkeypatch.setattr(barrier, "deliver_answers", carry_and_interrupt)
+    monkeypatch.setattr(owned_waitable, "wait_for_wakeup", no_patience)
+    with pytest.raises(Interrupt):
+        barrier.arrive(None, has_action=True)
+
+    assert barrier.state() == (parties == 1, 0), "whoever was to run the action has not"
+
+
+@pytest.mark.parametrize("code", [None, 1], ids=["killed", "an end with a code"])
+def test_it_breaks_when_a_process_dies_that_has_it(barrier_of, other, code):
+    barrier = barrier_of(3)
+    other.remote(barrier)
+    waits = waiting(barrier)
+    if code is None:
+        other.die()
+    else:
+        other.exit_code = code
+        other.close()
+
+    assert waits()[0] is Status.BROKEN
+    assert barrier.state()[0]
+
+
+def test_but_not_when_it_ends_normally_or_has_let_go_of_it(barrier_of, other, third):
+    barrier = barrier_of(2)
+    other.remote(barrier)
+    last = third.remote(barrier)
+    last.drop(0)
+    until(lambda: len(barrier._references.peers(0)) == 1)
+    other.close()
+    third.die()
+    until(lambda: not barrier._references.peers(0))
+
+    assert barrier.state() == (False, 0)
+
+
+def test_it_breaks_when_the_process_dies_that_runs_the_action(barrier_of, other):
+    barrier = barrier_of(2)
+    theirs, waits = other.remote(barrier), waiting(barrier)
+    assert theirs.arrive(20, has_action=True)[0] is Status.RUN_ACTION
+    other.die()
+
+    assert waits()[0] is Status.BROKEN
+
+
+def test_waiting_threads_get_an_error_when_the_owner_dies(barrier_of, owner, other):
+    waits = waiting(other.remote(barrier_of(2)), timeout=None)
+    owner.die()
+
+    with pytest.raises(PeerLostError, match="process that this barrier lives in is gone"):
+        waits()
