@@ -27,4 +27,4 @@ def test_every_name_in_all_exists_and_is_listed_once():
         wrong += [f"{module}.{name}" for name in listed if not hasattr(loaded, name)]
         wrong += [f"{module}.{name} twice" for name, times in listed.items() if times > 1]
 
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)

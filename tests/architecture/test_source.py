@@ -40,7 +40,7 @@ def test_a_module_says_what_it_is_for():
         if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
 
-    assert silent == []
+    assert not silent, "\n".join(silent)
 
 
 def test_a_private_module_with_one_user_says_why_it_stands_alone():
@@ -64,7 +64,7 @@ def test_a_private_module_with_one_user_says_why_it_stands_alone():
             if not re.search(r"\bapart from\b", prose, re.IGNORECASE):
                 silent.append(f"{name}, imported by {user} alone")
 
-    assert silent == []
+    assert not silent, "\n".join(silent)
 
 
 def test_no_code_of_the_core_names_a_backend():
@@ -75,7 +75,7 @@ def test_no_code_of_the_core_names_a_backend():
         if BACKEND_WORDS.search(word)
     ]
 
-    assert named == []
+    assert not named, "\n".join(named)
 
 
 @pytest.mark.parametrize(
