@@ -1,6 +1,7 @@
 """Every type of ``SyncManager``, used from this process and from others."""
 
 import queue
+import sys
 import threading
 
 import pytest
@@ -144,9 +145,20 @@ def test_a_lock_that_is_taken_is_not_had_in_time(manager):
 
     assert lock.acquire(False) is False
     assert lock.acquire(True, 0.01) is False
+    assert lock.locked() is True
     lock.release()
+    assert lock.locked() is False
     with pytest.raises(RuntimeError):
         lock.release()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="locked() is new in Python 3.14")
+@pytest.mark.parametrize("kind", ["RLock", "Condition"])
+def test_recursive_locks_and_conditions_tell_whether_they_are_held(manager, kind):
+    holder = getattr(manager, kind)()
+    with holder:
+        assert holder.locked() is True
+    assert holder.locked() is False
 
 
 def test_a_bounded_semaphore_is_not_released_too_often(manager):
