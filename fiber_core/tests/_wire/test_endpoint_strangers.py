@@ -29,7 +29,6 @@ from fiber._wire.handshake import DialerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError, TransportError
-from fiber.model import Timing
 from fiber.model.timing import Timing
 from wire_world import (
     TIMEOUT,
