@@ -25,7 +25,7 @@ class Gone:
 def test_a_job_that_may_not_have_ended_is_logged_and_one_that_is_gone_is_not(
     error, warnings, caplog
 ):
-    terminator = Terminator(Gone(error))
+    terminator = Terminator(Gone(error), handler_check=0.05)
     with contextlib.closing(terminator):
         terminator.terminate("a", 1.0)
     messages = [one.message for one in caplog.records if "may not have been ended" in one.message]

@@ -6,14 +6,17 @@ import pytest
 
 from fiber._agent import rundir
 from fiber.exceptions import FiberError
-from fiber.model import JobState, JobStatus
+from fiber.model import JobState, JobStatus, Timing
 from fiber.testing import FakeProvider
 from fiber_local import checks
 from fiber_local.checks import run_checks
 
 
 def found(**changes):
-    return {check.name: check for check in run_checks(**{"providers": {}, **changes})}
+    return {
+        check.name: check
+        for check in run_checks(**{"providers": {}, "timing": Timing(), **changes})
+    }
 
 
 def test_a_sound_host_passes():

@@ -18,7 +18,7 @@ def job(name):
 
 @pytest.fixture
 def feed():
-    feed = StatusFeed(remembered=3)
+    feed = StatusFeed(journal_check=0.01, remembered=3)
     yield feed
     feed.close()
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fiber._agent.lease import INTERVAL, LeaseTable
+from fiber._agent.lease import LeaseTable
 
 __all__ = ["LeaseMonitor"]
 
@@ -19,6 +19,7 @@ class LeaseMonitor:
 
     Args:
         lease: seconds of silence after which a lease expires.
+        interval: seconds between two checks.
         expired: called with a host's name and the seconds of its silence.
         stale: called with a host's name after half of its lease in silence, to have its
             connection made anew.
@@ -27,10 +28,12 @@ class LeaseMonitor:
     def __init__(
         self,
         lease: float,
+        interval: float,
         expired: Callable[[str, float], None],
         stale: Callable[[str], None],
     ) -> None:
         self._lease = lease
+        self._interval = interval
         self._expired = expired
         self._stale = stale
         self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease)
@@ -61,7 +64,7 @@ class LeaseMonitor:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(INTERVAL):
+        while not self._ended.wait(self._interval):
             now = time.monotonic()
             with self._lock:
                 expired = self._table.expire(now)
