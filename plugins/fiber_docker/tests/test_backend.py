@@ -110,9 +110,9 @@ class TestSettings:
 class TestNetwork:
     def test_jobs_of_a_user_network_reach_its_gateway(self, open_backend, engine, run):
         with contextlib.closing(engine.docker()) as client:
-            network = client.networks.create("fiber-user-net")
+            network = client.networks.create(engine.named("user-net"))
             try:
-                backend = open_backend(network="fiber-user-net")
+                backend = open_backend(network=network.name)
                 (gateway,) = backend._facts.gateways
                 with socket.create_server((gateway, 0)) as listener:
                     thread = threading.Thread(target=accept, args=(listener,))

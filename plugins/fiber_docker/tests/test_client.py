@@ -22,7 +22,7 @@ def test_a_removed_container_is_gone_also_where_another_removal_was_under_way(cl
 
     with ThreadPoolExecutor(4) as threads:
         for number in range(5):
-            job = f"removed-{number}"
+            job = engine.named(f"removed-{number}")
             client.create(job, {"Image": engine.image, "Cmd": ["sleep", "1000"]})
             client.api.start(job)
             assert list(threads.map(remove_and_look, [job] * 4)) == [[]] * 4

@@ -65,16 +65,10 @@ def test_a_master_in_a_container_starts_containers_of_its_own_image(engine):
 def squares(engine, tmp_path):
     """A pool of three containers in the middle of a map."""
     (tmp_path / "squares.py").write_text(SQUARES)
-    environ = {
-        **os.environ,
-        "FIBER_BACKEND": "docker",
-        "FIBER_IMAGE": engine.image,
-        "DOCKER_HOST": engine.url,
-    }
     process = subprocess.Popen(
         [sys.executable, "squares.py"],
         cwd=tmp_path,
-        env=environ,
+        env=engine.environ(),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -90,9 +84,9 @@ def squares(engine, tmp_path):
 @pytest.mark.parametrize("how", ["engine", "process"])
 def test_a_killed_container_loses_no_task(engine, squares, how, record_property):
     with contextlib.closing(engine.docker()) as client:
-        victim = client.api.containers(filters={"label": "fiber.run"})[0]
+        victim = engine.listed("fiber.run")[0]
         events = client.api.events(
-            decode=True, filters={"event": ["create", "die"], "label": ["fiber.run"]}
+            decode=True, filters={"event": ["create", "die"], "label": engine.labels("fiber.run")}
         )
         since = time.monotonic()
         if how == "engine":

@@ -1,7 +1,6 @@
 """A worker that `docker pause` froze is suspended, keeps its task and goes on with it."""
 
 import contextlib
-import os
 import subprocess
 import sys
 import threading
@@ -36,12 +35,7 @@ if __name__ == "__main__":
 
 def test_a_worker_that_is_paused_for_longer_than_its_lease_goes_on(engine, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    environ = {
-        **os.environ,
-        "FIBER_BACKEND": "docker",
-        "FIBER_IMAGE": engine.image,
-        "DOCKER_HOST": engine.url,
-    }
+    environ = engine.environ()
     with subprocess.Popen(
         [sys.executable, "program.py"],
         cwd=tmp_path,
