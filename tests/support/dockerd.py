@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import psutil
 import pytest
 
 import hygiene
@@ -62,6 +63,9 @@ VARIABLE = "TEST_DOCKERD"
 _LABEL = "fiber.tests"
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _TIMEOUT = 60.0
+_MEMORY = "/dev/shm"
+#: bytes to spare for an engine in memory: it takes a sixth of them
+_ROOM = 4 << 30
 _PROGRAMS = ("dockerd", "containerd", "runc", "ip")
 #: PATH with the folders of administrators, which a user's may lack
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -242,7 +246,7 @@ def started(
         ready: an archive of the image's file system, if there is one.
     """
     _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-", dir=_root()))
     try:
         with _bridge() as (name, number), archive(folder, distributions, ready) as image:
             gateway = f"10.231.{number}.1"
@@ -262,6 +266,17 @@ def started(
     finally:
         unmount(folder)
         shutil.rmtree(folder)
+
+
+def _root() -> str:
+    """The folder for that of an engine: one in memory, if there is room, else that for temporary files.
+
+    On a busy disk it takes a minute to remove the thousands of files of an image.
+    """
+    with contextlib.suppress(OSError):
+        if min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available) > _ROOM:
+            return _MEMORY
+    return tempfile.gettempdir()
 
 
 def is_installed(distribution: str) -> bool:
@@ -439,10 +454,11 @@ def _load(engine: Engine) -> None:
 
 def _sweep() -> None:
     """Remove the folders and bridges of tests that were killed; their engines ended with them."""
-    for folder in Path(tempfile.gettempdir()).glob("fd-*-*"):
-        if _is_gone(folder.name.split("-")[1]):
-            unmount(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+    for root in (tempfile.gettempdir(), _MEMORY):
+        for folder in Path(root).glob("fd-*-*"):
+            if _is_gone(folder.name.split("-")[1]):
+                unmount(folder)
+                shutil.rmtree(folder, ignore_errors=True)
     for bridge in Path("/sys/class/net").glob("fiber[0-9]*"):
         # another process may sweep at the same time
         with contextlib.suppress(OSError):
