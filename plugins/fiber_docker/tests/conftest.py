@@ -10,7 +10,7 @@ import pytest
 
 from dockerd import engine, own_engine
 from fiber._agent import rundir
-from fiber.model import BackendContext, JobSpec
+from fiber.model import BackendContext, JobSpec, Timing
 
 __all__ = ["engine", "own_engine"]
 
@@ -30,10 +30,12 @@ def open_backend(engine, run_id):
     with contextlib.ExitStack() as stack:
         stack.callback(rundir.remove, directory)
 
-        def make(**settings):
+        def make(timing=Timing(), **settings):  # noqa: B008 - frozen
             config = DockerConfig(**{"host": engine.url, "pull": "never", **settings})
             backend = DockerBackend(
-                BackendContext(run_id=run_id, run_directory=str(directory), config=config)
+                BackendContext(
+                    run_id=run_id, run_directory=str(directory), config=config, timing=timing
+                )
             )
             stack.callback(backend.close)
             stack.callback(backend.cleanup, run_id)
