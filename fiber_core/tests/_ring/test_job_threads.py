@@ -7,6 +7,7 @@ import pytest
 from fiber._ring.events import StartRun, StartWorker
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Group
+from fiber._ring.timing import RingTiming
 from fiber._ring.workers import JobThreads
 from fiber.exceptions import SubmitError
 from fiber.model import Gang
@@ -18,6 +19,7 @@ WORK = MemberSpec(
     initargs=(),
     framework=None,
     heartbeat_interval=1.0,
+    timing=RingTiming(),
 )
 ONE = Group(workers=1)
 

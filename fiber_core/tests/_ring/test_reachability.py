@@ -6,6 +6,7 @@ import pytest
 
 from fiber._ring.member import PROOF_SIZE, ProbeListener, ReservedPort, probe
 from fiber._ring.protocol import ProbeTarget
+from fiber._ring.timing import RingTiming
 
 OURS = b"a" * PROOF_SIZE
 
@@ -25,26 +26,26 @@ def answering(port):
 
 
 def test_an_address_that_answers_is_reached(port, answering):
-    found = probe([ProbeTarget(3, ("127.0.0.1",), port.number, OURS)])
+    found = probe([ProbeTarget(3, ("127.0.0.1",), port.number, OURS)], RingTiming())
 
     assert found.reached == {3: ("127.0.0.1",)}
 
 
 def test_reached_addresses_keep_their_order(port, answering):
-    found = probe([ProbeTarget(0, ("127.0.0.2", "127.0.0.1"), port.number, OURS)])
+    found = probe([ProbeTarget(0, ("127.0.0.2", "127.0.0.1"), port.number, OURS)], RingTiming())
 
     assert found.reached == {0: ("127.0.0.2", "127.0.0.1")}
 
 
 def test_another_proof_is_no_answer(port, answering):
-    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, b"b" * PROOF_SIZE)])
+    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, b"b" * PROOF_SIZE)], RingTiming())
 
     assert found.reached == {0: ()}
     assert found.failures == {0: "127.0.0.1: another process answers there"}
 
 
 def test_a_refused_connection_is_reported(port):
-    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, OURS)])
+    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, OURS)], RingTiming())
 
     assert found.failures == {0: "127.0.0.1: Connection refused"}
 
@@ -53,14 +54,16 @@ def test_a_silent_address_is_given_up_after_the_timeout(port):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = probe(
             [ProbeTarget(0, ("127.0.0.1",), silent.getsockname()[1], OURS)],
-            timeout=0.3,
+            RingTiming(probe=0.3),
         )
 
     assert found.failures == {0: "127.0.0.1: no answer within 0.3 s"}
 
 
 def test_an_invalid_address_affects_no_other(port, answering):
-    found = probe([ProbeTarget(0, ("255.255.255.255", "127.0.0.1"), port.number, OURS)])
+    found = probe(
+        [ProbeTarget(0, ("255.255.255.255", "127.0.0.1"), port.number, OURS)], RingTiming()
+    )
 
     assert found.reached == {0: ("127.0.0.1",)}
 

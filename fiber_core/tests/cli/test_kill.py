@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from fiber.cli import kill as module
 from fiber.model import JobSpec
 from fiber.testing import FakeBackend, programs
 
@@ -115,13 +114,13 @@ def test_jobs_or_a_run_must_be_named(fiber, words):
 
 
 def test_a_job_that_does_not_end_is_an_error_with_its_id(fiber, start, monkeypatch):
-    monkeypatch.setattr(module, "_END_TIMEOUT", 0.1)
+    monkeypatch.setenv("FIBER_TIME_SCALE", "0.004")
     monkeypatch.setattr(FakeBackend, "terminate", lambda *_, **__: None)
     job = start()
 
     told = fiber.fails("kill", "--grace", "0", job.id)
 
-    assert told == f"fiber: still there 0.1 s after they were asked to end: {job.id}\n"
+    assert told == f"fiber: still there 0.12 s after they were asked to end: {job.id}\n"
 
 
 class TestEventsThatDoNotTell:
@@ -129,8 +128,7 @@ class TestEventsThatDoNotTell:
 
     @pytest.fixture(autouse=True)
     def silent(self, monkeypatch):
-        monkeypatch.setattr(module, "_EVENT_TIMEOUT", 0.1)
-        monkeypatch.setattr(module, "_END_TIMEOUT", 0.1)
+        monkeypatch.setenv("FIBER_TIME_SCALE", "0.004")
         closed = threading.Event()
 
         def events(*_):

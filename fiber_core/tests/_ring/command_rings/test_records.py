@@ -15,6 +15,7 @@ from fiber._ring.command_rings.records import (
     to_json,
 )
 from fiber._ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
+from fiber._ring.timing import RingTiming
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
 
@@ -81,10 +82,10 @@ print(flush=True)
 
 def test_a_ring_whose_program_has_died_has_failed(state):
     with owners.running(OWN, inside=False):
-        assert current_status(find("theirs"))["phase"] == "running"
+        assert current_status(find("theirs"), RingTiming())["phase"] == "running"
 
     assert find("theirs").liveness is Liveness.DEAD
-    assert current_status(find("theirs"))["failure"]["reason"] == "OwnerLost"
+    assert current_status(find("theirs"), RingTiming())["failure"]["reason"] == "OwnerLost"
 
 
 def test_a_ring_of_another_host_has_its_last_written_status(state):
@@ -92,10 +93,10 @@ def test_a_ring_of_another_host_has_its_last_written_status(state):
     record.write({"phase": "running"})
     owners.owned_by(record.path, owners.REMOTE)
 
-    assert current_status(record)["phase"] == "running"
+    assert current_status(record, RingTiming())["phase"] == "running"
     assert record.status() == {"phase": "running"}
     with pytest.raises(FiberError, match="one belongs to process 17 of far, and nothing seen from"):
-        send_command(record, "terminate")
+        send_command(record, "terminate", RingTiming())
 
 
 def test_a_status_written_after_the_removal_is_ignored():
