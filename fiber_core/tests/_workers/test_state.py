@@ -20,7 +20,6 @@ from fiber._workers.state import (
     Start,
     Stop,
 )
-from fiber.backend_parts import outage
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 from tasks_world import KILLED, LEFT, RUNNING, STOPPED
@@ -329,7 +328,7 @@ class TestPlatformThatCannotBeAsked:
         play = at_work(2)
         for job in play.jobs:
             play.lose(job)
-        steps = self.ask_in_vain(play, outage.RETRY_TIMEOUT - 5)
+        steps = self.ask_in_vain(play, TIMING.outage - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
         assert 20 <= len(starts(steps)) <= 40
@@ -357,7 +356,7 @@ class TestPlatformThatCannotBeAsked:
     def test_a_short_one_is_not_spoken_of(self):
         play = at_work(1)
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, outage.NOTICE_DELAY - 3) + play.wait()
+        steps = self.ask_in_vain(play, TIMING.outage_notice - 3) + play.wait()
         play.now += 100
         assert not any(isinstance(step, Report) for step in steps + play.run())
 
@@ -372,12 +371,12 @@ class TestPlatformThatCannotBeAsked:
         assert give_up.cause is self.AWAY
         assert "no worker is left, and for 6" in give_up.text
         assert "the engine does not answer" in give_up.text
-        assert play.now - began < outage.RETRY_TIMEOUT + 5
+        assert play.now - began < TIMING.outage + 5
 
     def test_workers_that_are_left_work_on_however_long_it_takes(self):
         play = at_work(2)
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, 10 * outage.RETRY_TIMEOUT)
+        steps = self.ask_in_vain(play, 10 * TIMING.outage)
         assert not any(isinstance(step, GiveUp) for step in steps)
         assert len([step for step in steps if isinstance(step, Report)]) == 1
         # and is given up once that one is gone as well
@@ -388,7 +387,7 @@ class TestPlatformThatCannotBeAsked:
         play = at_work(1)
         play.lose(play.jobs[0])
         assert isinstance(play.group.next(play.now), Start)
-        play.now += outage.RETRY_TIMEOUT
+        play.now += TIMING.outage
         play.group.not_started(self.AWAY, play.now)
         assert isinstance(play.group.next(play.now), GiveUp)
 
