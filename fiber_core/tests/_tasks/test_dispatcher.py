@@ -109,22 +109,29 @@ def test_the_tasks_of_a_lost_worker_go_to_another_alone(master):
     assert sink.outcomes == {0: 1, 1: 4}
 
 
-@pytest.mark.parametrize("counts", [True, False])
-def test_a_task_is_given_up_with_its_attempts_after_losses_that_count(master, counts):
-    _, sink = master.call(square, [1])
-    for number in range(3 if counts else 10):
+def lose_workers(master, count, *, counts):
+    """Lose so many new workers that asked for work; what came of it the last time."""
+    for number in range(count):
         name = f"worker {number}"
         master.observer.known.add(name)
         master.ask(master.connect(name))
-        abandoned = master.dispatcher.lost(name, death(), counts=counts)
-    if not counts:
-        assert not sink.outcomes
-        return
-    assert abandoned == (0, 1)
+        outcome = master.dispatcher.lost(name, death(), counts=counts)
+    return outcome
+
+
+def test_a_task_that_kills_its_workers_is_given_up_with_its_attempts(master):
+    _, sink = master.call(square, [1])
+    assert lose_workers(master, 3, counts=True) == (0, 1)
     error = sink.outcomes[0]
     assert isinstance(error, WorkerCrashedError)
     assert len(error.attempts) == 3
     assert sink.is_done
+
+
+def test_losses_that_do_not_count_never_give_a_task_up(master):
+    _, sink = master.call(square, [1])
+    assert lose_workers(master, 10, counts=False) == (1, 0)
+    assert not sink.outcomes
 
 
 def test_at_most_once_is_given_up_at_the_first_loss(master):
