@@ -971,5 +971,6 @@ class Histories(RuleBasedStateMachine):
         assert self.play.steps[-1] == Stop()
 
 
-TestHistories = Histories.TestCase
+# a busy machine takes a minute for what takes seconds
+TestHistories = pytest.mark.timeout(600)(Histories.TestCase)
 TestHistories.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

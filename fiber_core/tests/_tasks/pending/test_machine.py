@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -524,4 +525,5 @@ Histories.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-TestHistories = Histories.TestCase
+# a busy machine takes a minute for what takes seconds
+TestHistories = pytest.mark.timeout(600)(Histories.TestCase)
