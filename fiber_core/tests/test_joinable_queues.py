@@ -143,20 +143,6 @@ def test_a_task_is_done_once():
         tasks.task_done()
 
 
-def test_it_is_a_queue():
-    tasks = fiber.JoinableQueue(2)
-    assert isinstance(tasks, fiber.Queue)
-    tasks.put(1)
-    tasks.put_nowait(2)
-    with pytest.raises(fiber.queues.Full):
-        tasks.put(3, timeout=0.01)
-    assert (tasks.full(), tasks.qsize()) == (True, 2)
-    assert (tasks.get(), tasks.get_nowait()) == (1, 2)
-    with pytest.raises(fiber.queues.Empty):
-        tasks.get(timeout=0.01)
-    assert tasks.empty()
-
-
 def test_tasks_may_be_finished_after_closing():
     tasks = fiber.JoinableQueue()
     tasks.put(1)

@@ -112,15 +112,6 @@ class Parts(RuleBasedStateMachine):
 TestParts = Parts.TestCase
 
 
-@given(st.lists(st.integers(1, 10), max_size=10))
-def test_all_that_is_given_back_can_be_had_again(sizes):
-    free_list = FreeList(100)
-    parts = [(free_list.allocate(size), size) for size in sizes]
-    for begin, size in parts:
-        free_list.free(begin, size)
-    assert free_list.allocate(100) == 0
-
-
 # -- read and written from another host
 
 
