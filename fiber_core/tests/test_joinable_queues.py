@@ -55,12 +55,6 @@ def finish_and_die(tasks, count):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def join_then_tell(tasks, results):
-    results.put("ready")
-    tasks.join()
-    results.put("joined")
-
-
 def put_more_then_finish(tasks):
     depth = tasks.get()
     while depth is not None:
@@ -185,20 +179,6 @@ def test_tasks_that_tasks_put_in_are_waited_for():
     for _ in workers:
         tasks.put(None)
     finish(*workers)
-
-
-def test_anybody_may_join():
-    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
-    tasks.put(1)
-    child = start(join_then_tell, tasks, results)
-    assert results.get() == "ready"
-
-    tasks.get()
-    assert results.empty()
-    tasks.task_done()
-
-    assert results.get() == "joined"
-    child.join(PATIENCE)
 
 
 @pytest.mark.timeout(600)

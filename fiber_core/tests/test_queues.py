@@ -163,27 +163,6 @@ def test_join_thread_comes_after_close():
         fiber.Queue().join_thread()
 
 
-def test_threads_share_a_queue():
-    one, count = fiber.Queue(), 200
-    got: list[int] = []
-
-    def read():
-        while (value := one.get()) is not None:
-            got.append(value)
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for number in range(count):
-        one.put(number)
-    for _ in threads:
-        one.put(None)
-    for thread in threads:
-        thread.join(PATIENCE)
-
-    assert sorted(got) == list(range(count))
-
-
 # -- between processes
 
 

@@ -110,6 +110,7 @@ class Parts(RuleBasedStateMachine):
 
 
 TestParts = Parts.TestCase
+TestParts.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 # -- read and written from another host
