@@ -1,6 +1,7 @@
 """Every type of ``SyncManager``, used from this process and from others."""
 
 import queue
+import sys
 import threading
 
 import pytest
@@ -145,6 +146,15 @@ def test_one_that_is_taken_is_not_had_in_time_nor_released_too_often(manager, ki
         lock.release()
     with pytest.raises(error):
         lock.release()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="locked() is new in Python 3.14")
+@pytest.mark.parametrize("kind", ["RLock", "Condition"])
+def test_recursive_locks_and_conditions_tell_whether_they_are_held(manager, kind):
+    holder = getattr(manager, kind)()
+    with holder:
+        assert holder.locked() is True
+    assert holder.locked() is False
 
 
 def set_when_noticed(condition, seen, event):
