@@ -324,8 +324,11 @@ def test_a_pipe_holds_its_writer_back_and_loses_nothing(owner, other):
             sent.append(1)
 
     done = in_thread(send)
-    until(lambda: mine.states[0].has_waiting_writers)
+    until(lambda: mine.states[0].has_waiting_writers and theirs.writer(0)._is_full)
     assert len(sent) < 30
+    for how in ((False, None), (True, 0.01)):
+        with pytest.raises(queue.Full):
+            theirs.writer(0).put(block, *how)
     for _ in range(40):
         assert len(mine.reader(0).take(True, 20)) == 2**20
     done()
