@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fiber._objects.address import Kind
-from fiber.exceptions import PeerLostError
+from fiber.exceptions import PeerLostError, TransportError
 from objects_world import in_thread, put, readable, take
 from wire_world import until
 
@@ -384,6 +384,17 @@ def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(owner, 
     assert take(mine) == b"the last thing"
     with pytest.raises(PeerLostError):
         put(theirs, b"one too many")
+
+
+def test_a_put_that_finds_its_connection_broken_is_an_error(owner, other, monkeypatch):
+    theirs = other.remote(owner.queue())
+
+    def broken(segments):
+        raise TransportError("gone")
+
+    monkeypatch.setattr(theirs, "cast", broken)
+    with pytest.raises(TransportError, match="gone"):
+        put(theirs, b"1")
 
 
 def test_a_put_that_was_dropped_with_its_owner_is_an_error(owner, other, monkeypatch):

@@ -274,6 +274,22 @@ def test_a_dead_holder_keeps_nobody_waiting(world, tasks):
     waiter.join()
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_tasks_of_a_process_that_fails_come_back_and_of_one_that_ends_do_not(world, tasks, code):
+    other = world.node("other")
+    other.exit_code = code
+    remote = other.remote(tasks)
+    put(tasks, b"1")
+    assert take(remote) == b"1"
+    other.close()
+
+    if code:
+        assert take(tasks) == b"1"
+    assert tasks.size(0) == 0
+    assert done(tasks) == [True]
+    tasks.join()
+
+
 def test_closing_a_handle_is_no_death(world, tasks):
     remote = world.node("other").remote(tasks)
     put(tasks, b"1")
