@@ -30,7 +30,7 @@ def open_backend(engine, run_id):
     with contextlib.ExitStack() as stack:
         stack.callback(rundir.remove, directory)
 
-        def make(timing=Timing(), **settings):  # noqa: B008 - frozen
+        def make(timing=Timing(), **settings):
             config = DockerConfig(**{"host": engine.url, "pull": "never", **settings})
             backend = DockerBackend(
                 BackendContext(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from fiber._agent.lease import LeaseTable
+from fiber.model import Timing
 
 __all__ = ["LeaseMonitor"]
 
@@ -19,24 +20,25 @@ class LeaseMonitor:
 
     Args:
         lease: seconds of silence after which a lease expires.
-        interval: seconds between two checks.
+        timing: how often leases are checked, and by how much a check may be late.
         expired: called with a host's name and the seconds of its silence.
         stale: called with a host's name after half of its lease in silence, to have its
             connection made anew.
+        timing: durations of the run.
     """
 
     def __init__(
         self,
         lease: float,
-        interval: float,
+        timing: Timing,
         expired: Callable[[str, float], None],
         stale: Callable[[str], None],
     ) -> None:
+        self._timing = timing
         self._lease = lease
-        self._interval = interval
         self._expired = expired
         self._stale = stale
-        self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease)
+        self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease, timing=timing)
         self._renewed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -64,7 +66,7 @@ class LeaseMonitor:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval):
+        while not self._ended.wait(self._timing.heartbeat):
             now = time.monotonic()
             with self._lock:
                 expired = self._table.expire(now)

@@ -77,7 +77,7 @@ class JobScheduler:
         self._output_writer = OutputWriter()
         self._lease_monitor = LeaseMonitor(
             lease,
-            timing.heartbeat,
+            timing,
             self._on_lease_expired,
             lambda name: self.host_states[name].link.disconnect(),
         )
