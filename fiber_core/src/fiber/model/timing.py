@@ -57,8 +57,6 @@ class Timing(Durations):
     stream_heartbeat: float = 5.0
     #: of silence on such a stream after which it is taken for broken
     stream_silence: float = 15.0
-    #: between two heartbeats of a ring's member, at most
-    ring_heartbeat: float = 2.0
 
     # -- until a connection is there
 
@@ -83,9 +81,8 @@ class Timing(Durations):
     stream_greeting: float = 5.0
     #: until the next attempts to open one
     stream_backoff: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0)
-    #: for an address to answer a probe or an attempt to connect, and for others once one of each target has answered
-    probe: float = 5.0
-    probe_rest: float = 0.5
+    #: for an address to take a connection
+    connect: float = 5.0
 
     # -- until something has ended
 
@@ -97,7 +94,11 @@ class Timing(Durations):
     kill: float = 5.0
     #: for a supervisor to carry out a SIGKILL before the platform is asked to
     remote_kill: float = 3.0
-    #: for a platform to confirm the end of a job that is not connected
+    #: from SIGTERM to SIGKILL after Ctrl-C in a command that follows a job
+    interrupt_grace: float = 5.0
+    #: for a job's first event, before it is ended without one
+    first_event: float = 5.0
+    #: for a platform to confirm the end of a job that is not connected, or was killed
     unconfirmed: float = 30.0
     #: for a last report to arrive while there is a connection, and after the platform reported the end
     report: float = 3.0

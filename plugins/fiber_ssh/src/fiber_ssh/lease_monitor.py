@@ -24,7 +24,6 @@ class LeaseMonitor:
         expired: called with a host's name and the seconds of its silence.
         stale: called with a host's name after half of its lease in silence, to have its
             connection made anew.
-        timing: durations of the run.
     """
 
     def __init__(
@@ -34,8 +33,8 @@ class LeaseMonitor:
         expired: Callable[[str, float], None],
         stale: Callable[[str], None],
     ) -> None:
-        self._timing = timing
         self._lease = lease
+        self._interval = timing.heartbeat
         self._expired = expired
         self._stale = stale
         self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease, timing=timing)
@@ -66,7 +65,7 @@ class LeaseMonitor:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._timing.heartbeat):
+        while not self._ended.wait(self._interval):
             now = time.monotonic()
             with self._lock:
                 expired = self._table.expire(now)
