@@ -10,6 +10,9 @@ import pytest
 
 from fiber.testing.report import as_text, levels
 
+# they start pytest, and others beside it, on a machine that may be busy
+pytestmark = pytest.mark.timeout(300)
+
 SUBJECT = """
 import pytest
 from fiber.testing import FakeProvider, ResourceProviderConformance
@@ -64,7 +67,7 @@ def run(tmp_path, *words):
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=280,
     )
     return done, json.loads(file.read_text())
 
