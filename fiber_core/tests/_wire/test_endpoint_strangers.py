@@ -517,6 +517,6 @@ def answer_tasks(link):
 
     def work():
         with contextlib.suppress(TransportError):
-            Worker(link, 1, redial).run()
+            Worker(link, 1, redial, timing=Timing()).run()
 
     threading.Thread(target=work, name="honest").start()

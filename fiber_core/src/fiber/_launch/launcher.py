@@ -63,7 +63,9 @@ class Launcher:
         self._hello_timers: dict[str, Timer] = {}
         #: jobs that the platform was asked to end; one that loses hosts reports their jobs sooner
         self._ending: LeaseTable[str] = LeaseTable(
-            lease=self._timing.unconfirmed, silence=self._timing.unconfirmed
+            lease=self._timing.unconfirmed,
+            silence=self._timing.unconfirmed,
+            timing=self._timing,
         )
         self._timer: Timer | None = None
         self._lock = threading.Lock()

@@ -167,7 +167,9 @@ class RemoteJobMonitor:
         self._jobs: dict[str, _RemoteJob] = {}
         lease = runtime.lease
         silence = max(lease, self._timing.local_silence) if runtime.info.near else lease
-        self._leases: LeaseTable[str] = LeaseTable(lease=lease, silence=silence)
+        self._leases: LeaseTable[str] = LeaseTable(
+            lease=lease, silence=silence, timing=self._timing
+        )
         self._timer: Timer | None = None
         #: answers queries for modules; None where jobs see this host's files
         self.code_server = None if runtime.info.capabilities.same_host else CodeServer()
