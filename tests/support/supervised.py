@@ -96,9 +96,21 @@ class Supervised:
         """Wait for the end of a job."""
         return self.until(accepted, lambda status: status.state.is_terminal)
 
+    def end_jobs(self) -> None:
+        """Kill all jobs, and forget what was heard of any: for the next test."""
+        living = self.client.query()
+        for job_id in living:
+            self.client.kill(job_id)
+        for job_id in living:
+            self._until(job_id, lambda status: status.state.is_terminal)
+        self.statuses.clear()
+        self.notices.clear()
+
     def until(self, accepted: Accepted, there: Callable[[JobStatus], bool]) -> JobStatus:
         """Wait for a status of a job."""
-        job_id = accepted.job_id
+        return self._until(accepted.job_id, there)
+
+    def _until(self, job_id: str, there: Callable[[JobStatus], bool]) -> JobStatus:
         with self._news:
             seen = 0
             deadline = time.monotonic() + PATIENCE

@@ -8,24 +8,26 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervised import Supervised, masters, until_gone
+from supervised import masters, until_gone
 
 #: the leader of a session and of its group, as a program is that a terminal runs
 MASTER = """
-import os, signal, sys
+import os, queue, signal, sys
 sys.path[:] = [*{path!r}, sys.argv[1]]
 from pathlib import Path
 from fiber.model import JobSpec
 from supervised import Supervised
 
-got = []
-signal.signal(signal.SIGINT, lambda *_: got.append("interrupted"))
+got = queue.SimpleQueue()
+def hear(signum, _):
+    got.put(signum)
+signal.signal(signal.SIGINT, hear)
 supervised = Supervised(Path(sys.argv[1]))
 def report(*words):
     os.write(int(sys.argv[2]), (" ".join(map(str, words)) + "\\n").encode())
 def until_interrupted():
-    while not got:
-        signal.pause()
+    # pause() would sleep on where the signal came right before it
+    assert got.get(timeout=50) == signal.SIGINT
 {body}
 supervised.client.close()
 report("closed")
@@ -46,12 +48,6 @@ def listener_of(supervised):
     children = psutil.Process(supervised.process.pid).children()
     (found,) = (child.pid for child in children if os.getsid(child.pid) == os.getsid(0))
     return found
-
-
-@pytest.fixture
-def supervised(tmp_path):
-    with Supervised(tmp_path) as supervised:
-        yield supervised
 
 
 def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(program):
@@ -106,19 +102,22 @@ def test_a_signal_to_the_master_alone_reaches_no_job(program):
     assert master.pipe.read() == "running\nTrue 1\nclosed\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP])
-def test_no_other_signal_of_the_group_does_anything(program, number):
+def test_no_other_signal_of_the_group_does_anything(program):
+    others = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
     master = program(
         f"""
-        signal.signal({number:d}, lambda *_: got.append("other"))
+        others = {set(map(int, others))}
+        for number in others:
+            signal.signal(number, hear)
         job = supervised.ready("wait", foreground=True)
         report("ready")
-        until_interrupted()
+        assert {{got.get(timeout=50) for _ in others}} == others
         report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
         """
     )
     assert master.pipe.readline() == "ready\n"
-    os.killpg(master.pid, number)
+    for number in others:
+        os.killpg(master.pid, number)
     assert master.pipe.read() == "True 1\nclosed\n"
 
 
@@ -165,29 +164,28 @@ def test_the_death_of_the_whole_group_leaves_it_to_the_supervisor_to_end_the_job
     )
     pids = [int(word) for word in master.pipe.readline().split()]
     os.killpg(master.pid, signal.SIGKILL)
-    for pid in pids:
-        until_gone(pid)
+    until_gone(*pids)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_with_its_listener_killed_or_stopped_a_supervisor_goes_on(supervised, number):
-    job = supervised.ready("wait", foreground=True)
-    listener = listener_of(supervised)
+def test_with_its_listener_killed_or_stopped_a_supervisor_goes_on(own, number):
+    job = own.ready("wait", foreground=True)
+    listener = listener_of(own)
     os.kill(listener, number)
     if number == signal.SIGKILL:
         until_gone(listener)
-    assert supervised.client.interrupt(job.job_id)
-    assert not supervised.client.interrupt(job.job_id)
-    assert supervised.end(job).exit_code == 1
+    assert own.client.interrupt(job.job_id)
+    assert not own.client.interrupt(job.job_id)
+    assert own.end(job).exit_code == 1
 
 
 @pytest.mark.parametrize("ends", ["as it should", "by SIGKILL"])
-def test_the_listener_ends_with_its_supervisor(supervised, ends):
-    listener = listener_of(supervised)
+def test_the_listener_ends_with_its_supervisor(own, ends):
+    listener = listener_of(own)
     if ends == "by SIGKILL":
-        supervised.process.kill()
+        own.process.kill()
     else:
-        supervised.client.close()
+        own.client.close()
     until_gone(listener)
 
 

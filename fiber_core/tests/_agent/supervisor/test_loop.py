@@ -4,28 +4,6 @@ import os
 
 import pytest
 
-from fiber._agent.supervisor.loop import Loop
-
-
-class Clock:
-    def __init__(self):
-        self.time = 0.0
-
-    def __call__(self):
-        return self.time
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def loop(clock):
-    loop = Loop(clock)
-    yield loop
-    loop.close()
-
 
 @pytest.fixture
 def pipe():
