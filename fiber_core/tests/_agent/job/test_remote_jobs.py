@@ -32,9 +32,11 @@ def describe(queue, names):
 
 def note(signum, queue, times=1):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # a handler may run in the middle of a put(), so it puts nothing itself
+    # a handler runs once the main thread does, which may have begun to read: this is written at once
     reader, writer = os.pipe()
-    signal.signal(signum, lambda *_: os.write(writer, b"x"))
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signum, lambda *_: None)
     queue.put("ready")
     for time_ in range(1, times + 1):
         os.read(reader, 1)

@@ -11,6 +11,7 @@ import require
 from fiber._agent.cgroups import Group
 from fiber._agent.supervisor.cgroup import Confinement, Confiner, JobConfiner, OwnGroup
 from fiber.model import Reason, ReasonKind, ResourceRequest
+from supervised import until_gone
 
 MB = 1 << 20
 
@@ -56,21 +57,19 @@ def test_a_job_gets_the_cpu_time_it_asked_for(limits, supervised):
     assert float(supervised.log(accepted)) < 0.5
 
 
-def test_groups_are_gone_with_their_jobs(limits, supervised):
+def test_groups_are_gone_with_their_jobs(limits, own):
     request = ResourceRequest(memory=256, cpu=1)
     for _ in range(3):
-        supervised.run("exit_with", b"\0", resources=request)
-    supervised.run("with_stranger", resources=request)
+        own.run("exit_with", b"\0", resources=request)
+    own.run("with_stranger", resources=request)
 
-    supervised.client.close()
+    own.client.close()
 
     roots = Path("/sys/fs/cgroup")
-    assert list(roots.rglob(f"fiber-*-{supervised.process.pid}-*")) == []
+    assert list(roots.rglob(f"fiber-*-{own.process.pid}-*")) == []
 
 
 def test_members_that_left_their_session_end_with_the_job(limits, supervised):
-    from supervised import until_gone
-
     accepted = supervised.submit("with_stranger", resources=ResourceRequest(memory=256))
 
     supervised.end(accepted)

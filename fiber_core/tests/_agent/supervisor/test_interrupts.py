@@ -12,22 +12,27 @@ from supervised import masters, until_gone
 
 #: the leader of a session and of its group, as a program is that a terminal runs
 MASTER = """
-import os, queue, signal, sys
+import os, signal, sys
 sys.path[:] = [*{path!r}, sys.argv[1]]
 from pathlib import Path
 from fiber.model import JobSpec
 from supervised import Supervised
 
-got = queue.SimpleQueue()
-def hear(signum, _):
-    got.put(signum)
-signal.signal(signal.SIGINT, hear)
+# a handler runs once the main thread does, which may have begun to wait: this is written at once
+heard, tell = os.pipe()
+os.set_blocking(tell, False)
+signal.set_wakeup_fd(tell)
+def expect(*signals):
+    for signum in signals:
+        signal.signal(signum, lambda *_: None)
+def until_heard(*signals):
+    missing = set(signals)
+    while missing:
+        missing -= set(os.read(heard, 100))
+expect(signal.SIGINT)
 supervised = Supervised(Path(sys.argv[1]))
 def report(*words):
     os.write(int(sys.argv[2]), (" ".join(map(str, words)) + "\\n").encode())
-def until_interrupted():
-    # pause() would sleep on where the signal came right before it
-    assert got.get(timeout=50) == signal.SIGINT
 {body}
 supervised.client.close()
 report("closed")
@@ -77,7 +82,7 @@ def test_one_that_has_got_it_from_the_group_is_not_interrupted_on_request_beside
         """
         job = supervised.ready("wait", foreground=True)
         report("ready")
-        until_interrupted()
+        until_heard(signal.SIGINT)
         report(supervised.client.interrupt(job.job_id))
         report(supervised.end(job).exit_code)
         """
@@ -92,7 +97,7 @@ def test_a_signal_to_the_master_alone_reaches_no_job(program):
         """
         job = supervised.ready("wait", foreground=True)
         report("ready")
-        until_interrupted()
+        until_heard(signal.SIGINT)
         report(supervised.client.query()[job.job_id].state.value)
         report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
         """
@@ -106,12 +111,11 @@ def test_no_other_signal_of_the_group_does_anything(program):
     others = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
     master = program(
         f"""
-        others = {set(map(int, others))}
-        for number in others:
-            signal.signal(number, hear)
+        others = {list(map(int, others))}
+        expect(*others)
         job = supervised.ready("wait", foreground=True)
         report("ready")
-        assert {{got.get(timeout=50) for _ in others}} == others
+        until_heard(*others)
         report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
         """
     )
@@ -143,7 +147,7 @@ def test_one_that_is_starting_gets_it_once_it_runs(program, tmp_path):
             spec, environ=dict(os.environ), cwd="/", on_accepted=lambda _: None
         )
         report("submitted")
-        until_interrupted()
+        until_heard(signal.SIGINT)
         report(supervised.client.interrupt(job.job_id))
         open(sys.argv[1] + "/fifo", "w").close()
         report(supervised.end(job).reason)
