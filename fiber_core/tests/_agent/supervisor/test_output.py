@@ -45,8 +45,7 @@ def test_the_beginning_of_a_line_can_be_had():
 def test_a_line_without_end_passes_in_pieces():
     lines = LineBuffer(longest=10)
 
-    assert lines.feed(b"x" * 10) == b""
-    assert lines.feed(b"x") == b"x" * 11
+    assert [lines.feed(b"x" * 10), lines.feed(b"x")] == [b"", b"x" * 11]
 
 
 @given(PIECES)
@@ -80,35 +79,21 @@ def test_without_a_prefix_bytes_stay_as_they_are(pieces):
     assert b"".join(map(prefix.feed, pieces)) == b"".join(pieces)
 
 
-def test_the_tail_has_the_last_lines():
-    tail = LineTail(2)
-    tail.feed(b"one\ntwo\nthr")
-    tail.feed(b"ee\n")
-
-    assert tail.lines() == ("two", "three")
-
-
-def test_the_tail_has_the_line_that_was_not_ended():
-    tail = LineTail(3)
-    tail.feed(b"one\r\nha")
-    tail.feed(b"lf")
-
-    assert tail.lines() == ("one", "half")
-
-
-def test_the_tail_is_bounded_in_both_directions():
+@pytest.mark.parametrize(
+    "pieces, lines",
+    [
+        pytest.param([b"one\ntwo\nthr", b"ee\n"], ("two", "three"), id="the last ones"),
+        pytest.param([b"one\r\nha", b"lf"], ("one", "half"), id="one that was not ended"),
+        pytest.param([b"y" * 50] * 100, ("y" * 10,), id="bounded in both directions"),
+        pytest.param([b"\xff\xfe ok\n"], ("\ufffd\ufffd ok",), id="text whatever was written"),
+    ],
+)
+def test_the_tail_has_the_last_lines(pieces, lines):
     tail = LineTail(2, width=10)
-    for _ in range(100):
-        tail.feed(b"y" * 50)
+    for piece in pieces:
+        tail.feed(piece)
 
-    assert tail.lines() == ("y" * 10,)
-
-
-def test_the_tail_is_text_whatever_was_written():
-    tail = LineTail(1)
-    tail.feed(b"\xff\xfe ok\n")
-
-    assert tail.lines() == ("\ufffd\ufffd ok",)
+    assert tail.lines() == lines
 
 
 @given(PIECES)
@@ -238,14 +223,17 @@ def test_the_end_brings_the_last_words(world):
     assert world.tail.lines() == ("no newline",)
 
 
-def test_all_that_is_in_the_pipe_is_drained_at_the_end(world):
+@pytest.mark.parametrize("full", [False, True], ids=["room", "full terminal"])
+def test_all_that_is_in_the_pipe_is_drained_at_the_end(world, full):
     data = b"x" * 50_000 + b"\n"
+    world.terminal.is_full = full
     os.write(world.writer, data)
     world.hang_up()
 
     world.relay.finish()
 
     assert b"".join(world.terminal.pieces) == data
+    assert world.path.stat().st_mode & 0o077 == 0
     assert world.ended == [world.relay]
 
 
@@ -279,16 +267,6 @@ def test_nothing_is_read_while_the_terminal_is_full(world):
     assert world.terminal.pieces == [b"one\ntwo\n"]
 
 
-def test_the_last_words_come_through_a_full_terminal(world):
-    world.terminal.is_full = True
-    world.write(b"one\n")
-    world.hang_up()
-
-    world.relay.finish()
-
-    assert world.terminal.pieces == [b"one\n"]
-
-
 FULL = pytest.param("/dev/full", "No space left", marks=needs_full_device)
 
 
@@ -311,12 +289,6 @@ def test_a_silent_job_has_no_log_file(world):
     world.relay.finish()
 
     assert not world.path.exists()
-
-
-def test_logs_are_for_their_owner_alone(world):
-    world.write(b"x\n")
-
-    assert world.path.stat().st_mode & 0o077 == 0
 
 
 @pytest.fixture(params=["pipe", "terminal", "socket"])
@@ -396,12 +368,15 @@ def test_files_are_written_where_they_end(ticking, owned, tmp_path):
     assert (tmp_path / "file").read_bytes() == b"before sink after"
 
 
-def test_the_null_device_takes_everything(ticking, owned):
-    with open(os.devnull, "wb", buffering=0) as null:
-        sink = Sink(null.fileno(), ticking, owned)
-        sink.write(PLENTY)
+@pytest.mark.parametrize("closed", [False, True], ids=["null device", "closed"])
+def test_what_swallows_everything_is_never_full(ticking, owned, closed):
+    null = owned.own(os.open(os.devnull, os.O_WRONLY))
+    if closed:
+        owned.close(null)
+    sink = Sink(null, ticking, owned)
+    sink.write(PLENTY)
 
-        assert not sink.is_full
+    assert not sink.is_full
 
 
 def test_draining_writes_the_rest(ticking, owned):
@@ -429,14 +404,3 @@ def test_draining_gives_up_on_a_reader_that_takes_nothing(ticking, owned):
     sink.drain(0.01)
 
     assert sink.is_full
-
-
-def test_one_that_is_closed_swallows_everything(ticking, owned):
-    reader, writer = os.pipe()
-    os.close(reader)
-    os.close(writer)
-
-    sink = Sink(writer, ticking, owned)
-    sink.write(b"x")
-
-    assert not sink.is_full
