@@ -2,7 +2,8 @@
 """Sets up a checkout and runs it: ``python3 bootstrap.py train`` or ``python3 bootstrap.py test``.
 
 Needs Python 3.10 or later and pip, nothing else. It makes the virtual environment ``.venv`` beside
-this file, installs both packages into it in place, and passes further arguments on.
+this file, installs both packages into it in place, and passes further arguments on. ``test`` runs
+what tells whether Fiber works on this machine; ``test --all`` runs all tests.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in EXTRAS:
         print(
             "usage: python3 bootstrap.py train [ARGUMENT ...]   evolution strategies on CartPole\n"
-            "       python3 bootstrap.py test  [ARGUMENT ...]   the tests (arguments of pytest)",
+            "       python3 bootstrap.py test  [ARGUMENT ...]   whether Fiber works here, in minutes\n"
+            "       python3 bootstrap.py test --all [ARGUMENT ...]   all tests\n"
+            "arguments of test are pytest's; where they name tests, these run whole",
             file=sys.stderr,
         )
         return 2
@@ -54,8 +57,13 @@ def main(arguments: list[str]) -> int:
     if command == "train":
         program = [str(python), str(ROOT / "examples" / "es_cartpole.py"), *rest]
     else:
+        chosen = [word for word in rest if word != "--all"]
+        part = [] if "--all" in rest else ["--quick"]
         # most tests wait for processes to start and end, so several at once cost no more CPU
-        program = [str(python), "-m", "pytest", "-n", "4", "--dist", "loadfile", *rest]
+        several = ["-n", "4", "--dist", "loadfile"]
+        # its own letters and percents would stand between the lines
+        told = ["--progress", "-o", "console_output_style=classic"]
+        program = [str(python), "-m", "pytest", *several, *told, *part, *chosen]
         os.chdir(ROOT)
     become(program)
 
@@ -82,8 +90,44 @@ def install(python: Path, extra: str) -> None:
         more += RUNNERS
         for package in BACKENDS:
             more += "-e", str(ROOT / package)
-    pip(python, "install", "--quiet", "-e", f"{core}[{extra}]", "-e", local, *more)
+    pip(python, "install", "-e", f"{core}[{extra}]", "-e", local, *more)
     STAMP.write_text("\n".join([*done, extra]), encoding="utf-8")
+
+
+class Installation:
+    """How far pip is, by what it says and by what it has installed."""
+
+    #: the part of the time in which it finds out what is needed, and of how many distributions, about
+    SEARCH, DISTRIBUTIONS = 0.4, 80
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self._doing = "starting pip"
+        self._found = 0
+        self._wanted = 0
+        self._before = self._installed()
+
+    def hear(self, line: str) -> None:
+        """Take note of a line of pip's."""
+        self.said.append(line)
+        if line.startswith(("Collecting ", "Obtaining ", "Requirement already ")):
+            self._found += 1
+            self._doing = line.strip()
+        if line.startswith("Installing collected packages: "):
+            self._wanted = line.count(",") + 1
+
+    def state(self) -> tuple[float, str]:
+        """The share that is done, and what is being done."""
+        if self._wanted:
+            installed = min(self._installed() - self._before, self._wanted)
+            share = self.SEARCH + (1 - self.SEARCH) * installed / self._wanted
+            return share, f"{installed} of {self._wanted} distributions installed"
+        share = self.SEARCH * min(self._found / self.DISTRIBUTIONS, 1.0)
+        return share, self._doing
+
+    @staticmethod
+    def _installed() -> int:
+        return len(list(VENV.glob("lib/python*/site-packages/*.dist-info")))
 
 
 def fingerprint() -> str:
@@ -117,18 +161,38 @@ def make_venv(python: Path) -> None:
         [python, "-c", "import pip; print(pip.__version__)"], text=True
     )
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_PIP:
-        pip(python, "install", "--quiet", "--upgrade", "pip")
+        pip(python, "install", "--upgrade", "pip")
 
 
 def pip(python: Path, *arguments: str) -> None:
     """Call pip for the virtual environment: its own, else this Python's."""
+    # it needs a newer Python than the one that says so
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    from progress import Progress
+
     has_own = subprocess.call([python, "-c", "import pip"], stderr=subprocess.DEVNULL) == 0
     if has_own:
         command = [str(python), "-m", "pip"]
     else:
         command = [sys.executable, "-m", "pip", "--python", str(python)]
+    words = [*command, *arguments]
     environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    subprocess.run([*command, *arguments], check=True, env=environ)
+    installation = Installation()
+    progress = Progress(sys.stdout, installation.state)
+    try:
+        # its warnings too, which are told where it fails
+        output, errors = subprocess.PIPE, subprocess.STDOUT
+        with subprocess.Popen(
+            words, stdout=output, stderr=errors, text=True, env=environ
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                installation.hear(line)
+    finally:
+        progress.end()
+    if process.returncode:
+        sys.stderr.writelines(installation.said)
+        raise subprocess.CalledProcessError(process.returncode, words)
 
 
 if __name__ == "__main__":

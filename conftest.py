@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 # whichever test is collected first, and whatever part of the kit it imports
 pytest.register_assert_rewrite("fiber.testing.kit")
 
-pytest_plugins = ["hygiene", "engines", "pythons"]
+pytest_plugins = ["hygiene", "engines", "pythons", "progress_of_tests"]
 
 # that a machine is busy says nothing about what is tested
 settings.register_profile(

@@ -1,7 +1,7 @@
 """Runs stages side by side: each bounded in time, each printed whole when it ends.
 
 A stage is a function that runs commands. Tests that failed are run once more when nothing else
-runs, so that a fault of ours is told from a machine that was too busy; what fails then has failed.
+runs: what fails then has failed, and what passes then is flaky, which is reported by name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
+
+import reports
 
 __all__ = ["Lanes", "Running", "Stage", "StageError"]
 
@@ -84,9 +86,13 @@ class Running:
         self.seconds = 0.0
         #: processor time of the processes that somebody waited for
         self.cpu = 0.0
+        #: names of tests that failed and then passed alone
+        self.flaky: list[str] = []
+        #: results of its tests, but for those of the second attempt
+        self.results: list[reports.Result] = []
         self._mark = mark
         self._until = until
-        self._failed_tests: list[Command] = []
+        self._failed_tests: list[tuple[Command, Path]] = []
         self._deadline = 0.0
 
     @property
@@ -137,10 +143,12 @@ class Running:
         """
         # what one run of tests remembers is nothing to another
         cache = cache or self.log.with_suffix(f".cache{next(_numbers)}")
-        command = Command((*map(str, argv), "-o", f"cache_dir={cache}"), environ, keeps)
+        words = (*map(str, argv), "-o", f"cache_dir={cache}", f"--junitxml={_report(cache)}")
+        command = Command(words, environ, keeps)
         code = self._call(command)
+        self.results += reports.read(_report(cache))
         if code == 1:
-            self._failed_tests.append(command)
+            self._failed_tests.append((command, cache))
         elif code:
             raise StageError(code)
 
@@ -160,13 +168,20 @@ class Running:
     def try_again(self) -> None:
         """Run the tests that failed once more, while nothing else runs."""
         self.log = self.log.with_suffix(".again")
-        again = [
-            dataclasses.replace(command, argv=(*command.argv, *_ALONE))
-            for command in self._failed_tests
-        ]
+        again = []
+        for command, cache in self._failed_tests:
+            _report(cache).unlink(missing_ok=True)
+            again.append(dataclasses.replace(command, argv=(*command.argv, *_ALONE)))
         self._judge(lambda: self._succeed(*again))
+        now = {
+            one.name
+            for _, cache in self._failed_tests
+            for one in reports.read(_report(cache))
+            if not one.failed
+        }
+        self.flaky = sorted({one.name for one in self.results if one.failed} & now)
         if self.passed:
-            self.verdict = "ok, alone"
+            self.verdict = "ok, flaky"
 
     def _judge(self, do: Callable[[], object]) -> None:
         began = time.monotonic()
@@ -288,6 +303,11 @@ def kill_marked(mark: str) -> None:
             words = (folder / "environ").read_bytes().split(b"\0")
             if any(word.startswith(wanted) for word in words):
                 os.kill(int(folder.name), signal.SIGKILL)
+
+
+def _report(cache: Path) -> Path:
+    """The file in which tests that remember in a folder tell their results."""
+    return cache.with_name(f"{cache.name}.xml")
 
 
 def _ends(pid: int, seconds: float) -> bool:

@@ -1,11 +1,15 @@
 """The README's two commands set up what they need, once."""
 
 import importlib.util
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+import progress
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,6 +22,7 @@ def bootstrap(tmp_path, monkeypatch):
     spec.loader.exec_module(module)
     module.VENV = tmp_path / "venv"
     module.STAMP = module.VENV / "stamp"
+    module.real_pip = module.pip
     module.calls = []
     module.programs = []
 
@@ -43,10 +48,15 @@ def test_train_installs_what_the_examples_need_and_becomes_the_main_job(bootstra
     ]
 
 
-def test_test_becomes_pytest_in_the_checkout(bootstrap):
-    bootstrap.main(["test", "-x"])
+@pytest.mark.parametrize(
+    "words, part", [(["-x"], ["--quick", "-x"]), (["-x", "--all"], ["-x"])], ids=["quick", "all"]
+)
+def test_test_becomes_pytest_in_the_checkout(bootstrap, words, part):
+    bootstrap.main(["test", *words])
 
-    assert bootstrap.programs[0][1:] == ["-m", "pytest", "-n", "4", "--dist", "loadfile", "-x"]
+    several = ["-m", "pytest", "-n", "4", "--dist", "loadfile"]
+    told = ["--progress", "-o", "console_output_style=classic"]
+    assert bootstrap.programs[0][1:] == [*several, *told, *part]
     assert Path.cwd() == ROOT
 
 
@@ -63,8 +73,8 @@ def test_the_other_subcommand_adds_what_it_needs(bootstrap):
     bootstrap.main(["train"])
 
     train, test = bootstrap.calls
-    assert train[3].endswith("[examples]")
-    assert test[3].endswith("[examples,joblib,testing]")
+    assert train[2].endswith("[examples]")
+    assert test[2].endswith("[examples,joblib,testing]")
     assert any(word.startswith("pytest-xdist") for word in test)
 
 
@@ -122,3 +132,81 @@ def test_a_python_without_ensurepip_lends_its_own_pip(tmp_path):
 
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / "venv").glob("lib/python*/site-packages/pip"))
+
+
+def test_what_pip_is_at_is_told(bootstrap, capsys, monkeypatch):
+    site = bootstrap.VENV / "lib" / "python3" / "site-packages"
+    (site / "pip.dist-info").mkdir(parents=True)
+    installation = bootstrap.Installation()
+    shares = [installation.state()[0]]
+    for line in ("Collecting attrs\n", "Collecting rich\n", "  Using cached rich.whl\n"):
+        installation.hear(line)
+        shares.append(installation.state()[0])
+    assert installation.state()[1] == "Collecting rich"
+    installation.hear("Installing collected packages: attrs, rich\n")
+    for name in ("attrs", "rich"):
+        shares.append(installation.state()[0])
+        (site / f"{name}.dist-info").mkdir()
+
+    assert installation.state() == (1.0, "2 of 2 distributions installed")
+    assert shares == sorted(shares) and 0 == shares[0] < shares[1] < shares[-1] < 1
+
+
+def test_what_pip_said_is_printed_where_it_failed(bootstrap, tmp_path, monkeypatch, capsys):
+    script = "import sys; print('no such distribution'); sys.exit('-m' in sys.argv)"
+    (tmp_path / "python").write_text(f"#!{sys.executable}\n{script}\n")
+    (tmp_path / "python").chmod(0o755)
+
+    with pytest.raises(subprocess.CalledProcessError):
+        bootstrap.real_pip(tmp_path / "python", "install")
+
+    assert capsys.readouterr().err == "no such distribution\n"
+
+
+class Stream:
+    """Where progress is told to."""
+
+    def __init__(self, *, terminal):
+        self._terminal = terminal
+        self.text = ""
+        self.told = threading.Event()
+
+    def isatty(self):
+        return self._terminal
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        self.told.set()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_told_by_itself_again_and_again(terminal, monkeypatch):
+    monkeypatch.setattr(progress, "_TERMINAL", 0.01)
+    monkeypatch.setattr(progress, "_ELSEWHERE", 0.01)
+    stream = Stream(terminal=terminal)
+
+    shown = progress.Progress(stream, lambda: (0.5, "attrs"))
+    for _ in range(2):
+        assert stream.told.wait(30)
+        stream.told.clear()
+    shown.end()
+
+    line = r" +50%  +\d+ s so far, about \d+ s left  attrs"
+    if terminal:
+        assert re.fullmatch(rf"(\r\[#{{15}} {{15}}\]{line}\033\[K){{3,}}\n", stream.text)
+    else:
+        assert re.fullmatch(rf"({line}\n){{3,}}", stream.text)
+
+
+@pytest.mark.parametrize(
+    "share, line",
+    [
+        (0.0, "  0%   30 s so far  attrs"),
+        (0.25, " 25%   30 s so far, about 90 s left  attrs"),
+        (1.0, "100%   30 s so far  attrs"),
+    ],
+)
+def test_the_rest_is_estimated_once_there_is_something_to_go_by(share, line):
+    assert progress.told(share, 30, "attrs") == line

@@ -40,21 +40,14 @@ def test_what_is_left_out_exists(name):
     assert f"class {test}(" in (ROOT / path).read_text() if test else True
 
 
-@pytest.mark.parametrize(
-    "option, ran, told",
-    [
-        ("--other-python", 3 + 4, "all but one case of each test"),
-        ("--between", 3 + 2, "all but one test of each class and file"),
-    ],
-)
-def test_what_follows_the_stdlib_runs_whole_and_of_the_rest_a_part(tmp_path, option, ran, told):
-    (tmp_path / "test_plain.py").write_text(PLAIN)
-    (tmp_path / "test_follower.py").write_text(FOLLOWER)
-    words = ("-p", "pythons", "-p", "no:cacheprovider", option)
-
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *words],
-        cwd=tmp_path,
+def run(folder, *words):
+    """Run pytest on a file that follows the standard library and one that does not."""
+    (folder / "test_plain.py").write_text(PLAIN)
+    (folder / "test_follower.py").write_text(FOLLOWER)
+    plugins = ("-p", "pythons", "-p", "progress_of_tests", "-p", "no:cacheprovider")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-o", f"testpaths={folder}", *plugins, *words],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support"), "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
@@ -62,5 +55,43 @@ def test_what_follows_the_stdlib_runs_whole_and_of_the_rest_a_part(tmp_path, opt
         check=False,
     )
 
+
+@pytest.mark.parametrize(
+    "options, ran, told",
+    [
+        (["--other-python"], 3 + 4, "all but one case of each test"),
+        (["--between"], 3 + 2, "all but one test of each class and file"),
+        (["--quick"], 1 + 2, "bootstrap.py test --all runs all"),
+        (["--quick", "test_plain.py"], 6, "6 passed"),
+        (["--quick", "-k", "test_with_cases"], 3 + 3, "6 passed"),
+    ],
+)
+def test_of_some_files_all_tests_run_and_of_the_rest_a_part(tmp_path, options, ran, told):
+    done = run(tmp_path, *options)
+
     assert f"{ran} passed" in done.stdout, done.stdout + done.stderr
     assert told in done.stdout
+
+
+def test_workers_run_the_part_that_their_session_chose(tmp_path):
+    done = run(tmp_path, "-n", "1", "--quick")
+
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_readme_promises_is_run_whole():
+    promised = pythons.promised()
+
+    assert "tests/end_to_end/test_killed_workers.py" in promised
+    assert [name for name in promised if not list(ROOT.glob(f"{name}*"))] == []
+
+
+def test_progress_is_told_and_failures_as_they_come(tmp_path):
+    (tmp_path / "test_wrong.py").write_text("def test_wrong(): assert 0")
+    done = run(tmp_path, "-n", "1", "--progress", "-o", "console_output_style=classic")
+    lines = done.stdout.splitlines()
+
+    assert "FAILED test_wrong.py::test_wrong (call)" in lines, done.stdout + done.stderr
+    assert any(line.startswith("100%") and "10 of 10 tests, 1 failed" in line for line in lines)
+    assert not any(line.startswith("...") for line in lines)
+    assert done.returncode == 1

@@ -1,30 +1,20 @@
-"""CI's stages run side by side, end in time, print whole, and forgive a test that passes alone."""
+"""CI's stages run side by side, end in time, print whole, and name a test that passes only alone."""
 
-import importlib.util
 import re
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 
+import ci_scripts
 from supervised import until_gone
-
-SOURCE = Path(__file__).parents[2] / ".ci" / "stages.py"
-if not SOURCE.exists():
-    pytest.skip("this checkout has no .ci", allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
 def stages():
-    spec = importlib.util.spec_from_file_location("ci_stages", SOURCE)
-    module = importlib.util.module_from_spec(spec)
-    # dataclasses look for the module of their annotations
-    sys.modules["ci_stages"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["ci_stages"]
+    with ci_scripts.modules() as load:
+        yield load("stages")
 
 
 @pytest.fixture
@@ -164,27 +154,33 @@ def test_all_is_over_in_time_whatever_a_stage_may_take(stages, tmp_path, monkeyp
 
 # what pytest does with these arguments: the first time a test fails, alone it does not
 TESTS = """
-    import sys
+    import pathlib, sys
 
     alone = "--last-failed" in sys.argv
     print("alone" if alone else "among others", sys.argv[sys.argv.index("-o") + 1])
-    sys.exit({alone} if alone else {first})
+    code = {alone} if alone else {first}
+    report = next(word for word in sys.argv if word.startswith("--junitxml=")).partition("=")[2]
+    case = '<testcase classname="{name}" name="test_{{}}" time="1.5">{{}}</testcase>'
+    failure = "<failure/>" if code else ""
+    text = case.format("it", failure) + ("" if alone else case.format("other", ""))
+    pathlib.Path(report).write_text("<testsuites>" + text + "</testsuites>")
+    sys.exit(code)
 """
 
 
 @pytest.mark.parametrize(
-    "first, alone, verdict",
+    "first, alone, verdict, flaky",
     [
-        (0, 9, "ok"),
-        (1, 0, "ok, alone"),
-        (1, 1, "FAILED (1)"),
+        (0, 9, "ok", []),
+        (1, 0, "ok, flaky", ["here::test_it"]),
+        (1, 1, "FAILED (1)", []),
         # nothing was selected: what failed was no test
-        (1, 5, "FAILED (5)"),
-        (2, 0, "FAILED (2)"),
+        (1, 5, "FAILED (5)", []),
+        (2, 0, "FAILED (2)", []),
     ],
 )
-def test_tests_that_failed_are_run_once_more_at_the_end(stages, run, first, alone, verdict):
-    script = program(TESTS.format(first=first, alone=alone))
+def test_tests_that_failed_are_run_once_more_at_the_end(stages, run, first, alone, verdict, flaky):
+    script = program(TESTS.format(first=first, alone=alone, name="here"))
     over = []
     begins = stages.Stage("tests", lambda it: it.tests(*script))
     later = stages.Stage("later", lambda it: over.append(True))
@@ -192,16 +188,26 @@ def test_tests_that_failed_are_run_once_more_at_the_end(stages, run, first, alon
     done, printed = run([begins, later])
 
     assert done["tests"].verdict == verdict
-    if (first, alone) == (1, 0):
+    assert done["tests"].flaky == flaky
+    if flaky:
         assert over
         at_first, at_last = re.findall(r"^(?:among others|alone) (\S+)$", printed, re.MULTILINE)
         assert at_first == at_last
         assert printed.index("later begins") < printed.index("once more, alone")
 
 
+def test_results_of_single_tests_are_those_of_the_first_attempt(stages, run):
+    script = program(TESTS.format(first=1, alone=0, name="here"))
+
+    done, _ = run([stages.Stage("tests", lambda it: it.tests(*script))])
+
+    found = {(one.name, one.seconds, one.failed) for one in done["tests"].results}
+    assert found == {("here::test_it", 1.5, True), ("here::test_other", 1.5, False)}
+
+
 def test_a_command_that_fails_counts_though_tests_may_be_tried_again(stages, run):
     def do(it):
-        it.tests(*program(TESTS.format(first=1, alone=0)))
+        it.tests(*program(TESTS.format(first=1, alone=0, name="x")))
         it.run("false")
 
     assert run([stages.Stage("both", do)])[0]["both"].verdict == "FAILED (1)"

@@ -1,4 +1,10 @@
-"""``--other-python``: on Pythons besides the main one, tests run of what depends on the Python.
+"""Options that run a part of the tests: ``--quick``, ``--other-python`` and ``--between``.
+
+``--quick``: whether Fiber works on this machine. Whole files run of what users call: the tests of
+the core's public modules, the backend ``local``, and what README's table of promises names; of
+every other class or file without classes one test. Where files are named, or tests by ``-k``, it does nothing.
+
+``--other-python``: on Pythons besides the main one, tests run of what depends on the Python.
 
 Whole files run that use themselves what of the standard library differs from Python to Python, and
 every test of the others, of its cases one: another one on each Python. What is named below runs on
@@ -10,6 +16,7 @@ in place of every test.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,10 +44,20 @@ LEFT_OUT: Mapping[str, str] = {
 #: what Fiber does as the standard library does it, and so differently on each Python
 FOLLOWED = ("asyncio", "concurrent", "copyreg", "inspect", "multiprocessing", "pickle")
 _FOLLOWS = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(FOLLOWED)})\b", re.MULTILINE)
+_ROOT = Path(__file__).parents[2]
+#: beginnings of tests' names that are about what users call
+OF_USERS = ("fiber_core/tests/test_", "plugins/fiber_local/tests/")
+#: a link to a file of tests in a table
+_PROMISED = re.compile(r"^\|.*", re.MULTILINE), re.compile(r"\]\(([\w/]+\.py)\)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fiber")
+    group.addoption(
+        "--quick",
+        action="store_true",
+        help="run what tells whether Fiber works on this machine; see tests/support/pythons.py",
+    )
     group.addoption(
         "--other-python",
         action="store_true",
@@ -53,31 +70,56 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # workers of xdist are told the outcome
+    if not hasattr(config, "workerinput"):
+        all_are_meant = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        config.option.quick &= all_are_meant and not config.option.keyword
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    between = config.getoption("--between")
-    if not (between or config.getoption("--other-python")):
+    quick, between = config.getoption("--quick"), config.getoption("--between")
+    if quick:
+        whole = promised()
+        kept = set(_one_of_each(items, lambda item: item.nodeid.startswith(whole), _group))
+    elif between or config.getoption("--other-python"):
+        here = [item for item in items if not item.nodeid.startswith(tuple(LEFT_OUT))]
+        kept = set(
+            _one_of_each(here, lambda item: _follows(item.path), _group if between else _function)
+        )
+    else:
         return
-    here = [item for item in items if not item.nodeid.startswith(tuple(LEFT_OUT))]
-    kept = set(_one_of_each(here, _group if between else _function))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
 
+def promised() -> tuple[str, ...]:
+    """Beginnings of tests' names that ``--quick`` runs whole: what users call and are promised."""
+    rows, links = _PROMISED
+    tables = "\n".join(rows.findall((_ROOT / "README.md").read_text(encoding="utf-8")))
+    return (*OF_USERS, *links.findall(tables))
+
+
 def _one_of_each(
-    items: Iterable[pytest.Item], group: Callable[[pytest.Item], object]
+    items: Iterable[pytest.Item],
+    is_whole: Callable[[pytest.Item], bool],
+    group: Callable[[pytest.Item], object],
 ) -> Iterator[pytest.Item]:
-    """All of files that follow the standard library, and of other tests one of each group."""
-    follows: dict[Path, bool] = {}
+    """All tests of some files, and of the others one of each group."""
     groups: dict[object, list[pytest.Item]] = {}
     for item in items:
-        if item.path not in follows:
-            follows[item.path] = bool(_FOLLOWS.search(item.path.read_text(encoding="utf-8")))
-        if follows[item.path]:
+        if is_whole(item):
             yield item
         else:
             groups.setdefault(group(item), []).append(item)
     for members in groups.values():
         yield members[sys.version_info.minor % len(members)]
+
+
+@functools.cache
+def _follows(path: Path) -> bool:
+    """Whether a file uses what differs from Python to Python."""
+    return bool(_FOLLOWS.search(path.read_text(encoding="utf-8")))
 
 
 def _function(item: pytest.Item) -> object:
@@ -92,6 +134,9 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Tell what was left out, also where workers of xdist collected."""
+    if config.getoption("--quick"):
+        terminalreporter.line("a part of the tests, for users: bootstrap.py test --all runs all")
+        return
     between = config.getoption("--between")
     if not (between or config.getoption("--other-python")):
         return

@@ -45,10 +45,12 @@ __all__ = [
     "frame",
     "hello",
     "in_thread",
+    "is_watching",
     "nng_dialer",
     "raw_listener",
     "readable",
     "received",
+    "threads",
     "until",
     "warnings",
 ]
@@ -270,6 +272,11 @@ def answers_echo(link: Link, target: int = 1) -> bool:
     return message is not None and bytes(message.body) == b"still there"
 
 
+def is_watching() -> bool:
+    """Return True while the thread runs that looks for lost TLS connections."""
+    return any(thread.name == "fiber-watch" for thread in threading.enumerate())
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """List the messages logged as warnings."""
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -294,6 +301,18 @@ def in_thread(action: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
         return box[0]
 
     return wait
+
+
+@contextlib.contextmanager
+def threads(count: int, action: Callable[[int], Any]) -> Iterator[None]:
+    """Run an action in so many threads, each with its number; they have ended after the block."""
+    running = [in_thread(action, number) for number in range(count)]
+    try:
+        yield
+    finally:
+        results = [wait() for wait in running]
+    errors = [result for result in results if isinstance(result, BaseException)]
+    assert not errors
 
 
 def close_listeners(listening: ListeningEndpoint) -> None:

@@ -95,7 +95,7 @@ class IteratorProxy(BaseProxy):
 class AcquirerProxy(BaseProxy):
     """A lock or semaphore in the manager; it is held by a thread, of whichever process."""
 
-    _exposed_: tuple[str, ...] = ("acquire", "release")
+    _exposed_: tuple[str, ...] = ("acquire", "release", "locked")
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Acquire it; False if it was not free (in time)."""
@@ -107,6 +107,11 @@ class AcquirerProxy(BaseProxy):
         """Release it."""
         self._callmethod("release")
 
+    def locked(self) -> bool:
+        """Whether somebody holds it; only where the manager's Python can tell of such an object."""
+        is_locked: bool = self._callmethod("locked")
+        return is_locked
+
     def __enter__(self) -> Any:
         return self._callmethod("acquire")
 
@@ -117,7 +122,7 @@ class AcquirerProxy(BaseProxy):
 class ConditionProxy(AcquirerProxy):
     """A condition in the manager."""
 
-    _exposed_ = ("acquire", "release", "wait", "notify", "notify_all")
+    _exposed_ = ("acquire", "release", "locked", "wait", "notify", "notify_all")
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait to be notified; False if not in time."""

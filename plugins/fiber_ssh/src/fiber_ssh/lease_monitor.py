@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from fiber._agent.lease import LeaseTable
-from fiber.model.timing import Timing
+from fiber.model import Timing
 
 __all__ = ["LeaseMonitor"]
 
@@ -20,6 +20,7 @@ class LeaseMonitor:
 
     Args:
         lease: seconds of silence after which a lease expires.
+        interval: seconds between two checks.
         expired: called with a host's name and the seconds of its silence.
         stale: called with a host's name after half of its lease in silence, to have its
             connection made anew.
@@ -29,12 +30,12 @@ class LeaseMonitor:
     def __init__(
         self,
         lease: float,
+        timing: Timing,
         expired: Callable[[str, float], None],
         stale: Callable[[str], None],
-        timing: Timing = Timing(),
     ) -> None:
-        self._timing = timing
         self._lease = lease
+        self._interval = timing.heartbeat
         self._expired = expired
         self._stale = stale
         self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease, timing=timing)
@@ -65,7 +66,7 @@ class LeaseMonitor:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._timing.heartbeat):
+        while not self._ended.wait(self._interval):
             now = time.monotonic()
             with self._lock:
                 expired = self._table.expire(now)

@@ -1,0 +1,164 @@
+"""The gate runs what a change touches and always the same core; the whole runs everything."""
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import ci_scripts
+
+ROOT = Path(__file__).parents[2]
+SHOP = SimpleNamespace(main="3.11", pythons={"3.9": "", "3.10": "", "3.11": "", "3.13": ""})
+SHOP.pythons.pop("3.9")
+SHOP.pythons["3.12"] = ""
+
+
+@pytest.fixture(scope="module")
+def load():
+    with ci_scripts.modules() as load:
+        yield load
+
+
+@pytest.fixture
+def pipeline(load):
+    return load("pipeline")
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository with one commit; ``commit(path)`` adds another one and returns its name."""
+    monkeypatch.delenv("CI_BASE", raising=False)
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+
+    def git(*words):
+        names = ("-c", "user.name=t", "-c", "user.email=t@t")
+        command = ("git", "-C", str(tmp_path), *names, *words)
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(path):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+        git("add", "-A")
+        git("commit", "-qm", path)
+        return git("rev-parse", "HEAD")
+
+    git("init", "-q")
+    return SimpleNamespace(path=tmp_path, commit=commit, first=commit("first"))
+
+
+class TestChanges:
+    def test_later_commits_and_the_working_tree_count(self, load, checkout):
+        base = checkout.commit("before")
+        checkout.commit("later/committed.py")
+        (checkout.path / "before").write_text("edited")
+        (checkout.path / "new").write_text("untracked")
+
+        changes = load("changes").Changes(checkout.path, base)
+
+        assert changes.paths == {"later/committed.py", "before", "new"}
+        assert changes.touch(["other", "later/"])
+        assert not changes.touch(["other", "committed"])
+
+    def test_a_base_that_nobody_knows_means_that_everything_may_have_changed(self, load, checkout):
+        for base in (None, "0" * 40, "--all"):
+            changes = load("changes").Changes(checkout.path, base)
+            assert changes.paths is None
+            assert changes.touch([])
+
+    def test_the_base_is_read_from_the_checkout_and_a_variable_goes_first(
+        self, load, checkout, monkeypatch
+    ):
+        (checkout.path / ".ci").mkdir()
+        (checkout.path / ".ci" / "green").write_text(f"{checkout.first}\n")
+        checkout.commit("second")
+        third = checkout.commit("third")
+        changes = load("changes")
+
+        # where everything passed last is no change of its own
+        assert changes.Changes(checkout.path).paths == {"second", "third"}
+        monkeypatch.setenv("CI_BASE", third)
+        assert changes.Changes(checkout.path).paths == set()
+
+
+def names(pipeline, *paths):
+    changes = None
+    if paths != ("--all",):
+        changes = SimpleNamespace(touch=lambda some: any(p.startswith(tuple(some)) for p in paths))
+    return [stage.name for lane in pipeline.lanes(SHOP, changes) for stage in lane]
+
+
+class TestChoice:
+    def test_what_every_change_must_pass(self, pipeline):
+        assert sorted(names(pipeline)) == [
+            "Python 3.10 (brief)",
+            "Python 3.13 (brief)",
+            "all tests (README)",
+            "docker (brief)",
+            "examples (brief)",
+            "k8s",
+            "k8s on containers (brief)",
+            "ssh (brief)",
+            "style, types, docs",
+            "wheels",
+        ]
+
+    @pytest.mark.parametrize(
+        "path, more",
+        [
+            ("plugins/fiber_docker/src/fiber_docker/jobs.py", {"docker"}),
+            ("plugins/fiber_ssh/tests/conftest.py", {"ssh"}),
+            ("plugins/fiber_k8s/src/fiber_k8s/manifest.py", {"k8s on containers"}),
+            ("fiber_core/src/fiber/_tunnel/hub.py", {"ssh", "core on ssh", "core on docker"}),
+            ("fiber_core/src/fiber/_ring/mpi/crew.py", {"mpi", "examples"}),
+            ("fiber_core/src/fiber/pool.py", {"libraries"}),
+            ("bootstrap.py", {"an ordinary user (README)"}),
+            ("docs/index.md", set()),
+        ],
+    )
+    def test_what_a_changed_file_adds(self, pipeline, path, more):
+        always = set(names(pipeline))
+        now = set(names(pipeline, path))
+
+        assert now - always == more
+        # the whole of something stands in place of its brief form
+        assert always - now == {f"{name} (brief)" for name in more} & always
+
+    def test_a_change_of_how_tests_are_run_adds_everything_that_can_be_touched(self, pipeline):
+        untouchable = {"Python 3.10", "Python 3.12", "Python 3.13", "Python 3.14"}
+        missing = set(names(pipeline, "--all")) - set(names(pipeline, "tox.ini"))
+        assert missing == untouchable
+
+    def test_every_path_of_the_map_exists(self, pipeline):
+        known = subprocess.run(
+            ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        watched = {
+            path
+            for name, value in vars(pipeline).items()
+            if name.startswith("OF_") and name != "OF_CORE"
+            for path in value
+        }
+        files = {*pipeline.OF_CORE, *pipeline.BY_USERS}
+
+        absent = [p for p in watched if not any(each.startswith(p) for each in known)]
+        absent += [path for path in files if not (ROOT / path).exists()]
+        assert absent == []
+
+
+def test_the_summary_ends_with_flaky_tests_by_name(load, pipeline, capsys):
+    result = load("reports").Result
+    results = [result(f"t::{number}", float(number), failed=False) for number in range(30)]
+    stage = SimpleNamespace(name="some")
+    one = SimpleNamespace(
+        stage=stage, verdict="ok, flaky", seconds=9.0, cpu=3.0, results=results, flaky=["t::3"]
+    )
+
+    pipeline.print_summary([one], 10.0)
+
+    lines = capsys.readouterr().out.splitlines()
+    slowest = [line for line in lines if "t::" in line and " s  " in line]
+    assert [line.split()[2] for line in slowest] == [f"t::{n}" for n in range(29, 9, -1)]
+    assert lines[-1] == "  t::3 (some)"

@@ -1,0 +1,165 @@
+"""Small seeded faults in the sources, to see whether tests find them.
+
+``python tests/support/mutations.py show --seed 1 --count 20`` prints what it would change, one unified
+diff each; ``apply --seed 1 --number 7`` changes the file of the seventh in this checkout, and
+``git checkout`` of it takes that back. ``try --seed 1 --count 20 -- COMMAND`` applies each in turn,
+runs the command, which fails if tests find the fault, and takes it back; in COMMAND ``{tests}`` stands
+for the folder of tests that mirrors the changed file's. A line of JSON tells what came of each.
+
+A fault is a comparison turned round, a call that is a statement dropped, or the first two arguments
+of a call swapped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SOURCES = (
+    "fiber_core/src/fiber/_tasks",
+    "fiber_core/src/fiber/_objects",
+    "fiber_core/src/fiber/_agent",
+    "plugins/fiber_docker/src",
+    "plugins/fiber_k8s/src",
+    "plugins/fiber_local/src",
+    "plugins/fiber_ssh/src",
+)
+_TURNED = {
+    ast.Lt: ">=", ast.GtE: "<", ast.Gt: "<=", ast.LtE: ">", ast.Eq: "!=", ast.NotEq: "==",
+    ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+}  # fmt: skip
+#: calls whose absence nobody is to notice
+_SILENT = ("log.", "logging.", "warnings.", "print")
+
+
+class Mutation(NamedTuple):
+    """One fault: a part of a file and what takes its place."""
+
+    path: Path
+    start: int
+    end: int
+    text: str
+
+    def changed(self) -> str:
+        """The file's text with the fault in it."""
+        source = self.path.read_bytes()
+        return (source[: self.start] + self.text.encode() + source[self.end :]).decode()
+
+    def diff(self) -> str:
+        """The fault as a unified diff."""
+        name = str(self.path.relative_to(ROOT))
+        before = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        after = self.changed().splitlines(keepends=True)
+        return "".join(difflib.unified_diff(before, after, name, name, n=1))
+
+    def tests(self) -> str:
+        """The folder of tests that mirrors the file's."""
+        parts = self.path.relative_to(ROOT).parts
+        below = parts[parts.index("src") + 2 : -1]
+        folder = Path(*parts[: parts.index("src")], "tests")
+        for depth in range(len(below), -1, -1):
+            if (ROOT / folder / Path(*below[:depth])).is_dir():
+                return str(folder / Path(*below[:depth]))
+        return str(folder)
+
+
+def mutations(seed: int) -> Iterator[Mutation]:
+    """All faults, in an order that the seed gives; each package has its share."""
+    rng = random.Random(seed)
+    queues = []
+    for folder in SOURCES:
+        found = [one for path in sorted((ROOT / folder).rglob("*.py")) for one in _of(path)]
+        rng.shuffle(found)
+        queues.append(found)
+    while any(queues):
+        for queue in queues:
+            if queue:
+                yield queue.pop()
+
+
+def _of(path: Path) -> Iterator[Mutation]:
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def span(node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        begin = starts[node.lineno - 1] + node.col_offset
+        return begin, starts[node.end_lineno - 1] + node.end_col_offset
+
+    def text(node: ast.expr) -> str:
+        begin, end = span(node)
+        return source[begin:end].decode()
+
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            left, right = node.left, node.comparators[0]
+            turned = _TURNED[type(node.ops[0])]
+            yield Mutation(path, *span(node), f"({text(left)}) {turned} ({text(right)})")
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            if not text(node.value).startswith(_SILENT):
+                yield Mutation(path, *span(node), "pass")
+        elif isinstance(node, ast.Call) and len(node.args) > 1:
+            first, second = node.args[:2]
+            if not any(isinstance(each, ast.Starred) for each in (first, second)):
+                begin, end = span(first)[0], span(second)[1]
+                yield Mutation(path, begin, end, f"{text(second)}, {text(first)}")
+
+
+def attempt(mutation: Mutation, command: Sequence[str]) -> dict[str, object]:
+    """Run a command with the fault in place; what came of it."""
+    before = mutation.path.read_bytes()
+    diff, changed = mutation.diff(), mutation.changed()
+    words = [word.replace("{tests}", mutation.tests()) for word in command]
+    began = time.monotonic()
+    try:
+        mutation.path.write_text(changed, encoding="utf-8")
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    finally:
+        mutation.path.write_bytes(before)
+    return {
+        "diff": diff,
+        "caught": done.returncode != 0,
+        "seconds": round(time.monotonic() - began, 1),
+        "last": done.stdout.strip().splitlines()[-3:],
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Show, apply or try faults."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("action", choices=["show", "apply", "try"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=20, help="faults to show or try")
+    parser.add_argument("--number", type=int, help="the one to apply or try, from 1")
+    parser.add_argument("command", nargs="*", help="what finds a fault, by failing")
+    options = parser.parse_args(arguments)
+    for number, mutation in enumerate(mutations(options.seed), 1):
+        if number > max(options.count, options.number or 0):
+            break
+        if options.number not in {None, number}:
+            continue
+        if options.action == "show":
+            print(f"{number}: tests in {mutation.tests()}\n{mutation.diff()}")
+        elif options.action == "apply":
+            print(mutation.diff())
+            mutation.path.write_text(mutation.changed(), encoding="utf-8")
+        else:
+            print(json.dumps({"number": number, **attempt(mutation, options.command)}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

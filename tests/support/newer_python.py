@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Tests on a Python that is newer than this machine's: that of Debian's next suite, in a folder.
+
+``python tests/support/newer_python.py [--cache FOLDER] -- PYTEST ARGUMENTS``, as root. The suite is
+installed by debootstrap, once, and kept; the distributions are installed in it from wheels of this
+checkout. What is mounted for the tests is seen by them alone, and gone with them however they end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SUITE = "forky"
+PYTHON = "python3.14"
+PACKAGES = (PYTHON, f"{PYTHON}-venv", f"lib{PYTHON}-testsuite", "ca-certificates", "procps")
+#: programs that make it and run in it, and Debian's packages of them
+PROGRAMS = {"debootstrap": "debootstrap", "git": "git", "unshare": "util-linux"}
+MIRROR = "http://deb.debian.org/debian"
+#: what tox.ini gives tests, of the index and of this checkout
+DEPENDENCIES = ("aiohttp>=3.10", "joblib>=1.5", "numpy", "pytest-xdist>=3.5")
+CORE = "fiber-core[examples,testing]"
+PLUGINS = ("docker", "k8s", "local", "ssh")
+PATH = "/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+#: of the caller's environment what goes in, besides pip's own
+KEPT = re.compile(
+    r"(https?|no)_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|PIP_.*|FIBER_REQUIRE", re.IGNORECASE
+)
+#: of this machine, seen inside at the same places
+SHOWN = ("/dev", "/proc", "/sys", "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs")
+MOUNT = """
+root=$1; shift
+while [ "$1" != -- ]; do
+    if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root${1%/*}"; touch "$root$1"; fi
+    mount --rbind "$1" "$root$1"; shift
+done
+shift
+exec chroot "$root" "$@"
+"""
+
+
+class MissingError(Exception):
+    """Something that this machine lacks."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make what is missing and run pytest; its exit code, or 2."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fiber", SUITE)
+    parser.add_argument("--cache", type=Path, default=cache, help="where it is kept: %(default)s")
+    parser.add_argument("words", nargs="*", metavar="PYTEST ARGUMENT")
+    chosen = parser.parse_args(arguments)
+    try:
+        look_for_programs()
+        suite = Suite(chosen.cache.resolve())
+        suite.make()
+        suite.install()
+    except MissingError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        print(f"failed: {shlex.join(map(str, error.cmd))}", file=sys.stderr)
+        return 2
+    return suite.call("/venv/bin/python", "-m", "pytest", *chosen.words)
+
+
+def look_for_programs() -> None:
+    """Raise MissingError where this machine cannot do it."""
+    if os.geteuid() != 0:
+        raise MissingError("only root may make a root folder and mount what tests need in it")
+    for program, package in PROGRAMS.items():
+        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
+            raise MissingError(f"there is no {program}; run apt-get install {package}")
+
+
+class Suite:
+    """A root folder of the suite, with an environment that has the distributions.
+
+    Args:
+        cache: the folder it is kept in.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._root = cache / "root"
+        pip = pip_options()
+        kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
+        self._environ = {**pip, **kept, "HOME": "/root", "LANG": "C.UTF-8", "PATH": PATH}
+
+    def make(self) -> None:
+        """Install the suite where that was not done yet."""
+        if self._root.exists():
+            return
+        unfinished = self._cache / "unfinished"
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        self._cache.mkdir(parents=True, exist_ok=True)
+        print(f"installing Debian's {SUITE} into {self._root}", flush=True)
+        words = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
+        words += [SUITE, str(unfinished), mirror()]
+        scripts = Path("/usr/share/debootstrap/scripts")
+        if not (scripts / SUITE).exists():
+            # this machine's debootstrap is older than the suite
+            words.append(str(scripts / "sid"))
+        # it mounts too
+        environ = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+        log = self._cache / "debootstrap.log"
+        with log.open("w") as output:
+            done = subprocess.run(
+                ["unshare", "--mount", *words],
+                env=environ,
+                stdout=output,
+                stderr=output,
+                check=False,
+            )
+        if done.returncode:
+            raise MissingError(f"debootstrap failed: {last_line(log)} (all of it is in {log})")
+        unfinished.rename(self._root)
+
+    def install(self) -> None:
+        """Put this checkout in, and its distributions as wheels into the environment."""
+        checkout = self._root / "checkout"
+        if checkout.exists():
+            shutil.rmtree(checkout)
+        for file in files_of_checkout():
+            (checkout / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, checkout / file, follow_symlinks=False)
+        print("installing the distributions from wheels", flush=True)
+        if not (self._root / "venv").exists():
+            self._run(PYTHON, "-m", "venv", "/venv")
+        folders = ["fiber_core", *(f"plugins/fiber_{name}" for name in PLUGINS)]
+        shutil.rmtree(self._root / "wheels", ignore_errors=True)
+        self._pip(
+            "wheel", "--no-deps", "--wheel-dir", "/wheels", *(f"./{name}" for name in folders)
+        )
+        names = (CORE, *(f"fiber-{name}" for name in PLUGINS))
+        self._pip("install", "--find-links", "/wheels", *names, *DEPENDENCIES)
+        # the versions are those of the last time, their content is not
+        wheels = sorted(f"/wheels/{path.name}" for path in (self._root / "wheels").iterdir())
+        self._pip("install", "--no-deps", "--force-reinstall", *wheels)
+
+    def call(self, *words: str) -> int:
+        """Run a command in the checkout inside; its exit code."""
+        shown = [
+            path
+            for path in dict.fromkeys((*SHOWN, *named_paths(self._environ)))
+            if Path(path).exists()
+        ]
+        inside = ("sh", "-c", 'cd /checkout && exec "$@"', "sh", *words)
+        mounting = ("unshare", "--mount", "sh", "-ec", MOUNT, "sh", str(self._root))
+        return subprocess.call([*mounting, *shown, "--", *inside], env=self._environ)
+
+    def _run(self, *words: str) -> None:
+        code = self.call(*words)
+        if code:
+            raise subprocess.CalledProcessError(code, words)
+
+    def _pip(self, *words: str) -> None:
+        # it warns of each index of this machine that lacks a distribution
+        self._run("/venv/bin/python", "-m", "pip", "-qq", *words)
+
+
+def mirror() -> str:
+    """Where this machine's packages come from, if that is a mirror of Debian."""
+    folder = Path("/etc/apt")
+    files = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))]
+    told = "\n".join(path.read_text(encoding="utf-8") for path in files if path.is_file())
+    found = re.search(r"^(?:URIs:|deb\s).*?(https?://\S+/debian)/?(?=\s)", told, re.MULTILINE)
+    return found[1] if found else MIRROR
+
+
+def pip_options() -> dict[str, str]:
+    """What pip is told by this machine's files, as variables."""
+    home = Path.home()
+    files = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf"]
+    files += [home / ".config/pip/pip.conf", Path(os.environ.get("PIP_CONFIG_FILE", os.devnull))]
+    parser = configparser.RawConfigParser()
+    parser.read(files)
+    return {
+        f"PIP_{option.upper().replace('-', '_')}": " ".join(value.split())
+        for section in ("global", "install")
+        if parser.has_section(section)
+        for option, value in parser.items(section)
+    }
+
+
+def named_paths(environ: Mapping[str, str]) -> Iterator[str]:
+    """Files and folders of this machine that variables name: certificates, indexes, wheels."""
+    for name, value in environ.items():
+        if name.startswith(("PIP_", "SSL_", "REQUESTS_")):
+            for word in value.split():
+                path = Path(word.removeprefix("file://"))
+                # the pages of an index name files that lie beside them
+                shown = str(path if word.startswith("/") else path.parent)
+                # those in folders that are shown anyhow would be mounted twice
+                if shown.startswith("/") and not shown.startswith(SHOWN):
+                    yield shown
+
+
+def files_of_checkout() -> list[str]:
+    """All files but those that git ignores."""
+    words = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
+    return [name for name in names if name and (ROOT / name).exists()]
+
+
+def last_line(log: Path) -> str:
+    """What a program said last."""
+    return next(iter(log.read_text().splitlines()[::-1]), "it said nothing")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
