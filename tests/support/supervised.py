@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobSpec, JobStatus, Timing
 
-__all__ = ["ENTRIES", "Supervised", "is_alive", "masters", "until_gone"]
+__all__ = ["ENTRIES", "Supervised", "exit_code_of", "is_alive", "masters", "until_gone"]
 
 ENTRIES = "supervised_entries"
 PATIENCE = 30.0
@@ -148,6 +149,17 @@ class Supervised:
 
 def _entry(name: str) -> str:
     return name if ":" in name else f"{ENTRIES}:{name}"
+
+
+def exit_code_of(function: Callable[[], int]) -> int:
+    """Run a function in a fork of this process, and return what it returned."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        with contextlib.suppress(BaseException):
+            os._exit(function())
+        os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def is_alive(pid: int) -> bool:

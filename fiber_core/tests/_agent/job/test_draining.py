@@ -151,37 +151,36 @@ def test_all_workers_of_a_job_hand_over(ran):
     assert ran.counts() == {"hold": 2}
 
 
-def test_a_task_that_takes_too_long_runs_again_and_is_not_to_blame(remote_host, ran):
-    remote_host.use(far_grace=1)
-    # the first death that counts would be its end
-    with fiber.Pool(1, max_attempts=1) as pool:
-        result = pool.apply_async(hold_for_ever_once, (ran,))
-        first = ran.first("try")
-        take_away(first)
-        assert result.get(60) != first
-    assert ran.counts() == {"try": 2}
+def sigterm(child):
+    take_away(child.status.processes[0].pid)
 
 
-def test_a_second_sigterm_is_not_delayed(ran):
-    with fiber.Pool(1, max_attempts=1) as pool:
+def sigterm_twice(child):
+    sigterm(child)
+    until(lambda: child.status.draining)
+    sigterm(child)
+
+
+@pytest.mark.parametrize(
+    "grace, act, options",
+    [
+        # the first death that counts would be the task's end
+        pytest.param(1, sigterm, {"max_attempts": 1}, id="takes too long"),
+        pytest.param(10, sigterm_twice, {"max_attempts": 1}, id="second SIGTERM"),
+        pytest.param(-1, sigterm, {}, id="grace unknown"),
+        pytest.param(10, lambda child: child.terminate(), {}, id="terminated by the program"),
+    ],
+)
+def test_a_task_whose_worker_cannot_finish_it_runs_again(remote_host, ran, grace, act, options):
+    remote_host.use(far_grace=grace)
+    with fiber.Pool(1, **options) as pool:
         result = pool.apply_async(hold_for_ever_once, (ran,))
         first = ran.first("try")
         child = child_of(pool, first)
-        take_away(first)
-        until(lambda: child.status.draining)
-        take_away(first)
-        assert result.get(60) != first
-
-
-def test_workers_end_at_once_where_the_platforms_grace_is_unknown(remote_host, ran):
-    remote_host.use(far_grace=-1)
-    with fiber.Pool(1) as pool:
-        result = pool.apply_async(hold_for_ever_once, (ran,))
-        first = ran.first("try")
-        child = child_of(pool, first)
-        take_away(first)
+        act(child)
         assert result.get(60) != first
         assert child.returncode == -signal.SIGTERM
+    assert ran.counts() == {"try": 2}
 
 
 @pytest.mark.parametrize("target, code", [(wait_for_ever, -signal.SIGTERM), (exit_when_told, 5)])
@@ -191,13 +190,3 @@ def test_a_single_process_gets_sigterm_at_once(target, code):
     take_away(queue.get(timeout=60))
     process.join(60)
     assert process.exitcode == code
-
-
-def test_a_worker_that_is_terminated_by_the_program_ends_at_once(ran):
-    with fiber.Pool(1) as pool:
-        result = pool.apply_async(hold_for_ever_once, (ran,))
-        first = ran.first("try")
-        child = child_of(pool, first)
-        child.terminate()
-        assert result.get(60) != first
-        assert child.returncode == -signal.SIGTERM

@@ -10,6 +10,7 @@ from fiber._agent.supervisor import client
 from fiber._agent.supervisor.client import SupervisorGoneError
 from fiber.exceptions import ForkedError, WireError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from supervised import exit_code_of
 
 
 def test_closing_twice_is_no_error(own):
@@ -34,17 +35,16 @@ def test_many_threads_may_close_it(own):
 
 def test_a_fork_of_the_user_cannot_use_it_and_harms_nothing(supervised):
     supervised.ready("wait")
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
+
+    def use():
         supervised.client.close()
         try:
             supervised.client.query()
         except ForkedError:
-            os._exit(0)
-        os._exit(1)
+            return 0
+        return 1
 
-    assert os.waitpid(pid, 0)[1] == 0
+    assert exit_code_of(use) == 0
     assert len(supervised.client.query()) == 1
 
 
