@@ -3,11 +3,14 @@
 import os
 import signal
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from fiber.model import Timing
 from supervised import masters, until_gone
 
 #: the leader of a session and of its group, as a program is that a terminal runs
@@ -90,6 +93,28 @@ def test_one_that_has_got_it_from_the_group_is_not_interrupted_on_request_beside
     assert master.pipe.readline() == "ready\n"
     os.killpg(master.pid, signal.SIGINT)
     assert master.pipe.read() == "False\n1\nclosed\n"
+
+
+def test_a_request_waits_for_what_the_group_was_sent_before(make):
+    # so that the answer of the process in the group is waited for until it goes on
+    supervised = make(timing=Timing(scale=30.0))
+    job = supervised.ready("count_interrupts", b"1", foreground=True)
+    listener = listener_of(supervised)
+    os.kill(listener, signal.SIGSTOP)
+    os.kill(listener, signal.SIGINT)
+    sent = []
+    asking = threading.Thread(target=lambda: sent.append(supervised.client.interrupt(job.job_id)))
+    asking.start()
+    while not supervised.client._connection._pending:
+        time.sleep(0.001)
+    # requests are carried out in their order
+    supervised.client.query()
+
+    os.kill(listener, signal.SIGCONT)
+
+    asking.join(30)
+    assert sent == [False]
+    assert supervised.end(job).exit_code == 7
 
 
 def test_a_signal_to_the_master_alone_reaches_no_job(program):
