@@ -17,6 +17,7 @@ import pytest
 
 import fiber
 import soak
+from children import marked
 
 MASTER = """
 import multiprocessing, os, sys, time
@@ -47,24 +48,12 @@ if __name__ == "__main__":
 """
 
 
-def marked(mark):
-    """The processes that have the mark in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TEST_MASTER_MARK") == mark:
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
 def kill_master(tmp_path, mark, kind, delay):
     script = tmp_path / f"master_{mark}.py"
     script.write_text(MASTER)
     # a short path: sockets are made in it
     runtime = Path(tempfile.mkdtemp(prefix="fm-"))
-    environ = {**os.environ, "TEST_MASTER_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
+    environ = {**os.environ, "TEST_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
     # files, not pipes: whoever holds a pipe's end would keep us waiting
     with open(tmp_path / f"out{mark}", "w") as out:
         master = subprocess.Popen(

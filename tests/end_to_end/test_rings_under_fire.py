@@ -18,6 +18,7 @@ import pytest
 
 import fiber
 import soak
+from children import marked
 from fiber.experimental import ConditionKind, Ring, RingError, current_ring
 
 pytestmark = [pytest.mark.timeout(1200)]
@@ -206,17 +207,6 @@ if __name__ == "__main__":
 """
 
 
-def marked(mark):
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TEST_RING_MARK") == mark:
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
 def test_when_the_coordinator_is_killed_nobody_is_left(tmp_path):
     script = tmp_path / "master.py"
     script.write_text(MASTER)
@@ -225,7 +215,7 @@ def test_when_the_coordinator_is_killed_nobody_is_left(tmp_path):
         mark = f"{os.getpid()}-{current.seed}"
         # a short path: sockets are made in it
         runtime = Path(tempfile.mkdtemp(prefix="fr-"))
-        environ = {**os.environ, "TEST_RING_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
+        environ = {**os.environ, "TEST_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
         with open(tmp_path / "out", "w") as out:
             master = subprocess.Popen(
                 [sys.executable, script], env=environ, stdout=out, stderr=out, cwd=tmp_path

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psutil
+
 import fiber
 
 #: seconds for what a busy machine may take long to do; nothing waits for them in vain
@@ -23,3 +25,16 @@ def finish(*children: fiber.Process) -> None:
     for child in children:
         child.join(PATIENCE)
         assert child.exitcode == 0, f"{child.name} ended with {child.exitcode}"
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Processes that have the mark as TEST_MARK in their environment, and have not ended."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get("TEST_MARK") == mark:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
