@@ -97,8 +97,10 @@ def install(python: Path, extra: str) -> None:
 class Installation:
     """How far pip is, by what it says and by what it has installed."""
 
-    #: the part of the time in which it finds out what is needed, and of how many distributions, about
+    #: the part of the time in which it finds out what is needed, of about so many distributions
     SEARCH, DISTRIBUTIONS = 0.4, 80
+    #: how much longer than to look at another one it takes to look at one of this checkout
+    OWN = 12
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -111,7 +113,7 @@ class Installation:
         """Take note of a line of pip's."""
         self.said.append(line)
         if line.startswith(("Collecting ", "Obtaining ", "Requirement already ")):
-            self._found += 1
+            self._found += self.OWN if line.startswith("Obtaining ") else 1
             self._doing = line.strip()
         if line.startswith("Installing collected packages: "):
             self._wanted = line.count(",") + 1
@@ -122,7 +124,8 @@ class Installation:
             installed = min(self._installed() - self._before, self._wanted)
             share = self.SEARCH + (1 - self.SEARCH) * installed / self._wanted
             return share, f"{installed} of {self._wanted} distributions installed"
-        share = self.SEARCH * min(self._found / self.DISTRIBUTIONS, 1.0)
+        own = self.OWN * (len(PACKAGES) + len(BACKENDS))
+        share = self.SEARCH * min(self._found / (self.DISTRIBUTIONS + own), 1.0)
         return share, self._doing
 
     @staticmethod
