@@ -104,6 +104,7 @@ class Installation:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.has_ended = False
         self._doing = "starting pip"
         self._found = 0
         self._wanted = 0
@@ -120,9 +121,12 @@ class Installation:
 
     def state(self) -> tuple[float, str]:
         """The share that is done, and what is being done."""
+        if self.has_ended:
+            return 1.0, "installed"
         if self._wanted:
             installed = min(self._installed() - self._before, self._wanted)
-            share = self.SEARCH + (1 - self.SEARCH) * installed / self._wanted
+            # the last one may be large, and is there before it is compiled
+            share = self.SEARCH + (0.95 - self.SEARCH) * installed / self._wanted
             return share, f"{installed} of {self._wanted} distributions installed"
         own = self.OWN * (len(PACKAGES) + len(BACKENDS))
         share = self.SEARCH * min(self._found / (self.DISTRIBUTIONS + own), 1.0)
@@ -191,6 +195,7 @@ def pip(python: Path, *arguments: str) -> None:
             assert process.stdout is not None
             for line in process.stdout:
                 installation.hear(line)
+        installation.has_ended = not process.returncode
     finally:
         progress.end()
     if process.returncode:

@@ -110,6 +110,7 @@ def test_an_old_python_is_told_which_one_is_needed(bootstrap, monkeypatch, capsy
     assert "Python 3.10 or later is needed" in capsys.readouterr().err
 
 
+@pytest.mark.timeout(300)
 def test_a_python_without_ensurepip_lends_its_own_pip(tmp_path):
     script = (
         "import sys; sys.modules['ensurepip'] = None\n"
@@ -126,7 +127,7 @@ def test_a_python_without_ensurepip_lends_its_own_pip(tmp_path):
         [sys.executable, "-B", "-c", script],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=280,
         check=False,
     )
 
@@ -148,8 +149,10 @@ def test_what_pip_is_at_is_told(bootstrap, capsys, monkeypatch):
         shares.append(installation.state()[0])
         (site / f"{name}.dist-info").mkdir()
 
-    assert installation.state() == (1.0, "2 of 2 distributions installed")
-    assert shares == sorted(shares) and 0 == shares[0] < shares[1] < shares[-1] < 1
+    assert installation.state() == (0.95, "2 of 2 distributions installed")
+    assert shares == sorted(shares) and 0 == shares[0] < shares[1] < shares[-1] < 0.95
+    installation.has_ended = True
+    assert installation.state() == (1.0, "installed")
 
 
 def test_what_pip_said_is_printed_where_it_failed(bootstrap, tmp_path, monkeypatch, capsys):
