@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import progress
+from commands import ran
 
 ROOT = Path(__file__).parents[1]
 
@@ -123,13 +124,7 @@ def test_a_python_without_ensurepip_lends_its_own_pip(tmp_path):
         "bootstrap.pip(python, 'list')\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = ran([sys.executable, "-B", "-c", script])
 
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / "venv").glob("lib/python*/site-packages/pip"))

@@ -1,13 +1,13 @@
 """What is left to other Pythons is there, and told."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import pythons
+from commands import ran
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,14 +45,10 @@ def run(folder, *words):
     (folder / "test_plain.py").write_text(PLAIN)
     (folder / "test_follower.py").write_text(FOLLOWER)
     plugins = ("-p", "pythons", "-p", "progress_of_tests", "-p", "no:cacheprovider")
-    return subprocess.run(
+    return ran(
         [sys.executable, "-m", "pytest", "-q", "-o", f"testpaths={folder}", *plugins, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support"), "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
     )
 
 

@@ -13,9 +13,9 @@ import pytest
 import fiber
 import process_signals
 import soak
+from children import PATIENCE, until
 from fiber._runtime import runtime
 from fiber.exceptions import HolderDiedWarning
-from wire_world import until
 
 pytestmark = [
     pytest.mark.any_backend,
@@ -23,7 +23,6 @@ pytestmark = [
 ]
 
 ADDERS = 3
-PATIENCE = 60
 
 
 def add(value, counts, holder, slot):
@@ -72,7 +71,7 @@ class Counting:
             found[:] = [self.holder.value]
             return found[0]
 
-        until(is_held, timeout=PATIENCE)
+        until(is_held)
         slot = found[0] - 1
         for _ in range(rng.randrange(2000)):
             pass
@@ -89,7 +88,7 @@ class Counting:
         self.value.release()
         before = self.counts[:]
         others = [n for n in range(ADDERS) if n != slot]
-        until(lambda: all(self.counts[n] > before[n] for n in others), timeout=PATIENCE)
+        until(lambda: all(self.counts[n] > before[n] for n in others))
         return any(issubclass(one.category, HolderDiedWarning) for one in told)
 
     def close(self):

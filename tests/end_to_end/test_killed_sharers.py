@@ -13,14 +13,13 @@ import pytest
 import fiber
 import process_signals
 import soak
+from children import PATIENCE, until
 from fiber._runtime import runtime
-from wire_world import until
 
 pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 240)
 
 READERS = 3
 SIZE = 50_000
-PATIENCE = 60
 #: descriptors of shared memory in a process that has a few values
 MOST = 50
 
@@ -83,7 +82,7 @@ class Sharing:
     def all_read(self):
         """Wait until each reader has read one more."""
         before = self.right[:]
-        until(lambda: all(map(int.__lt__, before, self.right[:])), timeout=PATIENCE)
+        until(lambda: all(map(int.__lt__, before, self.right[:])))
 
     def kill(self, rng):
         """Kill one of them in the midst of it and start another; who it was."""

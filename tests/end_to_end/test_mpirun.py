@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from commands import ran
 from mpi_stacks import STACKS, compiled, stack
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -322,14 +323,6 @@ def test_standard_input_goes_to_rank_0(begin, environ, debian, tmp_path):
     argv = [sys.executable, "-m", "fiber.cli.main", "mpirun", "-np", "2", "--"]
     rank = 'if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then cat; fi'
 
-    done = subprocess.run(
-        [*argv, "sh", "-c", rank],
-        input="for rank 0\n",
-        capture_output=True,
-        text=True,
-        env=environ,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = ran([*argv, "sh", "-c", rank], input="for rank 0\n", env=environ)
 
     assert (done.returncode, done.stdout) == (0, "for rank 0\n"), done.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import ran
 from mpi_stacks import stack
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -32,15 +33,11 @@ def apply(tmp_path):
     def run(manifest, **environ):
         path = tmp_path / "job.json"
         path.write_text(json.dumps(manifest))
-        done = subprocess.run(
+        done = ran(
             [sys.executable, "-m", "fiber.cli.main", "ring", "apply", path],
             env={**os.environ, "XDG_RUNTIME_DIR": runs, **environ},
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
         )
         return done.returncode, done.stdout.splitlines(), done.stderr
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from children import marked
+from children import marked, until
 from ring_command import RingCommand, check_failed_rank
-from wire_world import until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -126,7 +125,7 @@ def test_it_is_looked_after_from_other_shells_until_it_is_deleted(ring, detached
     assert "is Suspended: RingSuspended" in ring("describe", "r")
     ring("resume", "r")
     ring.until("running")
-    until(lambda: len(ring("logs", "r").splitlines()) == 4, timeout=PATIENCE)
+    until(lambda: len(ring("logs", "r").splitlines()) == 4)
     assert ring("logs", "r", "--rank", "1").count("up 1 of 2, restarted 0") == 2
 
     ring("delete", "r")
@@ -184,7 +183,7 @@ def test_an_elastic_one_is_resized_and_those_that_are_there_go_on(ring):
 
     assert "cannot have 4 members" in ring.ask("resize", "r", "4").stderr
     ring("resize", "r", "3")
-    until(lambda: "began 2 of 3" in ring("logs", "r"), timeout=PATIENCE)
+    until(lambda: "began 2 of 3" in ring("logs", "r"))
 
     assert len(ring("logs", "r").splitlines()) == 3
     assert "MemberJoined" in ring("describe", "r")
@@ -199,7 +198,7 @@ def test_when_its_owner_is_killed_its_members_end_and_it_has_failed(ring, detach
 
     psutil.wait_procs([detached], PATIENCE)
     assert ring.until("failed")["failure"]["reason"] == "OwnerLost"
-    until(lambda: not marked(str(tmp_path)), timeout=PATIENCE)
+    until(lambda: not marked(str(tmp_path)))
     assert "r has ended" in ring.ask("suspend", "r").stderr
     ring("delete", "r")
 

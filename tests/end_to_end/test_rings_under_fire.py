@@ -19,6 +19,7 @@ import pytest
 import fiber
 import soak
 from children import marked
+from commands import ran
 from fiber.experimental import ConditionKind, Ring, RingError, current_ring
 
 pytestmark = [pytest.mark.timeout(1200)]
@@ -247,9 +248,7 @@ def test_a_program_that_ends_waits_for_its_ring(tmp_path):
         "    Ring(2, member).start()\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = ran([sys.executable, script])
 
     assert (done.returncode, sorted(done.stdout.split("\n"))) == (0, ["", "done 0", "done 1"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,14 @@ def finish(*children: fiber.Process) -> None:
     for child in children:
         child.join(PATIENCE)
         assert child.exitcode == 0, f"{child.name} ended with {child.exitcode}"
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait for what no event tells, such as the end of somebody else's child."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
 
 
 def marked(mark: str) -> list[psutil.Process]:
