@@ -7,14 +7,12 @@ import random
 import signal
 import warnings
 
-import attrs
 import pytest
 
 import fiber
 import process_signals
 import soak
-from children import PATIENCE, until
-from fiber._runtime import runtime
+from children import PATIENCE, be_elsewhere, until
 from fiber.exceptions import HolderDiedWarning
 
 pytestmark = [
@@ -38,8 +36,7 @@ def add(value, counts, holder, slot):
 
 def add_from_elsewhere(inbox):
     """The same on what tells that it is another host, so that memory is reached by messages."""
-    node = runtime.current()
-    node._hello = attrs.evolve(node.hello, host="elsewhere")
+    be_elsewhere()
     add(*inbox.get())
 
 

@@ -6,15 +6,13 @@ import random
 import signal
 from pathlib import Path
 
-import attrs
 import numpy as np
 import pytest
 
 import fiber
 import process_signals
 import soak
-from children import PATIENCE, until
-from fiber._runtime import runtime
+from children import PATIENCE, be_elsewhere, until
 
 pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 240)
 
@@ -53,8 +51,7 @@ def read(inbox, right, wrong, lost, slot):
 
 def read_elsewhere(*arguments):
     """The same on what tells that it is another host, so that values are fetched."""
-    node = runtime.current()
-    node._hello = attrs.evolve(node.hello, host="elsewhere")
+    be_elsewhere()
     read(*arguments)
 
 

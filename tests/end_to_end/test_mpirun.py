@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import psutil
@@ -59,17 +57,6 @@ time.sleep(1000)
 def _mpi_where_jobs_run():
     if "FIBER_IMAGE" in os.environ:
         pytest.skip("the image has no MPI: the backends' own tests mount one")
-
-
-@pytest.fixture
-def environ():
-    """Runs of a test in a folder of their own, which has to be empty afterwards."""
-    # pytest's own folders have names too long for a socket
-    folder = tempfile.mkdtemp(prefix="fc-")
-    yield {**os.environ, "XDG_RUNTIME_DIR": folder}
-    left = [path for path in Path(folder).rglob("*") if path.name != "fiber"]
-    shutil.rmtree(folder)
-    assert left == []
 
 
 @pytest.fixture

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import psutil
 import pytest
@@ -22,20 +18,6 @@ pytestmark = pytest.mark.timeout(180)
 PATIENCE = 60.0
 LASTING = 'echo "up $RANK of $WORLD_SIZE, restarted $FIBER_RING_RESTARTS"; sleep 1000'
 UP = {"up 0 of 2, restarted 0\n", "up 1 of 2, restarted 0\n"}
-
-
-@pytest.fixture
-def environ(tmp_path):
-    # pytest's own folders have names too long for a socket
-    folder = tempfile.mkdtemp(prefix="fc-")
-    own = {"XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": str(tmp_path / "state")}
-    yield {**os.environ, **own, "TEST_MARK": str(tmp_path)}
-    # a ring has failed before the last of its processes is gone
-    psutil.wait_procs(marked(str(tmp_path)), PATIENCE)
-    assert marked(str(tmp_path)) == []
-    left = [path for path in Path(folder).rglob("*") if path.name != "fiber"]
-    shutil.rmtree(folder)
-    assert left == []
 
 
 @pytest.fixture

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import psutil
 
 import fiber
+from fiber._runtime import runtime
 
 #: seconds for what a busy machine may take long to do; nothing waits for them in vain
 PATIENCE = 60
@@ -26,6 +28,12 @@ def finish(*children: fiber.Process) -> None:
     for child in children:
         child.join(PATIENCE)
         assert child.exitcode == 0, f"{child.name} ended with {child.exitcode}"
+
+
+def be_elsewhere() -> None:
+    """Tell from now on that this process is on another host, so that it shares no memory."""
+    node = runtime.current()
+    node._hello = attrs.evolve(node.hello, host="elsewhere")
 
 
 def until(condition: Callable[[], Any]) -> None:
