@@ -143,11 +143,8 @@ def test_objects_and_bytes_mix_as_in_the_stdlib(ends):
     assert pickle.loads(second.recv_bytes()) == [1, 2]
     first.send_bytes(pickle.dumps("x"))
     assert second.recv() == "x"
-
-
-def test_what_cannot_be_pickled_is_an_error_at_once(ends):
     with pytest.raises(TypeError, match="pickle"):
-        ends[0].send(threading.Lock())
+        first.send(threading.Lock())
 
 
 def test_the_end_comes_after_the_last_message():
@@ -223,19 +220,15 @@ def test_wait_for_connections_sentinels_sockets_and_the_stdlibs_pipes_at_once(en
     finish(child)
 
 
-def test_the_stdlibs_wait_takes_ours_as_well(ends):
+@pytest.mark.parametrize("waits", [wait, stdlib.wait])
+def test_wait_returns_where_there_is_something_and_at_an_end(ends, waits):
     here, there = ends
     there.send(1)
-
-    assert stdlib.wait([here], PATIENCE) == [here]
-
-
-def test_wait_returns_at_an_end(ends):
-    here, there = ends
-    here.fileno()
+    assert waits([here], PATIENCE) == [here]
+    assert here.recv() == 1
     there.close()
 
-    assert wait([here], PATIENCE) == [here]
+    assert waits([here], PATIENCE) == [here]
     with pytest.raises(EOFError):
         here.recv()
 

@@ -34,17 +34,13 @@ def echo(end):
         end.close()
 
 
-def echo_bytes(end):
-    end.send_bytes(end.recv_bytes())
-
-
 def send_range(end, count):
     for number in range(count):
         end.send(number)
 
 
-def close_and_wait(end, go):
-    end.close()
+def close_and_wait(ends, go):
+    ends[0].close()
     go.get()
 
 
@@ -64,11 +60,6 @@ def read_some(end, results):
     while (value := end.recv()) is not None:
         got.append(value)
     results.put(got)
-
-
-def pass_on(source):
-    end = source.get()
-    end.send("through a queue")
 
 
 def say_hello(task):
@@ -110,40 +101,18 @@ def test_messages_of_any_size_make_the_way_there_and_back(ends, size):
 
 def test_bytes_make_the_way_there_and_back(ends):
     here, there = ends
-    child = start(echo_bytes, there)
+    child = start(lambda: there.send_bytes(there.recv_bytes()))
     here.send_bytes(b"\x00\xff" * 100)
 
     assert here.recv_bytes() == b"\x00\xff" * 100
     finish(child)
 
 
-def test_an_end_closed_here_right_after_the_start_works_in_the_child(ends):
-    here, there = ends
-    child = start(echo, there)
-    there.close()
-    here.send("hello")
-
-    assert here.recv() == "hello"
-    here.close()
-    finish(child)
-
-
-def test_the_childs_close_ends_the_pipe_while_it_lives_on(ends):
+@pytest.mark.parametrize("leave", [close_and_wait, forget_and_wait])
+def test_an_end_that_the_child_closes_or_forgets_ends_the_pipe_while_it_lives_on(ends, leave):
     here, there = ends
     go = fiber.Queue()
-    child = start(close_and_wait, there, go)
-    there.close()
-
-    with pytest.raises(EOFError):
-        here.recv()
-    go.put(True)
-    finish(child)
-
-
-def test_an_end_that_the_child_forgets_is_a_closed_one(ends):
-    here, there = ends
-    go = fiber.Queue()
-    child = start(forget_and_wait, [there], go)
+    child = start(leave, [there], go)
     there.close()
 
     with pytest.raises(EOFError):
@@ -227,7 +196,7 @@ def test_many_writers_of_one_end_are_read_whole(ends):
 def test_an_end_travels_through_a_queue(ends):
     here, there = ends
     outer = fiber.Queue()
-    child = start(pass_on, outer)
+    child = start(lambda: outer.get().send("through a queue"))
     outer.put(there)
     there.close()
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import gc
+import multiprocessing
+import os
 import sys
 import threading
 import time
@@ -15,16 +18,28 @@ from pathlib import Path
 import pytest
 
 import fiber
-from fiber.executor import Executor
-from pool_tasks import fail_at, nap, note, same
+import process_signals
+from fiber.exceptions import StartError, WorkerCrashedError
+from fiber.executor import BrokenExecutor, Executor
+from pool_tasks import (
+    count_up,
+    die_at,
+    die_once,
+    fail_at,
+    keep,
+    kept,
+    nap,
+    note,
+    pid,
+    refuse_to_start,
+    same,
+    square,
+)
+from tasks_world import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 PATIENCE = 30
-
-
-def square(x):
-    return x * x
 
 
 def keywords(*args, **kwargs):
@@ -60,10 +75,7 @@ def gate(tmp_path):
 def busy(executor, gate):
     """An executor whose workers are all busy until the gate opens."""
     futures = [executor.submit(wait_for, str(gate)) for _ in range(2)]
-    deadline = time.monotonic() + PATIENCE
-    while not all(future.running() for future in futures):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: all(future.running() for future in futures))
     # a worker may hold one more entry
     yield executor
     gate.touch()
@@ -88,9 +100,7 @@ class TestSubmit:
     def test_closures_partials_methods_and_classes_are_called(self, executor):
         offset = 10
         assert executor.submit(lambda x: x + offset, 1).result(PATIENCE) == 11
-        from functools import partial
-
-        assert executor.submit(partial(keywords, 1, a=2), 3, b=4).result(PATIENCE) == (
+        assert executor.submit(functools.partial(keywords, 1, a=2), 3, b=4).result(PATIENCE) == (
             (1, 3),
             {"a": 2, "b": 4},
         )
@@ -102,10 +112,9 @@ class TestSubmit:
         frame = sys._getframe()
         worse = executor.submit(lambda: frame)
         good = executor.submit(square, 3)
-        with pytest.raises(TypeError, match="pickle"):
-            bad.result(PATIENCE)
-        with pytest.raises(TypeError, match="pickle"):
-            worse.result(PATIENCE)
+        for future in (bad, worse):
+            with pytest.raises(TypeError, match="pickle"):
+                future.result(PATIENCE)
         assert good.result(PATIENCE) == 9
 
     def test_many_small_tasks_come_back_each_to_its_future(self, executor):
@@ -164,8 +173,7 @@ class TestCancel:
 
     def test_what_runs_or_is_done_cannot_be_cancelled(self, executor, gate):
         running = executor.submit(wait_for, str(gate))
-        while not running.running():
-            time.sleep(0.005)
+        until(running.running)
         assert not running.cancel()
         gate.touch()
         assert running.result(PATIENCE) == "released"
@@ -221,10 +229,7 @@ class TestCallbacks:
             executor.shutdown()
 
         executor.submit(square, 3).add_done_callback(go_on)
-        deadline = time.monotonic() + PATIENCE
-        while not seen or fiber.active_children():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: seen and not fiber.active_children())
         assert seen == [81]
 
 
@@ -312,3 +317,93 @@ class TestEnd:
     def test_it_cannot_be_pickled(self, executor):
         with pytest.raises(TypeError, match="cannot be passed between processes"):
             executor.submit(same, executor).result(PATIENCE)
+
+
+class TestWorkers:
+    @pytest.mark.parametrize(
+        "options,error,text",
+        [
+            ({"max_workers": 0}, ValueError, "max_workers must be greater than 0"),
+            ({"max_workers": -1}, ValueError, "max_workers must be greater than 0"),
+            ({"max_tasks_per_child": 0}, ValueError, "max_tasks_per_child must be >= 1"),
+            ({"max_tasks_per_child": 1.5}, TypeError, "must be an integer"),
+            ({"initializer": 3}, TypeError, "initializer must be a callable"),
+        ],
+    )
+    def test_options_that_make_no_sense_are_refused(self, options, error, text):
+        with pytest.raises(error, match=text):
+            Executor(**options)
+
+    def test_the_default_is_one_worker_a_cpu(self):
+        with Executor() as executor:
+            assert executor._max_workers == fiber.cpu_count()
+
+    def test_the_initializer_runs_first_in_each(self):
+        with Executor(2, initializer=keep, initargs=(5,)) as executor:
+            assert executor.submit(kept).result(PATIENCE) == [5]
+
+    def test_a_worker_does_so_many_tasks_and_is_replaced(self):
+        with Executor(1, max_tasks_per_child=2) as executor:
+            futures = [executor.submit(count_up) for _ in range(5)]
+            assert [future.result(PATIENCE) for future in futures] == [1, 2, 1, 2, 1]
+
+    def test_a_context_of_the_standard_library_is_accepted(self):
+        with Executor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+            assert executor.submit(square, 3).result(PATIENCE) == 9
+
+    def test_a_failing_initializer_breaks_it_and_the_cause_tells_why(self):
+        with Executor(1, initializer=refuse_to_start) as executor:
+            future = executor.submit(square, 3)
+            error = future.exception(PATIENCE)
+            assert isinstance(error, BrokenProcessPool)
+            assert isinstance(error.__cause__, StartError)
+            assert "initializer on purpose" in str(error)
+            with pytest.raises(BrokenExecutor, match="initializer on purpose"):
+                executor.submit(square, 3)
+            with pytest.raises(BrokenExecutor, match="initializer on purpose"):
+                executor.submit(lambda: 3)
+
+
+class TestDeath:
+    def test_a_task_whose_worker_was_killed_runs_again(self, executor, tmp_path):
+        futures = [executor.submit(die_once, str(tmp_path / str(n))) for n in range(3)]
+        assert [future.result(PATIENCE) for future in futures] == ["survived"] * 3
+
+    def test_killed_workers_lose_none_of_many_tasks(self, executor):
+        futures = [executor.submit(nap, 0.002) for _ in range(500)]
+        killed = []
+        for _ in range(3):
+            executor.submit(pid).result(PATIENCE)
+            killed.append(next(one for one in fiber.active_children() if one not in killed))
+            process_signals.kill(killed[-1])
+        assert [future.result(PATIENCE) for future in futures] == [0.002] * 500
+
+    def test_a_task_that_always_kills_its_worker_fails_alone(self, executor):
+        futures = [executor.submit(die_at, n, 5) for n in range(10)]
+        with pytest.raises(WorkerCrashedError, match="given up") as caught:
+            futures[5].result(PATIENCE)
+        assert len(caught.value.attempts) == 3
+        assert [f.result(PATIENCE) for n, f in enumerate(futures) if n != 5] == [
+            n for n in range(10) if n != 5
+        ]
+        assert executor.submit(square, 3).result(PATIENCE) == 9
+
+
+class TestFork:
+    def test_a_fork_of_the_users_own_gets_an_error_and_its_end_ends_nothing(self, executor):
+        assert executor.submit(square, 3).result(PATIENCE) == 9
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                executor.submit(square, 3)
+            except BaseException as error:
+                os.write(writing, type(error).__name__.encode())
+                executor.shutdown()
+            finally:
+                os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with open(reading) as noted:
+            assert noted.read() == "ForkedError"
+        assert executor.submit(square, 4).result(PATIENCE) == 16

@@ -25,7 +25,12 @@ def die_once(path):
     if not os.path.exists(path):
         open(path, "x").close()
         os.kill(os.getpid(), signal.SIGKILL)
-    print("survived", flush=True)
+    say("survived")
+
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    say("went on")
 
 def begin():
     fiber.Executor(1).submit(slow, 1)
@@ -52,73 +57,82 @@ def run(tmp_path):
     return run
 
 
-def test_pending_futures_are_waited_for(run):
-    lines = run("""
-        executor = fiber.Executor(1)
-        for x in range(3):
-            executor.submit(slow, x)
-    """)
-    assert lines == ["did 0", "did 1", "did 2"]
-
-
-def test_callbacks_are_called_then(run):
-    lines = run("""
-        executor = fiber.Executor(1)
-        executor.submit(slow, 1).add_done_callback(lambda f: say(f"told {f.result()}"))
-    """)
-    assert sorted(lines) == ["did 1", "told 1"]
-
-
-def test_so_are_those_of_executors_without_a_reference(run):
-    lines = run("""
-        def begin():
-            fiber.Executor(1).submit(slow, 1)
+@pytest.mark.parametrize(
+    "body,lines",
+    [
+        pytest.param(
+            """
+            executor = fiber.Executor(1)
+            for x in range(3):
+                executor.submit(slow, x)
+            """,
+            ["did 0", "did 1", "did 2"],
+            id="pending futures are waited for",
+        ),
+        pytest.param(
+            """
+            executor = fiber.Executor(1)
+            executor.submit(slow, 1).add_done_callback(lambda f: say(f"told {f.result()}"))
+            """,
+            ["did 1", "told 1"],
+            id="callbacks are called",
+        ),
+        pytest.param(
+            """
+            begin()
             executor = fiber.Executor(1)
             executor.submit(slow, 2)
             executor.shutdown(wait=False)
-        begin()
-    """)
-    assert sorted(lines) == ["did 1", "did 2"]
-
-
-def test_a_worker_that_is_killed_meanwhile_is_replaced(run):
-    lines = run("""
-        executor = fiber.Executor(1)
-        executor.submit(slow, 1)
-        executor.submit(die_once, sys.argv[1])
-    """)
-    assert lines == ["did 1", "survived"]
-
-
-def test_nothing_is_taken_by_then(run):
-    lines = run("""
-        executor = fiber.Executor(1)
-        def go_on(future):
-            try:
-                executor.submit(slow, 2)
-            except RuntimeError as error:
-                print(error, flush=True)
-        executor.submit(slow, 1).add_done_callback(go_on)
-    """)
-    assert sorted(lines) == ["cannot schedule new futures after interpreter shutdown", "did 1"]
-
-
-def test_the_exit_of_a_worker_waits_for_its_own_executor(run):
-    lines = run("""
-        process = fiber.Process(target=begin)
-        process.start()
-        process.join()
-        print(process.exitcode)
-    """)
-    assert lines == ["did 1", "0"]
+            del executor
+            """,
+            ["did 1", "did 2"],
+            id="executors without a reference have ended their work",
+        ),
+        pytest.param(
+            """
+            executor = fiber.Executor(1)
+            executor.submit(slow, 1)
+            executor.submit(die_once, sys.argv[1])
+            """,
+            ["did 1", "survived"],
+            id="a worker that is killed meanwhile is replaced",
+        ),
+        pytest.param(
+            """
+            executor = fiber.Executor(1)
+            def go_on(future):
+                try:
+                    executor.submit(slow, 2)
+                except RuntimeError as error:
+                    say(error)
+            executor.submit(slow, 1).add_done_callback(go_on)
+            """,
+            ["cannot schedule new futures after interpreter shutdown", "did 1"],
+            id="nothing is taken by then",
+        ),
+        pytest.param(
+            """
+            process = fiber.Process(target=begin)
+            process.start()
+            process.join()
+            say(process.exitcode)
+            """,
+            ["0", "did 1"],
+            id="the exit of a worker waits for its own executor",
+        ),
+    ],
+)
+def test_at_the_end_of_a_program(run, body, lines):
+    assert sorted(run(body)) == lines
 
 
 def test_cancelled_futures_are_not_waited_for(run):
     lines = run("""
         executor = fiber.Executor(1)
-        futures = [executor.submit(slow, x) for x in range(200)]
+        futures = [executor.submit(wait_for, sys.argv[1]) for x in range(200)]
         executor.shutdown(wait=False, cancel_futures=True)
-        print(sum(future.cancelled() for future in futures) > 190)
+        say(sum(future.cancelled() for future in futures) > 190)
+        open(sys.argv[1], "x").close()
     """)
     assert lines[0] == "True"
     assert len(lines) < 5

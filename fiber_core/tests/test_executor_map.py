@@ -9,17 +9,9 @@ from concurrent.futures import CancelledError
 import pytest
 
 from fiber.executor import BrokenExecutor, Executor
-from pool_tasks import executions, fail_at, nap, note, pid
+from pool_tasks import executions, fail_at, nap, note, note_and_nap, pid, refuse_to_start, square
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
-
-
-def square(x):
-    return x * x
-
-
-def refuse_to_start():
-    raise RuntimeError("initializer on purpose")
 
 
 @pytest.fixture
@@ -96,16 +88,11 @@ def note_or_fail(path, number):
 
 def test_one_that_is_left_cancels_what_was_not_sent(executor, tmp_path):
     told = tmp_path / "told"
-    results = executor.map(note_slowly, [str(told)] * 400, range(400))
+    results = executor.map(note_and_nap, [str(told)] * 400, range(400), [0.02] * 400)
     assert next(results) == 0
     results.close()
     executor.shutdown()
     assert len(executions(told)) < 400
-
-
-def note_slowly(path, number):
-    nap(0.02)
-    return note(path, number)
 
 
 def test_a_timeout_counts_from_the_call(executor):

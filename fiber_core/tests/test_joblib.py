@@ -5,17 +5,15 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import signal
 import threading
-import time
-from pathlib import Path
 
 import pytest
 
 import fiber
 from fiber.exceptions import WorkerCrashedError
-from pool_tasks import fail_at, nap, note, pid, same
+from pool_tasks import die_at, die_once, fail_at, nap, note, pid, same, square
 from require import need_module
+from tasks_world import until
 
 try:
     import joblib
@@ -24,10 +22,6 @@ except ImportError:
     joblib = None
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-
-def square(x):
-    return x * x
 
 
 def backend_inside():
@@ -46,26 +40,16 @@ def threads_allowed():
     return os.environ.get("OMP_NUM_THREADS")
 
 
-def die_at(x, bad):
-    if x == bad:
-        os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
-    return x
-
-
-def die_once(path, x):
-    if x == 3 and not Path(path).exists():
-        open(path, "x").close()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def registered():
     need_module("joblib")
     from fiber.joblib import register
 
     register()
+
+
+@pytest.fixture(autouse=True)
+def _collected():
     yield
     # the last Parallel of a test may be part of a cycle with its exception
     gc.collect()
@@ -83,40 +67,58 @@ def run(function, *iterables, **options):
     )
 
 
+@pytest.fixture(scope="class")
+def workers(registered, shared_runtime):
+    """Workers for all tests of a class, which end none."""
+    with joblib.parallel_config(backend="fiber", n_jobs=2):
+        until(lambda: len(set(run(pid, range(20)))) == 2)
+        yield
+
+
+@pytest.mark.usefixtures("workers")
 class TestResults:
-    def test_they_come_in_order(self, in_fiber):
+    def test_they_come_in_order(self):
         assert run(square, range(500)) == [x * x for x in range(500)]
 
-    def test_they_come_from_other_processes(self, in_fiber):
+    def test_they_come_from_other_processes(self):
         found = set(run(pid, range(20)))
         assert os.getpid() not in found
 
-    def test_lambdas_and_closures_are_tasks(self, in_fiber):
+    def test_lambdas_and_closures_are_tasks(self):
         offset = 10
         assert run(lambda x: x + offset, range(3)) == [10, 11, 12]
 
-    def test_nothing_to_do_is_an_empty_list(self, in_fiber):
+    def test_nothing_to_do_is_an_empty_list(self):
         assert run(square, []) == []
 
     @pytest.mark.parametrize("batch_size", [1, 7, "auto"])
-    def test_batches_of_any_size_do_the_same(self, in_fiber, batch_size):
+    def test_batches_of_any_size_do_the_same(self, batch_size):
         assert run(square, range(50), batch_size=batch_size) == [x * x for x in range(50)]
 
-    def test_a_generator_yields_them_as_they_are_asked_for(self, in_fiber):
+    def test_a_generator_yields_them_as_they_are_asked_for(self):
         results = run(square, range(50), return_as="generator")
         assert next(results) == 0
         assert list(results) == [x * x for x in range(1, 50)]
 
-    def test_an_unordered_generator_yields_all_of_them(self, in_fiber):
+    def test_an_unordered_generator_yields_all_of_them(self):
         found = sorted(run(square, range(50), return_as="generator_unordered"))
         assert found == [x * x for x in range(50)]
 
-    def test_a_generator_may_be_left_early(self, in_fiber):
-        results = run(nap, [0.01] * 50, return_as="generator")
-        assert next(results) == 0.01
-        with pytest.warns(UserWarning, match="have been cancelled"):
-            results.close()
-        assert run(square, range(3)) == [0, 1, 4]
+    def test_they_stay_from_one_call_to_the_next(self):
+        first = set(run(pid, range(20))) | set(run(pid, range(20)))
+        assert len(first | set(run(pid, range(20)))) <= 2
+
+    def test_a_parallel_used_as_a_context_keeps_them(self):
+        with joblib.Parallel() as parallel:
+            for _ in range(3):
+                assert parallel(joblib.delayed(square)(x) for x in range(5)) == [0, 1, 4, 9, 16]
+
+    def test_parallel_calls_inside_a_task_are_threads_and_then_sequential(self):
+        (here, inside, squares, worker), *_ = run(nested, [4, 4])
+        assert here[0] == "ThreadingBackend"
+        assert inside[0] == "SequentialBackend"
+        assert squares == [0, 1, 4, 9]
+        assert worker != os.getpid()
 
 
 class TestWorkers:
@@ -136,50 +138,27 @@ class TestWorkers:
         with joblib.parallel_config(backend="fiber", n_jobs=1):
             assert set(run(pid, range(3))) == {os.getpid()}
 
-    def test_they_stay_from_one_call_to_the_next(self, in_fiber):
-        first = set(run(pid, range(20))) | set(run(pid, range(20)))
-        assert len(first | set(run(pid, range(20)))) <= 2
-
     def test_they_end_with_the_context(self):
         before = set(fiber.active_children())
         with joblib.parallel_config(backend="fiber", n_jobs=2):
             run(pid, range(4))
-        deadline = time.monotonic() + 20
-        while set(fiber.active_children()) - before:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def test_a_parallel_used_as_a_context_keeps_them(self, in_fiber):
-        with joblib.Parallel() as parallel:
-            for _ in range(3):
-                assert parallel(joblib.delayed(square)(x) for x in range(5)) == [0, 1, 4, 9, 16]
+        until(lambda: not set(fiber.active_children()) - before)
 
     def test_numerical_libraries_get_so_many_threads(self):
         with joblib.parallel_config(backend="fiber", n_jobs=2, inner_max_num_threads=3):
             found = joblib.Parallel()(joblib.delayed(threads_allowed)() for _ in range(4))
         assert set(found) == {"3"}
 
-    def test_parallel_calls_inside_a_task_are_threads_and_then_sequential(self, in_fiber):
-        (here, inside, squares, worker), *_ = run(nested, [4, 4])
-        assert here[0] == "ThreadingBackend"
-        assert inside[0] == "SequentialBackend"
-        assert squares == [0, 1, 4, 9]
-        assert worker != os.getpid()
-
     def test_options_of_the_executor_may_be_given(self, tmp_path):
         with (
             joblib.parallel_config(backend="fiber", n_jobs=2, error_handling=False),
             pytest.raises(WorkerCrashedError, match="must not run twice"),
         ):
-            run(die_once, [str(tmp_path / "flag")] * 5, range(5), batch_size=1)
+            run(die_once, [str(tmp_path / "flag")] * 5, batch_size=1)
 
 
 class TestErrors:
-    def test_the_exception_of_a_task_is_raised(self, in_fiber):
-        with pytest.raises(ValueError, match="bad 3"):
-            run(fail_at, range(20), [3] * 20)
-
-    def test_what_follows_works(self, in_fiber):
+    def test_the_exception_of_a_task_is_raised_and_what_follows_works(self, in_fiber):
         with pytest.raises(ValueError, match="bad 3"):
             run(fail_at, range(20), [3] * 20)
         assert run(square, range(5)) == [0, 1, 4, 9, 16]
@@ -202,8 +181,7 @@ class TestErrors:
             run(nap, [60, 60], timeout=0.3)
 
     def test_a_killed_workers_tasks_run_again(self, in_fiber, tmp_path):
-        flag = str(tmp_path / "flag")
-        assert run(die_once, [flag] * 10, range(10)) == list(range(10))
+        assert run(die_once, [str(tmp_path / "flag")] * 10) == ["survived"] * 10
 
     def test_a_task_that_always_kills_its_worker_is_an_error(self, in_fiber):
         with pytest.raises(WorkerCrashedError, match="given up"):
@@ -222,3 +200,10 @@ class TestErrors:
         for thread in threads:
             thread.join(40)
         assert results == [list(range(30))] * 2
+
+    def test_a_generator_may_be_left_early(self, in_fiber):
+        results = run(nap, [0.01] * 50, return_as="generator")
+        assert next(results) == 0.01
+        with pytest.warns(UserWarning, match="have been cancelled"):
+            results.close()
+        assert run(square, range(3)) == [0, 1, 4]

@@ -13,21 +13,17 @@ import pytest
 
 import fiber
 import soak
-from children import PATIENCE, start
+from children import PATIENCE, finish, start
 from fiber._runtime import runtime
 from fiber.exceptions import PeerLostError
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
-def in_thread(action):
+def joining(tasks):
+    """An event that is set when a thread has joined the tasks."""
     done = threading.Event()
-
-    def run():
-        action()
-        done.set()
-
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=lambda: (tasks.join(), done.set()), daemon=True).start()
     return done
 
 
@@ -59,13 +55,6 @@ def finish_and_die(tasks, count):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def finish_too_often(tasks, results):
-    try:
-        tasks.task_done()
-    except ValueError as error:
-        results.put(str(error))
-
-
 def join_then_tell(tasks, results):
     results.put("ready")
     tasks.join()
@@ -95,16 +84,7 @@ def take_a_queue(tasks, results, go):
 
 
 def put_through(tasks):
-    inner = tasks.get()
-    inner.put("from the other")
-    tasks.task_done()
-
-
-def forward(tasks, onward):
-    onward.put(tasks.get())
-
-
-def finish_for_another(tasks):
+    tasks.get().put("from the other")
     tasks.task_done()
 
 
@@ -140,7 +120,7 @@ def test_it_counts_what_is_unfinished():
     tasks.join()
     for number in range(3):
         tasks.put(number)
-    joined = in_thread(tasks.join)
+    joined = joining(tasks)
 
     for _ in range(3):
         assert not joined.is_set()
@@ -205,9 +185,7 @@ def test_workers_do_tasks_and_their_master_joins():
     for _ in workers:
         tasks.put(None)
     tasks.join()
-    for worker in workers:
-        worker.join(PATIENCE)
-        assert worker.exitcode == 0
+    finish(*workers)
 
 
 def test_tasks_that_tasks_put_in_are_waited_for():
@@ -220,8 +198,7 @@ def test_tasks_that_tasks_put_in_are_waited_for():
     assert tasks.empty()
     for _ in workers:
         tasks.put(None)
-    for worker in workers:
-        worker.join(PATIENCE)
+    finish(*workers)
 
 
 def test_anybody_may_join():
@@ -245,7 +222,7 @@ def test_what_was_put_by_somebody_before_a_join_is_waited_for():
         ours, theirs = fiber.Pipe()
         child = start(put_and_tell, tasks, theirs)
         assert ours.recv() == "put"
-        joined = in_thread(tasks.join)
+        joined = joining(tasks)
         assert not joined.wait(0.01)
 
         assert tasks.get() == "late"
@@ -257,25 +234,26 @@ def test_what_was_put_by_somebody_before_a_join_is_waited_for():
 
 
 def test_too_many_are_refused_in_a_child_as_well():
-    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
-    child = start(finish_too_often, tasks, results)
+    tasks = fiber.JoinableQueue()
 
-    assert results.get() == "task_done() called too many times"
-    child.join(PATIENCE)
+    def finish_too_often():
+        with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
+            tasks.task_done()
+
+    finish(start(finish_too_often))
 
 
 def test_one_process_may_finish_what_another_got():
     tasks, onward = fiber.JoinableQueue(), fiber.SimpleQueue()
     tasks.put("task")
-    first = start(forward, tasks, onward)
+    first = start(lambda: onward.put(tasks.get()))
     assert onward.get() == "task"
-    first.join(PATIENCE)
+    finish(first)
 
-    second = start(finish_for_another, tasks)
+    second = start(tasks.task_done)
 
     tasks.join()
-    second.join(PATIENCE)
-    assert second.exitcode == 0
+    finish(second)
 
 
 # readers that end
@@ -292,7 +270,7 @@ def test_the_tasks_of_a_killed_reader_go_to_another_in_order():
     child.join(PATIENCE)
 
     assert [tasks.get(timeout=PATIENCE) for _ in range(5)] == [0, 1, 2, 3, 4]
-    joined = in_thread(tasks.join)
+    joined = joining(tasks)
     for _ in range(5):
         assert not joined.is_set()
         tasks.task_done()
@@ -316,25 +294,19 @@ def test_what_a_killed_reader_has_finished_stays_finished():
         tasks.task_done()
 
 
-def test_a_reader_that_fails_gives_its_tasks_back():
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_reader_that_fails_gives_its_tasks_back_and_one_that_ends_by_itself_does_not(code):
     tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
     tasks.put("task")
-    child = start(take_and_end, tasks, results, 1)
+    child = start(take_and_end, tasks, results, code)
     assert results.get() == "task"
     child.join(PATIENCE)
 
-    assert tasks.get(timeout=PATIENCE) == "task"
-
-
-def test_a_reader_that_ends_by_itself_has_its_tasks_as_with_the_stdlib():
-    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
-    tasks.put("task")
-    child = start(take_and_end, tasks, results, 0)
-    assert results.get() == "task"
-    child.join(PATIENCE)
-
+    if code:
+        assert tasks.get(timeout=PATIENCE) == "task"
+    # else as with the stdlib
     assert tasks.empty()
-    joined = in_thread(tasks.join)
+    joined = joining(tasks)
     assert not joined.is_set()
     tasks.task_done()
     assert joined.wait(PATIENCE)

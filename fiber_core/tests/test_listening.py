@@ -1,12 +1,18 @@
-"""Listeners and clients of one run: addresses, who gets in, what travels, the stdlib's errors."""
+"""Listeners and clients: addresses, who gets in and who does not, what travels, the stdlib's errors."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import pickle
 import queue
+import socket
 import stat
 import threading
+import time
 from multiprocessing import AuthenticationError, current_process
+from multiprocessing import connection as stdlib
 from pathlib import Path
 
 import pytest
@@ -14,7 +20,11 @@ import pytest
 import fiber
 from children import PATIENCE, finish, start
 from fiber._objects import auth_listener
+from fiber._wire import frames
+from fiber._wire.frames import Kind
+from fiber._wire.identity import Credentials
 from fiber.connection import Client, Listener
+from wire_world import RawDialer, frame
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -24,6 +34,12 @@ KEY = b"a secret of two programs"
 @pytest.fixture(params=["AF_UNIX", "AF_INET"])
 def address(request, tmp_path):
     return ("localhost", 0) if request.param == "AF_INET" else str(tmp_path / "here")
+
+
+@pytest.fixture
+def listener(address):
+    with Listener(address, authkey=KEY) as listener:
+        yield listener
 
 
 # what children do
@@ -47,9 +63,9 @@ def echo(end):
                 return
 
 
-def answer_queues(end):
+def answer_queues(address, key):
     """Put into each queue that comes, and send one of our own back."""
-    with end:
+    with Client(address, authkey=key) as end:
         end.recv().put("put by the other")
         own = fiber.Queue()
         end.send(own)
@@ -60,15 +76,14 @@ def answer_queues(end):
 # -- addresses
 
 
-def test_a_port_is_resolved_and_a_path_is_private(address):
-    with Listener(address, authkey=KEY) as listener:
-        if isinstance(address, tuple):
-            host, port = listener.address
-            assert host == "127.0.0.1"
-            assert port > 0
-        else:
-            assert listener.address == address
-            assert stat.S_IMODE(Path(address).stat().st_mode) == 0o600
+def test_a_port_is_resolved_and_a_path_is_private(listener, address):
+    if isinstance(address, tuple):
+        host, port = listener.address
+        assert host == "127.0.0.1"
+        assert port > 0
+    else:
+        assert listener.address == address
+        assert stat.S_IMODE(Path(address).stat().st_mode) == 0o600
 
 
 def test_without_an_address_there_is_one_that_the_run_reaches():
@@ -83,23 +98,17 @@ def test_a_family_alone_is_enough(family):
         listener.accept().close()
 
 
-def test_a_closed_path_is_gone(tmp_path):
-    path = str(tmp_path / "here")
-    Listener(path, authkey=KEY).close()
-    assert not Path(path).exists()
-    with pytest.raises(FileNotFoundError):
-        Client(path, authkey=KEY)
-
-
-def test_a_closed_port_refuses():
-    listener = Listener(("127.0.0.1", 0), authkey=KEY)
+def test_a_closed_address_is_gone(address):
+    listener = Listener(address, authkey=KEY)
     listener.close()
-    with pytest.raises(ConnectionRefusedError):
+    is_port = isinstance(address, tuple)
+    assert is_port or not Path(address).exists()
+    with pytest.raises(ConnectionRefusedError if is_port else FileNotFoundError):
         Client(listener.address, authkey=KEY)
 
 
-def test_an_address_in_use_is_the_systems_error(address):
-    with Listener(address, authkey=KEY) as listener, pytest.raises(OSError, match="in use"):
+def test_an_address_in_use_is_the_systems_error(listener):
+    with pytest.raises(OSError, match="in use"):
         Listener(listener.address, authkey=KEY)
 
 
@@ -140,21 +149,13 @@ def test_misuse_is_refused_as_by_the_stdlib():
 # -- who gets in
 
 
-def test_the_same_authkey_connects_processes(address):
-    with Listener(address, authkey=KEY) as listener:
-        child = start(greet, listener.address, KEY)
+@pytest.mark.parametrize("key", [KEY, None], ids=["the same key", "no key in this run"])
+def test_processes_are_connected_by(address, key):
+    with Listener(address, authkey=key) as listener:
+        child = start(greet, listener.address, key)
         with listener.accept() as end:
             end.send("from the first")
             assert end.recv() == ("hello", "from the first")
-        finish(child)
-
-
-def test_no_authkey_lets_in_processes_of_this_run(address):
-    with Listener(address) as listener:
-        child = start(greet, listener.address, None)
-        with listener.accept() as end:
-            end.send(None)
-            assert end.recv() == ("hello", None)
         finish(child)
 
 
@@ -169,25 +170,23 @@ def test_children_inherit_the_authkey_of_the_process(address, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", [b"another", None])
-def test_another_authkey_is_refused_and_delays_no_other(address, wrong):
-    with Listener(address, authkey=KEY) as listener:
-        with pytest.raises(AuthenticationError):
-            Client(listener.address, authkey=wrong)
-        with Client(listener.address, authkey=KEY) as client:
-            client.send("right")
-            assert listener.accept().recv() == "right"
+def test_another_authkey_is_refused_and_delays_no_other(listener, wrong):
+    with pytest.raises(AuthenticationError):
+        Client(listener.address, authkey=wrong)
+    with Client(listener.address, authkey=KEY) as client:
+        client.send("right")
+        assert listener.accept().recv() == "right"
 
 
-def test_the_origin_of_the_last_connection_is_known(address):
-    with Listener(address, authkey=KEY) as listener:
-        assert listener.last_accepted is None
-        with Client(listener.address, authkey=KEY), listener.accept():
-            if isinstance(address, tuple):
-                host, port = listener.last_accepted
-                assert host == "127.0.0.1"
-                assert port > 0
-            else:
-                assert listener.last_accepted == ""
+def test_the_origin_of_the_last_connection_is_known(listener, address):
+    assert listener.last_accepted is None
+    with Client(listener.address, authkey=KEY), listener.accept():
+        if isinstance(address, tuple):
+            host, port = listener.last_accepted
+            assert host == "127.0.0.1"
+            assert port > 0
+        else:
+            assert listener.last_accepted == ""
 
 
 # -- the end
@@ -243,8 +242,8 @@ def test_a_listener_that_is_forgotten_is_closed(tmp_path):
 # -- what travels
 
 
-def test_an_accepted_connection_goes_to_a_child(address):
-    with Listener(address, authkey=KEY) as listener, Client(listener.address, authkey=KEY) as here:
+def test_an_accepted_connection_goes_to_a_child(listener):
+    with Client(listener.address, authkey=KEY) as here:
         accepted = listener.accept()
         child = start(echo, accepted)
         accepted.close()
@@ -253,13 +252,12 @@ def test_an_accepted_connection_goes_to_a_child(address):
     finish(child)
 
 
-def test_a_connection_of_a_client_goes_to_a_child(address):
-    with Listener(address, authkey=KEY) as listener:
-        child = start(hand_on, listener.address)
-        with listener.accept() as here:
-            here.send("to the grandchild")
-            assert here.recv() == "to the grandchild"
-        finish(child)
+def test_a_connection_of_a_client_goes_to_a_child(listener):
+    child = start(hand_on, listener.address)
+    with listener.accept() as here:
+        here.send("to the grandchild")
+        assert here.recv() == "to the grandchild"
+    finish(child)
 
 
 def hand_on(address):
@@ -271,7 +269,7 @@ def hand_on(address):
 @pytest.mark.parametrize("key", [KEY, None])
 def test_queues_of_both_sides_travel(address, key):
     with Listener(address, authkey=key) as listener:
-        child = start(dial_and_answer_queues, listener.address, key)
+        child = start(answer_queues, listener.address, key)
         with listener.accept() as end:
             own = fiber.Queue()
             end.send(own)
@@ -282,12 +280,8 @@ def test_queues_of_both_sides_travel(address, key):
         finish(child)
 
 
-def dial_and_answer_queues(address, key):
-    answer_queues(Client(address, authkey=key))
-
-
-def test_what_the_other_side_cannot_reach_is_refused_where_it_is_sent(address):
-    with Listener(address, authkey=KEY) as listener, Client(listener.address, authkey=KEY) as here:
+def test_what_the_other_side_cannot_reach_is_refused_where_it_is_sent(listener):
+    with Client(listener.address, authkey=KEY) as here:
         accepted = listener.accept()
         found, there = fiber.Pipe()
         child = start(make_and_send, there)
@@ -306,7 +300,7 @@ def make_and_send(end):
     end.recv()
 
 
-def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(address, monkeypatch):
+def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(listener, monkeypatch):
     """Whoever accepts may be faster than the answer to who came."""
     sent = threading.Event()
     real = auth_listener.encode
@@ -316,15 +310,14 @@ def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(addres
         return real(value, *args, **named)
 
     monkeypatch.setattr(auth_listener, "encode", slowly)
-    with Listener(address, authkey=KEY) as listener:
-        child = start(put_into_what_comes, listener.address)
-        with listener.accept() as end:
-            numbers = fiber.Queue()
-            end.send(numbers)
-            sent.set()
-            assert numbers.get(timeout=PATIENCE) == 7
-            end.recv()
-        finish(child)
+    child = start(put_into_what_comes, listener.address)
+    with listener.accept() as end:
+        numbers = fiber.Queue()
+        end.send(numbers)
+        sent.set()
+        assert numbers.get(timeout=PATIENCE) == 7
+        end.recv()
+    finish(child)
 
 
 def put_into_what_comes(address):
@@ -333,3 +326,102 @@ def put_into_what_comes(address):
         assert numbers._object.address.auth_domain is not None
         numbers.put(7)
         end.send("over")
+
+
+# -- strangers, for whom nobody waits and of whose bytes nothing is loaded
+
+
+class Marked:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def bare(listener):
+    """A connection of a program that knows the address alone."""
+    family = socket.AF_INET if isinstance(listener.address, tuple) else socket.AF_UNIX
+    probe = socket.socket(family)
+    probe.connect(listener.address)
+    return probe
+
+
+def serves(listener):
+    with Client(listener.address, authkey=KEY) as client, listener.accept() as end:
+        client.send("right")
+        return end.recv() == "right"
+
+
+def test_silent_strangers_and_nonsense_delay_no_other(listener, tmp_path):
+    bomb = pickle.dumps(Marked(tmp_path / "loaded"))
+    with contextlib.ExitStack() as held:
+        for junk in (b"", b"x", b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), bomb):
+            probe = held.enter_context(bare(listener))
+            with contextlib.suppress(OSError):
+                probe.sendall(junk)
+            assert serves(listener)
+    assert not (tmp_path / "loaded").exists()
+
+
+def test_a_pickle_before_the_proof_is_not_loaded(tmp_path):
+    with Listener(str(tmp_path / "here"), authkey=KEY) as listener:
+        url = own_url(listener)
+        stranger = RawDialer(url, Credentials.of_authkey(b"another"))
+        try:
+            bomb = pickle.dumps(Marked(tmp_path / "loaded"))
+            stranger.send_bytes(frame(Kind.CALL, bomb, target=2**64 - 2))
+            assert stranger.is_cut_off()
+        finally:
+            stranger.close()
+        assert serves(listener)
+    assert not (tmp_path / "loaded").exists()
+
+
+def own_url(listener):
+    """What its diallers dial."""
+    from fiber._objects.listener_addresses import dial_url
+
+    return dial_url(listener.address, "AF_UNIX")
+
+
+def test_a_client_of_the_stdlib_is_turned_away(listener):
+    # it waits for a challenge in the stdlib's own words, which do not come
+    outcome = []
+
+    def dial():
+        try:
+            stdlib.Client(listener.address, authkey=KEY)
+        except (OSError, EOFError, AssertionError) as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=dial)
+    thread.start()
+    assert serves(listener)
+    # over TLS it may wait as long as there is a listener
+    listener.close()
+    thread.join(60)
+    assert len(outcome) == 1
+
+
+def test_a_listener_that_is_no_fiber_is_an_error_and_not_a_wait(tmp_path):
+    path = str(tmp_path / "here")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        other.listen()
+
+        def hang_up():
+            peer, _ = other.accept()
+            peer.sendall(b"220 at your service\r\n" + bytes(frames.HEADER.size))
+            peer.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises((OSError, stdlib.AuthenticationError)):
+            Client(path, authkey=KEY)
+        # far from a limit that a busy machine would meet
+        assert time.monotonic() - began < 60
+        thread.join()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import platform
 import signal
-import sys
 import threading
 import time
 from multiprocessing import TimeoutError as MpTimeoutError
@@ -17,32 +17,38 @@ import pytest
 import fiber
 import process_signals
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
+from pool_tasks import (
+    count_up,
+    die_at,
+    die_once,
+    fail_at,
+    keep,
+    kept,
+    pid,
+    refuse_to_start,
+    same,
+    square,
+)
+from tasks_world import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
-_state = {"set": 0, "count": 0}
+
+def append(values):
+    values.append(1)
+    return len(values)
 
 
-def square(x):
-    return x * x
+def ignore(_):
+    pass
 
 
 def add(a, b=0):
     return a + b
 
 
-def fail_on(x, bad=()):
-    if x in bad:
-        raise ValueError(f"bad {x}")
-    return x
-
-
-def fail_on_three(x):
-    return fail_on(x, bad={3})
-
-
-def pid(_=None):
-    return os.getpid()
+die_on_five = functools.partial(die_at, bad=5)
+fail_on_three = functools.partial(fail_at, bad=3)
 
 
 def nap(seconds):
@@ -51,37 +57,8 @@ def nap(seconds):
     return platform.node(), os.getpid()
 
 
-def set_state(value):
-    _state["set"] = value
-
-
-def get_state(_):
-    return _state["set"]
-
-
-def count_up(_):
-    _state["count"] += 1
-    return _state["count"]
-
-
-def broken_initializer():
-    raise RuntimeError("initializer on purpose")
-
-
 def unpicklable(_):
     return (i for i in range(3))
-
-
-def suicide(signum):
-    os.kill(os.getpid(), signum)
-    time.sleep(60)
-
-
-def suicide_on_five(x):
-    if x == 5:
-        print("last words", file=sys.stderr, flush=True)
-        suicide(signal.SIGKILL)
-    return x
 
 
 def exit_on_five(x):
@@ -93,17 +70,6 @@ def exit_on_five(x):
 def nested(n):
     with fiber.Pool(2) as pool:
         return pool.map(square, range(n))
-
-
-def kill_once(path):
-    """Kills its worker at the first call, which creates the file, and works at the next."""
-    try:
-        with open(path, "x"):
-            pass
-    except FileExistsError:
-        return "survived"
-    suicide(signal.SIGKILL)
-    return "never"
 
 
 class DifficultError(Exception):
@@ -142,8 +108,8 @@ class TestResults:
         assert sorted(pool.imap_unordered(square, range(300), 7)) == [x * x for x in range(300)]
 
     def test_none_is_a_result_like_any_other(self, pool):
-        assert pool.map(_none, range(20)) == [None] * 20
-        assert list(pool.imap(_none, range(20))) == [None] * 20
+        assert pool.map(ignore, range(20)) == [None] * 20
+        assert list(pool.imap(ignore, range(20))) == [None] * 20
 
     def test_lambdas_and_closures_are_functions(self, pool):
         offset = 10
@@ -151,7 +117,7 @@ class TestResults:
 
     def test_big_arguments_and_results_cross(self, pool):
         data = os.urandom(8 * 2**20)
-        assert pool.apply(_echo, (data,)) == data
+        assert pool.apply(same, (data,)) == data
 
     def test_async_results_can_be_asked_and_waited_for(self, pool):
         result = pool.apply_async(nap, (0.3,))
@@ -229,20 +195,12 @@ class TestResults:
             assert second.get(30) == [x * x for x in range(60)]
 
 
-def _none(_):
-    return None
-
-
-def _echo(x):
-    return x
-
-
 class TestErrors:
     def test_an_exception_is_raised_with_its_remote_traceback(self, pool):
         with pytest.raises(ValueError, match="bad 3") as caught:
             pool.map(fail_on_three, range(10))
         assert isinstance(caught.value.__cause__, RemoteTraceback)
-        assert "fail_on" in str(caught.value.__cause__)
+        assert "fail_at" in str(caught.value.__cause__)
 
     def test_the_pool_goes_on_after_an_exception(self, pool):
         with pytest.raises(ValueError, match="bad 3"):
@@ -323,12 +281,12 @@ class TestLife:
             result.get(10)
 
     def test_the_initializer_runs_in_each_worker_and_its_globals_stay(self):
-        with fiber.Pool(2, initializer=set_state, initargs=(42,)) as pool:
-            assert pool.map(get_state, range(50)) == [42] * 50
+        with fiber.Pool(2, initializer=keep, initargs=(42,)) as pool:
+            assert pool.map(kept, range(50)) == [[42]] * 50
 
     def test_a_failing_initializer_is_an_error_not_a_hang(self):
         with (
-            fiber.Pool(2, initializer=broken_initializer) as pool,
+            fiber.Pool(2, initializer=refuse_to_start) as pool,
             pytest.raises(StartError, match="initializer on purpose"),
         ):
             pool.map(square, range(3))
@@ -340,22 +298,16 @@ class TestLife:
 
     def test_processes_per_job_makes_several_workers_of_one_job(self):
         with fiber.Pool(4, processes_per_job=2) as pool:
-            deadline = time.monotonic() + 30
             # it begins as soon as the first are up
-            while len(found := set(pool.map(nap, [0.2] * 8))) < 4:
-                assert time.monotonic() < deadline
-            assert len(found) == 4
+            until(lambda: len(set(pool.map(nap, [0.2] * 8))) == 4)
 
     def test_resize_adds_and_retires_workers(self):
         with fiber.Pool(1) as pool:
             assert len(set(pool.map(nap, [0.1] * 4))) == 1
             pool.resize(3)
-            deadline = time.monotonic() + 30
-            while len(set(pool.map(nap, [0.1] * 6))) < 3:
-                assert time.monotonic() < deadline
+            until(lambda: len(set(pool.map(nap, [0.1] * 6))) == 3)
             pool.resize(1)
-            while len(set(pool.map(nap, [0.02] * 6))) > 1:
-                assert time.monotonic() < deadline
+            until(lambda: len(set(pool.map(nap, [0.02] * 6))) == 1)
 
     def test_a_pool_that_is_collected_unclosed_warns(self):
         pool = fiber.Pool(1)
@@ -366,15 +318,15 @@ class TestLife:
 
 class TestDeath:
     def test_a_task_whose_worker_was_killed_runs_again(self, pool, tmp_path):
-        assert pool.apply(kill_once, (str(tmp_path / "flag"),)) == "survived"
+        assert pool.apply(die_once, (str(tmp_path / "flag"),)) == "survived"
 
     def test_a_killed_worker_in_a_map_with_chunks_loses_nothing(self, pool, tmp_path):
         paths = [str(tmp_path / str(n)) for n in range(6)]
-        assert pool.map(kill_once, paths, chunksize=2) == ["survived"] * 6
+        assert pool.map(die_once, paths, chunksize=2) == ["survived"] * 6
 
     def test_a_task_that_always_kills_its_worker_is_reported_with_its_attempts(self, pool):
         with pytest.raises(WorkerCrashedError, match="task 5 was given up") as caught:
-            pool.map(suicide_on_five, range(10))
+            pool.map(die_on_five, range(10))
         error = caught.value
         assert len(error.attempts) == 3
         assert all(str(attempt.reason) == "SIGNAL(9)" for attempt in error.attempts)
@@ -383,7 +335,7 @@ class TestDeath:
         assert error.results[5] is error
 
     def test_unordered_results_of_the_others_come_all_the_same(self, pool):
-        results = pool.imap_unordered(suicide_on_five, range(10))
+        results = pool.imap_unordered(die_on_five, range(10))
         got, errors = [], []
         while True:
             try:
@@ -403,13 +355,13 @@ class TestDeath:
     def test_without_error_handling_nothing_runs_twice(self, tmp_path):
         with fiber.Pool(2, error_handling=False) as pool:
             with pytest.raises(WorkerCrashedError, match="must not run twice"):
-                pool.apply(kill_once, (str(tmp_path / "flag"),))
+                pool.apply(die_once, (str(tmp_path / "flag"),))
             assert pool.apply(square, (3,)) == 9
 
     def test_meta_retry_false_does_it_for_one_function(self, pool, tmp_path):
-        once = fiber.meta(retry=False)(kill_twin)
+        once = fiber.meta(retry=False)(functools.partial(die_once, str(tmp_path / "flag")))
         with pytest.raises(WorkerCrashedError, match="must not run twice"):
-            pool.apply(once, (str(tmp_path / "flag"),))
+            pool.apply(once)
 
     def test_a_stopped_worker_is_replaced(self):
         with fiber.Pool(2) as pool:
@@ -417,11 +369,24 @@ class TestDeath:
             victim = next(one for one in pool._pool if one.is_alive())
             process_signals.send(victim, signal.SIGSTOP)
             assert sorted(pool.map(square, range(200))) == [x * x for x in range(200)]
-            deadline = time.monotonic() + 30
-            while victim in fiber.active_children():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: victim not in fiber.active_children())
 
 
-def kill_twin(path):
-    return kill_once(path)
+class TestIsolation:
+    """Tasks may change objects that come in the arguments of several of them."""
+
+    @pytest.fixture
+    def pool(self):
+        with fiber.Pool(2) as made:
+            # short tasks travel together
+            made.map(abs, range(1000), chunksize=1)
+            yield made
+
+    @pytest.mark.parametrize("kind", ["map", "imap"])
+    def test_what_a_task_does_to_an_object_no_other_task_sees(self, pool, kind):
+        shared = []
+        assert set(getattr(pool, kind)(append, [shared] * 1000, chunksize=1)) == {1}
+        assert shared == []
+
+    def test_what_an_object_is_within_a_chunk_is_as_in_the_standard_library(self, pool):
+        assert pool.map(append, [[]] * 6, chunksize=3) == [1, 2, 3] * 2

@@ -6,12 +6,12 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from multiprocessing.connection import wait
 
 import pytest
 
 import fiber
+from tasks_world import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -27,10 +27,6 @@ def die_by(signum):
 def write(path, text):
     with open(path, "w") as stream:
         stream.write(text)
-
-
-def fail():
-    raise ValueError("on purpose")
 
 
 def say(text):
@@ -54,11 +50,6 @@ def wait_for_signal(path):
     signal.pause()
 
 
-def watch_parent(path):
-    wait([fiber.parent_process().sentinel], 30)
-    write(path, "parent gone")
-
-
 def run(target, *args, **options):
     process = fiber.Process(target=target, args=args, **options)
     process.start()
@@ -66,11 +57,8 @@ def run(target, *args, **options):
     return process
 
 
-def wait_for_file(path, timeout=30):
-    deadline = time.monotonic() + timeout
-    while not (path.exists() and path.read_text()):
-        assert time.monotonic() < deadline, f"{path} was not written"
-        time.sleep(0.01)
+def wait_for_file(path):
+    until(lambda: path.exists() and path.read_text())
     return path.read_text()
 
 
@@ -113,58 +101,54 @@ def test_a_child_may_have_children(tmp_path):
     assert path.read_text() == f"grandchild True between {process.pid}"
 
 
-def test_pid_and_ident_are_the_operating_systems(tmp_path):
-    path = tmp_path / "pid"
-    process = fiber.Process(target=wait_for_signal, args=(path,))
+@pytest.fixture
+def waiting(tmp_path):
+    """A process that waits for a signal."""
+    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
     assert process.pid is None
     process.start()
-    assert process.pid == process.ident == int(wait_for_file(path))
-    assert process.is_alive()
-    assert process.exitcode is None
-    process.terminate()
-    process.join(30)
-    assert not process.is_alive()
-    assert process.exitcode == -signal.SIGTERM
-
-
-def test_kill_is_sigkill(tmp_path):
-    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
-    process.start()
-    process.kill()
-    process.join(30)
-    assert process.exitcode == -signal.SIGKILL
-
-
-def test_the_sentinel_is_ready_once_the_child_has_ended(tmp_path):
-    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
-    process.start()
-    assert wait([process.sentinel], 0) == []
-    process.terminate()
-    assert wait([process.sentinel], 30) == [process.sentinel]
-    assert process.exitcode == -signal.SIGTERM
-    process.close()
-
-
-def test_join_with_a_timeout_returns_in_time(tmp_path):
-    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
-    process.start()
-    process.join(0.05)
-    assert process.is_alive()
+    yield process
     process.kill()
     process.join(30)
 
 
-def test_active_children_has_those_that_run(tmp_path):
-    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
-    process.start()
-    assert process in fiber.active_children()
-    process.kill()
-    process.join(30)
-    assert process not in fiber.active_children()
+def test_pid_and_ident_are_the_operating_systems(waiting, tmp_path):
+    assert waiting.pid == waiting.ident == int(wait_for_file(tmp_path / "pid"))
+    assert waiting.is_alive()
+    assert waiting.exitcode is None
 
 
-def test_a_closed_process_says_so(tmp_path):
-    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
+@pytest.mark.parametrize(
+    "end,signum", [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)], ids=["term", "kill"]
+)
+def test_terminate_is_sigterm_and_kill_is_sigkill(waiting, end, signum):
+    getattr(waiting, end)()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert waiting.exitcode == -signum
+
+
+def test_the_sentinel_is_ready_once_the_child_has_ended(waiting):
+    assert wait([waiting.sentinel], 0) == []
+    waiting.terminate()
+    assert wait([waiting.sentinel], 30) == [waiting.sentinel]
+    assert waiting.exitcode == -signal.SIGTERM
+
+
+def test_join_with_a_timeout_returns_in_time(waiting):
+    waiting.join(0.05)
+    assert waiting.is_alive()
+
+
+def test_active_children_has_those_that_run(waiting):
+    assert waiting in fiber.active_children()
+    waiting.kill()
+    waiting.join(30)
+    assert waiting not in fiber.active_children()
+
+
+def test_a_closed_process_says_so():
+    process = fiber.Process(target=signal.pause)
     process.start()
     with pytest.raises(ValueError, match="Cannot close a process while it is still running"):
         process.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import queue
+import signal
 import threading
 import time
 
@@ -39,10 +40,6 @@ def get_all(source, results):
     results.put(got)
 
 
-def get_one(source, results):
-    results.put(source.get())
-
-
 def get_in(source, results):
     results.put("ready")
     try:
@@ -56,10 +53,6 @@ def make_queue(results, go):
     made.put("from the child")
     results.put(made)
     go.get()
-
-
-def put_into_inner(outer):
-    outer.get().put("through the inner one")
 
 
 def record(source, path):
@@ -80,16 +73,14 @@ def put_and_leave(into):
     into.close()
 
 
-def put_and_end(into, count, size):
-    for _ in range(count):
-        into.put(bytes(size))
-
-
 @pytest.fixture
-def channels():
-    """A queue to children and one from them."""
+def echoed():
+    """Sends a value to a child and gets it back."""
     with fiber.SimpleQueue() as inbox, fiber.SimpleQueue() as outbox:
-        yield inbox, outbox
+        child = start(echo, inbox, outbox)
+        yield lambda value: (inbox.put(value), outbox.get())[1]
+        inbox.put(None)
+        finish(child)
 
 
 # -- in one process
@@ -193,44 +184,27 @@ def test_threads_share_a_queue():
 
 
 @pytest.mark.parametrize("size", [0, 2**20 - 1, 2**20 + 1, 5 * 2**20, 64 * 2**20])
-def test_values_of_any_size_make_the_way_there_and_back(channels, size):
-    inbox, outbox = channels
-    child = start(echo, inbox, outbox)
+def test_values_of_any_size_make_the_way_there_and_back(echoed, size):
     value = os.urandom(1024) * (size // 1024) + bytes(size % 1024)
-    inbox.put(value)
 
-    assert outbox.get() == value
-    inbox.put(None)
-    finish(child)
+    assert echoed(value) == value
 
 
-def test_arrays_arrive_as_arrays_that_can_be_written(channels):
+def test_arrays_arrive_as_arrays_that_can_be_written(echoed):
     numpy = pytest.importorskip("numpy")
-    inbox, outbox = channels
-    child = start(echo, inbox, outbox)
-    inbox.put(numpy.arange(100_000))
-    array = outbox.get()
+    array = echoed(numpy.arange(100_000))
     array += 1
 
     assert array[0] == 1
-    inbox.put(None)
-    finish(child)
 
 
-def test_functions_without_a_home_are_sent_by_value(channels):
-    inbox, outbox = channels
-    child = start(echo, inbox, outbox)
-    inbox.put(lambda x: x + 1)
-
-    assert outbox.get()(1) == 2
-    inbox.put(None)
-    finish(child)
+def test_functions_without_a_home_are_sent_by_value(echoed):
+    assert echoed(lambda x: x + 1)(1) == 2
 
 
 def test_what_a_process_put_last_arrives_although_it_ends_at_once():
     one = fiber.Queue()
-    child = start(put_and_end, one, 20, 2**20)
-    finish(child)
+    finish(start(lambda: [one.put(bytes(2**20)) for _ in range(20)]))
 
     assert [len(one.get(timeout=PATIENCE)) for _ in range(20)] == [2**20] * 20
 
@@ -240,32 +214,22 @@ def test_a_process_may_end_without_waiting_for_what_it_put():
     finish(start(put_and_leave, one))
 
 
-def test_three_writers_and_three_readers_lose_and_double_nothing():
+@pytest.mark.parametrize("readers", [1, 3])
+def test_several_writers_and_readers_lose_and_double_nothing(readers):
     one, results, count = fiber.Queue(), fiber.Queue(), 2000
-    readers = [start(get_all, one, results) for _ in range(3)]
-    writers = [start(put_range, one, name, count) for name in range(3)]
-    finish(*writers)
-    for _ in readers:
+    children = [start(get_all, one, results) for _ in range(readers)]
+    finish(*(start(put_range, one, name, count) for name in range(3)))
+    for _ in children:
         one.put(None)
-    got = [results.get(timeout=PATIENCE) for _ in readers]
-    finish(*readers)
+    got = [results.get(timeout=PATIENCE) for _ in children]
+    finish(*children)
 
     assert collections.Counter(item for part in got for item in part) == {
         (name, number): 1 for name in range(3) for number in range(count)
     }
-
-
-def test_a_reader_gets_what_each_writer_put_in_its_order():
-    one, results, count = fiber.Queue(), fiber.Queue(), 2000
-    reader = start(get_all, one, results)
-    writers = [start(put_range, one, name, count) for name in range(3)]
-    finish(*writers)
-    one.put(None)
-    got = results.get(timeout=PATIENCE)
-    finish(reader)
-
-    for name in range(3):
-        assert [number for writer, number in got if writer == name] == list(range(count))
+    if readers == 1:
+        for name in range(3):
+            assert [number for writer, number in got[0] if writer == name] == list(range(count))
 
 
 def test_maxsize_holds_writers_of_other_processes_back():
@@ -336,7 +300,7 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
 
 def test_a_queue_travels_through_a_queue():
     outer, inner = fiber.Queue(), fiber.Queue()
-    child = start(put_into_inner, outer)
+    child = start(lambda: outer.get().put("through the inner one"))
     outer.put(inner)
 
     assert inner.get(timeout=PATIENCE) == "through the inner one"
@@ -403,3 +367,42 @@ def test_a_users_own_fork_gets_an_error():
 
     assert os.read(read, 10) == b"told"
     os.close(read)
+
+
+# -- simple queues: what was put is with the queue when ``put`` returns
+
+
+def put_and_die(into, *values):
+    for value in values:
+        into.put(value)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def put_from_threads_and_die(into, *values):
+    threads = [threading.Thread(target=into.put, args=(value,)) for value in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.timeout(3600 if soak.is_full() else 120)
+@pytest.mark.parametrize("put", [put_and_die, put_from_threads_and_die])
+def test_what_was_put_survives_its_writer(put):
+    for current in soak.rounds(put.__name__, 200, least=4):
+        results = fiber.SimpleQueue()
+        count = current.seed % 4 + 1
+        child = start(put, results, *range(count))
+        child.join(PATIENCE)
+        assert child.exitcode == -signal.SIGKILL
+
+        assert sorted(results.get() for _ in range(count)) == list(range(count))
+        assert results.empty()
+
+
+def test_a_large_value_survives_its_writer():
+    results = fiber.SimpleQueue()
+    start(put_and_die, results, b"x" * 20_000_000).join(PATIENCE)
+
+    assert len(results.get()) == 20_000_000

@@ -11,6 +11,7 @@ import pytest
 import fiber
 import pool_tasks as tasks
 from fiber.exceptions import WorkerCrashedError
+from fiber.model import Timing
 
 #: longer than any test may take
 FOR_EVER = 600
@@ -89,9 +90,9 @@ def test_one_that_must_not_run_twice_is_given_up_at_once():
         assert pool.apply_async(tasks.same, (1,)).get(60) == 1
 
 
-def test_a_task_that_goes_on_without_them_is_ended(monkeypatch):
+@pytest.mark.usefixtures("tenth_timing")
+def test_a_task_that_goes_on_without_them_is_ended():
     # a worker within a host is ended by its pool, one between hosts ends by itself
-    monkeypatch.setattr("fiber._workers.state.EXIT_REPORT_TIMEOUT", 0.2)
     with fiber.Pool(1, max_attempts=1) as pool:
         with pytest.raises(WorkerCrashedError, match="descriptors that it did not open"):
             pool.apply_async(close_and_go_on, (1,)).get(60)
@@ -101,7 +102,7 @@ def test_a_task_that_goes_on_without_them_is_ended(monkeypatch):
 def test_between_hosts_its_worker_finds_out_itself(transport, monkeypatch):
     if transport != "tls":
         pytest.skip("within a host the pool sees it at once")
-    monkeypatch.setattr("fiber._workers.state.EXIT_REPORT_TIMEOUT", FOR_EVER)
+    monkeypatch.setattr("fiber._config.settings.Config.timing", Timing(exit_report=FOR_EVER))
     with fiber.Pool(1, max_attempts=1) as pool:
         with pytest.raises(WorkerCrashedError):
             pool.apply_async(close_and_go_on, (1,)).get(60)

@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Any
 
 from fiber._wire import codec, frames
 
-__all__ = ["CodecProcess", "roundtrip", "typed_at_prompt"]
+__all__ = ["CodecProcess", "Prompt", "roundtrip"]
 
 _LENGTH = struct.Struct("<Q")
 #: its __main__ is an empty module, as in processes that fiber starts
@@ -81,8 +82,16 @@ def roundtrip(value: Any) -> Any:
     return codec.loads(memoryview(bytearray(frames.joined(codec.dumps(value)))))
 
 
-def typed_at_prompt(source: str, **known: Any) -> dict[str, Any]:
-    """Execute source as if typed at a prompt; returns its globals."""
-    space = {"__name__": "__main__", **known}
-    exec(compile(source, "<prompt>", "exec", dont_inherit=True), space)
-    return space
+class Prompt:
+    """A ``__main__`` into which a user types."""
+
+    def __init__(self) -> None:
+        self.globals: dict[str, Any] = {"__name__": "__main__"}
+
+    def type(self, source: str) -> None:
+        """Execute source."""
+        code = compile(textwrap.dedent(source), "<prompt>", "exec", dont_inherit=True)
+        exec(code, self.globals)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.globals[name]

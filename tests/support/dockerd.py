@@ -1,20 +1,25 @@
 """A Docker engine of the tests' own, with socket, folder, bridge and image; all removed at the end.
 
-A ``conftest.py`` imports the fixture: ``from dockerd import engine``. Each pytest process, and so
-each worker of xdist, has one of its own.
+A ``conftest.py`` imports the fixtures: ``from dockerd import engine, own_engine``. Each pytest process,
+and so each worker of xdist, starts an engine, unless ``TEST_DOCKERD`` names one that ``run_engine.py``
+has started for all of them. On that one each process has a *session*: an image of its own, whose label
+all its containers have, and a user's name of its own. It neither sees nor ends what is of others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import io
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -23,13 +28,28 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import psutil
 import pytest
 
 import hygiene
 from require import need
 from rootfs import write
 
-__all__ = ["DISTRIBUTIONS", "IMAGE", "Daemon", "Engine", "archive", "engine", "started", "unmount"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "IMAGE",
+    "VARIABLE",
+    "Daemon",
+    "Engine",
+    "archive",
+    "engine",
+    "missing",
+    "obtained",
+    "own_engine",
+    "session",
+    "started",
+    "unmount",
+]
 
 #: the image that holds this checkout and its Python
 IMAGE = "fiber-test"
@@ -37,7 +57,15 @@ IMAGE = "fiber-test"
 DISTRIBUTIONS = ("fiber-core", "fiber-local", "fiber-docker", "docker", "pytest")
 #: further distributions that tests and examples use, where they are installed
 _OPTIONAL = ("fiber-k8s", "gymnasium", "hypothesis", "numpy")
+#: names an engine that was started for several processes, see :meth:`Engine.variable`
+VARIABLE = "TEST_DOCKERD"
+#: key of the label with a session's name
+_LABEL = "fiber.tests"
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _TIMEOUT = 60.0
+_MEMORY = "/dev/shm"
+#: bytes to spare for an engine in memory: it takes a sixth of them
+_ROOM = 4 << 30
 _PROGRAMS = ("dockerd", "containerd", "runc", "ip")
 #: PATH with the folders of administrators, which a user's may lack
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -55,6 +83,22 @@ class Engine:
     gateway: str
     #: the image to run
     image: str = IMAGE
+    #: archive of the image's file system
+    archive: Path | None = None
+    #: name of these tests among those that use the engine; None where there are no others
+    session: str | None = None
+
+    def variable(self) -> str:
+        """The value of ``TEST_DOCKERD`` by which other processes use it."""
+        told = {"url": self.url, "gateway": self.gateway, "image": self.image}
+        return json.dumps({**told, "archive": str(self.archive), "python": _PYTHON})
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """All variables of a program that runs its jobs here, as a user of its own."""
+        own = {"FIBER_BACKEND": "docker", "FIBER_IMAGE": self.image, "DOCKER_HOST": self.url}
+        if self.session is not None:
+            own["LOGNAME"] = self.session
+        return {**os.environ, **own, **more}
 
     def docker(self, **options: Any) -> Any:
         """A client of the SDK; the caller closes it."""
@@ -62,11 +106,24 @@ class Engine:
 
         return docker.DockerClient(base_url=self.url, version="auto", **options)
 
+    def named(self, word: str) -> str:
+        """A name for something of these tests, made of a word."""
+        return word if self.session is None else f"{word}-{self.session}"
+
+    def labels(self, *more: str) -> list[str]:
+        """Labels by which the engine finds containers and images of these tests."""
+        return [*([] if self.session is None else [f"{_LABEL}={self.session}"]), *more]
+
+    def listed(self, *labels: str, **filters: str) -> list[Any]:
+        """Containers of these tests as the engine lists them: all, or those with labels and states."""
+        with contextlib.closing(self.docker()) as client:
+            return list(
+                client.api.containers(all=True, filters={**filters, "label": self.labels(*labels)})
+            )
+
     def containers(self, run_id: str | None = None) -> list[str]:
         """Names and states of existing containers, of one run or of all."""
-        filters = {} if run_id is None else {"label": f"fiber.run={run_id}"}
-        with contextlib.closing(self.docker()) as client:
-            found = client.api.containers(all=True, filters=filters)
+        found = self.listed(*([] if run_id is None else [f"fiber.run={run_id}"]))
         # one that is being removed has no name any more
         return [f"{(item['Names'] or [item['Id']])[0]}: {item['Status']}" for item in found]
 
@@ -95,11 +152,11 @@ class Engine:
                     return
 
     def clear(self) -> None:
-        """Remove all containers."""
+        """Remove all containers of these tests."""
         from docker.errors import APIError
 
         with contextlib.closing(self.docker()) as client:
-            for item in client.api.containers(all=True):
+            for item in self.listed():
                 # some remove themselves meanwhile
                 with contextlib.suppress(APIError):
                     client.api.remove_container(item["Id"], force=True, v=True)
@@ -109,8 +166,60 @@ class Engine:
 def engine() -> Iterator[Engine]:
     """A running engine with the image; without one, tests skip or fail by FIBER_REQUIRE."""
     need("docker", missing())
-    with started() as running:
+    with obtained() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def own_engine(engine: Engine) -> Iterator[Engine]:
+    """An engine that no other tests use at the same time, to stop and start."""
+    if engine.daemon is not None:
+        yield engine
+        return
+    with started() as running:
+        # a test may ask for it in its midst
+        hygiene.restarted.add(running.daemon.pid)
+        yield running
+
+
+@contextlib.contextmanager
+def obtained() -> Iterator[Engine]:
+    """A session on the engine that TEST_DOCKERD names; else an engine that is started now."""
+    shared = _shared()
+    with started() if shared is None else session(shared) as running:
+        yield running
+
+
+def _shared() -> Engine | None:
+    """The engine that TEST_DOCKERD names; None without one whose image has this Python."""
+    told = json.loads(os.environ.get(VARIABLE) or "{}")
+    if told.pop("python", None) != _PYTHON:
+        return None
+    return Engine(**{**told, "archive": Path(told["archive"])})
+
+
+@contextlib.contextmanager
+def session(engine: Engine) -> Iterator[Engine]:
+    """An engine as one of several users at the same time has it, until all of theirs is removed.
+
+    Containers have the labels of their images, and images those of the one that they are made from.
+    """
+    from docker.errors import APIError
+
+    name = f"tests-{secrets.token_hex(4)}"
+    text = f"FROM {engine.image}\nLABEL {_LABEL}={name}\n"
+    image = f"{IMAGE}:{name}"
+    with contextlib.closing(engine.docker(timeout=_TIMEOUT * 5)) as client:
+        client.images.build(fileobj=io.BytesIO(text.encode()), tag=image, rm=True)
+        own = attrs.evolve(engine, session=name, image=image, daemon=None)
+        try:
+            yield own
+        finally:
+            own.clear()
+            for found in client.api.images(filters={"label": own.labels()}):
+                # one that others are made from goes with the last of them
+                with contextlib.suppress(APIError):
+                    client.api.remove_image(found["Id"], force=True)
 
 
 def missing() -> str | None:
@@ -125,26 +234,29 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def started(
-    distributions: Sequence[str] = DISTRIBUTIONS, config: Mapping[str, Any] | None = None
+    distributions: Sequence[str] = DISTRIBUTIONS,
+    config: Mapping[str, Any] | None = None,
+    ready: Path | None = None,
 ) -> Iterator[Engine]:
     """Start an engine, and remove it with all that it made.
 
     Args:
         distributions: distributions in the image.
         config: dockerd's, as in ``daemon.json``.
+        ready: an archive of the image's file system, if there is one.
     """
     _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-", dir=_root()))
     try:
-        with _bridge() as (name, number), archive(folder, distributions) as image:
+        with _bridge() as (name, number), archive(folder, distributions, ready) as image:
             gateway = f"10.231.{number}.1"
             daemon = Daemon(folder, name, number, config or {})
             url = f"unix://{folder}/docker.sock"
             try:
                 daemon.start()
-                engine = Engine(url=url, daemon=daemon, gateway=gateway)
+                engine = Engine(url=url, daemon=daemon, gateway=gateway, archive=image())
                 try:
-                    _load(engine, image())
+                    _load(engine)
                     yield engine
                 finally:
                     if daemon.is_running:
@@ -154,6 +266,17 @@ def started(
     finally:
         unmount(folder)
         shutil.rmtree(folder)
+
+
+def _root() -> str:
+    """The folder for that of an engine: one in memory, if there is room, else that for temporary files.
+
+    On a busy disk it takes a minute to remove the thousands of files of an image.
+    """
+    with contextlib.suppress(OSError):
+        if min(shutil.disk_usage(_MEMORY).free, psutil.virtual_memory().available) > _ROOM:
+            return _MEMORY
+    return tempfile.gettempdir()
 
 
 def is_installed(distribution: str) -> bool:
@@ -189,8 +312,22 @@ def _bridge() -> Iterator[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def archive(folder: Path, distributions: Sequence[str]) -> Iterator[Callable[[], Path]]:
-    """Archive of the image's file system, made meanwhile; call the value to wait for it."""
+def archive(
+    folder: Path, distributions: Sequence[str], ready: Path | None = None
+) -> Iterator[Callable[[], Path]]:
+    """Archive of the image's file system, made meanwhile; call the value to wait for it.
+
+    Args:
+        folder: where it is put, unless there is one already.
+        distributions: distributions in it.
+        ready: that one.
+    """
+    shared = _shared()
+    if ready is None and shared is not None and distributions == DISTRIBUTIONS:
+        ready = shared.archive
+    if ready is not None:
+        yield lambda: ready
+        return
     distributions = [*distributions, *filter(is_installed, _OPTIONAL)]
     path = folder / "root.tar"
     failures: list[BaseException] = []
@@ -308,20 +445,20 @@ def _await_ready(notify: socket.socket, log: Path) -> None:
         raise RuntimeError(msg) from error
 
 
-def _load(engine: Engine, archive: Path) -> None:
+def _load(engine: Engine) -> None:
     with contextlib.closing(engine.docker(timeout=_TIMEOUT * 5)) as client:
         path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        answer = client.api.import_image_from_file(str(archive), IMAGE, "latest", [path])
+        answer = client.api.import_image_from_file(str(engine.archive), IMAGE, "latest", [path])
         assert "sha256:" in answer, answer
-    archive.unlink()
 
 
 def _sweep() -> None:
     """Remove the folders and bridges of tests that were killed; their engines ended with them."""
-    for folder in Path(tempfile.gettempdir()).glob("fd-*-*"):
-        if _is_gone(folder.name.split("-")[1]):
-            unmount(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+    for root in (tempfile.gettempdir(), _MEMORY):
+        for folder in Path(root).glob("fd-*-*"):
+            if _is_gone(folder.name.split("-")[1]):
+                unmount(folder)
+                shutil.rmtree(folder, ignore_errors=True)
     for bridge in Path("/sys/class/net").glob("fiber[0-9]*"):
         # another process may sweep at the same time
         with contextlib.suppress(OSError):

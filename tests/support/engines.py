@@ -64,7 +64,7 @@ def docker() -> Iterator[Mapping[str, str]]:
     mounted = [f"{_folders_of_tests()}:{_folders_of_tests()}"]
     if site := _site():
         mounted.append(f"{site}:{site}:ro")
-    with dockerd.started() as engine:
+    with dockerd.obtained() as engine:
         yield {
             "DOCKER_HOST": engine.url,
             "FIBER_IMAGE": engine.image,
@@ -106,7 +106,7 @@ def k8s(*, outside: bool = False) -> Iterator[Mapping[str, str]]:
     site = _site()
     folders = {"tests": str(_folders_of_tests()), **({"site": site} if site else {})}
     with contextlib.ExitStack() as stack:
-        runtime = Docker(engine := stack.enter_context(dockerd.started()))
+        runtime = Docker(engine := stack.enter_context(dockerd.obtained()))
         nodes = {
             "nodes": ["one", "two"],
             "capacity": {"cpu": "64", "memory": "64Gi", "pods": "110"},

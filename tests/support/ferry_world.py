@@ -11,6 +11,7 @@ from pathlib import Path
 from cuttable import Wire
 from fiber._tunnel.hub import Hub
 from fiber._tunnel.landing import Landing, serve
+from fiber.model.timing import Timing
 
 __all__ = ["KEY", "Echo", "FerryWorld"]
 
@@ -58,15 +59,18 @@ class FerryWorld:
     Args:
         folder: for the sockets of landings.
         patience: of the hub and the landings.
+        timing: durations of the hub.
     """
 
-    def __init__(self, folder: Path, *, patience: float = 10.0) -> None:
+    def __init__(
+        self, folder: Path, *, patience: float = 10.0, timing: Timing | None = None
+    ) -> None:
         self._folder = folder
         self._patience = patience
         self._stack = contextlib.ExitStack()
         self.speeds: list[tuple[float, float]] = []
         self.told = threading.Event()
-        self.hub = Hub(KEY, "hub", patience=patience, on_speed=self._speed)
+        self.hub = Hub(KEY, "hub", patience=patience, on_speed=self._speed, timing=timing)
         self.wires: dict[str, Wire] = {}
         self.landings: dict[str, Landing] = {}
         self.ports: dict[str, int] = {}
@@ -101,7 +105,9 @@ class FerryWorld:
         if ident == "hub":
             self.hub.serve(route)
         else:
-            self._stack.enter_context(serve(self._folder / ident.partition(".")[0], route))
+            self._stack.enter_context(
+                serve(self._folder / ident.partition(".")[0], route, timeout=30)
+            )
         return route
 
     def connect(self, way: str) -> socket.socket:

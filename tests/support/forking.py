@@ -1,18 +1,19 @@
-"""Scripts that open everything of the transport and then fork, each in a process of its own."""
+"""Scripts that open everything of the transport and then fork, in processes of their own."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-__all__ = ["environ", "run", "whole"]
+__all__ = ["Program", "environ", "run", "whole"]
 
 #: opens everything there is, as a runtime does
 _OPEN = """
-import gc, json, os, socket, sys, threading, time
+import gc, json, os, socket, sys, threading, time, traceback
 from pathlib import Path
 from wire_world import ListeningEndpoint, Mailbox, hello
 from fiber.exceptions import ForkedError, PeerLostError
@@ -59,32 +60,80 @@ scheme, folder = sys.argv[1], Path(sys.argv[2])
 """
 
 
+#: executes scripts, one a line, in a process that has everything open
+_LOOP = """
+open_all(scheme, folder)
+for line in iter(sys.stdin.readline, ""):
+    try:
+        exec(json.loads(line), globals())
+        assert works()
+    except SystemExit:
+        # of a child
+        raise
+    except BaseException:
+        traceback.print_exc()
+    print(flush=True)
+    print("the script has ended", flush=True)
+close_all()
+"""
+
+
+class Program:
+    """A process that has everything of the transport open, and executes scripts."""
+
+    def __init__(self, scheme: str, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            _command(_LOOP, scheme, folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environ(),
+        )
+
+    def run(self, script: str) -> None:
+        """Execute a script that says nothing."""
+        assert self.said(script) == ""
+
+    def said(self, script: str) -> str:
+        """Execute a script, after which everything still works; what it and its children said."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(textwrap.dedent(script)) + "\n")
+        self._process.stdin.flush()
+        said = ""
+        while (line := self._process.stdout.readline()) != "the script has ended\n":
+            assert line, f"the process has ended: {said}"
+            said += line
+        return said.removesuffix("\n")
+
+    def close(self) -> None:
+        """End it, which ends well."""
+        said, _ = self._process.communicate(timeout=40)
+        assert (self._process.returncode, said) == (0, "")
+
+
 def whole(script: str) -> str:
     """A script behind what each of them needs."""
     return _OPEN + textwrap.dedent(script)
 
 
-def run(script: str, scheme: str, folder: Path) -> str:
-    """Run a script in a process of its own; returns what it printed."""
+def run(script: str, scheme: str, folder: Path) -> None:
+    """Run a script, which says nothing, in a process of its own."""
     done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore::DeprecationWarning",
-            "-c",
-            whole(script),
-            scheme,
-            str(folder),
-        ],
+        _command(script, scheme, folder),
         capture_output=True,
         text=True,
         timeout=40,
         env=environ(),
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not done.stderr, done.stderr
-    return done.stdout
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def _command(script: str, scheme: str, folder: Path) -> list[str]:
+    warnings = ("-W", "ignore::DeprecationWarning")
+    return [sys.executable, *warnings, "-c", whole(script), scheme, str(folder)]
 
 
 def environ() -> dict[str, str]:

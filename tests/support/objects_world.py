@@ -24,6 +24,7 @@ from fiber._wire.endpoint import Endpoint
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError
+from fiber.model.timing import Timing
 from wire_world import address, hello
 
 __all__ = ["Node", "World", "in_thread", "put", "readable", "take"]
@@ -34,7 +35,15 @@ RUN = Credentials.new()
 class Node:
     """A process with a store: the parts of a runtime that a store uses, and the store."""
 
-    def __init__(self, ident: str, folder: Path, *, host: str | None = None, linger: float = 5.0):
+    def __init__(
+        self,
+        ident: str,
+        folder: Path,
+        *,
+        host: str | None = None,
+        linger: float = 5.0,
+        timing: Timing | None = None,
+    ):
         mine = hello(ident)
         self.hello = mine if host is None else attrs.evolve(mine, host=host)
         self.ident = ident
@@ -43,6 +52,7 @@ class Node:
         self.exit_code = 0
         self.directory = folder
         self.config = SimpleNamespace(linger=linger, max_frame=frames.MAX_FRAME)
+        self.timing = timing or Timing()
         self.reactor = Reactor(f"test-{ident}")
         self.instructions = None
         self.router = Router(self)  # type: ignore[arg-type] # it has what the router uses

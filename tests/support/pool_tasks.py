@@ -18,6 +18,11 @@ def same(x: Any) -> Any:
     return x
 
 
+def square(x: Any) -> Any:
+    """Its argument times itself."""
+    return x * x
+
+
 def pid(_: Any = None) -> int:
     """The worker that ran it."""
     return os.getpid()
@@ -59,6 +64,27 @@ def note_and_die(path: str, number: int, bad: int) -> int:
     return number
 
 
+def die_at(number: int, bad: int) -> int:
+    """Its number; at the bad one its worker dies."""
+    if number == bad:
+        print("last words", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+    return number
+
+
+def die_once(path: str) -> str:
+    """Kill its worker at the first call, which creates the file, and work at the next."""
+    try:
+        with open(path, "x"):
+            pass
+    except FileExistsError:
+        return "survived"
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+    return "never"
+
+
 def executions(path: Path) -> list[int]:
     """Which numbers were noted, in order."""
     with contextlib.suppress(FileNotFoundError):
@@ -74,6 +100,27 @@ def raise_it(kind: type[BaseException]) -> None:
 def leave(code: int) -> None:
     """End the worker as a program ends."""
     sys.exit(code)
+
+
+def refuse_to_start() -> None:
+    """An initializer that fails."""
+    raise RuntimeError("initializer on purpose")
+
+
+def keep(value: int) -> None:
+    """An initializer that sets what :func:`kept` returns."""
+    _state[:] = [value]
+
+
+def kept(_: Any = None) -> list[int]:
+    """What the initializer of its worker has set."""
+    return _state
+
+
+def count_up(_: Any = None) -> int:
+    """How often it was called in its worker."""
+    _state.append(1)
+    return len(_state)
 
 
 def grow(x: int) -> list[int]:

@@ -12,22 +12,22 @@ from fiber._objects.queue.state import QueueState
 __all__ = ["filled", "given", "offer", "only"]
 
 
-def offer(*items: Any, wait: bool = True) -> Offer:
-    """An offer of the one writer."""
-    return Offer("writer", deque(items), wait=wait)
+def offer(*items: Any, writer: str = "writer", wait: bool = True) -> Offer:
+    """An offer of a writer."""
+    return Offer(writer, deque(items), wait=wait)
 
 
-def filled(*items: Any, **limits: Any) -> QueueState:
+def filled(*items: Any, kind: type[QueueState] = QueueState, **limits: Any) -> Any:
     """A queue that has these items."""
-    state = QueueState(**limits)
+    state = kind(**limits)
     for item in items:
         assert state.put_now(item)
     return state
 
 
-def only(commands: Iterable[Any], kind: type) -> list[Any]:
-    """The commands of one kind."""
-    return [one for one in commands if isinstance(one, kind)]
+def only(commands: Iterable[Any], *kinds: type) -> list[Any]:
+    """The commands of some kinds."""
+    return [one for one in commands if isinstance(one, kinds)]
 
 
 def given(commands: Iterable[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ from fiber._ring.events import (
 from fiber._ring.machine import RingMachine
 from fiber._ring.model import Failure, Group, Host
 from fiber._ring.policy import Policy
+from fiber._ring.timing import RingTiming
 
 DIED = Failure(reason="SIGNAL(9)", message="killed")
 RAISED = Failure(reason="raised", message="ValueError: no")
@@ -26,10 +27,10 @@ RAISED = Failure(reason="raised", message="ValueError: no")
 class RingWorld:
     """A state machine and the jobs, members and rounds that its commands imply."""
 
-    def open(self, *groups, slots=1, workers=None, **policy):
+    def open(self, *groups, slots=1, workers=None, timing=None, **policy):
         self.now = 0.0
         groups = groups or (Group(workers=workers or 3, slots=slots),)
-        self.policy = Policy(**policy)
+        self.policy = Policy(timing=timing or RingTiming(), **policy)
         self.machine = RingMachine(groups, self.policy)
         #: jobs that exist, with the command that made each
         self.jobs = {}

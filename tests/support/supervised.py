@@ -18,7 +18,7 @@ from typing import Any
 from fiber._agent.supervisor.client import SupervisorClient
 from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
-from fiber.model import JobSpec, JobStatus
+from fiber.model import JobSpec, JobStatus, Timing
 
 __all__ = ["ENTRIES", "Supervised", "is_alive", "masters", "until_gone"]
 
@@ -29,7 +29,7 @@ PATIENCE = 30.0
 class Supervised:
     """A supervisor with this process as its master."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, *, timing: Timing = Timing(), **options: Any) -> None:
         self.folder = folder
         self.statuses: dict[str, list[JobStatus]] = {}
         self.notices: list[str] = []
@@ -43,6 +43,7 @@ class Supervised:
                     "run_directory": str(folder),
                     "master": os.getpid(),
                     "host": socket.gethostname(),
+                    "time_scale": timing.scale,
                     **options,
                 }
             )
@@ -55,6 +56,7 @@ class Supervised:
             process=self.process,
             lease=lease,
             name="supervised",
+            timing=timing,
         )
 
     def __enter__(self) -> Supervised:

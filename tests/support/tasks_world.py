@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import threading
 import time
@@ -26,6 +27,7 @@ __all__ = [
     "FakePeer",
     "FakeReactor",
     "Master",
+    "OutOfBand",
     "Sink",
     "message",
     "until",
@@ -33,7 +35,7 @@ __all__ = [
 
 TARGET = 7
 #: how long a test waits for what must come; never how long anything takes
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -103,6 +105,13 @@ class FakeReactor:
             action, timer.action = timer.action, None
             if action is not None:
                 action()
+
+
+class OutOfBand(bytearray):
+    """Is pickled with its content out of band, as arrays are."""
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return memoryview, (pickle.PickleBuffer(self),)
 
 
 class FakePayload:
@@ -257,6 +266,11 @@ class Master:
         start, stop = range_.get("start", head.start), range_.get("stop", head.stop)
         done = Done(head.entry, start, stop, 0.001, credits_)
         self.send(peer, Kind.DONE, [done.encode(), *outcomes.encode()])
+
+    def serve(self, name: str, function: Callable[[Any], Any]) -> int:
+        """A worker asks for work and does all that it gets; how many entries it has had."""
+        self.ask(self.peers[name])
+        return self.work(self.peers[name], function)
 
     def work(self, peer: Any, function: Callable[[Any], Any], *, seen: int = 0) -> int:
         """A worker does all it was sent and gets from then on; how many entries it has had."""

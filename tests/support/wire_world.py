@@ -26,10 +26,11 @@ from fiber._wire.handshake import DialerHandshake, Hello
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link, socket_for
 from fiber._wire.listener import UnixListener
-from fiber._wire.nng import RawSocket
+from fiber._wire.nng import NngDialer, RawListener, RawSocket
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
+from fiber.model.timing import Timing
 
 __all__ = [
     "TIMEOUT",
@@ -44,8 +45,12 @@ __all__ = [
     "frame",
     "hello",
     "in_thread",
+    "is_watching",
+    "nng_dialer",
+    "raw_listener",
     "readable",
     "received",
+    "threads",
     "until",
     "warnings",
 ]
@@ -195,9 +200,9 @@ class RawDialer:
 
     def __init__(self, url: str, credentials: Credentials) -> None:
         self._credentials = credentials
-        self._socket = socket_for(url, 64 * 2**20)
+        self._socket = socket_for(url, 64 * 2**20, Timing())
         try:
-            self._socket.dial(url, credentials)
+            self._socket.dial(url, credentials, timeout=TIMEOUT)
         except BaseException:
             self._socket.close()
             raise
@@ -267,6 +272,11 @@ def answers_echo(link: Link, target: int = 1) -> bool:
     return message is not None and bytes(message.body) == b"still there"
 
 
+def is_watching() -> bool:
+    """Return True while the thread runs that looks for lost TLS connections."""
+    return any(thread.name == "fiber-watch" for thread in threading.enumerate())
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """List the messages logged as warnings."""
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -293,6 +303,18 @@ def in_thread(action: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
     return wait
 
 
+@contextlib.contextmanager
+def threads(count: int, action: Callable[[int], Any]) -> Iterator[None]:
+    """Run an action in so many threads, each with its number; they have ended after the block."""
+    running = [in_thread(action, number) for number in range(count)]
+    try:
+        yield
+    finally:
+        results = [wait() for wait in running]
+    errors = [result for result in results if isinstance(result, BaseException)]
+    assert not errors
+
+
 def close_listeners(listening: ListeningEndpoint) -> None:
     """Close the sockets of an endpoint as the system does when its process is killed."""
     for listener in listening.endpoint._listeners.values():
@@ -309,6 +331,22 @@ def readable(fd: int, seconds: float = TIMEOUT) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
+
+
+def raw_listener(
+    on_opened: Callable[[int], None] = lambda _: None,
+    on_closed: Callable[[int], None] = lambda _: None,
+    **options: Any,
+) -> RawListener:
+    """Make a listening socket of nng's, whose connections are checked as in any run."""
+    return RawListener(
+        on_opened=on_opened, on_closed=on_closed, check_interval=Timing().nng_check, **options
+    )
+
+
+def nng_dialer() -> NngDialer:
+    """Make a dialing socket of nng's, whose connection is checked as in any run."""
+    return NngDialer(check_interval=Timing().nng_check)
 
 
 def received(sock: RawSocket) -> tuple[int, bytearray]:

@@ -4,7 +4,11 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fiber._agent.lease import INTERVAL, LATE, LeaseTable
+from fiber._agent.lease import LeaseTable
+from fiber.model import Timing
+
+TIMING = Timing()
+LATEST = TIMING.heartbeat + TIMING.lateness
 
 
 def looked(table, start, stop):
@@ -118,13 +122,13 @@ class Keeping(RuleBasedStateMachine):
         self.table.renew(key, self.now)
         self.last[key] = self.now
 
-    @rule(wait=st.floats(min_value=0.01, max_value=INTERVAL + LATE))
+    @rule(wait=st.floats(min_value=0.01, max_value=LATEST))
     def look(self, wait):
         self.now += wait
         for one in self.table.expire(self.now):
             assert self.now - self.last.pop(one.key) > self.LEASE
 
-    @rule(sleep=st.floats(min_value=INTERVAL + LATE + 0.01, max_value=1000))
+    @rule(sleep=st.floats(min_value=LATEST + 0.01, max_value=1000))
     def sleep(self, sleep):
         had_lines = len(self.table) > 0
         self.now += sleep
@@ -151,4 +155,4 @@ def test_no_lease_ends_early(lease, silent):
     now = 0.0
     while now < min(lease, silent):
         assert table.expire(now) == []
-        now += INTERVAL
+        now += TIMING.heartbeat

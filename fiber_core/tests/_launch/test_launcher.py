@@ -13,11 +13,10 @@ from fiber._agent.job.config import supervisor_ident
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import encode
 from fiber._launch import module_server
-from fiber._launch.launcher import UNCONFIRMED, Launcher
+from fiber._launch.launcher import Launcher
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
-from fiber.backend_parts.outage import Outage
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError, WireError
 from fiber.model import (
     BackendInfo,
@@ -67,6 +66,10 @@ class FakeBackend:
         self.calls.append(("signal", job.id, index, signum))
 
 
+def info(**capabilities):
+    return BackendInfo(name="fake", load=lambda _: None, capabilities=Capabilities(**capabilities))
+
+
 class FakeRuntime:
     """As much of a runtime as a launcher asks for."""
 
@@ -92,9 +95,7 @@ class FakeRuntime:
             env=(),
             to_environ=dict,
         )
-        self.info = BackendInfo(
-            name="fake", load=lambda _: None, capabilities=Capabilities(fork=True)
-        )
+        self.info = info(fork=True)
         self.specs, self.notified, self.served = [], [], {}
         #: what the next submissions raise
         self.errors = []
@@ -114,6 +115,10 @@ class FakeRuntime:
         self.at_submit(job)
         return job
 
+    def tell(self, child, status):
+        """The platform reports a status."""
+        self.backend.events_queue.put((child.job, status))
+
     def notify(self, hook, **facts):
         self.notified.append((hook, facts["previous"], facts["current"]))
 
@@ -128,19 +133,51 @@ class FakePeer:
 
 
 @pytest.fixture
-def runtime(tmp_path):
+def is_master():
+    return True
+
+
+@pytest.fixture
+def timing():
+    # a pause between attempts to ask a platform is sat out
+    return Timing(outage_backoff=(0.01,))
+
+
+@pytest.fixture
+def runtime(tmp_path, is_master, timing):
     runtime = FakeRuntime(tmp_path)
+    runtime.is_master, runtime.timing = is_master, timing
     yield runtime
     runtime.closing = True
     runtime.backend.events_queue.put(None)
 
 
-@pytest.fixture
-def launcher(runtime):
+def launching(runtime):
     launcher = Launcher(runtime)
     yield launcher
     runtime.backend.events_queue.put(None)
     launcher.close()
+
+
+@pytest.fixture
+def launcher(runtime):
+    yield from launching(runtime)
+
+
+@pytest.fixture
+def remote(runtime):
+    """A launcher of jobs that have a supervisor of their own."""
+    runtime.info = info(same_host=True)
+    yield from launching(runtime)
+
+
+@pytest.fixture
+def running(launcher, runtime):
+    """A process that runs, without a hello so far."""
+    child = launcher.launch(Process())
+    runtime.tell(child, RUNNING)
+    until(lambda: runtime.reactor.timers)
+    return child
 
 
 def call(launcher, peer, body=b""):
@@ -168,9 +205,7 @@ class TestLaunching:
 
     def test_the_setting_for_images_counts_where_jobs_run_in_images(self, launcher, runtime):
         launcher.launch(Process())
-        runtime.info = BackendInfo(
-            name="fake", load=lambda _: None, capabilities=Capabilities(images=True)
-        )
+        runtime.info = info(images=True)
         launcher.launch(Process())
         assert [spec.image for spec in runtime.specs] == [None, "an-image"]
 
@@ -203,20 +238,14 @@ class TestLaunching:
         assert len(runtime.specs) == 1
         assert launcher.alive() == []
 
-    def test_to_a_process_that_it_started_it_has_answered(self, runtime):
-        runtime.is_master = False
-        launcher = Launcher(runtime)
+    @pytest.mark.parametrize("is_master", [False])
+    def test_to_a_process_that_it_started_it_has_answered(self, launcher, runtime):
         runtime.errors = [BackendUnavailableError("it restarts")]
         assert launcher.launch(Process()).job.id == "2"
-        runtime.backend.events_queue.put(None)
-        launcher.close()
 
-    def test_it_is_waited_for_a_bounded_time_with_a_notice(
-        self, launcher, runtime, monkeypatch, caplog
-    ):
+    @pytest.mark.parametrize("timing", [Timing(outage=0.1, outage_notice=0.0)])
+    def test_it_is_waited_for_a_bounded_time_with_a_notice(self, launcher, runtime, caplog):
         launcher.launch(Process())
-        monkeypatch.setattr("fiber._launch.launcher.Outage", lambda: Outage(0.1))
-        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
         runtime.errors = [BackendUnavailableError("it is gone")] * 9
         with pytest.raises(BackendUnavailableError, match="it is gone"):
             launcher.launch(Process(name="late"))
@@ -300,7 +329,7 @@ class TestEvents:
     def test_statuses_reach_the_child_and_the_plugins_in_order(self, launcher, runtime):
         child = launcher.launch(Process())
         for status in (RUNNING, ended(3)):
-            runtime.backend.events_queue.put((child.job, status))
+            runtime.tell(child, status)
         assert child.wait(20) == 3
         until(lambda: len(runtime.notified) == 2)
         assert runtime.notified == [
@@ -332,7 +361,7 @@ class TestEvents:
         def on_status(child, status):
             seen.append(status)
             if status is RUNNING:
-                runtime.backend.events_queue.put((child.job, ended(4)))
+                runtime.tell(child, ended(4))
                 until(lambda: launcher._early.get(child.job.id))
 
         seen = []
@@ -350,8 +379,8 @@ class TestEvents:
         with caplog.at_level(logging.ERROR, logger="fiber"):
             first = launcher.launch(Process(), on_status=fail)
             second = launcher.launch(Process())
-            runtime.backend.events_queue.put((first.job, RUNNING))
-            runtime.backend.events_queue.put((second.job, ended(0)))
+            runtime.tell(first, RUNNING)
+            runtime.tell(second, ended(0))
             assert second.wait(20) == 0
         assert "a listener on purpose" in caplog.text
 
@@ -368,7 +397,7 @@ class TestEvents:
         assert record.getMessage().endswith("children are lost from sight: cut")
         assert record.exc_info is None
         second = launcher.launch(Process())
-        runtime.backend.events_queue.put((second.job, ended(0)))
+        runtime.tell(second, ended(0))
         assert second.wait(20) == 0
         assert runtime.backend.streams == 2
 
@@ -389,21 +418,21 @@ class TestEvents:
         child = launcher.launch(Process())
         other = Job(id="other", name="n", run_id="r", backend="fake")
         runtime.backend.events_queue.put((other, RUNNING))
-        runtime.backend.events_queue.put((child.job, ended(0)))
+        runtime.tell(child, ended(0))
         assert child.wait(20) == 0
 
     def test_what_a_child_holds_alive_is_let_go_at_its_end(self, launcher, runtime):
         released = threading.Event()
         child = launcher.launch(Process())
         child.on_release(released.set)
-        runtime.backend.events_queue.put((child.job, ended(0)))
+        runtime.tell(child, ended(0))
         assert released.wait(20)
 
     def test_a_socket_that_a_killed_child_left_is_removed(self, launcher, runtime):
         child = launcher.launch(Process())
         left = runtime.directory / f"{child.ident}.sock"
         left.touch()
-        runtime.backend.events_queue.put((child.job, KILLED))
+        runtime.tell(child, KILLED)
         until(lambda: not left.exists())
 
 
@@ -413,17 +442,11 @@ class TestSignals:
         child.terminate()
         assert runtime.backend.calls == [("signal", "1", 0, 15), ("signal", "1", 1, 15)]
 
-    def test_before_a_remote_job_has_a_supervisor_it_is_the_platforms(self, runtime):
-        runtime.info = BackendInfo(
-            name="fake", load=lambda _: None, capabilities=Capabilities(same_host=True)
-        )
-        launcher = Launcher(runtime)
-        child = launcher.launch(Process())
+    def test_before_a_remote_job_has_a_supervisor_it_is_the_platforms(self, remote, runtime):
+        child = remote.launch(Process())
         child.terminate()
         child.kill()
         assert runtime.backend.calls == [("terminate", "1"), ("kill", "1")]
-        runtime.backend.events_queue.put(None)
-        launcher.close()
 
     def test_kill_is_the_whole_job(self, launcher, runtime):
         launcher.launch(Process(), processes=2).kill()
@@ -451,22 +474,11 @@ class TestUnconfirmedEnds:
     def clock(self, runtime, monkeypatch):
         return Clock(runtime, monkeypatch)
 
-    @pytest.fixture
-    def remote(self, runtime):
-        """A launcher of jobs that have a supervisor of their own."""
-        runtime.info = BackendInfo(
-            name="fake", load=lambda _: None, capabilities=Capabilities(same_host=True)
-        )
-        launcher = Launcher(runtime)
-        yield launcher
-        runtime.backend.events_queue.put(None)
-        launcher.close()
-
     @pytest.mark.parametrize("how", ["terminate", "kill"])
     def test_joining_a_job_that_never_came_up_ends(self, remote, clock, how):
         child = remote.launch(Process())
         getattr(child, how)()
-        clock.pass_by(UNCONFIRMED)
+        clock.pass_by(Timing().unconfirmed)
         assert child.returncode is None
         clock.pass_by(2)
         assert child.wait(20) == 1
@@ -477,7 +489,7 @@ class TestUnconfirmedEnds:
     def test_so_is_one_of_a_backend_that_forks(self, launcher, clock):
         child = launcher.launch(Process(), processes=2)
         child.kill()
-        clock.pass_by(UNCONFIRMED + 2)
+        clock.pass_by(Timing().unconfirmed + 2)
         assert child.wait(20) == 1
 
     def test_killing_it_again_does_not_put_that_off(self, remote, clock):
@@ -495,14 +507,14 @@ class TestUnconfirmedEnds:
         child = remote.launch(Process())
         with pytest.raises(BackendUnavailableError):
             child.kill()
-        clock.pass_by(UNCONFIRMED + 2)
+        clock.pass_by(Timing().unconfirmed + 2)
         assert child.wait(20) == 1
 
     def test_a_confirmation_of_the_platform_in_time_counts(self, remote, runtime, clock):
         child = remote.launch(Process())
         child.kill()
-        clock.pass_by(UNCONFIRMED - 1)
-        runtime.backend.events_queue.put((child.job, KILLED))
+        clock.pass_by(Timing().unconfirmed - 1)
+        runtime.tell(child, KILLED)
         assert child.wait(20) == -9
         clock.pass_by(5)
         assert child.status == KILLED
@@ -513,7 +525,7 @@ class TestUnconfirmedEnds:
         child.kill()
         clock.pass_by(1000, at_once=True)
         assert child.returncode is None
-        runtime.backend.events_queue.put((child.job, KILLED))
+        runtime.tell(child, KILLED)
         assert child.wait(20) == -9
 
     def test_one_whose_supervisor_has_connected_is_under_its_lease(self, remote, clock):
@@ -535,56 +547,43 @@ class TestUnconfirmedEnds:
 
 
 class TestSilence:
-    def test_one_that_runs_without_a_hello_is_killed_with_a_reason(self, launcher, runtime):
-        child = launcher.launch(Process())
-        runtime.backend.events_queue.put((child.job, RUNNING))
-        until(lambda: runtime.reactor.timers)
+    def test_one_that_runs_without_a_hello_is_killed_with_a_reason(
+        self, running, launcher, runtime
+    ):
         runtime.reactor.go_off()
         assert runtime.backend.calls == [("kill", "1")]
-        runtime.backend.events_queue.put((child.job, KILLED))
-        assert child.wait(20) == -9
+        runtime.tell(running, KILLED)
+        assert running.wait(20) == -9
         with pytest.raises(StartError, match="5 s without a word"):
-            child.raise_if_never_started()
+            running.raise_if_never_started()
 
     def test_where_its_platform_cannot_be_asked_it_has_ended_all_the_same(
-        self, launcher, runtime, monkeypatch
+        self, running, launcher, runtime, monkeypatch
     ):
-        child = launcher.launch(Process())
-        runtime.backend.events_queue.put((child.job, RUNNING))
-        until(lambda: runtime.reactor.timers)
 
         def away(job):
             raise BackendUnavailableError("the engine is gone")
 
         monkeypatch.setattr(runtime.backend, "kill", away)
         runtime.reactor.go_off()
-        assert child.status.reason.kind is ReasonKind.LEASE
-        assert "without a word" in child.failure
+        assert running.status.reason.kind is ReasonKind.LEASE
+        assert "without a word" in running.failure
         assert launcher.alive() == []
 
-    def test_one_that_sent_its_hello_is_not(self, launcher, runtime):
-        child = launcher.launch(Process())
-        runtime.backend.events_queue.put((child.job, RUNNING))
-        until(lambda: runtime.reactor.timers)
-        call(launcher, FakePeer(child.ident))
+    def test_one_that_sent_its_hello_is_not(self, running, launcher, runtime):
+        call(launcher, FakePeer(running.ident))
         runtime.reactor.go_off()
         assert runtime.backend.calls == []
 
-    def test_one_that_is_stopped_gets_its_time_anew(self, launcher, runtime):
-        child = launcher.launch(Process())
-        runtime.backend.events_queue.put((child.job, RUNNING))
-        until(lambda: runtime.reactor.timers)
-        runtime.backend.events_queue.put((child.job, JobStatus(state=JobState.SUSPENDED)))
-        until(lambda: child.status.state is JobState.SUSPENDED)
+    def test_one_that_is_stopped_gets_its_time_anew(self, running, launcher, runtime):
+        runtime.tell(running, JobStatus(state=JobState.SUSPENDED))
+        until(lambda: running.status.state is JobState.SUSPENDED)
         runtime.reactor.go_off()
         assert runtime.backend.calls == []
         assert len(runtime.reactor.timers) == 1
 
-    def test_one_that_has_ended_is_no_longer_waited_for(self, launcher, runtime):
-        child = launcher.launch(Process())
-        runtime.backend.events_queue.put((child.job, RUNNING))
-        until(lambda: runtime.reactor.timers)
-        runtime.backend.events_queue.put((child.job, ended(0)))
+    def test_one_that_has_ended_is_no_longer_waited_for(self, running, launcher, runtime):
+        runtime.tell(running, ended(0))
         until(lambda: launcher.alive() == [])
         runtime.reactor.go_off()
         assert runtime.backend.calls == []

@@ -1,5 +1,9 @@
 """A parent and its jobs' supervisors: which report counts, which messages are sent, leases."""
 
+from __future__ import annotations
+
+import contextlib
+import os
 import threading
 from types import SimpleNamespace
 
@@ -11,7 +15,7 @@ from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._launch import remote_monitor as module
-from fiber._launch.remote_monitor import RemoteJobMonitor
+from fiber._launch.remote_monitor import OutputPrinter, RemoteJobMonitor
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Timer
@@ -27,6 +31,7 @@ from fiber.model import (
     Reason,
     ReasonKind,
     ResourceRequest,
+    Timing,
 )
 from tasks_world import until
 
@@ -115,6 +120,7 @@ class World:
         self.reactor = FakeReactor()
         self.runtime = SimpleNamespace(
             lease=5.0,
+            timing=Timing(),
             closing=False,
             info=BackendInfo(
                 name="b",
@@ -261,7 +267,7 @@ class TestTheFirstWordCounts:
     def test_or_has_reported_its_end(self, world):
         world.says(reported(RUNS))
         world.platform(KILLED)
-        world.reactor.advance(module._LAST_REPORT)
+        world.reactor.advance(Timing().report_after_end)
         assert world.statuses[-1].exit_code == -9
 
     def test_one_that_never_came_up_has_its_log_as_the_reason(self):
@@ -301,7 +307,7 @@ class TestRequests:
         world.says(messages.Hello(pid=7))
         assert world.monitor.kill(world.child)
         assert world.backend.killed == []
-        world.reactor.advance(module._KILL)
+        world.reactor.advance(Timing().remote_kill)
         until(lambda: world.backend.killed == ["1"])
         _no_fence_is_left()
 
@@ -356,18 +362,85 @@ class TestLeases:
         self.silence(world, clock, 4)
         assert world.statuses == [RUNS]
 
-    def test_one_that_is_known_to_be_stopped_is_waited_for(self, world, clock):
-        world.says(reported(RUNS))
+    @pytest.mark.parametrize("word_first", [True, False])
+    def test_one_that_is_known_to_be_stopped_is_waited_for(self, world, clock, word_first):
+        """Also where its last words are read after that."""
+        if word_first:
+            world.says(reported(RUNS))
         world.platform(JobStatus(state=JobState.SUSPENDED))
-        self.silence(world, clock, 60)
-        assert world.statuses[-1].state is JobState.SUSPENDED
-
-    def test_also_where_its_last_words_are_read_after_that(self, world, clock):
-        world.platform(JobStatus(state=JobState.SUSPENDED))
-        world.says(reported(RUNS))
+        if not word_first:
+            world.says(reported(RUNS))
         self.silence(world, clock, 60)
         assert world.statuses[-1].state is JobState.SUSPENDED
 
 
 def _no_fence_is_left():
     until(lambda: not any(t.name == "fiber-fence" for t in threading.enumerate()))
+
+
+@pytest.fixture
+def shown():
+    shown = OutputPrinter()
+    yield shown
+    shown.close()
+
+
+@contextlib.contextmanager
+def slow_reader(shown):
+    """Somebody who reads this process's output when asked, by a descriptor."""
+    reader, writer = os.pipe()
+    saved = os.dup(1)
+    os.dup2(writer, 1)
+    try:
+        yield reader
+    finally:
+        shown.close()
+        os.dup2(saved, 1)
+        for descriptor in (saved, reader, writer):
+            os.close(descriptor)
+
+
+def test_each_stream_gets_its_own_in_order(shown, capfd):
+    shown.write(1, b"one\n")
+    shown.write(2, b"two\n")
+    shown.write(1, b"three\n")
+    shown.close()
+
+    found = capfd.readouterr()
+    assert (found.out, found.err) == ("one\nthree\n", "two\n")
+
+
+def test_a_slow_reader_holds_up_no_writer(shown):
+    with slow_reader(shown) as reader:
+        for number in range(64):
+            shown.write(1, bytes([number]) * (1 << 14))
+        read = b""
+        while len(read) < 64 << 14:
+            read += os.read(reader, 1 << 16)
+
+    assert read == b"".join(bytes([number]) * (1 << 14) for number in range(64))
+
+
+def test_other_process_ids_have_no_owner(shown, capfd):
+    shown.write(7, b"nonsense")
+    shown.close()
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_settling_returns_once_output_is_written(shown, capfd):
+    for number in range(50):
+        shown.write(1, b"%d\n" % number)
+        shown.settle(60)
+
+        assert capfd.readouterr().out == f"{number}\n"
+
+
+def test_settling_on_a_stuck_reader_times_out(shown):
+    with slow_reader(shown) as reader:
+        shown.write(1, bytes(1 << 20))
+        shown.settle(0.05)
+
+        read = 0
+        while read < 1 << 20:
+            read += len(os.read(reader, 1 << 16))

@@ -8,16 +8,30 @@ import pytest
 from fiber._launch.router import Router
 from fiber._tunnel import landing
 from fiber.exceptions import TransportError
-from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach, ReachKind
+from fiber.model import (
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    ListenAddress,
+    Reach,
+    ReachKind,
+    Timing,
+)
 
 ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
+REMOTE = "tls+tcp://a:1"
 
 
 def router(*, forwards=None, tunnelled=False, kind=ReachKind.REVERSED):
     instructions = SimpleNamespace(forwards=forwards or {}, tunnelled=tunnelled)
     return Router(
         SimpleNamespace(
-            instructions=instructions, ident="me.0", directory="folder", backend=Backend(kind)
+            instructions=instructions,
+            ident="me.0",
+            directory="folder",
+            backend=Backend(kind),
+            timing=Timing(),
         )
     )
 
@@ -40,71 +54,57 @@ class Hub:
     def add(self, ident, name, open_stream):
         self.seen.append(("add", ident, open_stream()))
 
-    def begin(self, ident):
-        self.seen.append(("begin", ident))
-
-    def remove(self, ident):
-        self.seen.append(("remove", ident))
-
-    def serve(self, route):
-        self.seen.append(("serve", route))
-
-    def withdraw(self, route):
-        self.seen.append(("withdraw", route))
+    def __getattr__(self, name):
+        return lambda what: self.seen.append((name, what))
 
     def way(self, url):
         return f"the hub's way to {url}"
 
 
-class TestAddresses:
-    def test_what_can_be_dialled_is(self):
-        assert router().resolve("tls+tcp://a:1") == "tls+tcp://a:1"
+def hub_router(**options):
+    """The router of a program whose jobs are reached by streams."""
+    found = router(**options)
+    found._hub = Hub()
+    return found
 
-    def test_what_is_forwarded_is_dialled_where_that_is(self):
-        found = router(forwards={"tls+tcp://a:1": "tls+tcp://127.0.0.1:9"})
-        assert found.resolve("tls+tcp://a:1") == "tls+tcp://127.0.0.1:9"
+
+class TestAddresses:
+    def test_what_can_be_dialled_is_and_what_is_forwarded_is_dialled_where_that_is(self):
+        found = router(forwards={REMOTE: "tls+tcp://127.0.0.1:9"})
+        assert found.resolve(REMOTE) == "tls+tcp://127.0.0.1:9"
         assert found.resolve("tls+tcp://b:1") == "tls+tcp://b:1"
+        assert router().resolve(REMOTE) == REMOTE
 
     def test_what_another_programs_hub_knows_is_not_reached(self):
         with pytest.raises(TransportError, match="no way from here"):
             router().resolve(ROUTE)
 
     def test_the_hub_knows_the_way(self):
-        found = router()
-        found._hub = Hub()
+        found = hub_router()
         assert found.resolve(ROUTE) == f"the hub's way to {ROUTE}"
 
     def test_the_hub_tries_its_own_ways_first(self):
-        found = router()
-        found._hub = Hub()
-        assert list(found.rank(["tls+tcp://a:1", ROUTE])) == [ROUTE, "tls+tcp://a:1"]
+        assert list(hub_router().rank([REMOTE, ROUTE])) == [ROUTE, REMOTE]
 
-    def test_a_job_dials_last_what_is_loopback_of_another_host(self):
+    def test_a_job_tries_addresses_in_their_owners_order_but_last_what_is_loopback_elsewhere(self):
         found = router(tunnelled=True)
-        assert list(found.rank(["tls+tcp://127.0.0.1:1", ROUTE])) == [
-            ROUTE,
-            "tls+tcp://127.0.0.1:1",
-        ]
-
-    def test_a_job_tries_other_addresses_in_their_owners_order(self):
-        found = router(tunnelled=True)
-        for urls in [ROUTE, "tls+tcp://a:1"], ["tls+tcp://a:1", ROUTE]:
+        for urls in [ROUTE, REMOTE], [REMOTE, ROUTE]:
             assert list(found.rank(urls)) == urls
+        loopback = "tls+tcp://127.0.0.1:1"
+        assert list(found.rank([loopback, ROUTE])) == [ROUTE, loopback]
 
     def test_others_try_them_as_they_come(self):
-        assert list(router().rank([ROUTE, "tls+tcp://a:1"])) == [ROUTE, "tls+tcp://a:1"]
+        assert list(router().rank([ROUTE, REMOTE])) == [ROUTE, REMOTE]
 
     def test_a_process_that_streams_reach_is_reached_through_the_hub(self):
-        found = router()
-        found._hub = Hub()
+        found = hub_router()
         assert found.tunnel_route("tls+tcp://10.0.0.1:5") == "hub+tls+tcp://me.0@10.0.0.1:5"
         address = ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="name.example")
         route = found.tunnel_route("tls+tcp://name.example:5", address)
         assert route == "hub+tls+tcp://me.0@127.0.0.1:5"
 
     def test_the_hub_lets_jobs_in_where_the_program_listens(self):
-        found = router()
-        found._hub = Hub()
+        found = hub_router()
         route = found.tunnel_route("tls+tcp://10.0.0.1:5")
         found.withdraw("tls+tcp://10.0.0.1:5")
         assert found._hub.seen == [("serve", route), ("withdraw", route)]
@@ -114,7 +114,7 @@ class TestAddresses:
     def test_a_route_is_registered_once_and_withdrawn(self, monkeypatch):
         seen = []
         local, peer = socket.socketpair()
-        monkeypatch.setattr(landing, "serve", lambda *args: seen.append(args) or local)
+        monkeypatch.setattr(landing, "serve", lambda *args, timeout: seen.append(args) or local)
         found = router(tunnelled=True)
         for _ in range(2):
             route = found.tunnel_route("tls+tcp://10.0.0.1:5")
@@ -134,8 +134,7 @@ class TestJobs:
     SPEC = JobSpec(run_id="0badcafe", name="one", argv=("x",), ident="ab12cd34")
 
     def statuses_seen(self, *statuses, kind=ReachKind.REVERSED):
-        found = router(kind=kind)
-        found._hub = Hub()
+        found = hub_router(kind=kind)
         for state in statuses:
             if state is None:
                 found.submitted(self.SPEC, self.JOB)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._objects import listener_addresses
+from wire_world import TIMEOUT
 
 
 def node(folder, *urls, same_host=True):
@@ -97,11 +98,13 @@ def test_probing_leaves_nothing_behind(tmp_path):
 def test_the_systems_error_is_raised_where_no_listener_answers(tmp_path):
     with pytest.raises(FileNotFoundError):
         listener_addresses.raise_system_error(
-            str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause")
+            str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause"), timeout=TIMEOUT
         )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
     with pytest.raises(ConnectionRefusedError) as caught:
-        listener_addresses.raise_system_error(address, "AF_INET", ValueError("its cause"))
+        listener_addresses.raise_system_error(
+            address, "AF_INET", ValueError("its cause"), timeout=TIMEOUT
+        )
     assert isinstance(caught.value.__cause__, ValueError)

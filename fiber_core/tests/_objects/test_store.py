@@ -9,6 +9,7 @@ import pytest
 
 from fiber._objects.address import Kind
 from fiber.exceptions import PeerLostError
+from fiber.model.timing import Timing
 from objects_world import in_thread, put, take
 from wire_world import TIMEOUT, until
 
@@ -56,7 +57,8 @@ def test_an_owner_that_cannot_be_reached_shows_when_the_object_is_used(owner, ot
         take(theirs)
 
 
-def test_of_an_owner_that_cannot_be_reached_nothing_is_left(owner, other):
+def test_of_an_owner_that_cannot_be_reached_nothing_is_left(world, owner):
+    other = world.node("other", timing=Timing(idle=0.1))
     addresses = [owner.queue().address for _ in range(3)]
     owner.die()
     for address in addresses:

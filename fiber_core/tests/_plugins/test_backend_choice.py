@@ -71,23 +71,23 @@ def choose(tmp_path):
 
 
 class TestChoice:
-    def test_an_argument_wins_over_the_environment(self, choose):
-        loaded = plugins(info("blue"), info("red"))
+    @pytest.mark.parametrize(
+        "environ, arguments, chosen",
+        [
+            ({"FIBER_BACKEND": "red"}, {"backend": "blue"}, "blue"),
+            ({"FIBER_BACKEND": "blue", "HERE": "1"}, {}, "blue"),
+            ({"HERE": "1"}, {}, "red"),
+            ({}, {}, "blue"),
+        ],
+        ids=["argument", "environment", "detected", "default"],
+    )
+    def test_named_is_over_detected_and_that_over_the_default(
+        self, choose, environ, arguments, chosen
+    ):
+        claims = [BackendClaim("red", "a red file")]
+        loaded = plugins(info("blue", default=True), info("red"), claims=claims)
 
-        assert choose(loaded, {"FIBER_BACKEND": "red"}, backend="blue") == "blue"
-
-    def test_a_named_backend_wins_over_a_detected_one(self, choose):
-        loaded = plugins(info("blue"), info("red"), claims=[BackendClaim("red", "a red file")])
-
-        assert choose(loaded, {"FIBER_BACKEND": "blue", "HERE": "1"}) == "blue"
-
-    def test_a_detected_backend_wins_over_the_default(self, choose):
-        loaded = plugins(
-            info("blue", default=True), info("red"), claims=[BackendClaim("red", "a red file")]
-        )
-
-        assert choose(loaded, {"HERE": "1"}) == "red"
-        assert choose(loaded) == "blue"
+        assert choose(loaded, environ, **arguments) == chosen
 
     def test_two_claims_are_an_error_that_quotes_both(self, choose):
         claims = [BackendClaim("red", "a red file"), BackendClaim("blue", "a blue file")]
@@ -148,18 +148,23 @@ class TestLoading:
 
         assert isinstance(e.value.__cause__, ImportError)
 
-    def test_a_bug_of_a_plugin_is_an_error_that_names_it(self):
+    @pytest.mark.parametrize(
+        "raised, error, text",
+        [
+            (
+                ZeroDivisionError("oops"),
+                PluginError,
+                r"'blue' of Offers .*ZeroDivisionError: oops$",
+            ),
+            # one of Fiber's own passes unchanged
+            (BackendUnavailableError("no answer"), BackendUnavailableError, "^no answer$"),
+        ],
+    )
+    def test_an_error_of_a_plugin_names_it(self, raised, error, text):
         def load(context):
-            raise ZeroDivisionError("oops")
+            raise raised
 
-        with pytest.raises(PluginError, match=r"'blue' of Offers .*ZeroDivisionError: oops$"):
-            load_backend(plugins(info("blue", load=load)), "blue", BackendContext())
-
-    def test_an_error_of_fibers_own_passes_unchanged(self):
-        def load(context):
-            raise BackendUnavailableError("nobody answers at blue:1234")
-
-        with pytest.raises(BackendUnavailableError, match="^nobody answers at blue:1234$"):
+        with pytest.raises(error, match=text):
             load_backend(plugins(info("blue", load=load)), "blue", BackendContext())
 
     @pytest.mark.parametrize("name, load", [("red", Blue), ("blue", lambda _: None)])

@@ -11,7 +11,7 @@ import pytest
 
 from distributions import Site
 from fiber._plugins import manager as plugins_module
-from fiber._plugins.manager import load_plugins
+from fiber._plugins.manager import BrokenPlugin, Registry, Source, broken_backend, load_plugins
 from fiber.abc import API_VERSION, ResourceProvider
 from fiber.exceptions import (
     BackendNotInstalledError,
@@ -46,6 +46,17 @@ def good(name):
     return GOOD.format(name=name)
 
 
+def add(site, name, source=None, *, offered=None, **fields):
+    """Install a distribution with one module: of a good backend, unless a source is given."""
+    module = f"plugin_{name}"
+    site.add(
+        f"fiber-{name}",
+        entry_points={offered or name: module},
+        modules={module: good(name) if source is None else source},
+        **fields,
+    )
+
+
 def load(site):
     return load_plugins(entry_points=site.entry_points())
 
@@ -76,13 +87,16 @@ def provider(of):
     return Provider()
 
 
+class Answers:
+    """A plugin that gives these answers to one hook."""
+
+    def __init__(self, hook, *answers):
+        setattr(self, hook, hookimpl(specname=hook)(lambda: answers))
+
+
 class TestLoading:
     def test_a_backend_is_found_by_name_and_alias_in_any_case(self, site):
-        site.add(
-            "fiber-blue",
-            entry_points={"blue": "plugin_blue"},
-            modules={"plugin_blue": good("blue")},
-        )
+        add(site, "blue")
 
         loaded = load(site)
 
@@ -91,27 +105,14 @@ class TestLoading:
         assert str(loaded.source("blue")) == "fiber-blue 1.0"
 
     def test_installed_entry_points_are_loaded_unless_others_are_given(self, site):
-        site.add(
-            "fiber-blue",
-            entry_points={"blue": "plugin_blue"},
-            modules={"plugin_blue": good("blue")},
-        )
+        add(site, "blue")
 
         assert "blue" in load_plugins().backends()
         assert "blue" not in load_plugins(entry_points=()).backends()
 
     def test_a_plugin_that_cannot_be_imported_is_recorded_and_breaks_no_other(self, site, caplog):
-        site.add(
-            "fiber-blue",
-            entry_points={"blue": "plugin_blue"},
-            modules={"plugin_blue": good("blue")},
-        )
-        site.add(
-            "fiber-red",
-            version="2.5",
-            entry_points={"red": "plugin_red"},
-            modules={"plugin_red": "import no_such_sdk"},
-        )
+        add(site, "blue")
+        add(site, "red", "import no_such_sdk", version="2.5")
 
         loaded = load(site)
 
@@ -123,16 +124,12 @@ class TestLoading:
 
     @pytest.mark.parametrize("source", ["1 / 0", "raise SystemExit(3)", "def syntax error"])
     def test_whatever_an_import_raises_is_recorded(self, site, source):
-        site.add("fiber-red", entry_points={"red": "plugin_red"}, modules={"plugin_red": source})
+        add(site, "red", source)
 
         assert [broken.name for broken in load(site).broken] == ["red"]
 
     def test_finding_the_backend_of_a_broken_plugin_is_an_error_that_says_so(self, site):
-        site.add(
-            "fiber-red",
-            entry_points={"red": "plugin_red"},
-            modules={"plugin_red": "import no_such_sdk"},
-        )
+        add(site, "red", "import no_such_sdk")
 
         with pytest.raises(
             PluginError, match=r"'red' cannot be used: .*fiber-red 1\.0.*no_such_sdk"
@@ -143,35 +140,29 @@ class TestLoading:
         assert caught.value.plugin == "fiber-red"
 
     def test_a_known_backend_is_found_broken_by_its_alias_too(self, site):
-        site.add("fiber-k8s", entry_points={"k8s": "plugin_k"}, modules={"plugin_k": "1 / 0"})
+        add(site, "k8s", "1 / 0")
 
         with pytest.raises(PluginError, match=r"'kubernetes' cannot be used: .*fiber-k8s 1\.0"):
             load(site).find_backend("kubernetes")
 
-    def test_an_unknown_hook_makes_its_plugin_a_broken_one(self, site):
-        site.add(
-            "fiber-blue",
-            entry_points={"blue": "plugin_blue"},
-            modules={"plugin_blue": good("blue")},
-        )
-        source = good("red") + "\n@hookimpl\ndef fiber_bakcends(): pass\n"
-        site.add("fiber-red", entry_points={"red": "plugin_red"}, modules={"plugin_red": source})
+    @pytest.mark.parametrize(
+        "source, told",
+        [
+            (good("red") + "\n@hookimpl\ndef fiber_bakcends(): pass\n", "fiber_bakcends"),
+            ("@hookimpl\ndef fiber_backends(nonsense): pass\n", "nonsense"),
+        ],
+        ids=["hook", "argument"],
+    )
+    def test_an_unknown_hook_or_argument_makes_its_plugin_a_broken_one(self, site, source, told):
+        add(site, "blue")
+        add(site, "red", source)
 
         loaded = load(site)
 
         (broken,) = loaded.broken
         assert broken.distribution == "fiber-red"
-        assert "fiber_bakcends" in str(broken.error)
+        assert told in str(broken.error)
         assert set(loaded.backends()) == {"blue"}
-
-    def test_a_hook_with_an_unknown_argument_makes_its_plugin_a_broken_one(self, site):
-        source = "@hookimpl\ndef fiber_backends(nonsense): pass\n"
-        site.add("fiber-red", entry_points={"red": "plugin_red"}, modules={"plugin_red": source})
-
-        loaded = load(site)
-
-        assert "nonsense" in str(loaded.broken[0])
-        assert loaded.backends() == {}
 
     def test_a_hook_may_take_fewer_arguments(self):
         class Quiet:
@@ -198,8 +189,18 @@ class TestLoading:
         assert set(loaded.backends()) == {"blue", "green"}
         assert [broken.distribution for broken in loaded.broken] == ["Raises"]
 
-    @pytest.mark.parametrize("answer", [["blue"], [BackendInfo], [None]])
-    def test_a_listing_of_something_else_breaks_its_plugin(self, answer):
+    @pytest.mark.parametrize(
+        "answer, told",
+        [
+            (["blue"], "must return BackendInfo"),
+            ([BackendInfo], "must return BackendInfo"),
+            ([None], "must return BackendInfo"),
+            # a name is part of variables
+            (offer("Big_Blue").fiber_backends(), "lower-case"),
+            (offer("blue", config=dict).fiber_backends(), "attrs class"),
+        ],
+    )
+    def test_a_listing_of_something_else_breaks_its_plugin(self, answer, told):
         class Lists:
             @hookimpl
             def fiber_backends(self):
@@ -208,17 +209,7 @@ class TestLoading:
         loaded = load_plugins(entry_points=(), extra=[Lists()])
 
         assert loaded.backends() == {}
-        assert "must return BackendInfo" in str(loaded.broken[0])
-
-    def test_a_backend_needs_a_name_that_can_be_part_of_a_variable(self):
-        loaded = load_plugins(entry_points=(), extra=[offer("Big_Blue")])
-
-        assert "lower-case" in str(loaded.broken[0])
-
-    def test_settings_of_a_backend_are_an_attrs_class(self):
-        loaded = load_plugins(entry_points=(), extra=[offer("blue", config=dict)])
-
-        assert "attrs class" in str(loaded.broken[0])
+        assert told in str(loaded.broken[0])
 
     def test_the_same_module_under_two_entry_points_is_used_once(self, site):
         site.add(
@@ -253,9 +244,8 @@ class TestLoading:
 
 class TestClashes:
     def test_of_two_equal_entry_points_neither_is_loaded_and_both_are_named(self, site):
-        for who in ("fiber-one", "fiber-two"):
-            module = f"plugin_{who[-3:]}"
-            site.add(who, entry_points={"blue": module}, modules={module: good("blue")})
+        for who in ("one", "two"):
+            add(site, who, good("blue"), offered="blue")
 
         loaded = load(site)
 
@@ -265,11 +255,7 @@ class TestClashes:
         assert len(loaded.clashes) == 1
 
     def test_one_distribution_found_twice_is_no_clash(self, site):
-        site.add(
-            "fiber-blue",
-            entry_points={"blue": "plugin_blue"},
-            modules={"plugin_blue": good("blue")},
-        )
+        add(site, "blue")
 
         loaded = load_plugins(entry_points=[*site.entry_points(), *site.entry_points()])
 
@@ -277,15 +263,9 @@ class TestClashes:
         assert loaded.broken == ()
 
     def test_a_backend_name_offered_twice_belongs_to_neither(self, site):
-        site.add(
-            "fiber-one", entry_points={"one": "plugin_one"}, modules={"plugin_one": good("blue")}
-        )
-        site.add(
-            "fiber-two", entry_points={"two": "plugin_two"}, modules={"plugin_two": good("blue")}
-        )
-        site.add(
-            "fiber-red", entry_points={"red": "plugin_red"}, modules={"plugin_red": good("red")}
-        )
+        add(site, "one", good("blue"))
+        add(site, "two", good("blue"))
+        add(site, "red")
 
         loaded = load(site)
 
@@ -305,59 +285,39 @@ class TestClashes:
             loaded.find_backend("blue")
         assert loaded.find_backend("red").name == "red"
 
-    def test_a_resource_kind_offered_twice_belongs_to_neither(self):
-        class One:
-            @hookimpl
-            def fiber_resource_providers(self):
-                return [provider("tpu"), provider("fpga")]
-
-        class Two:
-            @hookimpl
-            def fiber_resource_providers(self):
-                return [provider("tpu")]
-
-        loaded = load_plugins(entry_points=(), extra=[One(), Two()])
+    def test_a_resource_kind_offered_twice_belongs_to_neither_but_the_core_keeps_its_own(self):
+        loaded = load_plugins(
+            entry_points=(),
+            extra=[
+                Answers("fiber_resource_providers", provider("tpu"), provider("fpga")),
+                Answers("fiber_resource_providers", provider("tpu"), provider("gpu")),
+            ],
+        )
 
         assert set(loaded.providers()) == {"gpu", "fpga"}
         with pytest.raises(
-            PluginClashError, match=r"the resource kind 'tpu' is offered by One and Two"
+            PluginClashError, match=r"the resource kind 'tpu' is offered by Answers and Answers"
         ):
             loaded.find_provider("tpu")
-
-    def test_no_plugin_can_take_a_name_of_the_core(self):
-        class Taker:
-            @hookimpl
-            def fiber_resource_providers(self):
-                return [provider("gpu")]
-
-        loaded = load_plugins(entry_points=(), extra=[Taker()])
-
         assert type(loaded.find_provider("gpu")).__module__ == "fiber._agent.resources.nvidia"
-        assert "'gpu' is offered by fiber-core" in str(loaded.clashes[0])
+        assert any("'gpu' is offered by fiber-core" in str(clash) for clash in loaded.clashes)
 
     def test_a_command_offered_twice_belongs_to_neither(self):
-        class One:
-            @hookimpl
-            def fiber_commands(self):
-                return [click.Command("dance"), click.Command("sing")]
-
-        class Two:
-            @hookimpl
-            def fiber_commands(self):
-                return [click.Command("dance")]
-
-        loaded = load_plugins(entry_points=(), extra=[One(), Two()])
+        loaded = load_plugins(
+            entry_points=(),
+            extra=[
+                Answers("fiber_commands", click.Command("dance"), click.Command("sing")),
+                Answers("fiber_commands", click.Command("dance")),
+            ],
+        )
 
         assert set(loaded.commands()) == {"sing"}
-        assert "the command 'dance' is offered by One and Two" in str(loaded.clashes[0])
+        assert "the command 'dance' is offered by Answers and Answers" in str(loaded.clashes[0])
 
     def test_a_command_without_a_name_breaks_its_plugin(self):
-        class Nameless:
-            @hookimpl
-            def fiber_commands(self):
-                return [click.Command(None)]
+        nameless = Answers("fiber_commands", click.Command(None))
 
-        loaded = load_plugins(entry_points=(), extra=[Nameless()])
+        loaded = load_plugins(entry_points=(), extra=[nameless])
 
         assert loaded.commands() == {}
         assert "have a name" in str(loaded.broken[0])
@@ -423,12 +383,7 @@ class TestVersions:
 
 class TestOverview:
     def test_each_plugin_is_listed_with_its_version_and_what_it_offers(self, site):
-        site.add(
-            "fiber-blue",
-            version="3.1",
-            entry_points={"blue": "plugin_blue"},
-            modules={"plugin_blue": good("blue")},
-        )
+        add(site, "blue", version="3.1")
 
         by_name = {plugin.name: plugin for plugin in load(site).distributions()}
 
@@ -438,16 +393,27 @@ class TestOverview:
         assert blue.hooks == ("fiber_backends",)
         assert by_name["fiber._agent.resources.plugin"].resources == ("gpu",)
         assert by_name["fiber._plugins.defaults"].distribution == "fiber-core"
-
-    def test_the_metadata_version_is_the_one_listed(self, site):
-        site.add(
-            "fiber-blue",
-            version="3.1",
-            entry_points={"blue": "plugin_blue"},
-            modules={"plugin_blue": good("blue")},
-        )
-
         assert importlib.metadata.version("fiber-blue") == "3.1"
+
+    def test_all_that_one_plugin_offers_is_listed_even_where_it_lost_the_name(self):
+        index, one, two = Registry("the word"), Source("one", "fiber-one"), Source("two", "f")
+        index.add(one, ["a"], "first")
+        index.add(two, ["a"], "second")
+
+        assert list(index.offers(two)) == ["second"]
+
+    def test_a_plugin_that_belongs_to_no_distribution_is_named_by_its_object(self):
+        class Mine:
+            pass
+
+        assert str(Source.of_object(Mine())) == "Mine"
+        assert Source.of_object(Mine) != Source.of_object(Mine())
+
+    def test_a_broken_plugin_of_another_name_is_not_blamed(self):
+        broken = BrokenPlugin("red", "fiber-red", "1", ValueError("no"))
+
+        assert broken_backend("blue", [broken]) is None
+        assert "fiber-red 1" in str(broken_backend("red", [broken]))
 
 
 class TestNotifications:

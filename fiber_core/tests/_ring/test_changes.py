@@ -5,6 +5,7 @@ import pytest
 from fiber._ring import events
 from fiber._ring.events import EndWorker, StartJoin, StartRendezvous, StartWorker, UpdateMembers
 from fiber._ring.model import ConditionKind, Failure
+from fiber._ring.timing import RingTiming
 from ring_world import DIED, RAISED, RingWorld
 
 CUT_OFF = Failure(reason="Unreachable", message="members cannot reach it")
@@ -37,7 +38,7 @@ def test_those_that_stay_go_on_when_one_is_lost():
 
 
 def test_somebody_is_started_in_its_place_and_joins_as_the_last():
-    world = live(backoff=1.0)
+    world = live(timing=RingTiming(backoff=1.0))
     world.gone(world.members[1].worker)
     assert len(world.all_of(StartWorker)) == 3
 
@@ -66,7 +67,7 @@ def test_newcomers_join_one_after_another():
 
 
 def test_a_newcomer_that_is_not_reached_is_ended_and_another_one_is_tried():
-    world = live(backoff=1.0)
+    world = live(timing=RingTiming(backoff=1.0))
     world.gone(world.members[2].worker).passes(1.0).all_come_up()
     newcomer = world.newcomer
 
@@ -80,7 +81,7 @@ def test_a_newcomer_that_is_not_reached_is_ended_and_another_one_is_tried():
 
 
 def test_a_newcomer_that_dies_meanwhile_is_forgotten():
-    world = live(backoff=1.0)
+    world = live(timing=RingTiming(backoff=1.0))
     world.gone(world.members[2].worker).passes(1.0).all_come_up()
     newcomer = world.newcomer
 

@@ -12,6 +12,7 @@ import pytest
 
 import require
 from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, Streams, loopback_listener
+from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
@@ -30,8 +31,8 @@ class Server:
         self.connections = []
         #: a client hung up
         self.has_ended = threading.Event()
-        self.streams = Streams()
-        self.host = PipeServer(self.serve)
+        self.streams = Streams(RingTiming())
+        self.host = PipeServer(self.serve, RingTiming())
 
     def serve(self, name, pipe):
         assert name == "echo"
@@ -62,7 +63,7 @@ def server():
 
 @pytest.fixture
 def forwarder(server):
-    made = Forwarder(lambda: server.host.pipes.open("echo"))
+    made = Forwarder(lambda: server.host.pipes.open("echo"), RingTiming())
     yield made
     made.close()
 
@@ -133,7 +134,7 @@ def test_clients_are_sent_away_where_the_server_cannot_be_reached():
     def gone():
         raise EOFError
 
-    forwarder = Forwarder(gone)
+    forwarder = Forwarder(gone, RingTiming())
     with connected(forwarder) as connection:
         assert connection.recv(1) == b""
     forwarder.close()
@@ -173,7 +174,7 @@ def test_other_users_of_the_host_are_sent_away(server, forwarder):
 @pytest.fixture
 def gateway(server, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("g") / "socket")
-    made = Gateway(path, server.host.pipes)
+    made = Gateway(path, server.host.pipes, RingTiming())
     yield path
     made.close()
 
@@ -192,7 +193,7 @@ def test_a_program_may_forward_connections_in_its_turn(gateway):
         client.send_bytes(b"echo")
         return client
 
-    forwarder = Forwarder(connect)
+    forwarder = Forwarder(connect, RingTiming())
     with connected(forwarder) as connection:
         connection.sendall(b"hello")
         assert read(connection, 5) == b"hello"

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 
 import pytest
 
@@ -63,18 +62,20 @@ def test_members_come_and_go_and_the_others_do_not_restart():
 
 
 def test_a_newcomer_goes_on_from_what_the_others_know():
+    offered = fiber.Event()
+
     def func(rank, size):
         ring = current_ring()
         if ring.state is not None:
             return ring.state, ring.step
         ring.offer(lambda: ("what they know", 12))
+        offered.set()
         assert ring.wait_for_change(0, 60)
         return None
 
     ring = Ring(1, func, min=1, max=2, elastic="live")
     ring.start()
-    assert ring.wait_for(lambda status: status.has(ConditionKind.RUNNING), 60)
-    time.sleep(0.5)
+    assert offered.wait(60)
 
     ring.resize(2)
 

@@ -5,6 +5,7 @@ import pytest
 from fiber._ring import events
 from fiber._ring.events import CollectState, EndWorker, StartRendezvous, StartRun, StartWorker
 from fiber._ring.model import ConditionKind, Failure, Group
+from fiber._ring.timing import RingTiming
 from ring_world import DIED, RAISED, RingWorld
 
 
@@ -122,7 +123,7 @@ def test_no_worker_is_lost_because_the_controller_slept():
 
 
 def test_workers_that_do_not_end_when_asked_are_killed_again_and_again_and_given_up():
-    world = ring(workers=1, grace=2.0, end_timeout=9.0).runs().all_done()
+    world = ring(workers=1, timing=RingTiming(grace=2.0, end=9.0)).runs().all_done()
 
     world.passes(20)
 
@@ -165,7 +166,7 @@ def test_a_refused_worker_fails_the_start_with_its_own_words():
 
 
 def test_a_start_is_tried_again_after_a_while_that_doubles():
-    world = ring(workers=1, backoff_limit=2, backoff=1.0)
+    world = ring(workers=1, backoff_limit=2, timing=RingTiming(backoff=1.0))
     waits = []
     for _ in range(2):
         world.gone(max(world.jobs))
@@ -217,7 +218,7 @@ def test_after_the_last_restart_it_has_failed():
 
 
 def test_survivors_that_send_no_state_are_awaited_until_the_timeout():
-    world = ring(workers=2, max_restarts=1, collect_timeout=10.0).runs().gone(1)
+    world = ring(workers=2, max_restarts=1, timing=RingTiming(collect=10.0)).runs().gone(1)
 
     world.passes(9.9)
     assert world.ending == set()
@@ -250,7 +251,7 @@ def test_workers_that_are_kept_run_again_without_being_started():
 
 
 def test_an_elastic_ring_goes_on_with_those_that_came():
-    world = ring(workers=3, min=1, last_call=5.0).comes_up(1).comes_up(2)
+    world = ring(workers=3, min=1, timing=RingTiming(last_call=5.0)).comes_up(1).comes_up(2)
     assert world.all_of(StartRendezvous) == []
 
     world.passes(5)
@@ -259,7 +260,13 @@ def test_an_elastic_ring_goes_on_with_those_that_came():
 
 
 def test_a_later_worker_gets_a_rank_and_costs_no_restart():
-    world = ring(workers=3, min=1, last_call=5.0).comes_up(1).comes_up(2).passes(5).forms()
+    world = (
+        ring(workers=3, min=1, timing=RingTiming(last_call=5.0))
+        .comes_up(1)
+        .comes_up(2)
+        .passes(5)
+        .forms()
+    )
 
     world.comes_up(3).collected().those_ending_end().runs()
 

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fiber._ring import events
 from fiber._ring.model import Failure, RingPhase
 from fiber._ring.policy import Clean
+from fiber._ring.timing import RingTiming
 from ring_world import DIED, RAISED, RingWorld
 
 
@@ -33,7 +34,7 @@ class EventOrders(RingWorld, RuleBasedStateMachine):
             keeps_workers=changes == "keep",
             is_live=changes == "live",
             start_timeout=20.0,
-            last_call=5.0,
+            timing=RingTiming(last_call=5.0),
             heartbeat=8.0,
         )
         self.start()

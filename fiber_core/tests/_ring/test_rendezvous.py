@@ -1,9 +1,155 @@
-"""Rendezvous: targets of each member, chosen addresses and the member table."""
+"""Rendezvous: hosts, probes between members, chosen addresses, ranks and the member table."""
 
-from fiber._ring.membership import Seated, assign
+import itertools
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fiber._ring.member import PROOF_SIZE, ProbeListener, ReservedPort, addresses, probe, this_host
+from fiber._ring.membership import Seated, assign, assign_in_order
 from fiber._ring.model import Host
-from fiber._ring.protocol import Address, Hello, ProbeResult
+from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber._ring.rendezvous import Unreachable, choose, members, targets
+from fiber._ring.timing import RingTiming
+from fiber.model import Interface
+
+
+def test_hosts_of_the_same_name_have_different_keys():
+    assert this_host() == this_host()
+    assert this_host().name == socket.gethostname()
+
+
+def test_loopback_comes_last_and_what_is_down_or_newer_not_at_all():
+    found = addresses(
+        [
+            Interface(name="lo", address="127.0.0.1", is_loopback=True),
+            Interface(name="down", address="10.1.0.1", is_up=False),
+            Interface(name="local", address="169.254.0.1"),
+            Interface(name="eth0", address="fe80::1%eth0"),
+            Interface(name="docker0", address="172.17.0.1"),
+            Interface(name="eth0", address="10.0.0.1"),
+        ]
+    )
+
+    assert [(one.interface, one.ip) for one in found] == [
+        ("docker0", "172.17.0.1"),
+        ("eth0", "10.0.0.1"),
+        ("local", "169.254.0.1"),
+        ("lo", "127.0.0.1"),
+    ]
+
+
+def test_the_address_by_which_the_parent_is_reached_comes_first():
+    local = [
+        Interface(name="a", address="127.0.0.2"),
+        Interface(name="b", address="127.0.0.1"),
+    ]
+
+    assert addresses(local, "tls+tcp://127.0.0.1:5")[0].ip == "127.0.0.1"
+    assert addresses(local, "unix:///tmp/x")[0].ip == "127.0.0.2"
+    assert addresses(local, "tls+tcp://[nonsense:5")[0].ip == "127.0.0.2"
+
+
+OURS = b"a" * PROOF_SIZE
+
+
+@pytest.fixture
+def port():
+    kept = ReservedPort()
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
+def answering(port):
+    found = ProbeListener(port.listener(), OURS)
+    yield found
+    found.close()
+
+
+def test_an_address_that_answers_is_reached(port, answering):
+    found = probe([ProbeTarget(3, ("127.0.0.1",), port.number, OURS)], RingTiming())
+
+    assert found.reached == {3: ("127.0.0.1",)}
+
+
+def test_reached_addresses_keep_their_order(port, answering):
+    found = probe([ProbeTarget(0, ("127.0.0.2", "127.0.0.1"), port.number, OURS)], RingTiming())
+
+    assert found.reached == {0: ("127.0.0.2", "127.0.0.1")}
+
+
+def test_another_proof_is_no_answer(port, answering):
+    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, b"b" * PROOF_SIZE)], RingTiming())
+
+    assert found.reached == {0: ()}
+    assert found.failures == {0: "127.0.0.1: another process answers there"}
+
+
+def test_a_refused_connection_is_reported(port):
+    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, OURS)], RingTiming())
+
+    assert found.failures == {0: "127.0.0.1: Connection refused"}
+
+
+def test_a_silent_address_is_given_up_after_the_timeout(port):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = probe(
+            [ProbeTarget(0, ("127.0.0.1",), silent.getsockname()[1], OURS)],
+            RingTiming(probe=0.3),
+        )
+
+    assert found.failures == {0: "127.0.0.1: no answer within 0.3 s"}
+
+
+def test_an_invalid_address_affects_no_other(port, answering):
+    found = probe(
+        [ProbeTarget(0, ("255.255.255.255", "127.0.0.1"), port.number, OURS)], RingTiming()
+    )
+
+    assert found.reached == {0: ("127.0.0.1",)}
+
+
+def test_a_reserved_port_is_not_given_out_and_can_be_bound(port):
+    others = [ReservedPort() for _ in range(200)]
+    assert port.number not in {one.number for one in others}
+    for one in others:
+        one.close()
+
+    with socket.create_server(("127.0.0.1", port.number)) as server:
+        assert server.getsockname()[1] == port.number
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), min_size=1, max_size=8))
+def test_ranks_are_complete_contiguous_on_hosts_and_begin_at_seat_0(workers):
+    seated = [
+        Seated(number + 10, number, Host(host, host), slots)
+        for number, (host, slots) in enumerate(workers)
+    ]
+
+    found = assign(reversed(seated))
+
+    ranks = [rank for placement in found for rank in placement.ranks]
+    assert ranks == list(range(sum(slots for _, slots in workers)))
+    assert found[0].seat == 0
+    hosts = [placement.host.key for placement in found for _ in placement.ranks]
+    # each host once, without a gap
+    assert len([1 for one, two in itertools.pairwise(hosts) if one != two]) == (len(set(hosts)) - 1)
+    for placement in found:
+        assert placement.nodes == len(set(hosts))
+        assert placement.local_size == hosts.count(placement.host.key)
+        assert hosts.index(placement.host.key) + placement.local_rank == placement.first_rank
+
+
+def test_earlier_members_come_first_whatever_their_seats():
+    here, there = Host("a", "a"), Host("b", "b")
+    workers = [Seated(7, 2, here, 1), Seated(5, 1, there, 2), Seated(9, 0, here, 1)]
+
+    found = assign_in_order(workers)
+
+    assert [(one.worker, one.first_rank) for one in found] == [(7, 0), (9, 1), (5, 2)]
 
 
 def hello(host, *ips, port=4000):

@@ -1,13 +1,18 @@
-"""Rings of processes: ranks, results and failures."""
+"""Rings of processes: ranks, results, failures, and policies of start and end."""
 
 import os
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 import fiber
+from fiber._ring.policy import Clean, Policy
+from fiber._ring.timing import RingTiming
+from fiber._runtime import runtime
+from fiber.exceptions import FiberError
 from fiber.experimental import ConditionKind, Ring, RingError, RingPhase, current_ring
 
 pytestmark = [
@@ -17,12 +22,31 @@ pytestmark = [
 ]
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """Further attempts of rings come soon; all else has its time."""
+    timing = SimpleNamespace(at=lambda scale: RingTiming(backoff=0.05 * scale))
+    monkeypatch.setattr("fiber._ring.ring.RingTiming", timing)
+
+
 def square(rank, size):
     return rank * rank, size
 
 
-def test_results_come_by_rank():
-    assert Ring(3, square).run() == [(0, 3), (1, 3), (4, 3)]
+def fails_in_one(rank, size):
+    if rank == 0:
+        raise ValueError("no good")
+    time.sleep(60)
+
+
+def members_of(ring):
+    return [one for one in fiber.active_children() if one.name.startswith(ring.name)]
+
+
+def test_results_come_by_rank_and_groups_have_resources_of_their_own():
+    ring = Ring([(1, fiber.meta(slots=2)), (1, fiber.meta(cpu=0.5))], square)
+
+    assert ring.run() == [(0, 3), (1, 3), (4, 3)]
 
 
 def test_the_original_shape_works():
@@ -39,11 +63,17 @@ def test_the_original_shape_works():
     assert found[0][2:] == found[1][2:]
 
 
-def test_the_initializer_gets_its_arguments():
-    def init(ring, letter, number):
-        os.environ["GOT"] = letter * number
+def test_the_initializer_gets_its_arguments_and_queues_travel_with_it():
+    queue = fiber.Queue()
 
-    assert Ring(1, lambda rank, size: os.environ["GOT"], init, ("x", 3)).run() == ["xxx"]
+    def init(ring, letter, number, queue):
+        os.environ["GOT"] = letter * number
+        queue.put(ring.rank)
+
+    found = Ring(2, lambda rank, size: os.environ["GOT"], init, ("x", 3, queue)).run()
+
+    assert found == ["xxx", "xxx"]
+    assert sorted(queue.get(timeout=20) for _ in range(2)) == [0, 1]
 
 
 def test_every_member_knows_itself_by_its_environment():
@@ -68,94 +98,56 @@ def test_a_job_may_have_several_ranks():
     assert all(str(one[2]) == one[3] for one in found)
 
 
-def test_groups_have_resources_of_their_own():
-    ring = Ring([(2, fiber.meta(slots=2)), (1, fiber.meta(cpu=0.5))], square)
-
-    assert len(ring.run()) == 5
-
-
-def test_the_port_of_a_member_is_free_for_it_alone():
+def test_the_port_of_a_member_is_free_for_it_alone_and_it_can_have_children():
     def func(rank, size):
         import socket
 
         me = current_ring().me
-        with socket.create_server(("", me.port)) as server:
-            return server.getsockname()[1] == me.port
+        with socket.create_server(("", me.port)) as server, fiber.Pool(1) as pool:
+            return server.getsockname()[1] == me.port, pool.apply(abs, (-rank,))
 
-    assert Ring(2, func).run() == [True, True]
-
-
-def test_members_can_have_children():
-    def func(rank, size):
-        with fiber.Pool(1) as pool:
-            return pool.apply(abs, (-rank,))
-
-    assert Ring(2, func).run() == [0, 1]
-
-
-def test_queues_travel_with_the_initializer():
-    queue = fiber.Queue()
-
-    Ring(2, lambda rank, size: None, lambda ring, q: q.put(ring.rank), (queue,)).run()
-
-    assert sorted(queue.get(timeout=20) for _ in range(2)) == [0, 1]
+    assert Ring(2, func).run() == [(True, 0), (True, 1)]
 
 
 # -- failures
 
 
 def test_an_exception_is_reported_with_rank_host_and_traceback():
-    def func(rank, size):
-        if rank == 1:
-            raise ValueError("no good")
-        time.sleep(60)
+    with pytest.raises(RingError, match="rank 0 on .*raised: ValueError: no good") as caught:
+        Ring(3, fails_in_one).run()
 
-    with pytest.raises(RingError, match="rank 1 on .*raised: ValueError: no good") as caught:
-        Ring(3, func).run()
-
-    assert caught.value.failure.rank == 1
+    assert caught.value.failure.rank == 0
     assert caught.value.failure.host
     assert 'raise ValueError("no good")' in str(caught.value)
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_an_exit_code_is_reported():
+@pytest.mark.parametrize(
+    "number, jobs, slots, code, reason",
+    [
+        (None, 2, 1, 3, "EXIT(3)"),
+        (signal.SIGKILL, 2, 1, -9, "SIGNAL(9)"),
+        # one process of several
+        (signal.SIGKILL, 1, 2, -9, "SIGNAL(9)"),
+    ],
+    ids=["exit", "signal", "one of a job"],
+)
+def test_the_end_of_a_rank_is_reported_and_ends_the_others(number, jobs, slots, code, reason):
     def func(rank, size):
-        if rank == 0:
+        if rank == 1:
             sys.stderr.write("last words\n")
-            sys.exit(3)
+            sys.stderr.flush()
+            if number is None:
+                sys.exit(3)
+            os.kill(os.getpid(), number)
         time.sleep(60)
 
     with pytest.raises(RingError) as caught:
-        Ring(2, func).run()
+        Ring(jobs, func, slots=slots).run()
 
     failure = caught.value.failure
-    assert (failure.rank, failure.exit_code, failure.reason) == (0, 3, "EXIT(3)")
+    assert (failure.rank, failure.exit_code, failure.reason) == (1, code, reason)
     assert "last words" in str(caught.value)
-
-
-def test_a_killed_rank_is_reported_and_ends_the_others():
-    def func(rank, size):
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
-
-    with pytest.raises(RingError) as caught:
-        Ring(2, func).run()
-
-    assert (caught.value.failure.rank, caught.value.failure.exit_code) == (1, -9)
-
-
-def test_a_dead_process_of_a_job_with_several_ranks_is_reported_by_its_rank():
-    def func(rank, size):
-        if rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
-
-    with pytest.raises(RingError) as caught:
-        Ring(1, func, slots=2).run()
-
-    assert caught.value.failure.rank == 1
 
 
 def test_a_stopped_rank_is_given_up():
@@ -170,17 +162,21 @@ def test_a_stopped_rank_is_given_up():
     assert caught.value.failure.worker is not None
 
 
-def test_a_result_that_cannot_be_sent_is_a_failure():
-    with pytest.raises(RingError, match="rank 0 .*raised"):
-        Ring(1, lambda rank, size: (x for x in ())).run()
+def bad_start(ring):
+    raise KeyError("nothing there")
 
 
-def test_an_initializer_that_raises_is_a_failure():
-    def init(ring):
-        raise KeyError("nothing there")
-
-    with pytest.raises(RingError, match="KeyError"):
-        Ring(2, square, init).run()
+@pytest.mark.parametrize(
+    "func, initializer, told",
+    [
+        (lambda rank, size: (x for x in ()), None, "rank 0 .*raised"),
+        (square, bad_start, "KeyError"),
+    ],
+    ids=["a result that cannot be sent", "an initializer that raises"],
+)
+def test_other_failures_of_user_code(func, initializer, told):
+    with pytest.raises(RingError, match=told):
+        Ring(1, func, initializer).run()
 
 
 def test_a_function_that_cannot_be_pickled_is_an_error_at_once():
@@ -190,45 +186,61 @@ def test_a_function_that_cannot_be_pickled_is_an_error_at_once():
         ring.start()
 
 
-# -- the user's hand
+def test_the_deadline_ends_it():
+    ring = Ring(1, lambda rank, size: time.sleep(60), deadline=1.0)
+    with pytest.raises(RingError, match="DeadlineExceeded: it was not done within 1 s"):
+        ring.run()
+
+    found = ring.status().condition(ConditionKind.FAILED)
+    assert (found.is_true, found.reason) == (True, "DeadlineExceeded")
+    assert "within 1 s" in found.message
 
 
-def test_join_gives_up_when_time_runs_out_and_terminate_ends_it():
-    ring = Ring(2, lambda rank, size: time.sleep(60))
-    ring.start()
-
-    assert ring.join(0.05) is None
-    ring.terminate()
-    with pytest.raises(RingError, match="Terminated"):
-        ring.join()
-
-
-def test_a_ring_starts_once():
-    ring = Ring(1, square)
-    ring.run()
-
-    with pytest.raises(fiber.FiberError, match="only be started once"):
-        ring.start()
-
-
-def test_a_ring_can_be_suspended_and_goes_on_from_what_was_committed():
-    def func(rank, size):
-        ring = current_ring()
-        if ring.state is None:
-            ring.commit({"step": 7}, step=7)
-            time.sleep(60)
-        return ring.state, ring.restarts
-
-    ring = Ring(2, func)
+def test_a_program_that_was_stopped_loses_no_member(monkeypatch):
+    ahead = [0.0]
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead[0])
+    monkeypatch.setattr("fiber._ring.controller.time", clock)
+    go = fiber.Event()
+    ring = Ring(2, lambda rank, size: go.wait(60))
     ring.start()
     assert ring.wait_for(lambda status: status.has(ConditionKind.RUNNING), 60)
-    time.sleep(1)
-    ring.suspend()
-    assert ring.wait_for(lambda status: status.phase is RingPhase.SUSPENDED, 60)
-    ring.resume()
 
-    assert ring.join() == [({"step": 7}, 0)] * 2
-    assert ring.status().has(ConditionKind.SUCCEEDED)
+    # as after a stop of this process: an hour has passed, and nobody was heard
+    ahead[0] = 3600.0
+    # the controller has looked at it
+    with pytest.raises(ValueError, match="cannot have 9"):
+        ring.resize(9)
+    go.set()
+
+    assert ring.join() == [True, True]
+
+
+# -- attempts and restarts
+
+
+@pytest.mark.parametrize("limit, succeeds", [(2, True), (1, False)])
+def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch, impatient, limit, succeeds):
+    launcher = runtime.current().launcher
+    launch, refused = launcher.launch, []
+
+    def busy(process, **options):
+        if len(refused) < 2:
+            refused.append(process.name)
+            msg = "no room for it just now"
+            raise FiberError(msg)
+        return launch(process, **options)
+
+    monkeypatch.setattr(launcher, "launch", busy)
+    ring = Ring(1, lambda rank, size: rank, backoff_limit=limit)
+
+    if succeeds:
+        assert ring.run() == [0]
+    else:
+        with pytest.raises(RingError, match="no room for it just now"):
+            ring.run()
+    assert len(refused) == 2
+    reasons = [event.reason for event in ring.status().events]
+    assert reasons.count("GangFailed") == 2
 
 
 def test_all_ranks_start_again_with_the_state_of_a_survivor():
@@ -251,7 +263,7 @@ def test_all_ranks_start_again_with_the_state_of_a_survivor():
     assert Ring(2, func, init, (committed,), max_restarts=1).run() == [("state of 1", 5, "1")] * 2
 
 
-def test_after_the_last_restart_the_last_failure_is_raised():
+def test_after_the_last_restart_the_last_failure_is_raised(impatient):
     def func(rank, size):
         raise RuntimeError(f"restart {current_ring().restarts}")
 
@@ -259,84 +271,144 @@ def test_after_the_last_restart_the_last_failure_is_raised():
         Ring(1, func, max_restarts=2).run()
 
 
-def test_the_deadline_ends_it():
-    with pytest.raises(RingError, match="DeadlineExceeded: it was not done within 2 s"):
-        Ring(1, lambda rank, size: time.sleep(60), deadline=2.0).run()
+# -- the user's hand
 
 
-def test_members_stay_where_nothing_is_to_be_cleaned_until_the_ring_is_terminated():
-    def func(rank, size):
-        if rank == 0:
-            raise ValueError("no good")
-        time.sleep(60)
-
-    ring = Ring(2, func, clean="none")
-    with pytest.raises(RingError, match="no good"):
-        ring.run()
-    left = [one for one in fiber.active_children() if one.name.startswith(ring.name)]
-    assert left
-
-    ring.terminate()
-
-    for process in left:
-        process.join(30)
-        assert process.exitcode is not None
-
-
-def test_what_stays_goes_when_its_time_to_live_is_over():
-    def func(rank, size):
-        if rank == 0:
-            raise ValueError("no good")
-        time.sleep(60)
-
-    ring = Ring(2, func, clean="none", ttl=1.0)
-    with pytest.raises(RingError, match="no good"):
-        ring.run()
-
-    for process in fiber.active_children():
-        if process.name.startswith(ring.name):
-            process.join(30)
-            assert process.exitcode is not None
-
-
-def test_a_program_that_was_stopped_loses_no_member():
-    ring = Ring(2, lambda rank, size: time.sleep(4), heartbeat=1.0)
+def test_join_gives_up_when_time_runs_out_and_terminate_ends_it_for_good():
+    ring = Ring(2, lambda rank, size: time.sleep(60))
     ring.start()
-    assert ring.wait_for(lambda status: status.has(ConditionKind.RUNNING), 60)
 
-    # as if the process had been stopped meanwhile: its thread looks at nothing
-    controller = ring._controller
-    with controller._lock:
-        time.sleep(2)
+    assert ring.join(0.05) is None
+    ring.terminate()
+    with pytest.raises(RingError, match="Terminated"):
+        ring.join()
+    with pytest.raises(fiber.FiberError, match="only be started once"):
+        ring.start()
 
-    assert ring.join() == [None, None]
+
+def test_a_ring_can_be_suspended_and_goes_on_from_what_was_committed():
+    committed = fiber.SimpleQueue()
+
+    def func(rank, size):
+        ring = current_ring()
+        if ring.state is None:
+            ring.commit({"step": 7}, step=7)
+            committed.put(rank)
+            time.sleep(60)
+        return ring.state, ring.restarts
+
+    ring = Ring(2, func)
+    ring.start()
+    assert {committed.get(), committed.get()} == {0, 1}
+    ring.suspend()
+    assert ring.wait_for(lambda status: status.phase is RingPhase.SUSPENDED, 60)
+    ring.resume()
+
+    assert ring.join() == [({"step": 7}, 0)] * 2
+    assert ring.status().has(ConditionKind.SUCCEEDED)
 
 
 def test_an_elastic_ring_is_resized_while_it_runs():
+    committed = fiber.SimpleQueue()
+
     def func(rank, size):
         ring = current_ring()
         seen = [*(ring.state or []), size]
         ring.commit(seen, step=len(seen))
         if len(seen) < 3:
+            committed.put(rank)
             time.sleep(60)
         return seen
 
     ring = Ring(3, func, min=1, max=3)
     ring.start()
-    for size in (2, 3):
-        before = ring.status().rounds
-        assert ring.wait_for(
-            lambda status, least=size - 1: (
-                status.rounds == least and status.phase is RingPhase.RUNNING
-            ),
-            60,
-        )
-        time.sleep(1)
-        assert before <= size - 1
-        ring.resize(size)
+    for before, after in ((3, 2), (2, 3)):
+        assert {committed.get() for _ in range(before)} == set(range(before))
+        ring.resize(after)
 
     assert ring.join() == [[3, 2, 3]] * 3
     assert ring.status().restarts == 0
+
+
+@pytest.mark.one_host("a member is killed by its process id")
+def test_in_every_state_conditions_have_reason_and_time():
+    def lasts(rank, size):
+        if current_ring().restarts == 0:
+            time.sleep(600)
+
+    began = time.time()
+    ring = Ring(2, lasts, max_restarts=1)
+    seen = {}
+
+    def reached(kind):
+        assert ring.wait_for(lambda status: status.has(kind), 60)
+        seen[kind] = ring.status()
+
+    ring.start()
+    reached(ConditionKind.CREATED)
+    reached(ConditionKind.RUNNING)
+    ring.suspend()
+    assert ring.wait_for(lambda status: status.phase is RingPhase.SUSPENDED, 60)
+    reached(ConditionKind.SUSPENDED)
+    ring.resume()
+    assert ring.wait_for(lambda status: status.phase is RingPhase.RUNNING, 60)
+    os.kill(next(one.pid for one in members_of(ring)), signal.SIGKILL)
+    assert ring.wait_for(lambda status: status.restarts == 1, 60)
+    ring.join()
+    reached(ConditionKind.SUCCEEDED)
+
+    true_in = {
+        kind.value: [one.kind.value for one in status.conditions if one.is_true]
+        for kind, status in seen.items()
+    }
+    assert true_in["Running"] == ["Created", "Running"]
+    assert true_in["Suspended"] == ["Created", "Suspended"]
+    assert true_in["Succeeded"] == ["Created", "Succeeded"]
+    last = seen[ConditionKind.SUCCEEDED]
+    kinds = {one.kind.value for one in last.conditions}
+    assert kinds == {"Created", "Running", "Suspended", "Restarting", "Succeeded"}
+    assert all(one.reason and one.message for one in last.conditions)
+    assert all(began - 1 <= one.time <= time.time() + 1 for one in last.conditions)
+    assert last.condition(ConditionKind.RESTARTING).reason == "RingRunning"
+
+
+# -- what is cleaned up
+
+
+@pytest.mark.parametrize(
+    "clean, running, known", [("all", 0, False), ("running", 0, True), ("none", 1, True)]
+)
+def test_what_is_cleaned_is_what_was_asked_for(clean, running, known):
+    ring = Ring(2, fails_in_one, clean=clean)
+    with pytest.raises(RingError, match="no good"):
+        ring.run()
+
+    for member in members_of(ring):
+        if member.name.endswith(".0"):
+            # nobody ends the one that raised: it leaves by itself
+            member.join(30)
+    assert len(members_of(ring)) == running
+    # what is known of a ring is kept by its coordinator
+    assert ring._controller.wait_closed(0) is not known
+    assert ring.status().has(ConditionKind.FAILED)
+
+    ring.terminate()
+    assert ring._controller.wait_closed(30)
+    assert members_of(ring) == []
+
+
+@pytest.mark.parametrize("clean", ["all", "none"])
+def test_what_is_known_goes_when_its_time_to_live_is_over(clean):
+    ring = Ring(2, fails_in_one, clean=clean, ttl=1.0)
+    with pytest.raises(RingError, match="no good"):
+        ring.run()
+    assert not ring._controller.wait_closed(0)
+
+    assert ring._controller.wait_closed(30)
+    assert members_of(ring) == []
+
+
+# -- the caller as a member
 
 
 def test_the_caller_can_be_rank_0():
@@ -356,13 +428,16 @@ def test_the_caller_can_be_rank_0():
 
 
 def test_the_caller_learns_of_another_members_failure_while_its_own_rank_waits():
+    learnt = fiber.Event()
+
     def func(rank, size):
         if rank == 1:
             raise ValueError("the other one")
-        time.sleep(5)
+        learnt.wait(60)
 
     with pytest.raises(RingError, match="the other one"):
         Ring(2, func, rank0="caller").run()
+    learnt.set()
 
 
 @pytest.mark.parametrize(
@@ -385,3 +460,11 @@ def test_the_caller_learns_of_another_members_failure_while_its_own_rank_waits()
 def test_misuse_is_an_error_of_the_constructor(arguments, error, text):
     with pytest.raises(error, match=text):
         Ring(**{"processes": 2, "func": square, **arguments})
+
+
+def test_numbers_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="heartbeat"):
+        Policy(heartbeat=0.0)
+    with pytest.raises(ValueError, match="max must be at least min"):
+        Policy(min=3, max=2)
+    assert Policy().clean is Clean.ALL

@@ -1,11 +1,21 @@
-"""A ring as one of its members sees it."""
+"""A ring as one of its members sees it; its errors, and how rings are counted."""
 
+import pickle
 import threading
 
 import pytest
 
-from fiber._ring import view
-from fiber._ring.model import Member
+from fiber._ring import counters, view
+from fiber._ring.counters import RingCounters, StatusCounter
+from fiber._ring.model import (
+    Condition,
+    ConditionKind,
+    Failure,
+    Member,
+    RingError,
+    RingPhase,
+    RingStatus,
+)
 from fiber._ring.view import RingView, current_ring
 from fiber.exceptions import FiberError
 
@@ -123,3 +133,59 @@ def test_a_thread_may_be_in_a_ring_of_its_own():
     assert seen == [mine]
     with pytest.raises(FiberError):
         current_ring()
+
+
+FAILURE = Failure(
+    reason="EXIT(3)",
+    message="exited with code 3",
+    rank=2,
+    host="beta",
+    log_tail=("one", "two"),
+    traceback="Traceback …",
+)
+
+
+def test_the_text_has_rank_host_reason_and_last_output():
+    text = str(RingError(f"r failed: {FAILURE}", failure=FAILURE))
+
+    assert text == (
+        "r failed: rank 2 on beta: EXIT(3): exited with code 3\n    one\n    two\n\nTraceback …"
+    )
+
+
+def test_it_can_be_sent():
+    error = pickle.loads(pickle.dumps(RingError("r failed", failure=FAILURE)))
+
+    assert (str(error), error.failure) == (str(RingError("r failed", failure=FAILURE)), FAILURE)
+
+
+def test_a_failure_without_a_rank_says_what_it_knows():
+    assert str(Failure(reason="StartTimeout", message="late")) == "StartTimeout: late"
+    assert str(Failure(reason="OOM", host="a")) == "a: OOM"
+
+
+CREATED = (
+    Condition(kind=ConditionKind.CREATED, is_true=True, reason="RingCreated", message="", time=0),
+)
+
+
+def status(phase, restarts=0):
+    return RingStatus(phase=phase, conditions=CREATED, restarts=restarts)
+
+
+def test_each_ring_is_counted_once_however_many_statuses_it_has(monkeypatch):
+    monkeypatch.setattr(counters, "_counts", RingCounters())
+    good, bad = StatusCounter(), StatusCounter()
+    for phase, restarts in (("starting", 0), ("running", 1), ("succeeded", 1), ("succeeded", 1)):
+        good(status(RingPhase(phase), restarts))
+    for phase, restarts in (("starting", 0), ("failed", 2)):
+        bad(status(RingPhase(phase), restarts))
+
+    assert counters.counters() == RingCounters(created=2, succeeded=1, failed=1, restarts=3)
+
+
+def test_prometheus_reads_them():
+    text = RingCounters(created=3, restarts=1).to_prometheus()
+
+    assert "# TYPE fiber_rings_created_total counter\nfiber_rings_created_total 3\n" in text
+    assert text.endswith("fiber_rings_restarts_total 1\n")

@@ -10,15 +10,9 @@ from fiber._tasks.arguments import LOCATOR, are_constant, encode, read
 from fiber._tasks.shared_payload import SHARE_THRESHOLD
 from fiber._wire import frames
 from fiber.exceptions import WireError
+from tasks_world import OutOfBand
 
 SIZE = 5000
-
-
-class Array(bytearray):
-    """Is pickled with its content out of band, as arrays are."""
-
-    def __reduce_ex__(self, protocol):
-        return memoryview, (pickle.PickleBuffer(self),)
 
 
 class Part:
@@ -79,7 +73,7 @@ def test_units_keep_their_order():
 
 
 def test_a_buffer_of_several_units_is_sent_once_and_is_one_of_each():
-    array = Array(bytes(SIZE))
+    array = OutOfBand(bytes(SIZE))
     _, segments = encode([[array], [array], [array]])
     assert sum(map(len, segments)) < 2 * SIZE
     first, second, third = round_trip([[array], [array], [array]])
@@ -95,7 +89,7 @@ def test_parts_of_one_object_are_not_each_other():
 
 
 def test_a_shared_buffer_is_mapped_for_each_unit():
-    array, sent = Array(b"x" * SIZE), Array(b"y" * SIZE)
+    array, sent = OutOfBand(b"x" * SIZE), OutOfBand(b"y" * SIZE)
     content = {b"here": bytes(array)}
     found = round_trip(
         [[array], [sent], [array]],
@@ -108,7 +102,7 @@ def test_a_shared_buffer_is_mapped_for_each_unit():
 
 
 def test_one_unit_with_a_shared_buffer_has_its_locator():
-    array = Array(bytes(SHARE_THRESHOLD))
+    array = OutOfBand(bytes(SHARE_THRESHOLD))
     asked = []
     apart, _ = encode([[array]], asked.append)
     assert apart
@@ -116,7 +110,7 @@ def test_one_unit_with_a_shared_buffer_has_its_locator():
 
 
 def test_one_unit_with_nothing_large_is_as_it_always_was():
-    apart, segments = encode([[Array(bytes(SIZE))]], lambda _: pytest.fail("nobody lays this"))
+    apart, segments = encode([[OutOfBand(bytes(SIZE))]], lambda _: pytest.fail("nobody lays this"))
     assert not apart
     assert len(frames.unpack(memoryview(frames.joined(segments)))[1]) == 1
 

@@ -1,6 +1,7 @@
 """One entry on a worker: which items run, which are handed back, when outcomes are sent."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,25 +13,18 @@ from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Tasks
 from fiber._tasks.worker import Batch, RunningEntry
 
+LONG_UNIT = 0.05
+
 
 def tasks(start=0, stop=10, chunk=1):
     return Tasks(5, 1, start, stop, chunk, 0, bytes(16))
 
 
-class Clock:
-    """A clock that tasks move."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(module.time, "perf_counter", clock)
+    """A clock that tasks move."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock.now)
     return clock
 
 
@@ -39,7 +33,7 @@ class Run:
 
     def __init__(self, head):
         self.head = head
-        self.batch = Batch(head, self._send)
+        self.batch = Batch(head, self._send, lambda: None, LONG_UNIT)
         self.current = self.batch.current
         self.reports = []
 
@@ -67,35 +61,26 @@ def test_short_tasks_are_reported_together_with_the_credit_for_more(clock):
     assert run.values == [n * n for n in range(3, 10)]
 
 
-def test_results_of_longer_tasks_are_reported_one_by_one(clock):
-    run = Run(tasks(0, 3))
+@pytest.mark.parametrize(
+    "count,seconds,stops",
+    [
+        pytest.param(3, 0.01, [1, 2, 3], id="longer ones one by one"),
+        pytest.param(10, 0.0006, [4, 8, 10], id="none waits longer than two milliseconds"),
+        # so that messages are few
+        pytest.param(64, 2**-10, [3, 6, 12, 24, 48, 64], id="as long as the entry has run"),
+    ],
+)
+def test_results_wait_for_others(clock, count, seconds, stops):
+    run = Run(tasks(0, count))
 
-    def slow(n):
-        clock.now += 0.01
+    def task(n):
+        clock.now += seconds
 
-    run(slow)
-    assert run.ranges == [(0, 1, 0), (1, 2, 0), (2, 3, 1)]
-    assert [done.seconds for done, _, _ in run.reports] == pytest.approx([0.01] * 3)
-
-
-def test_a_result_waits_no_longer_than_two_milliseconds_for_others(clock):
-    run = Run(tasks(0, 10))
-
-    def short(n):
-        clock.now += 0.0006
-
-    run(short)
-    assert run.ranges == [(0, 4, 0), (4, 8, 0), (8, 10, 1)]
-
-
-def test_in_a_long_entry_results_wait_as_long_as_it_has_run_so_that_messages_are_few(clock):
-    run = Run(tasks(0, 64))
-
-    def short(n):
-        clock.now += 2**-10
-
-    run(short)
-    assert [stop for _, stop, _ in run.ranges] == [3, 6, 12, 24, 48, 64]
+    run(task)
+    assert [stop for _, stop, _ in run.ranges] == stops
+    assert [credits_ for _, _, credits_ in run.ranges] == [0] * (len(stops) - 1) + [1]
+    took = [(done.stop - done.start) * seconds for done, _, _ in run.reports]
+    assert [done.seconds for done, _, _ in run.reports] == pytest.approx(took)
 
 
 def test_what_was_done_before_a_long_task_can_be_handed_over_during_it(clock):
@@ -177,43 +162,25 @@ def test_a_function_that_could_not_be_loaded_is_the_error_of_each_item():
     assert [type(errors[n]) for n in (2, 3, 4)] == [ImportError] * 3
 
 
-def test_what_has_not_begun_is_handed_back(clock):
-    run = Run(tasks(10, 20))
-    kept = []
+@pytest.mark.parametrize(
+    "stop,chunk,at,kept",
+    [
+        pytest.param(20, 1, 12, 13, id="what has not begun"),
+        pytest.param(20, 4, 15, 18, id="whole units"),
+        pytest.param(15, 4, 14, 15, id="a short last unit"),
+    ],
+)
+def test_units_that_have_begun_are_kept_and_others_handed_back(clock, stop, chunk, at, kept):
+    run = Run(tasks(10, stop, chunk=chunk))
 
     def function(n):
-        if n == 12:
-            kept.append(run.current.hand_back())
+        if n == at:
+            assert run.current.hand_back() == kept
         return n
 
     run(function)
-    assert kept == [13]
-    assert run.ranges == [(10, 13, 1)]
-    assert run.values == [10, 11, 12]
-
-
-def test_units_that_have_begun_are_kept_whole(clock):
-    run = Run(tasks(10, 20, chunk=4))
-
-    def function(n):
-        if n == 15:
-            assert run.current.hand_back() == 18
-        return n
-
-    run(function)
-    assert run.values == list(range(10, 18))
-
-
-def test_the_last_unit_may_be_short(clock):
-    run = Run(tasks(10, 15, chunk=4))
-
-    def function(n):
-        if n == 14:
-            assert run.current.hand_back() == 15
-        return n
-
-    run(function)
-    assert run.values == list(range(10, 15))
+    assert run.ranges == [(10, kept, 1)]
+    assert run.values == list(range(10, kept))
 
 
 def test_handed_back_once_more_nothing_changes():
@@ -290,7 +257,7 @@ def test_every_item_is_reported_once_whatever_fails(count, chunk, bad):
 def test_before_the_next_unit_somebody_looks_what_came_during_a_long_one(clock):
     looks = []
     head = tasks(0, 4)
-    batch = Batch(head, lambda _: None, lambda: looks.append(clock.now))
+    batch = Batch(head, lambda _: None, lambda: looks.append(clock.now), LONG_UNIT)
 
     def function(n):
         clock.now += 1.0 if n in (1, 3) else 0.001
@@ -306,7 +273,7 @@ def test_what_is_handed_back_at_that_look_does_not_begin(clock):
     def look():
         batch.current.hand_back()
 
-    batch = Batch(tasks(0, 4), lambda _: None, look)
+    batch = Batch(tasks(0, 4), lambda _: None, look, LONG_UNIT)
 
     def function(n):
         ran.append(n)

@@ -5,110 +5,77 @@ import threading
 
 import pytest
 
-from fiber._tasks import worker as module
 from fiber._tasks.worker import ControlReader
+from tasks_world import until
+
+INTERVAL = 0.02
 
 
-class Line:
+class Watched:
+    """A link's descriptors, the reader that watches them, and what it noticed."""
+
     def __init__(self):
-        self.fd, self.other = os.pipe()
-        self.end, self.end_other = os.pipe()
+        self.fds = os.pipe()
+        self.seen = []
+        self.noticed, self.ticked = threading.Event(), threading.Event()
+        self.reader = ControlReader(self._on_message, lambda _: self.ticked.set(), INTERVAL)
 
-    @property
-    def fds(self):
-        return self.fd, self.end
+    def _on_message(self, subject):
+        os.read(self.fds[0], 1)
+        self.seen.append(subject)
+        self.noticed.set()
 
-    def say(self):
-        os.write(self.other, b"x")
+    def begin(self, subject):
+        self.reader.watch(subject, self.fds[:1])
 
-    def close(self):
-        for fd in (self.fd, self.other, self.end, self.end_other):
-            os.close(fd)
-
-
-@pytest.fixture
-def line():
-    line = Line()
-    yield line
-    line.close()
+    def send(self):
+        os.write(self.fds[1], b"x")
 
 
 @pytest.fixture
-def seen():
-    return []
+def watched():
+    watched = Watched()
+    yield watched
+    watched.reader.close()
+    for fd in watched.fds:
+        os.close(fd)
 
 
-@pytest.fixture
-def noticed():
-    return threading.Event()
-
-
-@pytest.fixture
-def ticked():
-    return threading.Event()
-
-
-@pytest.fixture
-def reader(line, seen, noticed, ticked):
-    def on_message(subject):
-        os.read(line.fd, 1)
-        seen.append(subject)
-        noticed.set()
-
-    reader = ControlReader(on_message, lambda _: ticked.set())
-    yield reader
-    reader.close()
-
-
-def test_what_comes_while_a_subject_runs_is_attended_to(reader, line, seen, noticed):
-    reader.watch("long", line.fds)
-    line.say()
-    assert noticed.wait(20)
-    assert seen == ["long"]
-
-
-def test_the_interval_callback_comes_while_a_subject_runs(reader, line, ticked):
-    reader.watch("long", line.fds)
-    assert ticked.wait(20)
+def test_what_comes_while_a_subject_runs_is_attended_to_and_the_interval_reported(watched):
+    watched.begin("long")
+    watched.send()
+    assert watched.noticed.wait(20)
+    assert watched.seen == ["long"]
+    assert watched.ticked.wait(20)
 
 
 def test_no_thread_is_started_before_there_is_something_to_watch():
     before = threading.active_count()
-    ControlReader(print, print).close()
+    ControlReader(print, print, INTERVAL).close()
     assert threading.active_count() == before
 
 
-def test_nothing_is_attended_to_once_the_subject_is_done(reader, line, seen, ticked):
-    reader.watch("first", line.fds)
-    assert ticked.wait(20)
-    reader.rest()
-    line.say()
-    again = threading.Event()
-    reader._on_interval = lambda _: again.set()
-    reader.rest()
-    assert not again.wait(3 * module.READ_AFTER)
-    assert seen == []
+def test_nothing_is_attended_to_once_the_subject_is_done(watched):
+    watched.begin("first")
+    assert watched.ticked.wait(20)
+    watched.reader.rest()
+    watched.send()
+    until(lambda: watched.reader._idle)
+    assert watched.seen == []
 
 
-def test_subjects_may_follow_one_another_at_any_pace(reader, line, noticed, seen):
+def test_subjects_may_follow_one_another_at_any_pace(watched):
     for number in range(2000):
-        reader.watch(number, line.fds)
-        reader.rest()
-    reader.watch("last", line.fds)
-    line.say()
-    assert noticed.wait(20)
-    assert seen == ["last"]
+        watched.begin(number)
+        watched.reader.rest()
+    watched.begin("last")
+    watched.send()
+    assert watched.noticed.wait(20)
+    assert watched.seen == ["last"]
 
 
-def test_the_end_of_the_link_is_not_attended_to(reader, line, seen, ticked):
-    os.write(line.end_other, b"x")
-    reader.watch("long", line.fds)
-    assert ticked.wait(20)
-    assert seen == []
-
-
-def test_it_ends_in_the_middle_of_a_subject(reader, line, ticked):
-    reader.watch("long", line.fds)
-    assert ticked.wait(20)
-    reader.close()
-    assert not reader._thread.is_alive()
+def test_it_ends_in_the_middle_of_a_subject(watched):
+    watched.begin("long")
+    assert watched.ticked.wait(20)
+    watched.reader.close()
+    assert not watched.reader._thread.is_alive()

@@ -2,11 +2,13 @@
 
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import pytest
 
 from fiber._tasks import protocol
 from fiber._tasks.call import Unsendable
+from fiber._tasks.dispatcher import DeadlineTimer
 from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Done, Mode
 from fiber._wire import codec
@@ -14,7 +16,7 @@ from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError, WireError, WorkerCrashedError
 from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
-from tasks_world import Master, Sink, message
+from tasks_world import FakeReactor, Master, Sink, message
 
 
 def square(x):
@@ -283,36 +285,21 @@ class TestItemsThatCannotBeRead:
 
 
 class TestWorkThatIsStuck:
-    def test_is_revoked_and_given_to_an_idle_worker(self, master, monkeypatch):
+    @pytest.fixture
+    def later(self, master, monkeypatch):
+        """Lets time pass."""
         clock = [time.monotonic()]
         monkeypatch.setattr("fiber._tasks.dispatcher.time.monotonic", lambda: clock[0])
-        a, b = master.peers.values()
-        _, sink = master.call(square, list(range(40)))
-        master.ask(a)
-        # until an entry has several units
-        seen = 0
-        while True:
-            head, items = a.tasks()[seen]
-            if len(items) > 2:
-                break
-            master.finish(a, head, [square(item) for item in items])
-            seen += 1
-        master.ask(b)
-        master.work(b, square)
-        clock[0] += 10
-        master.reactor.go_off()
-        assert protocol.read_entry(a.of_kind(Kind.REVOKE)[0].body) == head.entry
-        master.send(a, Kind.KEPT, [protocol.kept(head.entry, head.start + 1)])
-        master.work(b, square, seen=len(b.tasks()) - 1)
-        master.finish(a, head, [square(items[0])], stop=head.start + 1)
-        assert sink.outcomes == {n: n * n for n in range(40)}
-        assert sink.is_done
 
-    def test_without_an_answer_the_first_result_counts_and_the_caller_sees_one(
-        self, master, monkeypatch
-    ):
-        clock = [time.monotonic()]
-        monkeypatch.setattr("fiber._tasks.dispatcher.time.monotonic", lambda: clock[0])
+        def pass_time():
+            clock[0] += 10
+            master.reactor.go_off()
+
+        return pass_time
+
+    @pytest.fixture
+    def stuck(self, master):
+        """A call of 40 items, of which worker a holds an entry of several and b did the others."""
         a, b = master.peers.values()
         _, sink = master.call(square, list(range(40)))
         master.ask(a)
@@ -323,10 +310,26 @@ class TestWorkThatIsStuck:
             seen += 1
         head, items = a.tasks()[seen]
         master.ask(b)
-        done = master.work(b, square)
+        return sink, head, items, master.work(b, square)
+
+    def test_is_revoked_and_given_to_an_idle_worker(self, master, later, stuck):
+        a, b = master.peers.values()
+        sink, head, items, _ = stuck
+        later()
+        assert protocol.read_entry(a.of_kind(Kind.REVOKE)[0].body) == head.entry
+        master.send(a, Kind.KEPT, [protocol.kept(head.entry, head.start + 1)])
+        master.work(b, square, seen=len(b.tasks()) - 1)
+        master.finish(a, head, [square(items[0])], stop=head.start + 1)
+        assert sink.outcomes == {n: n * n for n in range(40)}
+        assert sink.is_done
+
+    def test_without_an_answer_the_first_result_counts_and_the_caller_sees_one(
+        self, master, later, stuck
+    ):
+        a, b = master.peers.values()
+        sink, head, items, done = stuck
         for _ in range(2):
-            clock[0] += 10
-            master.reactor.go_off()
+            later()
         master.work(b, square, seen=done)
         # the stuck worker does all of it in the end
         master.finish(a, head, ["duplicate" if n else 0 for n in items])
@@ -512,3 +515,84 @@ def test_any_message_of_a_worker_is_taken_or_refused(master):
                 master.dispatcher.on_message(peer, message(kind, [body]))
             except WireError:
                 continue
+
+
+class TestWithdrawing:
+    """Work that is taken back before it was sent to a worker."""
+
+    def test_withdrawn_items_have_a_cancelled_error_and_the_others_run(self, master):
+        call, sink = master.call(square, [1, 2, 3, 4])
+        master.dispatcher.withdraw(call, 1, 3)
+        master.serve("a", square)
+        assert (sink.outcomes[0], sink.outcomes[3]) == (1, 16)
+        assert all(isinstance(sink.outcomes[index], CancelledError) for index in (1, 2))
+        assert sink.is_done
+
+    def test_a_call_that_grows_goes_on_after_a_withdrawal(self, master):
+        call, sink = master.call(square, None)
+        master.dispatcher.extend(call, [1, 2])
+        master.dispatcher.withdraw(call, 0, 2)
+        master.dispatcher.extend(call, [3], closed=True)
+        master.serve("a", square)
+        assert sink.outcomes[2] == 9
+        assert sink.is_done
+
+    def test_on_dispatch_is_called_for_sent_items_only(self, master):
+        sent = []
+        call, _ = master.call(square, [1, 2], on_dispatch=lambda *items: sent.append(items))
+        assert sent == []
+        master.dispatcher.withdraw(call, 1, 2)
+        master.serve("a", square)
+        assert sent == [(0, 1)]
+
+    def test_a_call_that_is_over_has_nothing_to_withdraw(self, master):
+        call, sink = master.call(square, [3])
+        master.serve("a", square)
+        master.dispatcher.withdraw(call, 0, 1)
+        assert sink.outcomes == {0: 9}
+
+
+class TestDeadlineTimer:
+    """It is set anew for an earlier deadline only."""
+
+    @pytest.fixture
+    def reactor(self):
+        return FakeReactor()
+
+    @pytest.fixture
+    def rings(self):
+        return []
+
+    @pytest.fixture
+    def timer(self, reactor, rings):
+        return DeadlineTimer(reactor, lambda: rings.append(1))
+
+    def test_a_deadline_that_is_over_rings_at_once_and_none_does_not(self, timer, reactor, rings):
+        timer.set(None)
+        assert reactor.timers == []
+        timer.set(0.0)
+        assert reactor.timers[0].when <= time.monotonic()
+        reactor.go_off()
+        assert rings == [1]
+
+    def test_the_earlier_of_two_deadlines_counts(self, timer, reactor):
+        now = time.monotonic()
+        for seconds in (200, 300, 100):
+            timer.set(now + seconds)
+        former, latter = reactor.timers
+        assert former.action is None
+        assert latter.when < now + 150
+
+    def test_it_can_be_set_again_once_it_rang(self, timer, reactor):
+        now = time.monotonic()
+        timer.set(now + 100)
+        timer.expired()
+        timer.set(now + 200)
+        assert len(reactor.timers) == 2
+
+    def test_cancelled_it_does_not_ring(self, timer, reactor, rings):
+        timer.set(time.monotonic() + 100)
+        timer.cancel()
+        timer.cancel()
+        reactor.go_off()
+        assert rings == []

@@ -62,18 +62,19 @@ def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(feeds):
     assert sink.is_done
 
 
-def test_an_endless_iterable_is_drawn_up_to_the_window_only(feeds):
-    source = Source(itertools.count())
-    feeds(source)
-    until(lambda: source.drawn >= module.INITIAL_AHEAD)
-    assert not source.closed.wait(0.05)
-    assert source.drawn == module.INITIAL_AHEAD
-
-
-def test_what_is_taken_makes_room_for_as_much(feeds):
+@pytest.fixture
+def endless(feeds):
+    """An endless iterable that was drawn up to the window, and its feeder."""
     source = Source(itertools.count())
     _, feeder, *_ = feeds(source)
-    until(lambda: source.drawn == module.INITIAL_AHEAD)
+    until(lambda: source.drawn >= module.INITIAL_AHEAD)
+    return source, feeder
+
+
+def test_an_endless_iterable_is_drawn_up_to_the_window_and_what_is_taken_makes_room(endless):
+    source, feeder = endless
+    assert not source.closed.wait(0.05)
+    assert source.drawn == module.INITIAL_AHEAD
     feeder.taken(10)
     until(lambda: source.drawn == module.INITIAL_AHEAD + 10)
     feeder.arrived(10)
@@ -97,10 +98,8 @@ def test_units_of_many_items_fit_into_the_window(feeds):
     until(lambda: source.drawn == 4000)
 
 
-def test_while_draining_outcomes_make_room(feeds):
-    source = Source(itertools.count())
-    _, feeder, *_ = feeds(source)
-    until(lambda: source.drawn == module.INITIAL_AHEAD)
+def test_while_draining_outcomes_make_room(endless):
+    source, feeder = endless
     feeder.arrived(5)
     feeder.drain()
     until(lambda: source.drawn == module.INITIAL_AHEAD + 5)
@@ -108,10 +107,8 @@ def test_while_draining_outcomes_make_room(feeds):
     until(lambda: source.drawn == module.INITIAL_AHEAD + 10)
 
 
-def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(feeds):
-    source = Source(itertools.count())
-    _, feeder, *_ = feeds(source)
-    until(lambda: source.drawn == module.INITIAL_AHEAD)
+def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(endless):
+    source, feeder = endless
     feeder.stop()
     feeder._thread.join(20)
     assert not feeder._thread.is_alive()
@@ -151,21 +148,8 @@ def test_what_is_no_iterable_is_an_error_of_the_same_kind(feeds):
     assert sink.is_done
 
 
-def test_an_item_goes_out_at_once_where_nothing_else_is_under_way(feeds):
+def test_in_a_busy_pool_the_first_item_goes_out_at_once_and_others_when_they_are_waited_for():
     """The next item may depend on its result, also while other calls keep the pool busy."""
-    master = Master("a")
-    master.call(abs, list(range(1000)))
-    call, _ = master.call(abs, None)
-    source = Source(range(3), wait_before={1})
-    feeder = Feeder(master.dispatcher, call, source, workers=1)
-    feeder.start()
-    until(lambda: call.count == 1)
-    feeder.stop()
-    source.go_on.set()
-    feeder._thread.join(20)
-
-
-def test_an_item_drawn_in_a_busy_pool_goes_out_when_the_consumer_waits_for_it():
     master = Master("a")
     master.call(abs, list(range(1000)))
     call, _ = master.call(abs, None)
@@ -173,6 +157,7 @@ def test_an_item_drawn_in_a_busy_pool_goes_out_when_the_consumer_waits_for_it():
     feeder = Feeder(master.dispatcher, call, source, workers=1)
     feeder.start()
     until(lambda: source.drawn == 3)
+    assert call.count == 1
     feeder.flush()
     until(lambda: call.count == 3)
     feeder.stop()
@@ -194,8 +179,6 @@ def test_nothing_is_handed_to_a_call_that_ended(feeds):
 def test_a_flush_that_comes_too_late_adds_nothing(feeds):
     _, feeder, call, _ = feeds(range(3))
     feeder._thread.join(20)
-    feeder._buffer.append("stray")
-    feeder._buffer.clear()
     feeder.flush()
     feeder._add_drawn(closed=False)
     assert call.count == 3

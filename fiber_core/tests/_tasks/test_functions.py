@@ -1,6 +1,7 @@
 """The function cache of a worker."""
 
 import numpy as np
+import pytest
 
 from fiber._tasks.worker import FunctionCache
 from fiber._wire import codec, frames
@@ -20,30 +21,18 @@ def closure(value):
 def test_a_function_is_unpickled_afresh_for_each_call():
     functions = FunctionCache()
     functions.put(b"f", pickled(closure([1])))
+    assert functions.get(1) is None
     first, second = functions.load(1, b"f"), functions.load(2, b"f")
+    assert functions.get(1) is first
     first().append(2)
     assert first() == [1, 2]
     assert second() == [1]
 
 
-def test_within_a_call_it_is_the_same():
-    functions = FunctionCache()
-    functions.put(b"f", pickled(closure(1)))
-    assert functions.get(1) is None
-    assert functions.load(1, b"f") is functions.get(1)
-
-
-def test_an_array_in_a_closure_can_be_written_to_and_no_call_sees_that_of_another():
-    functions = FunctionCache()
-    functions.put(b"f", pickled(closure(np.zeros(10_000))))
-    first, second = functions.load(1, b"f"), functions.load(2, b"f")
-    first()[:] = 7
-    assert second()[0] == 0
-
-
-def test_each_call_gets_a_copy_of_a_shared_function_too():
-    functions = FunctionCache()
-    functions.put(b"f", FakePayload(b"place", pickled(closure(np.zeros(10_000)))))
+@pytest.mark.parametrize("shared", [False, True], ids=["sent", "mapped"])
+def test_an_array_in_a_closure_can_be_written_to_and_no_call_sees_that_of_another(shared):
+    functions, content = FunctionCache(), pickled(closure(np.zeros(10_000)))
+    functions.put(b"f", FakePayload(b"place", content) if shared else content)
     first, second = functions.load(1, b"f"), functions.load(2, b"f")
     first()[:] = 7
     assert second()[0] == 0

@@ -83,32 +83,31 @@ def test_numbers_and_texts_need_no_pickle_of_their_own():
     assert outcomes.packed_bytes == 0
 
 
-def test_a_result_that_cannot_be_pickled_spoils_no_other():
-    values, errors = crossed(gathered(1, (i for i in range(3)), [3]))
-    assert [values[0], values[2]] == [1, [3]]
-    assert list(errors) == [1]
-    assert isinstance(errors[1], MaybeEncodingError)
+class TestBadResults:
+    """What cannot be pickled or read spoils no other, and is the error of its item."""
 
+    BAD = pytest.mark.parametrize(
+        "bad,text",
+        [
+            pytest.param((i for i in range(3)), "pickle", id="not pickled"),
+            pytest.param(RefusesToBeRead(), "could not be read", id="raises when read"),
+            pytest.param(EndsItsReader(), "could not be read", id="exits when read"),
+        ],
+    )
 
-def test_alone_it_is_an_error_as_well():
-    _, errors = crossed(gathered(i for i in range(3)))
-    assert isinstance(errors[0], MaybeEncodingError)
+    @BAD
+    def test_among_others(self, bad, text):
+        values, errors = crossed(gathered([1], bad, [3]), first=10)
+        assert [values[0], values[2]] == [[1], [3]]
+        assert list(errors) == [11]
+        assert isinstance(errors[11], MaybeEncodingError)
+        assert text in str(errors[11])
 
-
-@pytest.mark.parametrize("bad", [RefusesToBeRead(), EndsItsReader()], ids=["raises", "exits"])
-def test_a_result_that_cannot_be_read_spoils_no_other(bad):
-    values, errors = crossed(gathered([1], bad, [3]), first=10)
-    assert [values[0], values[2]] == [[1], [3]]
-    assert list(errors) == [11]
-    assert isinstance(errors[11], MaybeEncodingError)
-    assert "could not be read" in str(errors[11])
-
-
-@pytest.mark.parametrize("bad", [RefusesToBeRead(), EndsItsReader()], ids=["raises", "exits"])
-def test_alone_it_is_the_error_of_its_item(bad):
-    values, errors = crossed(gathered(bad), first=4)
-    assert values == [None]
-    assert isinstance(errors[4], MaybeEncodingError)
+    @BAD
+    def test_alone(self, bad, text):
+        values, errors = crossed(gathered(bad), first=4)
+        assert values == [None]
+        assert isinstance(errors[4], MaybeEncodingError)
 
 
 def test_errors_and_skipped_items_are_listed_by_item():

@@ -4,15 +4,17 @@ import threading
 
 import pytest
 
-from fiber._tasks import protocol, worker
+from fiber._tasks import protocol
 from fiber._tasks.call import Call
 from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Mode, Tasks
+from fiber._tasks.shared_payload import SHARE_THRESHOLD, RepeatedBuffers
 from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, StartError
-from tasks_world import TARGET, FakeLink, Sink, until
+from fiber.model import Timing
+from tasks_world import TARGET, FakeLink, FakePayloadStore, OutOfBand, Sink, until
 
 go_on = threading.Event()
 begun = threading.Event()
@@ -22,6 +24,13 @@ taken_from = []
 
 def square(x):
     return x * x
+
+
+def sum_of_ends(value, number):
+    found = value[0] + value[-1] + number
+    if not value.readonly:
+        value[0] = 100
+    return found
 
 
 def wait_on_three(x):
@@ -58,13 +67,13 @@ def _refuse():
 class Pool:
     """The pool of a worker, played by the tests."""
 
-    def __init__(self):
+    def __init__(self, timing, store):
         self.links = [FakeLink()]
         self.error = None
         self.entries = 0
         self.dialled = threading.Event()
         self.refuses = False
-        self.worker = Worker(self.links[0], TARGET, self._redial)
+        self.worker = Worker(self.links[0], TARGET, self._redial, store, timing=timing)
         self.thread = threading.Thread(target=self._run)
 
     def _run(self):
@@ -84,29 +93,32 @@ class Pool:
     def link(self):
         return self.links[-1]
 
-    def begin(self):
-        self.thread.start()
-        self.asked(2)
-
     def asked(self, credits_):
         assert protocol.read_ask(self.link.next(Kind.ASK).body) == credits_
 
+    def run(self, function, items, *, mode=Mode.MAP, number=1, singly=False):
+        """Give all items of a new call; the call and the number of the entry."""
+        call = self.call(function, items, mode=mode, number=number)
+        self.teach(call)
+        return call, self.give(call, singly=singly)
+
     def call(self, function, items, *, mode=Mode.MAP, number=1):
-        call = Call(number, function, mode, Sink(), items=items, chunksize=None, retry=True)
-        call.number = number
-        return call
+        return Call(number, function, mode, Sink(), items=items, chunksize=None, retry=True)
 
     def teach(self, call):
         self.link.deliver(Kind.FUNCTION, protocol.function(call.digest, call.function))
 
-    def give(self, call, start=0, stop=None, chunk=1, *, singly=False, entry=None):
+    def give(self, call, start=0, stop=None, *, singly=False, entry=None, shares_memory=False):
         stop = call.count if stop is None else stop
-        encode = call.encode_singly if singly else call.encode
-        mode, segments = encode(start, stop)
+        if singly:
+            mode, segments = call.encode_singly(start, stop)
+        else:
+            mode, segments = call.encode(start, stop, shares_memory=shares_memory)
+            assert mode & Mode.APART or not shares_memory
         if entry is None:
             self.entries += 1
             entry = self.entries
-        head = Tasks(entry, call.number, start, stop, chunk, mode, call.digest)
+        head = Tasks(entry, call.number, start, stop, 1, mode, call.digest)
         self.link.deliver(Kind.TASKS, [head.encode(), *segments], entry)
         return entry
 
@@ -126,36 +138,55 @@ class Pool:
             assert done.stop < stop
             assert done.credits == 0
 
-    def retire(self):
-        self.link.deliver(Kind.RETIRE)
+    def missing(self):
+        """What the worker requests next: a digest, and whether it cannot map it."""
+        message = self.link.next(Kind.MISSING)
+        return bytes(message.body), message.id
+
+    def revoke(self, entry):
+        self.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
+
+    def kept(self):
+        """The worker's answer: an entry, and one past the last item that it keeps."""
+        return protocol.read_kept(self.link.next(Kind.KEPT).body)
+
+    def join(self):
+        """Wait for the worker to end; what it raised."""
         self.thread.join(20)
         assert not self.thread.is_alive()
-        assert self.error is None
+        return self.error
 
 
 @pytest.fixture
-def pool():
+def timing():
+    return Timing()
+
+
+@pytest.fixture
+def store():
+    return None
+
+
+@pytest.fixture
+def pool(timing, store):
     go_on.clear()
     begun.clear()
-    pool = Pool()
+    pool = Pool(timing, store)
+    pool.thread.start()
+    pool.asked(2)
     yield pool
     go_on.set()
-    pool.refuses = True
-    pool.link.lose()
-    if pool.thread.ident is not None:
-        pool.thread.join(20)
-        assert not pool.thread.is_alive()
+    if pool.thread.is_alive():
+        # whatever was done to it, it goes when it is told to
+        pool.link.deliver(Kind.RETIRE)
+        assert pool.join() is None
     for link in pool.links:
         link.release()
 
 
 def test_it_asks_for_two_entries_runs_them_and_ends_when_it_is_retired(pool):
-    pool.begin()
-    call = pool.call(square, [1, 2, 3])
-    pool.teach(call)
-    pool.give(call)
+    pool.run(square, [1, 2, 3])
     assert pool.done_up_to(3) == (1, [1, 4, 9])
-    pool.retire()
 
 
 @pytest.mark.parametrize(
@@ -169,26 +200,19 @@ def test_it_asks_for_two_entries_runs_them_and_ends_when_it_is_retired(pool):
 )
 @pytest.mark.parametrize("singly", [False, True])
 def test_an_item_is_passed_as_its_call_says(pool, mode, item, function, value, singly):
-    pool.begin()
-    call = pool.call(function, [item], mode=mode)
-    pool.teach(call)
-    pool.give(call, singly=singly)
+    pool.run(function, [item], mode=mode, singly=singly)
     assert pool.done()[1] == [value]
-    pool.retire()
 
 
 def test_a_function_that_it_has_not_is_asked_for(pool):
-    pool.begin()
     call = pool.call(square, [3])
     pool.give(call)
-    assert bytes(pool.link.next(Kind.MISSING).body) == call.digest
+    assert pool.missing() == (call.digest, 0)
     pool.teach(call)
     assert pool.done()[1] == [9]
-    pool.retire()
 
 
 def test_what_comes_while_it_waits_for_a_function_keeps_its_order(pool):
-    pool.begin()
     first, second = pool.call(square, [3]), pool.call(abs, [-5], number=2)
     pool.give(first)
     pool.link.next(Kind.MISSING)
@@ -197,11 +221,9 @@ def test_what_comes_while_it_waits_for_a_function_keeps_its_order(pool):
     pool.teach(first)
     assert pool.done()[1] == [9]
     assert pool.done()[1] == [5]
-    pool.retire()
 
 
 def test_a_function_whose_call_is_over_is_not_run_and_not_remembered(pool):
-    pool.begin()
     call = pool.call(square, [3])
     pool.give(call)
     pool.link.next(Kind.MISSING)
@@ -209,66 +231,42 @@ def test_a_function_whose_call_is_over_is_not_run_and_not_remembered(pool):
     assert pool.done()[1] == [None]
     later = pool.call(square, [4], number=2)
     pool.give(later)
-    assert bytes(pool.link.next(Kind.MISSING).body) == call.digest
+    assert pool.missing() == (call.digest, 0)
     pool.teach(later)
     assert pool.done()[1] == [16]
-    pool.retire()
 
 
 def test_a_function_that_cannot_be_loaded_is_the_error_of_each_item(pool):
-    pool.begin()
-    call = pool.call(Unreadable(), [1, 2])
-    pool.teach(call)
-    pool.give(call)
+    pool.run(Unreadable(), [1, 2])
     done, values = pool.done()
     assert [type(error) for error in values] == [ValueError, ValueError]
     assert done.credits == 1
-    pool.retire()
 
 
 def test_an_item_that_cannot_be_read_spoils_no_other(pool):
-    pool.begin()
-    call = pool.call(abs, [-1, Unreadable(), -3])
-    pool.teach(call)
-    entry = pool.give(call)
+    call, entry = pool.run(abs, [-1, Unreadable(), -3])
     assert protocol.read_entry(pool.link.next(Kind.UNREAD).body) == entry
     pool.give(call, entry=entry, singly=True)
     _, values = pool.done_up_to(3)
     assert [values[0], type(values[1]), values[2]] == [1, ValueError, 3]
-    pool.retire()
 
 
-def test_alone_it_is_the_error_of_its_item(pool):
-    pool.begin()
-    call = pool.call(abs, [Unreadable()])
-    pool.teach(call)
-    pool.give(call)
-    assert isinstance(pool.done()[1][0], ValueError)
-    pool.retire()
-
-
-def test_an_item_that_cannot_be_sent_raises_its_error(pool):
-    pool.begin()
-    call = pool.call(abs, [(i for i in "x")])
-    pool.teach(call)
-    pool.give(call)
-    assert isinstance(pool.done()[1][0], TypeError)
-    pool.retire()
+@pytest.mark.parametrize(
+    "item,error", [(Unreadable(), ValueError), ((i for i in "x"), TypeError)], ids=["read", "sent"]
+)
+def test_alone_what_cannot_be_read_or_sent_is_the_error_of_its_item(pool, item, error):
+    pool.run(abs, [item])
+    assert isinstance(pool.done()[1][0], error)
 
 
 @pytest.mark.parametrize("items", [[1], [LostInside()]], ids=["in the task", "in its argument"])
 def test_the_loss_of_another_connection_is_the_tasks_error_not_ours(pool, items):
-    pool.begin()
-    call = pool.call(raise_lost, items)
-    pool.teach(call)
-    pool.give(call)
+    pool.run(raise_lost, items)
     assert isinstance(pool.done()[1][0], PeerLostError)
     assert len(pool.links) == 1
-    pool.retire()
 
 
 def test_it_dials_again_when_its_connection_ends(pool):
-    pool.begin()
     call = pool.call(square, [5])
     pool.teach(call)
     pool.link.lose()
@@ -276,72 +274,56 @@ def test_it_dials_again_when_its_connection_ends(pool):
     pool.asked(2)
     pool.give(call)
     assert pool.done()[1] == [25]
-    pool.retire()
 
 
 def test_it_ends_when_redialling_fails(pool):
-    pool.begin()
     pool.refuses = True
     pool.link.lose()
-    pool.thread.join(20)
-    assert isinstance(pool.error, StartError)
+    assert isinstance(pool.join(), StartError)
 
 
 class TestLostDescriptors:
     """A task has closed them, or has put other files in their place."""
 
     def test_a_worker_ends_and_writes_no_result_into_somebody_elses_file(self, pool):
-        pool.begin()
-        call = pool.call(wait_on_three, [3])
-        pool.teach(call)
-        pool.give(call)
+        pool.run(wait_on_three, [3])
         assert begun.wait(20)
         pool.link.is_intact = False
         go_on.set()
-        pool.thread.join(20)
-        assert isinstance(pool.error, DescriptorsLostError)
+        assert isinstance(pool.join(), DescriptorsLostError)
         assert pool.link.sent.empty()
         assert len(pool.links) == 1
 
     def test_a_worker_ends_where_only_the_end_of_its_connection_is_seen(self, pool):
-        pool.begin()
         pool.link.is_intact = False
         pool.link.lose()
-        pool.thread.join(20)
-        assert isinstance(pool.error, DescriptorsLostError)
+        assert isinstance(pool.join(), DescriptorsLostError)
         assert len(pool.links) == 1
 
     def test_a_worker_does_not_wait_for_what_cannot_come(self, pool):
         """Where its function was dropped, for one."""
-        pool.begin()
         call = pool.call(square, [3])
         pool.link.is_intact = False
         pool.give(call)
-        pool.thread.join(20)
-        assert isinstance(pool.error, DescriptorsLostError)
+        assert isinstance(pool.join(), DescriptorsLostError)
 
     def test_results_that_wait_during_a_long_task_are_not_written_either(self, pool):
         taken_from[:] = pool.links
-        pool.begin()
-        call = pool.call(take_on_two, list(range(5)))
-        pool.teach(call)
-        pool.give(call)
+        pool.run(take_on_two, list(range(5)))
         assert begun.wait(20)
+        # on a busy machine those of earlier tasks have been
+        written = pool.link.sent.qsize()
         go_on.set()
-        pool.thread.join(20)
-        assert isinstance(pool.error, DescriptorsLostError)
-        assert pool.link.sent.empty()
+        assert isinstance(pool.join(), DescriptorsLostError)
+        assert pool.link.sent.qsize() == written
 
 
 def test_what_has_not_begun_of_a_long_entry_is_handed_back_and_what_is_done_comes_at_once(pool):
-    pool.begin()
-    call = pool.call(wait_on_three, list(range(8)))
-    pool.teach(call)
-    entry = pool.give(call)
+    _, entry = pool.run(wait_on_three, list(range(8)))
     assert begun.wait(20)
     assert pool.done_up_to(3) == (0, [0, 1, 2])
-    pool.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
-    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (entry, 4)
+    pool.revoke(entry)
+    assert pool.kept() == (entry, 4)
     go_on.set()
     credits, values = pool.done_up_to(4)
     assert values == [3]
@@ -351,115 +333,156 @@ def test_what_has_not_begun_of_a_long_entry_is_handed_back_and_what_is_done_come
         assert (done.start, done.stop, values) == (4, 4, [])
         credits = done.credits
     assert credits == 1
-    pool.retire()
 
 
 def test_an_entry_behind_a_long_one_is_handed_back_whole_with_its_credit(pool):
-    pool.begin()
     call = pool.call(wait_on_three, list(range(8)))
     pool.teach(call)
     pool.give(call, 2, 5)
     behind = pool.give(call, 5, 8)
     assert begun.wait(20)
     pool.done_up_to(3)
-    pool.link.deliver(Kind.REVOKE, [protocol.entry(behind)])
+    pool.revoke(behind)
     pool.asked(1)
-    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (behind, 5)
+    assert pool.kept() == (behind, 5)
     go_on.set()
     assert pool.done_up_to(5) == (1, [3, 4])
-    pool.retire()
 
 
-def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_back(
-    pool, monkeypatch
-):
-    monkeypatch.setattr(worker, "_LONG_UNIT", 0.0)
-    pool.begin()
-    call = pool.call(wait_on_three, list(range(8)))
-    pool.teach(call)
-    pool.give(call, 3, 4)
-    assert begun.wait(20)
-    # nobody looks at the connection while one task alone runs
-    behind = pool.give(call, 5, 8)
-    pool.link.deliver(Kind.REVOKE, [protocol.entry(behind)])
-    go_on.set()
-    assert pool.done_up_to(4) == (1, [3])
-    pool.asked(1)
-    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (behind, 5)
-    pool.retire()
+class TestLongUnits:
+    """The control reader does not see what comes, so the main thread looks before it goes on."""
 
+    @pytest.fixture
+    def timing(self):
+        return Timing(unread=0.0)
 
-def test_a_task_that_lets_no_other_thread_run_keeps_nothing_behind_it(pool, monkeypatch):
-    monkeypatch.setattr(worker, "_LONG_UNIT", 0.0)
-    monkeypatch.setattr(pool.worker._control_reader, "watch", lambda *_: None)
-    pool.begin()
-    call = pool.call(wait_on_three, list(range(8)))
-    pool.teach(call)
-    entry = pool.give(call, 3, 8)
-    assert begun.wait(20)
-    pool.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
-    go_on.set()
-    while (sent := pool.link.sent.get(timeout=20)).kind is Kind.DONE:
-        pass
-    assert protocol.read_kept(sent.body) == (entry, 4)
-    pool.retire()
+    def test_an_entry_that_came_during_a_long_task_is_not_begun_once_it_was_asked_back(self, pool):
+        call = pool.call(wait_on_three, list(range(8)))
+        pool.teach(call)
+        pool.give(call, 3, 4)
+        assert begun.wait(20)
+        # nobody looks at the connection while one task alone runs
+        behind = pool.give(call, 5, 8)
+        pool.revoke(behind)
+        go_on.set()
+        assert pool.done_up_to(4) == (1, [3])
+        pool.asked(1)
+        assert pool.kept() == (behind, 5)
+
+    def test_a_task_that_lets_no_other_thread_run_keeps_nothing_behind_it(self, pool, monkeypatch):
+        monkeypatch.setattr(pool.worker._control_reader, "watch", lambda *_: None)
+        call = pool.call(wait_on_three, list(range(8)))
+        pool.teach(call)
+        entry = pool.give(call, 3, 8)
+        assert begun.wait(20)
+        pool.revoke(entry)
+        go_on.set()
+        while (sent := pool.link.sent.get(timeout=20)).kind is Kind.DONE:
+            pass
+        assert protocol.read_kept(sent.body) == (entry, 4)
 
 
 def test_what_is_done_already_is_kept(pool):
-    pool.begin()
-    call = pool.call(square, [1])
-    pool.teach(call)
-    entry = pool.give(call)
+    _, entry = pool.run(square, [1])
     pool.done()
-    pool.link.deliver(Kind.REVOKE, [protocol.entry(entry)])
-    assert protocol.read_kept(pool.link.next(Kind.KEPT).body) == (entry, 2**63)
-    pool.retire()
+    pool.revoke(entry)
+    assert pool.kept() == (entry, 2**63)
 
 
 def test_messages_that_came_during_a_long_entry_are_taken_afterwards_in_order(pool):
-    pool.begin()
-    call = pool.call(wait_on_three, list(range(5)))
-    pool.teach(call)
-    pool.give(call)
+    pool.run(wait_on_three, list(range(5)))
     assert begun.wait(20)
     pool.done_up_to(3)
-    other = pool.call(abs, [-7], number=2)
-    pool.teach(other)
-    pool.give(other)
+    pool.run(abs, [-7], number=2)
     until(lambda: len(pool.worker._inbox) == 2)
     go_on.set()
     assert pool.done_up_to(5) == (1, [3, 4])
     assert pool.done()[1] == [7]
-    pool.retire()
 
 
 def test_a_connection_that_ends_during_a_long_entry_is_found_out_after_it(pool):
-    pool.begin()
-    call = pool.call(wait_on_three, list(range(5)))
-    pool.teach(call)
-    pool.give(call)
+    pool.run(wait_on_three, list(range(5)))
     assert begun.wait(20)
     pool.done_up_to(3)
     pool.link.lose()
     go_on.set()
     assert pool.dialled.wait(20)
     pool.asked(2)
-    pool.retire()
 
 
 def test_what_is_no_exception_ends_it(pool):
     def leave(_):
         raise SystemExit(5)
 
-    pool.begin()
-    call = pool.call(leave, [1])
-    pool.teach(call)
-    pool.give(call)
-    pool.thread.join(20)
-    assert isinstance(pool.error, SystemExit)
+    pool.run(leave, [1])
+    assert isinstance(pool.join(), SystemExit)
 
 
 def test_a_failed_initializer_is_reported(pool):
     pool.worker.report_broken(KeyError("initializer"))
     error = codec.loads(pool.link.next(Kind.BROKEN).body)
     assert isinstance(error, KeyError)
+
+
+class TestSharedMemory:
+    """Functions and arguments that a worker of the same host maps."""
+
+    @pytest.fixture
+    def store(self):
+        return FakePayloadStore()
+
+    @pytest.fixture
+    def call(self, pool):
+        return pool.call(square, [4])
+
+    @pytest.fixture
+    def call_with_an_array(self, pool, store):
+        array = OutOfBand(bytes([2]) * SHARE_THRESHOLD)
+        call = pool.call(sum_of_ends, [(array, number) for number in range(3)], mode=Mode.STARMAP)
+        call.repeated_buffers = RepeatedBuffers(store)
+        pool.teach(call)
+        return call
+
+    def locate(self, pool, call, locator):
+        pool.link.deliver(Kind.FUNCTION, protocol.function(call.digest, [locator]), protocol.SHARED)
+
+    def test_it_maps_a_function_and_requests_one_that_it_had_to_forget(self, pool, store, call):
+        self.locate(pool, call, store.write(call.function).locator)
+        pool.give(call)
+        assert pool.done()[1] == [16]
+        pool.link.deliver(Kind.FUNCTION, protocol.function(call.digest))
+        again = pool.call(square, [4], number=2)
+        pool.give(again)
+        assert pool.missing() == (call.digest, 0)
+        pool.teach(again)
+        assert pool.done()[1] == [16]
+
+    @pytest.mark.parametrize("requested", [False, True])
+    def test_a_function_that_it_does_not_find_is_sent_to_it(self, pool, call, requested):
+        if requested:
+            pool.give(call)
+            assert pool.missing() == (call.digest, 0)
+        self.locate(pool, call, b"nowhere")
+        if not requested:
+            pool.give(call)
+        assert pool.missing() == (call.digest, protocol.SHARED)
+        pool.teach(call)
+        assert pool.done()[1] == [16]
+
+    def test_what_one_task_writes_the_next_does_not_see(self, pool, call_with_an_array):
+        for index in range(3):
+            pool.give(call_with_an_array, index, index + 1, shares_memory=True)
+        assert [pool.done()[1] for _ in range(3)] == [[4], [5], [6]]
+
+    def test_the_bytes_of_an_argument_that_it_cannot_map_are_requested(
+        self, pool, store, call_with_an_array, monkeypatch
+    ):
+        call = call_with_an_array
+        pool.give(call, 0, 1, shares_memory=True)
+        assert pool.done()[1] == [4]
+        monkeypatch.setattr(store, "find", lambda _: None)
+        entry = pool.give(call, 1, 2, shares_memory=True)
+        assert pool.missing() == (call.digest, protocol.SHARED)
+        assert protocol.read_entry(pool.link.next(Kind.UNREAD).body) == entry
+        pool.give(call, 1, 2, entry=entry, singly=True)
+        assert pool.done()[1] == [5]

@@ -11,9 +11,9 @@ import time
 import pytest
 
 from ferry_world import FerryWorld
-from fiber._tunnel import hub
 from fiber._tunnel.landing import Landing, ask
 from fiber.exceptions import TransportError
+from fiber.model.timing import Timing
 
 
 @pytest.fixture
@@ -74,13 +74,13 @@ def test_a_job_reaches_its_own_processes_by_itself(world):
 
 def test_processes_of_a_job_ask_for_ways(world, tmp_path):
     world.job("one")
-    way = ask(tmp_path / "one", world.serve("hub", world.echo()))
+    way = ask(tmp_path / "one", world.serve("hub", world.echo()), timeout=30)
     assert talk(world.connect(way), b"hello") == b"hello"
 
 
 def test_where_nobody_answers_there_is_no_way(tmp_path):
     with pytest.raises(TransportError):
-        ask(tmp_path, "hub+tcp://hub@127.0.0.1:1")
+        ask(tmp_path, "hub+tcp://hub@127.0.0.1:1", timeout=30)
 
 
 def test_large_things_arrive_whole(world):
@@ -257,9 +257,8 @@ def test_a_connection_waits_until_its_job_runs(world):
     assert talk(sock, b"hello") == b"hello"
 
 
-def test_whoever_is_of_another_run_is_let_into_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub, "_PATIENCE", 1.0)
-    world = FerryWorld(tmp_path, patience=1.0)
+def test_whoever_is_of_another_run_is_let_into_nothing(tmp_path):
+    world = FerryWorld(tmp_path, patience=1.0, timing=Timing(stream_answer=1.0))
     try:
         echo = world.echo()
         world.job("one", key=b"x" * 32)

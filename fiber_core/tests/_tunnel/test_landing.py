@@ -1,6 +1,7 @@
 """The side into which streams are opened: who comes in there, and who does not."""
 
 import contextlib
+import functools
 import socket
 import sys
 
@@ -9,8 +10,12 @@ import pytest
 from ferry_world import KEY
 from fiber._tunnel import landing as module
 from fiber._tunnel.greeting import HubSide
-from fiber._tunnel.landing import Landing, ask, serve
+from fiber._tunnel.landing import Landing
 from fiber.exceptions import TransportError
+from fiber.model.timing import Timing
+
+ask = functools.partial(module.ask, timeout=30)
+serve = functools.partial(module.serve, timeout=30)
 
 
 @pytest.fixture
@@ -21,8 +26,13 @@ def where():
 
 
 @pytest.fixture
-def landing(where, tmp_path):
-    landing = Landing(f"{where[0]}:{where[1]}", key=KEY, ident="one", patience=1.0)
+def timing():
+    return Timing()
+
+
+@pytest.fixture
+def landing(where, tmp_path, timing):
+    landing = Landing(f"{where[0]}:{where[1]}", key=KEY, ident="one", patience=1.0, timing=timing)
     landing.serve(str(tmp_path))
     yield landing
     landing.close()
@@ -65,8 +75,8 @@ def test_nonsense_is_sent_away(stream):
         continue
 
 
-def test_whoever_says_nothing_is_sent_away(stream, monkeypatch):
-    monkeypatch.setattr(module, "_GREETING", 0.5)
+@pytest.mark.parametrize("timing", [Timing(stream_greeting=0.5)])
+def test_whoever_says_nothing_is_sent_away(stream):
     assert stream.recv(100).startswith(b"fiber-ferry 2 ")
     assert stream.recv(100) == b""
 

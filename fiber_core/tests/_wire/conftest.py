@@ -11,8 +11,7 @@ import pytest
 
 from fiber._wire import codec
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import NngDialer, RawListener
-from wire_world import TIMEOUT, ListeningEndpoint, address
+from wire_world import TIMEOUT, ListeningEndpoint, Mailbox, address, nng_dialer, raw_listener
 
 
 @pytest.fixture
@@ -54,6 +53,26 @@ def listening(scheme, listen):
 
 
 @pytest.fixture
+def link(listening):
+    """A link to that endpoint; its ident there is ``dialler``."""
+    return listening.link()
+
+
+@pytest.fixture
+def peer(listening, link):
+    """What the endpoint has of that link."""
+    return listening.peer()
+
+
+@pytest.fixture
+def mailbox(listening):
+    """What is sent to that endpoint for target 2."""
+    mailbox = Mailbox()
+    listening.endpoint.serve(2, mailbox)
+    return mailbox
+
+
+@pytest.fixture
 def pair(nng_scheme, folder):
     """Both ends of a connection of nng's, and the events of the listening one."""
     run = Credentials.new().with_certificate()
@@ -64,10 +83,10 @@ def pair(nng_scheme, folder):
         events.append(("opened", pipe))
         opened.set()
 
-    ours = RawListener(on_opened=on_opened, on_closed=lambda pipe: events.append(("closed", pipe)))
-    theirs = NngDialer()
+    ours = raw_listener(on_opened, lambda pipe: events.append(("closed", pipe)))
+    theirs = nng_dialer()
     try:
-        theirs.dial(ours.listen(address(nng_scheme, folder).bind_url, run), run)
+        theirs.dial(ours.listen(address(nng_scheme, folder).bind_url, run), run, timeout=TIMEOUT)
         assert opened.wait(TIMEOUT)
         yield ours, theirs, events
     finally:
@@ -75,22 +94,37 @@ def pair(nng_scheme, folder):
         ours.close()
 
 
-@pytest.fixture(params=[True, False], ids=["main by reference", "main by value"])
-def main_either_way(request):
-    codec.set_main_by_reference(request.param)
+def main(by_reference):
+    codec.set_main_by_reference(by_reference)
     yield
     codec.set_main_by_reference(None)
+
+
+@pytest.fixture
+def ours(pair):
+    return pair[0]
+
+
+@pytest.fixture
+def theirs(pair):
+    return pair[1]
+
+
+@pytest.fixture
+def events(pair):
+    return pair[2]
+
+
+@pytest.fixture(params=[True, False], ids=["main by reference", "main by value"])
+def main_either_way(request):
+    yield from main(request.param)
 
 
 @pytest.fixture
 def main_by_value():
-    codec.set_main_by_reference(False)
-    yield
-    codec.set_main_by_reference(None)
+    yield from main(False)
 
 
 @pytest.fixture
 def main_by_reference():
-    codec.set_main_by_reference(True)
-    yield
-    codec.set_main_by_reference(None)
+    yield from main(True)

@@ -10,12 +10,12 @@ import traceback
 import pytest
 
 from fiber._wire import codec, frames
-from fiber._wire.client import Client
+from fiber._wire.client import Client, ClientPool
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
-from wire_world import TIMEOUT, Mailbox, close_listeners, hello, until
+from wire_world import TIMEOUT, Mailbox, close_listeners, hello, in_thread, threads, until
 
 
 class CustomError(Exception):
@@ -39,6 +39,8 @@ class Answers:
             peer.send(Kind.ERROR, message.target, message.id)
         elif what == "cast":
             peer.send(Kind.CAST, rest[0], 0, [rest[1]])
+        elif what == "garbled":
+            peer.send(Kind.ERROR, message.target, message.id, [b"\xff" * 30])
         elif what == "twice":
             for _ in range(2):
                 peer.send(Kind.REPLY, message.target, message.id, codec.dumps(rest))
@@ -90,29 +92,17 @@ class TestCalls:
         assert answer(ask(client, "echo", 1, "two")) == [1, "two"]
 
     def test_twenty_threads_get_their_own_answers(self, client):
-        wrong = []
-
         def call(name):
             for number in range(50):
-                got = answer(ask(client, "echo", name, number))
-                wrong.extend([got] if got != [name, number] else [])
+                assert answer(ask(client, "echo", name, number)) == [name, number]
 
-        threads = [threading.Thread(target=call, args=(name,)) for name in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT)
-        assert not any(thread.is_alive() for thread in threads)
-        assert not wrong
+        with threads(20, call):
+            pass
         assert not client._pending
 
     def test_many_may_be_open_at_once(self, client):
         pending = [ask(client, "echo", number) for number in range(500)]
         assert [answer(one) for one in pending] == [[number] for number in range(500)]
-
-    def test_a_large_answer_arrives(self, client):
-        body = b"x" * (10 * 2**20)
-        assert answer(ask(client, "echo", body)) == [body]
 
     def test_it_knows_its_peer(self, client):
         assert client.peer == hello("listener")
@@ -148,28 +138,21 @@ class TestCalls:
                 Client(there.url, there.credentials, hello("x"), here.reactor, max_frame=4096)
             )
         body = b"x" * 50_000
-        answers = []
 
-        def call(client):
-            pending = [ask(client, "echo", body) for _ in range(20)]
-            answers.extend(answer(one) == [body] for one in pending)
+        def call(number):
+            pending = [ask(ways[number % 2], "echo", body) for _ in range(20)]
+            assert [answer(one) for one in pending] == [[body]] * 20
 
-        threads = [threading.Thread(target=call, args=(way,)) for way in ways for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT)
+        with threads(8, call):
+            pass
         for way in ways:
             way.close()
-        assert answers == [True] * 160
 
 
 class TestErrors:
     def test_an_error_is_raised_with_its_remote_traceback(self, client):
-        pending = ask(client, "raise", "as meant", 7)
-        assert pending.wait(TIMEOUT)
         with pytest.raises(CustomError) as caught:
-            pending.result()
+            answer(ask(client, "raise", "as meant", 7))
         assert caught.value.args == ("as meant", 7)
         shown = "".join(traceback.format_exception(caught.value))
         assert "RemoteTraceback" in shown
@@ -177,30 +160,16 @@ class TestErrors:
         assert "raise CustomError(*rest)" in shown
 
     def test_an_error_without_a_body_is_an_object_that_is_no_more(self, client, listening):
+        words = re.escape(f"the object asked for no longer exists in {listening.url}")
         for pending in (ask(client, "nobody"), client.call(99, [b"x"])):
-            assert pending.wait(TIMEOUT)
-            with pytest.raises(
-                PeerLostError,
-                match=re.escape(f"the object asked for no longer exists in {listening.url}"),
-            ):
-                pending.result()
+            with pytest.raises(PeerLostError, match=words):
+                answer(pending)
         assert not client.lost
 
-    def test_an_answer_that_cannot_be_unpickled_is_the_callers_error(self, client, listening):
-        listening.endpoint.serve(2, Garbled())
-        pending = client.call(2, [b"x"])
-        assert pending.wait(TIMEOUT)
+    def test_an_answer_that_cannot_be_unpickled_is_the_callers_error(self, client):
         with pytest.raises(Exception, match="object body"):
-            pending.result()
+            answer(ask(client, "garbled"))
         assert answer(ask(client, "echo", 1)) == [1]
-
-
-class Garbled:
-    def on_message(self, peer, message):
-        peer.send(Kind.ERROR, message.target, message.id, [b"\xff" * 30])
-
-    def on_peer_lost(self, peer):
-        """It keeps nothing."""
 
 
 class TestFollowUps:
@@ -246,9 +215,8 @@ class TestFollowUps:
             first, second = ask(client, "echo", 1), ask(client, "echo", 2)
             first.add_done_callback(lambda _: 1 / 0)
             client.close()
-        assert second.wait(TIMEOUT)
         with pytest.raises(PeerLostError):
-            second.result()
+            answer(second)
 
 
 class TestCasts:
@@ -263,9 +231,7 @@ class TestCasts:
         ask(client, "cast", 8, b"x")
         assert answer(ask(client, "echo", 1)) == [1]
 
-    def test_one_that_is_sent_is_not_answered(self, client, listening):
-        mailbox = Mailbox()
-        listening.endpoint.serve(2, mailbox)
+    def test_one_that_is_sent_is_not_answered(self, client, mailbox):
         client.cast(2, [b"hello"])
         _, message = mailbox.next()
         assert (message.kind, bytes(message.body)) == (Kind.CAST, b"hello")
@@ -285,9 +251,8 @@ class TestTheEnd:
             close_listeners(listening)
             errors = []
             for one in pending:
-                assert one.wait(TIMEOUT)
                 with pytest.raises(PeerLostError) as caught:
-                    one.result()
+                    answer(one)
                 errors.append(caught.value)
         assert str(errors[0]) == f"the connection to {listening.url} is gone"
         # threads that raise the same exception would write each other's tracebacks
@@ -316,37 +281,27 @@ class TestTheEnd:
         for _ in range(10):
             listening = listen()
             client = connect(listening)
-            ends, begun = [], threading.Event()
+            begun = threading.Event()
 
-            def call(client=client, ends=ends, begun=begun):
-                try:
+            def call(_, client=client, begun=begun):
+                with pytest.raises(PeerLostError):
                     while True:
                         pending = ask(client, "echo", 1)
                         begun.set()
-                        assert pending.wait(TIMEOUT)
-                        pending.result()
-                except PeerLostError as error:
-                    ends.append(error)
+                        answer(pending)
 
-            threads = [threading.Thread(target=call) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            assert begun.wait(TIMEOUT)
-            listening.endpoint.close()
-            for thread in threads:
-                thread.join(TIMEOUT)
-            assert len(ends) == 4
+            with threads(4, call):
+                assert begun.wait(TIMEOUT)
+                listening.endpoint.close()
 
     def test_closing_ends_open_calls(self, client, listening):
         with listening.held():
             pending = ask(client, "echo", 1)
             client.close()
             client.close()
-        assert pending.wait(TIMEOUT)
-        with pytest.raises(
-            PeerLostError, match=re.escape(f"the connection to {listening.url} was closed")
-        ):
-            pending.result()
+        words = re.escape(f"the connection to {listening.url} was closed")
+        with pytest.raises(PeerLostError, match=words):
+            answer(pending)
 
     def test_it_may_be_closed_by_what_follows_a_call(self, client):
         closed = threading.Event()
@@ -360,10 +315,9 @@ class TestTheEnd:
             listening = listen()
             client = connect(listening)
             told = []
-            ender = threading.Thread(target=listening.endpoint.close)
-            ender.start()
+            ended = in_thread(listening.endpoint.close)
             client.on_lost(lambda told=told: told.append("lost"))
-            ender.join()
+            ended()
             until(lambda told=told: told)
             client.close()
             assert told == ["lost"]
@@ -398,3 +352,111 @@ class TestTheEnd:
         client = connect(listening)
         assert answer(ask(client, "echo", b"x" * 100_000)) == [b"x" * 100_000]
         assert client._link._max_frame == 4096 != frames.MAX_FRAME
+
+
+class Stub:
+    def __init__(self, url):
+        self.url = url
+        self.lost = False
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+
+class Slow:
+    """Client whose dialing lasts until released."""
+
+    def __init__(self):
+        self.dialled = []
+        self.begun = threading.Event()
+        self.answer = threading.Event()
+
+    def __call__(self, url):
+        self.dialled.append(url)
+        if url == "slow":
+            self.begun.set()
+            assert self.answer.wait(20)
+        return Stub(url)
+
+
+class TestPool:
+    """One connection for each address, and a new one in the place of a lost one."""
+
+    @pytest.fixture
+    def clients(self):
+        return ClientPool(Stub)
+
+    def test_an_address_is_dialled_once(self, clients):
+        assert clients.get("a") is clients.get("a")
+        assert clients.get("a") is not clients.get("b")
+
+    def test_a_lost_connection_is_closed_and_made_anew(self, clients):
+        first = clients.get("a")
+        first.lost = True
+
+        assert clients.get("a") is not first
+        assert first.closed
+
+    def test_lost_connections_are_let_go_when_others_are_asked_for(self, clients):
+        lost = clients.get("a")
+        lost.lost = True
+
+        clients.get("b")
+
+        assert lost.closed
+
+    def test_closing_closes_all_of_them_and_makes_no_more(self, clients):
+        made = [clients.get("a"), clients.get("b")]
+
+        clients.close()
+        clients.close()
+
+        assert all(one.closed for one in made)
+        with pytest.raises(PeerLostError, match="is ending"):
+            clients.get("a")
+
+    def test_those_released_are_the_callers(self, clients):
+        made = clients.get("a")
+
+        assert clients.release(["a", "nobody dialled it"]) == [made]
+        assert not made.closed
+        assert clients.get("a") is not made
+
+    def test_an_address_that_does_not_answer_delays_no_other(self):
+        slow = Slow()
+        clients = ClientPool(slow)
+        got = in_thread(lambda: clients.get("slow"))
+        assert slow.begun.wait(20)
+
+        assert clients.get("quick").url == "quick"
+
+        also = in_thread(lambda: clients.get("slow"))
+        slow.answer.set()
+        assert got() is also()
+        assert slow.dialled == ["slow", "quick"]
+
+    def test_what_is_dialled_when_the_process_ends_is_closed(self):
+        made = []
+        slow = Slow()
+        clients = ClientPool(lambda url: made.append(slow(url)) or made[-1])
+        got = in_thread(lambda: clients.get("slow"))
+        assert slow.begun.wait(20)
+        clients.close()
+        slow.answer.set()
+
+        error = got()
+        assert isinstance(error, PeerLostError) and "is ending" in str(error)
+        assert made[0].closed
+
+    def test_an_address_is_dialed_by_its_route(self):
+        asked = []
+
+        def connect(address):
+            asked.append(address)
+            return Stub(address)
+
+        clients = ClientPool(connect, lambda url: {"far": "near"}.get(url, url))
+
+        assert clients.get("far") is clients.get("near")
+        assert asked == ["near"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+import threading
 
+import numpy as np
 import pytest
 
-from codec_process import CodecProcess, roundtrip, typed_at_prompt
+from codec_process import CodecProcess, Prompt, roundtrip
 from fiber._wire import codec, frames
 
 
@@ -58,53 +61,65 @@ def work(x):
         assert codec.loads(body)(10) == 50
 
 
+@pytest.fixture(scope="module")
+def lasting():
+    """Another process, for tests that leave nothing behind in its globals."""
+    with CodecProcess() as there:
+        yield there
+
+
+@pytest.fixture
+def there(main_by_value):
+    with CodecProcess() as there:
+        yield there
+
+
+@pytest.fixture
+def prompt():
+    return Prompt()
+
+
+@pytest.mark.usefixtures("main_by_value")
 class TestMainByValue:
     @pytest.fixture
-    def there(self, main_by_value):
-        with CodecProcess() as there:
-            yield there
+    def there(self, lasting):
+        return lasting
 
-    def test_functions_of_a_prompt_work_in_another_process(self, there):
-        space = typed_at_prompt(
-            "import math\ndef area(r): return math.pi * r ** 2\nsquare = lambda x: x * x"
-        )
-        assert there.call(space["area"], 1) == pytest.approx(3.14159, abs=1e-4)
-        assert there.call(space["square"], 7) == 49
+    def test_functions_of_a_prompt_work_in_another_process(self, prompt, there):
+        prompt.type("import math\ndef area(r): return math.pi * r ** 2\nsquare = lambda x: x * x")
+        assert there.call(prompt["area"], 1) == pytest.approx(3.14159, abs=1e-4)
+        assert there.call(prompt["square"], 7) == 49
 
-    def test_a_big_global_that_is_not_used_is_not_sent(self, main_by_value):
-        space = typed_at_prompt("big = bytes(10**7)\nsmall = 3\ndef work(): return small")
-        assert sum(map(len, codec.dumps(space["work"]))) < 5000
+    def test_a_big_global_that_is_not_used_is_not_sent(self, prompt):
+        prompt.type("big = bytes(10**7)\nsmall = 3\ndef work(): return small")
+        assert sum(map(len, codec.dumps(prompt["work"]))) < 5000
 
-    def test_one_that_is_used_is_sent_once(self, main_by_value):
-        space = typed_at_prompt("big = bytes(10**6)\ndef a(): return big\ndef b(): return big")
-        assert sum(map(len, codec.dumps([space["a"], space["b"]]))) < 1.1 * 10**6
+    def test_one_that_is_used_is_sent_once(self, prompt):
+        prompt.type("big = bytes(10**6)\ndef a(): return big\ndef b(): return big")
+        assert sum(map(len, codec.dumps([prompt["a"], prompt["b"]]))) < 1.1 * 10**6
 
-    def test_members_of_an_enum_are_the_same_after_a_journey(self, there):
-        space = typed_at_prompt(
+    def test_members_of_an_enum_are_the_same_after_a_journey(self, prompt, there):
+        prompt.type(
             "import enum\n"
             "class Color(enum.Enum):\n    RED = 1\n    BLUE = 2\n"
             "def other(color): return Color.BLUE if color is Color.RED else None"
         )
-        assert there.call(space["other"], space["Color"].RED) is space["Color"].BLUE
+        assert there.call(prompt["other"], prompt["Color"].RED) is prompt["Color"].BLUE
 
-    def test_an_exception_defined_in_main_is_caught_by_its_class(self, there):
-        space = typed_at_prompt(
-            "class MyError(Exception):\n    pass\ndef fail(): raise MyError('as meant', 5)"
-        )
-        with pytest.raises(space["MyError"]) as caught:
-            there.call(space["fail"])
+    def test_an_exception_defined_in_main_is_caught_by_its_class(self, prompt, there):
+        prompt.type("class MyError(Exception):\n    pass\ndef fail(): raise MyError('as meant', 5)")
+        with pytest.raises(prompt["MyError"]) as caught:
+            there.call(prompt["fail"])
         assert caught.value.args == ("as meant", 5)
 
-    def test_instances_keep_their_class(self, there):
-        space = typed_at_prompt(
-            "class Point:\n    def __init__(self, x): self.x = x\ndef same(p): return p"
-        )
-        back = there.call(space["same"], space["Point"](5))
-        assert type(back) is space["Point"]
+    def test_instances_keep_their_class(self, prompt, there):
+        prompt.type("class Point:\n    def __init__(self, x): self.x = x\ndef same(p): return p")
+        back = there.call(prompt["same"], prompt["Point"](5))
+        assert type(back) is prompt["Point"]
         assert back.x == 5
 
-    def test_methods_and_decorated_functions_work_in_another_process(self, there):
-        space = typed_at_prompt(
+    def test_methods_and_decorated_functions_work_in_another_process(self, prompt, there):
+        prompt.type(
             "import functools\n"
             "def doubled(f):\n"
             "    @functools.wraps(f)\n"
@@ -115,13 +130,276 @@ class TestMainByValue:
             "offset = 10\n"
             "class Thing:\n    def method(self, x): return work(x)\n"
         )
-        assert there.call(space["work"], 1) == 22
-        assert there.call(space["Thing"]().method, 2) == 24
+        assert there.call(prompt["work"], 1) == 22
+        assert there.call(prompt["Thing"]().method, 2) == 24
 
-    def test_defaults_annotations_and_attributes_come_along(self, there):
-        space = typed_at_prompt("def work(a, *, b: int = 5): 'words'\nwork.note = 'kept'")
-        look = typed_at_prompt(
-            "def look(f): return (f.__kwdefaults__, f.__doc__, f.note, f.__annotations__)"
-        )["look"]
-        told = there.call(look, space["work"])
+    def test_defaults_annotations_and_attributes_come_along(self, prompt, there):
+        prompt.type("def work(a, *, b: int = 5): 'words'\nwork.note = 'kept'")
+        prompt.type("def look(f): return (f.__kwdefaults__, f.__doc__, f.note, f.__annotations__)")
+        told = there.call(prompt["look"], prompt["work"])
         assert told == ({"b": 5}, "words", "kept", {"b": int})
+
+
+class TestWhatAWorkerKeeps:
+    @pytest.mark.parametrize("source", ["state = None", ""], ids=["known here", "unknown here"])
+    def test_a_global_that_an_initializer_set(self, prompt, there, source):
+        prompt.type(source)
+        prompt.type(
+            """
+            def initialize(value):
+                global state
+                state = value
+
+            def work():
+                return state
+            """
+        )
+        there.call(prompt["initialize"], 42)
+        assert there.call(prompt["work"]) == 42
+        assert there.call(prompt["work"]) == 42
+        assert prompt.globals.get("state") is None
+
+    def test_a_counter_counts_on(self, prompt, there):
+        prompt.type(
+            """
+            count = 0
+            seen = []
+
+            def step(x):
+                global count
+                count += 1
+                seen.append(x)
+                return count, list(seen)
+            """
+        )
+        assert there.call(prompt["step"], "a") == (1, ["a"])
+        assert there.call(prompt["step"], "b") == (2, ["a", "b"])
+
+    def test_one_lock_for_all_functions(self, prompt, there):
+        prompt.type(
+            """
+            import threading
+            lock, again = threading.Lock(), threading.RLock()
+
+            def first():
+                with lock, again:
+                    return id(lock), id(again)
+
+            second = lambda: (lock.acquire(blocking=False), lock.release(), id(lock), id(again))
+            """
+        )
+        ids = there.call(prompt["first"])
+        assert there.call(prompt["second"]) == (True, None, *ids)
+        assert there.call(prompt["first"]) == ids
+
+    def test_a_lock_held_by_the_sender_is_free_in_the_receiver(self, prompt, there):
+        prompt.type("import threading\nlock = threading.Lock()\nheld = lambda: lock.locked()")
+        with prompt["lock"]:
+            assert there.call(prompt["held"]) is False
+
+    def test_a_lock_is_still_no_argument(self, prompt, there):
+        prompt.type("def use(lock): return lock")
+        with pytest.raises(TypeError, match="cannot pickle"):
+            there.call(prompt["use"], threading.Lock())
+
+
+class TestWhatAPromptChanges:
+    @pytest.mark.parametrize(
+        "before, after",
+        [
+            ("value = 5", "value = 7"),
+            ("value = 'a'", "value = 'b'"),
+            ("value = [1]", "value.append(2)"),
+            ("value = {'rate': 1}", "value['rate'] = 2"),
+            ("value = (1, [2])", "value[1].append(3)"),
+            ("import numpy as np\nvalue = np.zeros(3)", "value[:] = 1"),
+            ("class value:\n    x = 1", "class value:\n    x = 2"),
+            ("value = lambda: 1", "value = lambda: 2"),
+            ("value = 5", "del value\nvalue = 6"),
+            ("value = 5", "value = lambda: 1"),
+        ],
+    )
+    def test_a_value_changed_by_the_sender_is_changed_in_the_receiver(
+        self, prompt, there, before, after
+    ):
+        prompt.type(before)
+        prompt.type(
+            """
+            def work():
+                found = getattr(value, "x", value)
+                return found() if callable(found) else found
+            """
+        )
+        for source in (before, after):
+            if source is after:
+                prompt.type(after)
+            found, wanted = there.call(prompt["work"]), prompt["work"]()
+            assert np.array_equal(found, wanted) if type(found) is np.ndarray else found == wanted
+
+    def test_a_function_that_others_call_is_the_one_that_was_defined_last(self, prompt, there):
+        prompt.type("def helper(x): return x + 1\ndef work(x): return helper(x)")
+        assert there.call(prompt["work"], 1) == 2
+        prompt.type("def helper(x): return x + 10")
+        assert there.call(prompt["work"], 1) == 11
+
+    def test_only_what_was_changed_is(self, prompt, there):
+        prompt.type(
+            """
+            count, rate = 0, 1
+
+            def step():
+                global count
+                count += rate
+                return count
+            """
+        )
+        assert there.call(prompt["step"]) == 1
+        prompt.type("rate = 10")
+        assert there.call(prompt["step"]) == 11
+        prompt.type("count = 5")
+        assert there.call(prompt["step"]) == 15
+
+    def test_an_older_pickle_does_not_bring_an_older_value_back(self, prompt, there):
+        """Tasks of a call that was made before may come after."""
+        prompt.type("value = 1\ndef work(): return value")
+        older = Frozen(prompt["work"])
+        assert there.call(older) == 1
+        prompt.type("value = 2")
+        assert there.call(prompt["work"]) == 2
+        assert there.call(older) == 2
+
+    def test_a_pickle_of_this_process_changes_no_globals_of_it(self, prompt, monkeypatch):
+        module = type(sys)("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        exec("value = 1\ndef work(): return value", vars(module))
+        for number in (1, 2):
+            module.value = number
+            body = memoryview(frames.joined(codec.dumps(module.work)))
+            module.value = "mine"
+            assert codec.loads(body)() == "mine"
+
+    def test_each_sender_has_numbers_of_its_own(self, prompt, there, monkeypatch):
+        """A second process that sends the first time does not undo what the first one sent."""
+        prompt.type("value = 1\ndef work(): return value")
+        assert there.call(prompt["work"]) == 1
+        prompt.type("value = 2")
+        assert there.call(prompt["work"]) == 2
+        monkeypatch.setattr(codec, "_token", "another")
+        prompt.type("value = 3")
+        assert there.call(prompt["work"]) == 2
+        prompt.type("value = 4")
+        assert there.call(prompt["work"]) == 4
+
+
+class Frozen:
+    """A function as it was pickled once."""
+
+    def __init__(self, function):
+        self._body = frames.joined(codec.dumps(function))
+
+    def __reduce__(self):
+        return _load, (self._body,)
+
+
+def _load(body):
+    return codec.loads(memoryview(body))
+
+
+# the other process has no such module as this one, but the codec
+_load.__module__ = "elsewhere_load"
+
+
+@pytest.fixture(autouse=True)
+def _loader_goes_by_value(monkeypatch):
+    module = type(sys)("elsewhere_load")
+    module._load = _load
+    from cloudpickle import cloudpickle
+
+    monkeypatch.setitem(sys.modules, "elsewhere_load", module)
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+class TestModulesWithAHome:
+    @pytest.fixture
+    def home(self, folder, monkeypatch):
+        (folder / "homely.py").write_text(
+            textwrap.dedent(
+                """
+                import threading
+
+                count, rate = 0, 1
+                lock = threading.Lock()
+
+                def stepper():
+                    def step():
+                        global count
+                        with lock:
+                            count += rate
+                            return count
+                    return step
+
+                def look():
+                    return count, rate
+                """
+            )
+        )
+        monkeypatch.syspath_prepend(folder)
+        yield folder
+        sys.modules.pop("homely", None)
+
+    def test_the_module_itself_is_the_namespace(self, home):
+        import homely
+
+        with CodecProcess(paths=[home]) as there:
+            assert [there.call(homely.stepper()) for _ in range(3)] == [1, 2, 3]
+            assert there.call(homely.look) == (3, 1)
+        assert homely.look() == (0, 1)
+
+    def test_globals_of_a_loaded_module_are_never_replaced(self, home):
+        import homely
+
+        with CodecProcess(paths=[home]) as there:
+            assert there.call(homely.stepper()) == 1
+            homely.rate = 100
+            assert there.call(homely.stepper()) == 2
+        assert homely.stepper()() == 100
+
+    def test_functions_of_a_missing_module_bring_their_globals(self, home):
+        import homely
+
+        with CodecProcess() as there:
+            assert [there.call(homely.stepper()) for _ in range(3)] == [1, 2, 3]
+
+
+class TestMarks:
+    @pytest.mark.parametrize("value", [1, "a", b"b", None, 2.5, [1, {2: (3,)}], {"x"}])
+    def test_plain_values_are_known_by_what_they_hold(self, value):
+        import copy
+
+        assert codec._fingerprint(value) == codec._fingerprint(copy.deepcopy(value)) is not None
+
+    def test_others_are_never_known_to_be_unchanged(self):
+        for value in (np.zeros(1), object(), [object()], sys, len):
+            assert codec._fingerprint(value) is None
+
+    def test_looking_at_a_value_runs_no_code_of_its_own(self):
+        class Loud:
+            def __reduce__(self):
+                raise AssertionError("it was called")
+
+        assert codec._fingerprint([Loud()]) is None
+
+    def test_no_value_is_kept_alive(self):
+        import gc
+        import weakref
+
+        def function():
+            """Goes away."""
+
+        gone = weakref.ref(function)
+        codec.globals_versions("__main__", {"big": [0] * 1000, "function": function})
+        del function
+        gc.collect()
+        assert gone() is None

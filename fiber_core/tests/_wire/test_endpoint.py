@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 
 import attrs
 import psutil
 import pytest
 
+from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind
+from fiber._wire.link import Link
 from fiber._wire.nng import BACKLOG
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
@@ -22,6 +23,7 @@ from wire_world import (
     answers_echo,
     frame,
     hello,
+    threads,
     until,
 )
 
@@ -40,29 +42,20 @@ class TestServices:
             assert (peer.ident, message.target, bytes(message.body)) == ("worker", target, body)
         assert all(box.messages.empty() for box in boxes.values())
 
-    def test_a_call_without_a_service_is_answered_with_an_empty_error(self, listening):
-        link = listening.link()
-        link.send(Kind.CALL, 77, 5, [b"?"])
-        message = link.receive(timeout=TIMEOUT)
-        assert (message.kind, message.target, message.id) == (Kind.ERROR, 77, 5)
-        assert not message.body
-
-    def test_a_cast_without_a_service_is_ignored(self, listening):
-        link = listening.link()
-        link.send(Kind.CAST, 77, 5, [b"?"])
-        assert answers_echo(link)
-
-    def test_a_service_can_be_withdrawn(self, listening):
-        link = listening.link()
+    def test_without_a_service_a_call_is_answered_with_an_empty_error_and_a_cast_ignored(
+        self, listening, link
+    ):
         assert answers_echo(link)
         listening.endpoint.withdraw(1)
         listening.endpoint.withdraw(1)
-        link.send(Kind.CALL, 1, 5)
-        assert link.receive(timeout=TIMEOUT).kind is Kind.ERROR
+        for target in (1, 77):
+            link.send(Kind.CAST, target, 5, [b"?"])
+            link.send(Kind.CALL, target, 6, [b"?"])
+            message = link.receive(timeout=TIMEOUT)
+            assert (message.kind, message.target, message.id) == (Kind.ERROR, target, 6)
+            assert not message.body
 
-    def test_services_keep_what_they_know_of_a_peer_with_it(self, listening):
-        link = listening.link()
-        peer = listening.peer()
+    def test_services_keep_what_they_know_of_a_peer_with_it(self, listening, link, peer):
         peer.state[1] = "mine"
         assert answers_echo(link)
         assert listening.endpoint.peers()[0].state == {1: "mine"}
@@ -161,39 +154,26 @@ class TestPeers:
         assert mailbox.messages.empty()
         assert list(listening.endpoint._peers.values()) == listening.endpoint.peers()
 
-    def test_sending_to_a_dead_one_does_nothing(self, listening):
-        mailbox = Mailbox()
-        listening.endpoint.serve(2, mailbox)
-        link = listening.link()
-        peer = listening.peer()
+    def test_sending_to_a_dead_one_does_nothing(self, mailbox, link, peer):
         link.close()
         mailbox.next_lost()
         peer.send(Kind.CAST, 1, 1, [b"x"])
         assert not peer._waiting
 
-    def test_one_can_be_cut_off(self, listening):
-        mailbox = Mailbox()
-        listening.endpoint.serve(2, mailbox)
-        link = listening.link()
+    def test_one_can_be_cut_off(self, listening, mailbox, link):
         listening.peer().close()
         with pytest.raises(PeerLostError):
             link.receive(timeout=TIMEOUT)
         assert mailbox.next_lost().ident == "dialler"
 
-    def test_peers_may_be_sent_to_from_many_threads(self, listening):
-        link = listening.link()
-        peer = listening.peer()
+    def test_peers_may_be_sent_to_from_many_threads(self, link, peer):
 
         def send(name):
             for number in range(100):
                 peer.send(Kind.CAST, 1, name * 1000 + number)
 
-        threads = [threading.Thread(target=send, args=(name,)) for name in range(8)]
-        for thread in threads:
-            thread.start()
-        got = [link.receive(timeout=TIMEOUT).id for _ in range(800)]
-        for thread in threads:
-            thread.join()
+        with threads(8, send):
+            got = [link.receive(timeout=TIMEOUT).id for _ in range(800)]
         for name in range(8):
             mine = [number for number in got if number // 1000 == name]
             assert mine == [name * 1000 + number for number in range(100)]
@@ -267,12 +247,10 @@ class TestItsEnd:
 
     def test_peers_see_it_at_once(self, listening):
         links = [listening.link(f"w{number}") for number in range(5)]
-        began = time.monotonic()
         listening.endpoint.close()
         for link in links:
             with pytest.raises(PeerLostError):
                 link.receive(timeout=TIMEOUT)
-        assert time.monotonic() - began < TIMEOUT
 
     def test_a_service_may_close_it(self, listen):
         listening = listen()
@@ -290,9 +268,8 @@ class TestItsEnd:
         with pytest.raises(PeerLostError):
             link.receive(timeout=TIMEOUT)
 
-    def test_sending_after_it_does_nothing(self, listening):
+    def test_sending_after_it_does_nothing(self, listening, peer):
         listening.link()
-        peer = listening.peer()
         listening.endpoint.close()
         peer.send(Kind.CAST, 1, 1, [b"x"])
         peer.close()
@@ -304,16 +281,12 @@ class TestItsEnd:
         one.close()
 
     def test_a_peer_without_proof_has_no_name(self, listen):
-        from fiber._wire.endpoint import Peer
-
         endpoint = listen().endpoint
         assert repr(Peer(endpoint, endpoint._listeners["unix"], 7)) == "<Peer unproven on pipe 7>"
 
     def test_the_hello_of_a_peer_is_its_own(self, listen):
         listening = listen()
         theirs = attrs.evolve(hello("w"), host="far", pid=77)
-        from fiber._wire.link import Link
-
         link = Link(listening.url, listening.credentials, theirs)
         assert listening.peer("w").hello == theirs
         link.close()

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import operator
 import os
+import re
+import select
 import signal
 import socket
 import threading
 import time
 
+import attrs
+import psutil
 import pytest
 
-from fiber._wire import frames, nng
+from fiber._wire import frames
+from fiber._wire.endpoint import Endpoint
 from fiber._wire.frames import Kind
-from wire_world import TIMEOUT, Mailbox, hello, in_thread, until
+from fiber._wire.identity import Credentials
+from fiber._wire.link import Link
+from fiber.exceptions import HandshakeError, PeerLostError, TransportError, WireError
+from fiber.model.timing import Timing
+from wire_world import (
+    TIMEOUT,
+    Mailbox,
+    address,
+    close_listeners,
+    hello,
+    in_thread,
+    is_watching,
+    threads,
+    until,
+)
 
 
 class TestMessages:
@@ -22,16 +43,14 @@ class TestMessages:
         assert link.peer == hello("listener")
         assert listening.peer("worker").hello == hello("worker")
 
-    def test_an_echo_comes_back(self, listening):
-        link = listening.link()
+    def test_an_echo_comes_back(self, link):
         for number, body in enumerate([b"", b"x", b"y" * 1000]):
             link.send(Kind.CALL, 1, number, [body])
             message = link.receive(timeout=TIMEOUT)
             assert (message.kind, message.target, message.id) == (Kind.REPLY, 1, number)
             assert bytes(message.body) == body
 
-    def test_64_mib_are_echoed(self, listening):
-        link = listening.link()
+    def test_64_mib_are_echoed(self, link):
         block = os.urandom(2**20)
         link.send(Kind.CALL, 1, 1, [block] * 64)
         message = link.receive(timeout=60)
@@ -40,32 +59,24 @@ class TestMessages:
 
     @pytest.mark.parametrize("size", [-1, 0, 1, 16])
     def test_sizes_around_that_of_a_frame(self, listen, scheme, size):
-        listening = listen(scheme, max_frame=4096)
-        link = listening.link()
+        link = listen(scheme, max_frame=4096).link()
         body = os.urandom(4096 - frames.HEADER.size + size)
         link.send(Kind.CALL, 1, 1, [body])
         assert bytes(link.receive(timeout=TIMEOUT).body) == body
 
-    def test_a_received_body_can_be_written_to(self, listening):
+    def test_a_received_body_can_be_written_to(self, link):
         """Arrays that are made of it must be as good as the sender's."""
-        link = listening.link()
         for size in (100, 2 * frames.MAX_FRAME):
             link.send(Kind.CALL, 1, 1, [bytes(size)])
             assert not link.receive(timeout=TIMEOUT).body.readonly
 
-    def test_many_threads_share_a_link(self, listening):
-        link = listening.link()
-
+    def test_many_threads_share_a_link(self, link):
         def send(name):
             for number in range(50):
                 link.send(Kind.CALL, 1, name * 100 + number, [bytes([name]) * number])
 
-        threads = [threading.Thread(target=send, args=(name,)) for name in range(8)]
-        for thread in threads:
-            thread.start()
-        got = [link.receive(timeout=TIMEOUT) for _ in range(400)]
-        for thread in threads:
-            thread.join()
+        with threads(8, send):
+            got = [link.receive(timeout=TIMEOUT) for _ in range(400)]
         assert {message.id for message in got} == {n * 100 + m for n in range(8) for m in range(50)}
         assert all(
             bytes(message.body) == bytes([message.id // 100]) * (message.id % 100)
@@ -73,32 +84,19 @@ class TestMessages:
         )
 
     def test_more_threads_send_large_messages_than_a_side_puts_together_at_once(self, listen):
-        listening = listen(max_frame=4096)
-        link = listening.link()
-        threads = [
-            threading.Thread(
-                target=link.send, args=(Kind.CALL, 1, number, [bytes([number]) * 20_000])
-            )
-            for number in range(100)
-        ]
-        for thread in threads:
-            thread.start()
-        got = [link.receive(timeout=TIMEOUT) for _ in range(100)]
-        for thread in threads:
-            thread.join()
+        link = listen(max_frame=4096).link()
+        with threads(100, lambda n: link.send(Kind.CALL, 1, n, [bytes([n]) * 20_000])):
+            got = [link.receive(timeout=TIMEOUT) for _ in range(100)]
         assert {m.id: bytes(m.body) for m in got} == {n: bytes([n]) * 20_000 for n in range(100)}
 
-    def test_receive_returns_when_its_time_is_over(self, listening):
-        link = listening.link()
+    def test_receive_returns_when_its_time_is_over(self, link):
         assert link.receive(timeout=0) is None
         assert link.receive(timeout=0.01) is None
 
 
 class TestWindows:
-    def test_a_peer_that_does_not_read_loses_nothing(self, listening):
+    def test_a_peer_that_does_not_read_loses_nothing(self, link, peer):
         """Nng drops what exceeds 64 frames on the way to a peer; the window holds ours back."""
-        link = listening.link()
-        peer = listening.peer()
         for number in range(5000):
             peer.send(Kind.CAST, 1, number, [number.to_bytes(4, "little") * 10])
 
@@ -110,16 +108,14 @@ class TestWindows:
         listening = listen(scheme, max_frame=2**16)
         link = listening.link()
         peer = listening.peer()
-        bodies = [os.urandom(300_000) for _ in range(20)]
+        # and what comes after them, which needs no wait
+        bodies = [*(os.urandom(300_000) for _ in range(20)), b"x"]
         for number, body in enumerate(bodies):
             peer.send(Kind.CAST, 1, number, [body])
 
         assert [bytes(link.receive(timeout=TIMEOUT).body) for _ in bodies] == bodies
 
-    def test_a_listener_that_does_not_read_holds_the_sender_back(self, listening):
-        mailbox = Mailbox()
-        listening.endpoint.serve(2, mailbox)
-        link = listening.link()
+    def test_a_listener_that_does_not_read_holds_the_sender_back(self, listening, mailbox, link):
         sent = []
 
         def send():
@@ -149,12 +145,11 @@ class TestWindows:
             signal.pthread_kill(main, signal.SIGINT)
 
         with listening.held():
-            helper = threading.Thread(target=interrupt)
-            helper.start()
+            wait = in_thread(interrupt)
             with pytest.raises(KeyboardInterrupt):
                 while True:
                     link.send(Kind.CAST, 9, 0, [b"x" * 20_000])
-            helper.join()
+            wait()
         # the unfinished message gives way to the next of its number
         for _ in range(20):
             link.send(Kind.CAST, 9, 0, [b"x" * 20_000])
@@ -185,18 +180,25 @@ class TestWindows:
         filler()
 
 
-class TestDescriptorsThatUserCodeTakes:
-    def test_a_link_knows_whether_it_has_them(self, listening):
-        link = listening.link()
-        assert link.is_intact
-        number = link.fds[-1]
-        mine, other = os.dup(number), os.open(os.devnull, os.O_RDONLY)
-        os.dup2(other, number)
-        assert not link.is_intact
+@contextlib.contextmanager
+def replaced(number):
+    """Another file has the number of a descriptor, as user code may leave it."""
+    mine, other = os.dup(number), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(other, number)
+    try:
+        yield
+    finally:
         os.dup2(mine, number)
-        assert link.is_intact
         os.close(mine)
         os.close(other)
+
+
+class TestDescriptorsThatUserCodeTakes:
+    def test_a_link_knows_whether_it_has_them(self, link):
+        assert link.is_intact
+        with replaced(link.fds[-1]):
+            assert not link.is_intact
+        assert link.is_intact
 
     def test_one_within_a_host_leaves_alone_what_came_in_their_place(self, listen):
         link = listen("unix").link()
@@ -212,15 +214,232 @@ class TestDescriptorsThatUserCodeTakes:
         for one in (near, far, theirs):
             one.close()
 
-    def test_one_between_hosts_notices_without_use(self, listen, monkeypatch):
-        monkeypatch.setattr(nng, "INTERVAL", 0.05)
-        link = listen("tls+tcp").link()
+    def test_one_between_hosts_notices_without_use(self, listen):
+        link = listen("tls+tcp").link(timing=Timing(nng_check=0.05))
         taken = threading.Event()
         link.on_descriptors_lost(taken.set)
-        number = link.fds[-1]
-        mine, other = os.dup(number), os.open(os.devnull, os.O_RDONLY)
-        os.dup2(other, number)
-        assert taken.wait(TIMEOUT)
-        os.dup2(mine, number)
-        os.close(mine)
-        os.close(other)
+        with replaced(link.fds[-1]):
+            assert taken.wait(TIMEOUT)
+
+
+class TestItsEnd:
+    def test_a_blocked_receive_raises(self, listening, link):
+        wait = in_thread(link.receive)
+        listening.endpoint.close()
+        error = wait()
+        assert isinstance(error, PeerLostError)
+        assert isinstance(error, EOFError)
+        assert str(error) == f"the connection to {listening.url} is gone"
+        assert link.lost
+
+    def test_a_blocked_receive_raises_when_another_thread_closes_it(self, listening):
+        for _ in range(20):
+            link = listening.link()
+            wait = in_thread(link.receive)
+            link.close()
+            assert isinstance(wait(), PeerLostError)
+
+    def test_a_blocked_send_raises(self, listening, link):
+        full = threading.Event()
+
+        def fill():
+            while True:
+                link.send(Kind.CAST, 9, 1, [b"x" * 2**14])
+                full.set()
+
+        with listening.held():
+            wait = in_thread(fill)
+            assert full.wait(TIMEOUT)
+            # without the handler thread, as when the process is killed
+            close_listeners(listening)
+            assert isinstance(wait(), PeerLostError)
+
+    def test_a_blocked_send_raises_when_another_thread_closes_it(self, listening, link):
+        def fill():
+            while True:
+                link.send(Kind.CAST, 9, 1, [b"x" * 2**20])
+
+        with listening.held():
+            wait = in_thread(fill)
+            time.sleep(0.1)
+            link.close()
+            assert isinstance(wait(), PeerLostError)
+
+    @pytest.mark.parametrize("count", [1, 7, 8, 9, 15, 16])
+    def test_what_came_before_it_is_still_handed_out(self, scheme, count, link, peer):
+        for number in range(count):
+            peer.send(Kind.CAST, 1, number, [b"x" * 100])
+        poll = select.poll()
+        for fd in link.fds:
+            poll.register(fd, select.POLLIN)
+        assert poll.poll(1000 * TIMEOUT)
+        peer._listener.close_pipe(peer._pipe)
+        # nng tells of it by itself
+        assert scheme == "unix" or until(lambda: link.lost) is None
+
+        got = []
+        with pytest.raises(PeerLostError):
+            while True:
+                got.append(link.receive(timeout=TIMEOUT).id)
+        # what lay in nng's and the system's hands may be lost, what was here is not
+        assert got == list(range(len(got)))
+        assert got
+
+    def test_its_descriptor_stays_readable_for_everyone(self, listening, link):
+        listening.endpoint.close()
+        with pytest.raises(PeerLostError):
+            link.receive(timeout=TIMEOUT)
+        for _ in range(3):
+            assert select.select([link.end_fd], [], [], TIMEOUT)[0]
+
+    def test_nothing_can_be_sent_or_received_after_it(self, link):
+        link.close()
+        link.close()
+        for attempt in (
+            lambda: link.send(Kind.CALL, 1, 1),
+            link.receive,
+            lambda: link.receive(timeout=0),
+        ):
+            with pytest.raises(PeerLostError):
+                attempt()
+        link.wait()
+
+    def test_a_listener_that_comes_back_is_dialled_by_a_new_link_only(self, folder, listen):
+        """Nng redials by itself; frames of a former session mean nothing to a new listener."""
+        first = listen("ipc")
+        path = first.url[len("ipc://") :]
+        link = first.link()
+        first.endpoint.close()
+        until(lambda: link.lost)
+        second = Endpoint(first.credentials, hello("second"), first.reactor)
+        mailbox = Mailbox()
+        second.serve(1, mailbox)
+        try:
+            assert second.listen(attrs.evolve(address("ipc", folder), bind_url=f"ipc://{path}"))
+            with pytest.raises(PeerLostError):
+                link.send(Kind.CALL, 1, 1)
+            fresh = Link(f"ipc://{path}", first.credentials, hello("again"))
+            fresh.send(Kind.CALL, 1, 5)
+            peer, message = mailbox.next()
+            assert (peer.ident, message.id) == ("again", 5)
+            assert [peer.ident for peer in second.peers()] == ["again"]
+            fresh.close()
+        finally:
+            second.close()
+
+    def test_a_malformed_frame_of_a_listener_is_a_wire_error(self, link, peer):
+        peer._listener.send(peer._pipe, b"nonsense" * 8, [])
+        with pytest.raises(WireError):
+            link.receive(timeout=TIMEOUT)
+
+    def test_connections_leave_no_descriptor_and_no_thread(self, listening):
+        """Counted after the first ones: nng keeps what it opened for its own work."""
+
+        def use():
+            link = listening.link(f"one{time.monotonic_ns()}")
+            link.send(Kind.CALL, 1, 1, [b"x" * 1000])
+            link.receive(timeout=TIMEOUT)
+            link.close()
+            listening._opened.clear()
+
+        def state():
+            until(lambda: not listening.endpoint._peers and not is_watching())
+            return process.num_fds(), process.num_threads()
+
+        process = psutil.Process()
+        for _ in range(10):
+            use()
+        before = state()
+        gc.disable()
+        try:
+            for _ in range(50):
+                use()
+            # some of the first may still have been on their way out
+            until(lambda: all(map(operator.le, state(), before)))
+        finally:
+            gc.enable()
+
+
+def dial(url, credentials=None, mine=None, **options):
+    """Dial, which fails; closed where it does not."""
+    link = Link(url, credentials or Credentials.new(), mine or hello("x"), **options)
+    link.close()
+
+
+class TestDialling:
+    def test_an_address_without_a_listener_is_an_error(self, folder, scheme):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        url = f"{scheme}://127.0.0.1:{port}" if "tcp" in scheme else f"{scheme}://{folder}/nobody"
+        why = "no such file or directory" if scheme == "unix" else "connection refused"
+        words = re.escape(f"cannot reach {url}: {why}")
+        with pytest.raises(TransportError, match=words):
+            dial(url, Credentials.new().with_certificate())
+
+    @pytest.mark.parametrize("url", ["", "nonsense", "http://x", "ipc://" + "x" * 200])
+    def test_what_is_no_address_is_a_transport_error(self, url):
+        with pytest.raises(TransportError, match="cannot reach"):
+            dial(url)
+
+    def test_a_failed_dial_leaves_no_descriptor(self, folder):
+        def fail():
+            with pytest.raises(TransportError):
+                dial(f"ipc://{folder}/nobody")
+
+        fail()
+        gc.collect()
+        before = psutil.Process().num_fds()
+        for _ in range(20):
+            fail()
+        gc.collect()
+        until(lambda: psutil.Process().num_fds() <= before)
+
+    def test_another_key_is_refused_without_a_word_of_it(self, listen):
+        listening = listen()
+        wrong = attrs.evolve(listening.credentials, key=b"secret" * 5 + b"xx")
+        with pytest.raises(
+            HandshakeError, match="could not prove that it is of this run"
+        ) as caught:
+            dial(listening.url, wrong)
+        assert listening.endpoint.peers() == []
+        assert "secret" not in repr(caught.value)
+
+    def test_another_run_is_refused(self, listen):
+        with pytest.raises(HandshakeError, match=r"closed the connection.*it is of another run"):
+            dial(listen().url)
+
+    def test_another_version_is_refused_in_words(self, listening):
+        theirs = attrs.evolve(hello("old"), fiber="99.1")
+        with pytest.raises(HandshakeError, match=r"fiber is .* and 99\.1 on .* pip install"):
+            dial(listening.url, listening.credentials, theirs)
+        assert listening.endpoint.peers() == []
+
+    @pytest.mark.parametrize("has_certificate", [True, False], ids=["of another run", "none"])
+    def test_tls_refuses_the_certificate_of_another_run_and_none(self, listen, has_certificate):
+        listening = listen("tls+tcp")
+        other = Credentials.new()
+        with pytest.raises(TransportError) as caught:
+            dial(listening.url, other.with_certificate() if has_certificate else other)
+        if has_certificate:
+            assert isinstance(caught.value, HandshakeError)
+            for cause in ("of another run", "clocks of the two hosts", "is no tunnel"):
+                assert cause in str(caught.value)
+        assert listening.endpoint.peers() == []
+        assert listening.link("still served").peer
+
+    @pytest.mark.parametrize("where", ["ipc", "tcp", "tls+tcp"])
+    def test_a_silent_listener_times_out(self, folder, where):
+        """Without a limit of ours nng waits for ever where TLS is expected."""
+        with socket.socket(socket.AF_UNIX if where == "ipc" else socket.AF_INET) as silent:
+            silent.bind(str(folder / "silent") if where == "ipc" else ("127.0.0.1", 0))
+            silent.listen()
+            name = silent.getsockname()
+            url = f"{where}://" + (name if where == "ipc" else f"127.0.0.1:{name[1]}")
+            with pytest.raises(TransportError, match=r"did not answer within 0.1 s"):
+                dial(url, Credentials.new().with_certificate(), timing=Timing(handshake=0.1))
+
+    def test_a_listener_that_never_answers_is_given_up(self, listen):
+        listening = listen()
+        words = f"{listening.url} did not answer .* within 0.2 s"
+        with listening.held(), pytest.raises(HandshakeError, match=words):
+            dial(listening.url, listening.credentials, timing=Timing(handshake=0.2))

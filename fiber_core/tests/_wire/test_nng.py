@@ -3,26 +3,51 @@
 from __future__ import annotations
 
 import gc
+import socket
 import threading
 import weakref
 
 import psutil
 import pytest
+from pynng import lib
 
-from fiber._wire import frames
+from fiber._wire import frames, nng
 from fiber._wire.descriptors import Connection
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
-from fiber._wire.nng import NngDialer, RawListener, UnprovenConnections
-from fiber.exceptions import TransportError
-from wire_world import TIMEOUT, address, readable, received, until
+from fiber._wire.nng import UnprovenConnections, build
+from fiber.exceptions import PeerLostError, TransportError
+from fiber.model.timing import Timing
+from wire_world import (
+    TIMEOUT,
+    Mailbox,
+    address,
+    in_thread,
+    is_watching,
+    nng_dialer,
+    raw_listener,
+    readable,
+    received,
+    until,
+)
 
 FRAME = frames.header(Kind.CAST, size=3) + b"abc"
 
 
+def listen_in(folder, ours):
+    """Have a listener listen at an address in a folder; returns that."""
+    return ours.listen(address("ipc", folder).bind_url, Credentials.new())
+
+
+def dialled(url):
+    """A dialer that is connected."""
+    theirs = nng_dialer()
+    theirs.dial(url, Credentials.new(), timeout=TIMEOUT)
+    return theirs
+
+
 class TestFrames:
-    def test_they_arrive_as_they_were_sent(self, pair):
-        ours, theirs, events = pair
+    def test_they_arrive_as_they_were_sent(self, ours, theirs, events):
         theirs.send(lambda: FRAME[:32], [FRAME[32:]])
         pipe, data = received(ours)
         assert events[0] == ("opened", pipe)
@@ -30,37 +55,25 @@ class TestFrames:
         ours.send(pipe, FRAME[:32], [b"a", bytearray(b"b"), memoryview(b"c")])
         assert received(theirs)[1] == FRAME
 
-    def test_without_a_frame_receive_returns_none(self, pair):
-        ours, theirs, _ = pair
+    def test_without_a_frame_receive_returns_none(self, ours, theirs):
         assert ours.receive() is None
         assert theirs.receive() is None
         assert not readable(ours.fd, 0)
 
-    def test_they_are_as_long_as_their_pieces(self, pair):
-        ours, theirs, _ = pair
-        for size in (0, 1, 63, 64, 2**20):
-            theirs.send(lambda: b"h" * 32, [b"", b"x" * size, b""])
-            assert len(received(ours)[1]) == 32 + size
+    def test_they_are_as_long_as_their_pieces(self, ours, theirs):
+        for head, size in ((0, 0), (32, 0), (32, 1), (32, 63), (32, 64), (32, 2**20)):
+            theirs.send(lambda head=head: b"h" * head, [b"", b"x" * size, b""])
+            assert len(received(ours)[1]) == head + size
 
-    def test_empty_ones_arrive_too(self, pair):
-        ours, theirs, _ = pair
-        theirs.send(lambda: b"")
-        assert received(ours)[1] == b""
-
-    def test_what_is_sent_to_a_pipe_that_never_was_is_gone(self, pair):
-        ours, theirs, _ = pair
+    def test_what_is_sent_to_a_pipe_that_never_was_is_gone(self, ours, theirs):
         ours.send(12345, FRAME, [])
         theirs.send(lambda: FRAME)
         assert received(ours)[1] == FRAME
 
     def test_the_size_of_a_frame_is_limited(self, folder):
-        run = Credentials.new()
         closed = threading.Event()
-        ours = RawListener(
-            on_opened=lambda _: None, on_closed=lambda _: closed.set(), max_frame=1000
-        )
-        theirs = NngDialer()
-        theirs.dial(ours.listen(address("ipc", folder).bind_url, run), run)
+        ours = raw_listener(on_closed=lambda _: closed.set(), max_frame=1000)
+        theirs = dialled(listen_in(folder, ours))
         theirs.send(lambda: b"x" * 1000)
         assert len(received(ours)[1]) == 1000
         theirs.send(lambda: b"x" * 1100)
@@ -71,16 +84,14 @@ class TestFrames:
 
 
 class TestEnds:
-    def test_each_side_notices_the_end_of_the_other(self, pair):
-        ours, theirs, events = pair
+    def test_each_side_notices_the_end_of_the_other(self, ours, theirs, events):
         assert not theirs.lost
         ours.close()
         assert readable(theirs.end_fd)
         assert theirs.lost
         assert [what for what, _ in events] == ["opened", "closed"]
 
-    def test_the_listener_notices_a_dialer_that_closes(self, pair):
-        ours, theirs, events = pair
+    def test_the_listener_notices_a_dialer_that_closes(self, ours, theirs, events):
         # nng loses the end of a TLS connection that ends while its listener has it opened: strangers,
         # who are cut off after a while
         theirs.send(lambda: FRAME)
@@ -89,36 +100,34 @@ class TestEnds:
         until(lambda: len(events) == 2)
         assert [what for what, _ in events] == ["opened", "closed"]
 
-    def test_one_pipe_can_be_closed_and_closed_again(self, pair):
-        ours, theirs, events = pair
+    def test_one_pipe_can_be_closed_and_closed_again(self, ours, theirs, events):
         pipe = events[0][1]
         ours.close_pipe(pipe)
         ours.close_pipe(pipe)
         ours.close_pipe(12345)
         assert readable(theirs.end_fd)
 
-    def test_closed_sockets_raise(self, pair):
-        ours, theirs, _ = pair
+    def test_closed_sockets_raise(self, ours, theirs):
         for sock in (ours, theirs):
             sock.close()
             sock.close()
+        for attempt in (
+            ours.receive,
+            theirs.receive,
+            lambda: theirs.send(lambda: FRAME),
+            lambda: ours.send(1, FRAME, []),
+        ):
             with pytest.raises(TransportError, match="object closed"):
-                sock.receive()
-        with pytest.raises(TransportError, match="object closed"):
-            theirs.send(lambda: FRAME)
-        with pytest.raises(TransportError, match="object closed"):
-            ours.send(1, FRAME, [])
+                attempt()
 
     def test_a_closed_one_is_gone_without_a_collection(self, folder):
-        run = Credentials.new()
-        ours = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
-        url = ours.listen(address("ipc", folder).bind_url, run)
+        ours = raw_listener()
+        url = listen_in(folder, ours)
         gc.collect()
         gc.disable()
         try:
             before = psutil.Process().num_fds()
-            theirs = NngDialer()
-            theirs.dial(url, run)
+            theirs = dialled(url)
             gone = weakref.ref(theirs._socket)
             theirs.close()
             del theirs
@@ -129,11 +138,9 @@ class TestEnds:
             ours.close()
 
     def test_a_forgotten_one_is_closed_when_it_is_collected(self, folder):
-        run = Credentials.new()
         closed = threading.Event()
-        ours = RawListener(on_opened=lambda _: None, on_closed=lambda _: closed.set())
-        theirs = NngDialer()
-        theirs.dial(ours.listen(address("ipc", folder).bind_url, run), run)
+        ours = raw_listener(on_closed=lambda _: closed.set())
+        theirs = dialled(listen_in(folder, ours))
         del theirs
         gc.collect()
         assert closed.wait(TIMEOUT)
@@ -142,7 +149,7 @@ class TestEnds:
 
 class TestListening:
     def test_a_socket_file_goes_with_its_listener(self, folder):
-        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock = raw_listener()
         url = sock.listen(f"ipc://{folder}/here", Credentials.new())
         assert url == f"ipc://{folder}/here"
         assert [path.name for path in folder.iterdir()] == ["here"]
@@ -150,16 +157,14 @@ class TestListening:
         assert not list(folder.iterdir())
 
     def test_a_file_that_a_dead_one_left_is_taken_over(self, folder):
-        import socket
-
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(f"{folder}/here")
-        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock = raw_listener()
         sock.listen(f"ipc://{folder}/here", Credentials.new())
         sock.close()
 
     def test_port_zero_is_replaced_by_the_bound_one(self):
-        sock = RawListener(on_opened=lambda _: None, on_closed=lambda _: None)
+        sock = raw_listener()
         run = Credentials.new().with_certificate()
         urls = [sock.listen("tls+tcp://127.0.0.1:0", run) for _ in range(2)]
         ports = {int(url.rpartition(":")[2]) for url in urls}
@@ -211,3 +216,176 @@ class TestUnproven:
     def test_of_too_many_the_silent_ones_end_first(self, unproven):
         self.expired(unproven, 0.0, [1, 2, 3])
         assert self.expired(unproven, 1.0, [1, 2, 3, 4, 5], most=2, silent={2, 4}) == [1, 2, 4]
+
+
+class TestWhileTheInterpreterEnds:
+    """No thread can be started then, but frames at exit are still sent and received."""
+
+    @pytest.fixture(autouse=True)
+    def _no_threads(self, pair, monkeypatch):
+        def refuse(thread):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    def test_one_can_dial(self, pair, folder):
+        run = Credentials.new()
+        sock = nng_dialer()
+        with pytest.raises(TransportError, match="connection refused"):
+            sock.dial(f"ipc://{folder}/nobody", run, timeout=TIMEOUT)
+        ours = raw_listener()
+        sock.dial(ours.listen(f"ipc://{folder}/somebody", run), run, timeout=TIMEOUT)
+        sock.close()
+        ours.close()
+
+    def test_acknowledgements_are_posted_by_the_reader(self, ours, theirs):
+        theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
+        assert frames.parse(received(ours)[1]).ack == 99
+
+
+class TestBackPressure:
+    def fill(self, sock):
+        """Send until nothing fits any more; returns what was sent, and a wait for the error."""
+        sent = []
+
+        def send():
+            while True:
+                sock.send(lambda: frames.header(Kind.CAST, ack=len(sent)), [b"x" * 2**16])
+                sent.append(len(sent))
+
+        wait = in_thread(send)
+        until(lambda: sock._waiters)
+        return sent, wait
+
+    def test_a_waiting_sender_goes_on_when_there_is_room(self, ours, theirs):
+        sent, wait = self.fill(theirs)
+        before = len(sent)
+        for _ in range(before + 50):
+            assert received(ours)
+        assert len(sent) > before
+        theirs.close()
+        assert isinstance(wait(), TransportError)
+
+    def test_its_header_is_made_when_its_turn_comes(self, ours, theirs):
+        """It acknowledges the frames received meanwhile, in order."""
+        news = [0]
+        stop = threading.Event()
+
+        def send():
+            while not stop.is_set():
+                theirs.send(
+                    lambda: frames.header(Kind.CAST, ack=news[0], size=2**16), [bytes(2**16)]
+                )
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        until(lambda: theirs._waiters)
+        news[0] = 7
+        acks = []
+        while 7 not in acks:
+            acks.append(frames.parse(received(ours)[1]).ack)
+        stop.set()
+        while thread.is_alive():
+            if readable(ours.fd, 0.01):
+                acks.append(frames.parse(ours.receive()[1]).ack)
+        assert acks == sorted(acks)
+        thread.join()
+
+    def test_acknowledgements_are_posted_without_blocking(self, theirs):
+        """By the waiting sender, or by a thread where none waits."""
+        sent, wait = self.fill(theirs)
+        theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
+        # whoever waits is asked for a header in its turn, and no frame more is needed
+        assert len(theirs._waiters) == 1
+        theirs.close()
+        assert isinstance(wait(), TransportError)
+        assert sent
+
+    def test_acknowledgements_are_sent_without_a_waiting_sender(self, ours, theirs):
+        count = fill_to_the_brim(theirs)
+        theirs.post(lambda: frames.header(Kind.GRANT, ack=99))
+        kinds = [frames.parse(received(ours)[1]).kind for _ in range(count + 1)]
+        assert kinds == [Kind.CAST] * count + [Kind.GRANT]
+
+    def test_a_waiting_sender_gets_the_end(self, ours, theirs):
+        _, wait = self.fill(theirs)
+        ours.close()
+        assert str(wait()) == "the connection is gone"
+        assert not theirs._waiters
+
+    def test_acknowledgements_to_a_lost_peer_are_no_error(self, ours, theirs):
+        ours.close()
+        assert readable(theirs.end_fd)
+        theirs.post(lambda: frames.header(Kind.GRANT))
+        theirs.close()
+        theirs.post(lambda: frames.header(Kind.GRANT))
+
+
+def fill_to_the_brim(sock):
+    """Hand over frames as long as none has to wait; how many."""
+    count = 0
+    while True:
+        message = build(None, frames.header(Kind.CAST, size=2**16), [bytes(2**16)])
+        if sock._offer(message):
+            lib.nng_msg_free(message)
+            return count
+        count += 1
+
+
+OFTEN = Timing(nng_check=0.05)
+
+
+class TestWatch:
+    """Ends that nng misses are found, and no thread stays for it."""
+
+    def test_ends_during_traffic_are_noticed_on_both_sides(self, listen):
+        """Without the watch about one in twenty is lost; each is cut while frames are on their way."""
+        listening = listen("tls+tcp", timing=OFTEN)
+        mailbox = Mailbox()
+        listening.endpoint.serve(2, mailbox)
+        for number in range(60):
+            link = listening.link(f"w{number}", timing=OFTEN)
+            peer = listening.peer(f"w{number}")
+            for _ in range(7):
+                peer.send(Kind.CAST, 1, 1, [b"x" * 100])
+                link.send(Kind.CAST, 3, 1, [b"x" * 100])
+            if number % 2:
+                peer._listener.close_pipe(peer._pipe)
+                with pytest.raises(PeerLostError):
+                    while True:
+                        link.receive(timeout=TIMEOUT)
+            else:
+                link.close()
+            assert mailbox.next_lost() is peer
+
+    def test_the_thread_runs_while_there_are_pipes_to_watch(self, listen):
+        listening = listen("tls+tcp")
+        assert not is_watching()
+        links = [listening.link(f"w{number}") for number in range(3)]
+        assert is_watching()
+        for link in links:
+            link.close()
+        until(lambda: not is_watching())
+        assert listening.link("again").peer
+        assert is_watching()
+
+    def test_connections_within_a_host_need_none(self, listen):
+        listening = listen("ipc")
+        assert listening.link().peer
+        assert not is_watching()
+        assert not nng._pipes
+
+    def test_a_pipe_that_is_gone_already_is_dropped(self, listen):
+        """Nng may report a pipe's end before its beginning."""
+        listening = listen("tls+tcp", timing=OFTEN)
+        link = listening.link(timing=OFTEN)
+        kept = dict(nng._pipes)
+        assert len(kept) == 2
+        link.close()
+        until(lambda: not nng._pipes)
+        with nng._lock:
+            nng._pipes.update(kept)
+        other = listening.link("other")
+        until(lambda: not kept.keys() & nng._pipes.keys())
+        other.send(Kind.CALL, 1, 1, [b"x"])
+        assert bytes(other.receive(timeout=TIMEOUT).body) == b"x"

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from fiber._wire.reactor import Reactor
-from wire_world import TIMEOUT, until
+from wire_world import TIMEOUT, threads, until
 
 
 @pytest.fixture
@@ -55,11 +55,8 @@ class TestActions:
             for number in range(500):
                 reactor.call_soon(functools.partial(called.put, (name, number)))
 
-        threads = [threading.Thread(target=many, args=(name,)) for name in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with threads(8, many):
+            pass
         assert len(get(called, 4000)) == 4000
 
     def test_no_wake_up_is_lost_when_it_is_about_to_sleep(self, reactor, called):
@@ -253,10 +250,6 @@ class TestItsEnd:
 
     def test_stop_from_many_threads_ends_once(self):
         reactor = Reactor("test-handler")
-        threads = [threading.Thread(target=reactor.stop) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT)
-        assert not any(thread.is_alive() for thread in threads)
+        with threads(8, lambda _: reactor.stop()):
+            pass
         until(lambda: not any(t.name == "test-handler" for t in threading.enumerate()))

@@ -7,7 +7,7 @@ import pytest
 from fiber._base import values
 from fiber._workers.manager import WorkerManager
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
-from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 from tasks_world import until
 
 RUNNING = JobStatus(state=JobState.RUNNING)
@@ -45,7 +45,7 @@ class FakeChild:
 class Platform:
     """Starts jobs, and notes the calls of the manager."""
 
-    def __init__(self, per_job=1, lease=3.0):
+    def __init__(self, per_job=1, lease=3.0, **timing):
         self.children = []
         self.lost, self.retired, self.errors = [], [], []
         self.handed_back = []
@@ -63,6 +63,7 @@ class Platform:
             lease=lease,
             per_job=per_job,
             name="fiber-test",
+            timing=Timing(**timing),
         )
 
     def start(self, count, on_status, waits):
@@ -91,11 +92,22 @@ class Platform:
 
 
 @pytest.fixture
-def platform():
-    platform = Platform()
-    yield platform
-    platform.manager.terminate()
-    assert platform.manager.join(20)
+def platforms():
+    made = []
+
+    def make(**options):
+        made.append(Platform(**options))
+        return made[-1]
+
+    yield make
+    for platform in made:
+        platform.manager.terminate()
+        assert platform.manager.join(20)
+
+
+@pytest.fixture
+def platform(platforms):
+    return platforms()
 
 
 def test_the_first_is_started_by_the_caller_and_the_others_by_the_manager(platform):
@@ -255,8 +267,8 @@ def test_a_job_that_was_being_submitted_at_the_end_is_ended(platform):
     assert platform.children[0].kills == 1
 
 
-def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(platform, monkeypatch):
-    monkeypatch.setattr("fiber._workers.state.KILL_AGAIN_AFTER", 0.05)
+def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(platforms):
+    platform = platforms(kill_again=0.05)
     platform.manager.begin(1)
     platform.children[0].unreachable = 2
     platform.manager.terminate()
@@ -264,27 +276,25 @@ def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(platform
     assert platform.children[0].kills == 3
 
 
-def test_a_stopped_worker_is_ended_after_its_lease():
-    platform = Platform(lease=0.05)
+def test_a_stopped_worker_is_ended_after_its_lease(platforms):
+    platform = platforms(lease=0.05)
     platform.manager.begin(1)
     platform.up()
     platform.children[0].report(STOPPED)
     until(lambda: len(platform.children) == 2)
     assert str(platform.lost[0].attempt.reason) == "LEASE"
-    platform.manager.terminate()
-    assert platform.manager.join(20)
 
 
-def test_one_whose_connection_ended_is_ended_after_a_while(platform, monkeypatch):
-    monkeypatch.setattr("fiber._workers.state.EXIT_REPORT_TIMEOUT", 0.05)
+def test_one_whose_connection_ended_is_ended_after_a_while(platforms):
+    platform = platforms(exit_report=0.05)
     platform.manager.begin(1)
     platform.up()
     platform.manager.worker_disconnected("0")
     until(lambda: len(platform.children) == 2)
 
 
-def test_of_a_job_with_others_only_the_silent_process_is_ended():
-    platform = Platform(per_job=2, lease=0.05)
+def test_of_a_job_with_others_only_the_silent_process_is_ended(platforms):
+    platform = platforms(per_job=2, lease=0.05)
     platform.manager.begin(2)
     (child,) = platform.children
     parts = [
@@ -297,8 +307,6 @@ def test_of_a_job_with_others_only_the_silent_process_is_ended():
     until(lambda: signalled)
     assert signalled[0] == (0, 9)
     del child.signal
-    platform.manager.terminate()
-    assert platform.manager.join(20)
 
 
 def test_it_does_not_spin_while_it_waits_for_the_last_to_go(platform):

@@ -2,10 +2,11 @@
 
 import pytest
 
-from fiber._workers.state import REPORT_AFTER, REPORT_AGAIN, PendingReport
-from fiber.model import JobState, JobStatus
+from fiber._workers.state import PendingReport
+from fiber.model import JobState, JobStatus, Timing
 
 FULL = "0/1 nodes are available: 1 Insufficient cpu."
+TIMING = Timing()
 RUNNING = JobStatus(state=JobState.RUNNING)
 
 
@@ -15,12 +16,12 @@ def waits(words=FULL):
 
 @pytest.fixture
 def report():
-    return PendingReport()
+    return PendingReport(TIMING)
 
 
 def test_a_worker_that_waits_for_long_is_reported_once_in_the_platforms_words(report):
     report.observed("a", waits(), 100.0)
-    assert report.due == 100.0 + REPORT_AFTER
+    assert report.due == 100.0 + TIMING.wait_report
     assert report.next(report.due - 0.1, running=2, desired=3) is None
     text = report.next(report.due, running=2, desired=3)
     assert text == f"2 of 3 workers run, 1 waits for a place: {FULL}"
@@ -50,7 +51,7 @@ def test_another_text_is_reported_after_a_while(report):
     report.observed("a", waits(), 100.0)
     report.next(105.0, running=1, desired=2)
     report.observed("a", waits("0/2 nodes are available"), 110.0)
-    assert report.due == 105.0 + REPORT_AGAIN
+    assert report.due == 105.0 + TIMING.wait_report_again
     assert "0/2 nodes" in report.next(report.due, running=1, desired=2)
 
 

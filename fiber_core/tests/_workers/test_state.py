@@ -10,11 +10,11 @@ from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._workers import state as module
 from fiber._workers.state import GiveUp, GroupState, Kill, Report, Retire, Start, Stop
-from fiber.backend_parts import outage
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
-from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 
 LEASE = 3.0
+TIMING = Timing()
 
 
 @attrs.define(eq=False)
@@ -49,7 +49,7 @@ class Play:
 
     def __init__(self, desired, per_job=1, exit_report_timeout=None):
         self.group = GroupState(
-            lease=LEASE, per_job=per_job, exit_report_timeout=exit_report_timeout
+            lease=LEASE, per_job=per_job, timing=TIMING, exit_report_timeout=exit_report_timeout
         )
         self.group.desired = desired
         self.now = 100.0
@@ -75,6 +75,11 @@ class Play:
         self.now = max(self.now, self.group.deadline())
         return self.run()
 
+    def later(self):
+        """Let more time pass than any back-off; returns the steps."""
+        self.now += 10
+        return self.run()
+
     def report(self, job, status):
         return self.group.observed(job, status, self.now)
 
@@ -87,6 +92,20 @@ class Play:
     def lose(self, job, how=KILLED):
         (loss,) = self.report(job, how)
         return loss
+
+
+def started(desired, **options):
+    """A play with the jobs that it asked for at first."""
+    play = Play(desired, **options)
+    play.run()
+    return play
+
+
+def at_work(desired, **options):
+    """A play with all workers ready."""
+    play = started(desired, **options)
+    play.up()
+    return play
 
 
 def starts(steps):
@@ -106,16 +125,12 @@ class TestStarting:
         assert list(play.group.workers) == ["0.0", "0.1", "1.0", "1.1", "2"]
 
     def test_one_that_is_lost_is_replaced_at_once(self):
-        play = Play(2)
-        play.run()
-        play.up()
+        play = at_work(2)
         play.lose(play.jobs[0])
         assert starts(play.run()) == [1]
 
     def test_the_missing_one_of_a_job_is_replaced_and_the_others_work_on(self):
-        play = Play(3, per_job=3)
-        play.run()
-        play.up()
+        play = at_work(3, per_job=3)
         ended = ProcessStatus(index=1, state=JobState.FAILED, reason=Reason(ReasonKind.SIGNAL, 9))
         others = [ProcessStatus(index=n, state=JobState.RUNNING) for n in (0, 2)]
         (loss,) = play.report(play.jobs[0], status(JobState.RUNNING, processes=(*others, ended)))
@@ -142,8 +157,7 @@ class TestStarting:
         assert play.lose(job, LEFT).expected
 
     def test_a_late_event_of_one_that_has_ended_is_not_kept_for_another(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         play.lose(play.jobs[0])
         play.group.worker_retired("0")
         play.group.starting += 1
@@ -151,7 +165,7 @@ class TestStarting:
         assert not play.group.workers["0"].exit_sent
 
     def test_no_other_is_started_while_a_submission_is_under_way(self):
-        group = GroupState(lease=LEASE, per_job=1)
+        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
         group.desired = 2
         assert isinstance(group.next(0.0), Start)
         assert group.next(0.0) is None
@@ -159,23 +173,20 @@ class TestStarting:
 
 class TestFailingToStart:
     def test_the_pauses_grow(self):
-        play, pauses = Play(1), []
-        play.run()
+        play, pauses = started(1), []
         while not isinstance(play.steps[-1], (GiveUp, Stop)):
             before = play.now
             play.lose(play.jobs[-1])
             if not play.run():
                 play.wait()
             pauses.append(round(play.now - before, 3))
-        assert pauses[:-1] == list(module.BACKOFF[:-1])
+        assert pauses[:-1] == list(TIMING.worker_backoff[:-1])
 
     def test_after_a_bounded_number_it_is_given_up_with_the_last_words(self):
-        play = Play(1)
-        play.run()
-        for _ in module.BACKOFF:
+        play = started(1)
+        for _ in TIMING.worker_backoff:
             play.lose(play.jobs[-1], status(JobState.FAILED, code=1, message="no such module"))
-            play.now += 10
-            steps = play.run()
+            steps = play.later()
         give_up = steps[0]
         assert isinstance(give_up, GiveUp)
         assert "6 workers in a row" in give_up.text
@@ -183,60 +194,48 @@ class TestFailingToStart:
         assert isinstance(steps[-1], Stop)
 
     def test_the_reason_that_it_never_came_up_is_raised(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         for _ in range(module.MAX_INITIALIZER_FAILURES):
             play.jobs[-1].failure = "it ran without a word"
             play.lose(play.jobs[-1])
-            play.now += 10
-            steps = play.run()
+            steps = play.later()
         assert "it ran without a word" in steps[0].text
         assert isinstance(steps[0].cause, StartError)
 
     def test_an_initializer_that_raises_is_given_up_sooner_and_is_the_cause(self):
-        play, error = Play(2), KeyError("initializer")
-        play.run()
+        play, error = started(2), KeyError("initializer")
         for number in range(module.MAX_INITIALIZER_FAILURES):
             job = play.jobs[number]
             play.group.initializer_failed(job.ident, error)
             play.lose(job, status(JobState.FAILED, code=1))
-            play.now += 10
-            steps = play.run()
+            steps = play.later()
         assert isinstance(steps[0], GiveUp)
         assert steps[0].cause is error
         assert "initializer raised KeyError('initializer')" in steps[0].text
 
     def test_after_one_was_ready_more_failures_are_allowed(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         for _ in range(module.MAX_FAILURES_PER_WORKER):
             play.lose(play.jobs[-1])
-            play.now += 10
-            assert starts(play.run()) == [1]
+            assert starts(play.later()) == [1]
         play.lose(play.jobs[-1])
-        play.now += 10
-        assert isinstance(play.run()[0], GiveUp)
+        assert isinstance(play.later()[0], GiveUp)
 
     def test_one_that_comes_up_ends_the_series(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         for _ in range(50):
             play.lose(play.jobs[-1])
-            play.now += 10
-            play.run()
+            play.later()
             play.up(play.jobs[-1])
         assert not any(isinstance(step, GiveUp) for step in play.steps)
 
     def test_nothing_is_given_up_while_somebody_works(self):
-        play = Play(2)
-        play.run()
+        play = started(2)
         play.up(play.jobs[0])
         for _ in range(100):
             play.group.initializer_failed(play.jobs[-1].ident, KeyError())
             play.lose(play.jobs[-1])
-            play.now += 10
-            assert starts(play.run()) == [1]
+            assert starts(play.later()) == [1]
         # nor at once when that one is lost
         play.lose(play.jobs[0])
         assert starts(play.run()) == [1]
@@ -244,13 +243,11 @@ class TestFailingToStart:
     @staticmethod
     def refused_but_two():
         """Five are desired; a quota has room for two, which are on their way."""
-        play = Play(5)
-        play.run()
+        play = started(5)
         for number in range(2, 2 + 2 * module.MAX_INITIALIZER_FAILURES):
             play.jobs[number].failure = "exceeded quota"
             play.lose(play.jobs[number])
-            play.now += 10
-            play.run()
+            play.later()
         return play
 
     def test_workers_on_their_way_may_come_up_though_others_are_refused(self):
@@ -260,20 +257,18 @@ class TestFailingToStart:
         for _ in range(20):
             play.jobs[-1].failure = "exceeded quota"
             play.lose(play.jobs[-1])
-            play.now += 10
-            assert starts(play.run()) == [1]
+            assert starts(play.later()) == [1]
 
     def test_once_they_have_failed_as_well_it_is_given_up(self):
         play = self.refused_but_two()
         play.lose(play.jobs[0])
-        play.now += 10
-        assert not any(isinstance(step, GiveUp) for step in play.run())
+        assert not any(isinstance(step, GiveUp) for step in play.later())
         play.lose(play.jobs[1])
         (step,) = (step for step in play.run() if isinstance(step, GiveUp))
         assert "exceeded quota" in str(step.cause)
 
     def test_refused_submissions_are_tried_again_and_given_up(self):
-        group, error = GroupState(lease=LEASE, per_job=1), SubmitError("quota")
+        group, error = GroupState(lease=LEASE, per_job=1, timing=TIMING), SubmitError("quota")
         group.desired = 1
         now, tries = 0.0, 0
         while not isinstance(step := group.next(now), GiveUp):
@@ -287,20 +282,17 @@ class TestFailingToStart:
         assert "quota" in step.text
 
     def test_what_a_pool_has_given_up_it_does_not_try_again(self):
-        play = Play(2)
-        play.run()
+        play = started(2)
         for _ in range(20):
             play.lose(play.jobs[-1])
-            play.now += 10
-            play.run()
+            play.later()
             if isinstance(play.steps[-1], (GiveUp, Kill)):
                 break
         assert play.group.is_closing
         assert starts(play.run()) == []
 
     def test_an_expected_end_is_no_failure(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         for _ in range(20):
             play.group.desired = 0
             play.run()
@@ -333,18 +325,11 @@ class TestPlatformThatCannotBeAsked:
                     return steps
                 play.now = max(play.now, due)
 
-    @staticmethod
-    def at_work(desired=2):
-        play = Play(desired)
-        play.run()
-        play.up()
-        return play
-
     def test_it_is_asked_again_with_pauses_and_logged_once(self):
-        play = self.at_work()
+        play = at_work(2)
         for job in play.jobs:
             play.lose(job)
-        steps = self.ask_in_vain(play, outage.RETRY_TIMEOUT - 5)
+        steps = self.ask_in_vain(play, Timing().outage - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
         assert 20 <= len(starts(steps)) <= 40
@@ -353,7 +338,7 @@ class TestPlatformThatCannotBeAsked:
         assert "cannot be asked" in reported
 
     def test_the_workers_start_once_it_answers(self):
-        play = self.at_work()
+        play = at_work(2)
         for job in play.jobs:
             play.lose(job)
         self.ask_in_vain(play, 30)
@@ -370,14 +355,14 @@ class TestPlatformThatCannotBeAsked:
         assert not any(isinstance(s, GiveUp) for s in self.ask_in_vain(play, 30))
 
     def test_a_short_one_is_not_spoken_of(self):
-        play = self.at_work(1)
+        play = at_work(1)
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, outage.NOTICE_DELAY - 3) + play.wait()
+        steps = self.ask_in_vain(play, Timing().outage_notice - 3) + play.wait()
         play.now += 100
         assert not any(isinstance(step, Report) for step in steps + play.run())
 
     def test_when_it_does_not_come_back_the_pool_ends_with_the_reason(self):
-        play = self.at_work()
+        play = at_work(2)
         for job in play.jobs:
             play.lose(job)
         began = play.now
@@ -387,12 +372,12 @@ class TestPlatformThatCannotBeAsked:
         assert give_up.cause is self.AWAY
         assert "no worker is left, and for 6" in give_up.text
         assert "the engine does not answer" in give_up.text
-        assert play.now - began < outage.RETRY_TIMEOUT + 5
+        assert play.now - began < Timing().outage + 5
 
     def test_workers_that_are_left_work_on_however_long_it_takes(self):
-        play = self.at_work()
+        play = at_work(2)
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, 10 * outage.RETRY_TIMEOUT)
+        steps = self.ask_in_vain(play, 10 * Timing().outage)
         assert not any(isinstance(step, GiveUp) for step in steps)
         assert len([step for step in steps if isinstance(step, Report)]) == 1
         # and is given up once that one is gone as well
@@ -400,23 +385,22 @@ class TestPlatformThatCannotBeAsked:
         assert isinstance(self.ask_in_vain(play, 5)[-1], GiveUp)
 
     def test_an_attempt_that_waited_by_itself_is_the_only_one(self):
-        play = self.at_work(1)
+        play = at_work(1)
         play.lose(play.jobs[0])
         assert isinstance(play.group.next(play.now), Start)
-        play.now += outage.RETRY_TIMEOUT
+        play.now += Timing().outage
         play.group.not_started(self.AWAY, play.now)
         assert isinstance(play.group.next(play.now), GiveUp)
 
     def test_a_closing_pool_waits_for_nothing(self):
-        play = self.at_work(1)
+        play = at_work(1)
         play.lose(play.jobs[0])
         self.ask_in_vain(play, 1)
         play.group.close()
         assert isinstance(play.run()[-1], Stop)
 
     def test_all_that_it_takes_with_it_before_they_are_up_are_one_failure(self):
-        play = Play(8)
-        play.run()
+        play = started(8)
         for job in list(play.jobs):
             job.failure = "it ended before it had reached its parent"
             play.lose(job, self.LOST)
@@ -424,15 +408,14 @@ class TestPlatformThatCannotBeAsked:
         assert starts(steps) == [1] * 8
 
     def test_workers_that_lose_their_places_again_and_again_are_given_up(self):
-        play = Play(4)
-        play.run()
+        play = started(4)
         rounds = 0
         while not any(isinstance(step, GiveUp) for step in play.steps):
             for job in play.jobs[-4:]:
                 play.lose(job, self.LOST)
             rounds += 1
             play.run() or play.wait()
-        assert rounds == len(module.BACKOFF)
+        assert rounds == len(TIMING.worker_backoff)
         assert "engine away" in next(s.text for s in play.steps if isinstance(s, GiveUp))
 
 
@@ -442,18 +425,14 @@ class TestDraining:
     DRAINING = values.evolve(RUNNING, draining=True)
 
     def test_one_hands_back_what_it_has_not_begun_and_another_one_starts_at_once(self):
-        play = Play(2)
-        play.run()
-        play.up()
+        play = at_work(2)
         assert play.report(play.jobs[0], self.DRAINING) == []
         assert play.run() == [Retire("0", hand_back=True), Start(1)]
         assert play.report(play.jobs[0], self.DRAINING) == []
         assert play.run() == []
 
     def test_its_end_is_expected_and_counts_against_no_task(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.report(play.jobs[0], self.DRAINING)
         play.run()
         loss = play.lose(play.jobs[0])
@@ -462,59 +441,46 @@ class TestDraining:
         assert play.run() == []
 
     def test_all_workers_of_a_job_go(self):
-        play = Play(2, per_job=2)
-        play.run()
-        play.up()
+        play = at_work(2, per_job=2)
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Retire("0.0", True), Retire("0.1", True), Start(2)]
 
     def test_one_that_is_not_ready_yet_is_retired_once_it_is(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Start(1)]
         assert not play.group.worker_ready("0")
         assert play.run() == [Retire("0", True)]
 
     def test_one_that_dials_again_is_retired_again(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.report(play.jobs[0], self.DRAINING)
         play.run()
         assert not play.group.worker_ready("0")
         assert play.run() == [Retire("0", True)]
 
     def test_one_that_finishes_what_it_holds_is_asked_to_hand_back_the_rest(self):
-        play = Play(2)
-        play.run()
-        play.up()
+        play = at_work(2)
         play.group.release("0")
         assert play.run() == [Retire("0")]
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Retire("0", True)]
 
     def test_one_that_was_killed_is_sent_nothing(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.group.terminate(play.now)
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == []
 
     def test_in_a_closing_pool_no_worker_takes_its_place(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.group.close()
         assert play.run() == [Retire("0")]
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Retire("0", True)]
 
     def test_when_all_have_to_go_the_pool_is_not_given_up(self):
-        play = Play(3)
-        play.run()
-        play.up()
+        play = at_work(3)
         for job in list(play.jobs):
             play.report(job, self.DRAINING)
         assert starts(play.run()) == [1, 1, 1]
@@ -529,8 +495,7 @@ class TestPendingReport:
     WAITS = status(JobState.PENDING, message="1 Insufficient cpu")
 
     def test_why_there_are_fewer_workers_is_logged_once(self):
-        play = Play(3)
-        play.run()
+        play = started(3)
         play.up(*play.jobs[:2])
         play.report(play.jobs[2], self.WAITS)
         assert play.run() == []
@@ -541,16 +506,14 @@ class TestPendingReport:
         assert play.group.deadline() is None
 
     def test_a_closing_pool_logs_nothing(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         play.report(play.jobs[0], self.WAITS)
         play.group.close()
         play.now += 60
         assert not any(isinstance(step, Report) for step in play.run())
 
     def test_one_that_is_refused_is_tried_again_and_logged(self):
-        play = Play(2)
-        play.run()
+        play = started(2)
         play.up(play.jobs[0])
         play.lose(play.jobs[1], status(JobState.FAILED, message="exceeded quota"))
         assert (
@@ -562,16 +525,13 @@ class TestPendingReport:
 
 class TestLeaving:
     def test_the_newest_in_surplus_are_retired(self):
-        play = Play(3)
-        play.run()
-        play.up()
+        play = at_work(3)
         play.group.desired = 1
         assert play.run() == [Retire("1"), Retire("2")]
         assert play.run() == []
 
     def test_one_that_is_not_ready_yet_is_retired_once_it_is(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         play.report(play.jobs[0], RUNNING)
         play.group.close()
         assert play.run() == []
@@ -579,17 +539,14 @@ class TestLeaving:
         assert play.run() == [Retire("0")]
 
     def test_one_that_still_waits_for_its_place_is_ended(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         play.group.close()
         (kill,) = play.run()
         assert kill.worker.ident == "0"
         assert kill.whole
 
     def test_one_that_was_released_is_not_replaced(self):
-        play = Play(2)
-        play.run()
-        play.up()
+        play = at_work(2)
         play.group.release("0")
         play.group.release("0")
         assert play.run() == [Retire("0")]
@@ -598,7 +555,7 @@ class TestLeaving:
         assert play.run() == []
 
     def test_those_that_start_after_a_resize_to_fewer_leave_again(self):
-        group = GroupState(lease=LEASE, per_job=1)
+        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
         group.desired = 1
         group.next(0.0)
         group.desired = 0
@@ -606,18 +563,14 @@ class TestLeaving:
         assert isinstance(group.next(0.0), Kill)
 
     def test_one_that_asks_again_is_retired_again(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.group.close()
         assert play.run() == [Retire("0")]
         assert not play.group.worker_ready("0")
         assert play.run() == [Retire("0")]
 
     def test_one_that_was_sent_retire_may_take_its_time(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.group.close()
         play.run()
         play.group.worker_disconnected("0", play.now)
@@ -627,23 +580,19 @@ class TestLeaving:
         assert play.run() == [Stop()]
 
     def test_one_that_cannot_be_sent_retire_is_killed(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         assert isinstance(play.group.retire_failed("0", play.now), Kill)
         assert play.group.retire_failed("gone", play.now) is None
 
     def test_an_end_after_maxtasksperchild_is_expected_and_replaced(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.group.worker_retired("0")
         loss = play.lose(play.jobs[0], LEFT)
         assert loss.expected
         assert starts(play.run()) == [1]
 
     def test_terminated_all_are_killed_and_none_is_started(self):
-        play = Play(4, per_job=2)
-        play.run()
+        play = started(4, per_job=2)
         assert play.group.terminate(play.now) == play.jobs
         assert play.run() == []
         for job in play.jobs:
@@ -652,22 +601,19 @@ class TestLeaving:
         assert play.run() == [Stop()]
 
     def test_what_does_not_end_is_killed_again(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         play.group.terminate(play.now)
         assert [type(step) for step in play.wait()] == [Kill]
         assert [type(step) for step in play.wait()] == [Kill]
 
     def test_it_does_not_end_while_a_submission_is_under_way(self):
-        group = GroupState(lease=LEASE, per_job=1)
+        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
         group.starting = 1
         group.close()
         assert group.next(0.0) is None
 
     def test_a_closed_group_with_missing_workers_waits_for_events_alone(self):
-        play = Play(3)
-        play.run()
-        play.up()
+        play = at_work(3)
         play.group.close()
         play.run()
         play.lose(play.jobs[0], LEFT)
@@ -677,9 +623,7 @@ class TestLeaving:
 
 class TestSilence:
     def test_a_stopped_worker_is_ended_after_its_lease(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.report(play.jobs[0], STOPPED)
         assert play.group.deadline() == play.now + LEASE
         (kill,) = play.wait()
@@ -690,17 +634,14 @@ class TestSilence:
         assert not loss.expected
 
     def test_one_that_goes_on_in_time_is_not(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.report(play.jobs[0], STOPPED)
         play.now += LEASE - 0.1
         play.report(play.jobs[0], RUNNING)
         assert play.group.deadline() is None
 
     def test_a_second_report_that_it_is_stopped_does_not_renew_its_lease(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         play.report(play.jobs[0], STOPPED)
         due = play.group.deadline()
         play.now += 1
@@ -708,9 +649,7 @@ class TestSilence:
         assert play.group.deadline() == due
 
     def test_one_that_its_platform_suspended_is_left_alone_and_logged_once(self):
-        play = Play(2)
-        play.run()
-        play.up()
+        play = at_work(2)
         play.report(play.jobs[0], SUSPENDED)
         assert play.run() == []
         (reported,) = play.wait()
@@ -724,22 +663,18 @@ class TestSilence:
         assert "0" in play.group.workers
 
     def test_nor_is_the_end_of_its_connection_held_against_it_before_it_goes_on(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.report(play.jobs[0], SUSPENDED)
         play.group.worker_disconnected("0", play.now)
         play.now += 100 * LEASE
         assert [type(step) for step in play.run()] == [Report]
         play.report(play.jobs[0], RUNNING)
-        assert play.group.deadline() == play.now + module.EXIT_REPORT_TIMEOUT
+        assert play.group.deadline() == play.now + TIMING.exit_report
         (kill,) = play.wait()
         assert kill.worker.ident == "0"
 
     def test_one_that_goes_on_and_is_stopped_by_a_signal_then_is_ended_after_its_lease(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.report(play.jobs[0], SUSPENDED)
         play.now += 100
         play.report(play.jobs[0], STOPPED)
@@ -748,17 +683,13 @@ class TestSilence:
         assert kill.worker.ident == "0"
 
     def test_terminate_ends_one_that_is_suspended(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.report(play.jobs[0], SUSPENDED)
         assert play.group.terminate(play.now) == [play.jobs[0]]
         assert play.lose(play.jobs[0]).expected
 
     def test_one_whose_connection_ended_is_killed_unless_it_reconnects(self):
-        play = Play(2)
-        play.run()
-        play.up()
+        play = at_work(2)
         play.group.worker_disconnected("0", play.now)
         play.group.worker_disconnected("1", play.now)
         play.group.worker_ready("1")
@@ -766,9 +697,7 @@ class TestSilence:
         assert kill.worker.ident == "0"
 
     def test_on_one_host_the_lost_connection_of_a_worker_counts_as_its_death(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.group.worker_disconnected("0", play.now)
         assert [kill.worker.ident for kill in play.wait()] == ["0"]
         # it is killed once more where it does not end
@@ -779,9 +708,7 @@ class TestSilence:
         assert "its connection ended" in loss.attempt.message
 
     def test_on_a_network_it_does_not(self):
-        play = Play(1, exit_report_timeout=LEASE + 1)
-        play.run()
-        play.up()
+        play = at_work(1, exit_report_timeout=LEASE + 1)
         play.group.worker_disconnected("0", play.now)
         assert play.group.deadline() == play.now + LEASE + 1
         assert [kill.worker.ident for kill in play.wait()] == ["0"]
@@ -790,32 +717,26 @@ class TestSilence:
         assert str(loss.attempt.reason) == "LEASE"
 
     def test_one_that_is_stopped_besides_is_not_to_blame(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         play.report(play.jobs[0], STOPPED)
         play.group.worker_disconnected("0", play.now)
         play.wait()
         assert not play.lose(play.jobs[0]).counts
 
     def test_after_a_late_turn_deadlines_start_anew(self):
-        play = Play(2)
-        play.run()
-        play.up()
+        play = at_work(2)
         play.report(play.jobs[0], STOPPED)
         play.group.worker_disconnected("1", play.now)
         due = play.group.deadline()
-        play.now = due + module.MAX_LATENESS + 0.1
+        play.now = due + TIMING.lateness + 0.1
         assert play.run() == []
-        assert play.group.deadline() == play.now + module.EXIT_REPORT_TIMEOUT
+        assert play.group.deadline() == play.now + TIMING.exit_report
         # the second time it is meant
         assert [kill.worker.ident for kill in play.wait()] == ["1"]
         assert [kill.worker.ident for kill in play.wait()] == ["0"]
 
     def test_only_the_silent_one_of_a_job_is_ended(self):
-        play = Play(2, per_job=2)
-        play.run()
-        play.up()
+        play = at_work(2, per_job=2)
         parts = [
             ProcessStatus(index=0, state=STOPPED.state, reason=STOPPED.reason),
             ProcessStatus(index=1, state=JobState.RUNNING),
@@ -831,9 +752,7 @@ class TestLosses:
         [(ReasonKind.SIGNAL, True), (ReasonKind.OOM, True), (ReasonKind.EVICTED, False)],
     )
     def test_a_death_counts_where_the_work_may_be_to_blame(self, kind, counts):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         loss = play.lose(play.jobs[0], status(JobState.FAILED, reason=Reason(kind), message="so"))
         assert loss.counts is counts
         assert not loss.expected
@@ -841,15 +760,13 @@ class TestLosses:
         assert loss.attempt.message == "so"
 
     def test_an_end_without_a_reason_counts(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         loss = play.lose(play.jobs[0], status(JobState.FAILED))
         assert loss.counts
         assert str(loss.attempt.reason) == "UNKNOWN"
 
     def test_the_word_on_a_process_goes_before_that_on_its_job(self):
-        play = Play(2, per_job=2)
-        play.run()
+        play = started(2, per_job=2)
         parts = (
             ProcessStatus(
                 index=0,
@@ -867,15 +784,12 @@ class TestLosses:
         assert second.attempt.message == "lost"
 
     def test_one_is_reported_once(self):
-        play = Play(1)
-        play.run()
+        play = started(1)
         play.lose(play.jobs[0])
         assert play.report(play.jobs[0], KILLED) == []
 
     def test_of_one_whose_task_closed_its_descriptors_the_error_says_so(self):
-        play = Play(1)
-        play.run()
-        play.up()
+        play = at_work(1)
         reason = Reason(ReasonKind.EXIT, DESCRIPTORS_LOST)
         ended = status(
             JobState.FAILED, code=DESCRIPTORS_LOST, reason=reason, message="ended with 121"

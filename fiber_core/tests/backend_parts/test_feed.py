@@ -1,5 +1,7 @@
 """Statuses go forward, and each end is delivered once."""
 
+import pytest
+
 from fiber.backend_parts.feed import Feed
 from fiber.model import Job, JobState, JobStatus
 
@@ -11,22 +13,25 @@ def job(name="a", run_id="r"):
     return Job(id=name, name=name, run_id=run_id, backend="made-up")
 
 
+@pytest.fixture
+def feed():
+    return Feed()
+
+
 def collect(feed, run_id="r"):
     events = feed.events(run_id)
     feed.close()
     return [(one.id, status.state) for one, status in events]
 
 
-def test_a_stream_begins_with_what_is():
-    feed = Feed()
+def test_a_stream_begins_with_what_is(feed):
     feed.publish(job(), PENDING)
     feed.publish(job(), RUNNING)
 
     assert collect(feed) == [("a", JobState.RUNNING)]
 
 
-def test_changes_follow_in_their_order_and_going_back_is_dropped():
-    feed = Feed()
+def test_changes_follow_in_their_order_and_going_back_is_dropped(feed):
     events = feed.events("r")
     for status in (PENDING, RUNNING, PENDING, RUNNING, ENDED, RUNNING, ENDED):
         feed.publish(job(), status)
@@ -35,8 +40,7 @@ def test_changes_follow_in_their_order_and_going_back_is_dropped():
     assert [status for _, status in events] == [PENDING, RUNNING, ENDED]
 
 
-def test_statuses_go_to_their_own_runs_subscribers():
-    feed = Feed()
+def test_statuses_go_to_their_own_runs_subscribers(feed):
     feed.publish(job("b", "other"), RUNNING)
 
     assert collect(feed) == []
@@ -51,8 +55,7 @@ def test_each_end_is_reported_once():
     assert ends == [job()]
 
 
-def test_jobs_that_were_seen_to_run_are_known():
-    feed = Feed()
+def test_jobs_that_were_seen_to_run_are_known(feed):
     feed.publish(job("a"), RUNNING)
     feed.publish(job("b"), PENDING)
     feed.publish(job("c"), ENDED)
@@ -60,8 +63,7 @@ def test_jobs_that_were_seen_to_run_are_known():
     assert feed.running("r") == [job("a")]
 
 
-def test_jobs_are_placed_once_none_is_pending():
-    feed = Feed()
+def test_jobs_are_placed_once_none_is_pending(feed):
     feed.publish(job("a"), PENDING)
     assert not feed.wait_placed(["a", "unknown"], 0)
 
@@ -70,8 +72,7 @@ def test_jobs_are_placed_once_none_is_pending():
     assert feed.wait_placed(["a", "unknown"], 0)
 
 
-def test_waiting_for_an_end_returns_with_it():
-    feed = Feed()
+def test_waiting_for_an_end_returns_with_it(feed):
     feed.publish(job("a"), RUNNING)
     assert not feed.wait_ended("a", 0)
     assert feed.wait_ended("unknown", 0)

@@ -1,5 +1,6 @@
 """An owner is dead where that is proven, and in no other case."""
 
+import contextlib
 import errno
 import json
 import os
@@ -47,6 +48,26 @@ def dead():
     return Owner.current()._replace(pid=process.pid, started=started)
 
 
+@contextlib.contextmanager
+def zombie():
+    """The number of a process that has ended, and for which nobody has waited in the block."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    yield pid
+    os.waitpid(pid, 0)
+
+
+def failing(code):
+    """A function of the system that fails."""
+
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
 @pytest.fixture
 def claimed(tmp_path):
     """A folder of this process, whose file can be written anew."""
@@ -71,13 +92,8 @@ class TestStartTimes:
         assert not is_same(os.getpid(), start_time(os.getpid()) + 1)
 
     def test_an_ended_process_is_no_owner(self):
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        # a zombie: it has ended, and nobody has waited for it
-        assert start_time(pid) is None
-        os.waitpid(pid, 0)
+        with zombie() as pid:
+            assert start_time(pid) is None
         assert start_time(pid) is None
         assert not is_same(pid, None)
 
@@ -98,12 +114,8 @@ class TestProcesses:
         assert Owner.current()._replace(started=1.0).liveness() is DEAD
 
     def test_a_zombie_is_dead(self):
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        assert Owner.current()._replace(pid=pid).liveness() is DEAD
-        os.waitpid(pid, 0)
+        with zombie() as pid:
+            assert Owner.current()._replace(pid=pid).liveness() is DEAD
 
     @pytest.mark.parametrize("part", range(3), ids=["host", "boot", "PID namespace"])
     def test_the_liveness_of_a_remote_owner_is_unknown(self, dead, part):
@@ -113,18 +125,12 @@ class TestProcesses:
         assert Owner.current()._replace(place="/".join(words)).liveness() is UNKNOWN
 
     def test_without_a_place_nothing_is_known(self, dead, monkeypatch):
-        def refuse():
-            raise OSError(errno.ENOENT, "no /proc")
-
-        monkeypatch.setattr(liveness, "_boot", refuse)
+        monkeypatch.setattr(liveness, "_boot", failing(errno.ENOENT))
         assert this_place() == ""
         assert dead._replace(place="").liveness() is UNKNOWN
 
     def test_one_that_cannot_be_looked_at_is_not_dead(self, monkeypatch):
-        def refuse(_):
-            raise OSError(errno.EMFILE, "too many open files")
-
-        monkeypatch.setattr(liveness, "_read_start", refuse)
+        monkeypatch.setattr(liveness, "_read_start", failing(errno.EMFILE))
         assert Owner.current().liveness() is UNKNOWN
 
     @pytest.mark.parametrize("pid", [0, -1, 2**31, 2**70])
@@ -192,35 +198,23 @@ class TestFolders:
     def test_a_lock_on_a_file_system_that_others_share_proves_nothing(
         self, tmp_path, monkeypatch, which
     ):
-        def shared(_):
-            return False
-
-        monkeypatch.setattr(liveness, "_is_local", shared)
-        if which == "observer":
-            monkeypatch.undo()
+        is_shared = which == "owner"
+        monkeypatch.setattr(liveness, "_is_local", lambda _: not is_shared)
         claim = Claim(tmp_path)
         rewritten(tmp_path, place="another/host/1/1")
         claim.release()
-        monkeypatch.undo()
-        if which == "observer":
-            monkeypatch.setattr(liveness, "_is_local", shared)
+        is_shared = which == "observer"
         assert liveness_of(tmp_path) is UNKNOWN
 
     def test_a_file_system_without_locks_proves_nothing(self, tmp_path, monkeypatch):
-        def refuse(*_):
-            raise OSError(errno.ENOLCK, "no locks available")
-
         claim = Claim(tmp_path)
         rewritten(tmp_path, place="another/host/1/1")
         claim.release()
-        monkeypatch.setattr("fcntl.flock", refuse)
+        monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
         assert liveness_of(tmp_path) is UNKNOWN
 
     def test_one_can_be_claimed_where_there_are_no_locks(self, tmp_path, monkeypatch):
-        def refuse(*_):
-            raise OSError(errno.ENOLCK, "no locks available")
-
-        monkeypatch.setattr("fcntl.flock", refuse)
+        monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
         Claim(tmp_path).release()
         assert liveness_of(tmp_path) is ALIVE
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from fiber.backend_parts.outage import NOTICE_DELAY, PAUSES, RETRY_TIMEOUT, Outage
+from fiber.backend_parts.outage import Outage
 from fiber.exceptions import BackendUnavailableError
+from fiber.model.timing import Timing
 
+TIMING = Timing()
 ERROR = BackendUnavailableError("the engine does not answer")
 
 
@@ -22,32 +24,34 @@ def test_a_platform_that_answers_is_away_for_no_time(outage):
 
 def test_the_pauses_between_attempts_grow_to_a_bound(outage):
     pauses = []
-    for _ in range(len(PAUSES) + 2):
+    for _ in range(len(TIMING.outage_backoff) + 2):
         outage.failed(ERROR, 0.0, 10.0)
         pauses.append(outage.retry_at - 10.0)
-    assert pauses == pytest.approx([*PAUSES, PAUSES[-1], PAUSES[-1]])
+    assert pauses == pytest.approx(
+        [*TIMING.outage_backoff, TIMING.outage_backoff[-1], TIMING.outage_backoff[-1]]
+    )
 
 
 def test_it_is_over_when_the_platform_was_asked_for_long_enough(outage):
     outage.failed(ERROR, 0.0, 0.0)
-    outage.failed(ERROR, 10.0, RETRY_TIMEOUT - 0.1)
+    outage.failed(ERROR, 10.0, TIMING.outage - 0.1)
     assert not outage.is_over
-    outage.failed(ERROR, RETRY_TIMEOUT, RETRY_TIMEOUT)
+    outage.failed(ERROR, TIMING.outage, TIMING.outage)
     assert outage.is_over
-    assert outage.lasted == RETRY_TIMEOUT
+    assert outage.lasted == TIMING.outage
 
 
 def test_an_attempt_that_waited_by_itself_has_used_up_as_much(outage):
-    outage.failed(ERROR, 0.0, RETRY_TIMEOUT)
+    outage.failed(ERROR, 0.0, TIMING.outage)
     assert outage.is_over
 
 
 def test_the_notice_comes_once_and_not_for_a_short_one(outage):
     outage.failed(ERROR, 0.0, 1.0)
-    assert outage.notice(NOTICE_DELAY - 0.1) is None
-    outage.failed(ERROR, 2.0, NOTICE_DELAY)
-    assert outage.due == NOTICE_DELAY
-    assert outage.notice(NOTICE_DELAY) == (
+    assert outage.notice(TIMING.outage_notice - 0.1) is None
+    outage.failed(ERROR, 2.0, TIMING.outage_notice)
+    assert outage.due == TIMING.outage_notice
+    assert outage.notice(TIMING.outage_notice) == (
         "the platform cannot be asked, and is asked again for 60 s in all: the engine does not answer"
     )
     outage.failed(ERROR, 7.0, 8.0)
@@ -55,11 +59,11 @@ def test_the_notice_comes_once_and_not_for_a_short_one(outage):
 
 
 def test_each_outage_is_one_of_its_own(outage):
-    outage.failed(ERROR, 0.0, RETRY_TIMEOUT)
-    outage.notice(RETRY_TIMEOUT)
+    outage.failed(ERROR, 0.0, TIMING.outage)
+    outage.notice(TIMING.outage)
     outage.ended()
     assert not outage.is_over
     outage.failed(ERROR, 100.0, 100.0)
     assert not outage.is_over
-    assert outage.due == 100.0 + NOTICE_DELAY
-    assert outage.retry_at == 100.0 + PAUSES[0]
+    assert outage.due == 100.0 + TIMING.outage_notice
+    assert outage.retry_at == 100.0 + TIMING.outage_backoff[0]

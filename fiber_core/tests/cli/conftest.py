@@ -1,4 +1,4 @@
-"""The command in this process on the fake backend, and as a process of its own on the real one."""
+"""The command in this process on the fake backend."""
 
 import shutil
 import tempfile
@@ -9,10 +9,8 @@ from click.testing import CliRunner
 
 from fiber._plugins.manager import load_plugins
 from fiber.cli.main import cli
-from fiber.testing import FakePlatform, FakePlugin
-
-#: seconds for anything that is waited for
-PATIENCE = 30.0
+from fiber.model import JobSpec
+from fiber.testing import FakeBackend, FakePlatform, FakePlugin, fakes, programs
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +30,35 @@ def platform():
     yield made
     made.available = True
     made.end(made.jobs(), forget=True)
+
+
+@pytest.fixture
+def backend(platform):
+    made = FakeBackend(platform=platform)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def submit(backend):
+    """Submit a job, one that sleeps unless a program is given."""
+
+    def submitted(argv=None, run_id="00000001", name="job", **fields):
+        argv = argv or programs.sleep_forever()
+        return backend.submit(JobSpec(run_id=run_id, name=name, argv=argv, **fields))
+
+    return submitted
+
+
+@pytest.fixture
+def capable(monkeypatch):
+    """Change the fake backend's capabilities."""
+
+    def declare(**changes):
+        declared = attrs.evolve(fakes.CAPABILITIES, **changes)
+        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
+
+    return declare
 
 
 @attrs.define

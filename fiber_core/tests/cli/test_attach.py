@@ -13,7 +13,7 @@ from fiber.cli.watch import Question
 from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
-from fiber.testing import FakeBackend, FakePlugin, fakes, programs
+from fiber.testing import FakeBackend, FakePlugin, programs
 
 
 def failed(code, reason=None):
@@ -57,9 +57,8 @@ class TestFollowing:
     def test_a_missing_program_is_127_with_the_systems_message(self, fiber):
         assert "No such file or directory" in fiber.fails("run", "-a", "no-such", code=127)
 
-    def test_output_that_comes_by_itself_is_not_copied(self, fiber, monkeypatch):
-        declared = attrs.evolve(fakes.CAPABILITIES, output=True)
-        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
+    def test_output_that_comes_by_itself_is_not_copied(self, fiber, capable):
+        capable(output=True)
 
         assert fiber.lines("run", "-a", "echo", "hi") == []
 
@@ -139,27 +138,31 @@ class Signals:
             self.ended = current.exit_code
 
 
+@pytest.fixture
+def signalled(fiber, platform):
+    """Run a program attached and send these signals once it is ready."""
+
+    def run(argv, *numbers):
+        signals = Signals(platform, *numbers)
+        fiber.extra.append(signals)
+        done = fiber("run", "-a", *argv)
+        return done, signals.ended
+
+    return run
+
+
 class TestSignals:
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-    def test_a_signal_ends_the_job_first(self, fiber, platform, number):
-        signals = Signals(platform, number)
-        fiber.extra.append(signals)
+    def test_a_signal_ends_the_job_first(self, signalled, platform, number):
+        done, ended = signalled(programs.exit_on_sigterm(3), number)
 
-        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
-
-        assert done.exit_code == 128 + number
-        assert done.stdout == "ready\n"
-        assert signals.ended == 3
+        assert (done.exit_code, done.stdout, ended) == (128 + number, "ready\n", 3)
         assert platform.jobs() == []
 
-    def test_a_second_one_kills_it(self, fiber, platform):
-        signals = Signals(platform, signal.SIGINT, signal.SIGTERM)
-        fiber.extra.append(signals)
+    def test_a_second_one_kills_it(self, signalled):
+        done, ended = signalled(programs.ignore_sigterm(), signal.SIGINT, signal.SIGTERM)
 
-        done = fiber("run", "-a", *programs.ignore_sigterm())
-
-        assert done.exit_code == 130
-        assert signals.ended == -signal.SIGKILL
+        assert (done.exit_code, ended) == (130, -signal.SIGKILL)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_one_that_comes_before_the_job_is_accepted_leaves_nothing(
@@ -205,37 +208,36 @@ class TestAsking:
         monkeypatch.setattr("fiber.cli.run.Question", Answers)
         return answers, questions
 
-    def test_yes_ends_the_job(self, fiber, asked, platform):
-        signals = Signals(platform, signal.SIGINT)
-        fiber.extra.append(signals)
-        asked[0].append("y")
+    @pytest.mark.parametrize(
+        "answers, argv, numbers, code, end",
+        [
+            (["y"], programs.exit_on_sigterm(3), [signal.SIGINT], 130, 3),
+            # no answer yet
+            ([], programs.exit_on_sigterm(3), [signal.SIGINT] * 2, 130, 3),
+            ([], programs.ignore_sigterm(), [signal.SIGINT] * 3, 130, -signal.SIGKILL),
+            # each is followed by a signal that does not ask
+            (["n"], programs.exit_on_sigterm(3), [signal.SIGINT, signal.SIGTERM], 143, 3),
+            ([""], programs.exit_on_sigterm(3), [signal.SIGINT, signal.SIGTERM], 143, 3),
+            # a job that ends with us cannot be left
+            (["l"], programs.exit_on_sigterm(3), [signal.SIGINT, signal.SIGTERM], 143, 3),
+        ],
+        ids=["yes", "a second Ctrl-C", "a third", "no", "nothing", "leave"],
+    )
+    def test_the_answer_decides(self, signalled, asked, answers, argv, numbers, code, end):
+        asked[0].extend(answers)
 
-        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
+        done, ended = signalled(argv, *numbers)
 
-        assert (done.exit_code, signals.ended) == (130, 3)
-        assert len(asked[1]) == 1
-        assert asked[1][0].startswith("\nfiber: end job ")
-        assert asked[1][0].endswith("? [y/N] ")
+        assert (done.exit_code, ended) == (code, end)
+        (question,) = asked[1]
+        assert question.startswith("\nfiber: end job ")
+        assert question.endswith("? [y/N] ")
 
-    @pytest.mark.parametrize("answer", ["n", "", "what"])
-    def test_anything_else_lets_it_go_on(self, fiber, asked, platform, answer):
-        # the answer is followed by a signal that does not ask
-        signals = Signals(platform, signal.SIGINT, signal.SIGTERM)
-        fiber.extra.append(signals)
-        asked[0].append(answer)
-
-        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
-
-        assert "goes on\n" in done.stderr or signals.ended == 3
-        assert done.exit_code == 128 + signal.SIGTERM
-
-    def test_a_detached_job_can_be_left_running(self, fiber, asked, platform, monkeypatch):
-        declared = attrs.evolve(fakes.CAPABILITIES, same_host=False)
-        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
-        fiber.extra.append(Signals(platform, signal.SIGINT))
+    def test_a_detached_job_can_be_left_running(self, signalled, asked, platform, capable):
+        capable(same_host=False)
         asked[0].append("l")
 
-        done = fiber("run", "-a", *programs.sleep_forever())
+        done, _ = signalled(programs.sleep_forever(), signal.SIGINT)
 
         (job,) = platform.jobs()
         assert done.exit_code == 130
@@ -244,38 +246,10 @@ class TestAsking:
         assert not platform.find(job).status.state.is_terminal
         assert [folder.name for folder, _ in rundir.runs()] == [job.run_id]
 
-    def test_a_job_that_ends_with_us_cannot_be_left(self, fiber, asked, platform):
-        fiber.extra.append(Signals(platform, signal.SIGINT, signal.SIGTERM))
-        asked[0].append("l")
+    def test_other_signals_do_not_ask(self, signalled, asked):
+        done, ended = signalled(programs.exit_on_sigterm(3), signal.SIGTERM)
 
-        fiber("run", "-a", *programs.sleep_forever())
-
-        assert asked[1][0].endswith("? [y/N] ")
-        assert platform.jobs() == []
-
-    def test_a_second_ctrl_c_is_a_yes(self, fiber, asked, platform):
-        signals = Signals(platform, signal.SIGINT, signal.SIGINT)
-        fiber.extra.append(signals)
-
-        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
-
-        assert (done.exit_code, signals.ended, len(asked[1])) == (130, 3, 1)
-
-    def test_a_third_kills_it(self, fiber, asked, platform):
-        signals = Signals(platform, signal.SIGINT, signal.SIGINT, signal.SIGINT)
-        fiber.extra.append(signals)
-
-        done = fiber("run", "-a", *programs.ignore_sigterm())
-
-        assert (done.exit_code, signals.ended) == (130, -signal.SIGKILL)
-
-    def test_other_signals_do_not_ask(self, fiber, asked, platform):
-        signals = Signals(platform, signal.SIGTERM)
-        fiber.extra.append(signals)
-
-        done = fiber("run", "-a", *programs.exit_on_sigterm(3))
-
-        assert (done.exit_code, asked[1]) == (143, [])
+        assert (done.exit_code, ended, asked[1]) == (143, 3, [])
 
 
 def test_the_platforms_noun_is_used_for_the_job(fiber, platform, monkeypatch):
@@ -286,8 +260,10 @@ def test_the_platforms_noun_is_used_for_the_job(fiber, platform, monkeypatch):
 
     monkeypatch.setattr(FakePlugin, "fiber_backends", hookimpl(calling_it_so))
 
+    (line,) = fiber.lines("run", *programs.sleep_forever())
     done = fiber("run", "-a", *programs.die_by(signal.SIGKILL))
 
+    assert line == f"Created pod: {platform.jobs()[0].id}"
     created, ended = done.stderr.splitlines()
     name = created.removeprefix("Created pod: ")
     assert ended.startswith(f"fiber: pod {name}: ended by SIGNAL(9)")

@@ -1,71 +1,85 @@
-"""A name or id on the command line selects one job, or the error lists the candidates."""
+"""Commands for jobs that are there: they select, list, end, show, enter and copy."""
+
+import json
+import signal
+import threading
+import time
 
 import pytest
 
+from fiber._ring.mpi.agent import SOCKET
 from fiber.cli.show import find_job, list_jobs
 from fiber.exceptions import BackendUnavailableError, FiberError, UnknownJobError
-from fiber.model import Job, JobSpec
+from fiber.model import Job, Reason, ReasonKind
 from fiber.testing import FakeBackend, programs
 
 
-def job(ident, name="job"):
-    return Job(id=ident, name=name, run_id="00000000", backend="fake")
+@pytest.fixture
+def ready(submit, platform):
+    """Submit a job that prints when it is ready, and wait for that."""
+
+    def started(argv=None, **fields):
+        job = submit(argv, **fields)
+        assert next(platform.find(job).lines(None, follow=True)) == "ready"
+        return job
+
+    return started
+
+
+@pytest.fixture
+def ended(submit, platform):
+    """Submit a job and wait for its end."""
+
+    def done(argv, **fields):
+        job = submit(argv, **fields)
+        assert platform.find(job).ended.wait(30)
+        return job
+
+    return done
 
 
 class TestFinding:
-    def test_the_beginning_of_an_id_is_enough_where_it_is_one_jobs_alone(self):
-        jobs = [job("ab12"), job("ac34")]
+    @pytest.mark.parametrize(
+        "word, jobs",
+        [
+            ("ab", [("ab12", "job"), ("ac34", "job")]),
+            ("ab12", [("ab12", "job"), ("ac34", "job")]),
+            # a whole id is never ambiguous
+            ("ab", [("ab", "job"), ("ab12", "job"), ("x", "ab")]),
+            ("train", [("ab12", "train"), ("cd34", "train-2")]),
+        ],
+        ids=["beginning", "id", "id that others begin with", "name"],
+    )
+    def test_a_word_means_one_job(self, word, jobs):
+        found = [Job(id=ident, name=name, run_id="0", backend="fake") for ident, name in jobs]
 
-        assert find_job(jobs, "ab") is jobs[0]
-        assert find_job(jobs, "ac34") is jobs[1]
+        assert find_job(found, word) is found[0]
 
-    def test_a_whole_id_is_never_ambiguous(self):
-        jobs = [job("ab"), job("ab12"), job("x", name="ab")]
+    @pytest.mark.parametrize(
+        "word, names, error, told",
+        [
+            ("ab", {"ab12": "one", "ab34": "two"}, FiberError, r"2 jobs: ab12 \(one\), ab34 \(two\); give more"),
+            ("a", {f"a{n:02}": "job" for n in range(25)}, FiberError, r"25 jobs: a00 .* a09 \(job\) and 15 more"),
+            ("zz", {"ab12": "job"}, UnknownJobError, "'zz'; 'fiber ps -a' lists"),
+        ],
+        ids=["ambiguous", "many", "none"],
+    )  # fmt: skip
+    def test_another_word_is_an_error_with_the_candidates(self, word, names, error, told):
+        jobs = [Job(id=i, name=n, run_id="0", backend="fake") for i, n in names.items()]
 
-        assert find_job(jobs, "ab") is jobs[0]
-
-    def test_a_name_means_its_job(self):
-        jobs = [job("ab12", name="train"), job("cd34", name="train-2")]
-
-        assert find_job(jobs, "train") is jobs[0]
-
-    def test_an_ambiguous_word_lists_the_candidates(self):
-        jobs = [job("ab12", name="one"), job("ab34", name="two")]
-
-        with pytest.raises(FiberError, match=r"2 jobs: ab12 \(one\), ab34 \(two\); give more"):
-            find_job(jobs, "ab")
-
-    def test_many_candidates_are_cut_short(self):
-        jobs = [job(f"a{n:02}") for n in range(25)]
-
-        with pytest.raises(FiberError, match=r"25 jobs: a00 .* a09 \(job\) and 15 more"):
-            find_job(jobs, "a")
-
-    def test_no_candidate_is_an_unknown_job(self):
-        with pytest.raises(UnknownJobError, match="'zz'; 'fiber ps -a' lists"):
-            find_job([job("ab12")], "zz")
+        with pytest.raises(error, match=told):
+            find_job(jobs, word)
 
 
 class TestListing:
-    @pytest.fixture
-    def backend(self, platform):
-        made = FakeBackend(platform=platform)
-        yield made
-        made.close()
-
-    @staticmethod
-    def submit(backend, run_id):
-        spec = JobSpec(run_id=run_id, name="x", argv=programs.sleep_forever())
-        return backend.submit(spec)
-
-    def test_jobs_come_oldest_first_and_by_run(self, backend):
-        jobs = [self.submit(backend, run) for run in ("00000001", "00000002", "00000001")]
+    def test_jobs_come_oldest_first_and_by_run(self, backend, submit):
+        jobs = [submit(run_id=run) for run in ("00000001", "00000002", "00000001")]
 
         assert [item.job for item in list_jobs(backend)] == jobs
         assert [item.job for item in list_jobs(backend, "00000001")] == [jobs[0], jobs[2]]
 
-    def test_a_job_that_is_removed_meanwhile_is_left_out(self, backend, monkeypatch):
-        gone, there = self.submit(backend, "00000001"), self.submit(backend, "00000002")
+    def test_a_job_that_is_removed_meanwhile_is_left_out(self, backend, submit, monkeypatch):
+        gone, there = submit(run_id="00000001"), submit(run_id="00000002")
         listed = backend.list()
         monkeypatch.setattr(backend, "list", lambda _: listed)
         backend.cleanup("00000001")
@@ -73,8 +87,252 @@ class TestListing:
         assert [item.job for item in list_jobs(backend)] == [there]
         assert gone in listed
 
-    def test_a_platform_that_does_not_answer_is_an_error(self, backend, platform):
+    def test_a_platform_that_does_not_answer_is_an_error(self, fiber, backend, platform):
         platform.available = False
 
         with pytest.raises(BackendUnavailableError):
             list_jobs(backend)
+        assert "does not answer" in fiber.fails("ps")
+
+
+class TestPs:
+    def test_a_running_job_is_one_line(self, fiber, submit, platform):
+        job = submit(name="wait")
+        assert platform.wait_for(lambda: platform.find(job).status.processes, 30)
+        (process,) = platform.find(job).status.processes
+
+        header, line = fiber.lines("ps")
+
+        assert header == "RUN\tJOB\tNAME\tSTATE\tPID\tHOST\tAGE\tPROGRAM"
+        run, ident, name, state, pid, host, age, program = line.split("\t")
+        assert (run, ident, name, state) == ("00000001", job.id, "wait", "running")
+        assert (pid, host) == (str(process.pid), "fake-host")
+        assert age.endswith("s")
+        # a program of several lines is one cell
+        assert program.startswith(job.argv[0])
+
+    def test_ended_jobs_are_listed_when_asked_for_with_the_reason(self, fiber, ended):
+        ended(programs.exit_with(0))
+        ended(programs.exit_with(7))
+
+        states = [line.split("\t")[3] for line in fiber.lines("ps", "--all")[1:]]
+
+        assert len(fiber.lines("ps")) == 1
+        assert states == ["succeeded", "failed EXIT(7)"]
+
+    def test_the_status_of_the_platform_is_shown(self, fiber, submit, platform):
+        job = submit()
+        platform.lose(job, Reason(ReasonKind.EVICTED), "the node is drained")
+        assert platform.find(job).ended.wait(30)
+
+        (data,) = json.loads(fiber("ps", "-a", "--json").stdout)
+
+        assert (data["state"], data["reason"]) == ("failed", "EVICTED")
+        assert data["message"] == "the node is drained"
+
+    def test_json_has_all_that_is_known(self, fiber, submit, platform):
+        platform.hold()
+        job = submit(programs.exit_with(0), name="later", processes=2, entry="x:y")
+
+        (data,) = json.loads(fiber("ps", "--json").stdout)
+
+        assert time.time() - data.pop("submitted") < 60
+        assert data == {
+            "backend": "fake",
+            "run": "00000001",
+            "job": job.id,
+            "name": "later",
+            "state": "pending",
+            "reason": None,
+            "exit_code": None,
+            "message": "",
+            "host": "fake-host",
+            "argv": list(job.argv),
+            "processes": [],
+        }
+
+
+class TestKill:
+    @pytest.mark.parametrize(
+        "argv, words, code",
+        [
+            (programs.exit_on_sigterm(9), (), 9),
+            (programs.ignore_sigterm(), ("--grace", "0.1"), -signal.SIGKILL),
+            (programs.exit_on_sigterm(9), ("--now",), -signal.SIGKILL),
+        ],
+        ids=["as it wants", "after the grace", "at once"],
+    )
+    def test_a_job_ends(self, fiber, platform, ready, argv, words, code):
+        job = ready(argv)
+
+        assert fiber.lines("kill", *words, job.id) == [f"Ended job: {job.id}"]
+        assert platform.find(job).status.exit_code == code
+
+    def test_several_jobs_of_several_runs_end(self, fiber, ready):
+        jobs = [ready(run_id=run, name=f"job-{run}") for run in ("00000001", "00000002")]
+
+        lines = fiber.lines("kill", *(job.name for job in jobs))
+
+        assert sorted(lines) == [f"Ended job: {job.id}" for job in jobs]
+
+    def test_all_jobs_of_a_run_end_and_no_others(self, fiber, platform, ready):
+        jobs = [ready(run_id=run) for run in ("aa000001", "aa000001", "ab000001")]
+
+        fiber.lines("kill", "--run", "aa")
+
+        ends = [platform.find(job).status.exit_code is not None for job in jobs]
+        assert ends == [True, True, False]
+
+    def test_an_ended_job_is_reported_as_such(self, fiber, platform, ended):
+        job = ended(programs.exit_with(3))
+
+        assert fiber.lines("kill", job.id) == [f"Ended before: {job.id}"]
+        assert platform.find(job).status.exit_code == 3
+
+    @pytest.mark.parametrize("words", [("zz",), ("twin",)], ids=["unknown", "ambiguous"])
+    def test_nothing_ends_where_one_word_is_wrong(self, fiber, platform, ready, words):
+        jobs = [ready(name=name) for name in ("one", "twin", "twin")]
+
+        told = fiber.fails("kill", "one", *words)
+
+        if words == ("twin",):
+            assert f"{jobs[1].id} (twin), {jobs[2].id} (twin)" in told
+        assert [platform.find(job).status.exit_code for job in jobs] == [None] * 3
+
+    @pytest.mark.parametrize(
+        "word,told", [("cc", "no run is 'cc'"), ("a", "2 runs: aa000001, ab000001")]
+    )
+    def test_a_run_must_be_one_run(self, fiber, submit, word, told):
+        submit(run_id="aa000001")
+        submit(run_id="ab000001")
+
+        assert told in fiber.fails("kill", "--run", word)
+
+    @pytest.mark.parametrize("words", [(), ("--run", "aa", "fake-1")])
+    def test_jobs_or_a_run_must_be_named(self, fiber, words):
+        assert "name the jobs to end" in fiber.fails("kill", *words, code=2)
+
+    def test_a_job_that_does_not_end_is_an_error_with_its_id(self, fiber, ready, monkeypatch):
+        monkeypatch.setenv("FIBER_TIME_SCALE", "0.004")
+        monkeypatch.setattr(FakeBackend, "terminate", lambda *_, **__: None)
+        job = ready()
+
+        told = fiber.fails("kill", "--grace", "0", job.id)
+
+        assert told == f"fiber: still there 0.12 s after they were asked to end: {job.id}\n"
+
+    @pytest.mark.parametrize("forgets", [False, True], ids=["ended", "forgotten"])
+    def test_a_job_of_which_no_event_comes_has_ended_once_it_is_gone(
+        self, fiber, platform, ready, monkeypatch, forgets
+    ):
+        job, closed, asked = ready(), threading.Event(), FakeBackend.kill
+
+        def events(*_):
+            closed.wait(30)
+            return iter(())
+
+        def kill(backend, job):
+            asked(backend, job)
+            if forgets:
+                platform.end([job], forget=True)
+
+        monkeypatch.setenv("FIBER_TIME_SCALE", "0.004")
+        monkeypatch.setattr(FakeBackend, "events", events)
+        monkeypatch.setattr(FakeBackend, "kill", kill)
+
+        assert fiber.lines("kill", "--now", job.id) == [f"Ended job: {job.id}"]
+        if not forgets:
+            assert platform.find(job).status.exit_code == -signal.SIGKILL
+        closed.set()
+
+
+class TestLogs:
+    @pytest.fixture(autouse=True)
+    def job(self, ended):
+        return ended(programs.print_lines(5), name="count")
+
+    def test_all_lines_come_or_the_last_ones(self, fiber, job):
+        lines = [f"line {n}" for n in range(5)]
+
+        assert fiber.lines("logs", job.id) == lines
+        assert fiber.lines("logs", "--tail", "2", "count") == lines[3:]
+
+    def test_following_ends_with_the_job(self, fiber):
+        fiber.lines("run", "--name", "slow", "sh", "-c", "echo one; sleep 0.2; echo two")
+
+        assert fiber.lines("logs", "-f", "slow") == ["one", "two"]
+
+    def test_an_unknown_job_is_an_error(self, fiber):
+        assert fiber.fails("logs", "zz") == (
+            "fiber: no job is 'zz'; 'fiber ps -a' lists those there are\n"
+        )
+
+
+class TestExec:
+    @pytest.fixture(autouse=True)
+    def job(self, submit):
+        return submit(name="long")
+
+    @pytest.mark.parametrize("dashes", [(), ("--",)])
+    def test_words_are_kept_and_the_code_is_returned(self, fiber, job, dashes):
+        words = programs.expect_args("two words", "", "-x", "--y=1", 'it\'s "$HOME"')
+
+        assert fiber("exec", job.id, *dashes, *words).exit_code == 0
+        assert fiber("exec", "long", *dashes, *programs.exit_with(7)).exit_code == 7
+
+    @pytest.mark.parametrize("before", [(), ("-x",), ("-o", "A=b", "-q"), ("-l", "me", "--")])
+    def test_rsh_joins_words_for_a_shell_and_ignores_its_options(self, fiber, capfd, before):
+        done = fiber("rsh", *before, "me@long", 'x="a  b";', "echo", '"$x"', "--", "-p; exit 7")
+
+        assert done.exit_code == 7
+        assert capfd.readouterr().out == "a  b -- -p\n"
+
+    @pytest.mark.parametrize(
+        "words, code, told",
+        [
+            (("exec", "long", "--"), 2, "name the program"),
+            (("exec", "zz", "true"), 1, "no job is 'zz'"),
+            (("rsh",), 2, "no host is named"),
+            (("rsh", "long"), 2, "no command is named for host 'long'"),
+            (("rsh", "zz", "true"), 1, "no job is 'zz'"),
+        ],
+    )
+    def test_a_job_and_a_program_have_to_be_named(self, fiber, words, code, told):
+        assert told in fiber.fails(*words, code=code)
+
+
+def test_within_a_run_of_mpirun_the_host_of_rsh_is_a_member(fiber, monkeypatch, tmp_path):
+    monkeypatch.setenv(SOCKET, str(tmp_path / "door"))
+
+    # the agent writes to the process's own streams, as what it runs does
+    assert fiber("rsh", "member-0", "true").exit_code == 255
+
+
+def test_source_and_target_of_a_copy_are_passed_on(fiber, monkeypatch, capable):
+    told = []
+    capable(copy=True)
+    monkeypatch.setattr(FakeBackend, "copy", lambda _, src, dst: told.append((src, dst)))
+
+    assert fiber.lines("cp", "a b", "data:c") == []
+    assert told == [("a b", "data:c")]
+
+
+@pytest.mark.parametrize(
+    "words, capability, told",
+    [
+        (("logs", "x"), "logs", "fiber logs is not supported by fake"),
+        (("logs", "-f", "x"), "follow_logs", "fiber logs --follow is not supported by fake"),
+        (("exec", "x", "true"), "exec", "fiber exec is not supported by fake"),
+        (("rsh", "x", "true"), "exec", "fiber rsh is not supported by fake"),
+        (("rsh", "x", "true"), "exec", "within 'fiber mpirun' HOST is a member"),
+        (("rsh", "x", "true"), "exec", "run the words here"),
+        (("cp", "a", "data:b"), "copy", "is not supported by fake"),
+    ],
+)
+def test_what_the_backend_cannot_do_is_refused(fiber, capable, words, capability, told):
+    capable(**{capability: False})
+
+    refused = fiber.fails(*words)
+
+    assert told in refused
+    assert f"(capability '{capability}')" in refused

@@ -8,11 +8,10 @@ import attrs
 import pytest
 
 from fiber._agent import rundir
-from fiber.exceptions import SubmitError
 from fiber.hookspecs import hookimpl
 from fiber.images import file_of
-from fiber.model import Capabilities, Device, ResourceRequest
-from fiber.testing import FakeBackend, FakePlatform, FakePlugin, fakes, programs
+from fiber.model import Device, ResourceRequest
+from fiber.testing import FakeBackend, FakePlatform, programs
 
 PRINT_ENVIRONMENT = """
 import json, os
@@ -39,17 +38,6 @@ def spy(fiber):
     return made
 
 
-@pytest.fixture
-def capable(monkeypatch):
-    """Change the fake backend's capabilities."""
-
-    def declare(**changes):
-        declared = attrs.evolve(fakes.CAPABILITIES, **changes)
-        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
-
-    return declare
-
-
 def end_of(platform, job_id):
     (job,) = [job for job in platform.jobs() if job.id == job_id]
     assert platform.find(job).ended.wait(30)
@@ -65,13 +53,6 @@ class TestDetached:
         assert not platform.find(job).status.state.is_terminal
         assert [folder.name for folder, _ in rundir.runs()] == [job.run_id]
 
-    def test_it_is_refused_where_jobs_end_with_their_submitter(self, fiber, capable):
-        capable(detached=False)
-
-        told = fiber.fails("run", "true")
-
-        assert told.startswith("fiber: a job that goes on by itself (run without --attach)")
-
     def test_a_refusal_of_the_platform_leaves_nothing(self, fiber, platform, capable):
         capable(same_host=False)
         platform.refuse("the quota is used up")
@@ -79,30 +60,20 @@ class TestDetached:
         assert "the quota is used up" in fiber.fails("run", "true")
         assert list(rundir.runs()) == []
 
-    def test_it_is_called_as_the_platform_calls_jobs(self, fiber, platform, monkeypatch):
-        offered = FakePlugin.fiber_backends
-
-        def calling_it_so(self):
-            return [attrs.evolve(info, noun="pod") for info in offered(self)]
-
-        monkeypatch.setattr(fakes.FakePlugin, "fiber_backends", hookimpl(calling_it_so))
-
-        (line,) = fiber.lines("run", *programs.sleep_forever())
-
-        assert line == f"Created pod: {platform.jobs()[0].id}"
-
 
 class TestCommand:
-    def test_it_begins_at_the_first_word_that_is_no_option(self, fiber, spy):
-        fiber.lines("run", "--name", "n", "echo", "-a", "--name", "x", "--", "y")
+    @pytest.mark.parametrize(
+        "words, argv",
+        [
+            (("echo", "-a", "--name", "x", "--", "y"), ("echo", "-a", "--name", "x", "--", "y")),
+            (("--", "echo", "--", "-v", "two  words", ""), ("echo", "--", "-v", "two  words", "")),
+        ],
+        ids=["first word that is no option", "behind two dashes"],
+    )
+    def test_its_words_are_kept(self, fiber, spy, words, argv):
+        fiber.lines("run", "--name", "n", *words)
 
-        assert spy.specs[0].argv == ("echo", "-a", "--name", "x", "--", "y")
-        assert spy.specs[0].name == "n"
-
-    def test_it_may_stand_behind_two_dashes(self, fiber, spy):
-        fiber.lines("run", "--name", "n", "--", "echo", "--", "-v", "two  words", "")
-
-        assert spy.specs[0].argv == ("echo", "--", "-v", "two  words", "")
+        assert (spy.specs[0].argv, spy.specs[0].name) == (argv, "n")
 
     def test_without_one_the_usage_is_shown(self, fiber):
         assert "Missing argument 'COMMAND...'" in fiber.fails("run", "--cpu", "1", code=2)
@@ -210,30 +181,24 @@ class TestResources:
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        "words,told",
+        "words,without,told",
         [
-            (("-v", "nfs"), "-v nfs is not supported by fake (capability 'volumes')"),
-            (("--image", "python"), "--image python is not supported by fake"),
-            (("--cpu", "1"), "--cpu is not supported by fake (capability 'cpu_limit')"),
-            (("--memory", "64"), "--memory is not supported by fake (capability 'memory_limit')"),
+            (("-v", "nfs"), "volumes", "-v nfs is not supported by fake (capability 'volumes')"),
+            (("--image", "python"), "images", "--image python is not supported by fake"),
+            (("--cpu", "1"), "cpu_limit", "--cpu is not supported by fake"),
+            (("--memory", "64"), "memory_limit", "--memory is not supported by fake"),
+            (("--device", "fake"), "devices", "not supported by fake (capability 'devices')"),
+            (("-a",), "follow_logs", "--attach is not supported by fake"),
+            ((), "detached", "fiber: a job that goes on by itself (run without --attach)"),
         ],
     )
-    def test_an_option_that_is_not_supported_is_named(self, fiber, spy, words, told):
+    def test_an_option_that_is_not_supported_is_named(
+        self, fiber, spy, capable, words, without, told
+    ):
+        capable(**{without: False})
+
         assert told in fiber.fails("run", *words, "true")
         assert spy.specs == []
-
-    def test_devices_are_refused_where_none_are_granted(self, fiber, spy, capable):
-        capable(devices=False)
-
-        assert "not supported by fake (capability 'devices')" in fiber.fails(
-            "run", "--device", "fake", "true"
-        )
-        assert spy.specs == []
-
-    def test_attaching_is_refused_where_output_cannot_be_followed(self, fiber, capable):
-        capable(follow_logs=False)
-
-        assert "--attach is not supported by fake" in fiber.fails("run", "-a", "true")
 
     def test_an_image_of_the_settings_is_left_out_where_there_are_no_images(
         self, fiber, spy, monkeypatch, capable
@@ -277,22 +242,14 @@ class TestPrograms:
         fiber.fails("run", "-a", "./text", code=126)
 
 
-def test_what_the_cli_declares_is_what_the_model_has():
-    names = {field.name for field in attrs.fields(Capabilities)}
-
-    assert {"cpu_limit", "memory_limit", "images", "volumes", "devices", "detached"} <= names
-    assert issubclass(SubmitError, Exception)
-
-
 class TestImages:
     """Where jobs run in images."""
 
     @pytest.fixture
-    def built(self, monkeypatch):
+    def built(self, monkeypatch, capable):
         """Folders that images were built from; jobs run in those images."""
         folders, ran = [], []
-        declared = attrs.evolve(fakes.CAPABILITIES, images=True)
-        monkeypatch.setattr(fakes, "CAPABILITIES", declared)
+        capable(images=True)
         submit = FakeBackend.submit
 
         def prepare_image(_, context):
@@ -308,29 +265,34 @@ class TestImages:
         monkeypatch.setattr(FakeBackend, "submit", submit_without)
         return folders, ran
 
-    def test_the_working_directorys_image_is_built(self, fiber, built, tmp_path):
+    @pytest.mark.parametrize(
+        "files, words, context, image",
+        [
+            (["recipe"], (), "", "recipe:1"),
+            (["recipe"], ("--image", "other"), None, "other"),
+            ([], (), "", None),
+            (
+                ["recipe", "gpu.recipe"],
+                ("--image-file", "gpu.recipe"),
+                "gpu.recipe",
+                "gpu.recipe:1",
+            ),
+        ],
+        ids=["working directory", "named image", "backend's own", "named file"],
+    )
+    def test_an_image_is_named_or_built(self, fiber, built, tmp_path, files, words, context, image):
+        for file in files:
+            (tmp_path / file).touch()
+
+        assert fiber("run", "-a", *words, "true").exit_code == 0
+        assert built == ([] if context is None else [str(tmp_path / context)], [image])
+
+    def test_a_file_is_over_an_image_of_the_settings(self, fiber, built, tmp_path, monkeypatch):
         (tmp_path / "recipe").touch()
-
-        assert fiber("run", "-a", "true").exit_code == 0
-        assert built == ([str(tmp_path)], ["recipe:1"])
-
-    def test_an_image_that_is_named_is_taken_as_it_is(self, fiber, built, tmp_path):
-        (tmp_path / "recipe").touch()
-
-        assert fiber("run", "-a", "--image", "other", "true").exit_code == 0
-        assert built == ([], ["other"])
-
-    def test_without_a_description_the_backends_own_is_taken(self, fiber, built, tmp_path):
-        assert fiber("run", "-a", "true").exit_code == 0
-        assert built == ([str(tmp_path)], [None])
-
-    def test_a_file_that_is_named_is_what_is_built(self, fiber, built, tmp_path, monkeypatch):
-        (tmp_path / "recipe").touch()
-        (tmp_path / "gpu.recipe").touch()
         monkeypatch.setenv("FIBER_IMAGE", "other")
 
-        assert fiber("run", "-a", "--image-file", "gpu.recipe", "true").exit_code == 0
-        assert built == ([str(tmp_path / "gpu.recipe")], ["gpu.recipe:1"])
+        assert fiber("run", "-a", "--image-file", "recipe", "true").exit_code == 0
+        assert built[1] == ["recipe:1"]
 
     def test_a_file_and_an_image_are_one_too_many(self, fiber, built, tmp_path):
         (tmp_path / "recipe").touch()

@@ -11,6 +11,7 @@ from multiprocessing.managers import RemoteError
 import pytest
 
 import fiber
+from children import finish, start
 from fiber.exceptions import PeerLostError
 from fiber.managers import AsyncManager, AsyncProxy, BaseProxy, gather
 
@@ -64,16 +65,10 @@ def shared():
 
 
 class Patient(AsyncProxy):
-    _exposed_ = ("step", "wait", "open")
+    _exposed_ = ("step",)
 
     def step(self, action):
         return self._callmethod("step", (action,))
-
-    def wait(self):
-        return self._callmethod("wait")
-
-    def open(self):
-        return self._callmethod("open")
 
 
 class Hasty(BaseProxy):
@@ -167,14 +162,12 @@ def test_managers_work_in_parallel(simulators):
         handles[1].get(60)
 
 
-def test_arguments_that_cannot_be_pickled_are_an_error_of_the_call(simulators):
+def test_what_cannot_be_pickled_is_an_error_of_the_call_or_of_its_handle(simulators):
+    simulator = simulators.Simulator()
     with pytest.raises(TypeError):
-        simulators.Simulator().step(threading.Lock())
-
-
-def test_a_value_that_cannot_be_pickled_is_an_error_of_its_handle(simulators):
+        simulator.step(threading.Lock())
     with pytest.raises(RemoteError, match="Unserializable"):
-        simulators.Simulator().lock().get(60)
+        simulator.lock().get(60)
 
 
 def test_a_method_may_return_an_asynchronous_proxy(simulators):
@@ -217,9 +210,7 @@ def use(simulator, results):
 @pytest.mark.parametrize("kind", ["Simulator", "Patient"])
 def test_another_process_uses_the_proxy_as_well(simulators, kind):
     simulator, results = getattr(simulators, kind)(), fiber.Queue()
-    process = fiber.Process(target=use, args=(simulator, results))
-    process.start()
-    process.join(60)
+    finish(start(use, simulator, results))
 
     assert results.get(timeout=20) == (1, "far")
     assert simulator.step("near").get(60) == (2, "near")
@@ -283,9 +274,6 @@ def serve(results):
 
 def test_the_process_that_serves_uses_its_own_objects_too():
     results = fiber.Queue()
-    process = fiber.Process(target=serve, args=(results,))
-    process.start()
-    process.join(60)
+    finish(start(serve, results))
 
-    assert process.exitcode == 0
     assert results.get(timeout=20) == [(1, 0), (2, 1), (3, 2)]

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from multiprocessing import AuthenticationError, ProcessError
 from multiprocessing.managers import RemoteError
 
@@ -10,6 +11,7 @@ import pytest
 
 import fiber
 import process_signals
+from children import finish, start
 from fiber.exceptions import PeerLostError
 from fiber.managers import BaseManager, BaseProxy, MakeProxyType, SyncManager
 from wire_world import until
@@ -99,36 +101,33 @@ def test_only_public_methods_are_exposed_by_default(counters):
     assert not hasattr(counters.Exposed(), "add")
 
 
-def test_a_method_that_is_not_exposed_is_a_remote_error(counters):
-    with pytest.raises(RemoteError, match="'add' of <class .*Counter'> object is not in exposed"):
-        counters.Exposed()._callmethod("add")
+@pytest.mark.parametrize(
+    "kind, method, text",
+    [
+        ("Exposed", "add", "'add' of <class .*Counter'> object is not in exposed"),
+        ("Counter", "unpicklable", "Unserializable message: "),
+        # neither side ends
+        ("Counter", "leave", "SystemExit: 3"),
+    ],
+)
+def test_what_a_method_cannot_do_is_a_remote_error(counters, kind, method, text):
+    counter = getattr(counters, kind)()
+    with pytest.raises(RemoteError, match=text):
+        counter._callmethod(method)
+
+    assert counters.Counter().add() == 1
 
 
 def test_an_exception_comes_as_itself_with_the_remote_traceback(counters):
     with pytest.raises(KeyError) as caught:
         counters.Counter().fail()
-
     assert 'return {}["missing"]' in str(caught.value.__cause__)
 
 
 def test_what_cannot_be_made_is_a_remote_error_that_tells_why(counters):
     with pytest.raises(RemoteError, match="ValueError: -1") as caught:
         counters.Counter(-1)
-
     assert isinstance(caught.value.__cause__, ValueError)
-
-
-def test_a_value_that_cannot_be_pickled_is_a_remote_error(counters):
-    with pytest.raises(RemoteError, match="Unserializable message: "):
-        counters.Counter().unpicklable()
-
-
-def test_a_method_that_exits_ends_neither_side(counters):
-    counter = counters.Counter()
-    with pytest.raises(RemoteError, match="SystemExit: 3"):
-        counter.leave()
-
-    assert counter.add() == 1
 
 
 def test_a_method_may_return_a_proxy(counters):
@@ -146,25 +145,16 @@ def use(counter, results):
 
 def test_a_proxy_that_was_sent_can_do_the_same(counters):
     results = fiber.Queue()
-    process = fiber.Process(target=use, args=(counters.Counter(1), results))
-    process.start()
-    process.join(60)
+    finish(start(use, counters.Counter(1), results))
 
     assert results.get(timeout=20) == (2, 3, [0, 1])
 
 
-def add(counter):
-    assert counter.add() == 1
-
-
-@pytest.mark.parametrize("kind", ["Counter", "Proxied", "CreatedObject"])
+@pytest.mark.parametrize("kind", ["Proxied", "CreatedObject"])
 def test_proxies_of_every_make_travel(counters, kind):
     counter = getattr(counters, kind)()
-    process = fiber.Process(target=add, args=(counter,))
-    process.start()
-    process.join(60)
+    finish(start(counter.add))
 
-    assert process.exitcode == 0
     assert counter.add() == 2
 
 
@@ -182,15 +172,14 @@ def test_an_object_dies_with_its_last_proxy(counters):
     # those of other tests may be held by a traceback, and still be on their way out
     gc.collect()
     until(lambda: not counters._number_of_objects())
-    before = 0
     first = counters.Counter()
     second = counters.Counter()
-    assert counters._number_of_objects() == before + 2
-    assert counters._debug_info().count("processes=1") == before + 2
+    assert counters._number_of_objects() == 2
+    assert counters._debug_info().count("processes=1") == 2
     del first
-    assert counters._number_of_objects() == before + 1
+    assert counters._number_of_objects() == 1
     del second
-    assert counters._number_of_objects() == before
+    assert counters._number_of_objects() == 0
 
 
 def test_it_starts_once(counters):
@@ -205,14 +194,9 @@ def test_an_unstarted_one_makes_nothing():
         Counters().Counter()
 
 
-def note_start(path, text):
-    with open(path, "w") as stream:
-        stream.write(text)
-
-
 def test_an_initializer_runs_first(tmp_path):
     manager = Counters()
-    manager.start(note_start, (str(tmp_path / "said"), "hello"))
+    manager.start((tmp_path / "said").write_text, ("hello",))
 
     assert (tmp_path / "said").read_text() == "hello"
     process = manager._process
@@ -224,13 +208,9 @@ def test_an_initializer_runs_first(tmp_path):
         manager.start()
 
 
-def stumble():
-    raise SystemExit(7)
-
-
 def test_an_initializer_that_fails_is_an_error_of_start():
     with pytest.raises(EOFError, match="ended with exit code 7 before it served"):
-        Counters().start(stumble)
+        Counters().start(sys.exit, (7,))
     with pytest.raises(TypeError, match="initializer must be a callable"):
         Counters().start(3)
 
@@ -277,10 +257,9 @@ def connect(address, authkey, results):
 def test_another_process_connects_by_address_and_key(authkey, got):
     results = fiber.Queue()
     with Counters(authkey=b"secret") as manager:
-        process = fiber.Process(target=connect, args=(manager.address, authkey, results))
-        process.start()
+        process = start(connect, manager.address, authkey, results)
         found = results.get(timeout=60)
-        process.join(60)
+        finish(process)
 
     assert (got in str(found)) if isinstance(found, AuthenticationError) else (got == found)
 
@@ -293,8 +272,7 @@ def serve(results):
 
 def test_any_process_may_serve():
     results = fiber.Queue()
-    process = fiber.Process(target=serve, args=(results,))
-    process.start()
+    process = start(serve, results)
     address, pid = results.get(timeout=60)
     manager = Counters(address)
     manager.connect()

@@ -1,11 +1,22 @@
-"""Proxies: their classes, and how they are shown, copied and pickled."""
+"""Proxies: their classes, how they are shown, copied and pickled; objects of the stdlib's names."""
 
+import array
 import copy
 import pickle
 
 import pytest
 
-from fiber.managers import AutoProxy, BaseProxy, MakeProxyType, Token
+from fiber.managers import (
+    Array,
+    AutoProxy,
+    BaseManager,
+    BaseProxy,
+    MakeProxyType,
+    Namespace,
+    SharedMemoryManager,
+    Token,
+    Value,
+)
 
 pytestmark = [
     pytest.mark.any_backend,
@@ -73,3 +84,28 @@ def test_it_is_gone_where_no_proxy_is_left(manager):
 
     with pytest.raises(EOFError, match="the managed object no longer exists"):
         BaseProxy(token, "pickle")._getvalue()
+
+
+def test_a_namespace_shows_what_is_public():
+    space = Namespace(b=2, a=1, _c=3)
+
+    assert repr(space) == "Namespace(a=1, b=2)"
+    assert space._c == 3
+
+
+def test_a_value_is_read_and_written():
+    value = Value("i", 1)
+    value.set(2)
+
+    assert value.get() == value.value == 2
+    assert repr(value) == "Value('i', 2)"
+
+
+def test_an_array_is_one_of_numbers():
+    assert Array("d", [1, 2]) == array.array("d", [1, 2])
+
+
+def test_it_names_what_to_use_instead():
+    with pytest.raises(NotImplementedError, match=r"use fiber\.Array or fiber\.RawArray"):
+        SharedMemoryManager()
+    assert issubclass(SharedMemoryManager, BaseManager)

@@ -1,5 +1,6 @@
-"""The server of a manager: its methods and its address."""
+"""A manager's server: its methods, its address, and rollback for callers that died."""
 
+import queue
 import threading
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 import fiber
 from fiber._objects.address import Address, Kind
 from fiber.managers import BaseManager
-from fiber.managers.server import Server, address_of, proof, public_methods, text_of
+from fiber.managers.server import Server, address_of, proof, public_methods, rollback, text_of
 
 ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, Kind.REFERENT)
 
@@ -80,3 +81,50 @@ def test_it_serves_until_shutdown_is_called():
 
     assert codes == [0]
     server.close()
+
+
+def test_an_item_goes_back_to_the_front_and_is_still_to_be_done():
+    tasks = queue.Queue()
+    tasks.put(1)
+    tasks.put(2)
+    rollback(tasks, "get", tasks.get())
+
+    assert [tasks.get(), tasks.get()] == [1, 2]
+    assert tasks.unfinished_tasks == 2
+
+
+@pytest.mark.parametrize(
+    "make", [threading.Lock, threading.RLock, threading.Condition, threading.Semaphore]
+)
+def test_a_lock_is_released_where_it_was_had(make):
+    lock = make()
+    rollback(lock, "acquire", lock.acquire())
+
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(lock.acquire(False)))
+    thread.start()
+    thread.join(20)
+    assert taken == [True]
+
+
+def test_one_that_was_not_had_is_left_alone():
+    lock = threading.Lock()
+    lock.acquire()
+    rollback(lock, "acquire", False)
+
+    assert lock.locked()
+
+
+def test_a_condition_is_released_after_a_wait_in_vain_too():
+    condition = threading.Condition()
+    condition.acquire()
+    rollback(condition, "wait", condition.wait(0.001))
+
+    with pytest.raises(RuntimeError):
+        condition.release()
+
+
+@pytest.mark.parametrize("obj", [{}, threading.Event(), queue.LifoQueue(), object()])
+def test_other_objects_are_left_alone(obj):
+    rollback(obj, "get", 1)
+    rollback(obj, "acquire", True)

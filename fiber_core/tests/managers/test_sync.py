@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import fiber
+from children import finish, start
 from fiber.managers import SyncManager
 
 pytestmark = [
@@ -14,13 +15,6 @@ pytestmark = [
     pytest.mark.usefixtures("shared_runtime"),
     pytest.mark.timeout(120),
 ]
-
-
-def in_process(target, *args):
-    process = fiber.Process(target=target, args=args)
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
 
 
 def in_thread(target, *args):
@@ -38,7 +32,7 @@ def change(shared):
 def test_a_dict_with_a_list_in_it_is_changed_by_another_process(manager):
     shared = manager.dict(gone=0)
     shared["numbers"] = manager.list([1, 2])
-    in_process(change, shared)
+    finish(start(change, shared))
 
     assert list(shared["numbers"]) == [1, 2, 3]
     assert shared["more"] == {"x": 1}
@@ -117,12 +111,10 @@ def count(value, lock):
 @pytest.mark.parametrize("kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
 def test_a_lock_keeps_threads_and_processes_apart(manager, kind):
     value, lock = manager.Value("i", 0), getattr(manager, kind)()
-    processes = [fiber.Process(target=count, args=(value, lock)) for _ in range(2)]
     threads = [in_thread(count, value, lock) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for one in (*processes, *threads):
-        one.join(60)
+    finish(*(start(count, value, lock) for _ in range(2)))
+    for thread in threads:
+        thread.join(60)
 
     assert value.get() == 80
     assert str(value) == "Value('i', 80)"
@@ -139,16 +131,20 @@ def test_an_rlock_knows_the_thread_that_holds_it(manager):
         lock.release()
 
 
-def test_a_lock_that_is_taken_is_not_had_in_time(manager):
-    lock = manager.Lock()
-    assert lock.acquire()
+@pytest.mark.parametrize(
+    "kind, args, error",
+    [("Lock", (), RuntimeError), ("BoundedSemaphore", (2,), ValueError)],
+)
+def test_one_that_is_taken_is_not_had_in_time_nor_released_too_often(manager, kind, args, error):
+    lock = getattr(manager, kind)(*args)
+    permits = args[0] if args else 1
+    assert all(lock.acquire() for _ in range(permits))
 
     assert lock.acquire(False) is False
     assert lock.acquire(True, 0.01) is False
-    assert lock.locked() is True
-    lock.release()
-    assert lock.locked() is False
-    with pytest.raises(RuntimeError):
+    for _ in range(permits):
+        lock.release()
+    with pytest.raises(error):
         lock.release()
 
 
@@ -161,16 +157,6 @@ def test_recursive_locks_and_conditions_tell_whether_they_are_held(manager, kind
     assert holder.locked() is False
 
 
-def test_a_bounded_semaphore_is_not_released_too_often(manager):
-    semaphore = manager.BoundedSemaphore(2)
-    assert [semaphore.acquire(False) for _ in range(3)] == [True, True, False]
-    semaphore.release()
-    semaphore.release()
-
-    with pytest.raises(ValueError):
-        semaphore.release()
-
-
 def set_when_noticed(condition, seen, event):
     with condition:
         condition.wait_for(lambda: len(seen) > 0, 60)
@@ -179,15 +165,14 @@ def set_when_noticed(condition, seen, event):
 
 def test_conditions_and_events_wake_other_processes(manager):
     condition, seen, event = manager.Condition(), manager.list(), manager.Event()
-    process = fiber.Process(target=set_when_noticed, args=(condition, seen, event))
-    process.start()
+    process = start(set_when_noticed, condition, seen, event)
     assert not event.wait(0.01)
     with condition:
         seen.append(1)
         condition.notify_all()
 
     assert event.wait(60)
-    process.join(60)
+    finish(process)
     event.clear()
     assert not event.is_set()
     with condition:
@@ -212,7 +197,7 @@ def meet(barrier, numbers):
 def test_a_barrier_lets_all_parties_go_at_once(manager):
     barrier, numbers = manager.Barrier(3), manager.list()
     threads = [in_thread(meet, barrier, numbers) for _ in range(2)]
-    in_process(meet, barrier, numbers)
+    finish(start(meet, barrier, numbers))
     for thread in threads:
         thread.join(20)
 
@@ -235,12 +220,11 @@ def feed(tasks, results):
 
 def test_a_queue_joins_and_limits(manager):
     tasks, results = manager.JoinableQueue(), manager.Queue(5)
-    process = fiber.Process(target=feed, args=(tasks, results))
-    process.start()
+    process = start(feed, tasks, results)
     for number in (1, 2, 3, None):
         tasks.put(number)
     tasks.join()
-    process.join(60)
+    finish(process)
 
     assert [results.get() for _ in range(3)] == [1, 4, 9]
     with pytest.raises(queue.Empty):

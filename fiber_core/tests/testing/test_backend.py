@@ -1,77 +1,67 @@
-"""The fake backend passes the conformance kit, and the kit finds backends that do not conform."""
+"""The conformance kit finds backends that do not conform, each in one way."""
+
+import signal
 
 import attrs
 import pytest
 
-from distributions import Site
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError
 from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind
-from fiber.testing import (
-    BackendConformance,
-    FakeBackend,
-    FakePlatform,
-    FakeProvider,
-    HostWitness,
-)
+from fiber.testing import BackendConformance, FakeBackend, HostWitness, Witness
 from fiber.testing.fakes import CAPABILITIES
+from fiber.testing.kit.base import level_of
 from fiber.testing.kit.driver import Driver
 
+RUN = "0123abcd"
+_DEAD = JobStatus(
+    state=JobState.FAILED,
+    reason=Reason(ReasonKind.SIGNAL, signal.SIGKILL),
+    exit_code=-signal.SIGKILL,
+)
 
-class TestFake(BackendConformance):
-    capabilities = CAPABILITIES
 
-    @pytest.fixture
-    def platform(self):
-        return FakePlatform(FakeProvider().parse('["F-0", "F-1"]'))
+def run(backend: Backend, test: str, **arguments):
+    """Run a test of the kit on a backend of all that the fake can."""
 
-    @pytest.fixture
-    def backend(self, context, platform):
-        backend = make(context, platform)
-        yield backend
-        backend.close()
+    class Mine(BackendConformance):
+        capabilities = CAPABILITIES
+        patience = 2.0
+        many = 6
+        # it ends with the first order that goes wrong
+        machine_examples = 200
+        machine_steps = 50
 
-    @pytest.fixture
-    def reopen(self, platform):
-        return lambda context: make(context, platform)
+    kit = Driver(backend, RUN, python=Mine.python, image=None, patience=Mine.patience)
+    try:
+        getattr(Mine(), test)(kit, **arguments)
+        kit.close()
+    finally:
+        FakeBackend.cleanup(backend, RUN)
+        FakeBackend.close(backend)
+        if kit._stream is not None:
+            kit._stream.join(10)
 
-    @pytest.fixture
-    def unreachable(self, context):
-        backend = make(context, FakePlatform())
-        backend.platform.available = False
-        return backend
 
-    @pytest.fixture
-    def settings(self, tmp_path):
-        # programs of users find it by its entry point, as any other backend
-        site = Site(tmp_path / "site")
-        site.add("fiber-fake", entry_points={"fake": "fiber.testing.fake_plugin"})
-        return {"PYTHONPATH": str(site.folder)}
-
-    @pytest.fixture
-    def witness(self, platform):
-        return FakeWitness(platform)
+def ignore(*_):
+    """Measurement that is discarded."""
 
 
 class FakeWitness(HostWitness):
     """Processes are seen from outside; calls and breaks are the platform's own."""
 
     def __init__(self, platform):
-        self.platform = platform
+        self._platform = platform
 
     def calls(self):
-        return self.platform.calls
+        return self._platform.calls
 
     def cut_events(self):
-        self.platform.cut_events()
+        self._platform.cut_events()
 
     def lost_host(self):
-        self.platform.unconfirmed = 0.1
-        return self.platform.lost_host()
-
-
-def make(context, platform):
-    return FakeBackend(attrs.evolve(context, providers={"fake": FakeProvider()}), platform)
+        self._platform.unconfirmed = 0.1
+        return self._platform.lost_host()
 
 
 class TestOverriding:
@@ -205,6 +195,28 @@ class CopiesInSecret(FakeBackend):
         return None
 
 
+class SaysThatItIsDead(FakeBackend):
+    def kill(self, job):
+        self.platform._publish(job, _DEAD)
+
+
+class AsksForOneAfterTheOther(FakeBackend):
+    def status(self, jobs):
+        return [super(AsksForOneAfterTheOther, self).status([job])[0] for job in jobs]
+
+
+class IsLostWithoutItsStream(FakeBackend):
+    def events(self, run_id):
+        for _, job, status in self.platform.events(run_id, self._closed):
+            yield job, status
+
+
+class ForgetsTheEnd(FakeBackend):
+    def status(self, jobs):
+        running = JobStatus(state=JobState.RUNNING)
+        return [running if s.state is JobState.FAILED else s for s in super().status(jobs)]
+
+
 @pytest.mark.parametrize(
     "wrong, test, arguments",
     [
@@ -231,6 +243,34 @@ def test_the_kit_finds_what_is_wrong(wrong, test, arguments):
         run(wrong(), test, **arguments)
 
 
+@pytest.mark.parametrize(
+    "wrong, test, arguments",
+    [
+        (SaysThatItIsDead, "test_a_killed_job_is_gone_with_all_its_processes", {}),
+        (
+            IsLostWithoutItsStream,
+            "test_events_go_on_after_their_stream_was_cut",
+            {"measure": ignore},
+        ),
+        (
+            AsksForOneAfterTheOther,
+            "test_one_question_asks_for_many_statuses",
+            {"measure": ignore},
+        ),
+        (
+            WaitsForLostHosts,
+            "test_a_job_that_is_ended_before_it_is_up_ends_though_its_host_is_lost",
+            {"measure": ignore, "how": "kill"},
+        ),
+    ],
+)
+def test_the_kit_finds_what_a_witness_sees(wrong, test, arguments):
+    backend = wrong()
+
+    with pytest.raises(AssertionError):
+        run(backend, test, witness=FakeWitness(backend.platform), **arguments)
+
+
 def test_the_kit_finds_a_secret_that_others_see(caplog):
     with pytest.raises(AssertionError, match="3: argv or environment has them"):
         run(
@@ -241,16 +281,32 @@ def test_the_kit_finds_a_secret_that_others_see(caplog):
         )
 
 
-def test_the_kit_finds_a_backend_that_waits_for_a_lost_host():
-    backend = WaitsForLostHosts()
-    with pytest.raises(AssertionError, match="its end of .* was not reported"):
-        run(
-            backend,
-            "test_a_job_that_is_ended_before_it_is_up_ends_though_its_host_is_lost",
-            witness=FakeWitness(backend.platform),
-            measure=lambda what, number: None,
-            how="kill",
-        )
+@pytest.mark.parametrize("wrong", [ListsNothing, ForgetsTheEnd])
+def test_the_kit_finds_an_order_of_calls_that_goes_wrong(wrong):
+    # several faults at once are a group of exceptions
+    with pytest.raises(Exception, match=r"ListsNothing|ModelJob|assert|Hypothesis"):
+        run(wrong(), "test_any_order_of_calls_tells_the_truth")
+
+
+@pytest.mark.parametrize("witness", [None, Witness()])
+def test_what_cannot_be_asked_is_skipped(witness):
+    with pytest.raises(pytest.skip.Exception, match=r"no fixture 'witness'|cannot be asked for"):
+        run(FakeBackend(), "test_a_job_that_is_told_to_run_does", witness=witness)
+
+
+def test_each_test_has_the_level_of_the_part_of_the_kit_that_it_is_from():
+    class Mine(BackendConformance):
+        @pytest.mark.xfail(reason="overridden, and still of its level")
+        def test_any_order_of_calls_tells_the_truth(self, kit): ...
+
+        def test_of_its_own(self): ...
+
+    assert level_of(Mine, "test_exit_codes_are_exact") == 2
+    assert level_of(Mine, "test_a_program_works") == 3
+    assert level_of(Mine, "test_a_killed_worker_loses_no_task") == 4
+    assert level_of(Mine, "test_many_jobs_run_at_once") == 5
+    assert level_of(Mine, "test_any_order_of_calls_tells_the_truth") == 6
+    assert level_of(Mine, "test_of_its_own") is None
 
 
 @pytest.mark.parametrize("fixture, capability", [("volume", "copy"), ("reopen", "detached")])
@@ -284,19 +340,3 @@ def test_a_broken_stream_of_events_is_reported():
     with pytest.raises(AssertionError, match="stream ended") as caught:
         run(Breaks(), "test_a_job_that_ends_well_succeeds")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-
-
-def run(backend: Backend, test: str, **arguments):
-    class Mine(BackendConformance):
-        capabilities = CAPABILITIES
-        patience = 2.0
-
-    kit = Driver(backend, "0123abcd", python=Mine.python, image=None, patience=Mine.patience)
-    try:
-        getattr(Mine(), test)(kit, **arguments)
-        kit.close()
-    finally:
-        FakeBackend.cleanup(backend, "0123abcd")
-        FakeBackend.close(backend)
-        if kit._stream is not None:
-            kit._stream.join(10)

@@ -1,4 +1,4 @@
-"""The remote fake passes the conformance kit: tests of remote jobs rely on it."""
+"""The conformance kit passes on the remote fake, which has leases and streams of its own."""
 
 import attrs
 import pytest
@@ -16,10 +16,20 @@ from fiber.testing.kit.delivery import Streams
 
 
 class FarWitness(HostWitness):
-    """Has the remote fake of every process cease to answer, by a file."""
+    """Calls and breaks are the platform's own; a file has it cease to answer, in every process."""
 
-    def __init__(self, away):
-        self._away = away
+    def __init__(self, platform, away):
+        self._platform, self._away = platform, away
+
+    def calls(self):
+        return self._platform.calls
+
+    def cut_events(self):
+        self._platform.cut_events()
+
+    def lost_host(self):
+        self._platform.unconfirmed = 0.1
+        return self._platform.lost_host()
 
     def go_away(self):
         self._away.touch()
@@ -52,8 +62,16 @@ class TestFar(BackendConformance):
         backend.close()
 
     @pytest.fixture
-    def witness(self, config):
-        return FarWitness(config.folder / AWAY)
+    def witness(self, config, platform):
+        return FarWitness(platform, config.folder / AWAY)
+
+    @pytest.fixture
+    def unreachable(self, backend, witness, platform):
+        witness.go_away()
+        # it looks for the file when it is next asked
+        platform.available = False
+        yield backend
+        witness.come_back()
 
     @pytest.fixture
     def settings(self, config, tmp_path):

@@ -1,16 +1,18 @@
-"""Every test of this distribution can have an engine of the tests' own, and a backend on it."""
+"""Every test of this distribution can have an engine of the tests' own, and backends and programs on it."""
 
 import contextlib
 import secrets
+import subprocess
+import sys
 
 import attrs
 import pytest
 
-from dockerd import engine
+from dockerd import engine, own_engine
 from fiber._agent import rundir
-from fiber.model import BackendContext, JobSpec
+from fiber.model import BackendContext, JobSpec, Timing
 
-__all__ = ["engine"]
+__all__ = ["engine", "own_engine"]
 
 
 @pytest.fixture
@@ -28,10 +30,12 @@ def open_backend(engine, run_id):
     with contextlib.ExitStack() as stack:
         stack.callback(rundir.remove, directory)
 
-        def make(**settings):
+        def make(timing=Timing(), **settings):
             config = DockerConfig(**{"host": engine.url, "pull": "never", **settings})
             backend = DockerBackend(
-                BackendContext(run_id=run_id, run_directory=str(directory), config=config)
+                BackendContext(
+                    run_id=run_id, run_directory=str(directory), config=config, timing=timing
+                )
             )
             stack.callback(backend.close)
             stack.callback(backend.cleanup, run_id)
@@ -57,6 +61,28 @@ def run(engine, run_id):
         return status, list(backend.logs(job))
 
     return run_script
+
+
+@pytest.fixture
+def run_program(engine, tmp_path):
+    """Runner of a program's text as a master; returns the completed process. No container is left."""
+
+    def run_text(text, **settings):
+        (tmp_path / "program.py").write_text(text)
+        environ = engine.environ(**settings)
+        done = subprocess.run(
+            [sys.executable, "program.py"],
+            cwd=tmp_path,
+            env={key: value for key, value in environ.items() if value is not None},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert engine.containers() == []
+        return done
+
+    return run_text
 
 
 def last_status(backend, job):

@@ -17,6 +17,7 @@ from fiber.model import (
     Reason,
     ReasonKind,
     ResourceRequest,
+    Timing,
     Volume,
 )
 from fiber.testing import programs
@@ -36,29 +37,30 @@ def accept(listener):
     connection.close()
 
 
-class TestSettings:
-    def test_user_folder_and_shared_memory_are_as_set(self, open_backend, run):
-        backend = open_backend(user="1000:1000", workdir="/tmp", shm_size=32)
+@pytest.fixture
+def sleeper(engine, run_id):
+    """A job that goes on."""
+    return JobSpec(run_id=run_id, name="n", argv=("sleep", "600"), image=engine.image)
 
-        lines = output_of(
-            run(
-                backend,
-                "id -u; pwd; python3 -c \"import os; s = os.statvfs('/dev/shm'); "
-                'print(s.f_blocks * s.f_frsize >> 20)"',
-            )
+
+class TestSettings:
+    def test_user_folder_shared_memory_and_names_of_hosts_are_as_set(self, open_backend, run):
+        backend = open_backend(
+            user="1000:1000", workdir="/tmp", shm_size=32, extra_hosts=("master:10.9.8.7",)
+        )
+        size = "import os; s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize >> 20)"
+
+        user, folder, memory, *hosts = output_of(
+            run(backend, f'id -u; pwd; python3 -c "{size}"; cat /etc/hosts')
         )
 
-        assert lines == ["1000", "/tmp", "32"]
+        assert (user, folder, memory) == ("1000", "/tmp", "32")
+        assert any(line.split() == ["10.9.8.7", "master"] for line in hosts)
 
     def test_another_user_can_end_with_any_code(self, open_backend, run):
         status, _ = run(open_backend(user="1000:1000"), "exit 137")
 
         assert status.reason == Reason(ReasonKind.EXIT, 137)
-
-    def test_names_of_hosts_are_added(self, open_backend, run):
-        lines = output_of(run(open_backend(extra_hosts=("master:10.9.8.7",)), "cat /etc/hosts"))
-
-        assert any(line.split() == ["10.9.8.7", "master"] for line in lines)
 
     def test_volumes_by_path_are_mounted_and_can_be_read_only(self, open_backend, run, tmp_path):
         (tmp_path / "a").write_text("from the host\n")
@@ -78,11 +80,9 @@ class TestSettings:
         with pytest.raises(SubmitError, match="/no/such/folder"):
             run(open_backend(), "true", volumes=volumes)
 
-    def test_labels_are_on_the_container(self, open_backend, engine, run_id):
+    def test_labels_are_on_the_container(self, open_backend, engine, sleeper):
         backend = open_backend(labels=("team=x",))
-        job = backend.submit(
-            JobSpec(run_id=run_id, name="n", argv=("sleep", "600"), image=engine.image)
-        )
+        job = backend.submit(sleeper)
 
         with contextlib.closing(engine.docker()) as client:
             labels = client.api.inspect_container(job.id)["Config"]["Labels"]
@@ -110,9 +110,9 @@ class TestSettings:
 class TestNetwork:
     def test_jobs_of_a_user_network_reach_its_gateway(self, open_backend, engine, run):
         with contextlib.closing(engine.docker()) as client:
-            network = client.networks.create("fiber-user-net")
+            network = client.networks.create(engine.named("user-net"))
             try:
-                backend = open_backend(network="fiber-user-net")
+                backend = open_backend(network=network.name)
                 (gateway,) = backend._facts.gateways
                 with socket.create_server((gateway, 0)) as listener:
                     thread = threading.Thread(target=accept, args=(listener,))
@@ -131,13 +131,15 @@ class TestNetwork:
 
 
 class TestFailures:
-    def test_without_an_image_the_error_says_how_to_name_one(self, open_backend, run):
-        with pytest.raises(SubmitError, match="FIBER_IMAGE"):
-            run(open_backend(), "true", image=None)
-
-    def test_a_missing_image_is_named(self, open_backend, run):
-        with pytest.raises(SubmitError, match=r"'no-such-image'.*docker pull no-such-image"):
-            run(open_backend(), "true", image="no-such-image")
+    @pytest.mark.parametrize(
+        "image, words",
+        [(None, "FIBER_IMAGE"), ("no-such-image", r"'no-such-image'.*docker pull no-such-image")],
+    )
+    def test_a_missing_image_is_an_error_that_says_what_to_do(
+        self, open_backend, run, image, words
+    ):
+        with pytest.raises(SubmitError, match=words):
+            run(open_backend(), "true", image=image)
 
     def test_an_image_that_cannot_be_pulled_is_reported_with_the_engines_message(
         self, open_backend, run
@@ -202,11 +204,9 @@ def test_private_bytes_are_nowhere_in_the_engine(open_backend, run_id, engine):
         assert secret not in text
 
 
-def test_a_paused_container_is_suspended_and_runs_again(open_backend, run_id, engine):
+def test_a_paused_container_is_suspended_and_runs_again(open_backend, run_id, engine, sleeper):
     backend = open_backend()
-    job = backend.submit(
-        JobSpec(run_id=run_id, name="n", argv=("sleep", "600"), image=engine.image)
-    )
+    job = backend.submit(sleeper)
     states = []
     events = backend.events(run_id)
     with contextlib.closing(engine.docker()) as client:
@@ -223,7 +223,7 @@ def test_a_paused_container_is_suspended_and_runs_again(open_backend, run_id, en
 
 
 def test_a_job_whose_container_is_gone_has_ended_before_its_event_comes(
-    open_backend, run_id, engine, monkeypatch
+    open_backend, run_id, engine, sleeper, monkeypatch
 ):
     may_handle, handle = threading.Event(), Watch._handle_event
 
@@ -233,10 +233,8 @@ def test_a_job_whose_container_is_gone_has_ended_before_its_event_comes(
         handle(watch, event)
 
     monkeypatch.setattr(Watch, "_handle_event", late)
-    backend = open_backend()
-    job = backend.submit(
-        JobSpec(run_id=run_id, name="goes", argv=("sleep", "600"), image=engine.image)
-    )
+    backend = open_backend(timing=Timing.at(0.1))
+    job = backend.submit(sleeper)
     with contextlib.closing(backend.events(run_id)) as events:
         assert any(status.state is JobState.RUNNING for _, status in events)
     with contextlib.closing(engine.docker()) as client:
@@ -260,7 +258,6 @@ def leave(engine):
         }
         with contextlib.closing(engine.docker()) as client:
             client.api.create_container(engine.image, ["true"], labels=labels)
-        assert len(engine.containers(run_id)) == 1
 
     return leave
 
@@ -295,5 +292,5 @@ def test_containers_of_a_master_in_another_container_stay_while_that_runs(
         # of the one nobody can tell, of the other one the engine does
         assert [len(engine.containers(run_id)) for run_id in ("0badcafe", "0badcaff")] == [1, 0]
         around.remove()
-        (left,) = client.containers.list(all=True, filters={"label": "fiber.run=0badcafe"})
-        left.remove()
+        (left,) = engine.listed("fiber.run=0badcafe")
+        client.api.remove_container(left["Id"])

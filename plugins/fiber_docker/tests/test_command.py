@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -25,16 +24,11 @@ def fiber(engine, tmp_path, monkeypatch):
     runs = tempfile.mkdtemp(prefix="fc-")
     folder = tmp_path / "pi"
     folder.mkdir()
-    environ = {
-        **os.environ,
-        "FIBER_BACKEND": "docker",
-        "DOCKER_HOST": engine.url,
-        "XDG_RUNTIME_DIR": runs,
-    }
+    environ = engine.environ(XDG_RUNTIME_DIR=runs)
 
     def run(*words, good=True):
-        if not (folder / "Dockerfile").exists():
-            environ["FIBER_IMAGE"] = engine.image
+        if (folder / "Dockerfile").exists():
+            environ.pop("FIBER_IMAGE", None)
         done = subprocess.run(
             [sys.executable, "-m", "fiber.cli.main", *words],
             capture_output=True,
@@ -86,15 +80,16 @@ def test_a_detached_job_is_listed_shown_entered_ended_and_collected(fiber, engin
 def test_files_of_a_volume_are_written_by_one_job_read_by_the_next_and_copied(
     fiber, engine, tmp_path
 ):
-    fiber("run", "-a", "-v", "data", "sh", "-c", "echo kept > /persistent/note")
+    data = engine.named("data")
+    fiber("run", "-a", "-v", data, "sh", "-c", "echo kept > /persistent/note")
 
     try:
-        assert fiber("run", "-a", "-v", "data:/d", "cat", "/d/note") == "kept\n"
-        fiber("cp", "data:note", str(tmp_path / "note"))
+        assert fiber("run", "-a", "-v", f"{data}:/d", "cat", "/d/note") == "kept\n"
+        fiber("cp", f"{data}:note", str(tmp_path / "note"))
         assert (tmp_path / "note").read_text() == "kept\n"
     finally:
         with contextlib.closing(engine.docker()) as client:
-            client.volumes.get("data").remove(force=True)
+            client.volumes.get(data).remove(force=True)
 
 
 def test_a_program_of_a_job_starts_containers_of_its_own(fiber, engine, tmp_path):

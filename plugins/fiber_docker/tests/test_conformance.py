@@ -6,6 +6,7 @@ import itertools
 import attrs
 import pytest
 import requests
+from docker.errors import NotFound
 
 from fiber.model import Volume
 from fiber.testing import BackendConformance, HostWitness, PluginConformance
@@ -49,10 +50,17 @@ class DockerWitness(HostWitness):
 @pytest.mark.timeout(300)
 class TestDockerBackend(BackendConformance):
     python = "python3"
-    image = "fiber-test"
     # a container takes a while on a machine that is busy with other tests
     patience = 60.0
     many = 16
+
+    @pytest.fixture
+    def engine(self, engine, request):
+        takes_it_away = "test_a_platform_that_cannot_be_asked_for_a_while_is_waited_for"
+        if request.function.__name__ == takes_it_away:
+            engine = request.getfixturevalue("own_engine")
+        self.image = engine.image
+        return engine
 
     @pytest.fixture
     def backend(self, reopen, context):
@@ -93,13 +101,12 @@ class TestDockerBackend(BackendConformance):
         return str(folder)
 
     @pytest.fixture(autouse=True)
-    def _engine(self, engine):
+    def _engine(self, engine, run_id):
         self._asked = engine
         yield
-        # only now is no container left that has them
-        with contextlib.closing(engine.docker()) as client:
-            for volume in client.api.volumes()["Volumes"] or ():
-                client.api.remove_volume(volume["Name"], force=True)
+        # only now is no container left that has it
+        with contextlib.closing(engine.docker()) as client, contextlib.suppress(NotFound):
+            client.api.remove_volume(f"kit-{run_id}", force=True)
 
     def survivors(self, run_id):
         return self._asked.containers(run_id)

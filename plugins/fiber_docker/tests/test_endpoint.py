@@ -1,13 +1,16 @@
-"""Which engine is meant follows from settings, variables and files."""
+"""Which engine is meant, where masters listen for its containers, and what images are called."""
 
-import json
 import socket
 
 import attrs
 import pytest
 
+from fiber.exceptions import BackendError, SubmitError
+from fiber.model import Interface
 from fiber_docker import endpoint
+from fiber_docker.address import Facts, choose
 from fiber_docker.config import DockerConfig
+from fiber_docker.images import _parts
 
 
 @pytest.fixture
@@ -20,18 +23,18 @@ def visible(environ, **settings):
     return endpoint.is_visible(DockerConfig(**settings), environ)
 
 
-def test_nothing_names_none(environ):
-    assert not visible(environ)
-
-
-@pytest.mark.parametrize("settings", [{"host": "tcp://a:1"}, {"context": "there"}])
-def test_a_setting_names_one(environ, settings):
-    assert visible(environ, **settings)
-
-
-@pytest.mark.parametrize("name", ["DOCKER_HOST", "DOCKER_CONTEXT"])
-def test_a_variable_names_one(environ, name):
-    assert visible({**environ, name: "x"})
+@pytest.mark.parametrize(
+    "settings, variables, expected",
+    [
+        ({}, {}, False),
+        ({"host": "tcp://a:1"}, {}, True),
+        ({"context": "there"}, {}, True),
+        ({}, {"DOCKER_HOST": "x"}, True),
+        ({}, {"DOCKER_CONTEXT": "x"}, True),
+    ],
+)
+def test_a_setting_or_a_variable_names_an_engine(environ, settings, variables, expected):
+    assert visible({**environ, **variables}, **settings) is expected
 
 
 def test_the_usual_socket_is_one(environ, tmp_path):
@@ -40,11 +43,18 @@ def test_the_usual_socket_is_one(environ, tmp_path):
     assert visible(environ)
 
 
-def test_the_current_context_is_one(environ, tmp_path):
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        pytest.param('{"currentContext": "there"}', True, id="the current one"),
+        pytest.param("{", False, id="what is broken is the SDK's to complain of"),
+    ],
+)
+def test_the_file_of_contexts_names_an_engine(environ, tmp_path, text, expected):
     (tmp_path / ".docker").mkdir()
-    (tmp_path / ".docker" / "config.json").write_text(json.dumps({"currentContext": "there"}))
+    (tmp_path / ".docker" / "config.json").write_text(text)
 
-    assert visible(environ)
+    assert visible(environ) is expected
 
 
 def test_podmans_socket_is_found(environ, tmp_path, monkeypatch):
@@ -55,13 +65,6 @@ def test_podmans_socket_is_found(environ, tmp_path, monkeypatch):
         podman.bind("podman/podman.sock")
         assert endpoint.podman_socket(environ) == f"unix://{tmp_path}/podman/podman.sock"
         assert visible(environ)
-
-
-def test_a_broken_file_of_contexts_is_the_sdks_to_complain_of(environ, tmp_path):
-    (tmp_path / ".docker").mkdir()
-    (tmp_path / ".docker" / "config.json").write_text("{")
-
-    assert not visible(environ)
 
 
 def test_a_job_that_has_the_engine_finds_it_where_jobs_do():
@@ -80,3 +83,103 @@ def test_outside_of_jobs_settings_are_unchanged():
     assert endpoint.effective_config(config, {}) is config
     assert endpoint.has_no_engine({endpoint.ENGINE_VARIABLE: endpoint.NO_ENGINE})
     assert not endpoint.has_no_engine({})
+
+
+LOOPBACK = Interface(name="lo", address="127.0.0.1", is_loopback=True)
+ETHERNET = Interface(name="eth0", address="192.0.2.7")
+BRIDGE = Interface(name="docker0", address="172.17.0.1")
+ALL = (LOOPBACK, ETHERNET, BRIDGE)
+
+DOWN = Interface(name="eth1", address="198.51.100.7", is_up=False)
+BRIDGE_DOWN = Interface(name="docker0", address="172.17.0.1", is_up=False)
+BRIDGE_OF_6 = Interface(name="docker0", address="fd00::1")
+ELSEWHERE = ("tls+tcp://192.0.2.7:0", None)
+ON_BRIDGE = ("tls+tcp://172.17.0.1:0", None)
+OF_BRIDGE = {"gateways": ("172.17.0.1",)}
+
+
+@pytest.mark.parametrize(
+    "facts, interfaces, expected",
+    [
+        pytest.param(OF_BRIDGE, ALL, ON_BRIDGE, id="the bridge on the engine's own host"),
+        pytest.param(
+            {"gateways": ("10.9.9.1",)},
+            (LOOPBACK, Interface(name="x7", address="10.9.9.1")),
+            ("tls+tcp://10.9.9.1:0", None),
+            id="a bridge of any name",
+        ),
+        pytest.param(
+            {"own": ("172.18.0.5",), "gateways": ("172.18.0.1",)},
+            (LOOPBACK, Interface(name="eth0", address="172.18.0.5")),
+            ("tls+tcp://172.18.0.5:0", None),
+            id="a container's own",
+        ),
+        pytest.param(
+            {**OF_BRIDGE, "desktop": True},
+            (LOOPBACK, ETHERNET),
+            ("tls+tcp://127.0.0.1:0", "host.docker.internal"),
+            id="a name in a virtual machine",
+        ),
+        pytest.param(
+            {**OF_BRIDGE, "route": "192.0.2.7"},
+            (LOOPBACK, ETHERNET),
+            ELSEWHERE,
+            id="the route to a remote engine",
+        ),
+        pytest.param(OF_BRIDGE, (LOOPBACK, ETHERNET), ELSEWHERE, id="what others reach, rootless"),
+        pytest.param({"address": "192.0.2.7"}, ALL, ELSEWHERE, id="one of this host that was set"),
+        pytest.param(
+            {"address": "nat.example"},
+            ALL,
+            ("tls+tcp://0.0.0.0:0", "nat.example"),
+            id="another one that was set",
+        ),
+        pytest.param(
+            OF_BRIDGE,
+            (LOOPBACK, BRIDGE_DOWN, ETHERNET),
+            ON_BRIDGE,
+            id="a bridge that is down for want of containers",
+        ),
+        pytest.param({}, (LOOPBACK, DOWN, ETHERNET), ELSEWHERE, id="no interface that is down"),
+        pytest.param(
+            {**OF_BRIDGE, "rootless": True}, ALL, ELSEWHERE, id="not the bridge of a rootless one"
+        ),
+        pytest.param(
+            {**OF_BRIDGE, "route": "192.0.2.7"}, ALL, ELSEWHERE, id="not that of a remote one"
+        ),
+        pytest.param(
+            {"gateways": ("fd00::1",)},
+            (BRIDGE_OF_6,),
+            ("tls+tcp://[fd00::1]:0", None),
+            id="one of the newer protocol",
+        ),
+    ],
+)
+def test_the_address_is(facts, interfaces, expected):
+    found = choose(Facts(**facts), interfaces)
+
+    assert (found.bind_url, found.advertise_host) == expected
+
+
+def test_without_a_route_the_error_names_the_setting():
+    with pytest.raises(BackendError, match="FIBER_DOCKER_ADDRESS"):
+        choose(Facts(gateways=("172.17.0.1",)), (LOOPBACK,))
+
+
+@pytest.mark.parametrize(
+    "image,parts",
+    [
+        ("a", ("a", "latest")),
+        ("a:1", ("a", "1")),
+        ("host:5000/a/b", ("host:5000/a/b", "latest")),
+        ("host:5000/a/b:1", ("host:5000/a/b", "1")),
+        (f"a@sha256:{'0' * 64}", ("a", f"sha256:{'0' * 64}")),
+    ],
+)
+def test_a_name_has_a_repository_and_a_tag(image, parts):
+    assert _parts(image) == parts
+
+
+def test_an_invalid_name_is_refused_before_any_call_of_the_engine():
+    with pytest.raises(SubmitError, match="small letters"):
+        _parts("MyImage")

@@ -16,6 +16,7 @@ from fiber_docker.devices import Devices
 from fiber_docker.images import Images
 from fiber_docker.jobs import JobStarter
 from fiber_docker.stream import Stream
+from fiber_docker.timing import DockerTiming
 
 PATIENCE = 30.0
 
@@ -84,7 +85,9 @@ def starter(client, feed):
     config = DockerConfig(pull="never")
     images = Images(client, config)
     devices = Devices(client, {}, "python3")
-    starter = JobStarter("docker", client, config, feed, images, devices)
+    starter = JobStarter(
+        "docker", client, config, feed, images, devices, DockerTiming(), partial_line=0.1
+    )
     yield starter
     client.may_make.set()
     client.may_start.set()

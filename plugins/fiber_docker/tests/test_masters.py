@@ -1,9 +1,10 @@
-"""Masters in containers, and workers that strangers kill."""
+"""Masters in containers, and workers that strangers kill or freeze."""
 
 import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -65,16 +66,10 @@ def test_a_master_in_a_container_starts_containers_of_its_own_image(engine):
 def squares(engine, tmp_path):
     """A pool of three containers in the middle of a map."""
     (tmp_path / "squares.py").write_text(SQUARES)
-    environ = {
-        **os.environ,
-        "FIBER_BACKEND": "docker",
-        "FIBER_IMAGE": engine.image,
-        "DOCKER_HOST": engine.url,
-    }
     process = subprocess.Popen(
         [sys.executable, "squares.py"],
         cwd=tmp_path,
-        env=environ,
+        env=engine.environ(),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -90,9 +85,9 @@ def squares(engine, tmp_path):
 @pytest.mark.parametrize("how", ["engine", "process"])
 def test_a_killed_container_loses_no_task(engine, squares, how, record_property):
     with contextlib.closing(engine.docker()) as client:
-        victim = client.api.containers(filters={"label": "fiber.run"})[0]
+        victim = engine.listed("fiber.run")[0]
         events = client.api.events(
-            decode=True, filters={"event": ["create", "die"], "label": ["fiber.run"]}
+            decode=True, filters={"event": ["create", "die"], "label": engine.labels("fiber.run")}
         )
         since = time.monotonic()
         if how == "engine":
@@ -109,4 +104,68 @@ def test_a_killed_container_loses_no_task(engine, squares, how, record_property)
 
     assert squares.stdout.read() == "right\n"
     assert squares.wait(60) == 0
+    assert engine.containers() == []
+
+
+#: what each task is begun on is counted; the first one waits for a word
+COUNTED = """
+import platform, sys
+import fiber
+
+def task(n, begun, word):
+    begun.put((n, platform.node()))
+    return n * n if n else word.get()
+
+if __name__ == "__main__":
+    begun, word = fiber.Queue(), fiber.Queue()
+    with fiber.Pool(2, error_handling=False) as pool:
+        result = pool.starmap_async(task, [(n, begun, word) for n in range(8)], chunksize=1)
+        where = dict(begun.get(timeout=100) for _ in range(8))
+        print(where[0], flush=True)
+        sys.stdin.readline()
+        word.put("done")
+        assert result.get(100) == ["done"] + [n * n for n in range(1, 8)]
+        pool.close()
+        pool.join()
+    print("begun again", begun.qsize(), flush=True)
+"""
+
+
+def test_a_worker_that_is_paused_for_longer_than_its_lease_goes_on(engine, tmp_path):
+    (tmp_path / "program.py").write_text(COUNTED)
+    environ = engine.environ()
+    with subprocess.Popen(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=environ,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as program:
+        # a program that hangs is the end of the test's patience
+        guard = threading.Timer(200, program.kill)
+        guard.start()
+        try:
+            container = program.stdout.readline().strip()
+            engine.pause(container)
+            # said after five seconds, and the lease is three
+            line = program.stderr.readline()
+            assert "is suspended by its platform, and keeps its tasks" in line, line
+            listed = subprocess.run(
+                [sys.executable, "-m", "fiber.cli.main", "ps"],
+                env=environ,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            assert [line for line in listed.splitlines() if "suspended" in line], listed
+            with contextlib.closing(engine.docker()) as client:
+                client.api.unpause(container)
+            out, err = program.communicate("go on\n")
+        finally:
+            guard.cancel()
+            program.kill()
+
+    assert (out, err) == ("begun again 0\n", "")
     assert engine.containers() == []

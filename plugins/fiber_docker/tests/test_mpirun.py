@@ -1,6 +1,5 @@
 """``fiber mpirun`` in containers: an MPI from a volume, ranks on members, no container left."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -36,13 +35,7 @@ def mpirun(engine, tmp_path):
             words += [*mpi.ways(folder), "--", *program]
             done = subprocess.run(
                 [sys.executable, "-m", "fiber.cli.main", *map(str, words)],
-                env={
-                    **os.environ,
-                    "FIBER_BACKEND": "docker",
-                    "FIBER_IMAGE": engine.image,
-                    "DOCKER_HOST": engine.url,
-                    "XDG_RUNTIME_DIR": runs,
-                },
+                env=engine.environ(XDG_RUNTIME_DIR=runs),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -1,8 +1,14 @@
-"""Orphans: containers whose master is proven to be dead are removed, others stay."""
+"""Ends of containers: orphans are removed, the others get SIGTERM first, and one that is gone has ended."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from fiber.backend_parts.liveness import Liveness, Owner
+from fiber.exceptions import BackendUnavailableError, UnknownJobError
+from fiber_docker.client import Client
+from fiber_docker.config import DockerConfig
 from fiber_docker.orphans import (
     MASTER_CONTAINER_LABEL,
     MASTER_LABEL,
@@ -10,6 +16,7 @@ from fiber_docker.orphans import (
     master_identity,
     sweep,
 )
+from fiber_docker.termination import Terminator
 
 ALIVE, DEAD, UNKNOWN = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
 LOCAL = Owner.decode(master_identity())
@@ -79,3 +86,46 @@ def test_containers_without_proof_stay():
     engine = Engine()
     assert sweep(engine, "me") == ["c"]
     assert engine.removed == ["c"]
+
+
+class Gone:
+    """An engine that knows of no container."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def inspect(self, container):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error, warnings",
+    [(UnknownJobError("no such job"), 0), (BackendUnavailableError("no engine"), 1)],
+)
+def test_a_job_that_may_not_have_ended_is_logged_and_one_that_is_gone_is_not(
+    error, warnings, caplog
+):
+    terminator = Terminator(Gone(error), handler_check=0.05)
+    with contextlib.closing(terminator):
+        terminator.terminate("a", 1.0)
+    messages = [one.message for one in caplog.records if "may not have been ended" in one.message]
+    assert len(messages) == warnings
+
+
+@pytest.fixture
+def client(engine):
+    with contextlib.closing(Client(DockerConfig(host=engine.url))) as made:
+        yield made
+
+
+def test_a_removed_container_is_gone_also_where_another_removal_was_under_way(client, engine):
+    def remove_and_look(job):
+        client.remove(job)
+        return [one for one in engine.containers() if one.startswith(f"/{job}:")]
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(5):
+            job = engine.named(f"removed-{number}")
+            client.create(job, {"Image": engine.image, "Cmd": ["sleep", "1000"]})
+            client.api.start(job)
+            assert list(threads.map(remove_and_look, [job] * 4)) == [[]] * 4

@@ -1,6 +1,5 @@
 """dockerd is restarted, and killed, while a program runs: nothing is lost, nothing is left."""
 
-import os
 import queue
 import subprocess
 import sys
@@ -39,12 +38,7 @@ class Program:
         self._process = subprocess.Popen(
             [sys.executable, "program.py"],
             cwd=folder,
-            env={
-                **os.environ,
-                "FIBER_BACKEND": "docker",
-                "FIBER_IMAGE": engine.image,
-                "DOCKER_HOST": engine.url,
-            },
+            env=engine.environ(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -80,31 +74,31 @@ class Program:
 
 
 @pytest.fixture
-def program(engine, tmp_path):
-    program = Program(tmp_path, engine)
+def program(own_engine, tmp_path):
+    program = Program(tmp_path, own_engine)
     yield program
     program.close()
     # as the other tests have it
-    engine.daemon.stop()
-    engine.daemon.start()
+    own_engine.daemon.stop()
+    own_engine.daemon.start()
 
 
 def test_a_restart_ends_no_map_and_an_engine_that_is_away_no_program(
-    engine, program, record_property
+    own_engine, program, record_property
 ):
     assert program.output.get(timeout=PATIENCE) == "ready"
     # without live-restore all containers end with it
-    engine.daemon.stop()
+    own_engine.daemon.stop()
     out_of_sight = program.warned.get(timeout=PATIENCE)
     assert "jobs are out of sight until the engine is back" in out_of_sight
     assert program.output.empty()
     since = time.monotonic()
-    engine.daemon.start({"live-restore": True})
+    own_engine.daemon.start({"live-restore": True})
     assert program.output.get(timeout=PATIENCE) == "right"
     record_property("seconds from a restart's beginning to the map's end", time.monotonic() - since)
 
     # the containers go on without it, and it is not back before the program ends
-    engine.daemon.stop()
+    own_engine.daemon.stop()
     assert "jobs are out of sight" in program.warned.get(timeout=PATIENCE)
     program.go_on()
     code, warned = program.end()
@@ -113,5 +107,5 @@ def test_a_restart_ends_no_map_and_an_engine_that_is_away_no_program(
     assert len(warned) == 1, warned
     assert "cannot be asked to end what this program still runs there" in warned[0]
 
-    engine.daemon.start()
-    assert engine.left(PATIENCE) == []
+    own_engine.daemon.start()
+    assert own_engine.left(PATIENCE) == []

@@ -1,7 +1,5 @@
 """Podman's socket, where it is installed: processes run, ends are known, nothing is left."""
 
-import os
-import subprocess
 import sys
 
 import pytest
@@ -40,35 +38,20 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def environ(podman):
-    return {
-        **os.environ,
-        "FIBER_BACKEND": "docker",
-        "FIBER_IMAGE": podman.image,
-        "DOCKER_HOST": podman.url,
-    }
+def engine(podman):
+    """What programs of these tests run on."""
+    return podman
 
 
 @pytest.fixture
-def run(podman, environ, tmp_path):
+def run(run_program):
     """Runner of programs; returns their output."""
 
     def run_text(text):
-        (tmp_path / "program.py").write_text(text)
-        done = subprocess.run(
-            [sys.executable, "program.py"],
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = run_program(text)
         # shown where the test fails
         sys.stderr.write(done.stderr)
         assert done.returncode == 0
-        # a program that ended has removed what it started
-        assert podman.containers() == []
         return done.stdout
 
     return run_text

@@ -1,9 +1,6 @@
 """Messages of programs about images that do not fit, and effects of their settings."""
 
 import contextlib
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -45,67 +42,40 @@ if __name__ == "__main__":
 FIBER = "/usr/local/lib/python3*/site-packages/fiber"
 
 
-@pytest.fixture
-def run(engine, tmp_path):
-    """Runner of programs; returns the completed process. No container is left."""
-
-    def run_text(text, **settings):
-        (tmp_path / "program.py").write_text(text)
-        environ = {
-            **os.environ,
-            "FIBER_BACKEND": "docker",
-            "FIBER_IMAGE": engine.image,
-            "DOCKER_HOST": engine.url,
-            **settings,
-        }
-        done = subprocess.run(
-            [sys.executable, "program.py"],
-            cwd=tmp_path,
-            env={key: value for key, value in environ.items() if value is not None},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert engine.containers() == []
-        return done
-
-    return run_text
-
-
-def changed(engine, name, script):
-    """Make an image in which a script has run."""
+def changed(engine, script):
+    """Make an image in which a script has run; returns its name."""
+    name = engine.named("changed")
     with contextlib.closing(engine.docker()) as client:
         made = client.containers.create(engine.image, ["sh", "-c", script])
         made.start()
         assert made.wait()["StatusCode"] == 0
         made.commit(name, "latest")
         made.remove()
+    return f"{name}:latest"
 
 
-def test_an_image_without_fiber_is_reported(engine, run):
+@pytest.mark.parametrize(
+    "script, named",
+    [
+        pytest.param(f"rm -r {FIBER}", "fiber-core", id="without fiber"),
+        pytest.param(
+            f"echo '__version__ = \"99.1.0\"' > $(echo {FIBER}/_version.py)",
+            "99.1.0",
+            id="another fiber",
+        ),
+    ],
+)
+def test_an_image_that_does_not_fit_is_reported(engine, run_program, script, named):
     """The engine starts it, and Python ends at once: the error has its last lines."""
-    changed(engine, "without-fiber", f"rm -r {FIBER}")
-
-    done = run(ONE, FIBER_IMAGE="without-fiber")
+    done = run_program(ONE, FIBER_IMAGE=changed(engine, script))
 
     assert done.returncode != 0
     assert "StartError" in done.stderr
-    assert "fiber-core" in done.stderr, done.stderr
+    assert named in done.stderr, done.stderr
 
 
-def test_an_image_with_another_fiber_is_reported_with_both_versions(engine, run):
-    changed(engine, "other-fiber", f"echo '__version__ = \"99.1.0\"' > $(echo {FIBER}/_version.py)")
-
-    done = run(ONE, FIBER_IMAGE="other-fiber")
-
-    assert done.returncode != 0
-    assert "StartError" in done.stderr
-    assert "99.1.0" in done.stderr, done.stderr
-
-
-def test_a_worker_that_runs_out_of_memory_is_reported_so(run):
-    done = run(GREEDY)
+def test_a_worker_that_runs_out_of_memory_is_reported_so(run_program):
+    done = run_program(GREEDY)
 
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
@@ -113,18 +83,18 @@ def test_a_worker_that_runs_out_of_memory_is_reported_so(run):
     assert "OOM" in "".join(rest) or "memory" in "".join(rest), rest
 
 
-def test_processes_join_a_network_of_the_users(engine, run):
+def test_processes_join_a_network_of_the_users(engine, run_program):
     with contextlib.closing(engine.docker()) as client:
-        network = client.networks.create("apart")
+        network = client.networks.create(engine.named("apart"))
         try:
-            done = run(SUM, FIBER_DOCKER_NETWORK="apart")
+            done = run_program(SUM, FIBER_DOCKER_NETWORK=network.name)
         finally:
             network.remove()
 
     assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
 
 
-def test_the_engine_of_a_context_is_used(engine, run, tmp_path, monkeypatch):
+def test_the_engine_of_a_context_is_used(engine, run_program, tmp_path, monkeypatch):
     from docker.context import ContextAPI
 
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
@@ -132,6 +102,6 @@ def test_the_engine_of_a_context_is_used(engine, run, tmp_path, monkeypatch):
     (tmp_path / "docker" / "config.json").write_text("{}")
     ContextAPI.create_context("lab", host=engine.url)
 
-    done = run(SUM, DOCKER_HOST=None, FIBER_DOCKER_CONTEXT="lab")
+    done = run_program(SUM, DOCKER_HOST=None, FIBER_DOCKER_CONTEXT="lab")
 
     assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr

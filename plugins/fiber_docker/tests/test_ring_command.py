@@ -16,8 +16,7 @@ LEASE = 6.0
 
 @pytest.fixture
 def ring(engine, tmp_path):
-    settings = {"FIBER_BACKEND": "docker", "FIBER_IMAGE": engine.image, "DOCKER_HOST": engine.url}
-    with ring_command(tmp_path, FIBER_LEASE=str(LEASE), **settings) as command:
+    with ring_command(tmp_path, **engine.environ(FIBER_LEASE=str(LEASE))) as command:
         yield command
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import random
 import subprocess
 import sys
@@ -47,10 +46,9 @@ if __name__ == "__main__":
 def program(engine, tmp_path):
     path = tmp_path / "rings.py"
     path.write_text(PROGRAM)
-    environ = {"FIBER_BACKEND": "docker", "FIBER_IMAGE": engine.image, "DOCKER_HOST": engine.url}
     process = subprocess.Popen(
         [sys.executable, path],
-        env={**os.environ, **environ},
+        env=engine.environ(),
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -64,14 +62,13 @@ def program(engine, tmp_path):
 
 def kill_one(engine, chance):
     """Kill a container by its engine; whether there was one."""
-    with contextlib.closing(engine.docker()) as client:
-        found = client.api.containers(filters={"label": "fiber.run", "status": "running"})
-        if not found:
-            return False
-        # it may end by itself just now
-        with contextlib.suppress(NotFound, APIError):
-            client.api.kill(chance.choice(sorted(one["Id"] for one in found)))
-        return True
+    found = engine.listed("fiber.run", status="running")
+    if not found:
+        return False
+    # it may end by itself just now
+    with contextlib.closing(engine.docker()) as client, contextlib.suppress(NotFound, APIError):
+        client.api.kill(chance.choice(sorted(one["Id"] for one in found)))
+    return True
 
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)

@@ -41,8 +41,8 @@ def kill_rank(engine, ring, rank):
     assert ring.wait_for(lambda status: status.has(ConditionKind.RUNNING), 120)
     # what members commit first takes a moment
     time.sleep(0.5)
+    (found,) = engine.listed(f"fiber.name={ring.name}.{rank}")
     with contextlib.closing(engine.docker()) as client:
-        (found,) = client.api.containers(filters={"label": f"fiber.name={ring.name}.{rank}"})
         client.api.kill(found["Id"])
 
 

@@ -1,6 +1,5 @@
 """Programs that users write run on containers as they are, with nothing but settings changed."""
 
-import os
 import re
 import subprocess
 import sys
@@ -25,13 +24,7 @@ def run_example(engine, tmp_path):
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            env={
-                **os.environ,
-                "FIBER_BACKEND": backend,
-                "FIBER_IMAGE": engine.image,
-                "DOCKER_HOST": engine.url,
-                "MPLBACKEND": "Agg",
-            },
+            env=engine.environ(FIBER_BACKEND=backend, MPLBACKEND="Agg"),
             timeout=380,
             check=False,
         )

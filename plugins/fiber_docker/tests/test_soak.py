@@ -8,8 +8,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import psutil
@@ -26,14 +24,13 @@ PATIENCE = 60.0
 
 def running(engine):
     """The containers of workers, with the pids of their first processes."""
+    pids = []
     with contextlib.closing(engine.docker()) as client:
-        found = client.api.containers(filters={"label": "fiber.run", "status": "running"})
-        pids = []
-        for one in found:
+        for one in engine.listed("fiber.run", status="running"):
             # it may have ended since
             with contextlib.suppress(NotFound):
                 pids.append((one["Id"], client.api.inspect_container(one["Id"])["State"]["Pid"]))
-        return pids
+    return pids
 
 
 def kill_one(engine, rng):
@@ -55,11 +52,10 @@ def kill_one(engine, rng):
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
 def test_maps_are_right_whatever_is_killed_and_no_container_is_left(engine, tmp_path):
-    environ = {"FIBER_BACKEND": "docker", "FIBER_IMAGE": engine.image, "DOCKER_HOST": engine.url}
     for current in soak.rounds("killed containers", 50):
         rng = random.Random(current.seed)
         killed = []
-        with contextlib.closing(Maps(tmp_path, environ)) as maps:
+        with contextlib.closing(Maps(tmp_path, engine.environ())) as maps:
             for _ in range(KILLS):
                 maps.wait_right()
                 # the moment is random, not waited for: faults come when they come
@@ -74,10 +70,9 @@ def test_maps_are_right_whatever_is_killed_and_no_container_is_left(engine, tmp_
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
 def test_a_killed_master_takes_its_containers_with_it(engine, tmp_path):
     """A container that was created and not started is removed by the next run of the same user."""
-    environ = {"FIBER_BACKEND": "docker", "FIBER_IMAGE": engine.image, "DOCKER_HOST": engine.url}
     for current in soak.rounds("killed masters", 50, least=3):
         rng = random.Random(current.seed)
-        with contextlib.closing(Maps(tmp_path, environ)):
+        with contextlib.closing(Maps(tmp_path, engine.environ())):
             # also while it makes and starts its containers
             time.sleep(rng.uniform(0, 4))
         since = time.monotonic()
@@ -88,7 +83,7 @@ def test_a_killed_master_takes_its_containers_with_it(engine, tmp_path):
             time.sleep(0.1)
         current.note(containers=count, gone=round(time.monotonic() - since, 2))
 
-    with contextlib.closing(Maps(tmp_path, environ)) as maps:
+    with contextlib.closing(Maps(tmp_path, engine.environ())) as maps:
         maps.wait_right()
         maps.end()
     assert engine.containers() == []
@@ -116,27 +111,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
-def test_jobs_that_share_a_temporary_folder_leave_each_others_alone(engine, tmp_path):
+def test_jobs_that_share_a_temporary_folder_leave_each_others_alone(run_program, tmp_path):
     """Each container has process ids of its own, so that those of the others look like dead ones."""
-    program, folder = tmp_path / "program.py", tmp_path / "shared"
-    program.write_text(SHARED)
+    folder = tmp_path / "shared"
     folder.mkdir()
-    environ = {
-        **os.environ,
-        "FIBER_BACKEND": "docker",
-        "FIBER_IMAGE": engine.image,
-        "FIBER_DOCKER_VOLUMES": f"{folder}:/tmp",
-        "DOCKER_HOST": engine.url,
-    }
     for current in soak.rounds("a shared /tmp", 20):
-        done = subprocess.run(
-            [sys.executable, str(program)],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        done = run_program(SHARED, FIBER_DOCKER_VOLUMES=f"{folder}:/tmp")
         assert done.stdout == "150 [0, 0, 0]\n", done.stderr
-        assert engine.containers() == []
         current.note(left=[path.name for path in folder.iterdir()])

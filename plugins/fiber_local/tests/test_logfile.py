@@ -13,7 +13,7 @@ def log(tmp_path):
 def test_lines_come_without_their_newlines(log):
     log.write_bytes(b"one\n\ntwo \xff\nrest")
 
-    assert list(read_log(log)) == ["one", "", "two \ufffd", "rest"]
+    assert list(read_log(log, interval=0.01)) == ["one", "", "two \ufffd", "rest"]
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ def test_lines_come_without_their_newlines(log):
 def test_the_tail_has_the_last_lines(log, tail, lines):
     log.write_bytes(b"one\ntwo\nrest")
 
-    assert list(read_log(log, tail=tail)) == lines
+    assert list(read_log(log, interval=0.01, tail=tail)) == lines
 
 
 def test_a_missing_log_has_no_lines(log):
-    assert list(read_log(log)) == []
-    assert list(read_log(log, is_over=lambda: True)) == []
+    assert list(read_log(log, interval=0.01)) == []
+    assert list(read_log(log, interval=0.01, is_over=lambda: True)) == []
 
 
 def test_following_reads_what_was_written_before_the_end_was_seen(log):
@@ -42,7 +42,7 @@ def test_following_reads_what_was_written_before_the_end_was_seen(log):
             steps.pop(0)()
         return not steps
 
-    assert list(read_log(log, is_over=is_over)) == ["one", "two", "last"]
+    assert list(read_log(log, interval=0.01, is_over=is_over)) == ["one", "two", "last"]
 
 
 def test_following_can_begin_near_the_end(log):
@@ -57,4 +57,4 @@ def test_following_can_begin_near_the_end(log):
             return False
         return True
 
-    assert list(read_log(log, tail=2, is_over=is_over)) == ["two", "three", "four"]
+    assert list(read_log(log, interval=0.01, tail=2, is_over=is_over)) == ["two", "three", "four"]

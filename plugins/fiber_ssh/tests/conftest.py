@@ -72,3 +72,23 @@ def master(world, tmp_path):
     yield start
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def isolated(world):
+    """Isolated hosts: packets between them are dropped; only this machine reaches them."""
+    for host in world.hosts:
+        host.isolate()
+    yield
+    for host in world.hosts:
+        host.rejoin()
+
+
+@pytest.fixture
+def unreachable(world, isolated):
+    """Isolated hosts that cannot dial this machine either."""
+    for host in world.hosts:
+        host.refuse_outgoing(to=world.address)
+    yield
+    for host in world.hosts:
+        host.allow_outgoing()

@@ -8,8 +8,10 @@ import attrs
 import pytest
 
 from fiber.testing import BackendConformance, FakeProvider, HostWitness, PluginConformance
+from fiber.testing.kit.delivery import Streams
 from fiber_ssh.backend import SshBackend
 from fiber_ssh.config import SshConfig
+from fiber_ssh.plugin import CAPABILITIES
 
 
 class AlphaProvider(FakeProvider):
@@ -73,6 +75,20 @@ class TestSsh(BackendConformance):
 
     def survivors(self, run_id):
         return None
+
+
+class TestStreams(Streams):
+    """Streams into jobs of hosts that do not dial."""
+
+    capabilities = CAPABILITIES
+    python = sys.executable
+
+    @pytest.fixture
+    def backend(self, context, config):
+        reversed_ = attrs.evolve(config, reach="reversed")
+        backend = SshBackend(attrs.evolve(context, config=reversed_))
+        yield backend
+        backend.close()
 
 
 class TestSshPlugin(PluginConformance):

@@ -14,6 +14,7 @@ from fiber_ssh.files import FileSender
 from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
 from fiber_ssh.routes import Router
+from fiber_ssh.timing import SshTiming
 
 #: what a connection tells its owner
 IGNORED = dict.fromkeys(("on_jobs", "on_job", "on_beat", "on_change"), lambda *_: None)
@@ -67,7 +68,7 @@ def alpha(config):
 @pytest.fixture
 def link(alpha, config, run_id):
     """A connection to it that is up."""
-    link = AgentLink(alpha, config, run_id=run_id, lease=20.0, **IGNORED)
+    link = AgentLink(alpha, config, run_id=run_id, lease=20.0, timing=SshTiming(), **IGNORED)
     assert link.wait_connected(30), link.failure
     yield link
     link.call("release", timeout=30, run=run_id)
@@ -82,12 +83,12 @@ class TestNoise:
         assert route.uses_streams
 
     def test_devices_are_found(self, link, config):
-        assert len(HostState(link, config, {"fake": TwoDevices()}).probe("fake")) == 2
+        assert len(HostState(link, config, {"fake": TwoDevices()}, SshTiming()).probe("fake")) == 2
 
     def test_files_are_sent(self, link, config, tmp_path, monkeypatch, run_id):
         (tmp_path / "words.txt").write_text("all of them")
         monkeypatch.chdir(tmp_path)
-        sender = FileSender(attrs.evolve(config, send=("words.txt",)), link.host)
+        sender = FileSender(attrs.evolve(config, send=("words.txt",)), link.host, fresh=0.0)
 
         folder = sender.send(link.transport, link.info, run_id)
 
@@ -104,13 +105,13 @@ def test_an_error_has_the_programs_words_and_not_the_shells(set_bashrc, link, co
     set_bashrc("echo noise; echo noise >&2")
 
     with pytest.raises(Exception, match="exit code 4: the driver sleeps$"):
-        HostState(link, config, {"fake": BrokenDevices()}).probe("fake")
+        HostState(link, config, {"fake": BrokenDevices()}, SshTiming()).probe("fake")
 
 
 def test_a_missing_python_is_reported_without_the_noise(set_bashrc, config, alpha):
     set_bashrc("echo noise; echo noise >&2")
     missing = attrs.evolve(alpha, python="/no/python")
-    link = AgentLink(missing, config, run_id=None, lease=20.0, **IGNORED)
+    link = AgentLink(missing, config, run_id=None, lease=20.0, timing=SshTiming(), **IGNORED)
     try:
         assert not link.wait_connected(30)
         assert "there is no Python '/no/python' on host alpha" in link.failure

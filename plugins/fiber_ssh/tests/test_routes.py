@@ -16,6 +16,8 @@ TUNNELLED = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
 URLS = (TUNNELLED, PROGRAM)
 STREAMED = Route(uses_streams=True)
 ISOLATED = Route(uses_streams=True, is_isolated=True)
+#: addresses of this machine and of two hosts
+THIS, ALPHA, BETA, LOOPBACK = "10.0.0.1", "10.0.0.2", "10.0.0.3", "127.0.0.1"
 DIALLED = Route(dial_address="10.0.0.1:5000")
 
 
@@ -56,40 +58,25 @@ def routes_of(links, urls=URLS, **settings):
 
 def test_hosts_that_dial_the_program_and_the_next_host_dial():
     links = [
-        Link("alpha", "10.0.0.2", "10.0.0.1", "10.0.0.3"),
-        Link("beta", "10.0.0.3", "10.0.0.1", "10.0.0.2"),
+        Link("alpha", ALPHA, THIS, BETA),
+        Link("beta", BETA, THIS, ALPHA),
     ]
     assert routes_of(links) == [DIALLED, DIALLED]
     assert [link.asked for link in links] == [1, 1]
 
 
-def test_one_host_dials_the_program_alone():
-    assert routes_of([Link("alpha", "10.0.0.2", "10.0.0.1")]) == [DIALLED]
-
-
-def test_where_one_host_does_not_reach_the_program_all_go_by_streams():
-    links = [
-        Link("alpha", "10.0.0.2", "10.0.0.1", "10.0.0.3"),
-        Link("beta", "10.0.0.3", "10.0.0.2"),
-    ]
-    assert routes_of(links) == [STREAMED, STREAMED]
-
-
-def test_where_one_host_does_not_reach_the_next_all_go_by_streams_and_none_is_dialled():
-    links = [
-        Link("alpha", "10.0.0.2", "10.0.0.1", "10.0.0.3"),
-        Link("beta", "10.0.0.3", "10.0.0.1"),
-    ]
-    assert routes_of(links) == [ISOLATED, ISOLATED]
-    assert routes_of(links, reach="reversed") == [ISOLATED, ISOLATED]
-
-
-def test_another_hosts_loopback_leads_nowhere():
-    links = [
-        Link("alpha", "127.0.0.1", "10.0.0.1", "10.0.0.3"),
-        Link("beta", "10.0.0.3", "10.0.0.1", "127.0.0.1"),
-    ]
-    assert routes_of(links) == [ISOLATED, ISOLATED]
+@pytest.mark.parametrize("reach", ["auto", "reversed"])
+@pytest.mark.parametrize(
+    "alpha, reached_by_beta, expected",
+    [
+        pytest.param(ALPHA, [ALPHA], STREAMED, id="one does not reach the program"),
+        pytest.param(ALPHA, [THIS], ISOLATED, id="one does not reach the next"),
+        pytest.param(LOOPBACK, [THIS, LOOPBACK], ISOLATED, id="another one's loopback"),
+    ],
+)
+def test_where_one_host_cannot_dial_all_go_by_streams(alpha, reached_by_beta, expected, reach):
+    links = [Link("alpha", alpha, THIS, BETA), Link("beta", BETA, *reached_by_beta)]
+    assert routes_of(links, reach=reach) == [expected, expected]
 
 
 def test_a_host_that_comes_later_is_asked_by_itself():
@@ -110,23 +97,25 @@ def test_processes_of_jobs_are_dialled_at_their_advertised_address():
     assert found.route(links[0], ("tls+tcp://10.0.0.3:77",)) == Route()
 
 
-def test_a_name_for_this_machine_is_tried_alone():
-    links = [Link("alpha", "10.0.0.2", "me.example")]
-    assert routes_of(links, address="me.example") == [Route(dial_address="me.example:5000")]
-
-
-def test_the_setting_reversed_means_streams():
-    link = Link("alpha", "10.0.0.2", "10.0.0.1")
-    assert routes_of([link], reach="reversed") == [STREAMED]
-    assert routes_of([link], (), reach="reversed") == [STREAMED]
-
-
-def test_a_parent_without_an_address_to_dial_is_reached_by_streams():
-    assert routes_of([Link("alpha", "10.0.0.2")], (TUNNELLED,)) == [STREAMED]
-
-
-def test_a_job_without_a_parent_needs_no_route():
-    assert routes_of([Link("alpha", "10.0.0.2")], ()) == [Route()]
+@pytest.mark.parametrize(
+    "reached, urls, settings, expected",
+    [
+        pytest.param("10.0.0.1", URLS, {}, DIALLED, id="a host alone dials"),
+        pytest.param(
+            "me.example",
+            URLS,
+            {"address": "me.example"},
+            Route(dial_address="me.example:5000"),
+            id="a name of this machine is tried alone",
+        ),
+        pytest.param("10.0.0.1", URLS, {"reach": "reversed"}, STREAMED, id="reversed"),
+        pytest.param("10.0.0.1", (), {"reach": "reversed"}, STREAMED, id="reversed, no parent"),
+        pytest.param("", (TUNNELLED,), {}, STREAMED, id="a parent without an address to dial"),
+        pytest.param("", (), {}, Route(), id="no parent"),
+    ],
+)
+def test_the_route_of_one_host(reached, urls, settings, expected):
+    assert routes_of([Link("alpha", "10.0.0.2", reached)], urls, **settings) == [expected]
 
 
 def test_a_host_that_has_to_dial_and_cannot_is_an_error_with_the_fix():

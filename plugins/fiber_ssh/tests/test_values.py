@@ -1,13 +1,18 @@
-"""Pure functions: addresses, statuses, compatibility, and files to send."""
+"""Pure functions: addresses, sockets, statuses, compatibility, and files to send."""
 
+import queue
+
+import paramiko
 import pytest
 
 from fiber.exceptions import ConfigError
 from fiber.model import Interface, JobState, ListenAddress, Peers, Reason, ReasonKind
+from fiber_ssh import agent_link
 from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE, listen_address
 from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.compatibility import incompatibility
 from fiber_ssh.config import SshConfig
+from fiber_ssh.connect import agent_socket
 from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.files import find_files
 from fiber_ssh.status import job_of, status_of
@@ -169,3 +174,47 @@ def test_a_changed_file_has_another_digest(tmp_path):
 def test_patterns_that_name_nothing_of_ours_are_errors(tmp_path, pattern):
     with pytest.raises(ConfigError, match="FIBER_SSH_SEND"):
         find_files(tmp_path, [pattern])
+
+
+ENVIRON = {"SSH_AUTH_SOCK": "/run/usual", "MINE": "/run/mine"}
+
+
+@pytest.mark.parametrize(
+    "wanted, found",
+    [
+        (None, "/run/usual"),
+        ("SSH_AUTH_SOCK", "/run/usual"),
+        ("none", None),
+        ("None", None),
+        ("$MINE", "/run/mine"),
+        ("${MINE}", "/run/mine"),
+        ("$NOBODYS", None),
+        ("/run/another", "/run/another"),
+    ],
+)
+def test_the_socket_of_ssh_agent_is_named_as_in_ssh_config(wanted, found):
+    assert agent_socket(wanted, ENVIRON) == found
+    assert agent_socket(None, {}) is None
+
+
+class Cut:
+    """A channel whose connection is gone, with paramiko's exceptions."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def sendall(self, data):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("Socket is closed"), EOFError(), paramiko.SSHException()]
+)
+def test_a_writer_ends_and_leaves_the_error_to_the_reader(error):
+    out = queue.SimpleQueue()
+    for _ in range(2):
+        out.put(b"data")
+
+    agent_link._write(Cut(error), out)
+
+    assert out.qsize() == 1

@@ -30,8 +30,6 @@ PRELOAD = (
     "fiber._runtime.runtime",
     "multiprocessing.spawn",
 )
-#: seconds for which a parent that does not answer is dialled again
-DIAL_TIMEOUT = 3.0
 #: exit code of a worker whose descriptors a task has closed or replaced
 DESCRIPTORS_LOST = 121
 
@@ -52,8 +50,8 @@ class Instructions:
     processes: int
     #: largest frame of this run
     max_frame: int
-    #: seconds for which a parent that does not answer is dialled again
-    dial_timeout: float = DIAL_TIMEOUT
+    #: seconds for which a parent that does not answer is dialled again; None: ``Timing.dial``
+    dial_timeout: float | None = None
     #: factor of the durations of this run
     time_scale: float = 1.0
     #: True where the job does not see the parent's files
@@ -87,18 +85,25 @@ class Instructions:
 
 
 def dial(instructions: Instructions, hello: Hello) -> Link:
-    """Connect to the parent; its addresses are tried in turn for ``dial_timeout`` seconds.
+    """Connect to the parent; its addresses are tried in turn until the instructions' time is over.
 
     Raises:
         StartError: none answers; the last error is its cause.
         HandshakeError: it refused us.
     """
-    deadline = time.monotonic() + instructions.dial_timeout
+    timeout = instructions.dial_timeout
+    deadline = time.monotonic() + (instructions.timing.dial if timeout is None else timeout)
     while True:
         failure: TransportError | None = None
         for url in instructions.urls:
             try:
-                return Link(url, instructions.credentials, hello, max_frame=instructions.max_frame)
+                return Link(
+                    url,
+                    instructions.credentials,
+                    hello,
+                    max_frame=instructions.max_frame,
+                    timing=instructions.timing,
+                )
             except HandshakeError:
                 raise
             except TransportError as error:

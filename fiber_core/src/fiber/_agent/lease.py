@@ -11,15 +11,11 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from fiber._base import values
+from fiber.model.timing import Timing
 
-__all__ = ["INTERVAL", "LATE", "Expired", "LeaseTable"]
+__all__ = ["Expired", "LeaseTable"]
 
 K = TypeVar("K", bound=Hashable)
-
-#: seconds between signs of life, and between two checks of a table
-INTERVAL = 1.0
-#: seconds by which a check may be late before it renews all leases instead
-LATE = 1.0
 
 
 @values.frozen
@@ -42,14 +38,16 @@ class _Lease:
 
 
 class LeaseTable(Generic[K]):
-    """Leases by key; call :meth:`expire` every :data:`INTERVAL` seconds.
+    """Leases by key; call :meth:`expire` after each ``timing.heartbeat``.
 
     Args:
         lease: seconds that a connection may be gone.
         silence: seconds that a connection may exist without a message; None: for ever.
+        timing: how often leases are checked, and by how much a check may be late.
     """
 
-    def __init__(self, *, lease: float, silence: float | None) -> None:
+    def __init__(self, *, lease: float, silence: float | None, timing: Timing = Timing()) -> None:
+        self._latest = timing.heartbeat + timing.lateness
         self._lease = lease
         self._silence = silence
         self._leases: dict[K, _Lease] = {}
@@ -98,7 +96,7 @@ class LeaseTable(Generic[K]):
         A call that comes late means that this process was stopped or its machine asleep: messages
         that came meanwhile have not been read yet, so all leases are renewed, once.
         """
-        late = now - self._last_check > INTERVAL + LATE
+        late = now - self._last_check > self._latest
         self._last_check = now
         if late:
             for lease in self._leases.values():

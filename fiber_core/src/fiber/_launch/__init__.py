@@ -12,7 +12,7 @@ Invariants:
 * Statuses of one job arrive in order, its end once; what the backend's stream reports
   before ``submit()`` has returned is kept and delivered first.
 * Every wait for a child ends: a platform that confirms nothing is given up after
-  ``launcher.UNCONFIRMED``.
+  ``Timing.unconfirmed``.
 * The supervisor's report counts for how processes ended, the platform's for how the job ended
   (``status_merge``, pure).
 * No lock is held while user code, plugins or a platform are called.

@@ -36,7 +36,7 @@ class Child:
     """One job of one process object. Thread-safe; every wait ends with the job.
 
     The end of a job that was asked to end is reported within a bound, whatever its platform does: see
-    :data:`fiber._launch.launcher.UNCONFIRMED`.
+    ``Timing.unconfirmed``.
     """
 
     #: read by the stdlib's pickling support

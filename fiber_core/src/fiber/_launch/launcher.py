@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber._agent import instructions as job_instructions
 from fiber._agent import rundir
-from fiber._agent.lease import INTERVAL, LeaseTable
+from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor import preload
 from fiber._launch import module_server, status_merge
 from fiber._launch.child import ORPHANED, Child
@@ -47,16 +47,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fiber")
 
-#: seconds that a platform has to confirm the end of a job that it was asked to end and that is not
-#: connected; a platform that loses hosts reports their jobs itself, sooner
-UNCONFIRMED = 30.0
-
 
 class Launcher:
     """Starts the children of one process; a thread reads their backend's events."""
 
     def __init__(self, runtime: LaunchContext) -> None:
         self._runtime = runtime
+        self._timing = runtime.timing
         self._children: dict[str, Child] = {}
         self._by_job: dict[str, Child] = {}
         # events of jobs whose submit() has not returned yet
@@ -64,8 +61,12 @@ class Launcher:
         self._payloads: dict[str, tuple[list[frames.Buffer], Child]] = {}
         # processes that run and have not sent their hello
         self._hello_timers: dict[str, Timer] = {}
-        #: jobs that the platform was asked to end
-        self._ending: LeaseTable[str] = LeaseTable(lease=UNCONFIRMED, silence=UNCONFIRMED)
+        #: jobs that the platform was asked to end; one that loses hosts reports their jobs sooner
+        self._ending: LeaseTable[str] = LeaseTable(
+            lease=self._timing.unconfirmed,
+            silence=self._timing.unconfirmed,
+            timing=self._timing,
+        )
         self._timer: Timer | None = None
         self._lock = threading.Lock()
         #: True once the platform has accepted a job, as it did for every process but the master: an
@@ -180,7 +181,7 @@ class Launcher:
         return child
 
     def _submit(self, spec: JobSpec, *, waits: bool) -> Job:
-        outage = Outage()
+        outage = Outage(self._timing)
         while True:
             began = time.monotonic()
             try:
@@ -464,14 +465,16 @@ class Launcher:
                 return
             self._ending.connected(child.ident, time.monotonic())
             if self._timer is None:
-                self._timer = self._runtime.reactor.call_later(INTERVAL, self._check_unconfirmed)
+                self._timer = self._runtime.reactor.call_later(
+                    self._timing.heartbeat, self._check_unconfirmed
+                )
 
     def _check_unconfirmed(self) -> None:
         with self._lock:
             expired = self._ending.expire(time.monotonic())
             again = len(self._ending) > 0 and not self._runtime.closing
             self._timer = (
-                self._runtime.reactor.call_later(INTERVAL, self._check_unconfirmed)
+                self._runtime.reactor.call_later(self._timing.heartbeat, self._check_unconfirmed)
                 if again
                 else None
             )
@@ -483,7 +486,10 @@ class Launcher:
                 self._end_unconfirmed(child)
 
     def _end_unconfirmed(self, child: Child) -> None:
-        words = f"it was to end, and its platform has not confirmed that within {UNCONFIRMED:g} s"
+        words = (
+            "it was to end, and its platform has not confirmed that within "
+            f"{self._timing.unconfirmed:g} s"
+        )
         log.warning("fiber: %s is given up: %s", child.name, words)
         reason = Reason(ReasonKind.NODE_LOST)
         lost = status_merge.lost(child.status, reason, host=child.host, words=words)

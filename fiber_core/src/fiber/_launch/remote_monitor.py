@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fiber._agent.job.config import MODULE, SupervisorConfig, supervisor_ident
-from fiber._agent.lease import INTERVAL, Expired, LeaseTable
+from fiber._agent.lease import Expired, LeaseTable
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
@@ -128,15 +128,6 @@ log = logging.getLogger("fiber")
 
 #: interpreter on hosts for which no other is configured
 PYTHON = "python3"
-#: seconds that the last report may come after the platform has reported the end; a supervisor waits
-#: for the acknowledgement, so one that has ended without it was killed, or cut off
-_LAST_REPORT = 0.5
-#: seconds that a supervisor may take to carry out a SIGKILL before the platform is asked to kill
-_KILL = 3.0
-#: seconds of silence after which a peer on this host is given up, whose end closes its connection
-_LOCAL_SILENCE = 30.0
-#: seconds that joining a job waits for its last lines to be written
-_OUTPUT_TIMEOUT = 1.0
 #: last lines of a log that are quoted when a job did not start
 _TAIL = 20
 
@@ -170,12 +161,15 @@ class RemoteJobMonitor:
         self, runtime: LaunchContext, on_status: Callable[[Child, JobStatus], None]
     ) -> None:
         self._runtime = runtime
+        self._timing = runtime.timing
         self._on_status = on_status
         self._lock = threading.RLock()
         self._jobs: dict[str, _RemoteJob] = {}
         lease = runtime.lease
-        silence = max(lease, _LOCAL_SILENCE) if runtime.info.near else lease
-        self._leases: LeaseTable[str] = LeaseTable(lease=lease, silence=silence)
+        silence = max(lease, self._timing.local_silence) if runtime.info.near else lease
+        self._leases: LeaseTable[str] = LeaseTable(
+            lease=lease, silence=silence, timing=self._timing
+        )
         self._timer: Timer | None = None
         #: answers queries for modules; None where jobs see this host's files
         self.code_server = None if runtime.info.capabilities.same_host else CodeServer()
@@ -265,7 +259,7 @@ class RemoteJobMonitor:
 
     def settle_output(self) -> None:
         """Wait until the output of jobs is written, a bounded time."""
-        self._printer.settle(_OUTPUT_TIMEOUT)
+        self._printer.settle(self._timing.output)
 
     def close(self) -> None:
         """Write the remaining output, and stop answering queries."""
@@ -314,7 +308,9 @@ class RemoteJobMonitor:
                 self._leases.pause(peer.ident, True, now)
             unsent, remote.unsent = remote.unsent, []
         if self._timer is None:
-            self._timer = self._runtime.reactor.call_later(INTERVAL, self._check_leases)
+            self._timer = self._runtime.reactor.call_later(
+                self._timing.heartbeat, self._check_leases
+            )
         for message in unsent:
             self._send(remote, message)
 
@@ -369,8 +365,11 @@ class RemoteJobMonitor:
                 if status.reason == Reason(ReasonKind.NODE_LOST):
                     # the platform does not know; while the supervisor is connected the job lives
                     return None
-                # its last report may still be on its way
-                self._set_timer(remote, _LAST_REPORT, lambda: self._end_by_platform(remote))
+                # its last report may still be on its way; a supervisor waits for the
+                # acknowledgement, so one that has ended without it was killed, or cut off
+                self._set_timer(
+                    remote, self._timing.report_after_end, lambda: self._end_by_platform(remote)
+                )
                 return None
         return self._ending(remote)
 
@@ -426,7 +425,7 @@ class RemoteJobMonitor:
         with self._lock:
             remote = self._jobs.get(supervisor_ident(child.ident))
             if remote is not None:
-                self._set_timer(remote, _KILL, lambda: self._fence(remote))
+                self._set_timer(remote, self._timing.remote_kill, lambda: self._fence(remote))
         return True
 
     def _send(self, remote: _RemoteJob, message: messages.Signal) -> bool:
@@ -450,7 +449,9 @@ class RemoteJobMonitor:
             expired = self._leases.expire(time.monotonic())
             again = bool(self._jobs) and not self._runtime.closing
             self._timer = (
-                self._runtime.reactor.call_later(INTERVAL, self._check_leases) if again else None
+                self._runtime.reactor.call_later(self._timing.heartbeat, self._check_leases)
+                if again
+                else None
             )
             due = [(one, self._jobs[one.key]) for one in expired if one.key in self._jobs]
         for one, remote in due:

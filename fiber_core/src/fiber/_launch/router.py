@@ -89,6 +89,7 @@ class Router:
             runtime.hello,
             runtime.reactor,
             max_frame=runtime.config.max_frame,
+            timing=runtime.timing,
         )
         bound = endpoint.listen(address)
         if address.routed and runtime.is_master:
@@ -124,7 +125,9 @@ class Router:
 
         with self._lock:
             if route not in self._served:
-                self._served[route] = serve(self._runtime.directory, route)
+                self._served[route] = serve(
+                    self._runtime.directory, route, timeout=self._runtime.timing.stream_answer
+                )
 
     def withdraw(self, url: str) -> None:
         """Remove the route to an address at which this process no longer listens."""
@@ -171,7 +174,8 @@ class Router:
         if self._tunnelled:
             from fiber._tunnel.landing import ask
 
-            return ask(self._runtime.directory, url)
+            timeout = self._runtime.timing.stream_answer
+            return ask(self._runtime.directory, url, timeout=timeout)
         msg = f"{url} is known to another program's hub; there is no way from here"
         raise TransportError(msg)
 
@@ -226,6 +230,7 @@ class Router:
             runtime.ident,
             patience=runtime.lease,
             on_speed=self._log_speed,
+            timing=runtime.timing,
         )
 
     def _log_speed(self, speed: tuple[float, float]) -> None:

@@ -152,7 +152,13 @@ class AuthDomains:
             if self._closed:
                 msg = "this process is ending and listens no more"
                 raise PeerLostError(msg)
-            endpoint = Endpoint(credentials, hello, node.reactor, max_frame=node.config.max_frame)
+            endpoint = Endpoint(
+                credentials,
+                hello,
+                node.reactor,
+                max_frame=node.config.max_frame,
+                timing=node.timing,
+            )
             endpoint.auth_domain = None if auth_domain is None else auth_domain.name
             try:
                 bound = endpoint.listen(ListenAddress(bind_url=url))
@@ -220,7 +226,14 @@ class AuthDomains:
         route = node.router.resolve(url)
         if route.startswith("tls+"):
             credentials = credentials.with_certificate()
-        client = Client(route, credentials, hello, node.reactor, max_frame=node.config.max_frame)
+        client = Client(
+            route,
+            credentials,
+            hello,
+            node.reactor,
+            max_frame=node.config.max_frame,
+            timing=node.timing,
+        )
         if auth_domain is not None:
             auth_domain.add_neighbour(url)
         return client

@@ -179,7 +179,9 @@ def connect_to(address: Any, family: str | None, authkey: bytes | None) -> Any:
         msg = f"{reason}: {error}"
         raise AuthenticationError(msg) from error
     except TransportError as error:
-        listener_addresses.raise_system_error(address, family, error)
+        listener_addresses.raise_system_error(
+            address, family, error, timeout=process.timing.connect
+        )
         msg = f"no listener accepts connections at {address!r}: {error}"
         raise ConnectionRefusedError(msg) from error
 

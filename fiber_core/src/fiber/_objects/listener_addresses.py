@@ -127,15 +127,21 @@ def dial_url(address: Any, family: str) -> str:
     return f"{_UNIX}{os.fsdecode(address)}"
 
 
-def raise_system_error(address: Any, family: str, cause: BaseException) -> None:
+def raise_system_error(address: Any, family: str, cause: BaseException, *, timeout: float) -> None:
     """Raise the system's own error for an address that was dialled in vain.
+
+    Args:
+        address: the address.
+        family: its family.
+        cause: error of the dialling.
+        timeout: seconds for which the address is dialled once more.
 
     Raises:
         OSError: such as ConnectionRefusedError, FileNotFoundError.
     """
     try:
         with socket.socket(getattr(socket, family)) as probe:
-            probe.settimeout(5)
+            probe.settimeout(timeout)
             probe.connect(address)
     except OSError as error:
         raise error from cause

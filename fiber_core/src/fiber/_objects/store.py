@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fiber._objects.blocks.block import RemoteBlock
     from fiber._runtime.runtime import Runtime
     from fiber._wire.client import Client
+    from fiber.model.timing import Timing
 
 # by name, so that a process imports only the kinds that it uses
 _CLASSES = {
@@ -58,10 +59,6 @@ def remote_class(kind: Kind) -> type[RemoteObject]:
     return found
 
 
-#: seconds after which an unused owner, client or thread is closed
-_IDLE = 1.0
-#: seconds that an exiting process waits for an owner to receive its messages
-_FAREWELL = 60.0
 # key of the pages in a peer's state; targets are not negative
 _PAGES = -1
 
@@ -126,6 +123,11 @@ class Store:
     def host(self) -> str:
         """Name of the host."""
         return self.node.hello.host
+
+    @property
+    def timing(self) -> Timing:
+        """Durations of the run."""
+        return self.node.timing
 
     @property
     def auth_domains(self) -> AuthDomains:
@@ -240,7 +242,7 @@ class Store:
 
     def close_client_soon(self, ident: str, url: str) -> None:
         """Close the client of an auth domain's URL soon, unless an object of its owner is used."""
-        self.call_later(_IDLE, functools.partial(self._close_client, ident, url))
+        self.call_later(self.timing.idle, functools.partial(self._close_client, ident, url))
 
     def _close_client(self, ident: str, url: str) -> None:
         with self._lock:
@@ -299,7 +301,7 @@ class Store:
             if owner is not None:
                 owner.forget(remote.target)
         if owner is not None:
-            self.call_later(_IDLE, functools.partial(self._retire, owner))
+            self.call_later(self.timing.idle, functools.partial(self._retire, owner))
 
     def watch(self, owner: Owner, client: Client) -> None:
         """Fail the objects of an owner once its client is lost."""
@@ -321,7 +323,7 @@ class Store:
 
     def _close_clients(self, owner: Owner, clients: list[Client]) -> None:
         """On the owner's executor: close an owner's clients once all messages have arrived."""
-        owner.sync(_FAREWELL)
+        owner.sync(self.timing.farewell)
         for client in clients:
             client.close()
         with self._lock:
@@ -355,7 +357,7 @@ class Store:
         with self._lock:
             owner = self._owner(ident, urls)
         owner.void(target, reference_id)
-        self.call_later(_IDLE, functools.partial(self._retire, owner))
+        self.call_later(self.timing.idle, functools.partial(self._retire, owner))
 
     def run_in_background(self, action: Callable[[], Any]) -> None:
         """Run an action that may take long, in order; ignored once the process has exited."""
@@ -366,7 +368,7 @@ class Store:
                 self._background = SerialExecutor("fiber-background", expected=PeerLostError)
             self._background.submit(action)
             self._last_action = action
-        self.call_later(_IDLE, functools.partial(self._end_background, action))
+        self.call_later(self.timing.idle, functools.partial(self._end_background, action))
 
     def _end_background(self, last: Callable[[], Any]) -> None:
         """End the background thread if ``last`` is still the last action."""
@@ -392,7 +394,7 @@ class Store:
             remote.on_exit(self.node.exit_code)
         for owner in list(self._owners.values()):
             owner.drain()
-            if not owner.sync(_FAREWELL):
+            if not owner.sync(self.timing.farewell):
                 log.warning("fiber: process %s does not receive; what was put is lost", owner.ident)
         self.is_closing = True
         self._linger()

@@ -431,7 +431,7 @@ class RingController:
             return
         self._loop.post(handle)
         # the loop may have ended without calling what was posted
-        while not done.wait(1.0) and self._thread.is_alive():
+        while not done.wait(self._spec.timing.poll) and self._thread.is_alive():
             pass
         if errors:
             raise errors[0]
@@ -451,9 +451,9 @@ class RingController:
         """Terminate the ring and release everything, because the program ends."""
         if self._thread.is_alive():
             self.request(events.TerminateRequested("its program ended"))
-            self.outcome.wait(10)
+            self.outcome.wait(self._spec.timing.end)
             self.request(events.TerminateRequested())
-            self.wait_closed(10)
+            self.wait_closed(self._spec.timing.end)
 
     # -- the controller's thread
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from fiber._ring.timing import RingTiming
 from fiber._wire.accept_thread import AcceptThread, private_listener
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ _ESTABLISHED = "01"
 _MAPPED = "0000000000000000FFFF0000"
 # a table changes while it is read, so a read may miss an entry; tries to find it
 _READS = 3
-#: seconds for a stream to end, and for a client to send its request
-_TIMEOUT = 10.0
 
 
 class MessageConnection(Protocol):
@@ -86,9 +85,13 @@ class Streams:
     """The streams that this process carries, each on the thread that calls; closed together.
 
     A stream ends when one of its peers is gone, or when all are closed.
+
+    Args:
+        timing: has the seconds for their threads to end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timing: RingTiming) -> None:
+        self._timing = timing
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
         self._is_closed = False
@@ -124,7 +127,7 @@ class Streams:
             threads = list(self._threads)
         self._open.close()
         for thread in threads:
-            thread.join(_TIMEOUT)
+            thread.join(self._timing.stream_end)
         self._closing.close()
 
     def _incoming(
@@ -198,12 +201,13 @@ class PipeServer:
 
     Args:
         serve: called with the requested name and the server's end of the pipe.
+        timing: has the seconds for its thread to end.
     """
 
-    def __init__(self, serve: Callable[[str, Connection], None]) -> None:
+    def __init__(self, serve: Callable[[str, Connection], None], timing: RingTiming) -> None:
         from fiber.queues import SimpleQueue
 
-        self._serve = serve
+        self._serve, self._timing = serve, timing
         self._requests: SimpleQueue[tuple[str, Connection] | None] = SimpleQueue()
         #: client for the other members
         self.pipes = PipeClient(self._requests)
@@ -213,7 +217,7 @@ class PipeServer:
     def close(self) -> None:
         """Accept no more pipes; open ones go on."""
         self._requests.put(None)
-        self._thread.join(_TIMEOUT)
+        self._thread.join(self._timing.stream_end)
         self._requests.close()
 
     def _accept(self) -> None:
@@ -235,11 +239,12 @@ class Forwarder:
 
     Args:
         connect: opens a pipe for one connection.
+        timing: durations of its streams.
     """
 
-    def __init__(self, connect: Callable[[], MessageConnection]) -> None:
+    def __init__(self, connect: Callable[[], MessageConnection], timing: RingTiming) -> None:
         self._connect = connect
-        self._streams = Streams()
+        self._streams = Streams(timing)
         listener = loopback_listener()
         #: port on loopback
         self.port: int = listener.getsockname()[1]
@@ -268,16 +273,17 @@ class Forwarder:
 class Gateway:
     """A Unix socket through which other programs of this user open pipes, until closed.
 
-    ClientPool connect with ``multiprocessing.connection.Client`` and first send the requested name.
+    Clients connect with ``multiprocessing.connection.Client`` and first send the requested name.
 
     Args:
         path: of the socket, in a folder that only this user may enter.
         pipes: opens the pipes.
+        timing: durations of its streams, and the seconds for a client to send its request.
     """
 
-    def __init__(self, path: str, pipes: PipeClient) -> None:
-        self._pipes = pipes
-        self._streams = Streams()
+    def __init__(self, path: str, pipes: PipeClient, timing: RingTiming) -> None:
+        self._pipes, self._timing = pipes, timing
+        self._streams = Streams(timing)
         self._accepting = AcceptThread(
             private_listener(path),
             self._serve,
@@ -293,7 +299,7 @@ class Gateway:
     def _serve(self, connection: socket.socket) -> None:
         with multiprocessing.connection.Connection(connection.detach()) as caller:
             try:
-                if not caller.poll(_TIMEOUT):
+                if not caller.poll(self._timing.request):
                     return
                 pipe = self._pipes.open(caller.recv_bytes().decode())
             except (OSError, EOFError, ValueError):

@@ -48,6 +48,7 @@ from fiber._ring.protocol import (
     StateReply,
     StateRequest,
 )
+from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
 from fiber._wire import codec
@@ -145,10 +146,6 @@ class ReservedPort:
         self._socket.close()
 
 
-#: seconds within which an address must answer
-PROBE_TIMEOUT = 5.0
-#: seconds for further answers once one address of each target has answered
-_GRACE = 0.5
 #: open connections of one probe
 _MAX_CONNECTIONS = 64
 #: length of a proof in bytes
@@ -184,12 +181,12 @@ class _Dial:
     got: bytes = b""
 
 
-def probe(targets: Iterable[ProbeTarget], *, timeout: float = PROBE_TIMEOUT) -> ProbeResult:
+def probe(targets: Iterable[ProbeTarget], timing: RingTiming) -> ProbeResult:
     """Dial all addresses of all targets, many at once.
 
     Args:
         targets: members to dial.
-        timeout: seconds for the whole probe.
+        timing: has the seconds for the whole probe, and for further answers.
     """
     targets = list(targets)
     # each target's best address first
@@ -202,12 +199,14 @@ def probe(targets: Iterable[ProbeTarget], *, timeout: float = PROBE_TIMEOUT) -> 
     ]
     answered: dict[int, list[str]] = {target.index: [] for target in targets}
     failures: dict[int, str] = {}
-    is_enough, end = False, time.monotonic() + timeout
+    is_enough, end = False, time.monotonic() + timing.probe
     with selectors.DefaultSelector() as selector:
         while (waiting or selector.get_map()) and time.monotonic() < end:
             while waiting and len(selector.get_map()) < _MAX_CONNECTIONS:
                 _start_dial(selector, *waiting.pop(), failures)
-            for key, events in selector.select(max(0.0, min(0.2, end - time.monotonic()))):
+            if not selector.get_map():
+                break
+            for key, events in selector.select(max(0.0, end - time.monotonic())):
                 dial: _Dial = key.data
                 outcome = _advance(selector, dial, events)
                 if outcome is None:
@@ -220,10 +219,12 @@ def probe(targets: Iterable[ProbeTarget], *, timeout: float = PROBE_TIMEOUT) -> 
                     what = outcome or "another process answers there"
                     failures[dial.target.index] = f"{dial.ip}: {what}"
             if not is_enough and all(answered.values()):
-                is_enough, end = True, min(end, time.monotonic() + _GRACE)
+                is_enough, end = True, min(end, time.monotonic() + timing.probe_rest)
         for key in list(selector.get_map().values()):
             dial = key.data
-            failures.setdefault(dial.target.index, f"{dial.ip}: no answer within {timeout:g} s")
+            failures.setdefault(
+                dial.target.index, f"{dial.ip}: no answer within {timing.probe:g} s"
+            )
             dial.socket.close()
     order = {target.index: target.ips for target in targets}
     return ProbeResult(
@@ -283,6 +284,7 @@ class MemberSpec:
     framework: RingFramework | None
     #: seconds between heartbeats
     heartbeat_interval: float
+    timing: RingTiming
 
 
 class MemberProcess(Process):
@@ -434,7 +436,7 @@ class _Member:
         self._send(StateReply(*((0, None) if ring is None else ring.kept())))
 
     def _send_probe_result(self, message: Probe) -> None:
-        self._send(probe(message.targets))
+        self._send(probe(message.targets, self._spec.timing))
 
     def _changed(self, message: MembersChanged) -> None:
         ring, framework = self._ring, self._spec.framework
@@ -476,6 +478,7 @@ class _Member:
             name=self._spec.name,
             bounds=message.bounds,
             change=message.change,
+            timing=self._spec.timing,
         )
         view.enter(self._ring, is_process_wide=self._is_process_wide)
         framework = self._spec.framework

@@ -203,7 +203,7 @@ class Membership:
         """Request the termination of a worker, once."""
         if worker.ending_since is None:
             worker.ending_since = now
-            worker.kill_at = now + self._policy.grace
+            worker.kill_at = now + self._policy.timing.grace
             out.append(EndWorker(worker.number))
 
     def end_all(self, now: float, out: list[Command]) -> None:
@@ -216,10 +216,10 @@ class Membership:
         for worker in self:
             if worker.ending_since is None:
                 continue
-            if now >= worker.ending_since + self._policy.end_timeout:
+            if now >= worker.ending_since + self._policy.timing.end:
                 del self._workers[worker.number]
             elif now >= worker.kill_at:
-                worker.kill_at = now + self._policy.grace
+                worker.kill_at = now + self._policy.timing.grace
                 out.append(EndWorker(worker.number, force=True))
 
     def next_escalation(self) -> float | None:
@@ -227,7 +227,7 @@ class Membership:
         ending = [one for one in self._workers.values() if one.ending_since is not None]
         return min(
             (
-                min(one.kill_at, (one.ending_since or 0.0) + self._policy.end_timeout)
+                min(one.kill_at, (one.ending_since or 0.0) + self._policy.timing.end)
                 for one in ending
             ),
             default=None,
@@ -240,4 +240,5 @@ class Membership:
 
 def backoff_delay(policy: Policy, failures: int) -> float:
     """Return the seconds to wait after a number of failures: exponential, with a cap."""
-    return min(policy.backoff * 2.0 ** min(failures - 1, 30), policy.backoff_cap)
+    timing = policy.timing
+    return min(timing.backoff * 2.0 ** min(failures - 1, 30), timing.backoff_cap)

@@ -353,7 +353,7 @@ class Lifecycle:
         if restarts:
             self._record_restart(now)
         # a member's death makes others raise, and their messages may come first
-        until = now + self.policy.failure_window if failure.is_raised else now
+        until = now + self.policy.timing.failure_window if failure.is_raised else now
         self.settle(Next.RESTART if restarts else Next.FAIL, until, now, out)
 
     def explain_failure(self, failure: Failure) -> None:
@@ -375,7 +375,7 @@ class Lifecycle:
         found = map(self.membership.get, self.round_workers)
         there = tuple(w.number for w in found if w is not None and w.ending_since is None)
         if then in (Next.RESTART, Next.SUSPEND) and there:
-            self.collect_until = now + self.policy.collect_timeout
+            self.collect_until = now + self.policy.timing.collect
             out.append(CollectState(self.rounds, there))
 
     def succeed(self, now: float, out: list[Command]) -> None:
@@ -459,7 +459,7 @@ class Lifecycle:
         if up < self.min_workers:
             self._last_call_until = None
         elif self._last_call_until is None:
-            self._last_call_until = now + self.policy.last_call
+            self._last_call_until = now + self.policy.timing.last_call
         return self._last_call_until is not None and now >= self._last_call_until
 
     def _start_rendezvous(self, now: float, out: list[Command]) -> None:

@@ -1,4 +1,4 @@
-"""Limits and timeouts of a ring, each with its default."""
+"""Limits of a ring, each with its default."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import enum
 from typing import Any
 
 from fiber._base import values
+from fiber._ring.timing import RingTiming
 
 _none_or_positive = values.optional(values.gt(0.0))
 _count = values.ge(0)
@@ -45,14 +46,8 @@ class Policy:
     max_restarts: int = values.field(default=0, validator=_count)
     #: further attempts after the members could not be brought up together
     backoff_limit: int = values.field(default=0, validator=_count)
-    #: seconds before the first of those attempts, doubled with each
-    backoff: float = values.field(default=1.0, validator=values.gt(0.0))
-    #: most seconds between two attempts
-    backoff_cap: float = values.field(default=60.0, validator=values.gt(0.0))
     #: seconds within which all members must be up and have reached each other, or none runs
     start_timeout: float = values.field(default=300.0, validator=values.gt(0.0))
-    #: seconds that an elastic ring waits for more workers once ``min`` are up (torchrun's term)
-    last_call: float = values.field(default=30.0, validator=values.gt(0.0))
     #: seconds from start or resumption after which the ring has failed
     deadline: float | None = values.field(default=None, validator=_none_or_positive)
     #: seconds after the end for which workers and records are kept
@@ -61,13 +56,7 @@ class Policy:
     clean: Clean = Clean.ALL
     #: seconds of silence after which a worker is given up
     heartbeat: float = values.field(default=30.0, validator=values.gt(0.0))
-    #: seconds after user code raised in which another member's death may be reported as the cause
-    failure_window: float = values.field(default=0.5, validator=values.gt(0.0))
-    #: seconds that survivors have to send their committed state
-    collect_timeout: float = values.field(default=10.0, validator=values.gt(0.0))
-    #: seconds between terminating a worker and killing it, and between two kills
-    grace: float = values.field(default=2.0, validator=values.gt(0.0))
-    #: seconds after which a worker that cannot be ended is given up
-    end_timeout: float = values.field(default=30.0, validator=values.gt(0.0))
     #: True where workers outlive a restart: :class:`~fiber._ring.events.Halt` ends what they run
     keeps_workers: bool = False
+    #: durations that are no options
+    timing: RingTiming = values.field(factory=RingTiming)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fiber import hints
+from fiber._base import values
 from fiber._ring import counters, events
 from fiber._ring.controller import RingController
 from fiber._ring.frameworks import find_framework
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Group, RingError, RingStatus
 from fiber._ring.policy import Clean, Policy
+from fiber._ring.timing import RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 from fiber.process import requested
@@ -22,11 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ring"]
 
-_START_TIMEOUT = 300.0
 #: heartbeats within the time after which a silent member is lost
 _HEARTBEATS = 10
-#: most seconds between two heartbeats
-_MAX_INTERVAL = 2.0
 
 
 class Ring:
@@ -80,7 +79,7 @@ class Ring:
         elastic: str = "restart",
         max_restarts: int = 0,
         backoff_limit: int = 0,
-        start_timeout: float = _START_TIMEOUT,
+        start_timeout: float = 300.0,
         deadline: float | None = None,
         ttl: float | None = None,
         clean: str = "all",
@@ -124,7 +123,8 @@ class Ring:
             initializer=initializer,
             initargs=tuple(initargs),
             framework=find_framework(framework),
-            heartbeat_interval=_heartbeat_interval(self._policy.heartbeat),
+            heartbeat_interval=self._policy.heartbeat / _HEARTBEATS,
+            timing=self._policy.timing,
         )
         self._controller: RingController | None = None
         # checked now, so that the error is raised by the constructor
@@ -161,9 +161,15 @@ class Ring:
             msg = "a ring can only be started once; make another one"
             raise FiberError(msg)
         groups = self._with_caller() if self._has_caller else self._resolved_groups()
-        controller = RingController(
-            runtime.current(), groups, self._policy, self._spec, counters.StatusCounter()
+        current = runtime.current()
+        timing = RingTiming.at(current.timing.scale)
+        self._policy = values.evolve(self._policy, timing=timing)
+        spec = values.evolve(
+            self._spec,
+            heartbeat_interval=min(self._spec.heartbeat_interval, timing.heartbeat),
+            timing=timing,
         )
+        controller = RingController(current, groups, self._policy, spec, counters.StatusCounter())
         controller.start()
         self._controller = controller
 
@@ -183,7 +189,8 @@ class Ring:
         if not controller.outcome.wait(timeout):
             return None
         if self._policy.clean is Clean.ALL and self._policy.ttl is None:
-            controller.wait_closed(_MAX_INTERVAL + self._policy.end_timeout)
+            timing = self._policy.timing
+            controller.wait_closed(timing.heartbeat + timing.end)
         failure = controller.outcome.failure
         if failure is not None:
             error = RingError(f"{self.name} failed: {failure}", failure=failure)
@@ -250,8 +257,6 @@ class Ring:
 
     def _resolved_groups(self) -> list[Group]:
         """Return the groups, with the settings' defaults for missing resources."""
-        from fiber._base import values
-
         current = runtime.current()
         return [
             values.evolve(
@@ -269,8 +274,6 @@ class Ring:
         ]
 
     def _with_caller(self) -> list[Group]:
-        from fiber._base import values
-
         first, *others = self._resolved_groups()
         if first.slots != 1:
             msg = "a ring that its caller is a member of has one rank in its first job"
@@ -350,11 +353,6 @@ def _check_count(what: str, value: Any) -> None:
     if value < 1:
         msg = f"{what} must be at least 1, got {value!r}"
         raise ValueError(msg)
-
-
-def _heartbeat_interval(heartbeat: float) -> float:
-    """Return the seconds between heartbeats."""
-    return min(heartbeat / _HEARTBEATS, _MAX_INTERVAL)
 
 
 def _parse_clean(value: str) -> Clean:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fiber._agent import rundir
 from fiber._ring.model import Member
+from fiber._ring.timing import RingTiming
 from fiber._runtime import runtime
 from fiber._wire import codec
 from fiber.exceptions import FiberError
@@ -39,6 +40,7 @@ class RingView:
         name: str = "ring",
         bounds: tuple[int, int] | None = None,
         change: int = 0,
+        timing: RingTiming | None = None,
     ) -> None:
         #: rank, members and number of changes, which are set together
         self._world = rank, members, change
@@ -51,6 +53,8 @@ class RingView:
         self.name = name
         #: fewest and most ranks of a live ring; None for rings whose members are fixed
         self.bounds = bounds
+        #: durations for what its framework waits for
+        self.timing = timing or RingTiming()
         self._lock = threading.Lock()
         self._has_changed = threading.Condition(self._lock)
         self._folder: Path | None = None

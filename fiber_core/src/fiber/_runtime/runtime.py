@@ -364,8 +364,14 @@ class Runtime:
     def _connect(self, url: str) -> Client:
         from fiber._wire.client import Client
 
-        most = self.config.max_frame
-        return Client(url, self.credentials, self.hello, self.reactor, max_frame=most)
+        return Client(
+            url,
+            self.credentials,
+            self.hello,
+            self.reactor,
+            max_frame=self.config.max_frame,
+            timing=self.timing,
+        )
 
     def new_target(self) -> int:
         """A number by which other processes address an object of this one."""

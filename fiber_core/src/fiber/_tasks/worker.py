@@ -5,8 +5,8 @@
 
 The main thread reads the link itself, which saves a thread hop for each entry. While it is inside a
 long task, :class:`ControlReader` reads the link on another thread: it answers revokes and sends the
-outcomes of earlier tasks. It starts after ``READ_AFTER`` seconds of one entry, so short entries do
-not pay for it.
+outcomes of earlier tasks. It starts after ``Timing.unread`` seconds of one entry, so short entries
+do not pay for it.
 
 Apart from ``fiber._workers.pool_process``, so that it knows a link and no runtime.
 """
@@ -31,19 +31,17 @@ from fiber._wire.descriptors import await_readable
 from fiber._wire.frames import Kind, Message
 from fiber._wire.link import Link
 from fiber.exceptions import FiberError, PeerLostError
+from fiber.model import Timing
 
 if TYPE_CHECKING:
     from fiber._tasks.shared_payload import SharedPayload
 
-#: results wait at most this long for others to be sent together, or as long as the entry took until
-#: the last ones were sent: a message costs 100 µs of CPU on both sides, and an owner of many workers
+#: seconds that results wait at most for others, to be sent in one batch, or as long as the entry took
+#: until the last ones were sent: a message costs 100 µs of CPU on both sides, and an owner of many workers
 #: gives long entries
 _MAX_DELAY = 0.002
 #: most bytes of waiting results that had to be pickled ahead of time
 _MAX_PACKED_BYTES = 256 * 2**10
-#: seconds of a unit after which the main thread reads the link: the unit may have held the
-#: interpreter all the time, so that the control reader could not
-_LONG_UNIT = 0.05
 
 
 class RunningEntry:
@@ -89,18 +87,22 @@ class Batch:
         tasks: its head.
         send: sends the body of a DONE message.
         check_messages: reads the link after a long unit, before the next one begins.
+        long_unit: seconds of one: it may have held the interpreter all the time, so that the control
+            reader could not read the link.
     """
 
     def __init__(
         self,
         tasks: Tasks,
         send: Callable[[Sequence[frames.Buffer]], None],
-        check_messages: Callable[[], None] = lambda: None,
+        check_messages: Callable[[], None],
+        long_unit: float,
     ) -> None:
         self.current = RunningEntry(tasks)
         self._tasks = tasks
         self._send = send
         self._check_messages = check_messages
+        self._long_unit = long_unit
         #: True where the last unit was a long one
         self.was_long = False
         self._lock = threading.Lock()
@@ -142,7 +144,7 @@ class Batch:
                     self._check_messages()
         with lock:
             began, self._unit_began = self._unit_began, time.perf_counter()
-            self.was_long = self._unit_began - began > _LONG_UNIT
+            self.was_long = self._unit_began - began > self._long_unit
             self._send_done(self.current.limit, 1)
 
     def flush(self) -> None:
@@ -161,7 +163,7 @@ class Batch:
     def _unit_ended(self, stop: int) -> None:
         with self._lock:
             began, self._unit, self._unit_began = self._unit_began, stop, time.perf_counter()
-            self.was_long = self._unit_began - began > _LONG_UNIT
+            self.was_long = self._unit_began - began > self._long_unit
             if self._unit_began - self._began < max(_MAX_DELAY, self._began - self._start):
                 # results that the next task may change are pickled before it runs
                 self._outcomes.pickle_mutable()
@@ -292,21 +294,25 @@ class _Bounded(Generic[K, V]):
 
 T = TypeVar("T")
 
-#: seconds that an entry runs before the control reader starts to read
-READ_AFTER = 0.05
-
 
 class ControlReader(Generic[T]):
     """Thread that reads the link while one entry (the subject) takes long.
 
     Args:
         on_message: called with the subject when the link is readable while the subject runs.
-        on_interval: called with the subject now and then while it runs, first after ``READ_AFTER`` seconds.
+        on_interval: called with the subject after so many seconds, and now and then from then on.
+        interval: these seconds.
     """
 
-    def __init__(self, on_message: Callable[[T], None], on_interval: Callable[[T], None]) -> None:
+    def __init__(
+        self,
+        on_message: Callable[[T], None],
+        on_interval: Callable[[T], None],
+        interval: float,
+    ) -> None:
         self._on_message = on_message
         self._on_interval = on_interval
+        self._interval = interval
         self._changed = threading.Condition()
         self._subject: T | None = None
         self._fds: tuple[int, ...] = ()
@@ -354,7 +360,7 @@ class ControlReader(Generic[T]):
                     continue
                 self._idle = False
                 # most entries are done before this
-                self._changed.wait(READ_AFTER)
+                self._changed.wait(self._interval)
             if self._subject is subject and not self._closed:
                 self._on_interval(subject)
                 self._check_messages(subject)
@@ -364,7 +370,7 @@ class ControlReader(Generic[T]):
         for fd in self._fds:
             poll.register(fd, select.POLLIN)
         # the main thread does not notify when a subject ends, so this may notice late
-        is_readable = await_readable(poll, self._fds, READ_AFTER)
+        is_readable = await_readable(poll, self._fds, self._interval)
         if is_readable and self._subject is subject:
             self._on_message(subject)
 
@@ -386,6 +392,7 @@ class Worker:
         target: number of the pool in messages.
         redial: makes another link in place of a lost one.
         store: finds payloads in shared memory of this host; None for none.
+        timing: durations of the run.
     """
 
     def __init__(
@@ -394,6 +401,8 @@ class Worker:
         target: int,
         redial: Callable[[], Link],
         store: PayloadStore | None = None,
+        *,
+        timing: Timing,
     ) -> None:
         self._link = link
         self._store = store
@@ -409,8 +418,9 @@ class Worker:
         #: True where the last receive had to wait, so reading before waiting would be in vain
         self._waits = False
         self._running: Batch | None = None
+        self._unread = timing.unread
         self._control_reader: ControlReader[Batch] = ControlReader(
-            self._read_control, self._flush_results
+            self._read_control, self._flush_results, timing.unread
         )
 
     def run(self) -> None:
@@ -538,6 +548,7 @@ class Worker:
             tasks,
             self._send_done,
             lambda: self._read_buffered(batch.current),
+            self._unread,
         )
         try:
             function = self._function(tasks)

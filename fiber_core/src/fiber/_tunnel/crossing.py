@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 from fiber._tunnel.buffered import Buffered
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import WireError
+from fiber.model.timing import Timing
 
-__all__ = ["ABORT", "BEAT", "PING", "SILENCE", "WINDOW", "Crossing", "Session"]
+__all__ = ["ABORT", "PING", "WINDOW", "Crossing", "Session"]
 
 #: bytes that may be on their way in one direction
 WINDOW = 4 * 2**20
@@ -172,10 +173,6 @@ def _frame(data: bytes) -> list[bytes]:
 
 #: bytes for the connection that it did not take, from which on the stream is not read
 _FULL = 2**20
-#: seconds without a word after which a sign of life is sent
-BEAT = 5.0
-#: seconds without a word after which a stream is taken for broken
-SILENCE = 15.0
 
 
 class Crossing:
@@ -187,6 +184,7 @@ class Crossing:
         local: the connection; owned from now on.
         on_broken: called when its stream broke and it is not over.
         on_over: called once, when both ends have said all, or it is given up.
+        timing: durations of the run.
         clock: tells the time.
     """
 
@@ -198,12 +196,14 @@ class Crossing:
         *,
         on_broken: Callable[[Crossing], None],
         on_over: Callable[[Crossing], None],
+        timing: Timing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sid = sid
         #: when its stream broke, or it began without one; None while it has one
         self.since: float | None = clock()
         self._clock = clock
+        self._timing = timing
         self._reactor = reactor
         self._on_broken = on_broken
         self._on_over = on_over
@@ -266,13 +266,13 @@ class Crossing:
         stream = self._stream
         if stream is None or self._over:
             return
-        if now - self._spoke >= BEAT and not stream.waiting:
+        if now - self._spoke >= self._timing.stream_heartbeat and not stream.waiting:
             self._spoke = now
             stream.write([PING])
         if self._local.waiting >= _FULL:
             # it is we who do not listen
             self._heard = now
-        if now - self._heard > SILENCE:
+        if now - self._heard > self._timing.stream_silence:
             self.broken()
 
     def broken(self) -> None:

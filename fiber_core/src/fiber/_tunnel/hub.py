@@ -14,23 +14,21 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fiber._tunnel import greeting, routes
 from fiber._tunnel.buffered import Lines
-from fiber._tunnel.crossing import BEAT, SILENCE, Crossing
+from fiber._tunnel.crossing import Crossing
 from fiber._tunnel.greeting import HubSide
 from fiber._tunnel.ports import Ports, connect
 from fiber._tunnel.routes import Route
 from fiber._wire import fork
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, WireError
+from fiber.model.timing import Timing
 
 __all__ = ["Hub", "Opener", "Probe", "Shore", "Spare", "Speed", "Use"]
-
-#: seconds until another try after streams that could not be opened
-_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class Spare:
@@ -49,9 +47,16 @@ class Shore:
         ident: of the job.
         name: for people.
         open_stream: opens a stream into it; waits, raises what the platform has to say.
+        backoff: seconds until another try after streams that could not be opened.
     """
 
-    def __init__(self, ident: str, name: str, open_stream: Callable[[], socket.socket]) -> None:
+    def __init__(
+        self,
+        ident: str,
+        name: str,
+        open_stream: Callable[[], socket.socket],
+        backoff: Sequence[float],
+    ) -> None:
         self.ident = ident
         self.name = name
         self.open_stream = open_stream
@@ -60,11 +65,12 @@ class Shore:
         #: spare streams that are being opened
         self.opening = 0
         self.spares: set[Spare] = set()
+        self._backoff = backoff
         self._failures = 0
 
     def failed(self) -> float:
         """A stream could not be opened; seconds until the next try."""
-        delay = _DELAYS[min(self._failures, len(_DELAYS) - 1)]
+        delay = self._backoff[min(self._failures, len(self._backoff) - 1)]
         self._failures += 1
         return delay
 
@@ -77,8 +83,6 @@ log = logging.getLogger("fiber")
 
 #: streams that are being opened at once
 _AT_ONCE = 16
-#: seconds for a greeting
-_PATIENCE = 10.0
 
 
 class Use(Protocol):
@@ -113,11 +117,13 @@ class Opener:
     Args:
         reactor: the hub's.
         key: of the run.
+        patience: seconds for a greeting.
     """
 
-    def __init__(self, reactor: Reactor, key: bytes) -> None:
+    def __init__(self, reactor: Reactor, key: bytes, patience: float) -> None:
         self._reactor = reactor
         self._key = key
+        self._patience = patience
         self._todo: deque[tuple[Shore, Use]] = deque()
         self._threads = 0
         self._greetings: set[_Greeting] = set()
@@ -135,7 +141,7 @@ class Opener:
     def look(self, now: float) -> None:
         """Give up those that do not answer."""
         for one in list(self._greetings):
-            if now - one.since > _PATIENCE:
+            if now - one.since > self._patience:
                 self._failed(one)
 
     def close(self) -> None:
@@ -270,7 +276,6 @@ class Probe:
 
 #: streams that wait in each job for connections of its processes
 SPARE = 2
-_TICK = 1.0
 
 
 class Hub:
@@ -281,13 +286,21 @@ class Hub:
         ident: identity of this process.
         patience: seconds that a connection may be without a stream.
         on_speed: called once, with what was measured of the first stream.
+        timing: durations of the run; None for the defaults.
     """
 
     def __init__(
-        self, key: bytes, ident: str, *, patience: float, on_speed: Callable[[Speed], None]
+        self,
+        key: bytes,
+        ident: str,
+        *,
+        patience: float,
+        on_speed: Callable[[Speed], None],
+        timing: Timing | None = None,
     ) -> None:
         self._ident = ident
-        self._patience = max(patience, _PATIENCE)
+        self._timing = timing or Timing()
+        self._patience = max(patience, self._timing.stream_answer)
         self._on_speed = on_speed
         self._measured = False
         self._closed = False
@@ -301,7 +314,7 @@ class Hub:
         self._departing: dict[str, _Dial] = {}
         self._beat = 0.0
         self._reactor = Reactor("fiber-hub")
-        self._opener = Opener(self._reactor, key)
+        self._opener = Opener(self._reactor, key, self._timing.stream_answer)
         self._ports = Ports(self._departs)
         self._ports.serve(self._reactor)
         fork.register(self._reactor)
@@ -333,7 +346,7 @@ class Hub:
 
     def add(self, ident: str, name: str, open_stream: Callable[[], socket.socket]) -> None:
         """There is a job; :meth:`begin` tells when it runs."""
-        shore = Shore(ident, name, open_stream)
+        shore = Shore(ident, name, open_stream, self._timing.stream_backoff)
         self._reactor.call_soon(lambda: self._shores.setdefault(ident, shore))
 
     def begin(self, ident: str) -> None:
@@ -395,18 +408,18 @@ class Hub:
             self._lost(shore, spare)
 
     def _tick(self) -> None:
-        self._reactor.call_later(_TICK, self._tick)
+        self._reactor.call_later(self._timing.heartbeat, self._tick)
         now = time.monotonic()
         for crossing in list(self._crossings.values()):
             if crossing.since is not None and now - crossing.since > self._patience:
                 crossing.abort()
             crossing.look()
         self._opener.look(now)
-        beats = now - self._beat >= BEAT
+        beats = now - self._beat >= self._timing.stream_heartbeat
         self._beat = now if beats else self._beat
         for shore in list(self._shores.values()):
             for spare in list(shore.spares):
-                if now - spare.heard > SILENCE:
+                if now - spare.heard > self._timing.stream_silence:
                     self._lost(shore, spare)
                 elif beats:
                     spare.lines.say("PING")
@@ -503,7 +516,14 @@ class Hub:
         self._opener.open(shore, dial)
 
     def _crossing(self, shore: Shore, sid: str, local: socket.socket) -> Crossing:
-        crossing = Crossing(self._reactor, sid, local, on_broken=self._broken, on_over=self._over)
+        crossing = Crossing(
+            self._reactor,
+            sid,
+            local,
+            on_broken=self._broken,
+            on_over=self._over,
+            timing=self._timing,
+        )
         self._crossings[sid] = crossing
         self._into[sid] = shore
         return crossing

@@ -18,20 +18,18 @@ from pathlib import Path
 
 from fiber._tunnel import greeting, routes
 from fiber._tunnel.buffered import Lines
-from fiber._tunnel.crossing import BEAT, SILENCE, Crossing
+from fiber._tunnel.crossing import Crossing
 from fiber._tunnel.ports import Ports, connect
 from fiber._tunnel.routes import Route
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import HandshakeError, TransportError, WireError
+from fiber.model.timing import Timing
 
 __all__ = ["Landing", "ask", "serve"]
 
 log = logging.getLogger("fiber")
 
-#: seconds that whoever opened a stream has to answer
-_PATIENCE = 10.0
-#: seconds that it has to say what it is for, and streams of which it is not known yet, at most
-_GREETING = 5.0
+#: most streams of which it is not known yet what they are for
 _UNPROVEN = 64
 #: name of the socket by which processes of the job ask for ways
 _DESK = "landing"
@@ -41,7 +39,6 @@ _WAY, _SERVE = "way", "serve"
 _INHERITED = "fd:"
 #: bytes of a socket's path that every system takes
 _LONGEST_PATH = 100
-_TICK = 1.0
 
 
 class _Stream:
@@ -70,15 +67,19 @@ class Landing:
         key: of the run.
         ident: of the job.
         patience: seconds that a connection may be without a stream.
+        timing: durations of the run; None for the defaults.
 
     Raises:
         TransportError: it cannot listen there.
     """
 
-    def __init__(self, where: str, *, key: bytes, ident: str, patience: float) -> None:
+    def __init__(
+        self, where: str, *, key: bytes, ident: str, patience: float, timing: Timing | None = None
+    ) -> None:
         self._key = key
         self._ident = ident
-        self._patience = max(patience, _PATIENCE)
+        self._timing = timing or Timing()
+        self._patience = max(patience, self._timing.stream_answer)
         self._ports = Ports(self._departs)
         self._where = where
         self._listener = _listen(where)
@@ -171,18 +172,23 @@ class Landing:
 
     def _tick(self) -> None:
         assert self._reactor is not None
-        self._reactor.call_later(_TICK, self._tick)
+        timing = self._timing
+        self._reactor.call_later(timing.heartbeat, self._tick)
         now = time.monotonic()
         for crossing in list(self._crossings.values()):
             if crossing.since is not None and now - crossing.since > self._patience:
                 crossing.abort()
             crossing.look()
-        beats = now - self._beat >= BEAT
+        beats = now - self._beat >= timing.stream_heartbeat
         self._beat = now if beats else self._beat
         for stream in list(self._streams):
             idle = stream.waits and stream.crossing is None
-            patience = SILENCE if idle else _PATIENCE if stream.is_proven else _GREETING
-            if now - (stream.heard if idle else stream.since) > patience:
+            if idle:
+                silent, patience = now - stream.heard, timing.stream_silence
+            else:
+                silent = now - stream.since
+                patience = timing.stream_answer if stream.is_proven else timing.stream_greeting
+            if silent > patience:
                 self._lost(stream)
             elif idle and beats:
                 stream.lines.say("PING")
@@ -315,7 +321,12 @@ class Landing:
     def _crossing(self, sid: str, connection: socket.socket) -> Crossing:
         assert self._reactor is not None
         crossing = Crossing(
-            self._reactor, sid, connection, on_broken=self._broken, on_over=self._over
+            self._reactor,
+            sid,
+            connection,
+            on_broken=self._broken,
+            on_over=self._over,
+            timing=self._timing,
         )
         self._crossings[sid] = crossing
         return crossing
@@ -369,19 +380,19 @@ class Landing:
         lines.say(json.dumps(told))
 
 
-def ask(folder: Path, url: str) -> str:
-    """Ask the landing of this process's job for the way to a URL.
+def ask(folder: Path, url: str, *, timeout: float) -> str:
+    """Ask the landing of this process's job, in so many seconds, for the way to a URL.
 
     Raises:
         TransportError: it does not answer, or knows none.
     """
-    sock, told = _ask(folder, _WAY, url)
+    sock, told = _ask(folder, _WAY, url, timeout)
     sock.close()
     return told["way"]
 
 
-def serve(folder: Path, url: str) -> socket.socket:
-    """Tell the landing of this process's job where the process listens.
+def serve(folder: Path, url: str, *, timeout: float) -> socket.socket:
+    """Tell the landing of this process's job, in so many seconds, where the process listens.
 
     Returns:
         what is to be closed when it listens there no more.
@@ -389,13 +400,13 @@ def serve(folder: Path, url: str) -> socket.socket:
     Raises:
         TransportError: it does not answer, or that is no address of the job's.
     """
-    return _ask(folder, _SERVE, url)[0]
+    return _ask(folder, _SERVE, url, timeout)[0]
 
 
-def _ask(folder: Path, word: str, url: str) -> tuple[socket.socket, dict[str, str]]:
+def _ask(folder: Path, word: str, url: str, timeout: float) -> tuple[socket.socket, dict[str, str]]:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.settimeout(_PATIENCE)
+        sock.settimeout(timeout)
         with _short(folder / _DESK) as path:
             sock.connect(path)
         sock.sendall(f"{word} {url}\n".encode())

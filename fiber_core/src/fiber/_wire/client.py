@@ -18,6 +18,7 @@ from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
+from fiber.model.timing import Timing
 
 log = logging.getLogger("fiber")
 
@@ -89,6 +90,9 @@ class PendingCall:
 class Client:
     """One link to the endpoint of another process, read by the reactor.
 
+    Args:
+        timing: durations of the run; None for the defaults.
+
     Raises:
         TransportError: no process listens at the URL.
         HandshakeError: the listener is of another run.
@@ -102,6 +106,7 @@ class Client:
         reactor: Reactor,
         *,
         max_frame: int = frames.MAX_FRAME,
+        timing: Timing | None = None,
     ) -> None:
         self.url = url
         self._reactor = reactor
@@ -113,7 +118,7 @@ class Client:
         self._ended = False
         self._closed = False
         self._link_closed = False
-        self._link = Link(url, credentials, hello, max_frame=max_frame)
+        self._link = Link(url, credentials, hello, max_frame=max_frame, timing=timing)
         for fd in self._link.fds:
             reactor.add_reader(fd, self._readable)
 

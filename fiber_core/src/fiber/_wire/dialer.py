@@ -101,7 +101,7 @@ class UnixDialer:
     def on_descriptors_lost(self, action: Callable[[], None]) -> None:
         """Does nothing: no thread watches the descriptors, and the listener notices at once."""
 
-    def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
+    def dial(self, url: str, credentials: Credentials, *, timeout: float) -> None:
         """Connect; ``credentials`` are not used here but in the handshake.
 
         Raises:

@@ -20,6 +20,7 @@ from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor, Timer
 from fiber.exceptions import HandshakeError, TransportError, WireError
 from fiber.model.network import ListenAddress
+from fiber.model.timing import Timing
 
 __all__ = ["Endpoint", "Listener", "Peer", "Service"]
 
@@ -184,10 +185,6 @@ class Peer:
 
 log = logging.getLogger("fiber")
 
-#: seconds between two frames of a peer's handshake
-PROOF_TIMEOUT = 10.0
-#: seconds that a refused peer has to read the reason before it is disconnected
-_REFUSAL_DELAY = 1.0
 #: distinct rejections that are logged as warnings; later ones only at debug level
 _MAX_WARNINGS = 32
 
@@ -203,7 +200,11 @@ class Service(Protocol):
 
 
 class Endpoint:
-    """Listener on any number of addresses that passes peers' messages to services."""
+    """Listener on any number of addresses that passes peers' messages to services.
+
+    Args:
+        timing: durations of the run; None for the defaults.
+    """
 
     def __init__(
         self,
@@ -212,14 +213,14 @@ class Endpoint:
         reactor: Reactor,
         *,
         max_frame: int = frames.MAX_FRAME,
-        proof_timeout: float = PROOF_TIMEOUT,
+        timing: Timing | None = None,
     ) -> None:
         fork.check()
         self.credentials = credentials
         self.hello = hello
         self.max_frame = max_frame
         self._reactor = reactor
-        self._proof_timeout = proof_timeout
+        self._timing = timing or Timing()
         self._services: dict[int, Service] = {}
         self._peers: dict[int, Peer] = {}
         self._logged: set[object] = set()
@@ -268,6 +269,7 @@ class Endpoint:
                 on_broken=self._broken,
                 on_closed=self._lost,
                 max_frame=self.max_frame,
+                pause=self._timing.accept_pause,
             )
             self._listeners["unix"] = unix
             return unix.listen(url, self.credentials)
@@ -279,7 +281,7 @@ class Endpoint:
             on_frame=self._received,
             on_closed=self._lost,
             max_frame=self.max_frame,
-            connect_timeout=self._proof_timeout,
+            timing=self._timing,
         )
         self._listeners["nng"] = nng
         return nng.listen(url, self.credentials)
@@ -331,7 +333,7 @@ class Endpoint:
 
     def _await_proof(self, peer: Peer) -> None:
         timed_out = functools.partial(self._proof_timed_out, peer)
-        peer.set_proof_deadline(self._reactor.call_later(self._proof_timeout, timed_out))
+        peer.set_proof_deadline(self._reactor.call_later(self._timing.handshake, timed_out))
 
     def _received(self, pipe: int, data: bytearray) -> None:
         peer = self._peers.get(pipe)
@@ -353,7 +355,7 @@ class Endpoint:
         if peer.refused:
             self.on_refused(peer.refused_ident, peer.refusal)
             # it disconnects by itself once it has read the reason
-            self._reactor.call_later(_REFUSAL_DELAY, peer.close)
+            self._reactor.call_later(self._timing.refusal, peer.close)
         else:
             peer.close()
 

@@ -13,6 +13,7 @@ from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import DialerHandshake, Hello
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
+from fiber.model.timing import Timing
 
 #: unacknowledged frames after which a frame is sent for the acknowledgement alone
 _ACK_AFTER = frames.WINDOW // 2
@@ -41,7 +42,7 @@ class _DialerSocket(Protocol):
     def close(self) -> None: ...
 
 
-def socket_for(url: str, max_frame: int) -> _DialerSocket:
+def socket_for(url: str, max_frame: int, timing: Timing) -> _DialerSocket:
     """Make the dialing socket for a URL, not yet connected."""
     # imported on use: a process that only talks on its own host never loads nng
     if url.startswith("unix:"):
@@ -50,11 +51,15 @@ def socket_for(url: str, max_frame: int) -> _DialerSocket:
         return UnixDialer(max_frame=max_frame)
     from fiber._wire.nng import NngDialer
 
-    return NngDialer(max_frame=max_frame)
+    return NngDialer(max_frame=max_frame, check_interval=timing.nng_check)
 
 
 class Link:
     """A proven connection; one thread calls :meth:`receive`, any thread :meth:`send`.
+
+    Args:
+        timing: durations of the run, whose ``handshake`` is for connecting and for the handshake;
+            None for the defaults.
 
     Raises:
         TransportError: no process listens at the URL.
@@ -67,9 +72,10 @@ class Link:
         credentials: Credentials,
         hello: Hello,
         *,
-        timeout: float = 10.0,
         max_frame: int = frames.MAX_FRAME,
+        timing: Timing | None = None,
     ) -> None:
+        timing = timing or Timing()
         self.url = url
         self._max_frame = max_frame
         self._room = max_frame - frames.HEADER.size
@@ -77,14 +83,14 @@ class Link:
         self._acked = 0
         self._large_message = threading.Lock()
         self._assembler = frames.Assembler()
-        self._socket = socket_for(url, max_frame)
+        self._socket = socket_for(url, max_frame, timing)
         self._poll = select.poll()
         for fd in self._socket.fds:
             self._poll.register(fd, select.POLLIN)
         try:
-            self._socket.dial(url, credentials, timeout=timeout)
+            self._socket.dial(url, credentials, timeout=timing.handshake)
             #: the process at the other end
-            self.peer: Hello = self._handshake(credentials, hello, timeout)
+            self.peer: Hello = self._handshake(credentials, hello, timing.handshake)
         except BaseException:
             self.close()
             raise
@@ -122,7 +128,7 @@ class Link:
     def on_descriptors_lost(self, action: Callable[[], None]) -> None:
         """Call ``action`` when a thread of the transport notices that the link is not intact.
 
-        Over nng one checks every second. On a Unix socket there is none: the next use of the link
+        Over nng one checks now and then. On a Unix socket there is none: the next use of the link
         fails, and the process at the other end sees the connection end at once.
         """
         self._socket.on_descriptors_lost(action)

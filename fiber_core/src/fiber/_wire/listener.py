@@ -26,8 +26,6 @@ from fiber.exceptions import TransportError, WireError
 log = logging.getLogger("fiber")
 
 _CHUNK = 256 * 2**10
-#: seconds without accepting after there was no descriptor for a connection
-_PAUSE = 0.1
 #: backlog of connections; the kernel has a limit of its own
 _BACKLOG = 4096
 # numbers of connections, above those of nng's pipes (up to 2**31)
@@ -58,6 +56,7 @@ class UnixListener:
         on_frame: called with a frame and the number of its connection.
         on_broken: called with a number and the error in what was received.
         on_closed: called with the number of a connection that has ended.
+        pause: seconds without accepting after there was no descriptor for a connection.
     """
 
     window: int | None = None
@@ -71,6 +70,7 @@ class UnixListener:
         on_broken: Callable[[int, WireError], None],
         on_closed: Callable[[int], None],
         max_frame: int = frames.MAX_FRAME,
+        pause: float,
     ) -> None:
         fork.check()
         self._reactor = reactor
@@ -79,6 +79,7 @@ class UnixListener:
         self._on_broken = on_broken
         self._on_closed = on_closed
         self._max_frame = max_frame
+        self._pause = pause
         self._listeners: list[tuple[socket.socket, str]] = []
         self._connections: dict[int, _Connection] = {}
         self._chunk = memoryview(bytearray(_CHUNK))
@@ -168,7 +169,7 @@ class UnixListener:
                 log.warning("fiber: a connection has to wait: %s; see `ulimit -n`", error)
                 fd = listener.fileno()
                 self._reactor.remove_reader(fd)
-                self._reactor.call_later(_PAUSE, lambda: self._again(listener))
+                self._reactor.call_later(self._pause, lambda: self._again(listener))
                 return
             accepted.setblocking(False)
             connection = _Connection(accepted, next(_numbers))

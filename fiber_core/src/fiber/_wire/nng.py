@@ -13,7 +13,7 @@ back-pressure that signals can interrupt, a clear end.
 The watch (:func:`add`, :func:`remove`): nng reads ahead of what it is asked for (1.11,
 ``tls_common.c``). The end of a TLS connection that arrives while no frame is awaited closes the
 socket and is never reported, and what is sent afterwards vanishes in a buffer. About one in twenty
-ends in the midst of traffic is lost so. No event reports it, so every second the thread
+ends in the midst of traffic is lost so. No event reports it, so at ``Timing.nng_check`` the thread
 ``fiber-watch`` asks each TCP pipe for its peer's address, which only a connected socket has. The
 thread runs as long as there are such pipes.
 """
@@ -39,16 +39,15 @@ from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor, Timer
 from fiber.exceptions import HandshakeError, TransportError
+from fiber.model.timing import Timing
 
 #: frames that nng queues for the listener, of all peers together; all are read in one turn,
 #: see NngListener._lost
 BACKLOG = 128
 #: most accepted connections that are no pipes yet: one in so many descriptors, at most so many
 _UNPROVEN_SHARE, _MAX_UNPROVEN = 4, 1024
-#: seconds between two checks of them, and the most processor time that checks may take (fraction)
-_CHECK = 1.0, 0.005
-#: the same while there are many
-_CHECK_BUSY = 0.1, 0.1
+#: most processor time that checks of them may take (fraction), and while they are many
+_LOAD, _LOAD_BUSY = 0.005, 0.1
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
 _tuned = False
@@ -217,7 +216,11 @@ def build(pipe: int | None, head: bytes, pieces: Sequence[frames.Buffer]) -> Any
 
 
 class RawListener(RawSocket):
-    """Raw REP0 socket: many peers, addressed by pipe. Callbacks run on nng's threads."""
+    """Raw REP0 socket: many peers, addressed by pipe. Callbacks run on nng's threads.
+
+    Args:
+        check_interval: seconds between two checks whether its connections are there.
+    """
 
     def __init__(
         self,
@@ -225,11 +228,12 @@ class RawListener(RawSocket):
         on_opened: Callable[[int], None],
         on_closed: Callable[[int], None],
         max_frame: int = frames.MAX_FRAME,
+        check_interval: float,
     ) -> None:
         super().__init__(lib.nng_rep0_open_raw, max_frame=max_frame, buffer=BACKLOG)
         # before the pipe may carry its first frame
         self._socket.add_pre_pipe_connect_cb(lambda pipe: on_opened(pipe.id))
-        self._socket.add_pre_pipe_connect_cb(add)
+        self._socket.add_pre_pipe_connect_cb(lambda pipe: add(pipe, check_interval))
         self._socket.add_post_pipe_remove_cb(remove)
         self._socket.add_post_pipe_remove_cb(lambda pipe: on_closed(pipe.id))
         #: addresses of its TCP listeners
@@ -363,8 +367,8 @@ class NngListener:
         on_opened: called with the number of a new pipe, on a thread of nng's, before its first frame.
         on_frame: called with the number of a pipe and a frame received on it.
         on_closed: called with the number of a pipe that has ended.
-        connect_timeout: seconds that a connection has to become a pipe, which takes TLS and nng's
-            header.
+        timing: durations of the run; a connection has as long to become a pipe, which takes TLS and
+            nng's header, as a peer for a frame of its handshake.
     """
 
     #: most unacknowledged frames to a peer; nng would drop more
@@ -378,22 +382,24 @@ class NngListener:
         on_frame: Callable[[int, bytearray], None],
         on_closed: Callable[[int], None],
         max_frame: int = frames.MAX_FRAME,
-        connect_timeout: float,
+        timing: Timing,
     ) -> None:
         self._reactor = reactor
+        self._timing = timing
         self._on_opened = on_opened
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._closed = False
         # addresses of each pipe, ours and the peer's
         self._pipes: dict[int, tuple[SocketAddress, SocketAddress]] = {}
-        self._unproven = UnprovenConnections(connect_timeout)
+        self._unproven = UnprovenConnections(timing.handshake)
         self._connections: descriptors.AcceptedConnections | None = None
         self._next_check: Timer | None = None
         self._socket = RawListener(
             on_opened=self._opened,
             on_closed=lambda pipe: reactor.call_soon(lambda: self._lost(pipe)),
             max_frame=max_frame,
+            check_interval=timing.nng_check,
         )
         reactor.add_reader(self._socket.fd, self._readable)
 
@@ -404,7 +410,9 @@ class NngListener:
             # any process may connect: leave descriptors for the program's own files
             descriptors.raise_limit(_MAX_UNPROVEN)
             self._connections = descriptors.AcceptedConnections()
-            self._next_check = self._reactor.call_later(_CHECK[0], self._check_unproven)
+            self._next_check = self._reactor.call_later(
+                self._timing.nng_check, self._check_unproven
+            )
         return bound
 
     def trust(self, pipe: int) -> None:
@@ -438,16 +446,16 @@ class NngListener:
 
         Nng sets a timeout for TLS that does not work: a send that waits behind a handshake is only
         cancelled at the system, which never had it (1.11, ``tls_cancel``). Nor does nng report what
-        it accepts. So the system is asked, once a second.
+        it accepts. So the system is asked now and then.
         """
         connections = self._connections
         if connections is None:
             return
         began = time.thread_time()
-        wait, load = _CHECK
+        wait, load = self._timing.nng_check, _LOAD
         try:
             if self._end_unproven(connections):
-                wait, load = _CHECK_BUSY
+                wait, load = self._timing.nng_check_busy, _LOAD_BUSY
         finally:
             took = time.thread_time() - began
             self._next_check = self._reactor.call_later(
@@ -566,9 +574,13 @@ def _start(action: Callable[[], None], name: str) -> threading.Event:
 
 
 class NngDialer(RawSocket):
-    """Dialing side: a raw REQ0 socket with one peer."""
+    """Dialing side: a raw REQ0 socket with one peer.
 
-    def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
+    Args:
+        check_interval: seconds between two checks whether the connection is there.
+    """
+
+    def __init__(self, *, max_frame: int = frames.MAX_FRAME, check_interval: float) -> None:
         super().__init__(
             lib.nng_req0_open_raw, max_frame=max_frame, buffer=32, reconnect_time_min=_NEVER
         )
@@ -577,7 +589,7 @@ class NngDialer(RawSocket):
         self._order = threading.Lock()
         self._waiters: set[object] = set()
         is_ours = self._pipe.is_ours
-        self._socket.add_pre_pipe_connect_cb(lambda pipe: add(pipe, is_ours))
+        self._socket.add_pre_pipe_connect_cb(lambda pipe: add(pipe, check_interval, is_ours))
         self._socket.add_post_pipe_remove_cb(remove)
         self._socket.add_pre_pipe_connect_cb(self._pipe.admit)
         self._socket.add_post_pipe_remove_cb(self._pipe.end)
@@ -611,7 +623,7 @@ class NngDialer(RawSocket):
         """See :meth:`~fiber._wire.link.Link.on_descriptors_lost`."""
         self._pipe.on_descriptors_lost = action
 
-    def dial(self, url: str, credentials: Credentials, *, timeout: float = 10.0) -> None:
+    def dial(self, url: str, credentials: Credentials, *, timeout: float) -> None:
         """Connect; the wait can be interrupted by signals.
 
         Raises:
@@ -748,20 +760,19 @@ class NngDialer(RawSocket):
         self._order = threading.Lock()
 
 
-#: seconds between two checks of the watched pipes
-INTERVAL = 1.0
-
 _lock = threading.Lock()
-_pipes: dict[int, tuple[Any, Callable[[], bool]]] = {}
+# pipes with the seconds between two checks and what is checked before
+_pipes: dict[int, tuple[Any, float, Callable[[], bool]]] = {}
 _empty = threading.Event()
 _thread: threading.Thread | None = None
 
 
-def add(pipe: Any, is_ours: Callable[[], bool] = lambda: True) -> None:
+def add(pipe: Any, interval: float, is_ours: Callable[[], bool] = lambda: True) -> None:
     """Watch a pipe, if it is TCP.
 
     Args:
         pipe: pynng's pipe.
+        interval: seconds between two checks at most; all pipes are checked together.
         is_ours: checked before nng is called; False where user code has closed nng's descriptors,
             at which nng would abort the process.
     """
@@ -772,7 +783,7 @@ def add(pipe: Any, is_ours: Callable[[], bool] = lambda: True) -> None:
     if address.s_family not in (lib.NNG_AF_INET, lib.NNG_AF_INET6):
         return
     with _lock:
-        _pipes[pipe.id] = pipe.pipe, is_ours
+        _pipes[pipe.id] = pipe.pipe, interval, is_ours
         _empty.clear()
         if _thread is None:
             _thread = threading.Thread(target=_run, name="fiber-watch", daemon=True)
@@ -794,13 +805,15 @@ def remove(pipe: Any) -> None:
 def _run() -> None:
     global _thread  # noqa: PLW0603 - as above
     while True:
-        _empty.wait(INTERVAL)
         with _lock:
             if not _pipes:
                 _thread = None
                 return
+            pause = min(interval for _, interval, _ in _pipes.values())
+        _empty.wait(pause)
+        with _lock:
             pipes = list(_pipes.items())
-        for number, (pipe, is_ours) in pipes:
+        for number, (pipe, _, is_ours) in pipes:
             if not is_ours():
                 with _lock:
                     _pipes.pop(number, None)

@@ -27,15 +27,12 @@ from fiber._workers.options import PoolOptions, SealedPayloadStore, require_posi
 from fiber._workers.pool_process import PoolWorker
 from fiber._workers.state import Loss
 from fiber.exceptions import TerminatedError
-from fiber.model import JobStatus, ResourceRequest
+from fiber.model import JobStatus, ResourceRequest, Timing
 from fiber.process import requested
 
 if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber._wire.reactor import Timer
-
-#: seconds between two checks of the size of an elastic group
-_AUTOSCALE_INTERVAL = 0.25
 
 
 @values.frozen(kw_only=True)
@@ -175,7 +172,7 @@ class WorkerGroup:
         """End calls and workers, because the program or its parent ends."""
         self.dispatcher.end(TerminatedError("the program ended before the task was done"))
         self.terminate()
-        self.join(10)
+        self.join(self._runtime.timing.worker_exit)
 
     def _withdraw(self) -> None:
         self._runtime.endpoint.withdraw(self.target)
@@ -192,6 +189,7 @@ class WorkerGroup:
             lease=self._runtime.lease,
             per_job=self._options.per_job,
             name=f"fiber-{self._name}",
+            timing=self._runtime.timing,
             # a remote worker may lose its connection and make another one
             exit_report_timeout=None
             if self._runtime.info.capabilities.fork
@@ -295,7 +293,8 @@ class WorkerGroup:
         else:
             self._backlog_since = None
             self._shrink(config.shrink_after)
-        self._timer = self._runtime.reactor.call_later(_AUTOSCALE_INTERVAL, self._autoscale)
+        interval = self._runtime.timing.autoscale
+        self._timer = self._runtime.reactor.call_later(interval, self._autoscale)
 
     def _shrink(self, after: float) -> None:
         if self.manager.size <= self._options.min_size:
@@ -370,7 +369,8 @@ class WorkerGroups:
 
     def end_with(self, owner: object) -> util.Finalize:
         """Have everything ended at once when ``owner`` is collected, or the program exits."""
-        return util.Finalize(owner, _end, args=(self._groups, self.callbacks), exitpriority=15)
+        args = (self._groups, self.callbacks, self._runtime.timing)
+        return util.Finalize(owner, _end, args=args, exitpriority=15)
 
     # -- what it is
 
@@ -492,7 +492,9 @@ class WorkerGroups:
         return group
 
 
-def _end(groups: dict[tuple[Any, ...], WorkerGroup], callbacks: CallbackThread) -> None:
+def _end(
+    groups: dict[tuple[Any, ...], WorkerGroup], callbacks: CallbackThread, timing: Timing
+) -> None:
     """Finalizer: end everything when the owner is terminated or collected, or the program exits."""
     for group in list(groups.values()):
         group.dispatcher.end(TerminatedError("the pool was terminated before the task was done"))
@@ -500,5 +502,5 @@ def _end(groups: dict[tuple[Any, ...], WorkerGroup], callbacks: CallbackThread) 
     # an owner may be collected on any thread; one of Fiber's would wait for itself
     waits = not threading.current_thread().name.startswith("fiber-")
     for group in list(groups.values()):
-        group.join(10 if waits else 0)
-    callbacks.close(1 if waits else 0)
+        group.join(timing.worker_exit if waits else 0)
+    callbacks.close(timing.callback if waits else 0)

@@ -15,7 +15,7 @@ from fiber._launch.child import Child
 from fiber._workers.records import WorkerRecord
 from fiber._workers.state import GiveUp, GroupState, Kill, Loss, Report, Retire, Start, Step, Stop
 from fiber.exceptions import FiberError, StartError
-from fiber.model import JobStatus
+from fiber.model import JobStatus, Timing
 
 log = logging.getLogger("fiber")
 
@@ -34,8 +34,8 @@ class WorkerManager:
         lease: seconds after which a stopped worker is given up.
         per_job: workers in one job.
         name: of the thread.
-        exit_report_timeout: seconds from the end of a worker's connection to its kill, where no
-            exit was reported; None for the default.
+        timing: durations of the run.
+        exit_report_timeout: in place of ``timing.exit_report``, where a worker may connect again.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class WorkerManager:
         lease: float,
         per_job: int,
         name: str,
+        timing: Timing,
         exit_report_timeout: float | None = None,
     ) -> None:
         self._start = start
@@ -58,7 +59,7 @@ class WorkerManager:
         self._ended = ended
         self._per_job = per_job
         self._state = GroupState(
-            lease=lease, per_job=per_job, exit_report_timeout=exit_report_timeout
+            lease=lease, per_job=per_job, timing=timing, exit_report_timeout=exit_report_timeout
         )
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

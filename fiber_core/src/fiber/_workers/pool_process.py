@@ -56,7 +56,8 @@ class PoolWorker(Process):
             made.on_descriptors_lost(self._leave)
             return made
 
-        worker = Worker(link, self._pool_target, redial, SealedPayloadStore(current))
+        store = SealedPayloadStore(current)
+        worker = Worker(link, self._pool_target, redial, store, timing=current.timing)
         if self._initializer is not None:
             try:
                 self._initializer(*self._initargs)

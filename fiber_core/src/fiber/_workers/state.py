@@ -25,17 +25,14 @@ from fiber.model.job import Attempt
 
 if TYPE_CHECKING:
     from fiber._launch.child import Child
-
-#: seconds that a worker waits for its place, or is suspended, before that is logged
-REPORT_AFTER = 5.0
-#: seconds after which a report with another text may follow
-REPORT_AGAIN = 60.0
+    from fiber.model import Timing
 
 
 class PendingReport:
     """Log lines about jobs that wait for a place or were not started; each text once."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
         #: since when a job waits, and its platform's message; the one that waits longest is first
         self._waiting: dict[str, tuple[float, str]] = {}
         #: why the last job that could not be started was not
@@ -82,30 +79,22 @@ class PendingReport:
 
     def _longest(self, now: float) -> tuple[float, str]:
         # a job that failed does not wait any more
-        return next(iter(self._waiting.values()), (now - REPORT_AFTER, self._failure))
+        return next(iter(self._waiting.values()), (now - self._timing.wait_report, self._failure))
 
     def _plan(self, now: float) -> None:
         since, text = self._longest(now)
         if not text or text == self._reported:
             self.due = None
             return
-        self.due = since + REPORT_AFTER
+        self.due = since + self._timing.wait_report
         if self._reported:
-            self.due = max(self.due, self._reported_at + REPORT_AGAIN)
+            self.due = max(self.due, self._reported_at + self._timing.wait_report_again)
 
 
-#: seconds until a second, third … try after workers that ended before they were up
-BACKOFF = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
 #: failures in a row after which a group gives up where the initializer raises or jobs cannot start
 MAX_INITIALIZER_FAILURES = 3
 #: failures in a row for each desired worker, where workers have been ready before
 MAX_FAILURES_PER_WORKER = 6
-#: seconds from the end of a worker's connection to its kill, where no exit was reported
-EXIT_REPORT_TIMEOUT = 2.0
-#: seconds by which a turn may be late before deadlines that passed meanwhile are put off
-MAX_LATENESS = 1.0
-#: seconds after which a worker that was killed and has not ended is killed again
-KILL_AGAIN_AFTER = 5.0
 
 
 @values.frozen
@@ -177,14 +166,20 @@ class GroupState:
     Args:
         lease: seconds after which a stopped worker is given up.
         per_job: workers in one job.
-        exit_report_timeout: in place of :data:`EXIT_REPORT_TIMEOUT`, where a worker may connect
-            again.
+        timing: durations of the run.
+        exit_report_timeout: in place of ``timing.exit_report``, where a worker may connect again.
     """
 
     def __init__(
-        self, *, lease: float, per_job: int, exit_report_timeout: float | None = None
+        self,
+        *,
+        lease: float,
+        per_job: int,
+        timing: Timing,
+        exit_report_timeout: float | None = None,
     ) -> None:
         self._lease = lease
+        self._timing = timing
         self._exit_report_timeout = exit_report_timeout
         self._per_job = per_job
         #: workers that there should be
@@ -192,7 +187,7 @@ class GroupState:
         #: the workers that have not ended
         self.workers: dict[str, WorkerRecord] = {}
         self._index = WorkerIndex()
-        self._pending_report = PendingReport()
+        self._pending_report = PendingReport(timing)
         self._outage = Outage()
         #: when the submission that is under way began
         self._submitted_at = 0.0
@@ -397,7 +392,8 @@ class GroupState:
             self._still_starting = {
                 m.ident for m in self.workers.values() if not m.ready and not m.leaving
             }
-        self._retry_at = now + BACKOFF[min(self._failures, len(BACKOFF)) - 1]
+        backoff = self._timing.worker_backoff
+        self._retry_at = now + backoff[min(self._failures, len(backoff)) - 1]
         self._last_failure = text
         self._pending_report.failed(text, now)
 
@@ -415,7 +411,7 @@ class GroupState:
                     worker.killed_as_disconnected = times == (None, None, None)
                     worker.fenced = worker.fenced or not worker.killed_as_disconnected
                 return self._kill(worker, now)
-            due = _suspension_due(worker)
+            due = self._suspension_due(worker)
             if due is not None and now >= due:
                 worker.suspension_reported = True
                 return Report(
@@ -457,7 +453,10 @@ class GroupState:
         """When :meth:`next` is to be called again without an event; None for never."""
         timed = self._index.timed()
         times = [
-            due for m in timed for due in (self._kill_at(m), _suspension_due(m)) if due is not None
+            due
+            for m in timed
+            for due in (self._kill_at(m), self._suspension_due(m))
+            if due is not None
         ]
         if self._missing() > 0:
             times.append(self._retry_at)
@@ -470,7 +469,8 @@ class GroupState:
 
     def _extend_after_pause(self, now: float) -> None:
         # this process was stopped, or the machine asleep: workers that seem silent may not be
-        if self._planned_deadline is not None and now > self._planned_deadline + MAX_LATENESS:
+        planned = self._planned_deadline
+        if planned is not None and now > planned + self._timing.lateness:
             for worker in self._index.timed():
                 worker.stopped_at = None if worker.stopped_at is None else now
                 worker.disconnected_at = None if worker.disconnected_at is None else now
@@ -478,22 +478,24 @@ class GroupState:
 
     def _kill_at(self, worker: WorkerRecord) -> float | None:
         if worker.killed_at is not None:
-            return worker.killed_at + KILL_AGAIN_AFTER
+            return worker.killed_at + self._timing.kill_again
         if worker.suspended_at is not None:
             return None
         times = []
         if worker.stopped_at is not None:
             times.append(worker.stopped_at + self._lease)
         if worker.disconnected_at is not None:
+            within = self._exit_report_timeout
             times.append(
-                worker.disconnected_at
-                + (
-                    EXIT_REPORT_TIMEOUT
-                    if self._exit_report_timeout is None
-                    else self._exit_report_timeout
-                )
+                worker.disconnected_at + (self._timing.exit_report if within is None else within)
             )
         return min(times, default=None)
+
+    def _suspension_due(self, worker: WorkerRecord) -> float | None:
+        """When to log that a worker is suspended; None for never."""
+        if worker.suspended_at is None or worker.suspension_reported or worker.leaving:
+            return None
+        return worker.suspended_at + self._timing.wait_report
 
     def _kill(self, worker: WorkerRecord, now: float) -> Kill:
         worker.killed_at = now
@@ -537,8 +539,9 @@ class GroupState:
             )
             return self._failures >= MAX_INITIALIZER_FAILURES and none_may_follow
         # workers were ready before, so they can be; what ends them now may stop
-        most = MAX_FAILURES_PER_WORKER * max(1, self.desired) if self._ever_ready else len(BACKOFF)
-        return self._failures >= most
+        if self._ever_ready:
+            return self._failures >= MAX_FAILURES_PER_WORKER * max(1, self.desired)
+        return self._failures >= len(self._timing.worker_backoff)
 
     def _next_leaving(self) -> WorkerRecord | None:
         surplus = self._index.staying - max(0, self.desired)
@@ -552,10 +555,3 @@ class GroupState:
         if self.is_closing or self.starting:
             return 0
         return self.desired - self._index.staying
-
-
-def _suspension_due(worker: WorkerRecord) -> float | None:
-    """When to log that a worker is suspended; None for never."""
-    if worker.suspended_at is None or worker.suspension_reported or worker.leaving:
-        return None
-    return worker.suspended_at + REPORT_AFTER

@@ -8,25 +8,20 @@ schedule.
 
 from __future__ import annotations
 
-__all__ = ["RETRY_TIMEOUT", "Outage"]
+from fiber.model.timing import Timing
 
-#: seconds for which attempts are repeated
-RETRY_TIMEOUT = 60.0
-#: seconds between attempts; no event announces that a platform is back
-PAUSES = (0.2, 0.5, 1.0, 2.0)
-#: seconds after which the user gets a notice
-NOTICE_DELAY = 5.0
+__all__ = ["Outage"]
 
 
 class Outage:
     """Failed attempts in a row to reach a platform.
 
     Args:
-        timeout: seconds for which attempts are repeated.
+        timing: durations of the run; None for the defaults.
     """
 
-    def __init__(self, timeout: float = RETRY_TIMEOUT) -> None:
-        self._timeout = timeout
+    def __init__(self, timing: Timing | None = None) -> None:
+        self._timing = timing or Timing()
         self._attempts = 0
         self._since = 0.0
         self._last = 0.0
@@ -45,7 +40,7 @@ class Outage:
         """
         if self.error is None:
             self._since = began
-            self.due = began + NOTICE_DELAY
+            self.due = began + self._timing.outage_notice
         self._attempts += 1
         self._last = now
         self.error = error
@@ -58,7 +53,8 @@ class Outage:
     @property
     def retry_at(self) -> float:
         """Time of the next attempt."""
-        return self._last + PAUSES[min(self._attempts, len(PAUSES)) - 1]
+        pauses = self._timing.outage_backoff
+        return self._last + pauses[min(self._attempts, len(pauses)) - 1]
 
     @property
     def lasted(self) -> float:
@@ -67,8 +63,8 @@ class Outage:
 
     @property
     def is_over(self) -> bool:
-        """True once attempts were repeated for ``timeout`` seconds."""
-        return self.error is not None and self.lasted >= self._timeout
+        """True once attempts were repeated for as long as they are to be."""
+        return self.error is not None and self.lasted >= self._timing.outage
 
     def notice(self, now: float) -> str | None:
         """Sentence for the user if it is due now, once an outage; None otherwise."""
@@ -76,6 +72,6 @@ class Outage:
             return None
         self.due = None
         return (
-            f"the platform cannot be asked, and is asked again for {self._timeout:g} s in all: "
-            f"{self.error}"
+            "the platform cannot be asked, and is asked again for "
+            f"{self._timing.outage:g} s in all: {self.error}"
         )

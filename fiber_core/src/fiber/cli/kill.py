@@ -13,14 +13,9 @@ from fiber.exceptions import FiberError, UnknownJobError
 if TYPE_CHECKING:
     from fiber.abc import Backend
     from fiber.cli.show import Listed
-    from fiber.model import Job
+    from fiber.model import Job, Timing
 
 __all__ = ["command"]
-
-#: seconds after SIGKILL in which a platform has to confirm the end of a job
-_END_TIMEOUT = 15.0
-#: seconds to wait for the first event of each job before it is ended anyway
-_EVENT_TIMEOUT = 5.0
 
 
 @click.command("kill", cls=BackendCommand, short_help="End jobs.")
@@ -46,11 +41,13 @@ def command(
     if bool(jobs) == bool(run):
         msg = "name the jobs to end, or a run with --run"
         raise click.UsageError(msg)
-    with Session.load(backend).open_backend() as loaded:
+    session = Session.load(backend)
+    with session.open_backend() as loaded:
         listed = {item.job.id: item for item in list_jobs(loaded)}
         known = [item.job for item in listed.values()]
         selected = _of_run(known, run) if run else [find_job(known, word) for word in jobs]
-        _end(loaded, {job.id: listed[job.id] for job in selected}, 0.0 if now else grace, now=now)
+        chosen = {job.id: listed[job.id] for job in selected}
+        _end(loaded, chosen, 0.0 if now else grace, session.config.timing, now=now)
 
 
 def _of_run(jobs: list[Job], word: str) -> list[Job]:
@@ -63,7 +60,9 @@ def _of_run(jobs: list[Job], word: str) -> list[Job]:
     return [job for job in jobs if job.run_id == runs[0]]
 
 
-def _end(backend: Backend, selected: dict[str, Listed], grace: float, *, now: bool) -> None:
+def _end(
+    backend: Backend, selected: dict[str, Listed], grace: float, timing: Timing, *, now: bool
+) -> None:
     from fiber.cli.watch import Watcher
 
     left: dict[str, Job] = {}
@@ -75,7 +74,7 @@ def _end(backend: Backend, selected: dict[str, Listed], grace: float, *, now: bo
     # each job is ended once its run's events show it, so that its end cannot be missed
     pending = dict(left)
     watcher = Watcher(backend, *sorted({job.run_id for job in left.values()}))
-    deadline = time.monotonic() + _EVENT_TIMEOUT
+    deadline = time.monotonic() + timing.first_event
     while left:
         event = watcher.get(until=deadline)
         if isinstance(event, tuple):
@@ -94,13 +93,13 @@ def _end(backend: Backend, selected: dict[str, Listed], grace: float, *, now: bo
             else:
                 backend.terminate(job, grace=grace)
         if to_end:
-            deadline = time.monotonic() + grace + _END_TIMEOUT
+            deadline = time.monotonic() + grace + timing.unconfirmed
     alive = [job.id for job in left.values() if not _is_gone(backend, job)]
     for job_id in left.keys() - set(alive):
         click.echo(f"Ended job: {job_id}")
     if alive:
         names = ", ".join(alive)
-        msg = f"still there {grace + _END_TIMEOUT:g} s after they were asked to end: {names}"
+        msg = f"still there {grace + timing.unconfirmed:g} s after they were asked to end: {names}"
         raise FiberError(msg)
 
 

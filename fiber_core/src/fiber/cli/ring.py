@@ -20,13 +20,11 @@ from fiber.exceptions import FiberError
 
 if TYPE_CHECKING:
     from fiber._ring.command_rings.records import Record
+    from fiber._ring.timing import RingTiming
 
 __all__ = ["command", "commands"]
 
 _HEADERS = ("NAME", "PHASE", "UP", "RESTARTS", "AGE", "PROGRAM")
-_DELETE_TIMEOUT = 30.0
-#: seconds between two reads of a followed log
-_POLL_INTERVAL = 0.2
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -135,8 +133,8 @@ def status(name: str | None, metrics: bool, as_json: bool) -> None:
     from fiber._ring.command_rings.records import current_status, find, records
     from fiber.cli import show
 
-    found = [find(name)] if name else list(records())
-    reports = [current_status(record) for record in found]
+    found, timing = [find(name)] if name else list(records()), _timing()
+    reports = [current_status(record, timing) for record in found]
     if metrics:
         from fiber._ring.command_rings.records import to_prometheus
 
@@ -162,7 +160,7 @@ def describe(name: str) -> None:
     from fiber._ring.command_rings.records import current_status, find
 
     record = find(name)
-    report = current_status(record)
+    report = current_status(record, _timing())
     facts = {
         "phase": report["phase"],
         "backend": report["backend"],
@@ -208,9 +206,10 @@ def _output_lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]
     """Yield rank, host and text of each line of a ring; with ``follow`` until its end."""
     from fiber._ring.command_rings.records import current_status, is_over
 
+    timing = _timing()
     position, rest = 0, ""
     while True:
-        is_last = not follow or is_over(current_status(record))
+        is_last = not follow or is_over(current_status(record, timing))
         # read after the status, so that all written before the end is read
         if record.log.exists():
             with record.log.open(errors="replace", newline="\n") as log:
@@ -224,7 +223,7 @@ def _output_lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]
         if is_last:
             return
         # no event for another process's file
-        time.sleep(_POLL_INTERVAL)
+        time.sleep(timing.poll)
 
 
 @click.command("suspend")
@@ -256,23 +255,31 @@ def delete(name: str) -> None:
     from fiber._ring.command_rings.records import current_status, find, is_over, send_command
     from fiber.backend_parts.liveness import Liveness
 
-    record = find(name)
-    if not is_over(current_status(record)):
-        send_command(record, "terminate")
-    deadline = time.monotonic() + _DELETE_TIMEOUT
+    record, timing = find(name), _timing()
+    if not is_over(current_status(record, timing)):
+        send_command(record, "terminate", timing)
+    deadline = time.monotonic() + timing.end
     while record.liveness is not Liveness.DEAD and not is_over(record.status()):
         if time.monotonic() > deadline:
-            msg = f"{name} was asked to end and has not within {_DELETE_TIMEOUT:g} s"
+            msg = f"{name} was asked to end and has not within {timing.end:g} s"
             raise FiberError(msg)
         # no event for another process's end
-        time.sleep(0.1)
+        time.sleep(timing.poll)
     record.remove()
 
 
 def _send_request(name: str, request: str) -> None:
     from fiber._ring.command_rings.records import find, send_command
 
-    send_command(find(name), request)
+    send_command(find(name), request, _timing())
+
+
+def _timing() -> RingTiming:
+    """Return the durations that the settings of this process give to rings."""
+    from fiber._config.settings import load_config
+    from fiber._ring.timing import RingTiming
+
+    return RingTiming.at(load_config({}).time_scale)
 
 
 def _at(moment: float | None) -> str:

@@ -65,8 +65,6 @@ def _ask_which(error: AmbiguousImageError) -> str:
     return error.candidates[click.prompt("which one", type=number_type, default=1, err=True) - 1]
 
 
-#: seconds that a job has to end after Ctrl-C
-_GRACE = 5.0
 _NOT_STARTED = 127
 #: reasons for which the program never ran
 _NOT_RUN = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE})
@@ -96,7 +94,14 @@ def follow_job(session: Session, backend: Backend, run_id: str, spec: JobSpec) -
             click.echo(f"Created {noun}: {job.id}", err=True)
         copy = None if session.info.capabilities.output else _copy_output(backend, job)
         with Question(watcher.answer) as question:
-            policy = _SignalPolicy(backend, job, noun, question, can_leave=spec.detached)
+            policy = _SignalPolicy(
+                backend,
+                job,
+                noun,
+                question,
+                can_leave=spec.detached,
+                grace=session.config.timing.interrupt_grace,
+            )
             status = _wait_for_end(session, job, watcher, policy)
         if status is not None and copy is not None:
             copy.join()
@@ -126,13 +131,21 @@ class _SignalPolicy:
     """Reaction to signals while a job is followed: a question, SIGTERM with grace, or SIGKILL."""
 
     def __init__(
-        self, backend: Backend, job: Job, noun: str, question: Question, *, can_leave: bool
+        self,
+        backend: Backend,
+        job: Job,
+        noun: str,
+        question: Question,
+        *,
+        can_leave: bool,
+        grace: float,
     ) -> None:
         self._backend = backend
         self._job = job
         self._title = f"{noun} {job.id}"
         self._question = question
         self._can_leave = can_leave
+        self._grace = grace
         #: the signal for which the job is being ended, if any
         self.signum: int | None = None
         #: True once the user chose to leave the job running
@@ -161,7 +174,7 @@ class _SignalPolicy:
 
     def _end(self, number: int) -> None:
         self.signum = number
-        self._backend.terminate(self._job, grace=_GRACE)
+        self._backend.terminate(self._job, grace=self._grace)
         if number == signal.SIGINT and sys.stderr.isatty():
             click.echo(f"fiber: ending {self._title}, Ctrl-C again to kill it", err=True)
 

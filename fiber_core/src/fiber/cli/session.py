@@ -149,6 +149,7 @@ class Session:
             run_id=run_id,
             run_directory=directory,
             lease=self.config.lease,
+            timing=self.config.timing,
             image=self.config.image,
         )
         return load_backend(self.plugins, self.info.name, context)

@@ -57,8 +57,6 @@ class Timing(Durations):
     stream_heartbeat: float = 5.0
     #: of silence on such a stream after which it is taken for broken
     stream_silence: float = 15.0
-    #: between two heartbeats of a ring's member, at most
-    ring_heartbeat: float = 2.0
 
     # -- until a connection is there
 
@@ -83,9 +81,8 @@ class Timing(Durations):
     stream_greeting: float = 5.0
     #: until the next attempts to open one
     stream_backoff: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0)
-    #: for an address to answer a probe, and for others once one of each target has answered
-    probe: float = 5.0
-    probe_rest: float = 0.5
+    #: for an address to take a connection
+    connect: float = 5.0
 
     # -- until something has ended
 
@@ -97,7 +94,11 @@ class Timing(Durations):
     kill: float = 5.0
     #: for a supervisor to carry out a SIGKILL before the platform is asked to
     remote_kill: float = 3.0
-    #: for a platform to confirm the end of a job that is not connected
+    #: from SIGTERM to SIGKILL after Ctrl-C in a command that follows a job
+    interrupt_grace: float = 5.0
+    #: for a job's first event, before it is ended without one
+    first_event: float = 5.0
+    #: for a platform to confirm the end of a job that is not connected, or was killed
     unconfirmed: float = 30.0
     #: for a last report to arrive while there is a connection, and after the platform reported the end
     report: float = 3.0
@@ -122,9 +123,9 @@ class Timing(Durations):
     farewell: float = 60.0
     #: after which an unused connection or thread of shared objects is closed
     idle: float = 1.0
-    #: after which an idle thread of a manager ends
+    #: after which an idle thread of a manager ends, unless something may be bound to it
     idle_thread: float = 30.0
-    #: for a handler of a manager's object to settle
+    #: for the handler thread to count what was let go of a managed object
     settle: float = 5.0
 
     # -- workers
@@ -133,11 +134,17 @@ class Timing(Durations):
     autoscale: float = 0.25
     #: until the next attempts after workers that ended before they were up
     worker_backoff: tuple[float, ...] = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
+    #: of a task after which its worker reads messages from the pool besides
+    unread: float = 0.05
     #: from the end of a worker's connection to its kill, where no exit was reported
     exit_report: float = 2.0
     #: after which a worker that was killed and has not ended is killed again
     kill_again: float = 5.0
-    #: that a worker waits for its place before that is logged, and until the next such report
+    #: for the killed workers of a pool to have ended, and for the callback that runs as it ends
+    worker_exit: float = 10.0
+    callback: float = 1.0
+    #: that a worker waits for its place, or is suspended, before that is logged, and until the next
+    #: such report
     wait_report: float = 5.0
     wait_report_again: float = 60.0
 

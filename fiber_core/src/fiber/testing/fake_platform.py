@@ -32,6 +32,7 @@ from fiber.model import (
     ProcessStatus,
     Reason,
     ReasonKind,
+    Timing,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FakePlatform", "FakeProcess", "OutputLines", "job_status"]
 
-#: seconds to wait for the end of output that other processes hold open
-_OUTPUT_TIMEOUT = 2.0
 _TAIL = 10
 
 
@@ -99,11 +98,17 @@ class FakeProcess:
         index: its position within the job.
         lines: receives its output.
         on_change: called after each change of :attr:`status`, on a thread of its own.
+        timing: has the seconds for the end of output that other processes hold open.
     """
 
     def __init__(
-        self, index: int, lines: OutputLines, on_change: Callable[[FakeProcess], None]
+        self,
+        index: int,
+        lines: OutputLines,
+        on_change: Callable[[FakeProcess], None],
+        timing: Timing,
     ) -> None:
+        self._timing = timing
         self.status = ProcessStatus(index=index, state=JobState.PENDING)
         self._lines = lines
         self._on_change = on_change
@@ -181,7 +186,7 @@ class FakeProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         code = process.returncode = os.waitstatus_to_exitcode(status)
-        reader.join(_OUTPUT_TIMEOUT)
+        reader.join(self._timing.output)
         reason = Reason(ReasonKind.EXIT, code) if code >= 0 else Reason(ReasonKind.SIGNAL, -code)
         self._set(
             ProcessStatus(
@@ -232,7 +237,6 @@ def python_entry(entry: str, index: int) -> tuple[str, ...]:
 
 
 _HOST = "fake-host"
-_END_TIMEOUT = 30.0
 
 
 class FakePlatform:
@@ -240,12 +244,15 @@ class FakePlatform:
 
     Args:
         devices: devices that jobs can be granted.
+        timing: durations that it waits for.
     """
 
     #: name of its jobs' backend
     name = "fake"
 
-    def __init__(self, devices: Sequence[Device] = ()) -> None:
+    def __init__(self, devices: Sequence[Device] = (), timing: Timing | None = None) -> None:
+        #: durations that it waits for
+        self.timing = timing or Timing()
         #: False makes every request raise BackendUnavailableError
         self.available = True
         #: number of requests so far
@@ -374,7 +381,7 @@ class FakePlatform:
             job.kill()
             job.declare_lost()
         for job in found:
-            assert job.ended.wait(_END_TIMEOUT), f"{job.job} did not end by SIGKILL"
+            assert job.ended.wait(self.timing.unconfirmed), f"{job.job} did not end by SIGKILL"
         if forget:
             with self._changed:
                 for job in found:
@@ -514,7 +521,8 @@ class FakeJob:
         self._obscured = False
         self._lost_reason: tuple[Reason, str] | None = None
         self._processes = [
-            FakeProcess(index, self.lines, self._on_process) for index in range(spec.processes)
+            FakeProcess(index, self.lines, self._on_process, platform.timing)
+            for index in range(spec.processes)
         ]
         self._timers: list[threading.Timer] = []
 

@@ -29,6 +29,7 @@ from fiber.model import (
     Peers,
     Reach,
     ReachKind,
+    Timing,
 )
 from fiber.testing.fake_platform import FakePlatform
 from fiber.testing.fakes import FakeBackend
@@ -66,12 +67,13 @@ class RemotePlatform(FakePlatform):
 
     Args:
         config: settings of that host.
+        timing: durations that it waits for.
     """
 
     name = "far"
 
-    def __init__(self, config: FarConfig) -> None:
-        super().__init__()
+    def __init__(self, config: FarConfig, timing: Timing | None = None) -> None:
+        super().__init__(timing=timing)
         self._config = config
         self._listen_ports: dict[str, int] = {}
         self._choosing = threading.Lock()
@@ -103,7 +105,9 @@ class RemotePlatform(FakePlatform):
             OSError: the job does not listen, yet or any more.
         """
         spec = self.find(job).spec
-        made = socket.create_connection(("127.0.0.1", self._listen_port(spec)), timeout=5)
+        made = socket.create_connection(
+            ("127.0.0.1", self._listen_port(spec)), self.timing.stream_answer
+        )
         if made.getsockname() == made.getpeername():
             # without a listener, the system may connect a port to itself
             made.close()
@@ -184,7 +188,7 @@ def fiber_backends() -> Sequence[BackendInfo]:
             capabilities=REMOTE_CAPABILITIES,
             config=FarConfig,
             lease=30.0,
-            load=lambda context: FakeRemoteBackend(context, RemotePlatform(_config(context))),
+            load=lambda context: FakeRemoteBackend(context, _platform(context)),
         ),
         BackendInfo(
             name="nearby",
@@ -193,13 +197,16 @@ def fiber_backends() -> Sequence[BackendInfo]:
             config=FarConfig,
             lease=3.0,
             near=True,
-            load=lambda context: _NearbyBackend(context, RemotePlatform(_config(context))),
+            load=lambda context: _NearbyBackend(context, _platform(context)),
         ),
     ]
 
 
-def _config(context: BackendContext) -> FarConfig:
-    return context.config if isinstance(context.config, FarConfig) else FarConfig(folder=Path("/"))
+def _platform(context: BackendContext) -> RemotePlatform:
+    config = (
+        context.config if isinstance(context.config, FarConfig) else FarConfig(folder=Path("/"))
+    )
+    return RemotePlatform(config, context.timing)
 
 
 @hookimpl

@@ -61,7 +61,9 @@ class FakeBackend(Backend):
         self, context: BackendContext | None = None, platform: FakePlatform | None = None
     ) -> None:
         self._context = context if context is not None else BackendContext()
-        self.platform = platform if platform is not None else FakePlatform()
+        self.platform = (
+            platform if platform is not None else FakePlatform(timing=self._context.timing)
+        )
         self._mine: list[Job] = []
         self._closed = threading.Event()
 

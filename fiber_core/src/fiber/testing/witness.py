@@ -20,8 +20,6 @@ __all__ = ["JOB_VARIABLE", "RUN_VARIABLE", "HostWitness", "Witness"]
 JOB_VARIABLE = "KIT_JOB"
 #: environment variable of each job of the kit: its run
 RUN_VARIABLE = "KIT_RUN"
-#: seconds within which a started process has executed its program, on a busy host
-_EXEC_TIMEOUT = 30.0
 
 
 class Witness:
@@ -88,6 +86,9 @@ class HostWitness(Witness):
     It sees every process that this user may inspect, also inside containers of this host.
     """
 
+    #: timeout in seconds of the wait for a started process to execute its program
+    patience: float = 30.0
+
     def is_running(self, job: Job) -> bool:
         """Return True where a process has the job's name in its environment."""
         return bool(_processes(JOB_VARIABLE, job.name))
@@ -102,7 +103,7 @@ class HostWitness(Witness):
         Raises:
             LookupError: no process of the job is seen here.
         """
-        until = time.monotonic() + _EXEC_TIMEOUT
+        until = time.monotonic() + self.patience
         # a forked process has the job's environment once it executes the job's program
         while not (found := _processes(JOB_VARIABLE, job.name)):
             if time.monotonic() > until:

@@ -9,10 +9,10 @@ import pytest
 BEGIN = """
     import fiber
     from fiber._runtime import runtime
-    from fiber._launch import launcher
+    from fiber.model import Timing
 
     if __name__ == "__main__":
-        launcher.UNCONFIRMED = 1.0
+        runtime.current().timing = Timing(unconfirmed=1.0)
         platform = runtime.current().backend.platform
         platform.unconfirmed = None
 """

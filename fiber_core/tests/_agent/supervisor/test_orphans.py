@@ -21,7 +21,7 @@ def run_as_reaper(function):
         os.close(reader)
         kernel.adopt_orphans()
         function(writer)
-        orphans.end_descendants()
+        orphans.end_descendants(timeout=20)
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as file:
@@ -107,7 +107,7 @@ def test_a_supervisor_of_detached_jobs_lives_on():
 def test_nothing_is_done_where_there_are_none():
     pid = os.fork()
     if pid == 0:
-        orphans.end_descendants()
+        orphans.end_descendants(timeout=20)
         os._exit(0)
 
     assert os.waitpid(pid, 0)[1] == 0

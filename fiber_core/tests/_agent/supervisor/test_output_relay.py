@@ -50,6 +50,7 @@ class World:
             sink=self.terminal,
             log=self.log,
             tail=self.tail,
+            partial_line=0.1,
             prefix=prefix,
             on_end=self.ended.append,
         )

@@ -14,6 +14,7 @@ from fiber._objects.blocks import copies
 from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op
 from fiber._objects.blocks.contents import read
 from fiber._objects.memory import sealed
+from fiber._objects.memory.backing import Location
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import in_thread
 from wire_world import until
@@ -245,23 +246,15 @@ def test_what_no_handle_uses_goes_with_its_owner(owner, remote_nodes):
     assert bytes(used.body()) == expected
 
 
-def test_what_no_handle_uses_goes_when_the_process_ends(owner, remote_nodes):
-    made = block(owner)
-    remote = take(remote_nodes[0], made)
-    remote.body()
-    discard(remote)
-    remote_nodes[0].close()
-    assert remote._sealed is None
-    until(lambda: not made._copies.holders())
-
-
-def test_the_copy_of_a_killed_process_is_forgotten(owner, remote_nodes):
+@pytest.mark.parametrize("end", ["close", "die"])
+def test_what_no_handle_uses_goes_with_its_process_and_is_forgotten(owner, remote_nodes, end):
     made = block(owner)
     remote = take(remote_nodes[0], made)
     remote.body()
     discard(remote)
     assert len(made._copies.holders()) == 1
-    remote_nodes[0].die()
+    getattr(remote_nodes[0], end)()
+    assert end == "die" or remote._sealed is None
     until(lambda: not made._copies.holders())
     assert bytes(take(remote_nodes[1], made).body()) == bytes(made.body())
 
@@ -345,3 +338,28 @@ def test_references_in_a_value_live_as_long_as_it(owner, other):
     assert not released.is_set()
     made.drop(0)
     assert released.wait(20)
+
+
+# -- messages
+
+
+def test_a_place_comes_back():
+    place = Location("fd:17", 4711, 2**40, bytes(range(16)))
+    assert Location.unpack(place.packed()) == place
+    message = protocol.has(place)
+    assert message[0] == Op.HAS
+    assert protocol.read_has(message) == place
+
+
+@pytest.mark.parametrize("body", [b"", b"\0" * 31, b"\0" * 32 + b"\xff"])
+def test_what_is_no_place_is_an_error(body):
+    with pytest.raises(WireError):
+        Location.unpack(body)
+
+
+def test_a_digest_is_of_bytes_and_their_position():
+    same = protocol.piece_digest(0, b"abc"), protocol.piece_digest(0, memoryview(b"abc"))
+    others = protocol.piece_digest(1, b"abc"), protocol.piece_digest(0, b"abd")
+    assert len(set(same)) == 1
+    assert len({*same, *others}) == 3
+    assert len(same[0]) == protocol.DIGEST

@@ -130,29 +130,22 @@ def test_calls_of_one_thread_are_made_on_one_thread(mine, obj, other):
     assert threading.get_ident() not in obj.threads
 
 
-def test_the_thread_of_a_thread_that_ended_ends(mine, other):
-    theirs = other.remote(mine)
-    in_thread(lambda: theirs.call_method("echo", (0,), {}))()
+@pytest.mark.parametrize("end", ["thread", "process", "caller here"])
+def test_the_thread_of_a_caller_that_is_gone_ends(mine, other, end):
+    theirs, threads = other.remote(mine), mine._caller_threads
+    if end == "thread":
+        in_thread(lambda: theirs.call_method("echo", (0,), {}))()
+    elif end == "process":
+        theirs.call_method("echo", (0,), {})
+        assert threads.threads == 1
+        other.die()
+    else:
+        caller = Caller()
+        assert mine.begin("echo", (1,), {}, caller).wait(20)
+        assert threads.threads == 1
+        del caller
 
-    until(lambda: mine._caller_threads.threads == 0)
-
-
-def test_the_threads_of_a_process_that_died_end(mine, other):
-    theirs = other.remote(mine)
-    theirs.call_method("echo", (0,), {})
-    assert mine._caller_threads.threads == 1
-    other.die()
-
-    until(lambda: mine._caller_threads.threads == 0)
-
-
-def test_a_call_of_this_process_leaves_no_thread_either(mine):
-    caller = Caller()
-    assert mine.begin("echo", (1,), {}, caller).wait(20)
-    assert mine._caller_threads.threads == 1
-    del caller
-
-    until(lambda: mine._caller_threads.threads == 0)
+    until(lambda: threads.threads == 0)
 
 
 def test_a_caller_gets_an_error_when_the_owner_dies(mine, obj, owner, other):
@@ -199,39 +192,23 @@ def test_what_a_call_makes_is_held_for_its_caller(owner, obj, other):
     until(lambda: made.address.target not in owner.store._own)
 
 
-def test_a_created_object_without_a_proxy_is_dropped(owner, obj, other):
+def let_go(call, other, how):
+    """The outcome of a call is let go of unread, or its caller dies."""
+    if how == "die":
+        other.die()
+    else:
+        call.discard()
+
+
+@pytest.mark.parametrize("how", ["discard", "die"])
+def test_a_created_object_without_a_proxy_is_dropped(owner, obj, other, how):
     theirs = other.remote(adopting(owner, obj))
     call = theirs.begin("child", (), {}, current_caller())
     assert call.wait(20)
     assert len(owner.store._own) == 2
-    call.discard()
+    let_go(call, other, how)
 
     until(lambda: len(owner.store._own) == 1)
-
-
-def test_what_a_call_made_goes_with_a_caller_that_died_meanwhile(owner, obj, other):
-    theirs = other.remote(adopting(owner, obj))
-    assert theirs.begin("child", (), {}, current_caller()).wait(20)
-    assert len(owner.store._own) == 2
-    other.die()
-
-    until(lambda: len(owner.store._own) == 1)
-
-
-def test_references_in_an_unread_answer_are_voided(owner, obj, other):
-    class Giver:
-        def child(self):
-            return Reference(held)
-
-    held = owner.queue()
-    theirs = other.remote(serve(owner, Giver()))
-    call = theirs.begin("child", (), {}, current_caller())
-    assert call.wait(20)
-    held.drop(0)
-    assert held.target in owner.store._own
-    call.discard()
-
-    until(lambda: held.target not in owner.store._own)
 
 
 class Reference:
@@ -249,16 +226,19 @@ class Reference:
         return str, ("",)
 
 
-def test_references_in_an_answer_go_with_a_caller_that_died(owner, obj, other):
+@pytest.mark.parametrize("how", ["discard", "die"])
+def test_references_in_an_unread_answer_are_voided(owner, other, how):
     class Giver:
         def child(self):
             return Reference(held)
 
     held = owner.queue()
     theirs = other.remote(serve(owner, Giver()))
-    assert theirs.begin("child", (), {}, current_caller()).wait(20)
+    call = theirs.begin("child", (), {}, current_caller())
+    assert call.wait(20)
     held.drop(0)
-    other.die()
+    assert held.target in owner.store._own
+    let_go(call, other, how)
 
     until(lambda: held.target not in owner.store._own)
 

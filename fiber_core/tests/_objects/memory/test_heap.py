@@ -1,10 +1,16 @@
-"""Allocations of a process: side by side in arenas, large ones by themselves."""
+"""Allocations of a process: side by side in arenas, large ones by themselves; read from elsewhere."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fiber._objects.memory.heap import Heap
+from fiber._objects.memory import heap as protocol
+from fiber._objects.memory.heap import MAX_BYTES, READ, WRITE, FreeList, Heap, Memory, Op
+from fiber.exceptions import PeerLostError
+from wire_world import until
 
 
 @pytest.fixture
@@ -53,3 +59,180 @@ def test_many_small_allocations_take_few_descriptors(heap):
     allocations = [heap.allocate(8) for _ in range(3000)]
     assert len(list(Path("/dev/fd").iterdir())) - before <= 4
     assert len(allocations) == 3000
+
+
+# -- free ranges
+
+
+def test_parts_are_handed_out_from_the_beginning():
+    free_list = FreeList(100, begin=10)
+    assert [free_list.allocate(40), free_list.allocate(50), free_list.allocate(1)] == [10, 50, None]
+
+
+def test_neighbours_that_come_back_become_one():
+    free_list = FreeList(90)
+    parts = [free_list.allocate(30) for _ in range(3)]
+    for part in (parts[0], parts[2], parts[1]):
+        free_list.free(part, 30)
+    assert free_list.is_whole
+    assert free_list.allocate(90) == 0
+
+
+class Parts(RuleBasedStateMachine):
+    """Against a byte map."""
+
+    def __init__(self):
+        super().__init__()
+        self.free_list = FreeList(64, begin=4)
+        self.used = bytearray(b"\1" * 4 + b"\0" * 60)
+        self.parts = []
+
+    @rule(size=st.integers(1, 20))
+    def allocate(self, size):
+        begin = self.free_list.allocate(size)
+        assert (begin is None) == (bytes(size) not in bytes(self.used))
+        if begin is not None:
+            assert not any(self.used[begin : begin + size])
+            self.used[begin : begin + size] = b"\1" * size
+            self.parts.append((begin, size))
+
+    @rule(data=st.data())
+    def free(self, data):
+        if self.parts:
+            index = data.draw(st.integers(0, len(self.parts) - 1))
+            begin, size = self.parts.pop(index)
+            self.used[begin : begin + size] = bytes(size)
+            self.free_list.free(begin, size)
+
+    @invariant()
+    def is_whole_where_all_came_back(self):
+        assert self.free_list.is_whole == (not self.parts)
+
+
+TestParts = Parts.TestCase
+
+
+@given(st.lists(st.integers(1, 10), max_size=10))
+def test_all_that_is_given_back_can_be_had_again(sizes):
+    free_list = FreeList(100)
+    parts = [(free_list.allocate(size), size) for size in sizes]
+    for begin, size in parts:
+        free_list.free(begin, size)
+    assert free_list.allocate(100) == 0
+
+
+# -- read and written from another host
+
+
+def block(node, size):
+    made = Memory(node.store, size)
+    made.hold(0)
+    return made
+
+
+def test_what_is_written_is_read_by_everybody(owner, other, third):
+    mine = block(owner, 10)
+    other.remote(mine).write([(2, b"abc"), (7, b"z")])
+    assert bytes(mine.view) == b"\0\0abc\0\0z\0\0"
+    assert third.remote(mine).read(1, 8) == b"\0abc\0\0z\0"
+
+
+def test_nothing_is_read_and_written(owner, other):
+    theirs = other.remote(block(owner, 0))
+    theirs.write([(0, b"")])
+    assert theirs.read(0, 0) == b""
+
+
+def test_much_goes_in_parts(owner, other):
+    size = 10 * MAX_BYTES + 5
+    mine = block(owner, size)
+    theirs = other.remote(mine)
+    data = bytes(range(251)) * (size // 251) + bytes(size % 251)
+    theirs.write([(0, data)])
+    assert bytes(mine.view) == data
+    assert theirs.read(0, size) == data
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=24)), max_size=12))
+def test_parts_are_written_in_order(owner, other, parts):
+    mine = block(owner, 64)
+    theirs = other.remote(mine)
+    expected = bytearray(64)
+    for begin, data in parts:
+        expected[begin : begin + len(data)] = data
+    theirs.write(parts)
+    assert theirs.read(0, 64) == expected
+    assert bytes(mine.view) == expected
+
+
+MORE_THAN_A_MESSAGE = READ.pack(Op.READ, 0, MAX_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        READ.pack(Op.READ, 0, 65),
+        READ.pack(Op.READ, 64, 1),
+        READ.pack(Op.READ, 2**64 - 1, 2),
+        WRITE.pack(Op.WRITE, 60) + b"12345",
+        WRITE.pack(Op.WRITE, 2**64 - 1) + b"1",
+        READ.pack(Op.READ, 0, 64)[:-1],
+        bytes([111]),
+        MORE_THAN_A_MESSAGE,
+    ],
+)
+def test_a_peer_that_sends_nonsense_is_cut_off_and_others_go_on(owner, other, third, message):
+    mine = block(owner, 2 * MAX_BYTES if message == MORE_THAN_A_MESSAGE else 64)
+    good = third.remote(mine)
+    bad = other.remote(mine)
+    pending = bad.call([message])
+    assert pending.wait(20)
+    with pytest.raises(PeerLostError):
+        pending.result()
+    until(lambda: bad.is_lost)
+    good.write([(0, b"ok")])
+    assert good.read(0, 2) == b"ok"
+
+
+def test_a_makers_death_is_an_error(owner, other):
+    theirs = other.remote(block(owner, 8))
+    owner.die()
+    until(lambda: theirs.is_lost)
+    for use in (lambda: theirs.read(0, 8), lambda: theirs.write([(0, b"x")])):
+        with pytest.raises(PeerLostError, match="the process that this memory lives in is gone"):
+            use()
+
+
+def test_the_block_is_free_when_its_last_holder_let_it_go(owner, other):
+    mine = block(owner, 8)
+    theirs = other.remote(mine)
+    begin = mine.begin
+    mine.drop(0)
+    assert theirs.read(0, 8) == bytes(8)
+    assert block(owner, 8).begin != begin
+    theirs.drop(0)
+    until(lambda: mine._allocation is None)
+    assert block(owner, 8).begin == begin
+
+
+def test_one_that_was_freed_is_an_error(owner, other):
+    mine = block(owner, 8)
+    address = mine.address
+    mine.drop(0)
+    theirs = other.store.hold(address, 0, 0)
+    with pytest.raises(PeerLostError, match="no longer exists"):
+        theirs.read(0, 8)
+
+
+def test_a_pickle_in_flight_keeps_it(owner, other):
+    mine = block(owner, 8)
+    mine.issue(7, 0, 1)
+    address = mine.address
+    mine.drop(0)
+    theirs = other.store.hold(address, 0, 7)
+    assert theirs.read(0, 8) == bytes(8)
+
+
+def test_operations_are_those_of_memory():
+    assert {int(op) for op in protocol.Op} <= set(range(96, 112))

@@ -3,8 +3,17 @@
 import pytest
 
 from fiber._objects.protocol import Mode
-from fiber._objects.queue.requests import Accepted, Deliver, Nothing, Refused, Request
-from fiber._objects.queue.state import MAX_DELIVERY, QueueState
+from fiber._objects.queue.in_flight import InFlight
+from fiber._objects.queue.requests import (
+    Accepted,
+    Deliver,
+    Nothing,
+    Refused,
+    Request,
+    Revoke,
+    StartTimer,
+)
+from fiber._objects.queue.state import MAX_DELIVERY, CreditWindow, QueueState
 from fiber._wire import codec
 from fiber.exceptions import WireError
 from queue_states import filled, given, offer, only
@@ -245,3 +254,182 @@ def test_settling_what_was_not_given_is_refused():
 
     with pytest.raises(WireError):
         state.request(Request("a"), 1)
+
+
+# -- room that is reserved for writers by credits
+
+
+def granted(maxsize=10):
+    """A queue that granted credit to a writer."""
+    state = QueueState(maxsize=maxsize)
+    state.offer(offer(b"1"))
+    assert state.grant("writer") == (maxsize - 1) // 2
+    return state
+
+
+def test_a_writer_is_granted_half_of_what_is_left():
+    window = CreditWindow(maxsize=100, max_bytes=0)
+
+    assert window.grant("a", 20) == 40
+    assert window.grant("b", 20) == 13
+    assert window.room(20, 0) == 27
+
+
+def test_no_credit_is_granted_where_there_is_no_limit_or_a_writer_waits():
+    assert CreditWindow(maxsize=0, max_bytes=0).grant("a", 0) == 0
+    window = CreditWindow(maxsize=10, max_bytes=0)
+    window.waiting.append(offer(b"1"))
+    assert window.grant("a", 0) == 0
+    assert CreditWindow(maxsize=1, max_bytes=0).grant("a", 1) == 0
+
+
+def test_as_much_as_the_credit_is_sent_without_an_offer():
+    state = granted()
+    sent = offer(*[b"x"] * 4)
+    assert state.put(sent) == [Accepted(sent)]
+
+    with pytest.raises(WireError, match="sends 1 items, 0 were set aside"):
+        state.put(offer(b"x"))
+
+
+def test_credit_is_revoked_when_another_writer_finds_no_room():
+    state = granted(maxsize=3)
+    other = offer(b"2", b"3", writer="other")
+
+    assert state.offer(other) == [Revoke("writer")]
+    assert state.return_credit("writer", 1) == [Accepted(other)]
+
+
+def test_credit_is_revoked_once():
+    state = granted(maxsize=3)
+    state.offer(offer(b"2", b"3", writer="other"))
+
+    assert state.advance() == []
+
+
+def test_one_that_does_not_wait_is_refused_only_when_credit_was_returned():
+    state = granted(maxsize=3)
+    assert state.put_now(b"2")
+    hasty = offer(b"3", writer="other", wait=False)
+    assert state.offer(hasty) == [Revoke("writer"), StartTimer()]
+
+    assert state.return_credit("writer", 1) == [Accepted(hasty)]
+
+
+def test_one_that_does_not_wait_is_not_held_up_by_a_writer_that_does_not_answer():
+    state = granted(maxsize=3)
+    assert state.put_now(b"2")
+    hasty = offer(b"3", writer="other", wait=False)
+    hasty.retries_left = 2
+    state.offer(hasty)
+    assert state.on_timer() == [StartTimer()]
+
+    assert state.on_timer() == [Refused(hasty)]
+
+
+def test_room_of_a_lost_writer_is_free_again():
+    state = granted(maxsize=3)
+    state.put_now(b"2")
+    assert not state.has_room
+
+    state.remove_writer("writer")
+    assert state.has_room
+
+
+def test_returning_more_than_there_is_returns_all():
+    state = granted()
+    state.return_credit("writer", 1000)
+
+    with pytest.raises(WireError):
+        state.put(offer(b"x"))
+
+
+# -- deliveries that are not settled
+
+
+def positioned(*numbers):
+    return [(number, str(number).encode()) for number in numbers]
+
+
+def test_deliveries_are_numbered_from_one_on():
+    in_flight = InFlight()
+
+    assert in_flight.deliver(positioned(7, 8)) == 1
+    assert in_flight.deliver(positioned(9)) == 3
+
+
+def test_what_is_settled_does_not_come_back():
+    in_flight = InFlight()
+    in_flight.deliver(positioned(7, 8, 9))
+    in_flight.settle(2)
+
+    assert in_flight.prefetched() == 1
+    assert in_flight.unconsumed() == positioned(9)
+
+
+def test_old_news_of_settling_changes_nothing():
+    in_flight = InFlight()
+    in_flight.deliver(positioned(7, 8, 9))
+    in_flight.settle(2)
+    in_flight.settle(1)
+
+    assert in_flight.settled == 2
+
+
+def test_settling_more_than_was_given_is_refused():
+    in_flight = InFlight()
+    in_flight.deliver(positioned(7))
+
+    with pytest.raises(WireError, match="settles 2 items of 1"):
+        in_flight.settle(2)
+
+
+def test_what_is_given_back_comes_in_order_and_the_rest_stays_out():
+    in_flight = InFlight()
+    in_flight.deliver(positioned(1, 2, 3, 4))
+    in_flight.recalled = True
+
+    assert in_flight.give_back(1, 3) == positioned(2, 3)
+    assert not in_flight.recalled
+    assert in_flight.unconsumed() == positioned(4)
+
+
+@pytest.mark.parametrize("after,upto", [(2, 1), (0, 5)])
+def test_giving_back_what_was_not_given_is_refused(after, upto):
+    in_flight = InFlight()
+    in_flight.deliver(positioned(1, 2, 3))
+
+    with pytest.raises(WireError, match="gives back"):
+        in_flight.give_back(after, upto)
+
+
+def test_giving_back_what_was_settled_is_refused():
+    in_flight = InFlight()
+    in_flight.deliver(positioned(1, 2, 3))
+    in_flight.settle(2)
+
+    with pytest.raises(WireError, match="gives back"):
+        in_flight.give_back(0, 1)
+
+
+def test_the_readers_own_notes_decide_what_it_had_not_handed_out():
+    in_flight = InFlight(lambda: (2, 0, 0))
+    in_flight.deliver(positioned(1, 2, 3))
+
+    assert in_flight.prefetched() == 1
+    assert in_flight.unconsumed() == positioned(3)
+
+
+def test_what_the_reader_noted_to_give_back_remains_although_later_ones_were_handed_out():
+    in_flight = InFlight(lambda: (4, 1, 3))
+    in_flight.deliver(positioned(1, 2, 3, 4, 5))
+
+    assert in_flight.prefetched() == 3
+    assert in_flight.unconsumed() == positioned(2, 3, 5)
+
+
+def test_notes_beyond_what_was_given_are_not_believed():
+    in_flight = InFlight(lambda: (2**60, 0, 0))
+    in_flight.deliver(positioned(1))
+
+    assert in_flight.prefetched() == 0

@@ -1,12 +1,14 @@
-"""The state of locks and semaphores: grants in order, releases, deaths of holders."""
+"""The state of locks and semaphores, requests that wait in order, and permits of one process's threads."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._objects.sync.semaphore import SemaphoreState
-from fiber._objects.sync.wait_queue import Request, Status
-from fiber.exceptions import WireError
+from fiber._objects.sync import protocol
+from fiber._objects.sync.semaphore import LocalHold, SemaphoreState
+from fiber._objects.sync.wait_queue import Request, Status, WaitQueue
+from fiber.exceptions import HolderDiedError, HolderDiedWarning, WireError
+from objects_world import in_thread
 
 
 def outcomes(answers):
@@ -267,3 +269,132 @@ def test_whatever_happens_permits_are_conserved_and_nobody_waits_beside_one(
         assert semaphore.value + sum(semaphore.holds.values()) == total
         assert not (semaphore.value and waiting)
         assert semaphore.waiting == len(waiting)
+
+
+# -- requests that wait
+
+
+def test_the_first_to_come_is_the_first_to_go():
+    line, requests = WaitQueue(), [Request("a", 1), Request("b", 1), Request("a", 2)]
+    for request in requests:
+        line.add(request)
+
+    assert [line.first() for _ in requests] == requests
+    assert len(line) == 0
+
+
+def test_one_is_found_by_party_and_number():
+    line, request = WaitQueue(), Request("a", 1)
+    line.add(request)
+    with pytest.raises(WireError, match="number 1 for two requests"):
+        line.add(Request("a", 1))
+
+    assert line.remove("b", 1) is None
+    assert line.remove("a", 1) is request
+    assert line.remove("a", 1) is None
+
+
+def test_those_of_a_party_or_all_are_taken_out():
+    line = WaitQueue()
+    for request in (Request("a", 1), Request("b", 1), Request("a", 2), Request(None, 3)):
+        line.add(request)
+
+    assert line.has_others(None)
+    assert [request.number for request in line.remove_all("a")] == [1, 2]
+    assert [request.process for request in line.clear()] == ["b", None]
+    assert not line.has_others(None)
+
+
+# -- permits that threads of one process hold
+
+
+def test_it_is_the_threads_that_took_it_last():
+    local = LocalHold("lock", recursive=False)
+    assert not local.is_held_by_thread
+    local.held = 1
+    in_thread(local.set_thread)()
+    assert (local.is_held_by_thread, local.count) == (False, 1)
+    local.set_thread()
+    assert (local.is_held_by_thread, local.count) == (True, 1)
+    local.held = 0
+
+    assert not local.is_held_by_thread
+
+
+def test_a_recursive_one_is_left_as_often_as_it_was_taken():
+    local = LocalHold("lock", recursive=True)
+    assert not local.try_reenter()
+    local.held = 1
+    local.set_thread()
+    assert local.try_reenter()
+    assert not local.count_release()
+    with pytest.raises(AssertionError, match="not owned by thread"):
+        in_thread(local.count_release)()
+
+    assert local.count_release()
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_what_another_thread_was_given_is_not_taken_for_what_this_one_had(recursive):
+    local = LocalHold("lock", recursive=recursive)
+    local.held = 1
+    local.set_thread()
+    assert local.count_release()
+    # another thread waited, and has not run yet
+    local.held = 1
+
+    assert not local.is_held_by_thread
+    assert not local.try_reenter()
+
+
+def test_another_kind_is_not_taken_again():
+    local = LocalHold("lock", recursive=False)
+    local.held = 1
+    local.set_thread()
+
+    assert not local.try_reenter()
+
+
+def test_it_is_left_altogether():
+    local = LocalHold("lock", recursive=True)
+    local.held = 1
+    local.set_thread()
+    local.try_reenter()
+    depth = local.save_depth()
+
+    assert depth == 2
+    assert local.count_release()
+
+
+def test_the_users_line_is_named():
+    local = LocalHold("lock", recursive=False)
+    with pytest.warns(HolderDiedWarning, match="process 7 died while it held this lock") as caught:
+        local.warn(Status.OK_HOLDER_DIED, "process 7")
+    assert caught[0].filename == __file__
+    with pytest.raises(HolderDiedError, match="process 7 died"):
+        local.warn(Status.REFUSED_HOLDER_DIED, "process 7")
+
+
+# -- messages
+
+
+def test_an_answer_is_read_as_it_was_written():
+    for parts in (
+        (7, Status.OK, -3, ""),
+        (2**64 - 1, Status.REFUSED_HOLDER_DIED, 0, "process 1 on höst"),
+    ):
+        assert protocol.parse_answer(protocol.answer(*parts)) == parts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        protocol.answer(1, Status.OK, 0, "")[:-1],
+        protocol.ANSWER.pack(64, 1, 200, 0),
+        protocol.ANSWER.pack(64, 1, 0, 0) + b"\xff",
+    ],
+)
+def test_nonsense_is_refused(body):
+    with pytest.raises(WireError):
+        protocol.parse_answer(body)

@@ -26,6 +26,7 @@ def path():
                 "suspend": refuse,
                 "resize": lambda jobs: int(jobs) + 1,
             },
+            10.0,
         )
         yield path
         control.close()
@@ -33,12 +34,12 @@ def path():
 
 
 def test_a_command_is_answered(path):
-    assert request(path, "status") == {"phase": "running"}
+    assert request(path, "status", 10.0) == {"phase": "running"}
     assert Path(path).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_command_may_have_arguments(path):
-    assert request(path, "resize 4") == 5
+    assert request(path, "resize 4", 10.0) == 5
 
 
 @pytest.mark.parametrize(
@@ -52,16 +53,16 @@ def test_a_command_may_have_arguments(path):
 )
 def test_a_refused_command_is_an_error(path, command, message):
     with pytest.raises(FiberError, match=message):
-        request(path, command)
+        request(path, command, 10.0)
 
 
 def test_a_ring_that_is_gone_does_not_answer(tmp_path):
     with pytest.raises(FiberError, match="does not answer"):
-        request(str(tmp_path / "none"), "status")
+        request(str(tmp_path / "none"), "status", 10.0)
 
 
 def test_a_client_that_sends_nothing_is_harmless(path):
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(path)
 
-    assert request(path, "status") == {"phase": "running"}
+    assert request(path, "status", 10.0) == {"phase": "running"}

@@ -1,6 +1,7 @@
-"""Records of rings: found by name until deleted, and no name twice."""
+"""Records of rings: found by name until deleted, with a status whoever owns them, and counted."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -8,15 +9,21 @@ import pytest
 import owners
 from fiber._ring.command_rings.records import (
     Record,
+    add_counts,
     current_status,
     find,
     records,
     send_command,
     to_json,
+    to_prometheus,
+    totals,
 )
+from fiber._ring.counters import RingCounters
 from fiber._ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
+from fiber._ring.timing import RingTiming
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
+from owners import DEAD, owned_by
 
 
 @pytest.fixture(autouse=True)
@@ -81,10 +88,10 @@ print(flush=True)
 
 def test_a_ring_whose_program_has_died_has_failed(state):
     with owners.running(OWN, inside=False):
-        assert current_status(find("theirs"))["phase"] == "running"
+        assert current_status(find("theirs"), RingTiming())["phase"] == "running"
 
     assert find("theirs").liveness is Liveness.DEAD
-    assert current_status(find("theirs"))["failure"]["reason"] == "OwnerLost"
+    assert current_status(find("theirs"), RingTiming())["failure"]["reason"] == "OwnerLost"
 
 
 def test_a_ring_of_another_host_has_its_last_written_status(state):
@@ -92,10 +99,10 @@ def test_a_ring_of_another_host_has_its_last_written_status(state):
     record.write({"phase": "running"})
     owners.owned_by(record.path, owners.REMOTE)
 
-    assert current_status(record)["phase"] == "running"
+    assert current_status(record, RingTiming())["phase"] == "running"
     assert record.status() == {"phase": "running"}
     with pytest.raises(FiberError, match="one belongs to process 17 of far, and nothing seen from"):
-        send_command(record, "terminate")
+        send_command(record, "terminate", RingTiming())
 
 
 def test_a_status_written_after_the_removal_is_ignored():
@@ -137,3 +144,107 @@ def test_a_status_is_json():
     assert (found["phase"], found["conditions"][0]["kind"]) == ("failed", "Failed")
     assert (found["failure"]["rank"], found["failure"]["exit_code"]) == (1, 3)
     assert found["failure"]["error"] is None
+
+
+@pytest.fixture
+def record(tmp_path):
+    made = Record.begin("r", ("true",))
+    made.take_ownership(backend="local", door=str(tmp_path / "nowhere"))
+    return made
+
+
+RUNS = {
+    "phase": "running",
+    "up": 2,
+    "conditions": [
+        {"kind": "Created", "is_true": True, "reason": "RingCreated", "message": "", "time": 1.0},
+        {"kind": "Running", "is_true": True, "reason": "RingRunning", "message": "", "time": 2.0},
+    ],
+}
+
+
+def owner_dies(record):
+    record.take_ownership()
+    owned_by(record.path, DEAD)
+
+
+def test_before_its_first_status_a_ring_is_starting(record):
+    assert current_status(record, RingTiming()) == {
+        "phase": "starting",
+        "name": "r",
+        "backend": "local",
+    }
+
+
+def test_without_an_answer_the_written_status_counts(record):
+    record.write(RUNS)
+
+    assert current_status(record, RingTiming())["phase"] == "running"
+
+
+def test_without_its_owner_a_ring_has_failed_for_good(record):
+    record.write(RUNS)
+    owner_dies(record)
+
+    found = current_status(record, RingTiming())
+
+    assert (found["phase"], found["up"], found["failure"]["reason"]) == ("failed", 0, "OwnerLost")
+    truths = {one["kind"]: (one["is_true"], one["reason"]) for one in found["conditions"]}
+    assert truths == {
+        "Created": (True, "RingCreated"),
+        "Running": (False, "OwnerLost"),
+        "Failed": (True, "OwnerLost"),
+    }
+    assert found["events"][-1]["reason"] == "OwnerLost"
+    assert current_status(record, RingTiming()) == found
+
+
+def test_one_that_ended_well_stays_so(record):
+    record.write({**RUNS, "phase": "succeeded"})
+    owner_dies(record)
+
+    assert current_status(record, RingTiming())["phase"] == "succeeded"
+
+
+def test_a_ring_that_is_over_takes_no_commands(record):
+    record.write({"phase": "succeeded"})
+
+    with pytest.raises(FiberError, match="r has ended; fiber ring status r says how"):
+        send_command(record, "suspend", RingTiming())
+
+
+def test_nothing_was_counted_at_first():
+    assert totals() == RingCounters()
+
+
+def test_what_is_counted_adds_up_whoever_counts():
+    threads = [threading.Thread(target=add_counts, kwargs={"created": 1}) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    add_counts(succeeded=1, restarts=3)
+
+    assert totals() == RingCounters(created=20, succeeded=1, restarts=3)
+
+
+def test_prometheus_reads_totals_and_rings():
+    add_counts(created=2, failed=1)
+    ring = {"name": "r", "backend": "local", "phase": "running", "up": 2, "wanted": 3}
+
+    lines = to_prometheus([{**ring, "start_time": 5.5, "completion_time": None}]).splitlines()
+
+    assert "fiber_rings_created_total 2" in lines
+    assert "fiber_rings_failed_total 1" in lines
+    assert 'fiber_ring_info{name="r",backend="local",phase="running"} 1' in lines
+    assert 'fiber_ring_up{name="r"} 2' in lines
+    assert 'fiber_ring_start_time_seconds{name="r"} 5.5' in lines
+    assert not [line for line in lines if line.startswith("fiber_ring_completion_time_seconds{")]
+    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+
+
+def test_labels_are_escaped_as_prometheus_requires():
+    found = to_prometheus([{"name": 'a"b\\c', "backend": "x\ny"}])
+
+    assert r'name="a\"b\\c",backend="x\ny"' in found

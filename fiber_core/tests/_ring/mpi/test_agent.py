@@ -55,7 +55,7 @@ def socket_path(folder):
             raise LookupError(msg)
         argv = ["/bin/sh", "-c", command]
         env = {**os.environ, "ME": host}
-        command = Command(argv, env=env, out=call.out, ended=call.ended)
+        command = Command(argv, env=env, out=call.out, ended=call.ended, linger=1.0)
         command.begin()
         return command
 

@@ -12,6 +12,7 @@ from fiber._ring.mpi.conductor import LAUNCHER, Conductor, Stopped
 from fiber._ring.mpi.crew import Lost
 from fiber._ring.mpi.hosts import MpiHost
 from fiber._ring.mpi.messages import Address
+from fiber._ring.mpi.timing import MpiTiming
 from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 
@@ -108,7 +109,12 @@ def output():
 @pytest.fixture
 def lead(stations, output):
     def lead(plan=PLAN):
-        return Conductor(plan, stations, output=lambda stream, data: output.append(data)).run()
+        return Conductor(
+            plan,
+            stations,
+            output=lambda stream, data: output.append(data),
+            timing=MpiTiming(),
+        ).run()
 
     return lead
 

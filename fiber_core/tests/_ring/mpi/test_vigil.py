@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._ring.mpi.hosts import MpiHost
+from fiber._ring.mpi.timing import MpiTiming
 from fiber._ring.mpi.vigil import Begin, Send, Verdict, Vigil, ended_how
 
 TERM, KILL = [Send(signal.SIGTERM)], [Send(signal.SIGKILL)]
@@ -14,7 +15,9 @@ TERM, KILL = [Send(signal.SIGTERM)], [Send(signal.SIGKILL)]
 
 @pytest.fixture
 def vigil():
-    return Vigil(3, [MpiHost("a", 2), MpiHost("b", 1)], start_timeout=60.0, now=0.0)
+    return Vigil(
+        3, [MpiHost("a", 2), MpiHost("b", 1)], start_timeout=60.0, now=0.0, timing=MpiTiming()
+    )
 
 
 def begin(vigil):
@@ -41,7 +44,14 @@ def test_a_rank_in_the_wrong_place_ends_the_run_before_any_begins(vigil):
 
 
 def test_where_the_user_maps_ranks_any_place_with_room_will_do():
-    vigil = Vigil(2, [MpiHost("a"), MpiHost("b")], strict=False, start_timeout=60.0, now=0.0)
+    vigil = Vigil(
+        2,
+        [MpiHost("a"), MpiHost("b")],
+        strict=False,
+        start_timeout=60.0,
+        now=0.0,
+        timing=MpiTiming(),
+    )
 
     vigil.rank_up(0, "b", 1.0)
 
@@ -171,7 +181,7 @@ def happen(vigil, kind, first, second, now):
 
 @given(events=st.lists(EVENTS, max_size=30), code=st.sampled_from([0, 1, -9]))
 def test_whatever_happens_ranks_begin_once_in_their_places_and_an_end_is_in_sight(events, code):
-    vigil = Vigil(2, [MpiHost("a"), MpiHost("b")], start_timeout=60.0, now=0.0)
+    vigil = Vigil(2, [MpiHost("a"), MpiHost("b")], start_timeout=60.0, now=0.0, timing=MpiTiming())
     begun, signals, now = [], [], 0.0
     for kind, first, second in events:
         now += 1.0

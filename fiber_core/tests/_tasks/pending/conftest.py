@@ -59,6 +59,11 @@ class Play:
         took = seconds * -(-(stop - held.done) // chunk)
         return self(UnitsDone(worker, held.entry, held.done, stop, took))
 
+    def turn(self, worker, seconds=1e-4):
+        """Report the entry that a worker runs, and let it ask for another."""
+        self.finish(worker, seconds)
+        self(WorkerAsked(worker))
+
     def kill(self, worker, kind=ReasonKind.SIGNAL, counts=True):
         return self(WorkerLost(worker, death(worker, kind), counts))
 

@@ -15,7 +15,6 @@ from fiber._tasks.pending import (
     Retire,
     Revoke,
     RevokeAnswered,
-    WorkerAsked,
     WorkerDraining,
 )
 from fiber.exceptions import WireError
@@ -24,16 +23,13 @@ from fiber.exceptions import WireError
 @pytest.fixture
 def stuck(play):
     """Worker a holds items 2 to 11 and reports nothing; b is idle."""
-    play.join("a", "b")
+    play.join("a", maxtasksperchild=20)
+    play.join("b")
     play(CallAdded(1, 38))
-    play.finish("a", seconds=1e-6)
-    play(WorkerAsked("a"))
+    play.turn("a", seconds=1e-6)
     assert play.spans("a") == [(2, 11)]
-    while play.table.queued:
-        play.finish("b", seconds=1e-6)
-        play(WorkerAsked("b"))
-    play.finish("b", seconds=1e-6)
-    play(WorkerAsked("b"))
+    while play.spans("b"):
+        play.turn("b", seconds=1e-6)
     return play
 
 
@@ -53,8 +49,7 @@ def test_the_table_says_when_it_must_look_again(stuck):
 def test_nothing_is_asked_back_while_work_is_queued(play):
     play.join("a", slots=2)
     play(CallAdded(1, 10_000))
-    play.finish("a")
-    play(WorkerAsked("a"))
+    play.turn("a")
     assert play.table.next_deadline() is None
     assert play.wait(5.0) == []
 
@@ -85,21 +80,11 @@ def test_a_unit_whose_entry_was_cut_is_alone_when_its_worker_dies(stuck):
     assert stuck.kill("a") == [Requeue(1, 2, 3)]
 
 
-def test_units_handed_back_count_as_left_again(play):
-    play.join("a", maxtasksperchild=20)
-    play.join("b")
-    play(CallAdded(1, 38))
-    play.finish("a", seconds=1e-6)
-    play(WorkerAsked("a"))
-    while play.table.queued:
-        play.finish("b", seconds=1e-6)
-        play(WorkerAsked("b"))
-    play.finish("b", seconds=1e-6)
-    play(WorkerAsked("b"))
-    assert play.table.snapshot().workers[0].units_left == 10
-    (revoke,) = asked_back(play)
-    play(RevokeAnswered("a", revoke.entry, 3))
-    assert play.table.snapshot().workers[0].units_left == 18
+def test_units_handed_back_count_as_left_again(stuck):
+    assert stuck.table.snapshot().workers[0].units_left == 10
+    (revoke,) = asked_back(stuck)
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert stuck.table.snapshot().workers[0].units_left == 18
 
 
 def test_without_an_answer_the_work_is_duplicated_and_the_first_result_wins(stuck):
@@ -138,8 +123,7 @@ def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(
     for item in range(*copy):
         assert stuck.spans("c") == [(item, item + 1)]
         assert stuck.table.held("c")[0].is_suspect
-        stuck.finish("c")
-        stuck(WorkerAsked("c"))
+        stuck.turn("c")
     assert not stuck.table.held("c")[0].is_suspect
 
 
@@ -217,8 +201,7 @@ def test_an_answer_that_comes_after_the_end_changes_nothing(stuck):
 def test_one_that_has_to_go_is_asked_for_all_that_it_has_not_begun(play):
     play.join("a", slots=2)
     play(CallAdded(1, 1000))
-    play.finish("a", seconds=1e-5)
-    play(WorkerAsked("a"))
+    play.turn("a", seconds=1e-5)
     held = play.table.held("a")
     assert len(held) == 2
     assert play(WorkerDraining("a", hand_back=True)) == [Revoke("a", one.entry) for one in held]

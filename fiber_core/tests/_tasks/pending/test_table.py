@@ -1,4 +1,4 @@
-"""Calls, results and the ends of workers, as the dispatcher sees them."""
+"""Events and commands of a pending table: assignment, results, losses and ends of workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from fiber._tasks.pending import (
     Abandon,
     Accept,
+    BatchPolicy,
     CallAdded,
     CallDone,
     CallDropped,
@@ -17,6 +18,7 @@ from fiber._tasks.pending import (
     Requeue,
     Retire,
     RetryPolicy,
+    RevokePolicy,
     SizeObserved,
     Tick,
     UnitsDone,
@@ -28,6 +30,132 @@ from fiber._tasks.pending import (
 )
 from fiber.exceptions import WireError
 from fiber.model import ReasonKind
+
+# Assignment of units to workers.
+
+
+def test_work_waits_until_a_worker_asks(play):
+    assert play(CallAdded(1, 10)) == []
+    assert play(WorkerJoined("a")) == []
+    assert play(WorkerAsked("a")) == [Dispatch("a", 1, 1, 0, 1, 1)]
+
+
+def test_a_worker_waits_until_there_is_work(play):
+    assert play.join("a") == []
+    assert play.table.idle == 1
+    assert play(CallAdded(1, 10)) == [Dispatch("a", 1, 1, 0, 1, 1)]
+
+
+def test_before_anything_was_measured_each_worker_gets_one_unit(play):
+    play.join("a", "b", "c", slots=2)
+    play(CallAdded(1, 1000))
+    assert [(sent.worker, sent.stop - sent.start) for sent in play.sent] == [
+        ("c", 1),
+        ("b", 1),
+        ("a", 1),
+    ]
+
+
+def test_measured_work_comes_in_batches_with_a_second_one_behind(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 10_000))
+    play.turn("a", seconds=1e-4)
+    assert play.spans("a") == [(1, 16), (16, 31)]
+
+
+def test_behind_a_slow_unit_nothing_waits(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 10_000))
+    play.turn("a", seconds=0.2)
+    assert play.spans("a") == [(1, 2)]
+
+
+def test_units_of_middling_length_wait_behind_one_another_until_the_end_is_near(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 5))
+    held = []
+    for _ in range(4):
+        play.turn("a", seconds=0.02)
+        held.append(play.spans("a"))
+    # of the last two each waits for a worker that is free
+    assert held == [[(1, 2), (2, 3)], [(2, 3), (3, 4)], [(3, 4)], [(4, 5)]]
+
+
+def test_a_chunk_stays_together_and_the_last_may_be_short(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 10, 4))
+    assert play.spans("a") == [(0, 4)]
+    play.turn("a", seconds=1.0)
+    play.turn("a", seconds=1.0)
+    assert play.spans("a") == [(8, 10)]
+    assert play.entry("a").chunk == 4
+
+
+def test_the_last_units_spread_evenly(play):
+    play.join("a", "b")
+    play(CallAdded(1, 42))
+    play.turn("a", seconds=0.0)
+    assert play.spans("a") == [(2, 12)]
+
+
+def test_large_arguments_make_small_batches(play):
+    play.join("a")
+    play(CallAdded(1, 10_000))
+    play(SizeObserved(1, 2.0**19))
+    play.turn("a", seconds=1e-6)
+    assert play.spans("a") == [(1, 3)]
+
+
+def test_an_apply_gets_in_during_a_huge_map(play):
+    play.join("a", "b", slots=2)
+    play(CallAdded(1, 10**6))
+    for _ in range(3):
+        for worker in ("a", "b"):
+            play.turn(worker)
+    play(CallAdded(2, 1))
+    steps = 0
+    while not any(sent.call == 2 for sent in play.sent):
+        play.turn("a")
+        steps += 1
+    assert steps == 3  # the turn of the map, then what the worker held
+
+
+def test_calls_take_turns(play):
+    for call in (1, 2, 3):
+        play(CallAdded(call, 100))
+    play.join("a")
+    for _ in range(5):
+        play.turn("a", seconds=0.1)
+    assert [sent.call for sent in play.sent] == [1, 2, 3, 1, 2, 3]
+
+
+def test_calls_of_one_kind_share_what_was_measured(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 1, kind="f"))
+    play.turn("a", seconds=1e-4)
+    play(CallAdded(2, 1000, kind="f"))
+    play(CallAdded(3, 1000, kind="g"))
+    assert play.spans("a") == [(0, 15), (15, 30)]
+
+
+def test_a_growing_call_is_served_as_it_grows(play):
+    play.join("a")
+    play(CallAdded(1, 0, closed=False))
+    assert play(ItemsAdded(1, 1))[0] == Dispatch("a", 1, 1, 0, 1, 1)
+    play.turn("a")
+    assert play(ItemsAdded(1, 2, closed=True))[0] == Dispatch("a", 2, 1, 1, 2, 1)
+
+
+def test_a_dropped_call_gives_its_turn_away(play):
+    play(CallAdded(1, 100))
+    play(CallAdded(2, 100))
+    play(CallDropped(1))
+    assert play.table.queued == 100
+    play.join("a")
+    assert play.entry("a").call == 2
+
+
+# Results.
 
 
 def test_a_call_ends_when_its_last_result_is_in(play):
@@ -122,8 +250,7 @@ def batch_on(play, worker="a", items=100):
     """Let a worker hold a batch of several units and another behind it."""
     play.join(worker, slots=2)
     play(CallAdded(1, items))
-    play.finish(worker)
-    play(WorkerAsked(worker))
+    play.turn(worker)
     first, second = play.spans(worker)
     return first[0], second[1]
 
@@ -139,8 +266,7 @@ def test_what_a_lost_worker_held_runs_again_each_unit_alone(play):
     for item in range(start, stop):
         assert play.spans("b") == [(item, item + 1)]
         assert play.table.held("b")[0].is_suspect
-        play.finish("b")
-        play(WorkerAsked("b"))
+        play.turn("b")
     assert not play.table.held("b")[0].is_suspect
 
 
@@ -160,8 +286,7 @@ def test_a_suspect_waits_for_a_worker_that_holds_nothing(play):
     play(WorkerAsked("b", 2))
     assert len(play.spans("b")) == 2
     play.kill("a")
-    play.finish("b")
-    play(WorkerAsked("b"))
+    play.turn("b")
     assert len(play.spans("b")) == 1
     play.finish("b")
     assert play.table.held("b")[0].is_suspect
@@ -199,8 +324,7 @@ def test_a_death_in_front_of_another_entry_counts_for_none(play_with):
     play = play_with(policy=RetryPolicy(max_attempts=1))
     play.join("a", slots=2)
     play(CallAdded(1, 3))
-    play.finish("a")
-    play(WorkerAsked("a"))
+    play.turn("a")
     assert play.spans("a") == [(1, 2), (2, 3)]
     assert play.kill("a") == [Requeue(1, 1, 2), Requeue(1, 2, 3)]
 
@@ -243,8 +367,7 @@ def test_at_most_once_goes_alone_and_never_again(play, died):
     play.join("a", slots=2)
     play(CallAdded(1, 3, retry=False))
     assert play.spans("a") == [(0, 1)]
-    play.finish("a")
-    play(WorkerAsked("a"))
+    play.turn("a")
     assert play.spans("a") == [(1, 2)]
     assert play.kill("a") == [Abandon(1, 1, 2, (died("a"),))]
     play.join("b", slots=2)
@@ -255,8 +378,7 @@ def test_at_most_once_goes_alone_and_never_again(play, died):
 def test_nothing_of_another_call_goes_behind_at_most_once(play):
     play.join("a", slots=2)
     play(CallAdded(2, 1, kind="f"))
-    play.finish("a")
-    play(WorkerAsked("a"))
+    play.turn("a")
     play(CallAdded(1, 1, retry=False))
     play(CallAdded(2, 100, kind="f"))
     assert play.spans("a") == [(0, 1)]
@@ -270,8 +392,7 @@ def test_nothing_of_another_call_goes_behind_at_most_once(play):
 def test_a_worker_without_units_left_is_retired_once(play):
     play.join("a", slots=2, maxtasksperchild=3)
     play(CallAdded(1, 100))
-    play.finish("a")
-    play(WorkerAsked("a"))
+    play.turn("a")
     assert play.spans("a") == [(1, 3)]
     assert play.finish("a") == [Accept(1, 1, 3), Retire("a")]
     assert play(WorkerAsked("a")) == []
@@ -324,3 +445,92 @@ def test_parts_of_units_cannot_be_withdrawn(play):
     with pytest.raises(ValueError, match="no whole units"):
         play(ItemsWithdrawn(1, 1, 4))
     assert play(ItemsWithdrawn(1, 2, 5)) == [Withdraw(1, 2, 5)]
+
+
+# Views.
+
+
+def test_a_call_shows_how_far_it_is(play):
+    play.join("a")
+    play(CallAdded(1, 4))
+    play.finish("a", seconds=0.5)
+    view = play.table.call(1)
+    assert (view.count, view.finished, view.abandoned, view.queued) == (4, 1, 0, 3)
+    assert (view.progress, view.mean) == (0.25, 0.5)
+    play(CallAdded(2, 0, closed=False))
+    assert play.table.call(2).progress == 1.0
+    assert play.table.call(3) is None
+
+
+def test_a_worker_shows_what_it_holds(play):
+    play.join("a", slots=2, maxtasksperchild=5)
+    play(CallAdded(1, 4))
+    play(WorkerDraining("a"))
+    (view,) = play.table.snapshot().workers
+    assert (view.worker, view.credits, view.units_left, view.is_draining) == ("a", 1, 4, True)
+    assert view.held == play.table.held("a")
+    (held,) = view.held
+    assert (held.call, held.start, held.stop, held.done, held.is_suspect) == (1, 0, 1, 0, False)
+    assert play.table.held("nobody") == ()
+
+
+def test_the_longest_idle_worker_is_the_one_that_may_be_let_go(play):
+    assert play.table.longest_idle is None
+    play.join("a")
+    play.now = 130.0
+    play.join("b")
+    assert play.table.longest_idle == ("a", 100.0)
+    assert play.table.idle == 2
+    assert play.table.is_idle
+
+
+# Values that cannot be.
+
+
+@pytest.mark.parametrize(
+    "make, field",
+    [
+        (lambda: CallAdded(1, -1), "count"),
+        (lambda: CallAdded(1, 1, 0), "chunksize"),
+        (lambda: ItemsAdded(1, -1), "count"),
+        (lambda: WorkerJoined("w", 0), "maxtasksperchild"),
+        (lambda: WorkerAsked("w", -1), "credits"),
+        (lambda: SizeObserved(1, -1.0), "bytes_per_item"),
+    ],
+)
+def test_an_event_that_cannot_be_is_refused_by_field(make, field):
+    with pytest.raises(ValueError, match=field):
+        make()
+
+
+def test_events_and_commands_are_values():
+    assert CallAdded(1, 5) == CallAdded(1, 5, None, True, True, None)
+    with pytest.raises(AttributeError):
+        CallAdded(1, 5).count = 6
+    assert Accept(1, 0, 5) == Accept(1, 0, 5)
+    with pytest.raises(AttributeError):
+        Dispatch("w", 1, 1, 0, 5, 1).stop = 6
+
+
+def test_the_defaults_are_those_that_the_documentation_names():
+    assert RetryPolicy().max_attempts == 3
+    assert BatchPolicy() == BatchPolicy(
+        target=0.008,
+        cost=0.00005,
+        max_units=4096,
+        max_bytes=2**20,
+        second_below=0.150,
+        spread_from=0.010,
+    )
+    assert RevokePolicy() == RevokePolicy(
+        floor=0.05, factor=5.0, per_worker=0.0001, answer_timeout=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    "policy, field",
+    [(RetryPolicy, "max_attempts"), (BatchPolicy, "max_units"), (RevokePolicy, "answer_timeout")],
+)
+def test_a_number_that_makes_no_sense_is_refused_by_name(policy, field):
+    with pytest.raises(ValueError, match=field):
+        policy(**{field: 0})

@@ -39,15 +39,13 @@ from fiber_docker.jobs import JobStarter
 from fiber_docker.orphans import master_identity, sweep
 from fiber_docker.status import created_at, failed_to_start, from_list, job_of
 from fiber_docker.termination import Terminator
+from fiber_docker.timing import DockerTiming
 from fiber_docker.watch import REMOVED_UNSEEN, Watch
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
 __all__ = ["DockerBackend"]
-
-#: seconds for the event of the end of a container that is gone already
-_END_EVENT_TIMEOUT = 2.0
 
 
 class DockerBackend(Backend):
@@ -64,15 +62,23 @@ class DockerBackend(Backend):
         config = effective_config(config, os.environ)
         self._context = context
         self._config = config
-        self._client = Client(config)
+        self._timing = timing = DockerTiming.at(context.timing.scale)
+        self._client = Client(config, timing)
         self._inspector = Inspector(self._client)
         self._feed = Feed(self._ended)
         self._images = Images(self._client, config)
         self._devices = Devices(self._client, context.providers, config.python)
         self._starter = JobStarter(
-            self.name, self._client, config, self._feed, self._images, self._devices
+            self.name,
+            self._client,
+            config,
+            self._feed,
+            self._images,
+            self._devices,
+            timing,
+            context.timing.partial_line,
         )
-        self._terminator = Terminator(self._client)
+        self._terminator = Terminator(self._client, timing.handler_check)
         self._lock = threading.Lock()
         self._watches: dict[str, Watch] = {}
         self._closed = False
@@ -110,7 +116,7 @@ class DockerBackend(Backend):
             runs = {job.run_id for job in unsure}
             label = f"fiber.run={runs.pop()}" if len(runs) == 1 else "fiber.run"
             listed = {_name(item): item for item in self._client.containers(label)}
-            until = time.monotonic() + _END_EVENT_TIMEOUT
+            until = time.monotonic() + self._timing.end_event
             for job in unsure:
                 item = listed.get(job.id)
                 if item is None:
@@ -270,6 +276,7 @@ class DockerBackend(Backend):
             owner=_owner(),
             hosts=hosts,
             engine_socket=self._socket_for(spec),
+            stop=self._timing.stop,
         )
 
     def _socket_for(self, spec: JobSpec) -> str | None:
@@ -293,6 +300,7 @@ class DockerBackend(Backend):
                     log_tail=self._starter.log_tail,
                     running=self._feed.running,
                     reports_end=self._starter.reports_end,
+                    timing=self._timing,
                 )
                 self._watches[run_id] = watch
             return watch

@@ -20,13 +20,10 @@ from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError,
 from fiber_docker import endpoint
 from fiber_docker.config import DockerConfig
 from fiber_docker.stream import Stream
+from fiber_docker.timing import DockerTiming
 
 __all__ = ["Client", "MissingImageError", "close_stream", "engine_message", "log_lines"]
 
-#: seconds for the engine to answer a call
-_TIMEOUT = 60.0
-#: seconds for a removal that is under way already
-_REMOVAL = 10.0
 #: size of the connection pool: calls at once; others wait for a connection
 _CONNECTIONS = 32
 #: texts of Docker, and of Podman, which has no status code for it
@@ -49,10 +46,12 @@ class Client:
 
     Args:
         config: names the engine; else the docker command's own.
+        timing: durations.
     """
 
-    def __init__(self, config: DockerConfig) -> None:
+    def __init__(self, config: DockerConfig, timing: DockerTiming | None = None) -> None:
         self._config = config
+        self._timing = timing or DockerTiming()
         self._lock = threading.Lock()
         self._api: Any = None
         #: URL of the engine, for messages
@@ -76,7 +75,7 @@ class Client:
     def _connect(self) -> Any:
         options: dict[str, Any] = {
             "version": "auto",
-            "timeout": _TIMEOUT,
+            "timeout": self._timing.answer,
             "max_pool_size": _CONNECTIONS,
         }
         environ = dict(os.environ)
@@ -99,7 +98,7 @@ class Client:
         if self.url.startswith("unix://"):
             # the SDK would try three times and leave three sockets
             with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(_TIMEOUT)
+                probe.settimeout(self._timing.answer)
                 probe.connect(self.url.removeprefix("unix://"))
         client = docker.from_env(environment=environ, **options)
         return client.api
@@ -201,7 +200,7 @@ class Client:
                     raise
                 # another removal is under way, and until it is done the container may run
                 with contextlib.suppress(NotFound, requests.RequestException):
-                    self.api.wait(container, timeout=_REMOVAL, condition="removed")
+                    self.api.wait(container, timeout=self._timing.removal, condition="removed")
 
     def put(self, container: str, folder: str, archive: bytes | BinaryIO) -> None:
         """Unpack an archive into a container's folder."""

@@ -19,6 +19,7 @@ from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
 from fiber_docker.endpoint import ENGINE_VARIABLE, NO_ENGINE, SHARED_ENGINE, SOCKET
 from fiber_docker.orphans import MASTER_CONTAINER_LABEL, MASTER_LABEL
+from fiber_docker.timing import DockerTiming
 
 __all__ = ["ContainerContext", "ContainerSpec", "container_spec"]
 
@@ -26,8 +27,6 @@ __all__ = ["ContainerContext", "ContainerSpec", "container_spec"]
 PREFIX = "fiber."
 _NAME = 40
 _MB = 1 << 20
-#: seconds between the SIGTERM and the SIGKILL of ``docker stop``, and of an engine that ends
-_STOP = 10
 #: file in which a container's first process writes how its program ended
 EXIT_FILE = "/.fiber/end"
 #: runs the program of so many bytes on standard input and leaves the rest for it to read
@@ -52,6 +51,13 @@ class ContainerContext:
     hosts: Mapping[str, str] = attrs.field(factory=dict)
     #: path of the engine's own socket on its machine; None to keep it from the job
     engine_socket: str | None = None
+    #: seconds between the SIGTERM and the SIGKILL of ``docker stop``, and of an engine that ends
+    stop: float = DockerTiming().stop
+
+    @property
+    def stop_seconds(self) -> int:
+        """The same as the engine takes it."""
+        return max(1, round(self.stop))
 
 
 @attrs.frozen(kw_only=True)
@@ -83,7 +89,7 @@ def container_spec(
     argv, stdin, env = _program(spec, config, wrapped=wrapped)
     env[ENGINE_VARIABLE] = NO_ENGINE if context.engine_socket is None else SHARED_ENGINE
     if spec.entry is not None:
-        env["FIBER_GRACE"] = str(_STOP)
+        env["FIBER_GRACE"] = str(context.stop_seconds)
     # Fiber's own supervisor, a program under our first process, or a program that is the first
     kind = "process" if spec.entry is not None else "program" if wrapped else "bare"
     body: dict[str, Any] = {
@@ -103,7 +109,7 @@ def container_spec(
         "AttachStdout": not spec.detached,
         "AttachStderr": not spec.detached,
         "Tty": False,
-        "StopTimeout": _STOP,
+        "StopTimeout": context.stop_seconds,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _host(spec, config, context),
     }

@@ -27,15 +27,13 @@ from fiber_docker.devices import Devices, Requests
 from fiber_docker.images import Images
 from fiber_docker.output import OutputForwarder
 from fiber_docker.status import ended_before_start, failed_to_start, lost_with_engine, start_failure
+from fiber_docker.stream import Stream
+from fiber_docker.timing import DockerTiming
 
 __all__ = ["JobStarter"]
 
 log = logging.getLogger("fiber")
 
-#: seconds for output to arrive once its container is removed
-_OUTPUT_TIMEOUT = 2.0
-#: seconds for last lines where a status waits for them; the engine reports an end after all output
-_LOG_TAIL_TIMEOUT = 0.5
 #: threads that start and remove; the engine serialises much, and more calls would wait there
 _START_THREADS = 8
 #: threads that create
@@ -82,6 +80,8 @@ class JobStarter:
         feed: statuses of jobs are published to it.
         images: pulls images.
         devices: grants devices.
+        timing: durations.
+        partial_line: seconds for which the beginning of a line is kept back.
     """
 
     def __init__(
@@ -92,6 +92,8 @@ class JobStarter:
         feed: Feed,
         images: Images,
         devices: Devices,
+        timing: DockerTiming,
+        partial_line: float,
     ) -> None:
         self._backend = backend
         self._client = client
@@ -99,6 +101,8 @@ class JobStarter:
         self._feed = feed
         self._images = images
         self._devices = devices
+        self._timing = timing
+        self._partial_line = partial_line
         self._start_threads = ThreadPool("docker", "the Docker engine", _START_THREADS)
         # not on a user's thread: Ctrl-C between the request and its answer would leave a container
         # that no record has
@@ -217,7 +221,9 @@ class JobStarter:
         with self._lock:
             record = self._submitted.get(job_id)
             forwarder = None if record is None else record.forwarder
-        return () if forwarder is None else forwarder.log_tail(_LOG_TAIL_TIMEOUT)
+        if forwarder is None:
+            return ()
+        return forwarder.log_tail(self._timing.log_tail, self._timing.late_output)
 
     def ended(self, job: Job) -> None:
         """Release the devices of a job that has ended, and forget it where it can be."""
@@ -238,7 +244,7 @@ class JobStarter:
             forwarder = self._take_forwarder(self._submitted.get(job_id))
         self._remove(job_id)
         if forwarder is not None:
-            forwarder.join(_OUTPUT_TIMEOUT)
+            forwarder.join(self._timing.output)
 
     def remove_all(self, job_ids: list[str]) -> None:
         """Remove the containers of many jobs; then raise the first error."""
@@ -411,11 +417,14 @@ class JobStarter:
             self._feed.publish(job, start_failure(str(error)))
 
     def _run(self, job: Job, spec: JobSpec, container: ContainerSpec) -> None:
-        def on_forwarder(forwarder: OutputForwarder) -> None:
+        def forward(stream: Stream) -> OutputForwarder:
+            prefix = f"[{spec.name}] ".encode() if spec.log_prefix else b""
+            forwarder = OutputForwarder(stream, prefix, partial_line=self._partial_line)
             with self._lock:
                 self._submitted[job.id].forwarder = forwarder
+            return forwarder
 
-        _start_container(self._client, spec, container, on_forwarder)
+        _start_container(self._client, spec, container, forward)
 
     def _start_unwrapped(
         self, job: Job, spec: JobSpec, container: ContainerSpec, context: ContainerContext
@@ -452,7 +461,7 @@ def _start_container(
     client: Client,
     spec: JobSpec,
     container: ContainerSpec,
-    on_forwarder: Callable[[OutputForwarder], None],
+    forward: Callable[[Stream], OutputForwarder],
 ) -> None:
     """Send a created container its files and standard input, forward its output, and start it.
 
@@ -460,8 +469,8 @@ def _start_container(
         client: the engine.
         spec: the job.
         container: its container, which exists.
-        on_forwarder: called with the forwarder of its output before the start, since the
-            container may end before the engine has answered.
+        forward: makes the forwarder of its output, called before the start, since the container
+            may end before the engine has answered.
 
     Raises:
         SubmitError: its first program cannot be started.
@@ -473,13 +482,7 @@ def _start_container(
         client.start(container.name, spec.name)
         return
     stream = client.attach(container.name, stdin=bool(container.stdin), output=shown)
-    forwarder = (
-        OutputForwarder(stream, f"[{spec.name}] ".encode() if spec.log_prefix else b"")
-        if shown
-        else None
-    )
-    if forwarder is not None:
-        on_forwarder(forwarder)
+    forwarder = forward(stream) if shown else None
     try:
         client.start(container.name, spec.name)
         if container.stdin:

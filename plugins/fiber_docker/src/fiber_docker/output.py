@@ -11,10 +11,6 @@ from fiber_docker.stream import STDERR, STDOUT, Stream
 
 __all__ = ["OutputForwarder", "write"]
 
-#: seconds after which the beginning of a line is passed on without its end
-_PARTIAL = 0.1
-#: seconds for an engine to hand over a container's last output
-_LATE = 5.0
 #: last lines that are remembered
 _TAIL = 20
 _write_lock = threading.Lock()
@@ -28,10 +24,12 @@ class OutputForwarder:
     Args:
         stream: attached to the container.
         prefix: put before each line.
+        partial_line: seconds after which the beginning of a line is passed on without its end.
     """
 
-    def __init__(self, stream: Stream, prefix: bytes = b"") -> None:
+    def __init__(self, stream: Stream, prefix: bytes = b"", *, partial_line: float) -> None:
         self._stream = stream
+        self._partial_line = partial_line
         self._buffers = {number: LineBuffer() for number in (STDOUT, STDERR)}
         self._prefixes = {number: LinePrefix(prefix) for number in (STDOUT, STDERR)}
         self._tail = LineTail(_TAIL)
@@ -49,14 +47,14 @@ class OutputForwarder:
             self._begun = True
             self._thread.start()
 
-    def log_tail(self, timeout: float) -> tuple[str, ...]:
+    def log_tail(self, timeout: float, late: float) -> tuple[str, ...]:
         """The last lines, once all have come.
 
         Args:
-            timeout: seconds to wait while this process blocks on writing; while the engine is only
-                slow, up to 5 seconds.
+            timeout: seconds to wait while this process blocks on writing.
+            late: seconds to wait while the engine is only slow.
         """
-        until = time.monotonic() + max(timeout, _LATE)
+        until = time.monotonic() + max(timeout, late)
         while not self._ended.wait(timeout):
             if self._is_writing or time.monotonic() > until:
                 break
@@ -77,7 +75,7 @@ class OutputForwarder:
         try:
             while True:
                 waits = any(buffer.partial for buffer in self._buffers.values())
-                self._stream.set_timeout(_PARTIAL if waits else None)
+                self._stream.set_timeout(self._partial_line if waits else None)
                 try:
                     piece = self._stream.read()
                 except TimeoutError:

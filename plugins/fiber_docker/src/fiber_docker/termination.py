@@ -21,19 +21,18 @@ __all__ = ["Terminator"]
 
 log = logging.getLogger("fiber")
 
-#: seconds between two checks whether a container's first process handles signals yet
-_POLL = 0.05
-
 
 class Terminator:
     """Terminates containers, with a thread (``fiber-docker-grace``) for each.
 
     Args:
         client: the engine.
+        handler_check: seconds between two checks whether a first process handles signals yet.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, handler_check: float) -> None:
         self._client = client
+        self._handler_check = handler_check
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
@@ -79,7 +78,7 @@ class Terminator:
             if not found["State"].get("Running") or self._process_count(job_id) != 1:
                 return
             # there is no event for this
-            time.sleep(_POLL)
+            time.sleep(self._handler_check)
             found = self._client.inspect(job_id)
 
     def _process_count(self, job_id: str) -> int:

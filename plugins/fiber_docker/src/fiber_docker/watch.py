@@ -21,15 +21,12 @@ from fiber_docker.status import (
     killed_unseen,
     with_log_tail,
 )
+from fiber_docker.timing import DockerTiming
 
 __all__ = ["REMOVED_UNSEEN", "Watch"]
 
 log = logging.getLogger("fiber")
 
-#: seconds between two tries to reach an engine that is gone
-_RETRY = 0.5
-#: seconds for the thread to end
-_CLOSE_TIMEOUT = 5.0
 _RUNNING = {"start": JobState.RUNNING, "unpause": JobState.RUNNING, "pause": JobState.SUSPENDED}
 #: Docker's action and Podman's
 _DIED = frozenset({"die", "died"})
@@ -61,6 +58,7 @@ class Watch:
         log_tail: returns the last lines of a job, if its output was forwarded.
         running: returns the jobs of a run that were seen to run, and not to end.
         reports_end: whether the end of a job is published elsewhere, so that a removal is none.
+        timing: durations.
     """
 
     def __init__(
@@ -73,6 +71,7 @@ class Watch:
         log_tail: Callable[[str], tuple[str, ...]],
         running: Callable[[str], list[Job]],
         reports_end: Callable[[str], bool],
+        timing: DockerTiming,
     ) -> None:
         self._client = client
         self._backend = backend
@@ -83,6 +82,7 @@ class Watch:
         self._log_tail = log_tail
         self._running = running
         self._reports_end = reports_end
+        self._timing = timing
         #: containers in which something was killed for want of memory
         self._oom: set[str] = set()
         self._closed = threading.Event()
@@ -118,7 +118,7 @@ class Watch:
                 # exceptions differ with the transport, and it is closed in any case
                 stream.close()
         if self._thread is not threading.current_thread():
-            self._thread.join(_CLOSE_TIMEOUT)
+            self._thread.join(self._timing.watch_end)
         if self._thread.is_alive() and stream is not None:
             # over ssh a stream that is read cannot be cancelled, only taken away
             close_stream(stream)
@@ -144,7 +144,7 @@ class Watch:
                 log.exception("fiber: an event of the Docker engine could not be read")
                 self._ready.set()
             # there is no event for an engine that is back
-            self._closed.wait(_RETRY)
+            self._closed.wait(self._timing.retry)
         self._ready.set()
 
     def _follow(self) -> None:

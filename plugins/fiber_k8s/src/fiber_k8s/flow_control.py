@@ -8,8 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from fiber.backend_parts import outage
 from fiber.backend_parts.outage import Outage
+from fiber.model.timing import Timing
 
 __all__ = ["RateLimiter", "RetryWindow", "backoff"]
 
@@ -47,12 +47,14 @@ class RetryWindow:
 
     Args:
         what: the call in words, for messages: "the cluster cannot be asked to …".
+        timing: durations of the run; None for the defaults.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, timing: Timing | None = None) -> None:
         self._what = what
         self._began = time.monotonic()
-        self._outage = Outage(outage.RETRY_TIMEOUT)
+        self._timing = timing or Timing()
+        self._outage = Outage(self._timing)
 
     def allows(self, error: Exception) -> bool:
         """Return whether the call may be tried again.
@@ -63,7 +65,7 @@ class RetryWindow:
         now = time.monotonic()
         self._outage.failed(error, self._began, now)
         if self._outage.notice(now) is not None:
-            left = outage.RETRY_TIMEOUT - self._outage.lasted
+            left = self._timing.outage - self._outage.lasted
             log.warning("fiber: still trying to %s, for %.0f s more: %s", self._what, left, error)
         return not self._outage.is_over
 

@@ -35,6 +35,7 @@ from fiber_local.feed import StatusFeed
 from fiber_local.follower import JournalFollower
 from fiber_local.logfile import read_log
 from fiber_local.supervisors import Supervisors
+from fiber_local.timing import LocalTiming
 
 __all__ = ["LocalBackend"]
 
@@ -56,7 +57,8 @@ class LocalBackend(Backend):
         config = context.config if isinstance(context.config, LocalConfig) else LocalConfig()
         self._context = context
         self._host = socket.gethostname()
-        self._feed = StatusFeed()
+        self._timing = LocalTiming.at(context.timing.scale)
+        self._feed = StatusFeed(self._timing.journal_check)
         self._devices = HostDevices(context.providers)
         self._supervisors = Supervisors(
             context, config, self._host, self._devices, self._feed.publish
@@ -165,6 +167,7 @@ class LocalBackend(Backend):
             path,
             tail=tail,
             is_over=(lambda: self._status(job).state.is_terminal) if follow else None,
+            interval=self._timing.log_check,
         )
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
@@ -178,7 +181,7 @@ class LocalBackend(Backend):
         if run_id == self._context.run_id:
             self._supervisors.end()
         jobs = list(self._journals.jobs(run_id))
-        host_jobs.end_all([job for _, job in jobs])
+        host_jobs.end_all([job for _, job in jobs], self._context.timing.kill)
         for directory in dict.fromkeys(directory for directory, _ in jobs):
             host_jobs.forget(directory)
 
@@ -198,7 +201,7 @@ class LocalBackend(Backend):
         """Check this host, with a supervisor and a job of their own."""
         from fiber_local.checks import run_checks
 
-        return run_checks(self._context.providers)
+        return run_checks(self._context.providers, self._context.timing)
 
     def close(self) -> None:
         """Kill all jobs that are not detached, and end the supervisors."""

@@ -16,14 +16,22 @@ from fiber._agent.cgroups import cpu_count, memory_total
 from fiber._base import values
 from fiber.abc import ResourceProvider
 from fiber.exceptions import BackendError, FiberError, ResourceError
-from fiber.model import BackendContext, Check, JobSpec, JobState, JobStatus, ResourceRequest
+from fiber.model import (
+    BackendContext,
+    Check,
+    JobSpec,
+    JobState,
+    JobStatus,
+    ResourceRequest,
+    Timing,
+)
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
 from fiber_local.supervisors import Supervisors
+from fiber_local.timing import LocalTiming
 
 __all__ = ["run_checks"]
 
-_JOB_TIMEOUT = 30.0
 #: descriptors that a run of a thousand workers needs
 _DESCRIPTORS = 8192
 #: limits that a job asks for, by the capability that enforces them
@@ -33,11 +41,12 @@ _LIMITS = {
 }
 
 
-def run_checks(providers: Mapping[str, ResourceProvider]) -> Iterator[Check]:
+def run_checks(providers: Mapping[str, ResourceProvider], timing: Timing) -> Iterator[Check]:
     """Check this host; nothing is left behind.
 
     Args:
         providers: installed resource providers by kind.
+        timing: durations.
     """
     yield Check(name="room", ok=True, detail=f"{cpu_count()} CPUs, {memory_total()} MB of memory")
     yield _check_descriptors()
@@ -45,7 +54,7 @@ def run_checks(providers: Mapping[str, ResourceProvider]) -> Iterator[Check]:
         root = rundir.run_root()
         with tempfile.TemporaryDirectory(dir=root, prefix="check-") as folder:
             yield Check(name="run directories", ok=True, detail=f"{root} can be written")
-            yield from _check_job(folder)
+            yield from _check_job(folder, timing)
     except (OSError, FiberError) as error:
         fix = "set XDG_RUNTIME_DIR to a folder of yours with mode 700 and room to write"
         yield Check(name="run directories", ok=False, detail=str(error), fix=fix)
@@ -66,11 +75,12 @@ def _check_descriptors() -> Check:
     )
 
 
-def _check_job(folder: str) -> Iterator[Check]:
+def _check_job(folder: str, timing: Timing) -> Iterator[Check]:
+    timeout = LocalTiming.at(timing.scale).trial_job
     name = "a job from start to end"
     statuses: queue.SimpleQueue[JobStatus] = queue.SimpleQueue()
     supervisors = Supervisors(
-        BackendContext(run_id="0" * 8, run_directory=folder),
+        BackendContext(run_id="0" * 8, run_directory=folder, timing=timing),
         LocalConfig(),
         socket.gethostname(),
         HostDevices({}),
@@ -86,11 +96,11 @@ def _check_job(folder: str) -> Iterator[Check]:
             limited = values.evolve(spec, resources=request)
             reply = supervisors.submit(limited, lambda _: None, cwd=folder)
             warnings[capability] = reply.warnings
-        status = statuses.get(timeout=_JOB_TIMEOUT)
+        status = statuses.get(timeout=timeout)
         while not status.state.is_terminal:
-            status = statuses.get(timeout=_JOB_TIMEOUT)
+            status = statuses.get(timeout=timeout)
     except (BackendError, OSError, queue.Empty) as error:
-        words = str(error) or f"it has not ended after {_JOB_TIMEOUT:g} s"
+        words = str(error) or f"it has not ended after {timeout:g} s"
         fix = f"see whether {sys.executable} -c 'import fiber' works, and what it prints"
         yield Check(name=name, ok=False, detail=words, fix=fix)
         return

@@ -14,9 +14,6 @@ __all__ = ["StatusFeed"]
 
 #: ended jobs that are remembered; older ones are in the journal alone
 _REMEMBERED = 10_000
-#: seconds between two reads of the journals of other processes: not every system reports changes of
-#: files
-_POLL = 0.1
 
 
 class _Subscription:
@@ -31,10 +28,12 @@ class StatusFeed:
     """Holds jobs and their statuses; thread-safe.
 
     Args:
+        journal_check: seconds between two reads of the journals of other processes.
         remembered: ended jobs that are kept.
     """
 
-    def __init__(self, remembered: int = _REMEMBERED) -> None:
+    def __init__(self, journal_check: float, remembered: int = _REMEMBERED) -> None:
+        self._journal_check = journal_check
         self._changed = threading.Condition()
         self._remembered = remembered
         self._jobs: dict[str, tuple[Job, JobStatus, str]] = {}
@@ -132,7 +131,9 @@ class StatusFeed:
                 if follower is not None and following:
                     yield from follower.changes()
                 try:
-                    item = subscription.queue.get(timeout=_POLL if following else None)
+                    item = subscription.queue.get(
+                        timeout=self._journal_check if following else None
+                    )
                 except queue.Empty:
                     continue
                 if item is None:

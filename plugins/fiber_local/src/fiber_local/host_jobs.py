@@ -20,9 +20,6 @@ from fiber.backend_parts.liveness import Liveness, Owner, is_same, liveness_of
 
 __all__ = ["Journals", "end_all", "end_processes", "forget", "signal_processes"]
 
-#: seconds that killed processes are waited for
-_KILL_TIMEOUT = 5.0
-
 
 class Journals:
     """Journals of this user's runs on this host; thread-safe.
@@ -99,13 +96,13 @@ def end_processes(job: JournaledJob, grace: float | None) -> threading.Thread | 
     return thread
 
 
-def end_all(ending: Sequence[JournaledJob]) -> None:
+def end_all(ending: Sequence[JournaledJob], timeout: float) -> None:
     """Kill jobs of one run, and wait for their processes and their own supervisors to end."""
     waited = {pid for job in ending for pid in job.living()}
     waited |= {job.supervisor.pid for job in ending if is_detached(job.supervisor)}
     for job in ending:
         end_processes(job, None)
-    deadline = time.monotonic() + _KILL_TIMEOUT
+    deadline = time.monotonic() + timeout
     for pid in waited:
         _await_end(pid, max(0.0, deadline - time.monotonic()))
 

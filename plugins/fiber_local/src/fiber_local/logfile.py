@@ -13,17 +13,19 @@ from typing import BinaryIO
 
 __all__ = ["read_log"]
 
-#: seconds between two reads of a growing file: not every system reports changes of files
-_POLL = 0.1
-
 
 def read_log(
-    path: Path, *, tail: int | None = None, is_over: Callable[[], bool] | None = None
+    path: Path,
+    *,
+    interval: float,
+    tail: int | None = None,
+    is_over: Callable[[], bool] | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a file, without their newlines.
 
     Args:
         path: the file; one that is missing has no lines yet.
+        interval: seconds between two reads of a growing file.
         tail: only so many of the last lines.
         is_over: given to follow the file: go on until it returns True, and all was read.
     """
@@ -34,7 +36,7 @@ def read_log(
             return
         over = is_over is not None and is_over()
         if not over:
-            time.sleep(_POLL)
+            time.sleep(interval)
     with path.open("rb") as file:
         if tail is not None:
             lines = deque(file, maxlen=max(0, tail))
@@ -48,7 +50,7 @@ def read_log(
             # called before the last read, which has all that was written until then
             over = is_over is not None and is_over()
             if not over:
-                time.sleep(_POLL)
+                time.sleep(interval)
     if rest:
         yield _text(rest)
 

@@ -32,7 +32,7 @@ log = logging.getLogger("fiber")
 
 #: supervisors that may be lost during one submission
 _ATTEMPTS = 3
-#: default lease in seconds: longer silences on one host are not the scheduler's
+#: default of the setting ``lease`` in seconds: longer silences on one host are not the scheduler's
 _LEASE = 3.0
 
 
@@ -129,6 +129,7 @@ class Supervisors:
             on_notice=log.warning,
             on_end=self._on_supervisor_end,
             lease=self._context.lease or _LEASE,
+            time_scale=self._context.timing.scale,
         )
         with self._lock:
             self._detached = [c for c in self._detached if c.is_running]
@@ -282,6 +283,7 @@ def _start_detached(
     on_notice: Callable[[str], None],
     on_end: Callable[[str], None],
     lease: float,
+    time_scale: float,
 ) -> SupervisorClient:
     """Start a supervisor that ends after its job, whatever becomes of this process.
 
@@ -294,6 +296,7 @@ def _start_detached(
         on_notice: likewise.
         on_end: likewise.
         lease: likewise.
+        time_scale: as in :class:`SupervisorOptions`.
     """
     mark_detached(Path(directory))
     options = SupervisorOptions(
@@ -304,6 +307,7 @@ def _start_detached(
         preload=preload,
         idle_exit=0.0,
         detached=True,
+        time_scale=time_scale,
     )
     channel, process = start_supervisor(options)
     # the started process forks the supervisor and ends, so that it is no child of this one

@@ -18,13 +18,11 @@ from fiber_ssh.exec_channel import HostInfo, open_agent
 from fiber_ssh.hosts import Host
 from fiber_ssh.log_follow import LogFollower, LogFollowers
 from fiber_ssh.remote.wire import Data, Decoder, Message, pack
+from fiber_ssh.timing import SshTiming
 
 __all__ = ["AgentLink", "LeaseExpiredError", "Request"]
 
 log = logging.getLogger("fiber")
-
-#: seconds between attempts to connect, the first and the longest
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
 class LeaseExpiredError(BackendError):
@@ -60,6 +58,7 @@ class AgentLink:
         config: the settings.
         run_id: the run that this program owns; None to own none.
         lease: seconds of silence after which the agent ends the run's jobs.
+        timing: durations.
         on_jobs: called with the records of all jobs of the run, after each connection.
         on_job: called with the record of each job that changed.
         on_beat: called at each heartbeat of the agent.
@@ -73,6 +72,7 @@ class AgentLink:
         *,
         run_id: str | None,
         lease: float,
+        timing: SshTiming,
         on_jobs: Callable[[AgentLink, list[Message]], None],
         on_job: Callable[[AgentLink, Message], None],
         on_beat: Callable[[AgentLink], None],
@@ -88,6 +88,7 @@ class AgentLink:
         self._config = config
         self._run_id = run_id
         self._lease = lease
+        self._timing = timing
         self._on_jobs = on_jobs
         self._on_job = on_job
         self._on_beat = on_beat
@@ -155,7 +156,7 @@ class AgentLink:
         self.disconnect()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(self._config.connect_timeout + 5.0)
+            thread.join(self._config.connect_timeout + self._timing.host_end)
 
     def expire(self, why: str) -> None:
         """Fail all pending requests, as after an expired lease, and reconnect."""
@@ -203,7 +204,7 @@ class AgentLink:
             if self._out is not None:
                 self._out.put(pack(request.message))
 
-    def call(self, op: str, *, timeout: float, **fields: Any) -> Message:
+    def call(self, op: str, **fields: Any) -> Message:
         """Send a request and wait for its answer.
 
         Raises:
@@ -213,7 +214,7 @@ class AgentLink:
         if not self.wait_connected(self._config.connect_timeout * 2):
             raise self.unavailable()
         request = self.send_request(op, fields)
-        if not request.done.wait(timeout):
+        if not request.done.wait(self._timing.answer):
             with self._lock:
                 self._requests.pop(request.number, None)
             raise self.unavailable()
@@ -249,7 +250,7 @@ class AgentLink:
     # -- the link's thread
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        pause = self._timing.first_pause
         while not self._closing.is_set():
             try:
                 connection = connect(self.host, self._config)
@@ -260,10 +261,10 @@ class AgentLink:
                 self._fail(f"{type(error).__name__}: {error}")
             else:
                 if self._serve(connection):
-                    pause = _FIRST_PAUSE
+                    pause = self._timing.first_pause
             self._retry.wait(pause)
             self._retry.clear()
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, self._timing.longest_pause)
         self._fail_requests(f"the connection to host {self.host.name} is closed")
         self.followers.end_all(None)
 

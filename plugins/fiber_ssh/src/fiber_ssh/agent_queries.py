@@ -15,10 +15,7 @@ from fiber_ssh.host_state import HostState
 from fiber_ssh.remote.wire import Message
 from fiber_ssh.scheduler import JobScheduler
 
-__all__ = ["ANSWER_TIMEOUT", "find_job", "query_all"]
-
-#: seconds for an agent to answer
-ANSWER_TIMEOUT = 20.0
+__all__ = ["find_job", "query_all"]
 
 
 def query_all(
@@ -31,7 +28,7 @@ def query_all(
     """
     host_states = scheduler.wait_connected(every=True)
     asked = [(host_state, _query_in_order(host_state, op, fields)) for host_state in host_states]
-    deadline = time.monotonic() + ANSWER_TIMEOUT
+    deadline = time.monotonic() + scheduler.timing.answer
     answers: list[tuple[HostState, Message]] = []
     failures: list[BackendError] = []
     for host_state, request in asked:
@@ -65,7 +62,7 @@ def find_job(scheduler: JobScheduler, job: Job) -> tuple[HostState, Message]:
     missing: BackendError | None = None
     for host_state in candidates:
         try:
-            answer = host_state.link.call("status", timeout=ANSWER_TIMEOUT, job=job.id)
+            answer = host_state.link.call("status", job=job.id)
         except UnknownJobError as error:
             missing = error
         except BackendUnavailableError:

@@ -29,8 +29,8 @@ from fiber.model import (
     Reach,
     ReachKind,
 )
-from fiber_ssh.agent_queries import ANSWER_TIMEOUT, find_job, query_all
-from fiber_ssh.config import SshConfig
+from fiber_ssh.agent_queries import find_job, query_all
+from fiber_ssh.config import LEASE, SshConfig
 from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
 from fiber_ssh.log_follow import log_lines
@@ -41,8 +41,6 @@ from fiber_ssh.submission import Submission
 __all__ = ["SshBackend"]
 
 log = logging.getLogger("fiber")
-
-_LEASE = 30.0
 
 
 class SshBackend(Backend):
@@ -70,7 +68,8 @@ class SshBackend(Backend):
             self._config,
             backend=self.name,
             run_id=run_id,
-            lease=_LEASE if lease is None else lease,
+            lease=LEASE if lease is None else lease,
+            timing=self._context.timing,
             providers=self._context.providers,
         )
 
@@ -283,7 +282,7 @@ class SshBackend(Backend):
             return
         host_state, _ = find_job(self._scheduler, job)
         try:
-            host_state.link.call(op, timeout=ANSWER_TIMEOUT, job=job.id, **fields)
+            host_state.link.call(op, job=job.id, **fields)
         except UnknownJobError:
             # it was removed since
             return

@@ -15,7 +15,7 @@ from fiber.exceptions import BackendError, FiberError, ResourceError
 from fiber.model import BackendContext, Check, Job, JobSpec, JobState, Peers
 from fiber_ssh.address import UNREACHABLE, listen_address
 from fiber_ssh.agent_link import AgentLink
-from fiber_ssh.config import SshConfig
+from fiber_ssh.config import LEASE, SshConfig
 from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
 from fiber_ssh.routes import Router
@@ -24,7 +24,6 @@ from fiber_ssh.submission import Submission
 
 __all__ = ["run_checks"]
 
-_LEASE = 30.0
 _CODE = "import socket; print(socket.gethostname())"
 
 
@@ -48,7 +47,8 @@ def run_checks(context: BackendContext) -> Iterator[Check]:
                 config,
                 backend="ssh",
                 run_id=secrets.token_hex(4),
-                lease=_LEASE,
+                lease=LEASE,
+                timing=context.timing,
                 providers=context.providers,
             )
             stack.callback(scheduler.close)

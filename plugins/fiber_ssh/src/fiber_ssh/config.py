@@ -7,7 +7,10 @@ from typing import Literal
 
 from fiber._base import values
 
-__all__ = ["SshConfig"]
+__all__ = ["LEASE", "SshConfig"]
+
+#: default of the setting ``lease``, in seconds
+LEASE = 30.0
 
 
 @values.frozen(kw_only=True)

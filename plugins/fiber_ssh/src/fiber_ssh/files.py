@@ -24,8 +24,6 @@ from fiber_ssh.shell_command import MARKER, command_line
 __all__ = ["FileEntry", "FileSender", "find_files"]
 
 _PIECE = 256 * 1024
-#: seconds for which a listing of files is reused
-_FRESH = 1.0
 
 
 @attrs.frozen
@@ -46,10 +44,12 @@ class FileSender:
     Args:
         config: the settings.
         host: the host.
+        fresh: seconds for which a listing of files is reused.
     """
 
-    def __init__(self, config: SshConfig, host: Host) -> None:
+    def __init__(self, config: SshConfig, host: Host, fresh: float) -> None:
         self._config = config
+        self._fresh = fresh
         self._host = host
         self._folder: dict[str, str] = {}
         self._last: tuple[FileEntry, ...] = ()
@@ -64,7 +64,7 @@ class FileSender:
             ConfigError: a pattern matches nothing, or leads out of the working directory.
         """
         now = time.monotonic()
-        if run_id in self._folder and now - self._checked_at < _FRESH:
+        if run_id in self._folder and now - self._checked_at < self._fresh:
             return self._folder[run_id]
         root = Path.cwd()
         files = find_files(root, self._config.send)

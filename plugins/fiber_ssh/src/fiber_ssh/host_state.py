@@ -26,21 +26,11 @@ from fiber_ssh.files import FileSender
 from fiber_ssh.hosts import Host
 from fiber_ssh.placement import HostCapacity, slots_of
 from fiber_ssh.streams import Streams
+from fiber_ssh.timing import SshTiming
 
 __all__ = ["HostState", "HostStates"]
 
 log = logging.getLogger("fiber")
-
-#: seconds for a device probe
-_PROBE_TIMEOUT = 30.0
-#: seconds for a connection that dropped to be made again, before its host is said not to answer
-_RECONNECT = 10.0
-#: seconds that the first job waits for other hosts, once one has answered
-_WAIT_FOR_ALL = 2.0
-#: seconds for hosts to end what they run; they do so by themselves when the lease ends
-_RELEASE = 15.0
-#: seconds for the last output to come
-_OUTPUT = 3.0
 
 
 class HostState:
@@ -53,18 +43,24 @@ class HostState:
         link: the connection.
         config: the settings.
         providers: installed resource providers by kind.
+        timing: durations.
     """
 
     def __init__(
-        self, link: AgentLink, config: SshConfig, providers: Mapping[str, ResourceProvider]
+        self,
+        link: AgentLink,
+        config: SshConfig,
+        providers: Mapping[str, ResourceProvider],
+        timing: SshTiming,
     ) -> None:
         self.link = link
         self.streams = Streams(link.host.name, config.connect_timeout)
         self._config = config
         self._providers = providers
+        self._timing = timing
         self._allocator = Allocator(())
         self._counts: dict[str, int] = {}
-        self._sender = FileSender(config, link.host)
+        self._sender = FileSender(config, link.host, timing.fresh_listing)
         #: why processes of this program cannot run on it, with the fix; empty where they can
         self.incompatibility = ""
         self._held: dict[str, float] = {}
@@ -140,7 +136,7 @@ class HostState:
         info = self.link.info
         python = self.host.python if info is None else info.executable
         argv = probe_argv(provider, python)
-        answer = run(self.link.transport, argv, timeout=_PROBE_TIMEOUT)
+        answer = run(self.link.transport, argv, timeout=self._timing.device_probe)
         if answer.code != 0:
             words = answer.errors.strip()[-500:] or answer.output.strip()[-500:]
             msg = (
@@ -183,7 +179,7 @@ class HostState:
         self.link.close()
         self.streams.close()
         if self._thread is not None:
-            self._thread.join(10.0)
+            self._thread.join(self._timing.host_end)
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
@@ -207,6 +203,7 @@ class HostStates:
         make: makes the state of a host.
         changed: its lock guards slots and devices; notified when a connection came up or failed.
         lease: seconds of silence after which a host's jobs have failed.
+        timing: durations.
     """
 
     def __init__(
@@ -217,12 +214,14 @@ class HostStates:
         make: Callable[[Host], HostState],
         changed: threading.Condition,
         lease: float,
+        timing: SshTiming,
     ) -> None:
         self._config = config
         self._providers = providers
         self._changed = changed
         self._has_waited_for_all = False
-        self._reconnect_timeout = min(_RECONNECT, lease)
+        self._timing = timing
+        self._reconnect_timeout = min(timing.reconnect, lease)
         self._by_name = {host.name: make(host) for host in hosts}
 
     def __getitem__(self, name: str) -> HostState:
@@ -257,7 +256,9 @@ class HostStates:
             if not self._has_waited_for_all:
                 # else all jobs of a small pool would go to the host that answered first
                 self._has_waited_for_all = True
-                self._changed.wait_for(lambda: all(s.link.was_tried for s in self), _WAIT_FOR_ALL)
+                self._changed.wait_for(
+                    lambda: all(s.link.was_tried for s in self), self._timing.wait_for_all
+                )
             self._changed.wait_for(
                 lambda: _have_reconnected(self, every=every), self._reconnect_timeout
             )
@@ -329,10 +330,10 @@ class HostStates:
                 host_state.link.send_request("release", {"run": run_id})
                 for host_state in self.connected()
             ]
-            deadline = time.monotonic() + _RELEASE
+            deadline = time.monotonic() + self._timing.release
             for request in asked:
                 request.done.wait(max(0.0, deadline - time.monotonic()))
-            deadline = time.monotonic() + _OUTPUT
+            deadline = time.monotonic() + self._timing.last_output
             for host_state in self:
                 if host_state.link.is_up:
                     host_state.link.followers.wait_ended(max(0.0, deadline - time.monotonic()))

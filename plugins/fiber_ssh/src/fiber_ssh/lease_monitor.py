@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from fiber._agent.lease import INTERVAL, LeaseTable
+from fiber._agent.lease import LeaseTable
+from fiber.model import Timing
 
 __all__ = ["LeaseMonitor"]
 
@@ -19,21 +20,25 @@ class LeaseMonitor:
 
     Args:
         lease: seconds of silence after which a lease expires.
+        interval: seconds between two checks.
         expired: called with a host's name and the seconds of its silence.
         stale: called with a host's name after half of its lease in silence, to have its
             connection made anew.
+        timing: durations of the run.
     """
 
     def __init__(
         self,
         lease: float,
+        timing: Timing,
         expired: Callable[[str, float], None],
         stale: Callable[[str], None],
     ) -> None:
         self._lease = lease
+        self._interval = timing.heartbeat
         self._expired = expired
         self._stale = stale
-        self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease)
+        self._table: LeaseTable[str] = LeaseTable(lease=lease, silence=lease, timing=timing)
         self._renewed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -61,7 +66,7 @@ class LeaseMonitor:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(INTERVAL):
+        while not self._ended.wait(self._interval):
             now = time.monotonic()
             with self._lock:
                 expired = self._table.expire(now)

@@ -14,7 +14,7 @@ import attrs
 from fiber.abc import ResourceProvider
 from fiber.backend_parts.feed import Feed
 from fiber.exceptions import BackendUnavailableError, FiberError, ResourceError, SubmitError
-from fiber.model import JobState, JobStatus, Reason, ReasonKind
+from fiber.model import JobState, JobStatus, Reason, ReasonKind, Timing
 from fiber_ssh.agent_link import AgentLink, Request
 from fiber_ssh.config import SshConfig
 from fiber_ssh.host_state import HostState, HostStates
@@ -26,6 +26,7 @@ from fiber_ssh.remote.wire import Message
 from fiber_ssh.routes import Route, Router
 from fiber_ssh.status import job_of, lost, status_of
 from fiber_ssh.submission import Submission, submit_fields
+from fiber_ssh.timing import SshTiming
 
 __all__ = ["JobScheduler"]
 
@@ -48,6 +49,7 @@ class JobScheduler:
         backend: name of the backend.
         run_id: the run that this program owns; None to query hosts only.
         lease: seconds of silence after which a host's jobs have failed.
+        timing: the core's durations; this backend's are made by their scale.
         providers: installed resource providers by kind.
     """
 
@@ -59,11 +61,13 @@ class JobScheduler:
         backend: str,
         run_id: str | None,
         lease: float,
+        timing: Timing,
         providers: Mapping[str, ResourceProvider],
     ) -> None:
         self.feed = Feed()
         self.run_id = run_id
         self.lease = lease
+        self.timing = SshTiming.at(timing.scale)
         self._config = config
         self._backend = backend
         self._providers = providers
@@ -72,12 +76,15 @@ class JobScheduler:
         self._queue: dict[str, Submission] = {}
         self._output_writer = OutputWriter()
         self._lease_monitor = LeaseMonitor(
-            lease, self._on_lease_expired, lambda name: self.host_states[name].link.disconnect()
+            lease,
+            timing,
+            self._on_lease_expired,
+            lambda name: self.host_states[name].link.disconnect(),
         )
         self._is_started = self._closed = False
         self._router = Router(config, lambda: [one.link for one in self.host_states])
         self.host_states = HostStates(
-            hosts, config, providers, self._make_host_state, self._changed, lease
+            hosts, config, providers, self._make_host_state, self._changed, lease, self.timing
         )
 
     def _make_host_state(self, host: Host) -> HostState:
@@ -86,12 +93,13 @@ class JobScheduler:
             self._config,
             run_id=self.run_id,
             lease=self.lease,
+            timing=self.timing,
             on_jobs=self._on_attached,
             on_job=self._on_record,
             on_beat=lambda link: self._lease_monitor.renew(link.host.name),
             on_change=self._on_link_change,
         )
-        return HostState(link, self._config, self._providers)
+        return HostState(link, self._config, self._providers, self.timing)
 
     # -- hosts
 
@@ -263,6 +271,7 @@ class JobScheduler:
             route=route,
             device_environ=host_state.environment(submission.devices),
             folder=folder,
+            grace=self.timing.grace,
         )
         link.send_request(
             "submit", {"job": fields}, lambda request: self._on_answer(submission, request)

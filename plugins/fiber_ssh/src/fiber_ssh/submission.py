@@ -18,9 +18,6 @@ from fiber_ssh.routes import Route
 
 __all__ = ["Submission", "submit_fields"]
 
-#: FIBER_GRACE of workers: seconds to end after SIGTERM; nothing but Fiber kills them then
-_GRACE = 30
-
 
 @attrs.define(eq=False)
 class Submission:
@@ -48,6 +45,7 @@ def submit_fields(
     route: Route,
     device_environ: Mapping[str, str],
     folder: str | None,
+    grace: float,
 ) -> dict[str, Any]:
     """Fields of the request that submits a job to its agent.
 
@@ -60,6 +58,7 @@ def submit_fields(
         route: the route to its parent.
         device_environ: environment variables that restrict it to its devices.
         folder: folder on the host with the files that were sent; None for none.
+        grace: seconds for a worker to end after SIGTERM.
     """
     spec = submission.spec
     argv = list(spec.argv)
@@ -73,7 +72,7 @@ def submit_fields(
     if route.dial_address is not None:
         env["FIBER_REACH"] = route.dial_address
     if spec.entry is not None:
-        env["FIBER_GRACE"] = str(_GRACE)
+        env["FIBER_GRACE"] = f"{grace:g}"
     cwd = folder or spec.cwd
     private = None if spec.private is None else base64.b64encode(spec.private).decode()
     return {

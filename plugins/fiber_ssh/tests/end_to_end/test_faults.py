@@ -1,4 +1,7 @@
-"""Hosts, links, sshds and workers die during a map: results are right, and nothing is left."""
+"""Hosts, links, sshds and workers die during a map: results are right, and nothing is left.
+
+What happens to connections happens to hosts that dial and to such that are reached by streams alone.
+"""
 
 import os
 import signal
@@ -8,8 +11,18 @@ import pytest
 from fiber._agent import rundir
 from ssh_programs import LEASE, left_on
 
+pytestmark = pytest.mark.timeout(150)
 
-@pytest.mark.timeout(150)
+
+@pytest.fixture(params=["dialling", "streams"])
+def _route(request):
+    if request.param == "streams":
+        request.getfixturevalue("unreachable")
+
+
+both_routes = pytest.mark.usefixtures("_route")
+
+
 def test_workers_run_on_all_hosts_and_nothing_is_left(master, world):
     program = master("squares", "6")
     hosts = {host for host, _ in program.up()}
@@ -19,7 +32,7 @@ def test_workers_run_on_all_hosts_and_nothing_is_left(master, world):
     assert left_on(world, LEASE + 10.0) == []
 
 
-@pytest.mark.timeout(150)
+@both_routes
 def test_a_killed_remote_worker_loses_nothing(master, world):
     program = master("squares", "6")
     workers = program.up()
@@ -31,7 +44,7 @@ def test_a_killed_remote_worker_loses_nothing(master, world):
     assert left_on(world, LEASE + 10.0) == []
 
 
-@pytest.mark.timeout(150)
+@both_routes
 def test_a_cut_link_is_noticed_within_the_lease_and_a_host_that_comes_back_is_used_again(
     master, world
 ):
@@ -54,7 +67,7 @@ def test_a_cut_link_is_noticed_within_the_lease_and_a_host_that_comes_back_is_us
     assert again.end()["good"]
 
 
-@pytest.mark.timeout(150)
+@both_routes
 def test_ssh_connections_that_drop_do_no_harm(master, world):
     program = master("squares", "6")
     before = program.up()
@@ -69,7 +82,6 @@ def test_ssh_connections_that_drop_do_no_harm(master, world):
 
 
 @pytest.mark.lingers("the host's new sshd is for the tests that follow")
-@pytest.mark.timeout(150)
 def test_a_host_whose_sshd_died_is_given_up(master, world):
     program = master("squares", "6")
     program.up()
@@ -85,7 +97,6 @@ def test_a_host_whose_sshd_died_is_given_up(master, world):
 
 
 @pytest.mark.lingers("the host's new sshd is for the tests that follow")
-@pytest.mark.timeout(150)
 def test_a_host_that_dies_is_given_up(master, world):
     program = master("squares", "6")
     program.up()
@@ -102,7 +113,6 @@ def test_a_host_that_dies_is_given_up(master, world):
     assert "gamma" not in {host for host, _ in found["after"]}
 
 
-@pytest.mark.timeout(150)
 def test_files_that_are_to_be_sent_are_in_the_working_directory_of_hosts(master, world, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "words.txt").write_text("hello")
@@ -113,7 +123,7 @@ def test_files_that_are_to_be_sent_are_in_the_working_directory_of_hosts(master,
     assert program.end() == [["alpha", "hello"], ["beta", "hello"], ["gamma", "hello"]]
 
 
-@pytest.mark.timeout(150)
+@both_routes
 def test_nothing_outlives_a_killed_master_by_more_than_its_lease(master, world):
     program = master("wait", "6")
     program.up()

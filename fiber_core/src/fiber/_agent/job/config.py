@@ -12,7 +12,6 @@ from fiber._tunnel.routes import is_route
 from fiber.exceptions import StartError
 
 __all__ = [
-    "GRACE",
     "GRACE_VARIABLE",
     "MODULE",
     "REACH_VARIABLE",
@@ -31,8 +30,6 @@ STREAMS_PREFIX = "streams:"
 #: environment variable with the seconds that the backend's platform gives a job between
 #: SIGTERM and SIGKILL, when it takes the place of a job away
 GRACE_VARIABLE = "FIBER_GRACE"
-#: seconds between SIGTERM and SIGKILL when a lease ends
-GRACE = 2.0
 
 
 def supervisor_ident(ident: str) -> str:

@@ -82,6 +82,7 @@ def choose_route(config: SupervisorConfig, reach: str) -> tuple[SupervisorConfig
             key=instructions.credentials.key,
             ident=instructions.ident,
             patience=config.lease,
+            timing=instructions.timing,
         )
         return config.via_tunnel(landing.way), landing
     if all(is_route(url) for url in instructions.urls):

@@ -14,18 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from fiber._agent.lease import INTERVAL
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._wire.frames import Kind
 from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, TransportError, WireError
+from fiber.model.timing import Timing
 
 __all__ = ["Acknowledged", "Connected", "Lost", "ParentEvent", "ParentLink", "Received", "Refused"]
 
-#: seconds between two attempts to reach the parent
-_RETRY_INTERVAL = 0.2
 #: pings without an answer after which no more are sent: a parent that is stopped reads none, and a
 #: send that waits for room in its buffers would hold up everything else
 _MAX_UNANSWERED = 8
@@ -73,6 +71,7 @@ class ParentLink:
         connect: makes a link to one of them, or raises TransportError.
         on_event: called on the thread when there is an event to take; must not block.
         next_output: returns queued output or None; sent before messages that were queued after it.
+        timing: durations of the run.
     """
 
     def __init__(
@@ -81,7 +80,10 @@ class ParentLink:
         connect: Callable[[str], Link],
         on_event: Callable[[], None],
         next_output: Callable[[], object | None] = lambda: None,
+        *,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self._next_output = next_output
         self._urls = urls
         self._connect = connect
@@ -121,15 +123,15 @@ class ParentLink:
         """Wake the thread: there may be output to send."""
         self._wake()
 
-    def close(self, *, timeout: float = 2.0) -> None:
-        """End the connection and the thread; waits ``timeout`` seconds at most."""
+    def close(self) -> None:
+        """End the connection and the thread, which is left behind where it does not end."""
         self._closing = True
         self._wake()
         link = self._link
         if link is not None:
             # a send that blocks returns
             link.close()
-        self._thread.join(timeout)
+        self._thread.join(self._timing.flush)
 
     # -- the thread
 
@@ -141,11 +143,11 @@ class ParentLink:
                 self._emit(Refused(str(error)) if error.proven else Lost(str(error)))
                 if error.proven:
                     return
-                self._pause(_RETRY_INTERVAL)
+                self._pause(self._timing.redial)
                 continue
             except TransportError as error:
                 self._emit(Lost(str(error)))
-                self._pause(_RETRY_INTERVAL)
+                self._pause(self._timing.redial)
                 continue
             self._link = link
             # messages for the connection before are out of date
@@ -181,7 +183,7 @@ class ParentLink:
         while not self._closing:
             now = time.monotonic()
             if now >= beat:
-                beat = now + INTERVAL
+                beat = now + self._timing.heartbeat
                 if self._unanswered < _MAX_UNANSWERED:
                     self._unanswered += 1
                     link.send(Kind.CAST, 0, 0, [encode(messages.Ping())])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from fiber._agent import instructions
 from fiber._agent.job import folder
-from fiber._agent.job.config import GRACE, SupervisorConfig, supervisor_ident
+from fiber._agent.job.config import SupervisorConfig, supervisor_ident
 from fiber._agent.job.output_forwarder import OutputForwarder, open_sinks
 from fiber._agent.job.parent_link import (
     Acknowledged,
@@ -31,7 +31,7 @@ from fiber._agent.job.parent_link import (
     Received,
     Refused,
 )
-from fiber._agent.lease import INTERVAL, LeaseTable
+from fiber._agent.lease import LeaseTable
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.cgroup import JobConfiner
 from fiber._agent.supervisor.child import environment
@@ -45,6 +45,7 @@ from fiber._base import entry_points, values
 from fiber._wire.handshake import Hello
 from fiber._wire.link import Link
 from fiber.model import JobSpec, JobStatus, ResourceRequest
+from fiber.model.timing import Timing
 
 if TYPE_CHECKING:
     from fiber._tunnel.landing import Landing
@@ -92,10 +93,8 @@ def main(private: bytes, index: int) -> int:
     return code
 
 
-#: seconds that a parent may be out of reach before processes get SIGTERM without it
-_PARENT_TIMEOUT = 1.0
-#: seconds from SIGTERM to processes until the platform's SIGKILL: maximum, and part of the grace
-_RESERVE, _PART = 2.0, 0.25
+#: part of the platform's grace that is kept back for reports, ``Timing.grace_reserve`` at most
+_PART = 0.25
 
 
 class Drain:
@@ -104,9 +103,11 @@ class Drain:
     Args:
         grace: seconds from the platform's SIGTERM to its SIGKILL, for a job whose parent can have it
             exit; None where processes get SIGTERM at once.
+        timing: durations of the run.
     """
 
-    def __init__(self, grace: float | None) -> None:
+    def __init__(self, grace: float | None, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self._grace = grace
         self._due: float | None = None
         self._parent_due: float | None = None
@@ -125,8 +126,8 @@ class Drain:
             self.is_on = False
             return True
         self.is_on = True
-        self._due = now + self._grace - min(_RESERVE, _PART * self._grace)
-        self._parent_due = None if parent_connected else now + _PARENT_TIMEOUT
+        self._due = now + self._grace - min(self._timing.grace_reserve, _PART * self._grace)
+        self._parent_due = None if parent_connected else now + self._timing.parent_answer
         return False
 
     def on_parent_connected(self) -> None:
@@ -148,12 +149,6 @@ class Drain:
         return True
 
 
-#: seconds for which a parent that was never reached is dialled, at least
-_CONNECT_TIMEOUT = 10.0
-#: seconds that the last report may take to arrive, while there is a connection
-_REPORT_TIMEOUT = 3.0
-#: seconds without a byte taken after which a terminal or engine is left behind at the end
-_FLUSH_TIMEOUT = 2.0
 _PARENT = "parent"
 
 
@@ -175,6 +170,9 @@ class JobServer:
     ) -> None:
         self._landing = landing
         own = config.instructions
+        self._timing = own.timing
+        #: seconds for which a parent that was never reached is dialled
+        self._first_dial = max(self._timing.first_dial, config.lease)
         self._config = config
         self._ident = own.ident
         #: why no process was started, or ""
@@ -220,10 +218,14 @@ class JobServer:
             confiner=JobConfiner(enforce=config.enforce_limits),
         )
         self._start_barrier: StartBarrier | None = None
-        self._drain = Drain(config.grace if config.drains else None)
-        self._leases: LeaseTable[str] = LeaseTable(lease=config.lease, silence=config.silence)
+        self._drain = Drain(config.grace if config.drains else None, self._timing)
+        self._leases: LeaseTable[str] = LeaseTable(
+            lease=config.lease, silence=config.silence, timing=self._timing
+        )
         next_output = (lambda: None) if self._forwarder is None else self._next_output
-        self._parent_link = ParentLink(own.urls, self._connect, self._wake_loop, next_output)
+        self._parent_link = ParentLink(
+            own.urls, self._connect, self._wake_loop, next_output, timing=self._timing
+        )
         self._status: messages.StatusChanged | None = None
         self._connected = False
         self._was_connected = False
@@ -249,10 +251,8 @@ class JobServer:
         if self._landing is not None:
             self._landing.serve(self._directory)
         self._parent_link.start()
-        self._loop.call_later(INTERVAL, self._check_lease)
-        self._loop.call_later(
-            max(_CONNECT_TIMEOUT, self._config.lease), self._check_first_connection
-        )
+        self._loop.call_later(self._timing.heartbeat, self._check_lease)
+        self._loop.call_later(self._first_dial, self._check_first_connection)
         while not self._finished:
             self._loop.run_once()
         self._end()
@@ -294,9 +294,7 @@ class JobServer:
     def _start_processes(self) -> None:
         config = self._config
         own = config.instructions
-        for_processes = values.evolve(
-            own, directory=self._directory, dial_timeout=max(_CONNECT_TIMEOUT, config.lease)
-        )
+        for_processes = values.evolve(own, directory=self._directory, dial_timeout=self._first_dial)
         spec = JobSpec(
             run_id=own.credentials.run_id,
             name=config.name,
@@ -407,7 +405,7 @@ class JobServer:
     def _connect(self, url: str) -> Link:
         own = self._config.instructions
         hello = Hello.mine(supervisor_ident(own.ident))
-        return Link(url, own.credentials, hello, max_frame=own.max_frame)
+        return Link(url, own.credentials, hello, max_frame=own.max_frame, timing=own.timing)
 
     def _wake_loop(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -465,7 +463,7 @@ class JobServer:
             self.refusal = why
         self._notice(f"{self._config.name} is ended: {why}")
         self._leases.drop(_PARENT)
-        self._terminate(0.0 if self._start_barrier is not None else GRACE)
+        self._terminate(0.0 if self._start_barrier is not None else self._timing.lease_grace)
 
     def _check_first_connection(self) -> None:
         if not self._was_connected and not self._finished:
@@ -473,7 +471,7 @@ class JobServer:
             self._refused(f"cannot reach the parent at {urls}: {self._why_lost}")
 
     def _check_lease(self) -> None:
-        self._loop.call_later(INTERVAL, self._check_lease)
+        self._loop.call_later(self._timing.heartbeat, self._check_lease)
         for expired in self._leases.expire(time.monotonic()):
             what = "the connection to" if expired.disconnected else "nothing was heard of"
             since = "gone" if expired.disconnected else "silent"
@@ -481,15 +479,15 @@ class JobServer:
                 f"{self._config.name} is ended: {what} its parent"
                 f"{' is ' + since if expired.disconnected else ''} for {expired.silent:.1f} s"
             )
-            self._terminate(GRACE)
+            self._terminate(self._timing.lease_grace)
 
     # -- the end --------------------------------------------------------------------------------
 
     def _report_end(self) -> None:
         """All processes have ended: end their descendants, then report to the parent."""
-        orphans.end_descendants()
+        orphans.end_descendants(self._timing.kill)
         for sink in self._sinks:
-            sink.drain(_FLUSH_TIMEOUT)
+            sink.drain(self._timing.flush)
         if self._connected and self._status is not None:
             self._parent_link.send_acknowledged(self._status)
         elif _PARENT not in self._leases:
@@ -497,7 +495,7 @@ class JobServer:
             self._finished = True
             return
         # where it does not arrive, the engine still reports our end
-        self._loop.call_later(_REPORT_TIMEOUT, self._finish)
+        self._loop.call_later(self._timing.report, self._finish)
 
     def _finish(self) -> None:
         self._finished = True
@@ -508,5 +506,5 @@ class JobServer:
             self._landing.close()
         self._runner.close()
         for sink in self._sinks:
-            sink.drain(_FLUSH_TIMEOUT)
+            sink.drain(self._timing.flush)
         self._folder.remove()

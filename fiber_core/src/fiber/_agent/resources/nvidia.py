@@ -89,13 +89,15 @@ def _named(gpus: Sequence[Gpu], word: str) -> Gpu | None:
 _FIELDS = ("index", "uuid", "name", "memory.total")
 _QUERY = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
 _NO_DEVICES = 6
-_TIMEOUT = 15.0
 _GPU_LINE = re.compile(r"GPU (?P<index>\d+): ")
 _MIG_LINE = re.compile(r"\s+MIG (?P<name>\S+)\s.*\(UUID: (?P<uuid>MIG-[^)]+)\)")
 
 
-def ask_nvidia_smi() -> tuple[Gpu, ...]:
+def ask_nvidia_smi(timeout: float = 15.0) -> tuple[Gpu, ...]:
     """All GPUs of this host; empty where there is no nvidia-smi or it finds none.
+
+    Args:
+        timeout: seconds for an answer of it.
 
     Raises:
         ResourceError: it failed, took too long or answered nonsense.
@@ -103,11 +105,11 @@ def ask_nvidia_smi() -> tuple[Gpu, ...]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return ()
-    answer = _run(program, *_QUERY)
+    answer = _run(program, *_QUERY, timeout=timeout)
     gpus = parse_query(answer) if answer else ()
     if not gpus:
         return ()
-    instances = parse_instances(_run(program, "-L"))
+    instances = parse_instances(_run(program, "-L", timeout=timeout))
     return tuple(
         found for gpu in gpus for found in [i for i in instances if i.index == gpu.index] or [gpu]
     )
@@ -153,7 +155,7 @@ def parse_instances(output: str) -> tuple[Gpu, ...]:
     return tuple(instances)
 
 
-def _run(program: str, *arguments: str) -> str:
+def _run(program: str, *arguments: str, timeout: float) -> str:
     argv: Sequence[str] = (program, *arguments)
     try:
         done = subprocess.run(
@@ -163,10 +165,10 @@ def _run(program: str, *arguments: str) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_TIMEOUT,
+            timeout=timeout,
         )
     except subprocess.TimeoutExpired as error:
-        msg = f"{program} gave no answer within {_TIMEOUT:g} s; the driver may hang, see dmesg"
+        msg = f"{program} gave no answer within {timeout:g} s; the driver may hang, see dmesg"
         raise ResourceError(msg) from error
     except OSError as error:
         msg = f"{program} could not be started: {error}"

@@ -31,6 +31,7 @@ from fiber.exceptions import (
     WireError,
 )
 from fiber.model import Device, JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from fiber.model.timing import Timing
 
 __all__ = [
     "Connection",
@@ -43,11 +44,6 @@ __all__ = [
 ]
 
 _READ = 1 << 18
-_HEARTBEAT = 1.0
-#: seconds that a supervisor may take to come up: it imports the modules of ``preload``
-_START_TIMEOUT = 120.0
-#: seconds that it may take to end once it has announced that
-_EXIT_TIMEOUT = 10.0
 
 
 class SupervisorGoneError(BackendUnavailableError):
@@ -82,6 +78,7 @@ class Connection:
         process: the supervisor, where this process started it: it is killed when it is silent.
         lease: seconds of silence after which it is given up.
         name: of the thread.
+        timing: durations of the run.
     """
 
     def __init__(
@@ -94,7 +91,9 @@ class Connection:
         process: subprocess.Popen[bytes] | None,
         lease: float,
         name: str,
+        timing: Timing,
     ) -> None:
+        self._timing = timing
         self._channel = channel
         self._on_message = on_message
         self._on_lost = on_lost
@@ -222,12 +221,13 @@ class Connection:
     def _listen(self, selector: selectors.BaseSelector, watch: ProcessWatch | None) -> str:
         """Read until the end; returns the reason."""
         decoder = Decoder()
+        heartbeat = self._timing.heartbeat
         turned = time.monotonic()
-        beat = turned + _HEARTBEAT
+        beat = turned + heartbeat
         while True:
             ready = {key.fd for key, _ in selector.select(max(0.0, beat - time.monotonic()))}
             now = time.monotonic()
-            if now - turned > _HEARTBEAT + self._lease / 2:
+            if now - turned > heartbeat + self._lease / 2:
                 # this process was stopped or starved itself: messages that the supervisor sent
                 # meanwhile are still in the socket
                 self._last_seen = now
@@ -247,10 +247,11 @@ class Connection:
                 if self._closing:
                     return ""
             silent = now - self._last_seen
-            if silent > (self._lease if self._is_lease_enforced() else _START_TIMEOUT):
+            start = self._timing.supervisor_start
+            if silent > (self._lease if self._is_lease_enforced() else start):
                 return f"it has been silent for {silent:.1f} s"
             if now >= beat:
-                beat = now + _HEARTBEAT
+                beat = now + heartbeat
                 self._ping()
 
     def _receive(self, decoder: Decoder) -> bool:
@@ -317,16 +318,16 @@ class Connection:
             self._wake_writer = -1
         self._channel.close()
         if self._process is not None:
-            _await(self._process)
+            _await(self._process, self._timing.supervisor_exit)
         self._on_end(words)
         for request in pending:
             request.error = SupervisorGoneError(words or "the supervisor has ended")
             request.event.set()
 
 
-def _await(process: subprocess.Popen[bytes]) -> None:
+def _await(process: subprocess.Popen[bytes], timeout: float) -> None:
     try:
-        process.wait(_EXIT_TIMEOUT)
+        process.wait(timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -398,6 +399,7 @@ class SupervisorClient:
         process: the supervisor, where this process started it: it is killed when it is silent.
         lease: seconds of silence after which it is given up, and its jobs with it.
         name: of the thread.
+        timing: durations of the run.
     """
 
     def __init__(
@@ -410,6 +412,7 @@ class SupervisorClient:
         process: subprocess.Popen[bytes] | None = None,
         lease: float = 3.0,
         name: str = "fiber-jobs",
+        timing: Timing = Timing(),
     ) -> None:
         self._on_status = on_status
         self._on_notice = on_notice
@@ -425,6 +428,7 @@ class SupervisorClient:
             process=process,
             lease=lease,
             name=name,
+            timing=timing,
         )
 
     @property

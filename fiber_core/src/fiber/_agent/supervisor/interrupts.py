@@ -38,8 +38,6 @@ _TITLE = "fiber-interrupt"
 _INTERRUPT = b"i"
 _QUESTION = b"?"
 _ANSWER = b"."
-#: seconds that an answer may take; a process that was stopped gives none
-_ANSWER_TIMEOUT = 1.0
 
 
 @contextlib.contextmanager
@@ -122,6 +120,7 @@ class Interrupts:
         loop: event loop that reads them.
         descriptors: owner of the ends.
         on_interrupt: called for each SIGINT to the program's group.
+        answer_timeout: seconds for an answer; a process that was stopped gives none.
     """
 
     def __init__(
@@ -131,7 +130,9 @@ class Interrupts:
         loop: Loop,
         descriptors: Descriptors,
         on_interrupt: Callable[[], None],
+        answer_timeout: float,
     ) -> None:
+        self._answer_timeout = answer_timeout
         for descriptor in ends:
             os.set_blocking(descriptors.own(descriptor), False)
         self._reader, self._writer = ends
@@ -152,7 +153,9 @@ class Interrupts:
                 # the process was killed and reports nothing any more
                 self._end()
             else:
-                timer = self._loop.call_later(_ANSWER_TIMEOUT, lambda: self._act(timer, action))
+                timer = self._loop.call_later(
+                    self._answer_timeout, lambda: self._act(timer, action)
+                )
                 self._waiting.append((timer, action))
                 return
         action()

@@ -18,9 +18,6 @@ __all__ = ["DETACHED_TITLE", "SUPERVISOR_TITLE", "children", "end_descendants", 
 SUPERVISOR_TITLE = "fiber-superv"
 DETACHED_TITLE = "fiber-detached"
 
-#: seconds for other supervisors to end their own jobs, and for killed processes to end
-_END_TIMEOUT = 3.0
-
 
 def stray_descendants(group: int, candidates: Iterable[int]) -> list[int]:
     """Descendants of a process group's members, save its leader's, that have groups of their own.
@@ -61,13 +58,17 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def end_descendants() -> None:
+def end_descendants(timeout: float) -> None:
     """End all children of this process, and the orphans that come to it thereby.
 
     A program in a job may use Fiber itself: its supervisor is asked to end, which ends what it
     supervises. One of detached jobs is meant to live on.
+
+    Args:
+        timeout: seconds for other supervisors to end their own jobs, and for killed processes to
+            end; then other supervisors are killed, and this returns.
     """
-    deadline = time.monotonic() + _END_TIMEOUT
+    deadline = time.monotonic() + timeout
     asked: set[int] = set()
     while time.monotonic() < deadline:
         children = [pid for pid in _children() if _title(pid) != DETACHED_TITLE]

@@ -248,8 +248,6 @@ def _lines(data: bytes) -> list[bytes]:
 _READ = 1 << 16
 #: bytes drained at a process's end: more than a pipe holds, and bounded where others write on
 _MAX_AT_END = 1 << 20
-#: seconds that the beginning of a line is kept back
-_PARTIAL_LINE_DELAY = 0.1
 
 
 class LogFile:
@@ -303,6 +301,7 @@ class OutputRelay:
         sink: the terminal; None for jobs that write to their log only.
         log: the job's log.
         tail: the process's last lines.
+        partial_line: seconds for which the beginning of a line is kept back.
         prefix: put before each line on the terminal.
         on_end: called when the pipe has ended.
     """
@@ -316,6 +315,7 @@ class OutputRelay:
         sink: Sink | None,
         log: LogFile,
         tail: LineTail,
+        partial_line: float,
         prefix: bytes = b"",
         on_end: Callable[[OutputRelay], None] = lambda _: None,
     ) -> None:
@@ -325,6 +325,7 @@ class OutputRelay:
         self._sink = sink
         self._log = log
         self._tail = tail
+        self._partial_line = partial_line
         self._prefix = LinePrefix(prefix)
         self._on_end = on_end
         self._terminal_lines = LineBuffer()
@@ -384,7 +385,7 @@ class OutputRelay:
         if not self._terminal_lines.partial:
             self._cancel()
         elif self._timer is None:
-            self._timer = self._loop.call_later(_PARTIAL_LINE_DELAY, self._show_partial_line)
+            self._timer = self._loop.call_later(self._partial_line, self._show_partial_line)
         return len(data)
 
     def _show(self, data: bytes) -> None:

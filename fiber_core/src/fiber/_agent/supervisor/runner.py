@@ -206,9 +206,7 @@ def signal_process(pid: int, signum: int) -> None:
 
 _MAX_REPORT = 1 << 12
 _MB = 1 << 20
-#: seconds between attempts to remove a control group whose killed members have not ended, and how
-#: many there are
-_REMOVE_INTERVAL = 0.05
+#: attempts to remove a control group whose killed members have not ended
 _REMOVE_ATTEMPTS = 100
 _ENDING = frozenset({signal.SIGTERM, signal.SIGKILL})
 
@@ -250,6 +248,7 @@ class JobRunner:
         confiner: Confiner | None = None,
     ) -> None:
         self._options = options
+        self._timing = options.timing
         self._loop = loop
         self._descriptors = descriptors
         self._table = table
@@ -336,6 +335,7 @@ class JobRunner:
                 sink=self._sinks[which] if self._sinks else None,
                 log=running.log,
                 tail=tail,
+                partial_line=self._timing.partial_line,
                 prefix=f"[{launch.spec.name}] ".encode("utf-8", "replace")
                 if launch.spec.log_prefix
                 else b"",
@@ -560,7 +560,9 @@ class JobRunner:
             self._removing.discard(confinement)
         else:
             self._removing.add(confinement)
-            self._loop.call_later(_REMOVE_INTERVAL, lambda: self._remove(confinement, attempts - 1))
+            self._loop.call_later(
+                self._timing.cgroup_retry, lambda: self._remove(confinement, attempts - 1)
+            )
 
     def _forget(self, job_id: str) -> None:
         self._table.forget(job_id)

@@ -266,12 +266,6 @@ def _typed(
     return call
 
 
-#: seconds without a byte taken after which a terminal or peer is left behind at the end
-_FLUSH_TIMEOUT = 2.0
-#: seconds that killed processes may take to end; one in an uninterruptible call takes for ever
-_KILL_TIMEOUT = 5.0
-
-
 class Server:
     """Supervisor of one run on one host.
 
@@ -292,6 +286,7 @@ class Server:
         descriptor_limit: int | None = None,
     ) -> None:
         self._options = options
+        self._timing = options.timing
         self._loop = Loop()
         self._descriptors = Descriptors()
         self._table = JobTable(options.host)
@@ -334,6 +329,7 @@ class Server:
                 loop=self._loop,
                 descriptors=self._descriptors,
                 on_interrupt=self._on_interrupt,
+                answer_timeout=self._timing.interrupt_answer,
             )
         self._open_channel(None, channel)
 
@@ -523,7 +519,7 @@ class Server:
                 # it ends while the jobs do
                 self._interrupts.close()
             self._request_handler.close("the supervisor of this run is ending")
-            self._loop.call_later(_KILL_TIMEOUT, self._finish)
+            self._loop.call_later(self._timing.kill, self._finish)
         for job in self._table:
             self._runner.kill(job)
         if not len(self._table):
@@ -533,10 +529,10 @@ class Server:
         if self._finished:
             return
         self._finished = True
-        orphans.end_descendants()
+        orphans.end_descendants(self._timing.kill)
         self._runner.close()
         for sink in self._sinks:
-            sink.drain(_FLUSH_TIMEOUT)
+            sink.drain(self._timing.flush)
         if self._remove and not _is_kept(self._options.run_directory):
             import shutil
 
@@ -544,7 +540,7 @@ class Server:
         for reply in self._replies:
             reply()
         for channel in tuple(self._channels.values()):
-            channel.flush(_FLUSH_TIMEOUT)
+            channel.flush(self._timing.flush)
             channel.close()
 
 

@@ -19,9 +19,6 @@ from fiber.exceptions import WireError
 if TYPE_CHECKING:
     from fiber._objects.store import Store
 
-#: seconds after which an idle thread ends, unless it is bound
-IDLE = 30.0
-
 log = logging.getLogger("fiber")
 
 _Reference: TypeAlias = tuple[str, tuple[str, ...], int, int]
@@ -43,12 +40,13 @@ class CallerThreads:
 
     A caller is a thread of any process, so that locks which know their holder by its thread work;
     or the asynchronous calls of one process to one object. The thread ends when the caller's
-    process announces its end or is lost, and after ``IDLE`` seconds without calls unless it is
-    bound.
+    process announces its end or is lost, and after ``Timing.idle_thread`` without calls unless
+    it is bound.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._idle = store.timing.idle_thread
         self._lock = threading.Lock()
         self._threads: dict[_Key, _CallerThread] = {}
         # references in answers that their receivers have not unpickled yet
@@ -181,7 +179,7 @@ class CallerThreads:
     def _run(self, key: _Key, thread: _CallerThread) -> None:
         while True:
             try:
-                task = thread.tasks.get(timeout=None if thread.is_bound else IDLE)
+                task = thread.tasks.get(timeout=None if thread.is_bound else self._idle)
             except queue.Empty:
                 if self._ends_idle(key, thread):
                     return

@@ -38,8 +38,6 @@ _ALWAYS: Mapping[str, Callable[[Any], Any]] = {
     "__repr__": repr,
     "#GETVALUE": lambda obj: obj,
 }
-#: seconds to wait for the handler thread
-_SETTLE_TIMEOUT = 5.0
 # types that cannot be pickled; a list is sent instead
 _VIEWS: tuple[type[Any], ...] = (type({}.keys()), type({}.values()), type({}.items()))
 
@@ -155,7 +153,7 @@ class Referent(OwnedObject):
         """Wait until the references that were dropped before are counted."""
         noted = threading.Event()
         self._store.call_soon(noted.set)
-        noted.wait(_SETTLE_TIMEOUT)
+        noted.wait(self._store.timing.settle)
 
     def _on_request(self, peer: Peer, message: Message, op: int) -> None:
         if op == calls.ABANDONED:

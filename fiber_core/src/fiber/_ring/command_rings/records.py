@@ -22,6 +22,7 @@ from fiber._base import values
 from fiber._ring.command_rings.control import request
 from fiber._ring.counters import RingCounters
 from fiber._ring.model import RingStatus
+from fiber._ring.timing import RingTiming
 from fiber.backend_parts.liveness import (
     Claim,
     Liveness,
@@ -234,10 +235,10 @@ def _write(path: Path, data: dict[str, Any]) -> None:
 _OWNER_LOST = "OwnerLost"
 
 
-def current_status(record: Record) -> dict[str, Any]:
+def current_status(record: Record, timing: RingTiming) -> dict[str, Any]:
     """Return the status of a ring as values that JSON has, with ``name`` and ``backend``.
 
-    It comes from the owner if that answers, else from the record.
+    It comes from the owner if that answers in time, else from the record.
     """
     metadata = record.metadata()
     more = {"name": record.name, "backend": metadata.get("backend", "")}
@@ -245,7 +246,7 @@ def current_status(record: Record) -> dict[str, Any]:
     found = record.status()
     if liveness is not Liveness.DEAD and not is_over(found):
         try:
-            found = request(record.control_path, "status")
+            found = request(record.control_path, "status", timing.request)
         except FiberError:
             # the owner is starting or ending, or on a host whose sockets are not visible here
             found = record.status()
@@ -260,22 +261,23 @@ def is_over(status: dict[str, Any]) -> bool:
     return status.get("phase") in ("succeeded", "failed")
 
 
-def send_command(record: Record, command: str) -> None:
+def send_command(record: Record, command: str, timing: RingTiming) -> None:
     """Send a command to a ring's owner.
 
     Args:
         record: of the ring.
         command: its name and arguments, as :class:`~fiber._ring.command_rings.control.ControlServer`
             has them.
+        timing: has the seconds for the answer.
 
     Raises:
         FiberError: the ring is over, or its owner refused or did not answer.
     """
-    if is_over(current_status(record)):
+    if is_over(current_status(record, timing)):
         msg = f"{record.name} has ended; fiber ring status {record.name} says how"
         raise FiberError(msg)
     try:
-        request(record.control_path, command)
+        request(record.control_path, command, timing.request)
     except FiberError as error:
         owner = record.owner
         if record.liveness is not Liveness.UNKNOWN or owner is None:

@@ -23,6 +23,7 @@ from fiber._ring.command_rings.control import ControlServer
 from fiber._ring.command_rings.records import Record, to_json
 from fiber._ring.model import RingError, RingPhase, RingStatus
 from fiber._ring.ring import Ring
+from fiber._ring.timing import RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 
@@ -89,8 +90,6 @@ class RankCommand:
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: seconds between two writes of a changed status
-_STATUS_INTERVAL = 1.0
 
 
 def run(
@@ -116,6 +115,7 @@ def run(
     current = runtime.current()
     control_path = str(current.directory / "ring.sock")
     record.take_ownership(backend=current.info.name, door=control_path)
+    timing = RingTiming.at(current.timing.scale)
     queue: Any = queues.SimpleQueue()
     ring = Ring(workers, RankCommand(argv, queue), name=record.name, **options)
     codes: dict[int, int] = {}
@@ -139,10 +139,11 @@ def run(
         "terminate": ring.terminate,
     }
     try:
-        with contextlib.closing(ControlServer(control_path, handlers)), _signals(ring, received):
+        server = ControlServer(control_path, handlers, timing.request)
+        with contextlib.closing(server), _signals(ring, received):
             record.write(status())
             on_start()
-            return _wait(ring, record, status, received)
+            return _wait(ring, record, status, received, timing.status)
     finally:
         queue.put(None)
         reader.join()
@@ -159,7 +160,7 @@ def _count(status: RingStatus) -> None:
     )
 
 
-def _wait(ring: Ring, record: Record, status: Any, received: list[int]) -> int:
+def _wait(ring: Ring, record: Record, status: Any, received: list[int], interval: float) -> int:
     written: RingStatus | None = None
     while True:
         now = ring.status()
@@ -167,7 +168,7 @@ def _wait(ring: Ring, record: Record, status: Any, received: list[int]) -> int:
             record.write(status())
             written = now
         try:
-            if ring.join(_STATUS_INTERVAL) is not None:
+            if ring.join(interval) is not None:
                 return 0
         except RingError as error:
             if received:

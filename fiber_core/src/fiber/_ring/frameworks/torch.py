@@ -29,6 +29,7 @@ from fiber._ring.forwarding import (
 from fiber._ring.framework import RingFramework
 from fiber._ring.frameworks import torchrun
 from fiber._ring.frameworks.torchrun import VersionedState
+from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Torch(RingFramework):
 
     def host(self, ring: RingView) -> Mapping[str, Any]:
         """Open the store at a port of the system's choice; ranks only connect to it."""
-        stores = _StoreServer()
+        stores = _StoreServer(ring.timing)
         ring.on_leave(stores.close)
         return {"port": stores.port, "pipes": stores.pipes}
 
@@ -94,12 +95,13 @@ class Torch(RingFramework):
         """Forward the store from another host, and open the gateway for torchruns."""
         pipes: PipeClient = facts["pipes"]
         path = str(ring.folder / "torchrun")
-        gateway = Gateway(path, pipes)
+        gateway = Gateway(path, pipes, ring.timing)
         ring.on_leave(gateway.close)
         rank = None if ring.bounds is not None else ring.rank
         found = {"PET_RDZV_ENDPOINT": torchrun.endpoint(path, rank)}
         if ring.me.node != ring.members[0].node:
-            forwarder = Forwarder(lambda: pipes.open(torchrun.request(torchrun.STORE, _RING_STORE)))
+            name = torchrun.request(torchrun.STORE, _RING_STORE)
+            forwarder = Forwarder(lambda: pipes.open(name), ring.timing)
             ring.on_leave(forwarder.close)
             found["MASTER_PORT"] = str(forwarder.port)
         return found
@@ -116,9 +118,12 @@ class _StoreServer:
 
     A torchrun's store, and the state of its rendezvous, live from the first connection that
     requests their name to the end of the last one.
+
+    Args:
+        timing: durations of its streams.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timing: RingTiming) -> None:
         self._lock = threading.Lock()
         self._shared: dict[str, _SharedByName] = {}
         self._users: dict[str, int] = {}
@@ -126,8 +131,8 @@ class _StoreServer:
         self._own = contextlib.ExitStack()
         #: port of the ring's own store on loopback
         self.port = self._own.enter_context(self._using(_RING_STORE)).port()
-        self._streams = Streams()
-        self._host = PipeServer(self._serve)
+        self._streams = Streams(timing)
+        self._host = PipeServer(self._serve, timing)
         #: client for the other members
         self.pipes = self._host.pipes
 

@@ -23,6 +23,7 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from fiber._ring.forwarding import LOOPBACK, Forwarder
+from fiber._ring.timing import RingTiming
 
 __all__ = [
     "NAME",
@@ -42,9 +43,6 @@ STORE = "store"
 STATE = "state"
 
 _RANK = "?rank="
-#: seconds that torchruns wait for each other, and for an answer of rank 0
-_TIMEOUT = 600
-_ANSWER_TIMEOUT = 60.0
 # request: whether to replace the state, and the version to replace; the state follows
 _REQUEST = struct.Struct("<?Q")
 # reply: whether it was replaced, and its version, 0 before it is set; the state follows
@@ -146,7 +144,9 @@ class _Rendezvous:
         """Return the information of a new round, which has a store of its own."""
         # close the forwarder of the last round
         _Rendezvous.shutdown(self)
-        self._forwarder, store = _open_store(self._path, f"{self.get_run_id()}/{name}")
+        self._forwarder, store = _open_store(
+            self._path, f"{self.get_run_id()}/{name}", self._params
+        )
         api = _torch("distributed.elastic.rendezvous.api")
         return api.RendezvousInfo(
             _torch("distributed").PrefixStore("torchrun", store),
@@ -184,8 +184,9 @@ class _Dynamic(_Rendezvous):
         # else torch opens a store on all interfaces
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         run = self.get_run_id()
-        self._backend = _Backend(_connect(path, STATE, run))
-        self._own_forwarder, store = _open_store(path, run)
+        patience = params.get_as_int("read_timeout", 60)
+        self._backend = _Backend(_connect(path, STATE, run), patience)
+        self._own_forwarder, store = _open_store(path, run, params)
         dynamic = _torch("distributed.elastic.rendezvous.dynamic_rendezvous")
         self._torch = dynamic.create_handler(store, self._backend, params)
 
@@ -216,12 +217,17 @@ class _Dynamic(_Rendezvous):
 
 
 class _Backend:
-    """A ``torch.distributed.elastic.rendezvous.dynamic_rendezvous.RendezvousBackend``."""
+    """A ``torch.distributed.elastic.rendezvous.dynamic_rendezvous.RendezvousBackend``.
+
+    Args:
+        connection: to the process of rank 0.
+        patience: seconds for an answer.
+    """
 
     name = NAME
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, patience: float) -> None:
+        self._connection, self._patience = connection, patience
         self._lock = threading.Lock()
 
     def get_state(self) -> tuple[bytes, int] | None:
@@ -238,7 +244,7 @@ class _Backend:
         try:
             with self._lock:
                 self._connection.send_bytes(request_bytes)
-                if not self._connection.poll(_ANSWER_TIMEOUT):
+                if not self._connection.poll(self._patience):
                     # else a late reply would be taken for that of the next request
                     self._connection.close()
                 answer = self._connection.recv_bytes()
@@ -256,14 +262,15 @@ def _connect(path: str, kind: str, name: str) -> Connection:
     return connection
 
 
-def _open_store(path: str, name: str) -> tuple[Forwarder, Any]:
+def _open_store(path: str, name: str, params: Any) -> tuple[Forwarder, Any]:
     """Return a store, and the forwarder that the ranks of this torchrun use as well."""
-    forwarder = Forwarder(functools.partial(_connect, path, STORE, name))
+    # a torchrun is not told the scale of the ring's durations
+    forwarder = Forwarder(functools.partial(_connect, path, STORE, name), RingTiming())
     store = _torch("distributed").TCPStore(
         LOOPBACK,
         forwarder.port,
         is_master=False,
-        timeout=dt.timedelta(seconds=_TIMEOUT),
+        timeout=dt.timedelta(seconds=params.get_as_int("timeout", 600)),
     )
     return forwarder, store
 

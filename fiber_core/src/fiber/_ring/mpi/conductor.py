@@ -31,13 +31,12 @@ from fiber._ring.mpi.implementations import (
 from fiber._ring.mpi.networks import Networks, choose, targets
 from fiber._ring.mpi.ranks import wrapped
 from fiber._ring.mpi.station import AGENT
+from fiber._ring.mpi.timing import MpiTiming
 from fiber._ring.mpi.vigil import Begin, Instruction, Verdict, Vigil
 from fiber.exceptions import FiberError
 
 __all__ = ["LAUNCHER", "Conductor", "Stations", "Stopped"]
 
-#: seconds for what is asked of a station that is up
-_PATIENCE = 30.0
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _HOSTFILES = {True: "hostfile", False: "hostfile.hydra"}
 #: where the operator's containers have these files, and commands in manifests look for them
@@ -79,6 +78,7 @@ class Conductor:
         plan: what is to be done.
         stations: those who do it.
         output: called with 1 or 2 and what mpirun wrote.
+        timing: durations of the run.
     """
 
     def __init__(
@@ -87,8 +87,9 @@ class Conductor:
         stations: Stations,
         *,
         output: Callable[[int, bytes], None],
+        timing: MpiTiming,
     ) -> None:
-        self._plan, self._stations = plan, stations
+        self._plan, self._stations, self._timing = plan, stations, timing
         self._output = output
         #: set once mpirun is there, or never will be
         self.started = threading.Event()
@@ -237,6 +238,7 @@ class Conductor:
             strict=plan.strict,
             start_timeout=plan.start_timeout,
             now=time.monotonic(),
+            timing=self._timing,
         )
         differ = plan.strict and len({host.slots for host in plan.hosts}) > 1
         slots_file = self._hostfile(stack) if differ else None
@@ -287,8 +289,8 @@ class Conductor:
     # -- events
 
     def _expect(self, done: Callable[[], bool], what: str) -> None:
-        if not self._until(done, time.monotonic() + _PATIENCE):
-            msg = f"stations of this run did not {what} within {_PATIENCE:g} s"
+        if not self._until(done, time.monotonic() + self._timing.answer):
+            msg = f"stations of this run did not {what} within {self._timing.answer:g} s"
             raise FiberError(msg)
 
     def _until(self, done: Callable[[], bool], deadline: float) -> bool:

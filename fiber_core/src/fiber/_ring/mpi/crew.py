@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from fiber._base import values
 from fiber._ring.mpi import messages
 from fiber._ring.mpi.station import serve
+from fiber._ring.mpi.timing import MpiTiming
 from fiber._runtime import runtime
 from fiber.connection import Pipe
 from fiber.exceptions import FiberError, StartError
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from fiber.model import JobStatus
 
 __all__ = ["Crew", "Event", "Lost", "Need"]
-
-#: seconds that stations have to end by themselves
-_PATIENCE = 5.0
 
 
 @values.frozen(kw_only=True)
@@ -58,6 +56,7 @@ class _Stations(Process):
         names: of its stations, each in a process of its own.
         ends: their ends of pipes, in the same order.
         token: what stations show each other.
+        timing: durations of the run.
         need: what the job asks of the platform.
         gang: the jobs that it is of use with.
         ended: called with the number of one that has ended before the job, and why.
@@ -68,12 +67,14 @@ class _Stations(Process):
         names: tuple[str, ...],
         ends: Sequence[Any],
         token: str,
+        timing: MpiTiming,
         need: Need,
         gang: Gang,
         ended: Callable[[int, str], None],
     ) -> None:
         super().__init__(name=names[-1], daemon=True)
         self._names, self._ends, self._token = names, list(ends), token
+        self._timing = timing
         # the children need none of these
         self.need, self.gang, self.ended = need, gang, ended
 
@@ -82,7 +83,7 @@ class _Stations(Process):
         index = runtime.current().index
         for other in [end for number, end in enumerate(self._ends) if number != index]:
             other.close()
-        serve(self._ends[index], self._names[index], self._token)
+        serve(self._ends[index], self._names[index], self._token, self._timing)
 
     def _launch(self) -> Any:
         current = runtime.current()
@@ -117,9 +118,11 @@ class Crew:
     Args:
         token: what stations show each other.
         start_timeout: seconds within which all of them are to run.
+        timing: durations of the run, also of the stations.
     """
 
-    def __init__(self, token: str, start_timeout: float) -> None:
+    def __init__(self, token: str, start_timeout: float, timing: MpiTiming) -> None:
+        self._timing = timing
         self._token = token
         self._start_timeout = start_timeout
         self._processes: dict[str, _Stations] = {}
@@ -142,7 +145,9 @@ class Crew:
         for names, need in jobs.items():
             pairs = [Pipe() for _ in names]
             ends = [theirs for _, theirs in pairs]
-            process = _Stations(names, ends, self._token, need, gang, self._teller(names))
+            process = _Stations(
+                names, ends, self._token, self._timing, need, gang, self._teller(names)
+            )
             for name, (ours, _) in zip(names, pairs, strict=True):
                 self._pipes[name] = ours
                 self._processes[name] = process
@@ -186,12 +191,12 @@ class Crew:
         for name in named:
             self.tell(name, messages.Close())
         started = list(dict.fromkeys(named.values()))
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + self._timing.end
         for process in started:
             if not _has_ended(process, deadline - time.monotonic()):
                 process.kill()
         for process in started:
-            _has_ended(process, _PATIENCE)
+            _has_ended(process, self._timing.end)
         os.write(self._wake, b"x")
         for pipe in self._pipes.values():
             pipe.close()

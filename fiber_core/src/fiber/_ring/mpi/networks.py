@@ -10,7 +10,7 @@ import contextlib
 import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from fiber._base import values
@@ -20,8 +20,6 @@ from fiber.exceptions import FiberError
 
 __all__ = ["Beacon", "Networks", "addresses", "choose", "dial", "targets"]
 
-#: seconds for an answer; on a network that drops packets, none comes
-_TIMEOUT = 4.0
 _AT_ONCE = 32
 _LONGEST = 256
 
@@ -31,10 +29,15 @@ class Beacon:
 
     Two hosts may have the same address, on a bridge that each has for itself. So an answer counts
     only where it has the right name.
+
+    Args:
+        name: the member's.
+        token: what clients have to show.
+        patience: seconds for a client to show it.
     """
 
-    def __init__(self, name: str, token: str) -> None:
-        self._name, self._token = name, token
+    def __init__(self, name: str, token: str, patience: float) -> None:
+        self._name, self._token, self._patience = name, token, patience
         listener = socket.create_server(("", 0), backlog=128)
         listener.setblocking(True)
         self.port: int = listener.getsockname()[1]
@@ -48,7 +51,7 @@ class Beacon:
 
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(_TIMEOUT)
+            connection.settimeout(self._patience)
             if hmac.compare_digest(_line(connection), self._token.encode()):
                 connection.sendall(self._name.encode() + b"\n")
 
@@ -70,13 +73,15 @@ def addresses() -> tuple[Address, ...]:
     )
 
 
-def dial(token: str, targets: Iterable[tuple[str, str, int]]) -> frozenset[tuple[str, str]]:
-    """Return names and addresses of the targets that answered with the expected name."""
+def dial(
+    token: str, targets: Iterable[tuple[str, str, int]], patience: float
+) -> frozenset[tuple[str, str]]:
+    """Return names and addresses of the targets that answered with the expected name in time."""
     wanted = list(targets)
     if not wanted:
         return frozenset()
     with ThreadPoolExecutor(min(_AT_ONCE, len(wanted)), "fiber-dial") as pool:
-        answers = pool.map(lambda target: _ask(token, *target[1:]), wanted)
+        answers = pool.map(lambda target: _ask(token, target[1], target[2], patience), wanted)
         return frozenset(
             (name, address)
             for (name, address, _), answer in zip(wanted, answers, strict=True)
@@ -84,9 +89,9 @@ def dial(token: str, targets: Iterable[tuple[str, str, int]]) -> frozenset[tuple
         )
 
 
-def _ask(token: str, address: str, port: int) -> bytes:
+def _ask(token: str, address: str, port: int, patience: float) -> bytes:
     try:
-        with socket.create_connection((address, port), timeout=_TIMEOUT) as connection:
+        with socket.create_connection((address, port), timeout=patience) as connection:
             connection.sendall(token.encode() + b"\n")
             return _line(connection)
     except OSError:
@@ -150,8 +155,11 @@ def choose(
     Raises:
         FiberError: two members cannot reach each other; the text has names, addresses and port.
     """
-    _refuse_unreached(stations, dialled)
-    usable = {name: _usable(name, up, stations, dialled) for name, up in stations.items()}
+    asked = {
+        asker: dict.fromkeys(name for name, _, _ in targets(asker, stations)) for asker in stations
+    }
+    _refuse_unreached(stations, asked, dialled)
+    usable = {name: _usable(name, up, asked, dialled) for name, up in stations.items()}
     loopback = {name: [a for a in found if _is_loopback(a)] for name, found in usable.items()}
     if all(loopback.values()):
         return _networks({name: found[0] for name, found in loopback.items()}, one_host=True)
@@ -183,11 +191,11 @@ def _networks(chosen: Mapping[str, Address], *, one_host: bool) -> Networks:
 def _usable(
     name: str,
     up: Hello,
-    stations: Mapping[str, Hello],
+    asked: Mapping[str, Collection[str]],
     dialled: Mapping[str, frozenset[tuple[str, str]]],
 ) -> list[Address]:
     """Return the addresses of a member that all which dialled it reached."""
-    askers = [other for other in stations if other != name and _asked(other, name, stations)]
+    askers = [other for other, names in asked.items() if other != name and name in names]
     return [
         found
         for found in up.addresses
@@ -195,18 +203,15 @@ def _usable(
     ]
 
 
-def _asked(asker: str, name: str, stations: Mapping[str, Hello]) -> bool:
-    return any(other == name for other, _, _ in targets(asker, stations))
-
-
 def _refuse_unreached(
-    stations: Mapping[str, Hello], dialled: Mapping[str, frozenset[tuple[str, str]]]
+    stations: Mapping[str, Hello],
+    asked: Mapping[str, Collection[str]],
+    dialled: Mapping[str, frozenset[tuple[str, str]]],
 ) -> None:
     wrong: list[tuple[str, str]] = []
-    for asker in stations:
+    for asker, names in asked.items():
         reached = {name for name, _ in dialled[asker]}
-        asked = dict.fromkeys(name for name, _, _ in targets(asker, stations))
-        wrong += [(asker, other) for other in asked if other not in reached]
+        wrong += [(asker, other) for other in names if other not in reached]
     if not wrong:
         return
     listed = "; ".join(_unreached(asker, other, stations) for asker, other in wrong[:_NAMED])

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from fiber._ring.mpi.arguments import RunSpec
 from fiber._ring.mpi.conductor import Conductor, Stopped
 from fiber._ring.mpi.crew import Crew
+from fiber._ring.mpi.timing import MpiTiming
 from fiber._ring.mpi.vigil import Verdict
+from fiber._runtime import runtime
 
 __all__ = ["run"]
 
@@ -26,8 +28,9 @@ def run(plan: RunSpec) -> Verdict:
     Raises:
         FiberError: mpirun was not started; the text has the reason, and all jobs have ended.
     """
-    crew = Crew(plan.token, plan.start_timeout)
-    conductor = Conductor(plan, crew, output=_write)
+    timing = MpiTiming.at(runtime.current().timing.scale)
+    crew = Crew(plan.token, plan.start_timeout, timing)
+    conductor = Conductor(plan, crew, output=_write, timing=timing)
     with _signals(crew.put), contextlib.ExitStack() as stack:
         stack.callback(crew.end)
         stack.enter_context(_input(conductor))

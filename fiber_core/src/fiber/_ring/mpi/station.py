@@ -20,6 +20,7 @@ from fiber._ring.mpi.command_socket import AgentCall, CommandSocket
 from fiber._ring.mpi.networks import Beacon, addresses, dial
 from fiber._ring.mpi.ranks import FOLDER, MEMBER, RankRegistry
 from fiber._ring.mpi.streams import Command, Execution, set_hostname
+from fiber._ring.mpi.timing import MpiTiming
 from fiber._runtime import runtime
 
 __all__ = ["AGENT", "serve"]
@@ -28,18 +29,19 @@ __all__ = ["AGENT", "serve"]
 AGENT = "rsh"
 
 
-def serve(connection: Any, name: str, token: str) -> None:
+def serve(connection: Any, name: str, token: str, timing: MpiTiming) -> None:
     """Be a station until the other end of the connection says so, or is gone.
 
     Args:
         connection: a pipe's end.
         name: the station's name, which is the member's as ``mpirun`` knows it.
         token: what those have to show who dial it.
+        timing: durations of the run.
     """
     # what a daemon leaves behind is ended with the station
     adopt_orphans()
     folder = rundir.make_folder(runtime.current().directory, "fm-")
-    station = _Station(connection, name, token, folder)
+    station = _Station(connection, name, token, folder, timing)
     try:
         station.run()
     finally:
@@ -48,11 +50,14 @@ def serve(connection: Any, name: str, token: str) -> None:
 
 
 class _Station:
-    def __init__(self, connection: Any, name: str, token: str, folder: Path) -> None:
+    def __init__(
+        self, connection: Any, name: str, token: str, folder: Path, timing: MpiTiming
+    ) -> None:
+        self._timing = timing
         self._connection = connection
         self._sending = threading.Lock()
         self._folder = folder
-        self._beacon = Beacon(name, token)
+        self._beacon = Beacon(name, token, timing.dial)
         self._ranks = RankRegistry(folder, self._send)
         self._command_socket: CommandSocket | None = None
         self._commands: dict[int, Command] = {}
@@ -110,7 +115,7 @@ class _Station:
         self._ranks.close()
         self._beacon.close()
         for command in commands:
-            command.join(1.0)
+            command.join(self._timing.linger)
 
     def _send(self, message: messages.FromStation) -> None:
         # when the coordinator is gone, so are we
@@ -121,7 +126,9 @@ class _Station:
 
     def _dial(self, message: messages.Probe) -> None:
         def ask() -> None:
-            self._send(messages.ProbeResult(dial(message.token, message.targets)))
+            self._send(
+                messages.ProbeResult(dial(message.token, message.targets, self._timing.dial))
+            )
 
         threading.Thread(target=ask, name="fiber-dialling", daemon=True).start()
 
@@ -159,6 +166,7 @@ class _Station:
                 env=environ,
                 out=lambda stream, data: self._send(messages.Output(call, stream, data)),
                 ended=lambda code: self._ended(call, code),
+                linger=self._timing.linger,
             )
         except OSError as error:
             text = f"{message.argv[0]} cannot be run: {error.strerror}"

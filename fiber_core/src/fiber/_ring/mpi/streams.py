@@ -14,8 +14,6 @@ from typing import IO, Protocol
 __all__ = ["Command", "Execution", "set_hostname"]
 
 _CHUNK_SIZE = 64 * 1024
-#: seconds after a command's end for which its descendants may keep its output open
-_LINGER = 1.0
 
 
 class Execution(Protocol):
@@ -36,6 +34,7 @@ class Command:
         env: the whole environment.
         out: called with 1 or 2 and a piece of output.
         ended: called once with the exit code, or minus the signal, after all output.
+        linger: seconds after its end for which its descendants may keep its output open.
 
     Raises:
         OSError: the command cannot be started.
@@ -48,8 +47,9 @@ class Command:
         env: Mapping[str, str],
         out: Callable[[int, bytes], None],
         ended: Callable[[int], None],
+        linger: float,
     ) -> None:
-        self._out, self._ended = out, ended
+        self._out, self._ended, self._linger = out, ended, linger
         self._process = subprocess.Popen(
             argv,
             env=dict(env),
@@ -116,7 +116,7 @@ class Command:
         code = self._process.wait()
         self.feed(b"")
         for reader in self._readers:
-            reader.join(_LINGER)
+            reader.join(self._linger)
         self._ended(code)
         # later output of lingering descendants is discarded
         for stream, reader in zip(

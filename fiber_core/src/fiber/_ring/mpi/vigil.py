@@ -14,14 +14,9 @@ from typing import TypeAlias
 from fiber._base import values
 from fiber._ring.mpi.hosts import MpiHost, mismatches
 from fiber._ring.mpi.ranks import STRAY
+from fiber._ring.mpi.timing import MpiTiming
 
 __all__ = ["Begin", "Instruction", "Send", "Verdict", "Vigil", "ended_how"]
-
-#: seconds that mpirun has to end by itself after a rank failed, after all ranks have ended, and
-#: after it was asked to
-_AFTER_FAILURE = 5.0
-_AFTER_ALL = 15.0
-_AFTER_SIGNAL = 5.0
 
 
 @values.frozen
@@ -63,6 +58,7 @@ class Vigil:
         strict: True where members are to be filled one after another.
         start_timeout: seconds until all ranks must have come.
         now: the time at its start.
+        timing: has the seconds that mpirun has to end by itself.
     """
 
     def __init__(
@@ -73,7 +69,9 @@ class Vigil:
         strict: bool = True,
         start_timeout: float,
         now: float,
+        timing: MpiTiming,
     ) -> None:
+        self._timing = timing
         self._count, self._hosts, self._strict = count, tuple(hosts), strict
         #: host by rank
         self.places: dict[int, str] = {}
@@ -116,9 +114,9 @@ class Vigil:
         if code:
             why = f"rank {rank} on {self.places.get(rank, 'a member')} {ended_how(code)}"
             self._verdict = Verdict(code, why)
-            self._deadline = now + _AFTER_FAILURE
+            self._deadline = now + self._timing.after_failure
         elif len(self.codes) == self._count > 0:
-            self._deadline = now + _AFTER_ALL
+            self._deadline = now + self._timing.after_all
         return []
 
     def lost(self, host: str, why: str, now: float) -> list[Instruction]:
@@ -133,7 +131,7 @@ class Vigil:
         """Somebody wants it to end; twice wants it to end now."""
         if self._asked:
             self._asked = 2
-            self._deadline = now + _AFTER_SIGNAL
+            self._deadline = now + self._timing.after_signal
             return [Send(signal.SIGKILL)]
         self._verdict = Verdict(128 + number, is_asked=True)
         return self._end(now)
@@ -150,7 +148,7 @@ class Vigil:
             return self._end(now)
         if self._asked == 1:
             self._asked = 2
-            self._deadline = now + _AFTER_SIGNAL
+            self._deadline = now + self._timing.after_signal
             return [Send(signal.SIGKILL)]
         self._deadline = None
         return []
@@ -180,7 +178,7 @@ class Vigil:
 
     def _end(self, now: float) -> list[Instruction]:
         self._asked = 1
-        self._deadline = now + _AFTER_SIGNAL
+        self._deadline = now + self._timing.after_signal
         return [Send(signal.SIGTERM)]
 
     def _not_begun(self) -> str:

@@ -11,8 +11,6 @@ from fiber._runtime import runtime
 from fiber.testing.masters import begin, print_facts
 
 _TASKS = 60
-#: seconds that the platform gives; the work takes a part of it
-_GRACE = 20.0
 
 
 def hold(ran: Any, go: Any) -> str:
@@ -37,8 +35,9 @@ def main() -> None:
         (process,) = (one for one in pool._pool if one.name == first)
         child: Any = process._popen
         since = time.monotonic()
-        # what the platform does by itself when it wants a job's place
-        runtime.current().backend.terminate(child.job, grace=_GRACE)
+        # what the platform does by itself when it wants a job's place; the work takes a part of
+        # the grace
+        runtime.current().backend.terminate(child.job, grace=20.0)
         names = pool.starmap(name_after, [(ran, number) for number in range(_TASKS)])
         print_facts(
             measured={

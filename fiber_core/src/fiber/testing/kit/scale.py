@@ -25,8 +25,6 @@ __all__ = ["Scale"]
 _THREADS = 8
 #: requests a job may cost from its submission to its end, in all
 _CALLS_PER_JOB = 12
-#: seconds for which nothing happens
-_IDLE = 3.0
 
 
 class Scale(Programs):
@@ -36,6 +34,8 @@ class Scale(Programs):
 
     #: number of jobs at once
     many: int = 32
+    #: seconds for which nothing happens
+    idle: float = 3.0
 
     def test_many_jobs_end_and_every_end_is_told(
         self, kit: Driver, witness: Witness | None, measure: Measure
@@ -97,9 +97,9 @@ class Scale(Programs):
 
         before = sees.calls()
         # idle time, in which no request should be sent
-        threading.Event().wait(_IDLE)
+        threading.Event().wait(self.idle)
 
-        rate = (sees.calls() - before) / _IDLE
+        rate = (sees.calls() - before) / self.idle
         measure("calls of the engine a second while nothing happens", rate)
         assert rate <= 1, "wait for events; do not ask again and again"
 

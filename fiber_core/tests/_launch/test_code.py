@@ -1,0 +1,458 @@
+"""Modules, mains and files that come from the parent, and which of them are ignored."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+import importlib.util
+import json
+import linecache
+import pkgutil
+import shutil
+import subprocess
+import sys
+import sysconfig
+import traceback
+import types
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fiber._launch import module_server
+from fiber._launch.code_finder import CodeFinder, ContentStore, load_main
+from fiber._launch.code_server import CodeServer, Ignore, digest_of
+from fiber.exceptions import StartError
+
+FILES = {
+    "near_app.py": "VALUE = 1\n",
+    "near_pkg/__init__.py": "from .inner import VALUE\n",
+    "near_fails.py": "def fail():\n    raise KeyError('a line of its own')\n",
+    "near_pkg/inner.py": "VALUE = 2\n",
+    "near_pkg/data/table.csv": "a,b\n",
+    "near_pkg/data/secret.key": "no\n",
+    "near_space/deep/er.py": "VALUE = 3\n",
+    "near_hidden.py": "VALUE = 4\n",
+    "lib/site-packages/near_installed.py": "VALUE = 5\n",
+    ".gitignore": "*.key\nnear_hidden.py\n",
+}
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """A folder with a program, which is the working directory of the parent."""
+    folder = tmp_path / "program"
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("near_")]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+class Host:
+    """Another host: it has its own path, and its questions are counted."""
+
+    def __init__(self, folder, sources):
+        self.folder = folder
+        self.asked = []
+        self.sources = sources
+        self.store = ContentStore(folder, self.ask)
+        self.finder = CodeFinder(sources.names(), self.store)
+
+    def ask(self, question):
+        query = json.loads(question)
+        self.asked.append(query)
+        # as the parent, which has its own path
+        before, sys.path = sys.path, [str(Path.cwd()), *sys.path]
+        kept, sys.meta_path = sys.meta_path, [f for f in sys.meta_path if f is not self.finder]
+        near = {name: sys.modules.pop(name) for name in list(sys.modules) if "near_" in name}
+        try:
+            return self.sources.answer(query)
+        finally:
+            sys.path, sys.meta_path = before, kept
+            sys.modules.update(near)
+
+    def contents(self):
+        return [query for query in self.asked if query["query"] == "content"]
+
+
+@pytest.fixture
+def host(program, tmp_path, monkeypatch):
+    sources = CodeServer()
+    host = Host(tmp_path, sources)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(program)])
+    monkeypatch.setattr(sys, "meta_path", [host.finder, *sys.meta_path])
+    return host
+
+
+class TestOffer:
+    def test_what_lies_below_the_working_directory_is_offered(self, program):
+        names = CodeServer().names()
+        assert {"near_app", "near_pkg", "near_space"} <= names
+        assert not {"fiber", "fiber_local", "json", "pytest"} & names
+
+    def test_nothing_is_imported_for_it(self, program):
+        assert CodeServer().module("near_pkg.inner")["path"] == str(program / "near_pkg/inner.py")
+        assert not [name for name in sys.modules if name.startswith("near_")]
+
+    def test_installed_ones_are_not_wherever_they_are(self, program, monkeypatch):
+        monkeypatch.setattr(sys, "path", [str(program / "lib/site-packages"), *sys.path])
+        sources = CodeServer()
+        assert sources.module("near_installed") == {}
+        assert sources.module("pytest") == {}
+        assert sources.module("json") == {}
+        assert sources.module("fiber.pool") == {}
+        assert "near_installed" not in sources.names()
+
+    def test_ignored_ones_are_named_with_the_reason(self, program):
+        assert CodeServer().module("near_hidden") == {
+            "ignored": [
+                str(program / "near_hidden.py"),
+                str(program / ".gitignore"),
+                "near_hidden.py",
+            ]
+        }
+
+    @pytest.mark.parametrize("name", ["", "near_none", "../near_app", "near_pkg.none", "a-b", "x."])
+    def test_others_are_nothing(self, program, name):
+        assert CodeServer().module(name) == {}
+
+    @pytest.mark.parametrize(
+        "path", ["../near_app.py", "/etc/passwd", "data/../../.gitignore", "data/secret.key", "no"]
+    )
+    def test_files_outside_a_package_and_ignored_ones_are_nothing(self, program, path):
+        found = CodeServer().answer({"query": "file", "name": "near_pkg", "path": path})
+        assert json.loads(found) == {}
+
+    def test_content_that_was_not_offered_is_not_sent(self, program):
+        digest = digest_of((program / "near_app.py").read_bytes())
+        sources = CodeServer()
+        assert sources.answer({"query": "content", "digest": digest}) == b""
+        sources.module("near_app")
+        assert sources.answer({"query": "content", "digest": digest}) == b"VALUE = 1\n"
+
+    def test_questions_that_make_no_sense_get_an_empty_answer(self, program):
+        sources = CodeServer()
+        answers = []
+        for question in (b"nonsense", b"{}", b'{"query": "content"}', b"[]"):
+            sources.submit(question, answers.append)
+        sources.close()
+        assert answers == [b"{}"] * 4
+
+
+class TestImports:
+    def test_modules_packages_and_namespaces_come(self, host):
+        assert importlib.import_module("near_app").VALUE == 1
+        assert importlib.import_module("near_pkg").VALUE == 2
+        assert importlib.import_module("near_space.deep.er").VALUE == 3
+
+    def test_what_one_process_got_the_others_of_the_job_have(self, host):
+        importlib.import_module("near_app")
+        assert len(host.contents()) == 1
+        del sys.modules["near_app"]
+        importlib.import_module("near_app")
+        assert len(host.contents()) == 1
+
+    def test_a_file_that_this_host_has_is_used_where_it_is_the_same(
+        self, host, tmp_path, monkeypatch
+    ):
+        own = tmp_path / "own"
+        own.mkdir()
+        monkeypatch.setattr(sys, "path", [str(own), *sys.path])
+        (own / "near_app.py").write_text("VALUE = 1\n")
+        assert importlib.import_module("near_app").__file__ == str(own / "near_app.py")
+        assert host.contents() == []
+
+    def test_a_stale_one_is_not(self, host, program, tmp_path, monkeypatch):
+        own = tmp_path / "own"
+        own.mkdir()
+        monkeypatch.setattr(sys, "path", [str(own), *sys.path])
+        (own / "near_app.py").write_text("VALUE = 'stale'\n")
+        module = importlib.import_module("near_app")
+        assert (module.VALUE, module.__file__) == (1, str(program / "near_app.py"))
+
+    def test_others_cost_no_question(self, host):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("no_such_module_anywhere")
+        assert importlib.util.find_spec("no_such_module_anywhere") is None
+        assert host.asked == []
+
+    def test_tracebacks_show_lines(self, host, program):
+        module = importlib.import_module("near_fails")
+        (program / "near_fails.py").unlink()
+        linecache.checkcache()
+        with pytest.raises(KeyError) as caught:
+            module.fail()
+        text = "".join(traceback.format_exception(caught.value))
+        assert "raise KeyError('a line of its own')" in text
+
+    def test_one_that_is_changed_on_the_way_is_an_error(self, host, program):
+        query = host.store.query("module", name="near_app")
+        (program / "near_app.py").write_text("VALUE = 9\n")
+        with pytest.raises(ImportError, match="changed while it was sent"):
+            host.store.content(query["digest"])
+
+    def test_extensions_come_as_files(self, host, program):
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        (program / f"near_fast{suffix}").write_bytes(b"no real one")
+        importlib.invalidate_caches()
+        spec = CodeFinder(frozenset({"near_fast"}), host.store).find_spec("near_fast", None)
+        assert Path(spec.origin).read_bytes() == b"no real one"
+        assert Path(spec.origin).parent == host.folder / "code"
+
+
+class TestFiles:
+    def test_resources_of_a_package_are_found(self, host):
+        importlib.import_module("near_pkg")
+        files = importlib.resources.files("near_pkg")
+        assert (files / "data" / "table.csv").read_text() == "a,b\n"
+        assert sorted(one.name for one in files.joinpath("data").iterdir()) == ["table.csv"]
+        assert files.joinpath("data").is_dir()
+        assert not files.joinpath("data").is_file()
+        with files.joinpath("data/table.csv").open() as stream:
+            assert stream.readline() == "a,b\n"
+        with importlib.resources.as_file(files / "data" / "table.csv") as path:
+            assert Path(path).read_text() == "a,b\n"
+
+    def test_so_they_are_for_pkgutil(self, host):
+        importlib.import_module("near_pkg")
+        assert pkgutil.get_data("near_pkg", "data/table.csv") == b"a,b\n"
+
+    @pytest.mark.parametrize("name", ["none.csv", "data/secret.key"])
+    def test_those_that_are_not_offered_are_missing(self, host, name):
+        importlib.import_module("near_pkg")
+        with pytest.raises(FileNotFoundError):
+            (importlib.resources.files("near_pkg") / name).read_bytes()
+        with pytest.raises(FileNotFoundError):
+            pkgutil.get_data("near_pkg", name)
+
+
+class TestExplanations:
+    def explained(self, host, name):
+        with pytest.raises(ModuleNotFoundError) as caught:
+            importlib.import_module(name)
+        host.finder.explain(caught.value)
+        host.finder.explain(caught.value)
+        return str(caught.value)
+
+    def test_one_that_is_not_installed(self, host):
+        text = self.explained(host, "no_such_module_anywhere")
+        assert "no module named 'no_such_module_anywhere' on " in text
+        assert text.count("pip install no_such_module_anywhere") == 1
+
+    def test_one_that_is_ignored(self, host, program):
+        text = self.explained(host, "near_hidden")
+        assert f"is ignored by {program / '.gitignore'} (line 'near_hidden.py')" in text
+
+    def test_one_of_a_package_that_is_offered(self, host):
+        assert "has no such module" in self.explained(host, "near_pkg.none")
+
+
+class TestMains:
+    @pytest.fixture(autouse=True)
+    def _keep(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+        monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
+        yield
+        sys.modules.pop("__mp_main__", None)
+
+    def test_the_parents_main_is_run_as_spawn_does(self, host, program, monkeypatch):
+        script = program / "script.py"
+        script.write_text("NAME = __name__\ndef f():\n    return __file__\n")
+        main = types.ModuleType("__main__")
+        main.__file__ = str(script)
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        load_main(host.store)
+        loaded = sys.modules["__main__"]
+        assert loaded is sys.modules["__mp_main__"] is not main
+        assert (loaded.NAME, loaded.f()) == ("__mp_main__", str(script))
+        # and a child of this process is query of it in turn
+        found = CodeServer().answer({"query": "main"})
+        assert json.loads(found)["digest"] == digest_of(script.read_bytes())
+
+    def test_one_that_is_no_file_is_an_error(self, host, monkeypatch):
+        monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+        with pytest.raises(StartError, match="cannot be read"):
+            load_main(host.store)
+
+
+def test_what_a_job_keeps_is_private(host):
+    importlib.import_module("near_app")
+    assert (host.folder / "code").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    path = tmp_path / "odd_one.py"
+    path.write_text("VALUE = 7\n\ndef where():\n    return __file__\n")
+    spec = importlib.util.spec_from_file_location("odd_one", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "odd_one", module)
+    return module
+
+
+def spec_of(name, **answer):
+    """What this process finds of a module, or part of one, by the parent's answer."""
+    known = frozenset({name.partition(".")[0]})
+    finder = module_server.ParentFinder(known, lambda _: json.dumps(answer).encode())
+    return finder.find_spec(name, None)
+
+
+def test_own_names_are_the_programs_and_not_pythons(odd):
+    assert "odd_one" in module_server.own_names()
+    assert not {"json", "pytest", "__main__"} & module_server.own_names()
+
+
+def test_a_loaded_module_is_described_by_its_file(odd):
+    assert module_server.describe("odd_one") == {
+        "path": odd.__file__,
+        "locations": None,
+    }
+
+
+def test_the_standard_library_is_not_offered():
+    assert module_server.describe("json") == {}
+    assert module_server.describe("no_such_module") == {}
+
+
+def test_a_module_is_loaded_from_its_file_where_that_exists(odd):
+    spec = spec_of("odd_one", **module_server.describe("odd_one"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (module.VALUE, module.where()) == (7, odd.__file__)
+
+
+def test_a_package_without_a_file_is_its_folders(tmp_path):
+    spec = spec_of("spread", path=None, locations=[str(tmp_path)])
+    assert list(importlib.util.module_from_spec(spec).__path__) == [str(tmp_path)]
+
+
+def test_a_module_whose_file_cannot_be_opened_is_not_found():
+    assert spec_of("odd_one", path="/not/here/odd.zip/odd_one.py", locations=None) is None
+
+
+def test_a_parent_that_has_nothing_ends_the_search():
+    assert spec_of("ours.part") is None
+
+
+def test_the_source_of_a_module_inside_an_archive_is_had(tmp_path, monkeypatch):
+    archive = tmp_path / "archive.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("odd_packed.py", "VALUE = 7\n")
+    monkeypatch.syspath_prepend(str(archive))
+    module = importlib.import_module("odd_packed")
+    monkeypatch.setitem(sys.modules, "odd_packed", module)
+
+    assert module_server.source_of("odd_packed") == "VALUE = 7\n"
+    assert module_server.source_of("json") is None
+
+
+def test_the_parent_is_not_asked_for_a_name_that_it_does_not_have():
+    def ask(_):
+        raise AssertionError("asked")
+
+    finder = module_server.ParentFinder(frozenset({"ours"}), ask)
+    assert finder.find_spec("theirs", None) is None
+
+
+IGNORED = [
+    "a.py",
+    "b.log",
+    "build/x.py",
+    "docs/build/x.py",
+    "docs/readme.txt",
+    "keep.log",
+    "src/build.py",
+    "src/deep/er/a.py",
+    "src/deep/notes.txt",
+    "src/gen/one.py",
+    "src/gen/two.py",
+    "tmp1/x.py",
+    "tmpA/x.py",
+    "with space.py",
+]
+
+CASES = {
+    "names anywhere": "*.log\n!keep.log\n",
+    "folders anywhere": "build/\n",
+    "tied to the root": "/build/\n/a.py\n",
+    "a slash in the middle ties": "src/gen/*.py\n!src/gen/two.py\n",
+    "two stars before": "**/a.py\n",
+    "two stars within": "src/**/a.py\n",
+    "two stars after": "src/**\n",
+    "one character": "tmp?\n",
+    "sets": "tmp[0-9]/\n",
+    "sets turned around": "tmp[!0-9]/\n",
+    "comments, blanks and escapes": "# no\n\n\\#x\nwith\\ space.py\n",
+    "nothing comes back from an ignored folder": "src/gen/\n!src/gen/two.py\n",
+    "only what is in it": "src/*\n!src/gen\n",
+    "spaces at the end": "b.log   \n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in IGNORED:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+def ignored(folder):
+    ignore = Ignore(folder)
+    return {name for name in IGNORED if ignore.match(folder / name) is not None}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is what it is compared with")
+@pytest.mark.parametrize("name", CASES)
+def test_git_agrees(folder, name):
+    (folder / ".gitignore").write_text(CASES[name])
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    output = subprocess.run(
+        ["git", "-C", folder, "check-ignore", "--no-index", "-z", "--stdin"],
+        input="\0".join(IGNORED).encode(),
+        capture_output=True,
+        check=False,
+    ).stdout
+    assert ignored(folder) == set(filter(None, output.decode().split("\0")))
+
+
+def test_the_nearest_file_counts(folder):
+    (folder / ".gitignore").write_text("*.py\n")
+    (folder / "src" / ".gitignore").write_text("!*.py\n")
+    assert ignored(folder) == {name for name in IGNORED if name.endswith(".py")} - {
+        name for name in IGNORED if name.startswith("src/")
+    }
+
+
+def test_fibers_own_file_takes_the_place_of_gits(folder):
+    (folder / ".gitignore").write_text("*.py\n")
+    (folder / ".fiberignore").write_text("*.txt\n")
+    assert ignored(folder) == {"docs/readme.txt", "src/deep/notes.txt"}
+
+
+def test_why_names_the_file_and_the_line(folder):
+    (folder / ".gitignore").write_text("build/\n")
+    why = Ignore(folder).match(folder / "build" / "x.py")
+    assert why == (str(folder / ".gitignore"), "build/")
+
+
+def test_what_is_not_below_is_no_matter(folder, tmp_path_factory):
+    (folder / ".gitignore").write_text("*\n")
+    assert Ignore(folder).match(tmp_path_factory.mktemp("other") / "a.py") is None
+
+
+def test_some_folders_are_always_ignored(folder):
+    assert Ignore(folder).match(folder / "__pycache__" / "a.pyc") == ("", "__pycache__/")
+
+
+def test_an_invalid_pattern_is_skipped(folder):
+    (folder / ".gitignore").write_text("[z-a]\nb.log\n")
+    assert ignored(folder) == {"b.log"}

@@ -1,0 +1,397 @@
+"""A queue or pipe as threads of its owner and other processes use it."""
+
+import queue
+import select
+import time
+
+import pytest
+
+from fiber._objects.address import Kind
+from fiber.exceptions import PeerLostError
+from objects_world import in_thread, put, readable, take
+from wire_world import until
+
+
+@pytest.fixture(params=["owner", "other"])
+def side(request, owner, other):
+    """What a process has of an object: its owner, or another one."""
+    if request.param == "owner":
+        return lambda made, end=0: made
+    return other.remote
+
+
+def numbers(count):
+    return [b"%d" % n for n in range(count)]
+
+
+def fetching(side):
+    """A reader that fetches all that there is with its first item."""
+    reader = side.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
+    return reader
+
+
+def is_readable(ready_fd):
+    return bool(select.select([ready_fd.fd], [], [], 0)[0])
+
+
+# -- on each side
+
+
+def test_items_come_out_as_they_went_in(owner, side):
+    made = owner.queue()
+    mine = side(made)
+    put(mine, b"1", b"2", b"3")
+    assert mine.size(0) == made.size(0) == 3
+    assert [take(made) for _ in range(3)] == [b"1", b"2", b"3"]
+
+    put(made, b"4", b"5")
+    assert take(mine) == b"4"
+    assert mine.size(0) == made.size(0) == 1, "what was handed out is not counted"
+    assert take(mine) == b"5"
+
+
+def test_a_thread_that_waits_gets_what_comes(owner, side):
+    made = owner.queue()
+    mine = side(made)
+    got = in_thread(lambda: take(mine))
+    until(lambda: made.states[0]._waiting)
+    put(made, b"1")
+
+    assert got() == b"1"
+
+
+def test_several_threads_of_one_process_share_what_comes(owner, side):
+    made = owner.queue()
+    mine = side(made)
+    got = [in_thread(lambda: take(mine)) for _ in range(4)]
+    put(made, *numbers(4))
+
+    assert sorted(get() for get in got) == numbers(4)
+
+
+@pytest.mark.parametrize("block,timeout", [(False, None), (True, 0.01)])
+def test_an_empty_queue_raises_empty_and_nobody_waits_any_more(owner, side, block, timeout):
+    made = owner.queue()
+    mine = side(made)
+    with pytest.raises(queue.Empty):
+        take(mine, timeout, block)
+
+    until(lambda: not made.states[0]._waiting)
+    put(made, b"1", b"2")
+    assert take(made) == b"1"
+    assert take(mine) == b"2"
+
+
+@pytest.mark.parametrize("block,timeout", [(False, None), (True, 0.01)])
+def test_a_full_queue_raises_full_and_nobody_waits_any_more(owner, side, block, timeout):
+    made = owner.queue(1)
+    mine = side(made)
+    put(mine, b"1")
+    with pytest.raises(queue.Full):
+        put(mine, b"2", timeout=timeout, block=block)
+
+    until(lambda: not made.states[0].has_waiting_writers)
+    assert take(made) == b"1"
+    put(mine, b"3", timeout=20)
+    assert take(made) == b"3"
+
+
+def test_a_put_waits_for_room_that_a_reader_makes(owner, side, third):
+    made = owner.queue(1)
+    mine, reader = side(made), third.remote(made)
+    put(made, b"1")
+    done = in_thread(lambda: put(mine, b"2"))
+    until(lambda: made.states[0].has_waiting_writers)
+
+    assert take(reader) == b"1"
+    done()
+    assert take(reader) == b"2"
+
+
+def test_ready_waits_and_takes_nothing(owner, side):
+    made = owner.queue()
+    mine = side(made)
+    reader = mine.reader(0)
+    assert not reader.poll(0)
+    assert not reader.poll(0.01)
+    ready = in_thread(lambda: reader.poll(None))
+    until(lambda: made.states[0]._waiting)
+    put(made, b"1")
+
+    assert ready()
+    assert reader.poll(0)
+    assert take(mine) == b"1"
+
+
+@pytest.mark.parametrize("kind", [Kind.PIPE, Kind.ONE_WAY])
+def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner, side, kind):
+    made = owner.pipe(kind)
+    reader = side(made, 1).reader(0)
+    ready_fd = reader.ready_fd()
+    assert not is_readable(ready_fd)
+    for item in (b"1", b"2"):
+        made.writer(0).put(item, True, None)
+        assert readable(ready_fd)
+        assert readable(ready_fd)
+        assert bytes(reader.take(True, 20)) == item
+        assert not is_readable(ready_fd)
+    made.drop(0)
+
+    assert readable(ready_fd)
+    with pytest.raises(EOFError):
+        reader.take(True, 20)
+
+
+# -- at the owner
+
+
+def test_it_works_without_any_connection(owner):
+    mine = owner.queue()
+    put(mine, b"1")
+    take(mine)
+
+    assert mine.target == 0
+
+
+def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
+    mine = owner.queue()
+
+    def interrupted(gate, timeout):
+        put(mine, b"1")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fiber._objects.queue.channel.wait_for_wakeup", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        take(mine)
+    assert take(mine) == b"1"
+
+
+def test_the_end_of_the_other_side(owner):
+    mine = owner.pipe()
+    mine.writer(0).put(b"1", True, None)
+    mine.drop(0)
+    reader = mine.reader(0)
+
+    assert bytes(reader.take(True, None)) == b"1"
+    assert reader.poll(0)
+    with pytest.raises(EOFError):
+        reader.take(True, None)
+    with pytest.raises(BrokenPipeError):
+        mine.writer(1).put(b"2", True, None)
+
+
+def test_a_thread_that_waits_gets_the_end(owner):
+    mine = owner.pipe()
+    got = in_thread(lambda: mine.reader(0).take(True, None))
+    until(lambda: mine.states[0]._waiting)
+    mine.drop_soon(0)
+
+    with pytest.raises(EOFError):
+        got()
+
+
+def test_a_ready_fd_is_closed_with_the_last_handle(owner):
+    mine = owner.pipe()
+    ready_fd = mine.reader(0).ready_fd()
+    mine.drop(1)
+    assert ready_fd.fd == -1
+
+    ready_fd.close()
+    ready_fd.set(True)
+    assert ready_fd.fd == -1
+
+
+# -- reading elsewhere
+
+
+def test_items_of_any_size_arrive(owner, other):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    large = bytes(range(256)) * 100_000
+    put(theirs, b"", large, b"x")
+
+    assert [take(mine) == item for item in (b"", large, b"x")] == [True] * 3
+    put(mine, large)
+    assert take(theirs) == large
+
+
+def test_many_small_items_keep_their_order(owner, other, third):
+    mine = owner.queue()
+    writer, reader = other.remote(mine), third.remote(mine)
+    count = 20_000
+    put_all = in_thread(lambda: put(writer, *numbers(count)))
+
+    assert [int(take(reader)) for _ in range(count)] == list(range(count))
+    put_all()
+
+
+def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(owner, other):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    reader = fetching(theirs)
+    put(mine, *numbers(10))
+    assert [take(theirs) for _ in range(3)] == [b"0", b"1", b"2"]
+    assert len(reader._buffer) == 7
+    other.die()
+
+    assert [take(mine) for _ in range(7)] == numbers(10)[3:]
+
+
+def test_a_remote_reader_reports_what_it_has_handed_out(world, owner):
+    mine = owner.queue()
+    far = world.node("far", host="elsewhere")
+    theirs = far.remote(mine)
+    assert fetching(theirs).slot.index == -1
+    put(mine, *numbers(10))
+    for _ in range(3):
+        take(theirs)
+
+    until(lambda: mine.size(0) == 7)
+
+
+def test_items_parked_with_one_reader_go_to_another_that_waits(owner, other, third):
+    mine = owner.queue()
+    slow, quick = other.remote(mine), third.remote(mine)
+    reader = fetching(slow)
+    put(mine, *numbers(6))
+    assert take(slow) == b"0"
+    assert reader._buffer
+
+    # what nobody had fetched first, then what came back
+    assert [take(quick) for _ in range(5)] == [b"3", b"4", b"5", b"1", b"2"]
+    assert not reader._buffer
+
+
+def test_they_go_to_a_thread_of_the_owner_too_even_to_one_that_does_not_wait(owner, other):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    fetching(theirs)
+    put(mine, b"0", b"1", b"2")
+    take(theirs)
+
+    assert take(mine, block=False) == b"1"
+
+
+def test_after_a_recall_its_reader_goes_on(owner, other):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    fetching(theirs)
+    put(mine, *numbers(6))
+    assert take(theirs) == b"0"
+    taken = [take(mine, block=False) for _ in range(2)]
+    taken += [take(theirs) for _ in range(3)]
+
+    assert sorted(taken) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_ready_fd_is_readable_at_the_owners_death(owner, other):
+    mine = owner.pipe()
+    reader = other.remote(mine, end=1).reader(0)
+    ready_fd = reader.ready_fd()
+    owner.die()
+
+    assert readable(ready_fd)
+
+
+def test_a_ready_fd_works_beside_threads_that_wait(owner, other):
+    mine = owner.pipe()
+    reader = other.remote(mine, end=1).reader(0)
+    ready_fd = reader.ready_fd()
+    with pytest.raises(queue.Empty):
+        reader.take(True, 0.01)
+    got = in_thread(lambda: bytes(reader.take(True, 20)))
+    mine.writer(0).put(b"1", True, None)
+    assert got() == b"1"
+
+    mine.writer(0).put(b"2", True, None)
+    assert readable(ready_fd)
+    assert reader.poll(0)
+
+
+# -- writing elsewhere
+
+
+def test_a_pipe_holds_its_writer_back_and_loses_nothing(owner, other):
+    mine = owner.pipe()
+    theirs = other.remote(mine, end=0)
+    block = bytes(2**20)
+    sent = []
+
+    def send():
+        for _ in range(40):
+            theirs.writer(0).put(block, True, None)
+            sent.append(1)
+
+    done = in_thread(send)
+    until(lambda: mine.states[0].has_waiting_writers)
+    assert len(sent) < 30
+    for _ in range(40):
+        assert len(mine.reader(0).take(True, 20)) == 2**20
+    done()
+
+
+def test_a_writer_elsewhere_need_not_ask_for_each_item(owner, other):
+    mine = owner.queue(100)
+    theirs = other.remote(mine)
+    put(theirs, b"0")
+    writer = theirs.writer(0)
+    assert writer._credit > 10
+    done = in_thread(lambda: put(theirs, *numbers(500)[1:]))
+
+    assert [int(take(mine)) for _ in range(500)] == list(range(500))
+    done()
+
+
+def test_credit_of_one_writer_goes_to_another_that_waits(owner, other, third):
+    mine = owner.queue(10)
+    idle, busy = other.remote(mine), third.remote(mine)
+    put(idle, b"0")
+    assert idle.writer(0)._credit
+    put(busy, *numbers(10)[1:], timeout=20)
+
+    assert mine.size(0) == 10
+    with pytest.raises(queue.Full):
+        put(idle, b"x", block=False)
+
+
+def test_a_thread_of_the_owner_gets_it_as_well(owner, other):
+    mine = owner.queue(4)
+    theirs = other.remote(mine)
+    put(theirs, b"0")
+    put(mine, b"1", b"2", b"3", block=False)
+
+    assert mine.size(0) == 4
+
+
+def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(owner, other, monkeypatch):
+    mine = owner.queue()
+    theirs = other.remote(mine)
+    writer = theirs.writer(0)
+    cast = theirs.cast
+
+    def cast_and_end(segments):
+        cast(segments)
+        # before the writer's thread goes on
+        writer.fail(PeerLostError("gone"))
+
+    monkeypatch.setattr(theirs, "cast", cast_and_end)
+    put(theirs, b"the last thing")
+
+    assert take(mine) == b"the last thing"
+    with pytest.raises(PeerLostError):
+        put(theirs, b"one too many")
+
+
+def test_a_put_that_was_dropped_with_its_owner_is_an_error(owner, other, monkeypatch):
+    theirs = other.remote(owner.queue())
+    writer = theirs.writer(0)
+    push = writer._push
+
+    def lost_before(**how):
+        writer.fail(PeerLostError("gone"))
+        return push(**how)
+
+    monkeypatch.setattr(writer, "_push", lost_before)
+    with pytest.raises(PeerLostError):
+        put(theirs, b"1")

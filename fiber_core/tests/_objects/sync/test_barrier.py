@@ -1,0 +1,369 @@
+"""Barriers: they open when all parties wait, and break for all that do."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fiber._objects.sync import owned_waitable
+from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
+from fiber._objects.sync.wait_queue import Request, Status
+from fiber.exceptions import PeerLostError
+from objects_world import in_thread
+from wire_world import until
+
+
+def outcomes(answers):
+    return [(one.request.process, one.status, one.value) for one in answers]
+
+
+def arrive(barrier, process, number=0, *, has_action=False):
+    return outcomes(barrier.arrive(Request(process, number), has_action=has_action))
+
+
+def broken(*parties):
+    return [(process, Status.BROKEN, 0) for process in parties]
+
+
+def opened(*parties):
+    return [(process, Status.OK, place) for place, process in enumerate(parties)]
+
+
+def test_it_opens_for_all_when_the_last_one_comes():
+    barrier = BarrierState(3)
+    assert arrive(barrier, "a") == []
+    assert arrive(barrier, "b") == []
+    assert barrier.waiting == 2
+
+    assert arrive(barrier, "c") == opened("a", "b", "c")
+    assert barrier.waiting == 0
+    assert arrive(barrier, "a") == [], "it is closed again"
+
+
+def test_for_one_party_it_is_always_open():
+    assert arrive(BarrierState(1), "a") == opened("a")
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_the_last_one_runs_its_action_before_any_may_go_and_breaks_it_by_failing(succeeds):
+    barrier = BarrierState(2)
+    arrive(barrier, "a", has_action=True)
+    assert arrive(barrier, "b", has_action=True) == [("b", Status.RUN_ACTION, 1)]
+    status, answers = barrier.action_ended("b", 1, succeeded=succeeds)
+
+    assert status is (Status.OK if succeeds else Status.BROKEN)
+    assert outcomes(answers) == (opened("a") if succeeds else broken("a"))
+    assert barrier.is_broken != succeeds
+
+
+@pytest.mark.parametrize("end", ["abort", "reset"])
+def test_an_action_that_ends_after_the_barrier_was_broken_opens_nothing(end):
+    barrier = BarrierState(2)
+    arrive(barrier, "a")
+    arrive(barrier, "b", has_action=True)
+    assert outcomes(getattr(barrier, end)()) == broken("a")
+
+    assert barrier.action_ended("b", 1, succeeded=True) == (Status.BROKEN, [])
+    assert barrier.is_broken == (end == "abort")
+    assert barrier.action_ended("b", 0, succeeded=True) == (Status.BROKEN, [])
+
+
+def test_those_who_come_during_the_action_are_let_in_afterwards():
+    barrier = BarrierState(2)
+    arrive(barrier, "a")
+    arrive(barrier, "b", has_action=True)
+    assert arrive(barrier, "c") == []
+    assert arrive(barrier, "d") == []
+
+    _, answers = barrier.action_ended("b", 1, succeeded=True)
+    assert outcomes(answers) == opened("a") + opened("c", "d")
+
+
+def test_it_breaks_when_the_time_of_one_is_up():
+    barrier = BarrierState(3)
+    arrive(barrier, "a", 1)
+    arrive(barrier, "b", 1)
+
+    assert outcomes(barrier.cancel("b", 1, expired=True)) == broken("b", "a")
+    assert arrive(barrier, "c") == broken("c")
+    barrier.reset()
+    assert arrive(barrier, "c") == []
+
+
+def test_while_the_action_is_run_no_time_is_up():
+    barrier = BarrierState(2)
+    arrive(barrier, "a", 1)
+    arrive(barrier, "b", 1, has_action=True)
+    assert barrier.cancel("a", 1, expired=True) == []
+
+    assert outcomes(barrier.action_ended("b", 1, succeeded=True)[1]) == opened("a")
+
+
+def test_one_that_comes_during_the_action_and_waits_too_long_breaks_the_next_round():
+    barrier = BarrierState(2)
+    arrive(barrier, "a")
+    arrive(barrier, "b", has_action=True)
+    arrive(barrier, "c", 1)
+    assert outcomes(barrier.cancel("c", 1, expired=True)) == broken("c")
+
+    assert outcomes(barrier.action_ended("b", 1, succeeded=True)[1]) == opened("a")
+    assert barrier.is_broken
+
+
+def test_one_who_is_interrupted_leaves_and_breaks_nothing():
+    barrier = BarrierState(2)
+    arrive(barrier, "a", 1)
+    assert outcomes(barrier.cancel("a", 1)) == broken("a")
+    assert barrier.cancel("a", 1) == []
+    assert not barrier.is_broken
+    assert arrive(barrier, "b") == []
+
+    assert arrive(barrier, "c") == opened("b", "c")
+
+
+def test_a_reset_tells_those_who_wait_and_begins_anew():
+    barrier = BarrierState(3)
+    arrive(barrier, "a")
+
+    assert outcomes(barrier.reset()) == broken("a")
+    assert not barrier.is_broken
+    assert barrier.waiting == 0
+
+
+def test_it_breaks_when_a_process_dies_that_waits_or_may_be_waited_for():
+    for dead in "ac":
+        barrier = BarrierState(3)
+        arrive(barrier, "a")
+        arrive(barrier, "b")
+        alive = [process for process in "ab" if process != dead]
+        assert outcomes(barrier.process_died(dead, "")) == broken(*alive)
+        assert barrier.is_broken
+
+
+def test_it_breaks_when_the_one_who_runs_the_action_dies():
+    barrier = BarrierState(2)
+    arrive(barrier, "a")
+    arrive(barrier, "b", has_action=True)
+    arrive(barrier, "c")
+
+    assert outcomes(barrier.process_died("b", "")) == broken("a", "c")
+
+
+def test_a_normal_end_breaks_nothing_but_what_it_was_doing():
+    barrier = BarrierState(3)
+    arrive(barrier, "a")
+    arrive(barrier, "b")
+    assert barrier.process_exited("a", 0) == []
+    assert barrier.process_died("a", "") == [], "that its connection ends is no news"
+    assert barrier.waiting == 1
+
+    acting = BarrierState(2)
+    arrive(acting, "a")
+    arrive(acting, "b", has_action=True)
+    assert outcomes(acting.process_exited("b", 0)) == broken("a")
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["arrive"] * 4 + ["acts", "ran", "fail", "expire", "cancel"])
+        | st.sampled_from(["reset", "abort", "lose"]),
+        st.sampled_from(["a", "b", None]),
+        st.integers(0, 9),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS, st.integers(1, 3))
+def test_whatever_happens_each_request_is_answered_once_and_never_in_vain(events, parties):
+    barrier = BarrierState(parties)
+    waiting: set[tuple[object, int]] = set()
+    running = None
+
+    def heard(answers):
+        nonlocal running
+        for one in answers:
+            waiting.remove((one.request.process, one.request.number))
+            if one.status is Status.RUN_ACTION:
+                assert running is None
+                running = (one.request.process, one.value)
+
+    for number, (event, process, pick) in enumerate(events):
+        keys = sorted(waiting, key=repr)
+        if event in ("arrive", "acts"):
+            waiting.add((process, number))
+            heard(barrier.arrive(Request(process, number), has_action=event == "acts"))
+        elif event in ("ran", "fail") and running is not None:
+            runner, running = running, None
+            heard(barrier.action_ended(*runner, succeeded=event == "ran")[1])
+        elif event in ("expire", "cancel") and keys:
+            heard(barrier.cancel(*keys[pick % len(keys)], expired=event == "expire"))
+        elif event in ("reset", "abort"):
+            running = None
+            heard(getattr(barrier, event)())
+        elif event == "lose":
+            running = None
+            waiting = {key for key in waiting if key[0] != process}
+            heard(barrier.process_died(process, ""))
+
+        assert barrier.waiting < parties
+        if running is None:
+            assert len(waiting) == barrier.waiting
+        assert not (barrier.is_broken and waiting and running is None)
+
+
+# -- between threads and processes
+
+
+class Interrupt(BaseException):
+    pass
+
+
+@pytest.fixture
+def barrier_of(owner):
+    """Makes barriers that live with the owner."""
+
+    def make(parties):
+        made = OwnedBarrier(owner.store, parties)
+        made.hold(0)
+        return made
+
+    return make
+
+
+@pytest.fixture(params=["owner", "other"])
+def side(request, other):
+    """What a process has of a barrier: its owner, or another one."""
+    return other.remote if request.param == "other" else lambda barrier: barrier
+
+
+def waiting(barrier, has_action=False, timeout=20):
+    """A thread that waits at a barrier where it is one more."""
+    _, count = barrier.state()
+    waits = in_thread(lambda: barrier.arrive(timeout, has_action=has_action))
+    until(lambda: barrier.state() == (False, count + 1))
+    return waits
+
+
+def test_it_opens_when_all_have_arrived(barrier_of, side, third):
+    barrier = barrier_of(3)
+    first, second = waiting(side(barrier)), waiting(third.remote(barrier))
+
+    assert barrier.arrive(None, has_action=False) == (Status.OK, 2)
+    assert (first(), second()) == ((Status.OK, 0), (Status.OK, 1))
+    assert barrier.state() == (False, 0)
+
+
+def test_it_breaks_when_time_is_up(barrier_of, side):
+    barrier = barrier_of(3)
+    mine, waits = side(barrier), waiting(barrier)
+
+    assert mine.arrive(0.01, has_action=False)[0] is Status.BROKEN
+    assert waits()[0] is Status.BROKEN
+    assert mine.state() == (True, 0)
+    mine.reset()
+    assert barrier.state() == (False, 0)
+    mine.abort()
+    assert barrier.state() == (True, 0)
+    assert mine.arrive(None, has_action=False)[0] is Status.BROKEN
+
+
+def test_the_last_one_runs_its_action_wherever_it_is(barrier_of, side):
+    barrier = barrier_of(2)
+    mine = side(barrier)
+    for end, outcome in (
+        (mine.action_succeeded, Status.OK),
+        (mine.action_failed, Status.BROKEN),
+    ):
+        waits = waiting(barrier, has_action=True)
+        status, number = mine.arrive(20, has_action=True)
+        assert status is Status.RUN_ACTION
+        assert end(number) in (outcome, None)
+        assert waits()[0] is outcome
+    assert mine.state() == (True, 0)
+
+
+def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(barrier_of, monkeypatch):
+    expiries = []
+    cancel = owned_waitable.OwnedWaitable._cancel
+
+    def noted(self, waiter, *, expired: bool = False):
+        cancel(self, waiter, expired=expired)
+        expiries.append(expired)
+
+    monkeypatch.setattr(owned_waitable.OwnedWaitable, "_cancel", noted)
+    barrier = barrier_of(2)
+    waits = waiting(barrier, timeout=0.05)
+    status, number = barrier.arrive(None, has_action=True)
+    assert status is Status.RUN_ACTION
+    # its time ends while the action is run
+    until(lambda: expiries)
+
+    assert barrier.action_succeeded(number) is Status.OK
+    assert waits() == (Status.OK, 0)
+
+
+@pytest.mark.parametrize("parties", [1, 2])
+def test_one_who_is_interrupted_leaves(barrier_of, monkeypatch, parties):
+    barrier = barrier_of(parties)
+
+    deliver = barrier.deliver_answers
+
+    def carry_and_interrupt(answers):
+        deliver(answers)
+        if answers and answers[0].status is Status.RUN_ACTION:
+            raise Interrupt
+
+    def no_patience(gate, timeout):
+        raise Interrupt
+
+    monkeypatch.setattr(barrier, "deliver_answers", carry_and_interrupt)
+    monkeypatch.setattr(owned_waitable, "wait_for_wakeup", no_patience)
+    with pytest.raises(Interrupt):
+        barrier.arrive(None, has_action=True)
+
+    assert barrier.state() == (parties == 1, 0), "whoever was to run the action has not"
+
+
+@pytest.mark.parametrize("code", [None, 1], ids=["killed", "an end with a code"])
+def test_it_breaks_when_a_process_dies_that_has_it(barrier_of, other, code):
+    barrier = barrier_of(3)
+    other.remote(barrier)
+    waits = waiting(barrier)
+    if code is None:
+        other.die()
+    else:
+        other.exit_code = code
+        other.close()
+
+    assert waits()[0] is Status.BROKEN
+    assert barrier.state()[0]
+
+
+def test_but_not_when_it_ends_normally_or_has_let_go_of_it(barrier_of, other, third):
+    barrier = barrier_of(2)
+    other.remote(barrier)
+    last = third.remote(barrier)
+    last.drop(0)
+    until(lambda: len(barrier._references.peers(0)) == 1)
+    other.close()
+    third.die()
+    until(lambda: not barrier._references.peers(0))
+
+    assert barrier.state() == (False, 0)
+
+
+def test_it_breaks_when_the_process_dies_that_runs_the_action(barrier_of, other):
+    barrier = barrier_of(2)
+    theirs, waits = other.remote(barrier), waiting(barrier)
+    assert theirs.arrive(20, has_action=True)[0] is Status.RUN_ACTION
+    other.die()
+
+    assert waits()[0] is Status.BROKEN
+
+
+def test_waiting_threads_get_an_error_when_the_owner_dies(barrier_of, owner, other):
+    waits = waiting(other.remote(barrier_of(2)), timeout=None)
+    owner.die()
+
+    with pytest.raises(PeerLostError, match="process that this barrier lives in is gone"):
+        waits()
