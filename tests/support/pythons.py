@@ -2,7 +2,8 @@
 
 ``--quick``: whether Fiber works on this machine. Whole files run of what users call: the tests of
 the core's public modules, the backend ``local``, and what README's table of promises names; of
-every other class or file without classes one test. Where files are named, or tests by ``-k``, it does nothing.
+every other class or file without classes one test, but for those that are about the checkout.
+Where files are named, or tests by ``-k``, it does nothing.
 
 ``--other-python``: on Pythons besides the main one, tests run of what depends on the Python.
 
@@ -47,6 +48,10 @@ _FOLLOWS = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(FOLLOWED)})\b", re.MUL
 _ROOT = Path(__file__).parents[2]
 #: beginnings of tests' names that are about what users call
 OF_USERS = ("fiber_core/tests/test_", "plugins/fiber_local/tests/")
+#: and those that are about this checkout, whatever machine it is on
+OF_CHECKOUT = tuple(
+    f"tests/{name}" for name in ("architecture/", "benchmarks/", "ci/", "docs/", "test_", "typing/")
+)
 #: a link to a file of tests in a table
 _PROMISED = re.compile(r"^\|.*", re.MULTILINE), re.compile(r"\]\(([\w/]+\.py)\)")
 
@@ -81,7 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     quick, between = config.getoption("--quick"), config.getoption("--between")
     if quick:
         whole = promised()
-        kept = set(_one_of_each(items, lambda item: item.nodeid.startswith(whole), _group))
+        here = [item for item in items if not item.nodeid.startswith(OF_CHECKOUT)]
+        kept = set(_one_of_each(here, lambda item: item.nodeid.startswith(whole), _group))
     elif between or config.getoption("--other-python"):
         here = [item for item in items if not item.nodeid.startswith(tuple(LEFT_OUT))]
         kept = set(
