@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import newer_python
+import forky
 import pythons
 from commands import ran
 
@@ -58,7 +58,9 @@ def run(folder, *words):
     [
         (["--other-python"], 3 + 4, "all but one case of each test"),
         (["--between"], 3 + 2, "all but one test of each class and file"),
+        (["--followers"], 3, "pickle: all"),
         (["--quick"], 1 + 2, "bootstrap.py test --all runs all"),
+        (["--rest"], 9 - 3, "6 passed"),
         (["--quick", "test_plain.py"], 6, "6 passed"),
         (["--quick", "-k", "test_with_cases"], 3 + 3, "6 passed"),
     ],
@@ -103,24 +105,24 @@ def test_progress_is_told_and_failures_as_they_come(tmp_path):
         (0, None, "there is no debootstrap; run apt-get install debootstrap"),
     ],
 )
-def test_what_a_newer_python_lacks_is_told(monkeypatch, capsys, tmp_path, user, found, told):
-    monkeypatch.setattr(newer_python.os, "geteuid", lambda: user)
-    monkeypatch.setattr(newer_python.shutil, "which", lambda name, path: found)
+def test_what_a_forky_lacks_is_told(monkeypatch, capsys, tmp_path, user, found, told):
+    monkeypatch.setattr(forky.os, "geteuid", lambda: user)
+    monkeypatch.setattr(forky.shutil, "which", lambda name, path: found)
 
-    assert newer_python.main(["--cache", str(tmp_path), "--", "-q"]) == 2
+    assert forky.main(["--cache", str(tmp_path), "--", "-q"]) == 2
     assert told in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_newer_python_has_this_machines_settings_of_pip_and_what_they_name(tmp_path, monkeypatch):
+def test_a_forky_has_this_machines_settings_of_pip_and_what_they_name(tmp_path, monkeypatch):
     file = tmp_path / ".config" / "pip" / "pip.conf"
     file.parent.mkdir(parents=True)
     index = "file:///srv/index/simple"
     file.write_text(f"[global]\nindex-url = {index}\n[install]\nfind-links =\n  /srv/a\n  /srv/b\n")
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    options = newer_python.pip_options()
+    options = forky.pip_options()
 
     assert options["PIP_INDEX_URL"] == index
     assert options["PIP_FIND_LINKS"] == "/srv/a /srv/b"
-    assert {"/srv/index", "/srv/a", "/srv/b"} <= set(newer_python.named_paths(options))
+    assert {"/srv/index", "/srv/a", "/srv/b"} <= set(forky.named_paths(options))
