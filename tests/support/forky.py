@@ -41,6 +41,8 @@ KEPT = re.compile(
 SHOWN = ("/dev", "/proc", "/sys", "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs")
 MOUNT = """
 root=$1; shift
+# who lives in it sees it as a mounted file system, as every other root is one
+mount --bind "$root" "$root"
 while [ "$1" != -- ]; do
     if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root${1%/*}"; touch "$root$1"; fi
     mount --rbind "$1" "$root$1"; shift
