@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import psutil
 
 import fiber
+from fiber._base import values
 from fiber._runtime import runtime
 
 #: seconds for what a busy machine may take long to do; nothing waits for them in vain
@@ -31,9 +31,9 @@ def finish(*children: fiber.Process) -> None:
 
 
 def be_elsewhere() -> None:
-    """Tell from now on that this process is on another host, so that it shares no memory."""
+    """Have this process be on another host from now on, as far as it tells."""
     node = runtime.current()
-    node._hello = attrs.evolve(node.hello, host="elsewhere")
+    node._hello = values.evolve(node.hello, host="elsewhere")
 
 
 def until(condition: Callable[[], Any]) -> None:
