@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         print(
             "usage: python3 bootstrap.py train [ARGUMENT ...]   evolution strategies on CartPole\n"
             "       python3 bootstrap.py test  [ARGUMENT ...]   whether Fiber works here, in minutes\n"
-            "       python3 bootstrap.py test --all [ARGUMENT ...]   all tests\n"
+            "       python3 bootstrap.py test --all [ARGUMENT ...]   all tests; --rest: the others\n"
             "arguments of test are pytest's; where they name tests, these run whole",
             file=sys.stderr,
         )
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         program = [str(python), str(ROOT / "examples" / "es_cartpole.py"), *rest]
     else:
         chosen = [word for word in rest if word != "--all"]
-        part = [] if "--all" in rest else ["--quick"]
+        part = [] if {"--all", "--rest"} & set(rest) else ["--quick"]
         # most tests wait for processes to start and end, so several at once cost no more CPU
         several = ["-n", "4", "--dist", "loadfile"]
         # its own letters and percents would stand between the lines
@@ -97,11 +97,14 @@ def install(python: Path, extra: str) -> None:
 class Installation:
     """How far pip is, by what it says and by what it has installed."""
 
-    #: the part of the time in which it finds out what is needed, and of how many distributions, about
+    #: the part of the time in which it finds out what is needed, of about so many distributions
     SEARCH, DISTRIBUTIONS = 0.4, 80
+    #: how much longer than to look at another one it takes to look at one of this checkout
+    OWN = 12
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.has_ended = False
         self._doing = "starting pip"
         self._found = 0
         self._wanted = 0
@@ -111,18 +114,22 @@ class Installation:
         """Take note of a line of pip's."""
         self.said.append(line)
         if line.startswith(("Collecting ", "Obtaining ", "Requirement already ")):
-            self._found += 1
+            self._found += self.OWN if line.startswith("Obtaining ") else 1
             self._doing = line.strip()
         if line.startswith("Installing collected packages: "):
             self._wanted = line.count(",") + 1
 
     def state(self) -> tuple[float, str]:
         """The share that is done, and what is being done."""
+        if self.has_ended:
+            return 1.0, "installed"
         if self._wanted:
             installed = min(self._installed() - self._before, self._wanted)
-            share = self.SEARCH + (1 - self.SEARCH) * installed / self._wanted
+            # the last one may be large, and is there before it is compiled
+            share = self.SEARCH + (0.95 - self.SEARCH) * installed / self._wanted
             return share, f"{installed} of {self._wanted} distributions installed"
-        share = self.SEARCH * min(self._found / self.DISTRIBUTIONS, 1.0)
+        own = self.OWN * (len(PACKAGES) + len(BACKENDS))
+        share = self.SEARCH * min(self._found / (self.DISTRIBUTIONS + own), 1.0)
         return share, self._doing
 
     @staticmethod
@@ -188,6 +195,7 @@ def pip(python: Path, *arguments: str) -> None:
             assert process.stdout is not None
             for line in process.stdout:
                 installation.hear(line)
+        installation.has_ended = not process.returncode
     finally:
         progress.end()
     if process.returncode:

@@ -1,11 +1,12 @@
 """The fixture that proves tests leave nothing behind does find what they leave."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from commands import ran
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -16,13 +17,9 @@ def run(tmp_path, body):
         "import hygiene\nhygiene._PATIENCE = 0.3\npytest_plugins = ['hygiene']\n"
     )
     (tmp_path / "test_it.py").write_text(textwrap.dedent(body))
-    return subprocess.run(
+    return ran(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path],
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
     )
 
 

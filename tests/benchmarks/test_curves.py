@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,18 +9,16 @@ import pytest
 from benchmarks import curves
 from benchmarks.curves import evolution, point
 
+from commands import ran
+
 ROOT = Path(__file__).parents[2]
 CONTENDERS = {"fiber", "multiprocessing"}
 
 
 def run(name, folder, *arguments):
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "benchmarks.curves", name, "--tiny", "--out", folder, *arguments],
-        capture_output=True,
-        text=True,
         cwd=ROOT,
-        timeout=55,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr

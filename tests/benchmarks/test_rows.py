@@ -2,25 +2,22 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from benchmarks import rows
 
+from commands import ran
+
 ROOT = Path(__file__).parents[2]
 MODULES = {"broadcast": "numpy", "closure": "numpy"}
 
 
 def run(*arguments):
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "benchmarks", "--tiny", "--bars", "--rounds", "1", *arguments],
-        capture_output=True,
-        text=True,
         cwd=ROOT,
-        timeout=55,
-        check=False,
     )
     # 1 means that a bar was missed, which says nothing here
     assert done.returncode in {0, 1}, done.stderr

@@ -17,9 +17,10 @@ import pytest
 
 import fiber
 import soak
+from children import marked, until
 
-MASTER = """
-import multiprocessing, os, sys, time
+POOL = """
+import multiprocessing, sys, time
 import fiber
 
 def work(n):
@@ -33,7 +34,7 @@ if __name__ == "__main__":
     with fiber.Pool(3) as pool:
         pool.map(work, range(10))
         pids = []
-        if sys.argv[1] == "forked":
+        if sys.argv[1:] == ["forked"]:
             other = multiprocessing.get_context("fork").Pool(2)
             other.map_async(bystander, range(2))
             pids = [process.pid for process in other._pool]
@@ -45,41 +46,36 @@ if __name__ == "__main__":
             pool.map(work, range(1000))
             queue.put(queue.qsize())
 """
+RING = """
+import time
+from fiber.experimental import Ring
+
+def member(rank, size):
+    time.sleep(600)
+
+if __name__ == "__main__":
+    ring = Ring(3, member, max_restarts=3)
+    ring.start()
+    print("ready", flush=True)
+    ring.join()
+"""
 
 
-def marked(mark):
-    """The processes that have the mark in their environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TEST_MASTER_MARK") == mark:
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
-def kill_master(tmp_path, mark, kind, delay):
-    script = tmp_path / f"master_{mark}.py"
-    script.write_text(MASTER)
+def kill_master(tmp_path, mark, program, delay, *arguments):
+    script, out = tmp_path / f"master_{mark}.py", tmp_path / f"out{mark}"
+    script.write_text(program)
     # a short path: sockets are made in it
     runtime = Path(tempfile.mkdtemp(prefix="fm-"))
-    environ = {**os.environ, "TEST_MASTER_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
+    environ = {**os.environ, "TEST_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
     # files, not pipes: whoever holds a pipe's end would keep us waiting
-    with open(tmp_path / f"out{mark}", "w") as out:
-        master = subprocess.Popen(
-            [sys.executable, str(script), kind],
-            env=environ,
-            stdout=out,
-            stderr=out,
-        )
-    deadline = time.monotonic() + 60
-    while "ready" not in (tmp_path / f"out{mark}").read_text():
-        assert master.poll() is None, (tmp_path / f"out{mark}").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    with open(out, "w") as stream:
+        words = [sys.executable, script, *arguments]
+        master = subprocess.Popen(words, env=environ, stdout=stream, stderr=stream)
+    until(lambda: "ready" in out.read_text() or master.poll() is not None)
+    assert master.poll() is None, out.read_text()
+    # the moment is random: faults come when they come
     time.sleep(delay)
-    said = (tmp_path / f"out{mark}").read_text().split("ready", 1)[1].split("\n")[0].split()
+    said = out.read_text().split("ready", 1)[1].split("\n")[0].split()
     master.kill()
     master.wait(30)
     return runtime, {int(word) for word in said}
@@ -99,19 +95,24 @@ def left_after(mark, runtime, strangers, seconds):
         time.sleep(0.05)
 
 
-@pytest.mark.timeout(1800 if soak.is_full() else 120)
-def test_a_killed_master_leaves_nothing(tmp_path):
-    for current in soak.rounds("dead master", 50, least=2):
+@pytest.mark.timeout(3600 if soak.is_full() else 120)
+@pytest.mark.parametrize(
+    "kind, program, rounds, latest",
+    [("pool", POOL, 50, 0.5), ("ring", RING, 100, 1.5)],
+    ids=["pool", "ring"],
+)
+def test_a_killed_master_leaves_nothing(tmp_path, kind, program, rounds, latest):
+    for current in soak.rounds(f"dead master of a {kind}", rounds, least=2):
         rng = random.Random(current.seed)
         mark = f"{os.getpid()}-{current.seed}"
-        runtime, _ = kill_master(tmp_path, mark, "plain", rng.uniform(0, 0.5))
+        runtime, _ = kill_master(tmp_path, mark, program, rng.uniform(0, latest))
         assert left_after(mark, runtime, set(), 10) == []
 
 
 def test_a_killed_master_leaves_nothing_though_its_own_forks_live_on(tmp_path):
     mark = f"{os.getpid()}-forked"
     # the stdlib's pool, forked by the user, outlives its master: those two are not ours
-    runtime, bystanders = kill_master(tmp_path, mark, "forked", 0.2)
+    runtime, bystanders = kill_master(tmp_path, mark, POOL, 0.2, "forked")
     assert len(bystanders) == 2
     try:
         assert left_after(mark, runtime, bystanders, 10) == []

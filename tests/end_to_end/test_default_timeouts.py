@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from commands import ran
 
 # scrapers call it at import; children import the program too
 PROGRAM = """
@@ -80,13 +81,6 @@ def test_connections_may_be_idle_for_longer_than_the_programs_default_timeout(tr
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
 
-    done = subprocess.run(
-        [sys.executable, program],
-        check=False,
-        env={**os.environ, "FIBER_LOCAL_TRANSPORT": transport},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = ran([sys.executable, program], env={**os.environ, "FIBER_LOCAL_TRANSPORT": transport})
 
     assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)

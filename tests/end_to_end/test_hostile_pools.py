@@ -19,20 +19,16 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
+from children import until
 from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.worker import FunctionCache
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 
+pytestmark = pytest.mark.usefixtures("shared_runtime")
+
 
 def feeders():
     return [thread for thread in threading.enumerate() if thread.name == "fiber-feeder"]
-
-
-def until(condition, patience=30):
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ them that is killed while they do. Everybody else must get what is documented, a
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
@@ -35,6 +36,20 @@ def kill(child, rng):
     process_signals.kill(child)
     child.join(PATIENCE)
     assert child.exitcode == -signal.SIGKILL
+
+
+@contextlib.contextmanager
+def killed_meanwhile(child, seed):
+    """Kill a child at some moment of the block, and end the block when it is gone."""
+    killing = threading.Thread(target=kill, args=(child, random.Random(seed)))
+    killing.start()
+    yield
+    killing.join()
+
+
+def all_ready(ready, count):
+    for _ in range(count):
+        assert ready.acquire(timeout=PATIENCE)
 
 
 # what children do
@@ -118,24 +133,20 @@ MAKERS = {
 def test_the_others_go_on_when_a_holder_is_killed(name):
     warned = 0
     for current in soak.rounds(f"killed holder of a {name}", 200):
-        rng = random.Random(current.seed)
         lock, ready = MAKERS[name](), fiber.Semaphore(0)
         victim = start(take_turns_for_ever, lock, ready)
         others = [start(take_turns, lock, ready, TURNS) for _ in range(2)]
-        for _ in range(3):
-            assert ready.acquire(timeout=PATIENCE)
-        killing = threading.Thread(target=kill, args=(victim, rng))
-        killing.start()
+        all_ready(ready, 3)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            for _ in range(TURNS):
-                try:
-                    assert lock.acquire(timeout=PATIENCE)
-                except HolderDiedError:
-                    warned += 1
-                else:
-                    lock.release()
-            killing.join()
+            with killed_meanwhile(victim, current.seed):
+                for _ in range(TURNS):
+                    try:
+                        assert lock.acquire(timeout=PATIENCE)
+                    except HolderDiedError:
+                        warned += 1
+                    else:
+                        lock.release()
             finish(*others)
         assert {warning.filename for warning in caught} <= {__file__}, "it names the user's line"
         warned += len(caught)
@@ -165,20 +176,15 @@ def taken(lock, permits):
 
 def test_nobody_misses_a_notification_when_another_sleeper_is_killed():
     for current in soak.rounds("killed sleeper", 200):
-        rng = random.Random(current.seed)
         condition, ready, seen = fiber.Condition(), fiber.Semaphore(0), fiber.Queue()
         victim = start(wait_for_ever, condition, ready)
         others = [start(wait_for_turns, condition, ready, seen, TURNS) for _ in range(2)]
-        for _ in range(3):
-            assert ready.acquire(timeout=PATIENCE)
-        killing = threading.Thread(target=kill, args=(victim, rng))
-        killing.start()
-        with warnings.catch_warnings():
+        all_ready(ready, 3)
+        with warnings.catch_warnings(), killed_meanwhile(victim, current.seed):
             warnings.simplefilter("ignore", HolderDiedWarning)
             while seen.qsize() < 2:
                 with condition:
                     condition.notify()
-        killing.join()
         finish(*others)
 
 
@@ -187,20 +193,16 @@ def test_nobody_misses_a_notification_when_another_sleeper_is_killed():
 
 def test_nobody_misses_an_event_when_another_one_waiting_is_killed():
     for current in soak.rounds("killed waiter for an event", 200):
-        rng = random.Random(current.seed)
         event, cleared, ready = fiber.Event(), fiber.Event(), fiber.Semaphore(0)
         victim = start(follow_for_ever, event, cleared, ready)
         other = start(follow, event, cleared, ready, TURNS)
-        for _ in range(2):
-            assert ready.acquire(timeout=PATIENCE)
-        killing = threading.Thread(target=kill, args=(victim, rng))
-        killing.start()
-        while other.is_alive():
-            cleared.clear()
-            event.set()
-            event.clear()
-            cleared.set()
-        killing.join()
+        all_ready(ready, 2)
+        with killed_meanwhile(victim, current.seed):
+            while other.is_alive():
+                cleared.clear()
+                event.set()
+                event.clear()
+                cleared.set()
         finish(other)
 
 
@@ -209,20 +211,18 @@ def test_nobody_misses_an_event_when_another_one_waiting_is_killed():
 
 def test_a_barrier_breaks_for_all_when_a_party_is_killed():
     for current in soak.rounds("killed party of a barrier", 200):
-        rng = random.Random(current.seed)
         barrier, ready, ended = fiber.Barrier(4), fiber.Semaphore(0), fiber.Semaphore(0)
         children = [start(meet_for_ever, barrier, ready, ended) for _ in range(3)]
-        for _ in children:
-            assert ready.acquire(timeout=PATIENCE)
-        victim = rng.choice(children)
-        killing = threading.Thread(target=kill, args=(victim, rng))
-        killing.start()
+        all_ready(ready, len(children))
+        victim = random.Random(current.seed).choice(children)
         rounds = 0
-        with pytest.raises(threading.BrokenBarrierError):
+        with (
+            killed_meanwhile(victim, current.seed),
+            pytest.raises(threading.BrokenBarrierError),
+        ):
             while True:
                 barrier.wait(PATIENCE)
                 rounds += 1
-        killing.join()
         for _ in range(2):
             assert ended.acquire(timeout=PATIENCE)
         finish(*(child for child in children if child is not victim))

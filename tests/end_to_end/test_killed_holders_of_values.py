@@ -7,15 +7,13 @@ import random
 import signal
 import warnings
 
-import attrs
 import pytest
 
 import fiber
 import process_signals
 import soak
-from fiber._runtime import runtime
+from children import PATIENCE, be_elsewhere, until
 from fiber.exceptions import HolderDiedWarning
-from wire_world import until
 
 pytestmark = [
     pytest.mark.any_backend,
@@ -23,7 +21,6 @@ pytestmark = [
 ]
 
 ADDERS = 3
-PATIENCE = 60
 
 
 def add(value, counts, holder, slot):
@@ -39,8 +36,7 @@ def add(value, counts, holder, slot):
 
 def add_from_elsewhere(inbox):
     """The same on what tells that it is another host, so that memory is reached by messages."""
-    node = runtime.current()
-    node._hello = attrs.evolve(node.hello, host="elsewhere")
+    be_elsewhere()
     add(*inbox.get())
 
 
@@ -72,7 +68,7 @@ class Counting:
             found[:] = [self.holder.value]
             return found[0]
 
-        until(is_held, timeout=PATIENCE)
+        until(is_held)
         slot = found[0] - 1
         for _ in range(rng.randrange(2000)):
             pass
@@ -89,7 +85,7 @@ class Counting:
         self.value.release()
         before = self.counts[:]
         others = [n for n in range(ADDERS) if n != slot]
-        until(lambda: all(self.counts[n] > before[n] for n in others), timeout=PATIENCE)
+        until(lambda: all(self.counts[n] > before[n] for n in others))
         return any(issubclass(one.category, HolderDiedWarning) for one in told)
 
     def close(self):

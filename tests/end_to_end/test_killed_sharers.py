@@ -6,21 +6,18 @@ import random
 import signal
 from pathlib import Path
 
-import attrs
 import numpy as np
 import pytest
 
 import fiber
 import process_signals
 import soak
-from fiber._runtime import runtime
-from wire_world import until
+from children import PATIENCE, be_elsewhere, until
 
 pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 240)
 
 READERS = 3
 SIZE = 50_000
-PATIENCE = 60
 #: descriptors of shared memory in a process that has a few values
 MOST = 50
 
@@ -54,8 +51,7 @@ def read(inbox, right, wrong, lost, slot):
 
 def read_elsewhere(*arguments):
     """The same on what tells that it is another host, so that values are fetched."""
-    node = runtime.current()
-    node._hello = attrs.evolve(node.hello, host="elsewhere")
+    be_elsewhere()
     read(*arguments)
 
 
@@ -83,7 +79,7 @@ class Sharing:
     def all_read(self):
         """Wait until each reader has read one more."""
         before = self.right[:]
-        until(lambda: all(map(int.__lt__, before, self.right[:])), timeout=PATIENCE)
+        until(lambda: all(map(int.__lt__, before, self.right[:])))
 
     def kill(self, rng):
         """Kill one of them in the midst of it and start another; who it was."""

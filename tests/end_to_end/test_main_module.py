@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from commands import ran
 
 # what a script defines, used by all ways to run it
 BODY = """
@@ -66,16 +66,7 @@ GUARDED = BODY + "\nif __name__ == '__main__':\n    run()\n"
 
 
 def python(*arguments, stdin=None, cwd):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        input=stdin,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=dict(os.environ),
-        check=False,
-    )
+    return ran([sys.executable, *arguments], input=stdin, cwd=cwd)
 
 
 @pytest.mark.parametrize("way", ["script", "module", "package", "command", "stdin"])

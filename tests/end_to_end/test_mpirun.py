@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
 
+from commands import ran
 from mpi_stacks import STACKS, compiled, stack
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -58,17 +57,6 @@ time.sleep(1000)
 def _mpi_where_jobs_run():
     if "FIBER_IMAGE" in os.environ:
         pytest.skip("the image has no MPI: the backends' own tests mount one")
-
-
-@pytest.fixture
-def environ():
-    """Runs of a test in a folder of their own, which has to be empty afterwards."""
-    # pytest's own folders have names too long for a socket
-    folder = tempfile.mkdtemp(prefix="fc-")
-    yield {**os.environ, "XDG_RUNTIME_DIR": folder}
-    left = [path for path in Path(folder).rglob("*") if path.name != "fiber"]
-    shutil.rmtree(folder)
-    assert left == []
 
 
 @pytest.fixture
@@ -322,14 +310,6 @@ def test_standard_input_goes_to_rank_0(begin, environ, debian, tmp_path):
     argv = [sys.executable, "-m", "fiber.cli.main", "mpirun", "-np", "2", "--"]
     rank = 'if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then cat; fi'
 
-    done = subprocess.run(
-        [*argv, "sh", "-c", rank],
-        input="for rank 0\n",
-        capture_output=True,
-        text=True,
-        env=environ,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = ran([*argv, "sh", "-c", rank], input="for rank 0\n", env=environ)
 
     assert (done.returncode, done.stdout) == (0, "for rank 0\n"), done.stderr

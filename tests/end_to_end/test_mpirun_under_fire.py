@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import soak
+from children import marked
 from mpi_stacks import stack
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1200)]
@@ -27,24 +28,10 @@ MPIRUN = {"mpirun", "orterun", "prterun", "mpiexec", "mpiexec.hydra"}
 DAEMONS = {"orted", "prted", "prte", "hydra_pmi_proxy"}
 
 
-def marked(mark):
-    """The run's processes, by pid; those that have ended and wait for their parents are not."""
-    found = {}
-    for process in psutil.process_iter():
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            if process.environ().get("TEST_MPI_MARK") == mark:
-                found[process.pid] = process
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
 def kinds(mark, command):
     """What there is to be killed, by what it is: the command, mpirun, its daemons, all others."""
     found = {}
-    for process in marked(mark).values():
+    for process in marked(mark):
         try:
             name = process.name()
         except psutil.Error:
@@ -86,7 +73,7 @@ def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
         with open(tmp_path / "out", "w") as out:
             command = subprocess.Popen(
                 [sys.executable, "-m", "fiber.cli.main", "mpirun", *words],
-                env={**os.environ, "TEST_MPI_MARK": mark, "XDG_RUNTIME_DIR": runtime},
+                env={**os.environ, "TEST_MARK": mark, "XDG_RUNTIME_DIR": runtime},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -111,8 +98,8 @@ def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
             time.sleep(0.05)
             left = marked(mark)
         told = (tmp_path / "out").read_text()
-        still = {pid: process.cmdline() for pid, process in left.items()}
-        for process in left.values():
+        still = {process.pid: process.cmdline() for process in left}
+        for process in left:
             process.kill()
         assert code is not None, (current.seed, kind, still, told)
         assert still == {}, (current.seed, kind, code, told)

@@ -1,4 +1,4 @@
-"""Faults of the project that Fiber succeeds, each seen there once; one test for each here."""
+"""Faults of the project that Fiber succeeds, each seen there once, that no other test is about."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 
 import psutil
@@ -17,15 +16,11 @@ import pytest
 
 import fiber
 from fiber._runtime import runtime
-from fiber.exceptions import ConfigError, StartError, UnknownBackendError
+from fiber.exceptions import ConfigError, UnknownBackendError
 
 
 def identity(x):
     return x
-
-
-def none(_):
-    return None
 
 
 def pid_after(seconds):
@@ -42,14 +37,6 @@ def kill_once(argument):
         return value
 
 
-def fail(_):
-    raise KeyError("the task's own")
-
-
-def broken():
-    raise RuntimeError("the initializer's own")
-
-
 def take_and_die(queue):
     assert queue.get() == 0
     os.kill(os.getpid(), signal.SIGKILL)
@@ -57,18 +44,6 @@ def take_and_die(queue):
 
 def echo(connection):
     connection.send(connection.recv())
-
-
-def write_late(path):
-    time.sleep(0.5)
-    with open(path, "w") as stream:
-        stream.write("finished")
-
-
-def outer(path):
-    inner = fiber.Process(target=write_late, args=(path,))
-    inner.start()
-    inner.join()
 
 
 # -- pools
@@ -89,72 +64,12 @@ def test_a_killed_worker_leaves_no_holes_and_hangs_nobody(tmp_path, chunksize, e
             assert not error_handling
 
 
-def test_a_tasks_exception_reaches_the_caller():
-    with fiber.Pool(2) as pool, pytest.raises(KeyError, match="the task's own"):
-        pool.map(fail, range(3))
-
-
-def test_a_failing_initializer_hangs_nobody():
-    with fiber.Pool(2, initializer=broken) as pool, pytest.raises(StartError, match="own"):
-        pool.map(identity, range(3))
-
-
-def test_lambdas_threads_and_none_results_hang_nobody():
-    with fiber.Pool(2) as pool:
-        assert pool.map(lambda x: x + 1, range(5)) == [1, 2, 3, 4, 5]
-        assert list(pool.imap(none, range(5))) == [None] * 5
-        found = []
-        threads = [
-            threading.Thread(target=lambda: found.append(pool.map(identity, range(50))))
-            for _ in range(2)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert found == [list(range(50))] * 2
-
-
-def test_more_than_a_mebibyte_goes_through_a_pool():
-    data = os.urandom(3 * 2**20)
-    with fiber.Pool(1) as pool:
-        assert pool.apply(identity, (data,)) == data
-
-
 def test_the_first_worker_does_not_get_all_the_work():
     with fiber.Pool(3) as pool:
         assert len(set(pool.map(pid_after, [0.3] * 9))) == 3
 
 
-def test_a_pool_has_a_worker_a_cpu_and_the_methods_that_were_missing():
-    got = threading.Event()
-    with fiber.Pool() as pool:
-        assert pool.size == fiber.cpu_count()
-        result = pool.apply_async(identity, (1,), callback=lambda _: got.set())
-        result.wait(30)
-        assert result.ready()
-        assert result.get(timeout=1) == 1
-        assert got.wait(30)
-
-
 # -- processes
-
-
-def test_pids_are_real_and_children_can_be_killed_and_closed():
-    process = fiber.Process(target=time.sleep, args=(60,))
-    process.start()
-    assert psutil.Process(process.pid).is_running()
-    process.kill()
-    process.join(30)
-    process.close()
-
-
-def test_nested_children_can_be_joined(tmp_path):
-    process = fiber.Process(target=outer, args=(str(tmp_path / "inner"),))
-    process.start()
-    process.join(30)
-    assert process.exitcode == 0
-    assert (tmp_path / "inner").read_text() == "finished"
 
 
 def test_a_program_waits_for_its_children_as_the_stdlib_does(tmp_path):
@@ -205,17 +120,6 @@ def test_a_reader_that_dies_takes_nothing_with_it_but_what_it_had():
     process.join(30)
     assert process.exitcode == -signal.SIGKILL
     assert [queue.get() for _ in range(9)] == list(range(1, 10))
-
-
-def test_poll_and_empty_answer():
-    here, there = fiber.Pipe()
-    queue = fiber.SimpleQueue()
-    assert not here.poll(0)
-    assert queue.empty()
-    there.send(1)
-    queue.put(1)
-    assert here.poll(10)
-    assert not queue.empty()
 
 
 # -- trust

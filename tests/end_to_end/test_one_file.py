@@ -1,11 +1,11 @@
 """One file, four values of FIBER_BACKEND: a user's program runs on whichever is chosen, as it is."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from commands import ran
 
 PROGRAM = Path(__file__).parent / "programs" / "one_file.py"
 
@@ -23,15 +23,6 @@ restarts 1
 @pytest.mark.any_backend
 @pytest.mark.timeout(300)
 def test_a_program_runs_on_every_backend_as_it_is(tmp_path):
-    done = subprocess.run(
-        [sys.executable, PROGRAM],
-        # --fiber-backend has chosen the backend, as its user does
-        env=dict(os.environ),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    done = ran([sys.executable, PROGRAM], cwd=tmp_path)
 
     assert (done.returncode, done.stdout) == (0, EXPECTED), done.stderr

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
+from commands import ran
 from mpi_stacks import stack
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(180)]
@@ -25,29 +23,15 @@ for turn in 1 2 3; do "$2" || exit 9; done
 
 
 @pytest.fixture
-def apply(tmp_path):
-    # pytest's own folders have names too long for a socket
-    runs = tempfile.mkdtemp(prefix="fo-")
-
-    def run(manifest, **environ):
+def apply(environ, tmp_path):
+    def run(manifest):
         path = tmp_path / "job.json"
         path.write_text(json.dumps(manifest))
-        done = subprocess.run(
-            [sys.executable, "-m", "fiber.cli.main", "ring", "apply", path],
-            env={**os.environ, "XDG_RUNTIME_DIR": runs, **environ},
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        words = [sys.executable, "-m", "fiber.cli.main", "ring", "apply", path]
+        done = ran(words, env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout.splitlines(), done.stderr
 
-    yield run
-    left = [path for path in Path(runs).rglob("*") if path.name != "fiber"]
-    shutil.rmtree(runs)
-    assert left == []
+    return run
 
 
 def job(name, launcher, worker, **spec):

@@ -19,18 +19,12 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
+from children import until
 from fiber._plugins import manager
 from fiber._runtime import runtime
 from fiber.exceptions import WorkerCrashedError
 from fiber.hookspecs import hookimpl
 from fiber.testing.fakes import FakeProvider
-
-
-def until(condition, patience=30):
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
 
 
 def workers(pool):

@@ -1,100 +1,77 @@
-"""``fiber ring``: a ring of a command is run, looked at, suspended, resumed and deleted."""
+"""``fiber ring``: a ring of a command, attached to its terminal or detached, to its end."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
 
+import psutil
 import pytest
 
+from children import marked, until
 from ring_command import RingCommand, check_failed_rank
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 PATIENCE = 60.0
-COMMAND = [sys.executable, "-m", "fiber.cli.main", "ring"]
-LASTING = 'echo "up $RANK of $WORLD_SIZE"; sleep 1000'
-
-
-@pytest.fixture
-def environ(tmp_path):
-    # pytest's own folders have names too long for a socket
-    folder = tempfile.mkdtemp(prefix="fc-")
-    yield {**os.environ, "XDG_RUNTIME_DIR": folder, "XDG_STATE_HOME": str(tmp_path / "state")}
-    left = [path for path in Path(folder).rglob("*") if path.name != "fiber"]
-    shutil.rmtree(folder)
-    assert left == []
+LASTING = 'echo "up $RANK of $WORLD_SIZE, restarted $FIBER_RING_RESTARTS"; sleep 1000'
+UP = {"up 0 of 2, restarted 0\n", "up 1 of 2, restarted 0\n"}
 
 
 @pytest.fixture
 def ring(environ):
-    def run(*words):
-        return subprocess.run(
-            [*COMMAND, *words],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-
-    return run
+    return RingCommand(environ)
 
 
 @pytest.fixture
 def lasting(environ):
     """A ring of two that runs, called 'r', and the lines that it writes."""
+    words = ["ring", "run", "-n", "2", "--name", "r", "sh", "-c", LASTING]
     process = subprocess.Popen(
-        [*COMMAND, "run", "-n", "2", "--name", "r", "sh", "-c", LASTING],
+        [sys.executable, "-m", "fiber.cli.main", *words],
         env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert {process.stdout.readline().split("] ")[1] for _ in range(2)} == {
-        "up 0 of 2\n",
-        "up 1 of 2\n",
-    }
+    assert two_lines(process) == UP
     yield process
     process.kill()
     process.communicate()
 
 
-def phase(ring):
-    return json.loads(ring("status", "r", "--json").stdout)["phase"]
+def two_lines(process):
+    return {process.stdout.readline().split("] ")[1] for _ in range(2)}
 
 
-def until(ring, wanted):
-    deadline = time.monotonic() + PATIENCE
-    while phase(ring) != wanted:
-        assert time.monotonic() < deadline, phase(ring)
-        time.sleep(0.1)
+@pytest.fixture
+def detached(ring, tmp_path):
+    """A ring of two, called 'r', left alone; its owner's process."""
+    assert ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", LASTING) == "r\n"
+    record = json.loads((tmp_path / "state/fiber/rings/r/ring.json").read_text())
+    owner = psutil.Process(record["pid"])
+    yield owner
+    if owner.is_running():
+        ring.ask("delete", "r")
+    psutil.wait_procs([owner], PATIENCE)
 
 
-def test_a_command_runs_in_every_rank_and_its_code_is_the_rings(environ):
-    check_failed_rank(RingCommand(environ))
+def test_a_command_runs_in_every_rank_and_its_code_is_the_rings(ring):
+    check_failed_rank(ring)
 
 
 def test_it_is_suspended_resumed_and_deleted_while_it_runs(ring, lasting):
-    assert phase(ring) == "running"
+    assert ring.status()["phase"] == "running"
 
-    assert ring("suspend", "r").returncode == 0
-    until(ring, "suspended")
-    assert ring("resume", "r").returncode == 0
-    until(ring, "running")
-    assert {lasting.stdout.readline().split("] ")[1] for _ in range(2)} == {
-        "up 0 of 2\n",
-        "up 1 of 2\n",
-    }
+    ring("suspend", "r")
+    ring.until("suspended")
+    ring("resume", "r")
+    ring.until("running")
+    assert two_lines(lasting) == UP
 
-    assert ring("delete", "r").returncode == 0
+    ring("delete", "r")
     assert lasting.wait(PATIENCE) == 1
 
 
@@ -102,17 +79,117 @@ def test_a_signal_ends_all_ranks(ring, lasting):
     lasting.send_signal(signal.SIGTERM)
 
     assert lasting.wait(PATIENCE) == 143
-    assert phase(ring) == "failed"
+    assert ring.status()["phase"] == "failed"
 
 
 def test_a_ring_whose_program_was_killed_is_told_and_can_be_deleted(ring, lasting):
     lasting.kill()
     lasting.wait(PATIENCE)
 
-    assert phase(ring) == "failed"
-    assert "r has ended" in ring("suspend", "r").stderr
-    assert ring("delete", "r").returncode == 0
+    assert ring.status()["phase"] == "failed"
+    assert "r has ended" in ring.ask("suspend", "r").stderr
+    ring("delete", "r")
 
 
 def test_a_name_is_given_once(ring, lasting):
-    assert "a ring 'r' is there already" in ring("run", "-n", "1", "--name", "r", "true").stderr
+    assert "a ring 'r' is there already" in ring.ask("run", "-n", "1", "--name", "r", "true").stderr
+
+
+# -- detached
+
+
+def test_it_is_looked_after_from_other_shells_until_it_is_deleted(ring, detached, tmp_path):
+    found = ring.until("running")
+    assert (found["up"], found["backend"]) == (2, "local")
+
+    ring("suspend", "r")
+    ring.until("suspended")
+    assert "is Suspended: RingSuspended" in ring("describe", "r")
+    ring("resume", "r")
+    ring.until("running")
+    until(lambda: len(ring("logs", "r").splitlines()) == 4)
+    assert ring("logs", "r", "--rank", "1").count("up 1 of 2, restarted 0") == 2
+
+    ring("delete", "r")
+
+    assert psutil.wait_procs([detached], PATIENCE)[1] == []
+    assert "no ring is called" in ring.ask("status", "r").stderr
+
+
+#: rank 1 fails once rank 0 has ended, which it would be made to do otherwise
+ONE_FAILS = """
+echo "bye $RANK"
+if [ $RANK = 0 ]; then echo $$ > "$1.new"; mv "$1.new" "$1"; exit 0; fi
+until [ -e "$1" ]; do sleep 0.05; done
+while kill -0 $(cat "$1") 2>/dev/null; do sleep 0.05; done
+exit 3
+"""
+
+
+def test_its_end_is_told_afterwards(ring, tmp_path):
+    pid = str(tmp_path / "rank-0")
+    ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", ONE_FAILS, "sh", pid)
+
+    # until it is over
+    lines = ring("logs", "-f", "r").splitlines()
+
+    assert sorted(line.split("] ")[1] for line in lines) == ["bye 0", "bye 1"]
+    found = ring.until("failed")
+    assert found["codes"] == {"0": 0, "1": 3}
+    described = ring("describe", "r")
+    assert "phase: failed" in described
+    assert "is Failed: EXIT(3)" in described
+    assert "ended with 3" in described
+    metrics = ring("status", "--metrics")
+    assert "fiber_rings_created_total 1" in metrics
+    assert 'fiber_ring_info{name="r",backend="local",phase="failed"} 1' in metrics
+    ring("delete", "r")
+    assert "fiber_rings_failed_total 1" in ring("status", "--metrics")
+
+
+def test_a_rank_that_dies_is_started_again_and_that_is_seen(ring, tmp_path):
+    words = ["run", "-d", "-n", "2", "--max-restarts", "1", "--name", "r", "sh", "-c"]
+    once = 'echo "restarted $FIBER_RING_RESTARTS"; [ $FIBER_RING_RESTARTS = 1 ] || exit 4'
+
+    ring(*words, once)
+
+    assert ring.until("succeeded")["restarts"] == 1
+    assert ring("logs", "r").count("restarted 1") == 2
+    assert "restart 1 of 1" in ring("describe", "r")
+
+
+def test_an_elastic_one_is_resized_and_those_that_are_there_go_on(ring):
+    words = ["-n", "2", "--min", "1", "--max", "3", "--elastic", "live", "--name", "r"]
+    ring("run", "-d", *words, "sh", "-c", 'echo "began $RANK of $WORLD_SIZE"; sleep 1000')
+    ring.until("running")
+
+    assert "cannot have 4 members" in ring.ask("resize", "r", "4").stderr
+    ring("resize", "r", "3")
+    until(lambda: "began 2 of 3" in ring("logs", "r"))
+
+    assert len(ring("logs", "r").splitlines()) == 3
+    assert "MemberJoined" in ring("describe", "r")
+    assert ring.status()["changes"] == 1
+    ring("delete", "r")
+
+
+def test_when_its_owner_is_killed_its_members_end_and_it_has_failed(ring, detached, tmp_path):
+    ring.until("running")
+
+    detached.send_signal(signal.SIGKILL)
+
+    psutil.wait_procs([detached], PATIENCE)
+    assert ring.until("failed")["failure"]["reason"] == "OwnerLost"
+    until(lambda: not marked(str(tmp_path)))
+    assert "r has ended" in ring.ask("suspend", "r").stderr
+    ring("delete", "r")
+
+
+def test_what_cannot_be_started_is_an_error_here_and_leaves_nothing(ring):
+    done = ring.ask("run", "-d", "-n", "2", "--name", "r", "--framework", "caffe", "true")
+
+    assert done.returncode != 0
+    assert "r was not started: no framework 'caffe'" in done.stderr
+    assert ring("status", "--json").strip() == "[]"
+    # and its name is free
+    ring("run", "-n", "1", "--name", "r", "true")

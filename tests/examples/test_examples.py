@@ -3,13 +3,13 @@
 import hashlib
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import require
+from commands import ran
 
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
@@ -31,14 +31,10 @@ pytestmark = [pytest.mark.examples, pytest.mark.timeout(300)]
 def run(name, *arguments, folder):
     for module in NEEDS.get(name, []):
         require.need_module(module)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, FOLDER / f"{name}.py", *arguments],
-        capture_output=True,
-        text=True,
         cwd=folder,
         env={**os.environ, "MPLBACKEND": "Agg"},
-        timeout=280,
-        check=False,
     )
     assert done.returncode == 0, f"{name} {arguments}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
@@ -78,13 +74,9 @@ def test_the_main_job_saves_what_it_learned(tmp_path):
 def test_a_policy_that_has_not_learned_enough_is_a_failure(tmp_path):
     for module in NEEDS["es_cartpole"]:
         require.need_module(module)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, FOLDER / "es_cartpole.py", "--generations", "1", "--population", "4"],
-        capture_output=True,
-        text=True,
         cwd=tmp_path,
-        timeout=280,
-        check=False,
     )
 
     assert done.returncode == 1, done.stderr

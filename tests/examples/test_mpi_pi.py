@@ -1,12 +1,11 @@
 """The example of MPI runs on jobs, by the MPI of the system."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from commands import ran
 from mpi_stacks import stack
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mpi_pi.py"
@@ -18,15 +17,7 @@ def test_ranks_compute_pi(tmp_path):
     python = stack("debian").python
     words = ["mpirun", "-np", "4", "--slots", "2", "--", python, EXAMPLE]
 
-    done = subprocess.run(
-        [sys.executable, "-m", "fiber.cli.main", *words],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=dict(os.environ),
-        timeout=120,
-        check=False,
-    )
+    done = ran([sys.executable, "-m", "fiber.cli.main", *words], cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert "4 ranks on " in done.stdout

@@ -1,14 +1,13 @@
 """The examples of rings compute what they promise, also where a member is killed on the way."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import require
+from commands import ran
 
 FOLDER = Path(__file__).parents[2] / "examples"
 
@@ -16,15 +15,7 @@ pytestmark = [pytest.mark.examples, pytest.mark.timeout(300)]
 
 
 def run(name, *arguments, folder):
-    done = subprocess.run(
-        [sys.executable, FOLDER / f"{name}.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=dict(os.environ),
-        timeout=280,
-        check=False,
-    )
+    done = ran([sys.executable, FOLDER / f"{name}.py", *map(str, arguments)], cwd=folder)
     assert done.returncode == 0, f"{name} {arguments}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

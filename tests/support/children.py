@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
+
+import psutil
 
 import fiber
 from fiber._base import values
@@ -31,3 +34,24 @@ def be_elsewhere() -> None:
     """Have this process be on another host from now on, as far as it tells."""
     node = runtime.current()
     node._hello = values.evolve(node.hello, host="elsewhere")
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait for what no event tells, such as the end of somebody else's child."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Processes that have the mark as TEST_MARK in their environment, and have not ended."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get("TEST_MARK") == mark:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found

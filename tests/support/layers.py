@@ -18,8 +18,6 @@ LAYERS = """
 fiber._version
 fiber._base                 classes of values, entry points, background threads
 fiber.model.resource
-fiber.model.resource
-fiber.model.job
 fiber.model.job
 fiber.model.network
 fiber.model.timing

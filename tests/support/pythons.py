@@ -1,8 +1,9 @@
-"""Options that run a part of the tests: ``--quick``, ``--other-python`` and ``--between``.
+"""Options that run a part of the tests: of a user's machine, or of what depends on the Python.
 
 ``--quick``: whether Fiber works on this machine. Whole files run of what users call: the tests of
 the core's public modules, the backend ``local``, and what README's table of promises names; of
-every other class or file without classes one test. Where files are named, or tests by ``-k``, it does nothing.
+every other class or file without classes one test, but for those that are about the checkout.
+Where files are named, or tests by ``-k``, it does nothing. ``--rest`` runs all that it leaves out.
 
 ``--other-python``: on Pythons besides the main one, tests run of what depends on the Python.
 
@@ -11,11 +12,12 @@ every test of the others, of its cases one: another one on each Python. What is 
 the main Python alone: it is one piece of code, and does not depend on the Python.
 
 ``--between``: on a Python between two that run all of that, one test of each class and file runs
-in place of every test.
+in place of every test. ``--followers``: of all that only the whole files.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import re
 import sys
@@ -47,6 +49,10 @@ _FOLLOWS = re.compile(rf"^\s*(?:import|from) (?:{'|'.join(FOLLOWED)})\b", re.MUL
 _ROOT = Path(__file__).parents[2]
 #: beginnings of tests' names that are about what users call
 OF_USERS = ("fiber_core/tests/test_", "plugins/fiber_local/tests/")
+#: and those that are about this checkout, whatever machine it is on
+OF_CHECKOUT = tuple(
+    f"tests/{name}" for name in ("architecture/", "benchmarks/", "ci/", "docs/", "test_", "typing/")
+)
 #: a link to a file of tests in a table
 _PROMISED = re.compile(r"^\|.*", re.MULTILINE), re.compile(r"\]\(([\w/]+\.py)\)")
 
@@ -58,6 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run what tells whether Fiber works on this machine; see tests/support/pythons.py",
     )
+    group.addoption("--rest", action="store_true", help="run what --quick leaves out")
     group.addoption(
         "--other-python",
         action="store_true",
@@ -67,6 +74,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--between",
         action="store_true",
         help="as --other-python, on a Python between two that do so: still less",
+    )
+    group.addoption(
+        "--followers",
+        action="store_true",
+        help="of --other-python the files that use what differs from Python to Python",
     )
 
 
@@ -78,19 +90,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    quick, between = config.getoption("--quick"), config.getoption("--between")
-    if quick:
+    kept = _chosen(config.option, items)
+    if kept is not None:
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def _chosen(option: argparse.Namespace, items: list[pytest.Item]) -> set[pytest.Item] | None:
+    """The tests that an option has chosen; None where there is none."""
+    if option.quick or option.rest:
         whole = promised()
-        kept = set(_one_of_each(items, lambda item: item.nodeid.startswith(whole), _group))
-    elif between or config.getoption("--other-python"):
-        here = [item for item in items if not item.nodeid.startswith(tuple(LEFT_OUT))]
-        kept = set(
-            _one_of_each(here, lambda item: _follows(item.path), _group if between else _function)
-        )
-    else:
-        return
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+        here = [item for item in items if not item.nodeid.startswith(OF_CHECKOUT)]
+        quick = set(_one_of_each(here, lambda item: item.nodeid.startswith(whole), _group))
+        return quick if option.quick else set(items) - quick
+    here = [item for item in items if not item.nodeid.startswith(tuple(LEFT_OUT))]
+    if option.followers:
+        return {item for item in here if _follows(item.path)}
+    if option.between or option.other_python:
+        group = _group if option.between else _function
+        return set(_one_of_each(here, lambda item: _follows(item.path), group))
+    return None
 
 
 def promised() -> tuple[str, ...]:
@@ -134,11 +153,10 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Tell what was left out, also where workers of xdist collected."""
-    if config.getoption("--quick"):
+    option = config.option
+    if option.quick:
         terminalreporter.line("a part of the tests, for users: bootstrap.py test --all runs all")
-        return
-    between = config.getoption("--between")
-    if not (between or config.getoption("--other-python")):
+    if not (option.between or option.other_python or option.followers):
         return
     terminalreporter.section("left to the main Python")
     for reason in dict.fromkeys(LEFT_OUT.values()):
@@ -146,5 +164,9 @@ def pytest_terminal_summary(
         for name, why in LEFT_OUT.items():
             if why == reason:
                 terminalreporter.line(f"  {name}")
-    one = "test of each class and file" if between else "case of each test"
-    terminalreporter.line(f"in files that use none of {', '.join(FOLLOWED)}: all but one {one}")
+    left = "all but one case of each test"
+    if option.between:
+        left = "all but one test of each class and file"
+    elif option.followers:
+        left = "all"
+    terminalreporter.line(f"in files that use none of {', '.join(FOLLOWED)}: {left}")

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from commands import ran
+
 __all__ = ["RingCommand", "check_failed_rank", "check_lifecycle", "ring_command"]
 
 PATIENCE = 120.0
@@ -30,14 +32,10 @@ class RingCommand:
 
     def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the command; returns the process, whatever its exit code."""
-        return subprocess.run(
+        return ran(
             [sys.executable, "-m", "fiber.cli.main", "ring", *words],
             env=self._environ,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
         )
 
     def __call__(self, *words: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from commands import ran
 
 __all__ = ["imports_changed", "prints", "prints_with_fiber"]
 
@@ -54,15 +55,7 @@ def prints_with_fiber(
 
 
 def _printed(script: Path, environ: Mapping[str, str]) -> str:
-    done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        # seconds are enough, except on a machine that is busy otherwise
-        timeout=280,
-        env={**os.environ, **environ},
-        check=False,
-    )
+    done = ran([sys.executable, script], env={**os.environ, **environ})
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr, done.stdout + done.stderr
     assert done.stdout

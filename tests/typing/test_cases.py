@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import require
+from commands import ran
 
 CASES = Path(__file__).with_name("cases.py")
 CONFIG = Path(__file__).parents[2] / "pyproject.toml"
@@ -19,16 +19,13 @@ CONFIG = Path(__file__).parents[2] / "pyproject.toml"
 def test_results_have_the_types_of_what_was_called_and_mistakes_are_told(version, tmp_path):
     require.need_module("mypy")
 
-    done = subprocess.run(
+    done = ran(
         [
             *(sys.executable, "-m", "mypy", "--strict", "--config-file", CONFIG),
             *("--follow-imports=silent", "--cache-dir", tmp_path, "--python-version", version),
             CASES,
         ],
         cwd=CONFIG.parent,
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

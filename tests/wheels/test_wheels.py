@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from commands import ran
+
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("docker", "k8s", "local", "ssh")
 FOLDERS = {
@@ -142,15 +144,7 @@ def test_a_pool_works_where_there_is_no_checkout(python, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
 
-    done = subprocess.run(
-        [python, program],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=outside(),
-        timeout=60,
-        check=False,
-    )
+    done = ran([python, program], cwd=tmp_path, env=outside())
 
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -386,8 +386,18 @@ _concrete_contexts["fiber"] = FiberContext()
 _default_context: DefaultContext = DefaultContext()
 _as_given = {made: made for made in _concrete_contexts.values()}
 _concrete_contexts.update(_as_given)
-# a library hands what its user gave it, a name or a context, to multiprocessing.get_context()
-vars(_stdlib)["_concrete_contexts"].update(_as_given, fiber=_concrete_contexts["fiber"])
+
+
+class _FoundToo(dict[Any, Any]):
+    """The stdlib's contexts, with ours found by whoever looks one up and seen by nobody who lists them."""
+
+    def __missing__(self, key: Any) -> Any:
+        return {**_as_given, "fiber": _concrete_contexts["fiber"]}[key]
+
+
+# a library hands what its user gave it, a name or a context, to multiprocessing.get_context(); what
+# names there are is what this dict lists, from Python 3.14 on
+vars(_stdlib)["_concrete_contexts"] = _FoundToo(vars(_stdlib)["_concrete_contexts"])
 
 
 def _python() -> str:

@@ -30,8 +30,10 @@ def test_what_one_puts_another_gets(server):
 
 
 def test_a_missing_key_is_not_found(server):
-    with pytest.raises(urllib.error.HTTPError, match="404"):
+    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
         ask(server, "GET", "/global/1")
+    # the error is the answer, too
+    caught.value.close()
 
 
 def test_values_of_a_member_that_left_stay_readable(server):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tests on a Python that is newer than this machine's: that of Debian's next suite, in a folder.
 
-``python tests/support/newer_python.py [--cache FOLDER] -- PYTEST ARGUMENTS``, as root. The suite is
+``python tests/support/forky.py [--cache FOLDER] -- PYTEST ARGUMENTS``, as root; where these name no
+tests, it is those of the core and the local backend, several at once. The suite is
 installed by debootstrap, once, and kept; the distributions are installed in it from wheels of this
 checkout. What is mounted for the tests is seen by them alone, and gone with them however they end.
 """
@@ -29,6 +30,7 @@ MIRROR = "http://deb.debian.org/debian"
 #: what tox.ini gives tests, of the index and of this checkout
 DEPENDENCIES = ("aiohttp>=3.10", "joblib>=1.5", "numpy", "pytest-xdist>=3.5")
 CORE = "fiber-core[examples,testing]"
+TESTS = ("fiber_core/tests", "tests/compat", "plugins/fiber_local/tests")
 PLUGINS = ("docker", "k8s", "local", "ssh")
 PATH = "/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 #: of the caller's environment what goes in, besides pip's own
@@ -39,6 +41,8 @@ KEPT = re.compile(
 SHOWN = ("/dev", "/proc", "/sys", "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs")
 MOUNT = """
 root=$1; shift
+# who lives in it sees it as a mounted file system, as every other root is one
+mount --bind "$root" "$root"
 while [ "$1" != -- ]; do
     if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root${1%/*}"; touch "$root$1"; fi
     mount --rbind "$1" "$root$1"; shift
@@ -70,7 +74,10 @@ def main(arguments: Sequence[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"failed: {shlex.join(map(str, error.cmd))}", file=sys.stderr)
         return 2
-    return suite.call("/venv/bin/python", "-m", "pytest", *chosen.words)
+    words = ["-n", "4", "--dist", "loadfile", *chosen.words]
+    if not any((ROOT / word.partition("::")[0]).exists() for word in chosen.words):
+        words += TESTS
+    return suite.call("/venv/bin/python", "-m", "pytest", *words)
 
 
 def look_for_programs() -> None:

@@ -1,0 +1,96 @@
+"""Durations that Fiber waits for are values of ``Timing``: no module has seconds of its own."""
+
+import ast
+import re
+
+import pytest
+
+import layout
+
+#: names of durations, and comments on them
+NAME = re.compile(r"TIMEOUT|DELAY|INTERVAL|GRACE|PATIENCE|PAUSE|POLL|SILENCE|HEARTBEAT|SECONDS")
+COMMENT = re.compile(r"\bseconds?\b", re.IGNORECASE)
+#: delays by which messages are gathered are left to their modules
+BATCHING = re.compile(r"\bbatch|\bgather|\btogether\b", re.IGNORECASE)
+#: what is shorter is noticed by nobody, what is longer is waited for by nobody
+SHORTEST, LONGEST = 0.05, 3600
+NUMERIC = (ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Load)
+
+
+def numbers(value):
+    """The numbers that an expression of numbers alone stands for; none for every other one."""
+    if not all(isinstance(node, NUMERIC) for node in ast.walk(value)):
+        return []
+    found = eval(compile(ast.Expression(value), "", "eval"), {})
+    found = found if isinstance(found, tuple) else (found,)
+    return [number for number in found if type(number) in {int, float}]
+
+
+def comment(lines, statement):
+    """What the lines above a statement, and its own, say of it."""
+    first = statement.lineno - 1
+    while first and lines[first - 1].startswith("#"):
+        first -= 1
+    above = [line.lstrip("#: ") for line in lines[first : statement.lineno - 1]]
+    behind = " ".join(lines[statement.lineno - 1 : statement.end_lineno]).partition("#")[2]
+    return " ".join([*above, behind])
+
+
+def durations(source):
+    """Line and names of each constant of seconds at module level."""
+    lines = source.splitlines()
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            targets = [statement.target]
+        else:
+            continue
+        names = " ".join(map(ast.unparse, targets))
+        said = comment(lines, statement)
+        speaks = NAME.search(names) or COMMENT.search(said)
+        is_long = any(SHORTEST <= number < LONGEST for number in numbers(statement.value))
+        if speaks and is_long and not BATCHING.search(said):
+            yield statement.lineno, names
+
+
+def test_no_module_has_durations_of_its_own():
+    found = [
+        f"{path.relative_to(layout.ROOT)}:{line}: {names}"
+        for _, path in layout.modules(*layout.SOURCES)
+        if path.name != "timing.py"
+        for line, names in durations(path.read_text(encoding="utf-8"))
+    ]
+
+    assert not found, "\n".join(("these belong into Timing, or a backend's own durations:", *found))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "_TIMEOUT = 5.0",
+        "_TIMEOUT: float = 5",
+        "#: seconds for an answer\n_ANSWER = 5.0",
+        "#: how long\n#: in seconds\n_ANSWER = 2 * 2.5",
+        "_ANSWER = 5.0  # seconds",
+        "#: seconds between attempts\n_FIRST, _LONGEST = 0.01, 5.0",
+    ],
+)
+def test_a_duration_is_found(source):
+    assert len(list(durations(source))) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#: a call's size is observed again when it has changed by this factor\n_CHANGE = 2.0",
+        "#: seconds that results wait for others to be sent together\n_MAX_DELAY = 0.1",
+        "_POLL = 0.002",
+        "#: seconds for which unused content is kept\n_UNUSED = 30 * 24 * 3600.0",
+        "#: seconds\n\n_OTHER = 5.0",
+        "def wait():\n    timeout = 5.0",
+        "_TIMEOUT = timing.answer",
+    ],
+)
+def test_other_numbers_are_no_durations(source):
+    assert list(durations(source)) == []
