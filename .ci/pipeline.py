@@ -197,6 +197,7 @@ def python314(shop: Workshop, it: Running) -> None:
 def on_engine(shop: Workshop, it: Running, *words: str, **environ: str) -> None:
     """Tests in the environment that all backends are in."""
     python = shop.environment(it, f"py{shop.main.replace('.', '')}-docker")
+    environ.update(shop.engine(python))
     # the first test's time is also that of an engine and its image
     words = ("-o", "timeout=240", "--durations=5", *words)
     it.tests(python, "-m", "pytest", "-q", "-p", "fiber.testing.report", *words, **environ)

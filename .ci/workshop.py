@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -65,6 +66,8 @@ class Workshop:
         self._making = threading.Lock()
         self._made: set[str] = set()
         self._homes: list[Path] = []
+        self._engine: subprocess.Popen[str] | None = None
+        self._engine_variables: dict[str, str] | None = None
         folders = [str(path.parent) for path in self.pythons.values()]
         # so that tox finds them
         self._path = os.pathsep.join([*folders, os.environ["PATH"]])
@@ -103,8 +106,30 @@ class Workshop:
         it.run("chown", "--recursive", f"{_NOBODY}:{_NOBODY}", user.home)
         return user
 
+    def engine(self, python: Path) -> dict[str, str]:
+        """Variables of the Docker engine for all stages, which the first who asks starts.
+
+        Args:
+            python: one of an environment; the engine's image has what is installed there.
+        """
+        with self._making:
+            if self._engine_variables is None:
+                # it ends with its standard input, so at the latest with us
+                self._engine = subprocess.Popen(
+                    [python, "tests/support/run_engine.py"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                assert self._engine.stdout is not None
+                # nothing comes where none can be started: what needs one says why
+                self._engine_variables = json.loads(self._engine.stdout.readline() or "{}")
+            return self._engine_variables
+
     def close(self) -> None:
-        """Remove what is not the checkout's."""
+        """Remove what is not the checkout's, and end the engine."""
+        if self._engine is not None:
+            self._engine.communicate()
         for home in self._homes:
             shutil.rmtree(home)
 

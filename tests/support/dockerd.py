@@ -217,7 +217,7 @@ def session(engine: Engine) -> Iterator[Engine]:
         finally:
             own.clear()
             for found in client.api.images(filters={"label": own.labels()}):
-                # one that others are made from goes with the last of them
+                # the newest first; one that they were made from may go with them
                 with contextlib.suppress(APIError):
                     client.api.remove_image(found["Id"], force=True)
 

@@ -1,4 +1,4 @@
-"""One Docker engine for several test processes: ``run_engine.py [--archive FILE] [COMMAND …]``.
+"""One Docker engine for several test processes: ``run_engine.py [--archive FILE] [--] [COMMAND …]``.
 
 It starts an engine with the tests' image (see ``dockerd``), and then
 
@@ -40,10 +40,10 @@ def main() -> int:
     given = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
-    _end_with(os.getppid())
+    command = given.command[1:] if given.command[:1] == ["--"] else given.command
     with _engine(given.archive) as variables:
-        if given.command:
-            return _run(given.command, variables)
+        if command:
+            return _run(command, variables)
         print(json.dumps(variables), flush=True)
         sys.stdin.buffer.read()
     return 0
@@ -56,6 +56,7 @@ def _engine(archive: Path | None) -> Iterator[Mapping[str, str]]:
         print(f"no Docker engine: {why_not}", file=sys.stderr)
         yield {}
         return
+    _end_with(os.getppid())
     with dockerd.started(ready=archive) as engine:
         try:
             yield {dockerd.VARIABLE: engine.variable()}

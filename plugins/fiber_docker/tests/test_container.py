@@ -49,6 +49,9 @@ class TestProgram:
     def test_a_process_has_the_grace_of_docker_stop_and_a_program_has_not(self):
         body = made(entry="x:y", private=b"abc").body
         assert f"FIBER_GRACE={body['StopTimeout']}" in body["Env"]
+        assert body["StopTimeout"] == 10
+        # the engine takes no less
+        assert made(context=attrs.evolve(CONTEXT, stop=0.1)).body["StopTimeout"] == 1
         assert not any(one.startswith("FIBER_GRACE=") for one in made().body["Env"])
 
     def test_without_python_a_program_is_the_first_process(self):

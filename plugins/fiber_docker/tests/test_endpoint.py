@@ -142,6 +142,12 @@ OF_BRIDGE = {"gateways": ("172.17.0.1",)}
         ),
         pytest.param({}, (LOOPBACK, DOWN, ETHERNET), ELSEWHERE, id="no interface that is down"),
         pytest.param(
+            {"address": DOWN.address},
+            (LOOPBACK, DOWN, ETHERNET),
+            ("tls+tcp://0.0.0.0:0", DOWN.address),
+            id="one of an interface that is down is not bound",
+        ),
+        pytest.param(
             {**OF_BRIDGE, "rootless": True}, ALL, ELSEWHERE, id="not the bridge of a rootless one"
         ),
         pytest.param(

@@ -89,7 +89,16 @@ def run_engine(tmp_path):
     made = []
 
     def start(*command):
-        words = [sys.executable, "-c", PARENT, sys.executable, RUN_ENGINE, "--archive", archive]
+        words = [
+            sys.executable,
+            "-c",
+            PARENT,
+            sys.executable,
+            RUN_ENGINE,
+            "--archive",
+            archive,
+            "--",
+        ]
         environ = {key: value for key, value in os.environ.items() if key != dockerd.VARIABLE}
         made.append(
             subprocess.Popen(

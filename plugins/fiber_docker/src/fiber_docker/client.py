@@ -49,9 +49,9 @@ class Client:
         timing: durations.
     """
 
-    def __init__(self, config: DockerConfig, timing: DockerTiming | None = None) -> None:
+    def __init__(self, config: DockerConfig, timing: DockerTiming = DockerTiming()) -> None:
         self._config = config
-        self._timing = timing or DockerTiming()
+        self._timing = timing
         self._lock = threading.Lock()
         self._api: Any = None
         #: URL of the engine, for messages

@@ -22,7 +22,7 @@ from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber.backend_parts.liveness import Owner, owner_of
 from fiber.exceptions import BackendUnavailableError
-from fiber.model import BackendContext, JobSpec, JobStatus
+from fiber.model import BackendContext, JobSpec, JobStatus, Timing
 from fiber_local.config import LocalConfig
 from fiber_local.devices import HostDevices
 
@@ -129,7 +129,7 @@ class Supervisors:
             on_notice=log.warning,
             on_end=self._on_supervisor_end,
             lease=self._context.lease or _LEASE,
-            time_scale=self._context.timing.scale,
+            timing=self._context.timing,
         )
         with self._lock:
             self._detached = [c for c in self._detached if c.is_running]
@@ -223,6 +223,7 @@ class Supervisors:
             on_notice=log.warning,
             on_end=self._on_inherited_end,
             lease=self._context.lease or _LEASE,
+            timing=self._context.timing,
         )
 
     def _start(self) -> SupervisorClient:
@@ -247,6 +248,7 @@ class Supervisors:
             on_end=self._on_supervisor_end,
             process=process,
             lease=self._context.lease or _LEASE,
+            timing=self._context.timing,
         )
 
     def _on_job_status(self, job_id: str, status: JobStatus) -> None:
@@ -283,7 +285,7 @@ def _start_detached(
     on_notice: Callable[[str], None],
     on_end: Callable[[str], None],
     lease: float,
-    time_scale: float,
+    timing: Timing,
 ) -> SupervisorClient:
     """Start a supervisor that ends after its job, whatever becomes of this process.
 
@@ -296,7 +298,7 @@ def _start_detached(
         on_notice: likewise.
         on_end: likewise.
         lease: likewise.
-        time_scale: as in :class:`SupervisorOptions`.
+        timing: likewise.
     """
     mark_detached(Path(directory))
     options = SupervisorOptions(
@@ -307,11 +309,16 @@ def _start_detached(
         preload=preload,
         idle_exit=0.0,
         detached=True,
-        time_scale=time_scale,
+        time_scale=timing.scale,
     )
     channel, process = start_supervisor(options)
     # the started process forks the supervisor and ends, so that it is no child of this one
     process.wait()
     return SupervisorClient(
-        channel, on_status=on_status, on_notice=on_notice, on_end=on_end, lease=lease
+        channel,
+        on_status=on_status,
+        on_notice=on_notice,
+        on_end=on_end,
+        lease=lease,
+        timing=timing,
     )

@@ -20,11 +20,10 @@ class LeaseMonitor:
 
     Args:
         lease: seconds of silence after which a lease expires.
-        interval: seconds between two checks.
+        timing: how often leases are checked, and by how much a check may be late.
         expired: called with a host's name and the seconds of its silence.
         stale: called with a host's name after half of its lease in silence, to have its
             connection made anew.
-        timing: durations of the run.
     """
 
     def __init__(
