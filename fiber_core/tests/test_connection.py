@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import queue
+import signal
 import socket
 import threading
 from multiprocessing import BufferTooShort
@@ -220,7 +222,7 @@ def test_wait_for_connections_sentinels_sockets_and_the_stdlibs_pipes_at_once(en
     finish(child)
 
 
-@pytest.mark.parametrize("waits", [wait, stdlib.wait])
+@pytest.mark.parametrize("waits", [wait, stdlib.wait], ids=["ours", "the stdlib's"])
 def test_wait_returns_where_there_is_something_and_at_an_end(ends, waits):
     here, there = ends
     there.send(1)
@@ -269,3 +271,52 @@ def test_threads_wait_on_both_ends(ends):
         thread.join(PATIENCE)
 
     assert {results.get(), results.get()} == {"to the first", "to the second"}
+
+
+# -- the last words of a sender, whatever ends it
+
+
+MESSAGES = 20
+
+
+def send_and_end(end, size, ending):
+    for number in range(MESSAGES):
+        end.send((number, bytes(size)))
+    if ending == "close":
+        end.close()
+    if ending in ("close", "exit"):
+        os._exit(0)
+    os.kill(os.getpid(), ending)
+
+
+def received(end):
+    numbers = []
+    try:
+        while end.poll(PATIENCE):
+            numbers.append(end.recv()[0])
+    except EOFError:
+        return numbers
+    raise AssertionError(f"no end came after {numbers}")
+
+
+@pytest.mark.parametrize("size", [10, 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("ending", ["exit", signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_what_was_sent_arrives_however_the_sender_ends(ending, size):
+    reader, writer = fiber.Pipe(duplex=False)
+    with reader:
+        child = start(send_and_end, writer, size, ending)
+        writer.close()
+
+        assert received(reader) == list(range(MESSAGES))
+        child.join(PATIENCE)
+
+
+@pytest.mark.any_backend
+def test_a_closed_end_has_sent_all_also_where_the_kernel_does_not_keep_it():
+    reader, writer = fiber.Pipe(duplex=False)
+    with reader:
+        child = start(send_and_end, writer, 10, "close")
+        writer.close()
+
+        assert received(reader) == list(range(MESSAGES))
+        finish(child)

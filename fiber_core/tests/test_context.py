@@ -66,13 +66,26 @@ def tell_logging(results):
     results.put((logger.level, len(logger.handlers)))
 
 
+def told_by_child(target, context=fiber, **options):
+    """A child of a context that has ended, and what it put into a queue."""
+    results = context.SimpleQueue()
+    child = context.Process(target=target, args=(results,), **options)
+    child.start()
+    told = results.get()
+    child.join(30)
+    assert child.exitcode == 0
+    return child, told
+
+
 # finding one
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_there_is_a_context_for_every_method_of_the_platform(method):
+@pytest.mark.parametrize("method", [*METHODS, "fiber"])
+def test_there_is_a_context_for_every_method_which_is_taken_where_a_name_is(method):
     context = fiber.get_context(method)
 
+    assert multiprocessing.get_context(context) is context
+    assert fiber.get_context(context) is context
     assert isinstance(context, multiprocessing.context.BaseContext)
     assert context.get_start_method() == method
     assert context.get_context() is context
@@ -81,9 +94,10 @@ def test_there_is_a_context_for_every_method_of_the_platform(method):
     assert issubclass(context.Process, fiber.Process)
 
 
-def test_an_unknown_method_is_refused():
-    with pytest.raises(ValueError, match="cannot find context for 'teleport'"):
-        fiber.get_context("teleport")
+@pytest.mark.parametrize("get", [fiber.get_context, multiprocessing.get_context])
+def test_an_unknown_method_is_refused(get):
+    with pytest.raises(ValueError, match="cannot find context for 'thread'"):
+        get("thread")
 
 
 def test_a_concrete_context_keeps_its_method():
@@ -131,16 +145,12 @@ def test_asking_for_the_method_chooses_the_default():
         fiber.set_start_method("fork")
 
 
-def test_a_choice_of_nothing_chooses_the_default():
-    fiber.set_start_method(None)
-
-    assert fiber.get_start_method(allow_none=True) == "spawn"
-
-
-def test_a_choice_that_is_unknown_changes_nothing():
+def test_a_choice_that_is_unknown_changes_nothing_and_one_of_nothing_chooses_the_default():
     with pytest.raises(ValueError, match="cannot find context"):
         fiber.set_start_method("teleport")
     assert fiber.get_start_method(allow_none=True) is None
+    fiber.set_start_method(None)
+    assert fiber.get_start_method(allow_none=True) == "spawn"
 
 
 def test_choices_of_ours_and_of_the_stdlib_are_apart():
@@ -156,24 +166,13 @@ def test_choices_of_ours_and_of_the_stdlib_are_apart():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_child_gets_the_start_method_and_the_stdlib_is_left_alone(method):
-    context = fiber.get_context(method)
-    results = context.SimpleQueue()
-    child = context.Process(target=tell_methods, args=(results,))
-    child.start()
-
-    assert results.get() == (method, None, type(child).__name__, method)
-    child.join(30)
-    assert child.exitcode == 0
+    child, told = told_by_child(tell_methods, fiber.get_context(method))
+    assert told == (method, None, type(child).__name__, method)
 
 
 def test_a_child_of_the_package_gets_the_chosen_method():
     fiber.set_start_method("forkserver")
-    results = fiber.SimpleQueue()
-    child = fiber.Process(target=tell_methods, args=(results,))
-    child.start()
-
-    assert results.get() == ("forkserver", None, "Process", None)
-    child.join(30)
+    assert told_by_child(tell_methods)[1] == ("forkserver", None, "Process", None)
 
 
 def test_a_context_has_pools_queues_and_pipes():
@@ -206,25 +205,16 @@ def test_a_context_knows_processes_and_cpus():
 
 
 def test_the_name_of_a_worker_is_in_its_log_records():
-    results = fiber.SimpleQueue()
-    child = fiber.Process(target=tell_name, args=(results,), name="worker of ours")
-    child.start()
-
-    assert results.get() == "worker of ours"
-    child.join(30)
+    assert told_by_child(tell_name, name="worker of ours")[1] == "worker of ours"
 
 
 def test_logging_to_standard_error_is_asked_for_in_children_too():
     logger = fiber.get_logger()
     assert logger is multiprocessing.get_logger()
     level, handlers = logger.level, list(logger.handlers)
-    results = fiber.SimpleQueue()
     try:
         fiber.log_to_stderr(logging.WARNING)
-        child = fiber.Process(target=tell_logging, args=(results,))
-        child.start()
-        assert results.get() == (logging.WARNING, 1)
-        child.join(30)
+        assert told_by_child(tell_logging)[1] == (logging.WARNING, 1)
     finally:
         logger.handlers[:] = handlers
         logger.setLevel(level)
@@ -270,6 +260,20 @@ def test_preloaded_modules_have_names():
         fiber.set_forkserver_preload([multiprocessing])
 
 
+def output_of(program, folder):
+    """What a program writes, and what it writes to standard error."""
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout, done.stderr
+
+
 PRELOADED = """
 import os, sys
 import fiber
@@ -289,16 +293,7 @@ if __name__ == "__main__":
 @pytest.mark.one_host("a hint that others may ignore")
 def test_a_preloaded_module_is_there_when_a_worker_begins(tmp_path):
     (tmp_path / "preloaded_here.py").write_text("import os\nloaded_by = os.getpid()\n")
-    (tmp_path / "program.py").write_text(PRELOADED)
-    done = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert output_of(PRELOADED, tmp_path) == ("True\n", "")
 
 
 WITH_ANOTHER_PYTHON = """
@@ -321,16 +316,7 @@ def test_children_start_with_the_executable_that_was_set(tmp_path):
     script = tmp_path / "python-of-ours"
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X started_by=the-script "$@"\n')
     script.chmod(0o755)
-    (tmp_path / "program.py").write_text(WITH_ANOTHER_PYTHON)
-    done = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("the-script\n", "")
+    assert output_of(WITH_ANOTHER_PYTHON, tmp_path) == ("the-script\n", "")
 
 
 def test_a_frozen_program_gets_an_error_that_says_what_it_lacks(monkeypatch):
@@ -350,3 +336,31 @@ def test_what_pickles_cannot_be_replaced_and_is_extended(monkeypatch):
         context.reducer = object()
     assert context.reducer is fiber.reducer
     context.allow_connection_pickling()
+
+
+# libraries that hand what they are given to multiprocessing.get_context()
+
+
+def test_the_stdlib_knows_ours_by_a_name_of_its_own():
+    assert multiprocessing.get_context("fiber") is fiber.get_context("fiber")
+    assert type(multiprocessing.get_context("spawn")) is multiprocessing.context.SpawnContext
+
+
+def test_the_names_of_the_platform_stay_what_they_are():
+    program = (
+        "import multiprocessing as mp\n"
+        "before = mp.get_all_start_methods()\n"
+        "import fiber\n"
+        "fiber.get_context()\n"
+        "assert mp.get_all_start_methods() == before\n"
+        "assert sorted(fiber.get_all_start_methods()) == sorted(before)\n"
+        "assert mp.get_start_method(allow_none=True) is None\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=30)
+
+
+def test_a_process_of_such_a_context_is_one_of_fibers():
+    context = multiprocessing.get_context(fiber.get_context())
+    child, told = told_by_child(tell_name, context, name="ours")
+    assert isinstance(child, fiber.Process)
+    assert told == "ours"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import gc
+import itertools
 import multiprocessing
 import os
 import sys
@@ -25,11 +26,14 @@ from pool_tasks import (
     count_up,
     die_at,
     die_once,
+    executions,
     fail_at,
     keep,
     kept,
     nap,
+    nap_and_tell,
     note,
+    note_and_nap,
     pid,
     refuse_to_start,
     same,
@@ -63,6 +67,17 @@ def executor():
         yield executor
 
 
+@pytest.fixture(scope="module")
+def kept_executor(shared_runtime):
+    """An executor for tests that end no worker, with all its workers and threads up."""
+    with Executor(2) as executor:
+        called = threading.Event()
+        executor.submit(square, 1).add_done_callback(lambda _: called.set())
+        assert called.wait(60)
+        until(lambda: len(set(executor.map(nap_and_tell, [0.02] * 9))) == 2)
+        yield executor
+
+
 @pytest.fixture
 def gate(tmp_path):
     """A file that tasks wait for."""
@@ -83,6 +98,10 @@ def busy(executor, gate):
 
 
 class TestSubmit:
+    @pytest.fixture
+    def executor(self, kept_executor):
+        return kept_executor
+
     def test_the_result_is_that_of_the_call(self, executor):
         assert executor.submit(keywords, 1, fn=2, self=3).result(PATIENCE) == (
             (1,),
@@ -134,9 +153,6 @@ class TestSubmit:
         for thread in threads:
             thread.join()
         assert results == {n: [x * x for x in range(n)] for n in (50, 100, 150)}
-
-    def test_a_worker_may_have_an_executor_of_its_own(self, executor):
-        assert executor.submit(use_an_executor, 4).result(PATIENCE) == [0, 1, 4, 9]
 
     def test_tasks_of_many_functions_keep_apart(self, executor):
         functions = [abs, hex, str, repr, float, square]
@@ -221,15 +237,15 @@ class TestCallbacks:
         assert called == [future]
 
     def test_a_callback_may_submit_wait_and_shut_down(self):
-        executor = Executor(1)
-        seen = []
+        executor, seen = Executor(1), []
+        before = set(fiber.active_children())
 
         def go_on(future):
             seen.append(executor.submit(square, future.result()).result(PATIENCE))
             executor.shutdown()
 
         executor.submit(square, 3).add_done_callback(go_on)
-        until(lambda: seen and not fiber.active_children())
+        until(lambda: seen and set(fiber.active_children()) <= before)
         assert seen == [81]
 
 
@@ -320,6 +336,9 @@ class TestEnd:
 
 
 class TestWorkers:
+    def test_a_worker_may_have_an_executor_of_its_own(self, executor):
+        assert executor.submit(use_an_executor, 4).result(PATIENCE) == [0, 1, 4, 9]
+
     @pytest.mark.parametrize(
         "options,error,text",
         [
@@ -370,12 +389,13 @@ class TestDeath:
         assert [future.result(PATIENCE) for future in futures] == ["survived"] * 3
 
     def test_killed_workers_lose_none_of_many_tasks(self, executor):
+        spared = set(fiber.active_children())
         futures = [executor.submit(nap, 0.002) for _ in range(500)]
-        killed = []
         for _ in range(3):
             executor.submit(pid).result(PATIENCE)
-            killed.append(next(one for one in fiber.active_children() if one not in killed))
-            process_signals.kill(killed[-1])
+            victim = next(one for one in fiber.active_children() if one not in spared)
+            process_signals.kill(victim)
+            spared.add(victim)
         assert [future.result(PATIENCE) for future in futures] == [0.002] * 500
 
     def test_a_task_that_always_kills_its_worker_fails_alone(self, executor):
@@ -407,3 +427,183 @@ class TestFork:
         with open(reading) as noted:
             assert noted.read() == "ForkedError"
         assert executor.submit(square, 4).result(PATIENCE) == 16
+
+
+@pytest.fixture
+def ending():
+    """An executor that the test ends."""
+    with Executor(2) as executor:
+        yield executor
+
+
+class Drawn:
+    """An iterable that knows how far it was drawn."""
+
+    def __init__(self, stop=10**9):
+        self.count = 0
+        self._stop = stop
+
+    def __iter__(self):
+        while self.count < self._stop:
+            self.count += 1
+            yield self.count - 1
+
+
+def note_or_fail(path, number):
+    if not number:
+        raise ValueError("on purpose")
+    nap(0.02)
+    return note(path, number)
+
+
+class TestMap:
+    @pytest.fixture
+    def executor(self, kept_executor):
+        return kept_executor
+
+    @pytest.mark.parametrize("chunksize", [1, 3, 1000])
+    def test_results_come_in_order(self, executor, chunksize):
+        assert list(executor.map(square, range(100), chunksize=chunksize)) == [
+            x * x for x in range(100)
+        ]
+
+    def test_iterables_go_side_by_side_to_the_end_of_the_shortest(self, executor):
+        assert list(executor.map(pow, [2, 3, 4], itertools.count(1))) == [2, 9, 64]
+        assert list(executor.map(square, [])) == []
+
+    def test_items_of_a_chunk_stay_together(self, executor):
+        workers = list(executor.map(pid, range(40), chunksize=10))
+        assert all(len(set(workers[start : start + 10])) == 1 for start in range(0, 40, 10))
+
+    def test_iterables_are_drawn_at_once(self, executor):
+        drawn = Drawn(50)
+        executor.map(square, drawn)
+        assert drawn.count == 50
+
+    def test_closures_are_called(self, executor):
+        offset = 10
+        assert list(executor.map(lambda x: x + offset, range(3))) == [10, 11, 12]
+
+    def test_an_exception_is_raised_where_its_result_would_be(self, executor):
+        results = executor.map(fail_at, range(5), [3] * 5)
+        assert [next(results) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="bad 3"):
+            next(results)
+        with pytest.raises(StopIteration):
+            next(results)
+
+    def test_after_an_exception_what_was_not_sent_does_not_run(self, ending, tmp_path):
+        told = tmp_path / "told"
+        results = ending.map(note_or_fail, [str(told)] * 400, range(400))
+        with pytest.raises(ValueError, match="on purpose"):
+            list(results)
+        ending.shutdown()
+        assert len(executions(told)) < 400
+
+    def test_one_that_is_left_cancels_what_was_not_sent(self, ending, tmp_path):
+        told = tmp_path / "told"
+        results = ending.map(note_and_nap, [str(told)] * 400, range(400), [0.02] * 400)
+        assert next(results) == 0
+        results.close()
+        ending.shutdown()
+        assert len(executions(told)) < 400
+
+    def test_a_timeout_counts_from_the_call(self, ending):
+        # a worker is there, however long that takes
+        assert ending.submit(nap, 0).result() == 0
+        results = ending.map(nap, [0, 60], timeout=0.5)
+        assert next(results) == 0
+        with pytest.raises(concurrent.futures.TimeoutError):
+            next(results)
+        ending.kill_workers()
+
+    def test_what_does_not_pickle_is_an_error_in_its_place(self, executor):
+        results = executor.map(square, [2, (i for i in range(3))])
+        assert next(results) == 4
+        with pytest.raises(TypeError, match="pickle"):
+            next(results)
+
+    def test_bad_numbers_are_refused(self, executor):
+        with pytest.raises(ValueError, match="chunksize must be >= 1"):
+            executor.map(square, [1], chunksize=0)
+        with pytest.raises(ValueError, match="buffersize must be None or > 0"):
+            executor.map(square, [1], buffersize=0)
+        with pytest.raises(TypeError, match="buffersize must be an integer or None"):
+            executor.map(square, [1], buffersize=1.5)
+
+    def test_shutdown_may_cancel_what_waits(self, ending):
+        results = ending.map(nap, [0.1] * 100)
+        ending.shutdown(cancel_futures=True)
+        with pytest.raises(CancelledError):
+            list(results)
+
+    def test_results_outlive_the_shutdown(self, ending):
+        results = ending.map(square, range(20))
+        ending.shutdown()
+        assert list(results) == [x * x for x in range(20)]
+
+    def test_without_workers_it_is_broken(self):
+        with Executor(1, initializer=refuse_to_start) as executor:
+            results = executor.map(square, range(3))
+            with pytest.raises(BrokenExecutor, match="initializer on purpose"):
+                next(results)
+            with pytest.raises(BrokenExecutor, match="initializer on purpose"):
+                executor.map(square, range(3))
+
+
+class TestBufferSize:
+    @pytest.fixture
+    def executor(self, kept_executor):
+        return kept_executor
+
+    def test_no_more_is_drawn_than_the_buffer_holds(self, executor):
+        drawn = Drawn()
+        results = executor.map(square, drawn, buffersize=5)
+        assert drawn.count == 5
+        assert next(results) == 0
+        assert drawn.count == 6
+        assert [next(results) for _ in range(20)] == [x * x for x in range(1, 21)]
+        assert drawn.count == 26
+
+    def test_the_end_comes_as_without_it(self, executor):
+        for count in (0, 1, 4, 5, 6, 20):
+            results = executor.map(square, range(count), buffersize=5)
+            assert list(results) == [x * x for x in range(count)]
+
+    def test_it_counts_chunks(self, executor):
+        drawn = Drawn()
+        results = executor.map(square, drawn, buffersize=2, chunksize=3)
+        assert drawn.count == 6
+        assert [next(results) for _ in range(30)] == [x * x for x in range(30)]
+        assert drawn.count <= 39
+        assert list(executor.map(square, range(10), buffersize=2, chunksize=3)) == [
+            x * x for x in range(10)
+        ]
+
+    def test_an_iterable_that_raises_ends_it(self, executor):
+        def numbers():
+            yield 1
+            yield 2
+            raise KeyError("the iterable")
+
+        results = executor.map(square, numbers(), buffersize=1)
+        with pytest.raises(KeyError, match="the iterable"):
+            list(results)
+
+    def test_after_a_shutdown_nothing_is_drawn_any_more(self, ending):
+        results = ending.map(square, Drawn(), buffersize=3)
+        assert next(results) == 0
+        ending.shutdown()
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            list(results)
+
+    def test_one_that_was_never_asked_does_not_hold_up_the_shutdown(self):
+        executor = Executor(1)
+        executor.map(square, Drawn(), buffersize=3)
+        executor.shutdown()
+
+    def test_without_its_executor_it_yields_what_was_drawn(self):
+        executor = Executor(1)
+        results = executor.map(square, Drawn(), buffersize=3)
+        del executor
+        assert list(results) == [0, 1, 4]

@@ -55,12 +55,6 @@ def finish_and_die(tasks, count):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def join_then_tell(tasks, results):
-    results.put("ready")
-    tasks.join()
-    results.put("joined")
-
-
 def put_more_then_finish(tasks):
     depth = tasks.get()
     while depth is not None:
@@ -143,20 +137,6 @@ def test_a_task_is_done_once():
         tasks.task_done()
 
 
-def test_it_is_a_queue():
-    tasks = fiber.JoinableQueue(2)
-    assert isinstance(tasks, fiber.Queue)
-    tasks.put(1)
-    tasks.put_nowait(2)
-    with pytest.raises(fiber.queues.Full):
-        tasks.put(3, timeout=0.01)
-    assert (tasks.full(), tasks.qsize()) == (True, 2)
-    assert (tasks.get(), tasks.get_nowait()) == (1, 2)
-    with pytest.raises(fiber.queues.Empty):
-        tasks.get(timeout=0.01)
-    assert tasks.empty()
-
-
 def test_tasks_may_be_finished_after_closing():
     tasks = fiber.JoinableQueue()
     tasks.put(1)
@@ -199,20 +179,6 @@ def test_tasks_that_tasks_put_in_are_waited_for():
     for _ in workers:
         tasks.put(None)
     finish(*workers)
-
-
-def test_anybody_may_join():
-    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
-    tasks.put(1)
-    child = start(join_then_tell, tasks, results)
-    assert results.get() == "ready"
-
-    tasks.get()
-    assert results.empty()
-    tasks.task_done()
-
-    assert results.get() == "joined"
-    child.join(PATIENCE)
 
 
 @pytest.mark.timeout(600)

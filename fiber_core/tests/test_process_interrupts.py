@@ -161,12 +161,25 @@ def program(tmp_path):
         one.kill()
 
 
+@pytest.fixture
+def interrupted(program):
+    """Interrupts a program once it says that it is ready; its exit code and output."""
+
+    def run(body, way="terminal"):
+        one = program(body, way)
+        one.until("ready\n")
+        one.interrupt()
+        return one.ends()
+
+    return run
+
+
 WAYS = pytest.mark.parametrize("way", ["terminal", "group", "alone"])
 
 
 @WAYS
-def test_a_program_that_joins_its_children_is_ended_by_sigint_and_they_with_it(program, way):
-    one = program(
+def test_a_program_that_joins_its_children_is_ended_by_sigint_and_they_with_it(interrupted, way):
+    code, output = interrupted(
         """
         def main():
             children = start(3, sleep)
@@ -176,18 +189,15 @@ def test_a_program_that_joins_its_children_is_ended_by_sigint_and_they_with_it(p
         """,
         way,
     )
-    one.until("ready\n")
-    one.interrupt()
-    code, output = one.ends()
     assert code == -signal.SIGINT
     # each child's traceback, and the program's
     assert output.splitlines().count("KeyboardInterrupt") == 4
 
 
 @WAYS
-def test_each_child_is_interrupted_once_and_may_take_its_time(program, way, tmp_path):
+def test_each_child_is_interrupted_once_and_may_take_its_time(interrupted, way, tmp_path):
     # the second interrupt, if there were one, would come before the children are joined
-    one = program(
+    code, output = interrupted(
         """
         def take_time(ready):
             try:
@@ -205,9 +215,6 @@ def test_each_child_is_interrupted_once_and_may_take_its_time(program, way, tmp_
         """,
         way,
     )
-    one.until("ready\n")
-    one.interrupt()
-    code, output = one.ends()
     assert code == -signal.SIGINT
     assert output.count("child has cleaned up") == 2
     assert output.splitlines().count("KeyboardInterrupt") == 1
@@ -215,8 +222,8 @@ def test_each_child_is_interrupted_once_and_may_take_its_time(program, way, tmp_
 
 
 @pytest.mark.parametrize("waits", ["time.sleep(600)", "children[0].join()"])
-def test_a_program_that_catches_it_joins_children_that_were_interrupted_too(program, waits):
-    one = program(
+def test_a_program_that_catches_it_joins_children_that_were_interrupted_too(interrupted, waits):
+    code, output = interrupted(
         f"""
         def main():
             children = start(2, say_interrupted)
@@ -229,17 +236,14 @@ def test_a_program_that_catches_it_joins_children_that_were_interrupted_too(prog
             print("exit codes", [child.exitcode for child in children])
         """
     )
-    one.until("ready\n")
-    one.interrupt()
-    code, output = one.ends()
     assert code == 0
     assert output.count("child interrupted") == 2
     assert "exit codes [0, 0]" in output
     assert "Traceback" not in output
 
 
-def test_a_handler_of_the_programs_own_stays_and_its_children_are_interrupted(program):
-    one = program(
+def test_a_handler_of_the_programs_own_stays_and_its_children_are_interrupted(interrupted):
+    code, output = interrupted(
         """
         def main():
             stopped = threading.Event()
@@ -252,16 +256,13 @@ def test_a_handler_of_the_programs_own_stays_and_its_children_are_interrupted(pr
             print("stopped", flush=True)
         """
     )
-    one.until("ready\n")
-    one.interrupt()
-    code, output = one.ends()
     assert code == 0
     assert output.count("child interrupted") == 2
     assert output.endswith("stopped\n")
 
 
-def test_children_of_a_program_that_ignores_it_ignore_it(program):
-    one = program(
+def test_children_of_a_program_that_ignores_it_ignore_it(interrupted):
+    code, output = interrupted(
         """
         def report(ready, go_on):
             is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -278,13 +279,11 @@ def test_children_of_a_program_that_ignores_it_ignore_it(program):
             children[0].join()
         """
     )
-    one.until("ready\n")
-    one.interrupt()
-    assert one.ends() == (0, "^Cignored: True\n")
+    assert (code, output) == (0, "^Cignored: True\n")
 
 
-def test_children_of_children_are_interrupted(program):
-    one = program(
+def test_children_of_children_are_interrupted(interrupted):
+    code, output = interrupted(
         """
         def parent(ready):
             child = fiber.Process(target=say_interrupted, args=(ready,))
@@ -297,15 +296,12 @@ def test_children_of_children_are_interrupted(program):
             children[0].join()
         """
     )
-    one.until("ready\n")
-    one.interrupt()
-    code, output = one.ends()
     assert code == -signal.SIGINT
     assert output.count("child interrupted") == 1
 
 
-def test_a_pool_ends_its_workers_which_say_nothing(program):
-    one = program(
+def test_a_pool_ends_its_workers_which_say_nothing(interrupted):
+    code, output = interrupted(
         """
         def main():
             ready = fiber.Semaphore(0)
@@ -317,9 +313,6 @@ def test_a_pool_ends_its_workers_which_say_nothing(program):
             result.get()
         """
     )
-    one.until("ready\n")
-    one.interrupt()
-    code, output = one.ends()
     assert code == -signal.SIGINT
     assert output.count("KeyboardInterrupt") == 1
 
@@ -367,34 +360,37 @@ def test_the_second_ends_children_that_ignore_the_first(program, way, first):
     assert "Traceback" not in output
 
 
-def test_at_a_prompt_it_interrupts_the_children_and_the_program_ends_by_its_own_exit(tmp_path):
-    one = Program(["-i", "-c", HEAD], "terminal", tmp_path)
-    try:
-        one.until(">>> ")
-        one.write("children = start(1, say_interrupted); print('rea' + 'dy'); children[0].join()\n")
-        one.until("ready\n")
-        one.interrupt()
-        one.until(">>> ")
-        one.write("exit()\n")
-        assert one.ends()[0] == 0
-    finally:
-        one.kill()
+@pytest.fixture
+def prompt(tmp_path):
+    """An interpreter that waits for what is typed."""
+    prompt = Program(["-i", "-c", HEAD], "terminal", tmp_path)
+    yield prompt
+    prompt.kill()
 
 
-def test_at_a_prompt_children_that_were_started_later_are_waited_for(tmp_path):
-    one = Program(["-i", "-c", HEAD], "terminal", tmp_path)
-    try:
-        one.until(">>> ")
-        one.write("print('rea' + 'dy'); time.sleep(600)\n")
-        one.until("ready\n")
-        one.interrupt()
-        one.until(">>> ")
-        one.write("child = fiber.Process(target=lambda: print('has ' + 'run'))\n")
-        one.until(">>> ")
-        one.write("child.start(); exit()\n")
-        assert "has run" in one.ends()[1]
-    finally:
-        one.kill()
+def interrupt_at(prompt, line):
+    """Type a line that says that it is ready and takes long, and interrupt it."""
+    prompt.until(">>> ")
+    prompt.write(line)
+    prompt.until("ready\n")
+    prompt.interrupt()
+    prompt.until(">>> ")
+
+
+def test_at_a_prompt_it_interrupts_the_children_and_the_program_ends_by_its_own_exit(prompt):
+    interrupt_at(
+        prompt, "children = start(1, say_interrupted); print('rea' + 'dy'); children[0].join()\n"
+    )
+    prompt.write("exit()\n")
+    assert prompt.ends()[0] == 0
+
+
+def test_at_a_prompt_children_that_were_started_later_are_waited_for(prompt):
+    interrupt_at(prompt, "print('rea' + 'dy'); time.sleep(600)\n")
+    prompt.write("child = fiber.Process(target=lambda: print('has ' + 'run'))\n")
+    prompt.until(">>> ")
+    prompt.write("child.start(); exit()\n")
+    assert "has run" in prompt.ends()[1]
 
 
 class RemoteChild:
@@ -405,9 +401,7 @@ class RemoteChild:
         self.asked = []
 
     def wait(self, timeout=None):
-        if self.error is not None:
-            raise self.error
-        return 0
+        raise self.error
 
     def poll(self):
         return None
@@ -417,19 +411,11 @@ class RemoteChild:
         return True
 
 
-class TestRemoteChildren:
-    @pytest.fixture
-    def started(self, monkeypatch):
-        monkeypatch.setattr(processes, "active_children", lambda: [first, second])
-        first, second = fiber.Process(name="first"), fiber.Process(name="second", daemon=True)
-        for process in (first, second):
-            process._popen = RemoteChild()
-        return first, second
-
-    def test_all_are_interrupted_where_a_join_is(self, started, caplog):
-        first, second = started
-        first._popen.error = KeyboardInterrupt()
-        with pytest.raises(KeyboardInterrupt):
-            first.join()
-        assert first._popen.asked == second._popen.asked == [True]
-        assert "fiber: interrupted: SIGINT is passed on to first, second" in caplog.text
+def test_all_remote_children_are_interrupted_where_a_join_is(monkeypatch, caplog):
+    first, second = fiber.Process(name="first"), fiber.Process(name="second", daemon=True)
+    first._popen, second._popen = RemoteChild(KeyboardInterrupt()), RemoteChild()
+    monkeypatch.setattr(processes, "active_children", lambda: [first, second])
+    with pytest.raises(KeyboardInterrupt):
+        first.join()
+    assert first._popen.asked == second._popen.asked == [True]
+    assert "fiber: interrupted: SIGINT is passed on to first, second" in caplog.text

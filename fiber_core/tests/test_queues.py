@@ -111,8 +111,10 @@ def test_what_cannot_be_pickled_is_an_error_at_once():
     assert one.empty()
 
 
-def test_the_stdlibs_exceptions():
-    one = fiber.Queue(1)
+@pytest.mark.parametrize("make", [fiber.Queue, fiber.JoinableQueue])
+def test_the_stdlibs_exceptions(make):
+    one = make(1)
+    assert isinstance(one, fiber.Queue)
     with pytest.raises(queue.Empty):
         one.get_nowait()
     with pytest.raises(queue.Empty):
@@ -123,9 +125,11 @@ def test_the_stdlibs_exceptions():
     assert one.full()
     with pytest.raises(queue.Full):
         one.put_nowait(2)
-    with pytest.raises(queue.Full):
+    with pytest.raises(fiber.queues.Full):
         one.put(2, timeout=0.01)
     assert one.qsize() == 1
+    assert one.get_nowait() == 1
+    assert one.empty()
 
 
 @pytest.mark.parametrize("maxsize", [0, -1])
@@ -157,27 +161,6 @@ def test_a_closed_queue_raises():
 def test_join_thread_comes_after_close():
     with pytest.raises(AssertionError, match="not closed"):
         fiber.Queue().join_thread()
-
-
-def test_threads_share_a_queue():
-    one, count = fiber.Queue(), 200
-    got: list[int] = []
-
-    def read():
-        while (value := one.get()) is not None:
-            got.append(value)
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for number in range(count):
-        one.put(number)
-    for _ in threads:
-        one.put(None)
-    for thread in threads:
-        thread.join(PATIENCE)
-
-    assert sorted(got) == list(range(count))
 
 
 # -- between processes

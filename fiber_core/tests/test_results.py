@@ -44,6 +44,12 @@ class Ran:
         self.values.append(value)
 
 
+def finish(result, start, values, errors):
+    """The last outcomes come."""
+    result.accept(start, values, errors)
+    result.done()
+
+
 class FakeFeeder:
     def __init__(self):
         self.calls = []
@@ -92,8 +98,7 @@ class TestOneResult:
     def test_an_error_is_raised_and_passed_to_the_error_callback(self, ran):
         result = AsyncResult(ran, pytest.fail, ran.note)
         error = KeyError("x")
-        result.accept(0, [None], {0: error})
-        result.done()
+        finish(result, 0, [None], {0: error})
         assert not result.successful()
         with pytest.raises(KeyError):
             result.get()
@@ -121,27 +126,19 @@ class TestOneResult:
 
     def test_with_its_pool_broken_it_raises_that_unless_it_is_there(self, ran):
         first, second = AsyncResult(ran), AsyncResult(ran)
-        first.accept(0, [1], {})
-        first.done()
+        finish(first, 0, [1], {})
         for result in (first, second):
             result.broken(TerminatedError("over"))
         assert first.get() == 1
         with pytest.raises(TerminatedError):
             second.get(0)
 
-    def test_ready_is_true_within_the_callback(self, ran):
+    def test_ready_is_true_within_the_callback_and_none_is_a_result(self, ran):
         seen = []
-        result = AsyncResult(ran, lambda _: seen.append(result.ready()))
-        result.accept(0, [1], {})
-        result.done()
-        assert seen == [True]
-
-    def test_none_is_a_result(self, ran):
-        result = AsyncResult(ran, ran.note)
-        result.accept(0, [None], {})
-        result.done()
+        result = AsyncResult(ran, lambda value: seen.append((value, result.ready())))
+        finish(result, 0, [None], {})
+        assert seen == [(None, True)]
         assert result.get(0) is None
-        assert ran.values == [None]
 
     def test_its_pool_lives_until_it_is_there(self, ran):
         pool = Something()
@@ -149,8 +146,7 @@ class TestOneResult:
         result = AsyncResult(ran, pool=pool)
         del pool
         assert alive() is not None
-        result.accept(0, [1], {})
-        result.done()
+        finish(result, 0, [1], {})
         assert alive() is None
 
 
@@ -158,23 +154,20 @@ class TestManyResults:
     def test_come_in_order_however_they_arrive(self, ran):
         result = MapResult(4, ran, ran.note)
         result.accept(2, ["c", "d"], {})
-        result.accept(0, ["a", "b"], {})
-        result.done()
+        finish(result, 0, ["a", "b"], {})
         assert result.get(0) == ["a", "b", "c", "d"]
         assert ran.values == [["a", "b", "c", "d"]]
 
     def test_the_first_failed_item_by_position_is_raised(self, ran):
         result = MapResult(3, ran)
         result.accept(2, [None], {2: KeyError("third")})
-        result.accept(0, [None, 2], {0: ValueError("first")})
-        result.done()
+        finish(result, 0, [None, 2], {0: ValueError("first")})
         with pytest.raises(ValueError, match="first"):
             result.get()
 
     def test_what_an_error_kept_from_running_has_failed_with_it(self, ran):
         result = MapResult(3, ran)
-        result.accept(0, [1, None, None], {1: KeyError("x"), 2: None})
-        result.done()
+        finish(result, 0, [1, None, None], {1: KeyError("x"), 2: None})
         assert isinstance(result._value[2], KeyError)
 
     def test_a_crash_has_all_outcomes_by_position(self, ran):
@@ -182,8 +175,7 @@ class TestManyResults:
         crash, error = WorkerCrashedError("crash"), KeyError("x")
         result.accept(0, [1], {})
         result.fail(1, 3, crash)
-        result.accept(3, [None], {3: error})
-        result.done()
+        finish(result, 3, [None], {3: error})
         with pytest.raises(WorkerCrashedError) as caught:
             result.get()
         assert caught.value.results == [1, crash, crash, error]
@@ -313,32 +305,34 @@ class TestCallbacks:
         assert alive() is None
 
 
-def streams(kind=Stream):
-    stream, feeder = kind(), FakeFeeder()
+@pytest.fixture
+def feeder():
+    return FakeFeeder()
+
+
+@pytest.fixture
+def stream(feeder):
+    stream = Stream()
     stream.attach(feeder)
-    return stream, feeder
+    return stream
 
 
 class TestStreams:
-    def test_results_wait_for_those_before_them(self):
-        stream, _ = streams()
+    def test_results_wait_for_those_before_them(self, stream):
         stream.accept(1, ["b"], {})
         with pytest.raises(MpTimeoutError):
             stream.take(0)
-        stream.accept(0, ["a"], {})
-        stream.done()
+        finish(stream, 0, ["a"], {})
         assert list(IMapIterator(stream)) == ["a", "b"]
 
     def test_unordered_they_do_not(self):
-        stream, _ = streams(UnorderedStream)
+        stream = UnorderedStream()
         stream.accept(1, ["b"], {})
         assert stream.take(0) == "b"
-        stream.accept(0, ["a"], {})
-        stream.done()
+        finish(stream, 0, ["a"], {})
         assert list(IMapUnorderedIterator(stream)) == ["a"]
 
-    def test_an_error_is_raised_in_its_place_and_the_iterator_goes_on(self):
-        stream, _ = streams()
+    def test_an_error_is_raised_in_its_place_and_the_iterator_goes_on(self, stream):
         stream.accept(0, [1, None, 3], {1: KeyError("x")})
         stream.fail(3, 4, WorkerCrashedError("crash"))
         stream.done()
@@ -352,17 +346,14 @@ class TestStreams:
         with pytest.raises(StopIteration):
             next(results)
 
-    def test_what_an_error_kept_from_running_has_no_outcome_and_makes_room(self):
-        stream, feeder = streams()
-        stream.accept(0, [None, None, None], {0: KeyError("x"), 1: None, 2: None})
-        stream.done()
+    def test_what_an_error_kept_from_running_has_no_outcome_and_makes_room(self, stream, feeder):
+        finish(stream, 0, [None, None, None], {0: KeyError("x"), 1: None, 2: None})
         assert feeder.count("taken") == 2
         with pytest.raises(KeyError):
             stream.take(0)
         assert feeder.count("taken") == 3
 
-    def test_the_feeder_hears_of_what_comes_and_what_is_taken(self):
-        stream, feeder = streams()
+    def test_the_feeder_hears_of_what_comes_and_what_is_taken(self, stream, feeder):
         stream.accept(0, [1, 2, 3], {})
         stream.fail(3, 5, KeyError())
         assert feeder.count("arrived") == 5
@@ -370,8 +361,7 @@ class TestStreams:
         stream.take(0)
         assert feeder.count("taken") == 1
 
-    def test_before_it_waits_it_has_handed_over_what_was_drawn(self):
-        stream, feeder = streams()
+    def test_before_it_waits_it_has_handed_over_what_was_drawn(self, stream, feeder):
         with pytest.raises(MpTimeoutError):
             stream.take(0)
         assert feeder.calls == ["flush"]
@@ -381,26 +371,22 @@ class TestStreams:
         with pytest.raises(MpTimeoutError):
             IMapIterator(Stream()).next(timeout)
 
-    def test_a_result_wakes_waiters(self):
-        stream, _ = streams()
+    def test_a_result_wakes_waiters(self, stream):
         threading.Timer(0.02, stream.accept, [0, ["a"], {}]).start()
         assert stream.take(20) == "a"
 
-    def test_several_may_take(self):
-        stream, _ = streams()
+    def test_several_may_take(self, stream):
         taken, threads = [], []
         for _ in range(4):
             thread = threading.Thread(target=lambda: taken.extend(IMapIterator(stream)))
             thread.start()
             threads.append(thread)
-        stream.accept(0, list(range(100)), {})
-        stream.done()
+        finish(stream, 0, list(range(100)), {})
         for thread in threads:
             thread.join(20)
         assert sorted(taken) == list(range(100))
 
-    def test_what_the_iterable_raised_comes_last_and_once(self):
-        stream, feeder = streams()
+    def test_what_the_iterable_raised_comes_last_and_once(self, stream, feeder):
         stream.accept(0, [1], {})
         feeder.error = KeyError("iterable")
         stream.done()
@@ -411,8 +397,7 @@ class TestStreams:
         with pytest.raises(StopIteration):
             next(results)
 
-    def test_with_the_pool_broken_what_came_is_handed_out_before_the_error(self):
-        stream, feeder = streams()
+    def test_with_the_pool_broken_what_came_is_handed_out_before_the_error(self, stream, feeder):
         stream.accept(0, [1], {})
         stream.broken(TerminatedError("over"))
         assert feeder.calls[-1] == "stop"
@@ -438,8 +423,9 @@ class TestStreams:
 
 
 class TestIteratorsThatAreLeft:
-    def test_never_asked_everything_is_run_for_its_effects_and_results_are_dropped(self):
-        stream, feeder = streams()
+    def test_never_asked_everything_is_run_for_its_effects_and_results_are_dropped(
+        self, stream, feeder
+    ):
         results = IMapIterator(stream)
         del results
         gc.collect()
@@ -448,8 +434,9 @@ class TestIteratorsThatAreLeft:
         assert not stream._ready
         assert feeder.count("arrived") == 10
 
-    def test_left_in_the_middle_nothing_more_is_drawn_until_the_pool_is_joined(self):
-        stream, feeder = streams()
+    def test_left_in_the_middle_nothing_more_is_drawn_until_the_pool_is_joined(
+        self, stream, feeder
+    ):
         results = IMapIterator(stream)
         stream.accept(0, [1, 2], {})
         next(results)
@@ -461,18 +448,16 @@ class TestIteratorsThatAreLeft:
         stream.drain()
         assert feeder.calls[-1] == "hurry"
 
-    def test_an_iterator_keeps_its_pool_alive(self):
+    def test_an_iterator_keeps_its_pool_alive(self, stream):
         pool = Something()
         alive = weakref.ref(pool)
-        stream, _ = streams()
         results = IMapIterator(stream, pool)
         del pool
         assert alive() is not None
         del results
         assert alive() is None
 
-    def test_collected_within_a_section_that_holds_its_lock_nothing_hangs(self):
-        stream, _ = streams()
+    def test_collected_within_a_section_that_holds_its_lock_nothing_hangs(self, stream):
         results = IMapIterator(stream)
         with stream._changed:
             del results

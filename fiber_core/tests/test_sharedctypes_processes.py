@@ -5,12 +5,11 @@ import os
 import signal
 import warnings
 
-import attrs
 import pytest
 
 import fiber
 import process_signals
-from children import PATIENCE, finish, start
+from children import PATIENCE, be_elsewhere, finish, start
 from fiber._runtime import runtime
 from fiber.exceptions import HolderDiedWarning, PeerLostError
 from wire_world import until
@@ -48,10 +47,6 @@ def kinds(*things):
     return [(type(thing).__name__, type(getattr(thing, "_obj", None)).__name__) for thing in things]
 
 
-def tell_kinds(outbox, *things):
-    outbox.put(kinds(*things))
-
-
 def make(outbox, go):
     numbers = fiber.RawArray("i", [1, 2, 3])
     outbox.put(numbers)
@@ -64,12 +59,6 @@ def hold_and_wait(value, outbox):
     value.value = 1
     outbox.put(os.getpid())
     signal.pause()
-
-
-def be_elsewhere():
-    """From now on this process is on another host, as far as it tells."""
-    node = runtime.current()
-    node._hello = attrs.evolve(node.hello, host="elsewhere")
 
 
 def use_from_elsewhere(inbox, outbox):
@@ -132,7 +121,7 @@ def test_what_a_child_changes_is_seen_in_the_parent():
 def test_on_this_host_they_are_instances_of_their_classes():
     things = everything()
     outbox = fiber.SimpleQueue()
-    child = start(tell_kinds, outbox, *things)
+    child = start(lambda: outbox.put(kinds(*things)))
     assert outbox.get() == kinds(*things)
     assert kinds(*things)[0] == ("Synchronized", "c_int")
     finish(child)
@@ -158,7 +147,7 @@ def test_where_memory_has_a_name_it_is_in_the_runs_folder_while_anybody_holds_it
     before = set(folder.iterdir())
     numbers, outbox = fiber.RawArray("q", 10_000), fiber.SimpleQueue()
     assert len(set(folder.iterdir()) - before) == 1
-    child = start(tell_kinds, outbox, numbers)
+    child = start(lambda sent: outbox.put(kinds(sent)), numbers)
     assert outbox.get() == kinds(numbers)
     finish(child)
     del numbers

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 
 import fiber
-from fiber._runtime import runtime
+from children import PATIENCE, be_elsewhere, finish, start
 from fiber.exceptions import PeerLostError
 from open_memory import open_memory
 from wire_world import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-PATIENCE = 60
 
 
 @attrs.define
@@ -28,23 +26,12 @@ class Model:
     name: str
 
 
-def be_elsewhere():
-    """From now on this process is on another host, as far as it tells."""
-    node = runtime.current()
-    node._hello = attrs.evolve(node.hello, host="elsewhere")
-
-
 def refusal(handle):
     """What asking for a value raises, without the traceback, which would keep the handle."""
     try:
         return handle.value
     except PeerLostError as error:
         return type(error), str(error)
-
-
-def ended(child):
-    child.join(PATIENCE)
-    return child.exitcode
 
 
 # what children do
@@ -62,10 +49,6 @@ def tell_from_elsewhere(inbox, outbox):
 
 def total(handle, factor):
     return float(handle.value.sum()) * factor
-
-
-def make(outbox):
-    outbox.put(fiber.shared(np.full(1000, 2.0)))
 
 
 def make_and_wait(*outboxes):
@@ -144,14 +127,13 @@ def test_processes_read_it_wherever_they_are(target):
     handle = fiber.shared(np.ones(300_000))
     inbox, outbox = fiber.SimpleQueue(), fiber.SimpleQueue()
     args = (handle, outbox) if target is tell else (inbox, outbox)
-    children = [fiber.Process(target=target, args=args) for _ in range(3)]
-    for child in children:
-        child.start()
+    children = [start(target, *args) for _ in range(3)]
+    for _ in children:
         inbox.put(handle)
     told = [outbox.get() for _ in children]
     assert {one[:3] for one in told} == {(300_000.0, False, True)}
     assert {one[3] for one in told} == {child.pid for child in children}
-    assert [ended(child) for child in children] == [0, 0, 0]
+    finish(*children)
 
 
 def test_it_goes_by_arguments_closures_initializers_queues_and_managers():
@@ -173,7 +155,7 @@ def test_one_value_may_hold_another():
     del inner
     gc.collect()
     with fiber.Pool(1) as pool:
-        assert pool.apply(_inner_total, (outer,)) == 10
+        assert pool.apply(lambda outer: outer.value["inner"].value.sum(), (outer,)) == 10
     before = open_memory()
     del outer
     until(lambda: open_memory() < before, timeout=PATIENCE)
@@ -201,28 +183,23 @@ def _note(handle, number):
     return list(handle.value["seen"])
 
 
-def _inner_total(outer):
-    return float(outer.value["inner"].value.sum())
-
-
 def test_a_maker_that_ends_waits_until_its_value_is_where_it_went():
     outbox = fiber.SimpleQueue()
-    child = fiber.Process(target=make, args=(outbox,))
-    child.start()
+    child = start(lambda: outbox.put(fiber.shared(np.full(1000, 2.0))))
     handle = outbox.get()
-    assert ended(child) == 0
+    finish(child)
     assert handle.value.sum() == 2000
 
 
 def test_a_process_with_a_copy_reads_on_when_its_maker_is_killed_and_others_get_an_error():
     outboxes = [fiber.SimpleQueue() for _ in range(2)]
-    child = fiber.Process(target=make_and_wait, args=outboxes)
-    child.start()
+    child = start(make_and_wait, *outboxes)
     first = outboxes[0].get()
     first.value  # noqa: B018 - it is here from now on
     until(lambda: not outboxes[1].empty(), timeout=PATIENCE)
     child.kill()
-    assert ended(child) == -signal.SIGKILL
+    child.join(PATIENCE)
+    assert child.exitcode == -signal.SIGKILL
     late = outboxes[1].get()
     assert first.value.sum() == 2000
     kind, text = refusal(late)

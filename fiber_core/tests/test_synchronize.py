@@ -72,14 +72,6 @@ def take_and_end(lock, how):
     how()
 
 
-def fail():
-    sys.exit(3)
-
-
-def vanish():
-    os._exit(0)
-
-
 # -- one process at a time
 
 
@@ -195,7 +187,9 @@ def test_after_a_normal_end_it_stays_taken_until_another_releases_it():
     assert lock.acquire(False)
 
 
-@pytest.mark.parametrize("how", [fail, vanish])
+@pytest.mark.parametrize(
+    "how", [lambda: sys.exit(3), lambda: os._exit(0)], ids=["a code", "no cleanup"]
+)
 def test_after_any_other_end_it_is_passed_on(how):
     lock, strict = fiber.Lock(), fiber.RLock(on_holder_death="raise")
     for one in (lock, strict):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import time
 
 import pytest
 
 import fiber
 from children import PATIENCE, finish, start
 from fiber.exceptions import PeerLostError
+from wire_world import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -49,10 +49,6 @@ def lend(results, go_on, lock=None):
     """Make a lock, or a condition with another's lock."""
     results.put(fiber.RLock() if lock is None else fiber.Condition(lock))
     go_on.acquire()
-
-
-def wait_for_event(event, results, timeout=None):
-    results.put(event.wait(timeout))
 
 
 def meet(barrier, results, rounds):
@@ -167,7 +163,7 @@ def test_misuse_is_the_stdlibs_error():
 
 def test_an_event_is_seen_by_all():
     event, results = fiber.Event(), fiber.Queue()
-    children = [start(wait_for_event, event, results) for _ in range(2)]
+    children = [start(lambda: results.put(event.wait())) for _ in range(2)]
     children.append(start(event.set))
     assert event.wait(PATIENCE)
     assert [results.get(), results.get()] == [True, True]
@@ -175,7 +171,7 @@ def test_an_event_is_seen_by_all():
     assert event.is_set()
     assert repr(event).endswith(" set>")
     event.clear()
-    finish(start(wait_for_event, event, results, 0.01))
+    finish(start(lambda: results.put(event.wait(0.01))))
 
     assert results.get() is False
     assert repr(event).endswith(" unset>")
@@ -213,8 +209,7 @@ def fail():
 def test_a_failing_action_breaks_it():
     barrier, results = fiber.Barrier(2, fail), fiber.Queue()
     child = start(meet_or_break, barrier, results)
-    while not barrier.n_waiting:
-        time.sleep(0.005)
+    until(lambda: barrier.n_waiting, timeout=PATIENCE)
     with pytest.raises(ZeroDivisionError):
         barrier.wait()
     assert results.get() == "BrokenBarrierError"
@@ -228,8 +223,7 @@ def test_a_failing_action_breaks_it():
 def test_waiting_parties_get_an_error_when_it_breaks(end):
     barrier, results = fiber.Barrier(3), fiber.Queue()
     child = start(meet_or_break, barrier, results)
-    while not barrier.n_waiting:
-        time.sleep(0.005)
+    until(lambda: barrier.n_waiting, timeout=PATIENCE)
     assert repr(barrier).endswith(": waiters=1/3>")
     if end == "timeout":
         with pytest.raises(threading.BrokenBarrierError):
@@ -253,13 +247,9 @@ def test_its_own_timeout_is_that_of_a_wait_without_one():
         fiber.Barrier(0)
 
 
-def hand_over(results):
-    results.put((fiber.Event(), fiber.Condition(), fiber.Barrier(2)))
-
-
 def test_using_an_object_of_a_dead_owner_raises_an_error():
     results = fiber.SimpleQueue()
-    child = start(hand_over, results)
+    child = start(lambda: results.put((fiber.Event(), fiber.Condition(), fiber.Barrier(2))))
     event, condition, barrier = results.get()
     finish(child)
 

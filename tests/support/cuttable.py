@@ -1,14 +1,16 @@
-"""A way between two hosts that can be cut: bytes are forwarded until nobody does it any more."""
+"""Ways between hosts that can be cut."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import selectors
 import socket
 import threading
 from types import TracebackType
+from typing import Any
 
-__all__ = ["Wire"]
+__all__ = ["StreamCutter", "Wire"]
 
 
 class Wire:
@@ -107,3 +109,53 @@ class Wire:
                 with contextlib.suppress(KeyError, ValueError):
                     self._selector.unregister(end)
                 end.close()
+
+
+class StreamCutter:
+    """Cuts streams into jobs, half of them at a time, as a server does that is restarted.
+
+    Args:
+        backend: opens the streams.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._opened: list[socket.socket] = []
+        self._open_stream = backend.open_stream
+        self._finished = threading.Event()
+        self._is_out_of_reach = False
+        self._thread = threading.Thread(target=self._run)
+        #: streams that were cut
+        self.cuts = 0
+        backend.open_stream = self._open
+
+    def __enter__(self) -> StreamCutter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._finished.set()
+        self._thread.join(10)
+
+    def cut_for_good(self) -> None:
+        """Cut all streams, and have no other one opened."""
+        self._is_out_of_reach = True
+        for one in self._opened:
+            self._cut(one)
+
+    def _open(self, job: Any) -> socket.socket:
+        if self._is_out_of_reach:
+            raise ConnectionRefusedError
+        self._opened.append(self._open_stream(job))
+        return self._opened[-1]
+
+    def _run(self) -> None:
+        chance = random.Random(1)
+        while not self._finished.wait(0.05 + 0.1 * chance.random()):
+            alive = [one for one in self._opened if one.fileno() >= 0]
+            for one in chance.sample(alive, len(alive) // 2):
+                self._cut(one)
+                self.cuts += 1
+
+    def _cut(self, one: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

@@ -14,12 +14,13 @@ from pathlib import Path
 import require
 from fiber.backend_parts.liveness import OWNER_FILE, Owner
 
-__all__ = ["DEAD", "REMOTE", "need", "owned_by", "running"]
+__all__ = ["DEAD", "REMOTE", "UNSHARE", "need", "owned_by", "running"]
 
 #: a process of this PID namespace that has ended, and one of which nothing can be known here
 DEAD = Owner.current()._replace(pid=4194304)
 REMOTE = Owner("far/boot/1/1", 17, 1.0, "far")
-_UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+#: has a program run in a PID namespace of its own
+UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 #: goes on until whoever started it lets it end, or kills it
 _WAIT = "\nimport sys\nsys.stdin.read()\n"
 
@@ -38,7 +39,7 @@ def need() -> None:
 def _why_not() -> str | None:
     if shutil.which("unshare") is None:
         return "there is no program unshare"
-    done = subprocess.run([*_UNSHARE, "true"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
     return done.stderr.strip() if done.returncode else None
 
 
@@ -54,7 +55,7 @@ def running(
         env: its environment.
         inside: False to run it in this PID namespace.
     """
-    argv = [*(_UNSHARE if inside else ()), sys.executable, "-c", source + _WAIT, *words]
+    argv = [*(UNSHARE if inside else ()), sys.executable, "-c", source + _WAIT, *words]
     with subprocess.Popen(
         argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import fiber
 from distributions import Site
+from fiber._agent.job.config import MODULE
 from fiber._runtime import runtime
 
-__all__ = ["RemoteHost", "remote_host"]
+__all__ = ["RemoteHost", "remote_host", "supervisor_of", "until"]
 
 
 class RemoteHost:
@@ -65,3 +68,18 @@ def remote_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rem
     if current is not None:
         current.close()
     fiber.init()
+
+
+def supervisor_of(pid: int) -> psutil.Process:
+    """The supervisor of a remote job's process."""
+    parent = psutil.Process(pid).parent()
+    assert MODULE in parent.cmdline()
+    return parent
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait for what has no event, such as the end of somebody else's process."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobSpec, JobStatus, Timing
 
-__all__ = ["ENTRIES", "Supervised", "is_alive", "masters", "until_gone"]
+__all__ = ["ENTRIES", "Supervised", "exit_code_of", "is_alive", "masters", "until_gone"]
 
 ENTRIES = "supervised_entries"
 PATIENCE = 30.0
@@ -96,9 +97,21 @@ class Supervised:
         """Wait for the end of a job."""
         return self.until(accepted, lambda status: status.state.is_terminal)
 
+    def end_jobs(self) -> None:
+        """Kill all jobs, and forget what was heard of any: for the next test."""
+        living = self.client.query()
+        for job_id in living:
+            self.client.kill(job_id)
+        for job_id in living:
+            self._until(job_id, lambda status: status.state.is_terminal)
+        self.statuses.clear()
+        self.notices.clear()
+
     def until(self, accepted: Accepted, there: Callable[[JobStatus], bool]) -> JobStatus:
         """Wait for a status of a job."""
-        job_id = accepted.job_id
+        return self._until(accepted.job_id, there)
+
+    def _until(self, job_id: str, there: Callable[[JobStatus], bool]) -> JobStatus:
         with self._news:
             seen = 0
             deadline = time.monotonic() + PATIENCE
@@ -136,6 +149,17 @@ class Supervised:
 
 def _entry(name: str) -> str:
     return name if ":" in name else f"{ENTRIES}:{name}"
+
+
+def exit_code_of(function: Callable[[], int]) -> int:
+    """Run a function in a fork of this process, and return what it returned."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        with contextlib.suppress(BaseException):
+            os._exit(function())
+        os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def is_alive(pid: int) -> bool:

@@ -12,6 +12,27 @@ from typing import Any
 PATIENCE = 60
 
 
+class Toys:
+    """Provider of devices."""
+
+    kind = "toy"
+
+    def environment(self, devices: Any) -> dict[str, str]:
+        """Name the devices."""
+        return {"TOYS": ",".join(device.id for device in devices)}
+
+
+class BrokenToys:
+    """Provider that fails."""
+
+    kind = "broken"
+
+    def environment(self, devices: Any) -> dict[str, str]:
+        """Fail."""
+        msg = "the toys are broken"
+        raise RuntimeError(msg)
+
+
 def exit_with(private: bytes, index: int) -> int:
     """End with the exit code of this index."""
     return private[index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +18,15 @@ from fiber._tasks.protocol import Done, Mode, Tasks
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.reactor import Timer
-from fiber.exceptions import PeerLostError
+from fiber.exceptions import BackendUnavailableError, PeerLostError
+from fiber.model import JobState, JobStatus, Reason, ReasonKind
 
 __all__ = [
+    "KILLED",
+    "LEFT",
+    "RUNNING",
+    "STOPPED",
+    "FakeJob",
     "FakeLink",
     "FakeObserver",
     "FakePayload",
@@ -152,6 +159,47 @@ class FakePayloadStore:
         )
 
 
+RUNNING = JobStatus(state=JobState.RUNNING)
+STOPPED = JobStatus(state=JobState.SUSPENDED, reason=Reason(ReasonKind.SIGNAL, 19))
+LEFT = JobStatus(state=JobState.SUCCEEDED, exit_code=0, reason=Reason(ReasonKind.EXIT, 0))
+KILLED = JobStatus(
+    state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9), message="killed"
+)
+
+
+class FakeJob:
+    """A job of workers that ends when a test says so."""
+
+    host, failure = "here", ""
+
+    def __init__(
+        self, ident: str, processes: int, on_status: Callable[[FakeJob, JobStatus], None]
+    ) -> None:
+        self.ident, self.processes, self.name = ident, processes, f"worker {ident}"
+        self._on_status = on_status
+        self._exit_code: int | None = None
+        self.kills = 0
+        #: how often its platform is not reached when it is to be killed
+        self.unreachable = 0
+
+    def poll(self) -> int | None:
+        return self._exit_code
+
+    def report(self, status: JobStatus) -> None:
+        self._exit_code = status.exit_code
+        self._on_status(self, status)
+
+    def kill(self) -> None:
+        self.signal(None, signal.SIGKILL)
+
+    def signal(self, index: int | None, signum: int) -> None:
+        self.kills += 1
+        if self.unreachable:
+            self.unreachable -= 1
+            raise BackendUnavailableError("nobody answers")
+        self.report(KILLED)
+
+
 class FakeObserver:
     """Notes the events of workers."""
 
@@ -242,6 +290,12 @@ class Master:
         call = self.dispatcher.prepare(function, mode, sink, items=items, **options)
         self.dispatcher.add(call)
         return call, sink
+
+    def begin(self, function: Any, items: list[Any] | None, **options: Any) -> tuple[Any, Sink]:
+        """As :meth:`call`, for which the first worker asks."""
+        added = self.call(function, items, **options)
+        self.ask(next(iter(self.peers.values())))
+        return added
 
     def ask(self, peer: Any, credits_: int = 1) -> None:
         """A worker asks for work."""

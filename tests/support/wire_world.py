@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import queue
+import random
 import select
 import socket
 import threading
@@ -42,6 +43,7 @@ __all__ = [
     "address",
     "answers_echo",
     "close_listeners",
+    "damaged",
     "frame",
     "hello",
     "in_thread",
@@ -263,6 +265,25 @@ def frame(
     """Make the bytes of one frame."""
     size = len(body) if size is None else size
     return frames.header(kind, ack=ack, target=target, id=number, size=size) + body
+
+
+def damaged(data: bytes, draw: random.Random, *, least: int = 1) -> bytes:
+    """Return a frame with up to three changes at random places, and with so many at least."""
+    changed = bytearray(data)
+    for _ in range(draw.randint(least, 3)):
+        at = draw.randrange(len(changed) + 1)
+        match draw.randrange(5):
+            case 0:
+                changed[at : at + 1] = bytes([draw.randrange(256)])
+            case 1:
+                del changed[at:]
+            case 2:
+                del changed[at : at + draw.randint(1, 9)]
+            case 3:
+                changed[at:at] = draw.randbytes(draw.randint(1, 40))
+            case 4:
+                changed[at : at + 8] = draw.choice([b"\xff" * 8, bytes(8)])
+    return bytes(changed)
 
 
 def answers_echo(link: Link, target: int = 1) -> bool:

@@ -1,6 +1,7 @@
 """Leases run out by silence alone, and never because the process that checks them was asleep."""
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -19,47 +20,43 @@ def looked(table, start, stop):
     return found
 
 
-class TestSilence:
-    def test_a_lease_ends_after_its_time_and_once(self):
-        table = LeaseTable(lease=5, silence=5)
-        table.connected("a", 0.0)
-        assert looked(table, 0, 20) == [("a", 6, False)]
-        assert len(table) == 0
+@pytest.mark.parametrize(
+    "silence, renewed, expired",
+    [
+        (5, None, [("a", 6, False)]),
+        (5, 4.5, [("a", 10, False)]),
+        # where silence proves nothing it lasts
+        (None, None, []),
+    ],
+)
+def test_a_lease_ends_after_its_time_of_silence_and_once(silence, renewed, expired):
+    table = LeaseTable(lease=5, silence=silence)
+    table.connected("a", 0.0)
+    assert looked(table, 0, 4) == []
+    if renewed:
+        table.renew("a", renewed)
+    assert looked(table, 5, 100) == expired
+    assert ("a" in table) == (not expired)
+    assert len(table) == (not expired)
 
-    def test_a_sign_of_life_renews_it(self):
-        table = LeaseTable(lease=5, silence=5)
-        table.connected("a", 0.0)
-        assert looked(table, 0, 4) == []
-        table.renew("a", 4.5)
-        assert looked(table, 5, 20) == [("a", 10, False)]
 
-    def test_where_silence_proves_nothing_it_lasts(self):
-        table = LeaseTable(lease=5, silence=None)
-        table.connected("a", 0.0)
-        assert looked(table, 0, 100) == []
-        assert "a" in table
-
-
-class TestCuts:
-    def test_a_connection_that_is_not_made_again_ends_it(self):
-        table = LeaseTable(lease=3, silence=None)
-        table.connected("a", 0.0)
-        table.disconnected("a", 2.0)
-        assert looked(table, 2, 20) == [("a", 6, True)]
-
-    def test_the_first_cut_counts(self):
-        table = LeaseTable(lease=3, silence=None)
-        table.connected("a", 0.0)
-        table.disconnected("a", 1.0)
-        table.disconnected("a", 2.0)
-        assert looked(table, 2, 20) == [("a", 5, True)]
-
-    def test_another_connection_in_time_is_enough(self):
-        table = LeaseTable(lease=3, silence=30)
-        table.connected("a", 0.0)
-        table.disconnected("a", 1.0)
-        table.connected("a", 2.0)
-        assert looked(table, 2, 20) == []
+@pytest.mark.parametrize(
+    "cuts, made_again, expired",
+    [
+        ([2.0], None, [("a", 6, True)]),
+        # the first cut counts
+        ([1.0, 2.0], None, [("a", 5, True)]),
+        ([1.0], 2.0, []),
+    ],
+)
+def test_a_connection_that_is_not_made_again_ends_it(cuts, made_again, expired):
+    table = LeaseTable(lease=3, silence=30)
+    table.connected("a", 0.0)
+    for cut in cuts:
+        table.disconnected("a", cut)
+    if made_again:
+        table.connected("a", made_again)
+    assert looked(table, 2, 20) == expired
 
 
 class TestOwnSleep:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import threading
 
 import pytest
@@ -20,75 +22,79 @@ def square(x):
     return x * x
 
 
+def slow_pid(_):
+    nap(0.01)
+    return os.getpid()
+
+
 def fail_on_three(x):
     return fail_at(x, 3)
 
 
-@pytest.fixture
-def pool():
+def in_loop(test):
+    """Run a test in a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def pool(shared_runtime):
     with fiber.Pool(2) as pool:
+        # both workers are there before the first test is
+        while len(set(pool.map(slow_pid, range(8), 1))) < 2:
+            continue
         yield pool
     pool.join()
 
 
 class TestResults:
-    def test_a_result_is_awaited(self, pool):
-        async def main():
-            assert await pool.apply_async(square, (3,)) == 9
-            assert await pool.map_async(square, range(50)) == [x * x for x in range(50)]
-            assert await pool.starmap_async(pow, [(2, 3)]) == [8]
+    @in_loop
+    async def test_a_result_is_awaited(self, pool):
+        assert await pool.apply_async(square, (3,)) == 9
+        assert await pool.map_async(square, range(50)) == [x * x for x in range(50)]
+        assert await pool.starmap_async(pow, [(2, 3)]) == [8]
 
-        asyncio.run(main())
-
-    def test_an_available_result_is_returned_at_once_and_again(self, pool):
+    @in_loop
+    async def test_an_available_result_is_returned_at_once_and_again(self, pool):
         result = pool.apply_async(square, (3,))
         result.wait(30)
+        assert [await result, await result] == [9, 9]
 
-        async def main():
-            assert await result == 9
-            assert await result == 9
+    @in_loop
+    async def test_its_exception_is_raised(self, pool):
+        with pytest.raises(ValueError, match="bad 3"):
+            await pool.apply_async(fail_on_three, (3,))
 
-        asyncio.run(main())
+    @in_loop
+    async def test_many_are_awaited_without_a_thread_each(self, pool):
+        results = [pool.apply_async(nap, (0.002,)) for _ in range(100)]
+        before = threading.active_count()
+        gathered = asyncio.gather(*results)
+        await asyncio.sleep(0)
+        assert threading.active_count() <= before
+        assert await gathered == [0.002] * 100
 
-    def test_its_exception_is_raised(self, pool):
-        async def main():
-            with pytest.raises(ValueError, match="bad 3"):
-                await pool.apply_async(fail_on_three, (3,))
+    @in_loop
+    async def test_the_loop_goes_on_meanwhile(self, pool):
+        result = asyncio.ensure_future(pool.apply_async(nap, (0.2,)))
+        ticks = 0
+        while not result.done():
+            ticks += 1
+            await asyncio.sleep(0.005)
+        assert ticks > 3
 
-        asyncio.run(main())
-
-    def test_many_are_awaited_without_a_thread_each(self, pool):
-        async def main():
-            results = [pool.apply_async(nap, (0.002,)) for _ in range(100)]
-            before = threading.active_count()
-            gathered = asyncio.gather(*results)
-            await asyncio.sleep(0)
-            assert threading.active_count() <= before
-            assert await gathered == [0.002] * 100
-
-        asyncio.run(main())
-
-    def test_the_loop_goes_on_meanwhile(self, pool):
-        async def main():
-            result = asyncio.ensure_future(pool.apply_async(nap, (0.2,)))
-            ticks = 0
-            while not result.done():
-                ticks += 1
-                await asyncio.sleep(0.005)
-            assert ticks > 3
-
-        asyncio.run(main())
-
-    def test_cancelling_affects_neither_the_task_nor_the_pool(self, pool):
-        async def main():
-            result = pool.apply_async(nap, (0.2,))
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(result, 0.01)
-            assert not result._watchers
-            assert await result == 0.2
-            assert await pool.apply_async(square, (3,)) == 9
-
-        asyncio.run(main())
+    @in_loop
+    async def test_cancelling_affects_neither_the_task_nor_the_pool(self, pool):
+        result = pool.apply_async(nap, (0.2,))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(result, 0.01)
+        assert not result._watchers
+        assert await result == 0.2
+        assert await pool.apply_async(square, (3,)) == 9
 
     def test_several_loops_may_await_one_result(self, pool):
         result = pool.apply_async(nap, (0.2,))
@@ -131,72 +137,61 @@ class TestResults:
 
 class TestIterators:
     @pytest.mark.parametrize("chunksize", [1, 7])
-    def test_results_come_in_order_or_as_they_come(self, pool, chunksize):
-        async def main():
-            ordered = [x async for x in pool.imap(square, range(100), chunksize)]
-            assert ordered == [x * x for x in range(100)]
-            found = [x async for x in pool.imap_unordered(square, range(100), chunksize)]
-            assert sorted(found) == ordered
+    @in_loop
+    async def test_results_come_in_order_or_as_they_come(self, pool, chunksize):
+        ordered = [x async for x in pool.imap(square, range(100), chunksize)]
+        assert ordered == [x * x for x in range(100)]
+        found = [x async for x in pool.imap_unordered(square, range(100), chunksize)]
+        assert sorted(found) == ordered
 
-        asyncio.run(main())
+    @in_loop
+    async def test_an_exception_is_raised_where_it_belongs_and_the_rest_follows(self, pool):
+        results = pool.imap(fail_on_three, range(6))
+        assert [await results.__anext__() for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="bad 3"):
+            await results.__anext__()
+        assert [x async for x in results] == [4, 5]
+        with pytest.raises(StopAsyncIteration):
+            await results.__anext__()
 
-    def test_an_exception_is_raised_where_it_belongs_and_the_rest_follows(self, pool):
-        async def main():
-            results = pool.imap(fail_on_three, range(6))
-            assert [await results.__anext__() for _ in range(3)] == [0, 1, 2]
-            with pytest.raises(ValueError, match="bad 3"):
-                await results.__anext__()
-            assert [x async for x in results] == [4, 5]
-            with pytest.raises(StopAsyncIteration):
-                await results.__anext__()
+    @in_loop
+    async def test_a_cancelled_wait_consumes_no_result(self, pool):
+        results = pool.imap(nap, [0.2, 0.01])
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(results.__anext__(), 0.01)
+        assert [x async for x in results] == [0.2, 0.01]
 
-        asyncio.run(main())
-
-    def test_a_cancelled_wait_consumes_no_result(self, pool):
-        async def main():
-            results = pool.imap(nap, [0.2, 0.01])
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(results.__anext__(), 0.01)
-            assert [x async for x in results] == [0.2, 0.01]
-
-        asyncio.run(main())
-
-    def test_it_may_draw_from_an_endless_iterable(self, pool):
-        async def main():
-            found = []
+    @in_loop
+    async def test_it_may_draw_from_an_endless_iterable(self):
+        found = []
+        with fiber.Pool(2) as pool:
             async for x in pool.imap(same, iter(int, 1)):
                 found.append(x)
                 if len(found) == 200:
                     break
-            assert found == [0] * 200
-
-        asyncio.run(main())
+        assert found == [0] * 200
 
 
 class TestExecutor:
-    def test_a_loop_runs_functions_in_it(self):
-        async def main():
-            loop = asyncio.get_running_loop()
-            with Executor(2) as executor:
-                results = [loop.run_in_executor(executor, square, x) for x in range(20)]
-                assert await asyncio.gather(*results) == [x * x for x in range(20)]
-                with pytest.raises(ValueError, match="bad 3"):
-                    await loop.run_in_executor(executor, fail_on_three, 3)
+    @in_loop
+    async def test_a_loop_runs_functions_in_it(self):
+        loop = asyncio.get_running_loop()
+        with Executor(2) as executor:
+            results = [loop.run_in_executor(executor, square, x) for x in range(20)]
+            assert await asyncio.gather(*results) == [x * x for x in range(20)]
+            with pytest.raises(ValueError, match="bad 3"):
+                await loop.run_in_executor(executor, fail_on_three, 3)
 
-        asyncio.run(main())
-
-    def test_cancelling_what_waits_cancels_the_future_behind_it(self):
-        async def main():
-            loop = asyncio.get_running_loop()
-            with Executor(1) as executor:
-                for _ in range(3):
-                    executor.submit(nap, 0.1)
-                behind = executor.submit(square, 3)
-                waiting = asyncio.wrap_future(behind, loop=loop)
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-                await asyncio.sleep(0)
-                assert behind.cancelled()
-
-        asyncio.run(main())
+    @in_loop
+    async def test_cancelling_what_waits_cancels_the_future_behind_it(self):
+        loop = asyncio.get_running_loop()
+        with Executor(1) as executor:
+            for _ in range(3):
+                executor.submit(nap, 0.1)
+            behind = executor.submit(square, 3)
+            waiting = asyncio.wrap_future(behind, loop=loop)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await asyncio.sleep(0)
+            assert behind.cancelled()

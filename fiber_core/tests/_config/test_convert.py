@@ -1,6 +1,7 @@
 """Text and Python values become the types that a settings class names, or an error that says why."""
 
 import enum
+import math
 from pathlib import Path
 from typing import Any, Literal, Optional
 
@@ -20,83 +21,56 @@ class Colour(enum.Enum):
 
 
 class TestConvert:
-    @pytest.mark.parametrize("value", ["true", "True", "1", "YES", " on ", True, 1])
-    def test_true(self, value):
-        assert convert(value, bool) is True
+    @pytest.mark.parametrize(
+        "hint, values, wanted",
+        [
+            (bool, ["true", "True", "1", "YES", " on ", True, 1], True),
+            (bool, ["false", "FALSE", "0", "no", "off", False, 0], False),
+            (int, ["7", " 7 ", 7, 7.0], 7),
+            (int, [" -7 "], -7),
+            (float, ["0.5", 0.5], 0.5),
+            (float, ["1e3", 1000], 1000.0),
+            (list[str], ["a,b", "a, b,", "a\nb", ["a", "b"], ("a", "b")], ["a", "b"]),
+            (tuple[str, ...], ["a,b", ["a", "b"], ("a", "b")], ("a", "b")),
+            (frozenset[str], ["a,b", ["a", "b"], ("a", "b")], frozenset("ab")),
+            (list[int], ["1,2"], [1, 2]),
+            (list[int], [""], []),
+            (Literal["debug", "warning"], ["WARNING"], "warning"),
+            (Literal[1, 2], ["2"], 2),
+            (Colour, ["Dark-Blue", Colour.DARK_BLUE], Colour.DARK_BLUE),
+            (int | None, ["none"], None),
+            (Optional[int], ["", None], None),  # noqa: UP045  the older spelling too
+            (Optional[int], ["3"], 3),  # noqa: UP045
+            (list[str] | None, [None], None),
+            (Any, [{"a": 1}], {"a": 1}),
+            (str, ["a b"], "a b"),
+            (Path, ["/x/y", Path("/x/y")], Path("/x/y")),
+            (Path, ["~/x"], Path.home() / "x"),
+        ],
+    )
+    def test_values_become_what_is_named(self, hint, values, wanted):
+        for value in values:
+            found = convert(value, hint)
+            assert (found, type(found)) == (wanted, type(wanted))
 
-    @pytest.mark.parametrize("value", ["false", "FALSE", "0", "no", "off", False, 0])
-    def test_false(self, value):
-        assert convert(value, bool) is False
-
-    @pytest.mark.parametrize("value", ["maybe", "", 2, 1.0, None, []])
-    def test_no_boolean(self, value):
-        with pytest.raises(ValueError, match="true or false"):
-            convert(value, bool)
-
-    @pytest.mark.parametrize("value, number", [("7", 7), (" -7 ", -7), (7, 7), (7.0, 7)])
-    def test_whole_numbers(self, value, number):
-        assert convert(value, int) == number
-        assert type(convert(value, int)) is int
-
-    @pytest.mark.parametrize("value", ["7.5", 7.5, "x", True, None, "", float("nan"), float("inf")])
-    def test_no_whole_number(self, value):
-        with pytest.raises(ValueError, match="whole number"):
-            convert(value, int)
-
-    @pytest.mark.parametrize("value, number", [("0.5", 0.5), ("1e3", 1000.0), (2, 2.0), (0.5, 0.5)])
-    def test_numbers(self, value, number):
-        assert convert(value, float) == number
-        assert type(convert(value, float)) is float
-
-    @pytest.mark.parametrize("value", ["nan", "inf", "x", True, None])
-    def test_no_number(self, value):
-        with pytest.raises(ValueError, match="a number"):
-            convert(value, float)
-
-    def test_text_and_paths(self):
-        assert convert("a b", str) == "a b"
-        assert convert("/x/y", Path) == Path("/x/y")
-        assert convert(Path("/x"), Path) == Path("/x")
-        assert convert("~/x", Path) == Path.home() / "x"
-        with pytest.raises(ValueError, match="must be text"):
-            convert(3, str)
-        with pytest.raises(ValueError, match="must be a path"):
-            convert(3, Path)
-
-    @pytest.mark.parametrize("value", ["a,b", "a, b,", "a\nb", ["a", "b"], ("a", "b")])
-    def test_lists(self, value):
-        assert convert(value, list[str]) == ["a", "b"]
-        assert convert(value, tuple[str, ...]) == ("a", "b")
-        assert convert(value, frozenset[str]) == {"a", "b"}
-
-    def test_lists_convert_their_items(self):
-        assert convert("1,2", list[int]) == [1, 2]
-        assert convert("", list[int]) == []
-        with pytest.raises(ValueError, match="whole number"):
-            convert("1,x", list[int])
-        with pytest.raises(ValueError, match="a list"):
-            convert(3, list[int])
-
-    def test_choices(self):
-        assert convert("WARNING", Literal["debug", "warning"]) == "warning"
-        assert convert("2", Literal[1, 2]) == 2
-        with pytest.raises(ValueError, match="one of debug, warning"):
-            convert("loud", Literal["debug", "warning"])
-
-    def test_enums(self):
-        assert convert("Dark-Blue", Colour) is Colour.DARK_BLUE
-        assert convert(Colour.RED, Colour) is Colour.RED
-        with pytest.raises(ValueError, match="one of red, dark-blue"):
-            convert("green", Colour)
-
-    def test_none(self):
-        assert convert("none", int | None) is None
-        assert convert("", Optional[int]) is None  # noqa: UP045  the older spelling too
-        assert convert("3", Optional[int]) == 3  # noqa: UP045
-        assert convert(None, list[str] | None) is None
-
-    def test_anything(self):
-        assert convert({"a": 1}, Any) == {"a": 1}
+    @pytest.mark.parametrize(
+        "hint, values, told",
+        [
+            (bool, ["maybe", "", 2, 1.0, None, []], "true or false"),
+            (int, ["7.5", 7.5, "x", True, None, "", math.nan, math.inf], "whole number"),
+            (float, ["nan", "inf", "x", True, None], "a number"),
+            (str, [3], "must be text"),
+            (Path, [3], "must be a path"),
+            (list[int], ["1,x"], "whole number"),
+            (list[int], [3], "a list"),
+            (Literal["debug", "warning"], ["loud"], "one of debug, warning"),
+            (Colour, ["green"], "one of red, dark-blue"),
+        ],
+    )
+    def test_other_values_are_errors_with_what_is_allowed(self, hint, values, told):
+        for value in values:
+            with pytest.raises(ValueError, match=told):
+                convert(value, hint)
 
     @pytest.mark.parametrize("hint", [dict, int | str, complex, int | str | None])
     def test_a_type_that_settings_cannot_have(self, hint):
@@ -112,19 +86,21 @@ class TestQuantities:
     def test_memory_is_mb_or_a_quantity(self, value, mb):
         assert parse_memory(value) == mb
 
-    @pytest.mark.parametrize("value", ["0", "-1", "4Xi", "", True, 1.5, "4GiMi"])
-    def test_no_memory(self, value):
-        with pytest.raises(ValueError, match="memory"):
-            parse_memory(value)
-
     @pytest.mark.parametrize("value, cpus", [("2", 2.0), ("500m", 0.5), (0.25, 0.25), (3, 3.0)])
     def test_cpus_are_numbers_or_thousandths(self, value, cpus):
         assert parse_cpu(value) == cpus
 
-    @pytest.mark.parametrize("value", ["0", "-2", "many", "0m", None, True])
-    def test_no_cpus(self, value):
-        with pytest.raises(ValueError, match="positive number of CPUs"):
-            parse_cpu(value)
+    @pytest.mark.parametrize(
+        "parse, values, told",
+        [
+            (parse_memory, ["0", "-1", "4Xi", "", True, 1.5, "4GiMi"], "memory"),
+            (parse_cpu, ["0", "-2", "many", "0m", None, True], "positive number of CPUs"),
+        ],
+    )
+    def test_no_quantities(self, parse, values, told):
+        for value in values:
+            with pytest.raises(ValueError, match=told):
+                parse(value)
 
 
 @given(
@@ -177,17 +153,18 @@ class TestBuild:
     def test_nothing_is_missing_where_nothing_is_made(self):
         assert build(self.Settings, {}, "ssh_", complete=False) == {}
 
-    def test_a_value_that_does_not_convert_names_key_and_origin(self):
-        with pytest.raises(ConfigError, match=r"'x' for 'ssh_port' \(environment FIBER_X\): must"):
-            self.build(hosts="a", port="x")
-
-    def test_a_value_that_a_validator_refuses_names_its_key(self):
-        with pytest.raises(ConfigError, match=r"bad value '0' for 'ssh_port' \(environment"):
-            self.build(hosts="a", port="0", low="1")
-
-    def test_values_that_do_not_go_together_are_all_named(self):
-        with pytest.raises(ConfigError, match=r"ssh_low .*ssh_high .*: low is above high"):
-            self.build(hosts="a", low="5", high="4")
+    @pytest.mark.parametrize(
+        "values, told",
+        [
+            ({"port": "x"}, r"'x' for 'ssh_port' \(environment FIBER_X\): must"),
+            ({"port": "0", "low": "1"}, r"bad value '0' for 'ssh_port' \(environment"),
+            ({"low": "5", "high": "4"}, r"ssh_low .*ssh_high .*: low is above high"),
+        ],
+        ids=["conversion", "validator", "values that do not go together"],
+    )
+    def test_the_error_for_a_bad_value_names_keys_and_origin(self, values, told):
+        with pytest.raises(ConfigError, match=told):
+            self.build(hosts="a", **values)
 
     def test_a_secret_is_in_no_error(self):
         with pytest.raises(ConfigError) as caught:

@@ -107,17 +107,18 @@ class TestUnknown:
         with pytest.raises(ConfigError, match="this backend has no settings"):
             SettingsCollector(CORE, [], bare).add_arguments({"bare_speed": 1})
 
-    def test_an_unknown_section_is_an_error_with_the_nearest(self, collector):
-        with pytest.raises(
-            ConfigError, match=r"unknown section \[bleu\] \(f:1\); did you mean \[blue\]"
-        ):
-            collector.add_file(file(bleu={"speed": "1"}))
-
-    def test_a_section_named_by_an_alias_is_an_error_with_the_name(self, collector):
-        with pytest.raises(ConfigError, match=r"\[azure\] .*did you mean \[blue\]"):
-            collector.add_file(file(azure={"speed": "1"}))
-        with pytest.raises(ConfigError, match=r"\[kubernetes\] .*did you mean \[k8s\]"):
-            collector.add_file(file(kubernetes={"speed": "1"}))
+    @pytest.mark.parametrize(
+        "section, told",
+        [
+            ("bleu", r"unknown section \[bleu\] \(f:1\); did you mean \[blue\]"),
+            # aliases
+            ("azure", r"\[azure\] .*did you mean \[blue\]"),
+            ("kubernetes", r"\[kubernetes\] .*did you mean \[k8s\]"),
+        ],
+    )
+    def test_an_unknown_section_is_an_error_with_the_nearest(self, collector, section, told):
+        with pytest.raises(ConfigError, match=told):
+            collector.add_file(file(**{section: {"speed": "1"}}))
 
     def test_keys_of_a_known_backend_that_is_not_installed_are_left_alone(self, collector):
         collector.add_file(file(default={"docker_network": "x"}, k8s={"namespace": "x"}))
@@ -142,23 +143,23 @@ class TestEnvironment:
             collector.add_environ(environ)
         return caplog.messages
 
-    def test_an_unknown_variable_is_a_warning_with_the_nearest_name(self, collector, caplog):
-        (text,) = self.warnings(collector, caplog, FIBER_IMAEG="x")
+    @pytest.mark.parametrize(
+        "name, told",
+        [
+            ("FIBER_IMAEG", "FIBER_IMAEG is no setting of fiber, ignored (nearest: FIBER_IMAGE)"),
+            ("FIBER_BLUE_SPED", "nearest: FIBER_BLUE_SPEED"),
+            # of a service named fiber
+            ("FIBER_PORT", "FIBER_PORT is no setting of fiber"),
+            ("FIBER_SERVICE_HOST", "FIBER_SERVICE_HOST is no setting of fiber"),
+        ],
+    )
+    def test_an_unknown_variable_is_a_warning_with_the_nearest_name(
+        self, collector, caplog, name, told
+    ):
+        (text,) = self.warnings(collector, caplog, **{name: "x"})
 
-        assert text == "FIBER_IMAEG is no setting of fiber, ignored (nearest: FIBER_IMAGE)"
-
-    def test_the_variables_of_a_service_named_fiber_break_nothing(self, collector, caplog):
-        texts = self.warnings(
-            collector, caplog, FIBER_PORT="tcp://10.0.0.1:80", FIBER_SERVICE_HOST="x"
-        )
-
-        assert len(texts) == 2
+        assert told in text
         assert found(collector, "") == {}
-
-    def test_an_unknown_variable_of_the_chosen_backend_is_a_warning(self, collector, caplog):
-        (text,) = self.warnings(collector, caplog, FIBER_BLUE_SPED="1")
-
-        assert "nearest: FIBER_BLUE_SPEED" in text
 
     @pytest.mark.parametrize("name", ["FIBER_RED_SPEED", "FIBER_RED_SPED", "FIBER_K8S_NAMESPACE"])
     def test_variables_of_other_backends_are_left_alone(self, collector, caplog, name):

@@ -35,15 +35,23 @@ def strangers(tmp_path, monkeypatch):
         world.close()
 
 
-def listen(node, path):
-    auth_domain = node.store.auth_domains.of(KEY)
-    node.store.auth_domains.open(auth_domain, f"{listener_addresses._UNIX}{path}")
+@pytest.fixture
+def meeting(tmp_path):
+    """The URL at which the first of them listens."""
+    return f"{listener_addresses._UNIX}{tmp_path / 'meeting'}"
+
+
+@pytest.fixture
+def auth_domain(strangers, meeting):
+    """The auth domain of the first one, which listens for it."""
+    domains = strangers[0].store.auth_domains
+    auth_domain = domains.of(KEY)
+    domains.open(auth_domain, meeting)
     return auth_domain
 
 
-def test_an_object_is_reached_by_who_knows_the_authkey(strangers, tmp_path):
+def test_an_object_is_reached_by_who_knows_the_authkey(strangers, auth_domain):
     here, there = strangers
-    auth_domain = listen(here, tmp_path / "meeting")
     queue = here.queue()
     address = queue.address_in(auth_domain.name)
     assert address.auth_domain == auth_domain.name
@@ -55,24 +63,21 @@ def test_an_object_is_reached_by_who_knows_the_authkey(strangers, tmp_path):
     assert take(queue) == b"over there"
 
 
-def test_a_process_without_the_authkey_gets_an_error_with_advice(strangers, tmp_path):
+def test_a_process_without_the_authkey_gets_an_error_with_advice(strangers, auth_domain):
     here, there = strangers
-    auth_domain = listen(here, tmp_path / "meeting")
     address = here.queue().address_in(auth_domain.name)
     with pytest.raises(AuthenticationError, match="set current_process"):
         there.store.hold(address, 0, 0)
 
 
-def test_an_address_that_comes_home_is_the_object_itself(strangers, tmp_path):
+def test_an_address_that_comes_home_is_the_object_itself(strangers, auth_domain):
     here, _ = strangers
-    auth_domain = listen(here, tmp_path / "meeting")
     queue = here.queue()
     assert here.store.hold(queue.address_in(auth_domain.name), 0, 0) is queue
 
 
-def test_an_object_that_another_auth_domain_cannot_reach_is_not_sent(strangers, tmp_path):
+def test_an_object_that_another_auth_domain_cannot_reach_is_not_sent(strangers, auth_domain):
     here, there = strangers
-    auth_domain = listen(here, tmp_path / "meeting")
     there.store.auth_domains.of(KEY)
     remote = there.store.hold(here.queue().address_in(auth_domain.name), 0, 0)
     assert remote.address_in(auth_domain.name) is remote.address_in(None)
@@ -80,9 +85,8 @@ def test_an_object_that_another_auth_domain_cannot_reach_is_not_sent(strangers, 
         remote.address_in("0" * 16)
 
 
-def test_only_exported_objects_are_served_to_an_auth_domain(strangers, tmp_path):
+def test_only_exported_objects_are_served_to_an_auth_domain(strangers, auth_domain):
     here, there = strangers
-    auth_domain = listen(here, tmp_path / "meeting")
     hidden, told = here.queue(), here.queue()
     # of the run, by which it has a number
     assert hidden.address.auth_domain is None
@@ -95,11 +99,9 @@ def test_only_exported_objects_are_served_to_an_auth_domain(strangers, tmp_path)
         remote.reader(0).take(True, 20)
 
 
-def test_exporting_to_an_auth_domain_begins_to_listen(strangers, tmp_path):
+def test_exporting_to_an_auth_domain_begins_to_listen(strangers, auth_domain, meeting):
     here, there = strangers
-    auth_domain = listen(here, tmp_path / "meeting")
-    theirs = there.store.auth_domains.of(KEY)
-    theirs.add_neighbour(f"{listener_addresses._UNIX}{tmp_path / 'meeting'}")
+    there.store.auth_domains.of(KEY).add_neighbour(meeting)
 
     queue = there.queue()
     remote = here.store.hold(queue.address_in(auth_domain.name), 0, 0)
@@ -108,10 +110,9 @@ def test_exporting_to_an_auth_domain_begins_to_listen(strangers, tmp_path):
 
 
 def test_an_exiting_process_waits_for_the_last_messages_to_a_retired_owner(
-    strangers, tmp_path, monkeypatch
+    strangers, auth_domain, monkeypatch
 ):
     here, there = strangers
-    auth_domain = listen(here, tmp_path / "meeting")
     there.store.auth_domains.of(KEY)
     queue = here.queue()
     remote = there.store.hold(queue.address_in(auth_domain.name), 0, 0)
@@ -148,10 +149,9 @@ def missed():
 
 
 def test_an_address_has_its_auth_domains_credentials_within_a_run_and_does_not_show_them(
-    strangers, tmp_path
+    strangers, auth_domain
 ):
     here, _ = strangers
-    auth_domain = listen(here, tmp_path / "meeting")
     address = here.queue().address_in(auth_domain.name)
     passed = here.store.auth_domains.with_credentials(address, auth_domain.name)
     assert isinstance(passed, AddressWithCredentials)

@@ -93,6 +93,17 @@ def test_a_rank_that_raises_and_exits_fails_with_its_exception():
     assert world.concluded[0].reason == "raised"
 
 
+def test_words_of_members_that_come_early_late_or_twice_change_nothing():
+    world = ring(workers=2).all_come_up()
+    world.feed(events.WorkerDone(1)).feed(events.WorkerDone(9))
+    assert world.phase == "forming"
+
+    world.forms().feed(events.WorkerFailed(1, RAISED)).feed(events.WorkerFailed(1, DIED))
+
+    world.passes(1).those_ending_end()
+    assert world.concluded[0].reason == "raised"
+
+
 def test_a_worker_that_ends_before_its_function_returned_is_a_failure():
     world = ring(workers=2).runs().gone(1, None).those_ending_end()
 

@@ -94,6 +94,13 @@ def test_a_refused_connection_is_reported(port):
     assert found.failures == {0: "127.0.0.1: Connection refused"}
 
 
+def test_addresses_that_cannot_be_dialled_are_not_waited_for():
+    found = probe([ProbeTarget(0, ("255.255.255.255",), 1, OURS)], RingTiming(probe=600.0))
+
+    assert found.reached == {0: ()}
+    assert found.failures[0].startswith("255.255.255.255: ")
+
+
 def test_a_silent_address_is_given_up_after_the_timeout(port):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = probe(

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -284,6 +285,26 @@ def test_join_gives_up_when_time_runs_out_and_terminate_ends_it_for_good():
         ring.join()
     with pytest.raises(fiber.FiberError, match="only be started once"):
         ring.start()
+
+
+def test_a_job_that_is_accepted_after_its_ring_was_ended_is_ended(monkeypatch):
+    launcher = runtime.current().launcher
+    launch, go = launcher.launch, threading.Event()
+
+    def late(process, **options):
+        if process.name.endswith(".1"):
+            assert go.wait(60)
+        return launch(process, **options)
+
+    monkeypatch.setattr(launcher, "launch", late)
+    ring = Ring(2, lambda rank, size: time.sleep(60))
+    ring.start()
+    ring.terminate()
+    go.set()
+
+    with pytest.raises(RingError, match="Terminated"):
+        ring.join()
+    assert members_of(ring) == []
 
 
 def test_a_ring_can_be_suspended_and_goes_on_from_what_was_committed():

@@ -36,18 +36,22 @@ def master():
     return Master("a", "b")
 
 
-def test_a_worker_that_asks_gets_the_function_and_items_and_its_results_reach_the_caller(master):
-    peer = master.peers["a"]
-    _, sink = master.call(square, [1, 2, 3])
-    master.ask(peer)
+@pytest.fixture
+def peer(master):
+    return master.peers["a"]
+
+
+def test_a_worker_that_asks_gets_the_function_and_items_and_its_results_reach_the_caller(
+    master, peer
+):
+    _, sink = master.begin(square, [1, 2, 3])
     assert [sent.kind for sent in peer.sent] == [Kind.FUNCTION, Kind.TASKS]
     assert master.work(peer, square) == 3
     assert sink.outcomes == {0: 1, 1: 4, 2: 9}
     assert sink.is_done
 
 
-def test_a_function_is_sent_to_a_worker_once(master):
-    peer = master.peers["a"]
+def test_a_function_is_sent_to_a_worker_once(master, peer):
     master.ask(peer)
     for _ in range(3):
         master.call(square, [1])
@@ -75,10 +79,8 @@ def test_what_is_not_for_a_pool_is_refused(master, kind):
         master.send(master.peers["a"], kind)
 
 
-def test_a_report_that_contradicts_what_was_given_is_refused_and_changes_nothing(master):
-    peer = master.peers["a"]
-    _, sink = master.call(square, [1, 2, 3])
-    master.ask(peer)
+def test_a_report_that_contradicts_what_was_given_is_refused_and_changes_nothing(master, peer):
+    _, sink = master.begin(square, [1, 2, 3])
     head, _ = peer.tasks()[0]
     done = Done(head.entry, head.start, head.stop + 5, 0.1, 1)
     with pytest.raises(WireError):
@@ -88,10 +90,8 @@ def test_a_report_that_contradicts_what_was_given_is_refused_and_changes_nothing
     assert sink.is_done
 
 
-def test_results_that_cannot_be_read_are_errors_of_their_items(master):
-    peer = master.peers["a"]
-    _, sink = master.call(square, [1])
-    master.ask(peer)
+def test_results_that_cannot_be_read_are_errors_of_their_items(master, peer):
+    _, sink = master.begin(square, [1])
     head, _ = peer.tasks()[0]
     done = Done(head.entry, head.start, head.stop, 0.1, 1)
     master.send(peer, Kind.DONE, [done.encode(), b"nonsense"])
@@ -109,14 +109,19 @@ def test_the_tasks_of_a_lost_worker_go_to_another_alone(master):
     assert sink.outcomes == {0: 1, 1: 4}
 
 
-def test_a_task_that_kills_its_workers_is_given_up_with_its_attempts(master):
-    _, sink = master.call(square, [1])
-    for number in range(3):
+def lose_workers(master, count, *, counts):
+    """Lose so many new workers that asked for work; what came of it the last time."""
+    for number in range(count):
         name = f"worker {number}"
         master.observer.known.add(name)
         master.ask(master.connect(name))
-        requeued = master.dispatcher.lost(name, death(), counts=True)
-    assert requeued == (0, 1)
+        outcome = master.dispatcher.lost(name, death(), counts=counts)
+    return outcome
+
+
+def test_a_task_that_kills_its_workers_is_given_up_with_its_attempts(master):
+    _, sink = master.call(square, [1])
+    assert lose_workers(master, 3, counts=True) == (0, 1)
     error = sink.outcomes[0]
     assert isinstance(error, WorkerCrashedError)
     assert len(error.attempts) == 3
@@ -125,11 +130,7 @@ def test_a_task_that_kills_its_workers_is_given_up_with_its_attempts(master):
 
 def test_losses_that_do_not_count_never_give_a_task_up(master):
     _, sink = master.call(square, [1])
-    for number in range(10):
-        name = f"worker {number}"
-        master.observer.known.add(name)
-        master.ask(master.connect(name))
-        master.dispatcher.lost(name, death(), counts=False)
+    assert lose_workers(master, 10, counts=False) == (1, 0)
     assert not sink.outcomes
 
 
@@ -172,10 +173,8 @@ def test_the_end_of_a_worker_that_never_asked_changes_nothing(master):
     assert master.observer.events == []
 
 
-def test_a_drained_worker_finishes_and_is_retired(master):
-    peer = master.peers["a"]
-    _, sink = master.call(square, [1, 2])
-    master.ask(peer)
+def test_a_drained_worker_finishes_and_is_retired(master, peer):
+    _, sink = master.begin(square, [1, 2])
     assert master.dispatcher.drain("a")
     assert peer.of_kind(Kind.RETIRE) == []
     master.work(peer, square)
@@ -184,10 +183,8 @@ def test_a_drained_worker_finishes_and_is_retired(master):
     assert sink.outcomes == {0: 1}
 
 
-def test_one_that_has_to_go_is_asked_for_what_it_has_not_begun(master):
-    peer = master.peers["a"]
-    master.call(square, list(range(1000)))
-    master.ask(peer)
+def test_one_that_has_to_go_is_asked_for_what_it_has_not_begun(master, peer):
+    master.begin(square, list(range(1000)))
     ((first, items),) = peer.tasks()
     master.finish(peer, first, [square(n) for n in items])
     behind, _ = peer.tasks()[-1]
@@ -206,8 +203,7 @@ def test_one_that_never_asked_cannot_be_drained(master):
 def test_a_worker_is_retired_after_maxtasksperchild():
     master = Master("a", maxtasksperchild=2)
     peer = master.peers["a"]
-    _, sink = master.call(square, [1, 2, 3])
-    master.ask(peer)
+    _, sink = master.begin(square, [1, 2, 3])
     master.work(peer, square)
     assert sink.outcomes == {0: 1, 1: 4}
     assert len(peer.of_kind(Kind.RETIRE)) == 1
@@ -222,18 +218,14 @@ def test_a_failed_initializer_is_reported_with_its_error(master):
 
 
 class TestFunctionsThatAreMissing:
-    def test_they_are_sent_again(self, master):
-        peer = master.peers["a"]
-        call, _ = master.call(square, [1])
-        master.ask(peer)
+    def test_they_are_sent_again(self, master, peer):
+        call, _ = master.begin(square, [1])
         master.send(peer, Kind.MISSING, [call.digest])
         first, second = peer.of_kind(Kind.FUNCTION)
         assert bytes(first.body) == bytes(second.body)
 
-    def test_of_a_call_that_is_over_only_its_name_comes(self, master):
-        peer = master.peers["a"]
-        call, _ = master.call(square, [1])
-        master.ask(peer)
+    def test_of_a_call_that_is_over_only_its_name_comes(self, master, peer):
+        call, _ = master.begin(square, [1])
         seen = master.work(peer, square)
         master.send(peer, Kind.MISSING, [call.digest])
         assert bytes(peer.of_kind(Kind.FUNCTION)[-1].body) == call.digest
@@ -254,10 +246,8 @@ class TestFunctionsThatAreMissing:
 
 
 class TestItemsThatCannotBeRead:
-    def test_they_are_sent_again_each_by_itself(self, master):
-        peer = master.peers["a"]
-        _, sink = master.call(square, [1, 2, 3], chunksize=3)
-        master.ask(peer)
+    def test_they_are_sent_again_each_by_itself(self, master, peer):
+        _, sink = master.begin(square, [1, 2, 3], chunksize=3)
         head, _ = peer.tasks()[0]
         master.send(peer, Kind.UNREAD, [protocol.entry(head.entry)])
         again, items = peer.tasks()[1]
@@ -267,18 +257,15 @@ class TestItemsThatCannotBeRead:
         master.finish(peer, again, [1, 4, 9])
         assert sink.outcomes == {0: 1, 1: 4, 2: 9}
 
-    def test_of_a_call_that_is_over_none_would_run(self, master):
-        peer = master.peers["a"]
-        master.call(square, [1, 2, 3], chunksize=3)
-        master.ask(peer)
+    def test_of_a_call_that_is_over_none_would_run(self, master, peer):
+        master.begin(square, [1, 2, 3], chunksize=3)
         head, _ = peer.tasks()[0]
         master.dispatcher.end(TerminatedError("over"))
         master.send(peer, Kind.UNREAD, [protocol.entry(head.entry)])
         _, items = peer.tasks()[1]
         assert [type(item) for item in items] == [Unsendable] * 3
 
-    def test_an_entry_that_the_worker_does_not_hold_is_refused(self, master):
-        peer = master.peers["a"]
+    def test_an_entry_that_the_worker_does_not_hold_is_refused(self, master, peer):
         master.ask(peer)
         with pytest.raises(WireError, match="not held"):
             master.send(peer, Kind.UNREAD, [protocol.entry(99)])
@@ -347,24 +334,17 @@ class TestTheEnd:
         master.dispatcher.end(error)
         assert first.error is second.error is error
 
-    def test_what_is_added_later_is_refused_with_the_error(self, master):
-        master.dispatcher.end(TerminatedError("over"))
-        with pytest.raises(TerminatedError, match="over"):
-            master.call(square, [1])
-
-    def test_late_results_and_requests_are_no_matter(self, master):
-        peer = master.peers["a"]
-        master.call(square, [1, 2])
-        master.ask(peer)
-        master.dispatcher.end(TerminatedError("over"))
-        master.work(peer, square)
-        master.ask(peer)
-
-    def test_the_first_reason_is_the_one_that_is_raised(self, master):
+    def test_what_is_added_later_is_refused_with_the_first_error(self, master):
         master.dispatcher.end(TerminatedError("first"))
         master.dispatcher.end(TerminatedError("second"))
         with pytest.raises(TerminatedError, match="first"):
             master.call(square, [1])
+
+    def test_late_results_and_requests_are_no_matter(self, master, peer):
+        master.begin(square, [1, 2])
+        master.dispatcher.end(TerminatedError("over"))
+        master.work(peer, square)
+        master.ask(peer)
 
     def test_with_two_workers_waiting_behind_an_entry_nothing_is_sent_of_a_call_that_ended(
         self, master
@@ -403,10 +383,8 @@ class TestTheEnd:
 
 
 class TestCallsThatGrow:
-    def test_items_are_given_as_they_come(self, master):
-        peer = master.peers["a"]
-        call, sink = master.call(square, None)
-        master.ask(peer)
+    def test_items_are_given_as_they_come(self, master, peer):
+        call, sink = master.begin(square, None)
         assert peer.tasks() == []
         master.dispatcher.extend(call, [1, 2])
         seen = master.work(peer, square)
@@ -477,8 +455,7 @@ def test_a_sink_that_raises_does_not_keep_others_from_their_results(master):
     peer = master.peers["a"]
     call = master.dispatcher.prepare(square, Mode.MAP, Raises(), items=[1])
     master.dispatcher.add(call)
-    _, sink = master.call(square, [2])
-    master.ask(peer)
+    _, sink = master.begin(square, [2])
     head, _ = peer.tasks()[0]
     with pytest.raises(RuntimeError):
         master.finish(peer, head, [1])
@@ -486,10 +463,8 @@ def test_a_sink_that_raises_does_not_keep_others_from_their_results(master):
     assert sink.outcomes == {0: 4}
 
 
-def test_the_size_of_items_is_observed_and_bounds_what_is_sent(master):
-    peer = master.peers["a"]
-    call, sink = master.call(len, [bytes(100_000) for _ in range(64)])
-    master.ask(peer)
+def test_the_size_of_items_is_observed_and_bounds_what_is_sent(master, peer):
+    call, sink = master.begin(len, [bytes(100_000) for _ in range(64)])
     master.work(peer, len)
     assert call.item_bytes == pytest.approx(100_000, rel=0.1)
     assert max(len(items) for _, items in peer.tasks()) <= 10
@@ -505,10 +480,8 @@ def test_the_longest_idle_worker_is_known_by_its_process(master):
     assert seconds >= 0
 
 
-def test_any_message_of_a_worker_is_taken_or_refused(master):
-    peer = master.peers["a"]
-    master.call(square, list(range(10)))
-    master.ask(peer)
+def test_any_message_of_a_worker_is_taken_or_refused(master, peer):
+    master.begin(square, list(range(10)))
     for kind in Kind:
         for body in (b"", b"\0", bytes(8), bytes(16), bytes(64), b"\xff" * 64):
             try:

@@ -266,14 +266,15 @@ def test_the_loss_of_another_connection_is_the_tasks_error_not_ours(pool, items)
     assert len(pool.links) == 1
 
 
-def test_it_dials_again_when_its_connection_ends(pool):
-    call = pool.call(square, [5])
-    pool.teach(call)
+def test_it_dials_again_when_its_connection_ends_and_its_calls_begin_anew(pool):
+    seen = []
+    call, _ = pool.run(lambda x: seen.append(x) or len(seen), [5, 5])
+    assert pool.done_up_to(2) == (1, [1, 2])
     pool.link.lose()
     assert pool.dialled.wait(20)
     pool.asked(2)
     pool.give(call)
-    assert pool.done()[1] == [25]
+    assert pool.done_up_to(2) == (1, [1, 2])
 
 
 def test_it_ends_when_redialling_fails(pool):

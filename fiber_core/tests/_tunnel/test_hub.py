@@ -45,25 +45,25 @@ def talk(sock, data):
     return bytes(heard)
 
 
-def test_a_job_reaches_the_hub(world):
-    landing = world.job("one")
-    way = landing.way(world.serve("hub", world.echo()))
-    for _ in range(5):
-        assert talk(world.connect(way), b"hello") == b"hello"
-
-
-def test_the_hub_reaches_a_job(world):
-    world.job("one")
-    way = world.hub.way(world.serve("one.0", world.echo()))
-    for _ in range(5):
-        assert talk(world.connect(way), b"hello") == b"hello"
-
-
-def test_a_job_reaches_another_one(world):
-    landing = world.job("one")
+def ways(world):
+    """Ways between two jobs and the hub."""
+    landing, echo = world.job("one"), world.echo()
     world.job("two")
-    way = landing.way(world.serve("two", world.echo()))
-    assert talk(world.connect(way), b"hello") == b"hello"
+    return {
+        "from a job to the hub": lambda: landing.way(world.serve("hub", echo)),
+        "from the hub to a job": lambda: world.hub.way(world.serve("one.0", echo)),
+        "from a job to another": lambda: landing.way(world.serve("two", echo)),
+    }
+
+
+WAYS = ["from a job to the hub", "from the hub to a job", "from a job to another"]
+
+
+@pytest.mark.parametrize("which", WAYS)
+def test_jobs_and_the_hub_reach_each_other(world, which):
+    way = ways(world)[which]()
+    for _ in range(5):
+        assert talk(world.connect(way), b"hello") == b"hello"
 
 
 def test_a_job_reaches_its_own_processes_by_itself(world):
@@ -89,16 +89,9 @@ def test_large_things_arrive_whole(world):
     assert talk(world.connect(landing.way(world.serve("hub", world.echo()))), data) == data
 
 
-@pytest.mark.parametrize("way", ["in", "out", "among"])
-def test_streams_that_break_are_opened_again_and_nobody_notices(world, way):
-    echo = world.echo()
-    landing = world.job("one")
-    world.job("two")
-    dialled = {
-        "in": lambda: world.hub.way(world.serve("one", echo)),
-        "out": lambda: landing.way(world.serve("hub", echo)),
-        "among": lambda: landing.way(world.serve("two", echo)),
-    }[way]()
+@pytest.mark.parametrize("which", WAYS)
+def test_streams_that_break_are_opened_again_and_nobody_notices(world, which):
+    dialled = ways(world)[which]()
     data = random.Random(2).randbytes(30 * 2**20)
     over = threading.Event()
 

@@ -36,6 +36,7 @@ from wire_world import (
     Mailbox,
     Pool,
     answers_echo,
+    damaged,
     frame,
     hello,
     in_thread,
@@ -477,7 +478,7 @@ class TestLiars:
                 liar = listening.stranger()
                 liar.prove(hello(f"liar-{number}"))
                 # the answer of an honest frame tells that it is still there
-            data = damaged(draw.choice(whole), draw)
+            data = damaged(draw.choice(whole), draw, least=0)
             liar.send_bytes(data)
             liar.send_bytes(frame(Kind.CALL, target=2, number=number))
             if not answered(liar, number):
@@ -519,20 +520,3 @@ def answer_tasks(link):
             Worker(link, 1, redial, timing=Timing()).run()
 
     threading.Thread(target=work, name="honest").start()
-
-
-def damaged(data, draw):
-    """The frame with a change or two behind its magic, or as it is."""
-    changed = bytearray(data)
-    for _ in range(draw.randrange(4)):
-        at = draw.randrange(len(changed))
-        what = draw.randrange(4)
-        if what == 0:
-            changed[at] ^= draw.randint(1, 255)
-        elif what == 1:
-            del changed[at + 1 :]
-        elif what == 2:
-            changed[at:at] = draw.randbytes(draw.randint(1, 20))
-        else:
-            changed[at : at + 8] = draw.choice([b"\xff" * 8, bytes(8)])
-    return bytes(changed)

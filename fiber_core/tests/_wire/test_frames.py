@@ -14,6 +14,7 @@ import soak
 from fiber._wire import frames
 from fiber._wire.frames import HEADER, Assembler, Kind
 from fiber.exceptions import WireError
+from wire_world import damaged
 
 KINDS = [kind for kind in Kind if kind is not Kind.PART]
 MESSAGE_KINDS = [kind for kind in KINDS if kind >= Kind.CALL]
@@ -36,23 +37,6 @@ def frames_of(kind, target, number, segments, max_frame):
             kind, target, number, segments, max_frame=max_frame
         )
     ]
-
-
-def damaged(data, draw):
-    """The frame with a change or two at random places."""
-    changed = bytearray(data)
-    for _ in range(draw.randint(1, 3)):
-        at = draw.randrange(len(changed) + 1)
-        match draw.randrange(4):
-            case 0:
-                changed[at : at + 1] = bytes([draw.randrange(256)])
-            case 1:
-                del changed[at:]
-            case 2:
-                changed[at:at] = draw.randbytes(draw.randint(1, 40))
-            case 3:
-                changed[at : at + 8] = draw.choice([b"\xff" * 8, bytes(8)])
-    return bytes(changed)
 
 
 class TestFrames:

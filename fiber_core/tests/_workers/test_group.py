@@ -11,45 +11,18 @@ from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
 from fiber.exceptions import StartError, TerminatedError, WireError
-from fiber.model import (
-    Capabilities,
-    JobState,
-    JobStatus,
-    Reason,
-    ReasonKind,
-    ResourceRequest,
-    Timing,
+from fiber.model import Capabilities, ResourceRequest, Timing
+from tasks_world import (
+    KILLED,
+    LEFT,
+    RUNNING,
+    FakeJob,
+    FakePeer,
+    FakeReactor,
+    Sink,
+    message,
+    until,
 )
-from tasks_world import FakePeer, FakeReactor, Sink, message, until
-
-RUNNING = JobStatus(state=JobState.RUNNING)
-LEFT = JobStatus(state=JobState.SUCCEEDED, exit_code=0, reason=Reason(ReasonKind.EXIT, 0))
-KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9))
-
-
-class FakeChild:
-    """A job that runs at once and ends when the test says so."""
-
-    host, failure = "here", ""
-
-    def __init__(self, ident, processes, on_status):
-        self.ident, self.processes, self.name = ident, processes, f"worker {ident}"
-        self._on_status = on_status
-        self.status = None
-
-    def poll(self):
-        return self.status.exit_code if self.status is not None else None
-
-    def report(self, status):
-        if self.poll() is None:
-            self.status = status
-            self._on_status(self, status)
-
-    def kill(self):
-        self.report(KILLED)
-
-    def signal(self, index, signum):
-        self.kill()
 
 
 class FakeProcess:
@@ -98,7 +71,7 @@ class FakeRuntime:
     def _launch(self, process, *, resources, image, processes, drains, waits, on_status):
         assert drains, "workers exit when they are told to"
         self.asked.append((resources, image, processes))
-        child = FakeChild(str(len(self.children)), processes, on_status)
+        child = FakeJob(str(len(self.children)), processes, on_status)
         self.children.append(child)
         return child
 
@@ -133,6 +106,11 @@ class World:
         self.group.begin()
         until(lambda: len(self.children) == count)
 
+    def work(self, count):
+        """Begin with so many workers and have them ready."""
+        self.begin(count)
+        self.up()
+
     def up(self):
         """Let every worker that runs and has not yet asked ask."""
         for child in self.children:
@@ -151,6 +129,10 @@ class World:
     def look(self):
         """Let the autoscale timer go off."""
         self.runtime.reactor.go_off()
+
+    def await_retire(self):
+        """Wait until all workers were sent RETIRE."""
+        until(lambda: all(peer.of_kind(Kind.RETIRE) for peer in self.peers.values()))
 
     def obey(self):
         """Let the workers that were sent RETIRE exit."""
@@ -248,8 +230,7 @@ def test_one_whose_exit_was_reported_before_its_first_message_was_read_keeps_no_
 
 def test_one_whose_place_is_taken_away_gets_nothing_more_is_replaced_and_is_no_loss(worlds):
     world = worlds(size=1)
-    world.begin(1)
-    world.up()
+    world.work(1)
     world.children[0].report(values.evolve(RUNNING, draining=True))
     until(lambda: len(world.children) == 2)
     sink = Sink()
@@ -280,8 +261,7 @@ def test_an_end_after_maxtasksperchild_is_no_loss(worlds):
 
 def test_ended_processes_are_not_kept(worlds):
     world = worlds(size=1)
-    world.begin(1)
-    world.up()
+    world.work(1)
     for number in range(5):
         world.children[-1].report(KILLED)
         until(lambda n=number: len(world.children) == n + 2)
@@ -292,10 +272,9 @@ def test_ended_processes_are_not_kept(worlds):
 
 def test_closed_it_retires_its_workers_and_leaves_nothing(worlds):
     world = worlds()
-    world.begin(2)
-    world.up()
+    world.work(2)
     world.group.retire()
-    until(lambda: all(peer.of_kind(Kind.RETIRE) for peer in world.peers.values()))
+    world.await_retire()
     assert not world.group.join(0.01)
     world.obey()
     assert world.group.join(20)
@@ -310,7 +289,7 @@ def test_one_that_is_not_up_yet_may_finish_its_initializer(worlds):
     world.group.retire()
     assert not world.group.join(0.05)
     world.up()
-    until(lambda: world.peers["0"].of_kind(Kind.RETIRE))
+    world.await_retire()
     world.obey()
     assert world.group.join(20)
 
@@ -360,11 +339,10 @@ def test_it_fails_with_the_reason_and_its_calls_with_it(worlds):
 class TestStoppingWorkers:
     def test_its_workers_leave_and_come_back_with_the_next_call(self, worlds):
         world = worlds()
-        world.begin(2)
-        world.up()
+        world.work(2)
         world.group.stop_workers()
         assert not world.group.began
-        until(lambda: all(peer.of_kind(Kind.RETIRE) for peer in world.peers.values()))
+        world.await_retire()
         world.obey()
         world.begin(4)
         assert [child.poll() for child in world.children] == [0, 0, None, None]
@@ -375,19 +353,15 @@ class TestStoppingWorkers:
         world.children[0].report(RUNNING)
         world.group.stop_workers()
         world.up()
-        until(lambda: world.peers["0"].of_kind(Kind.RETIRE))
+        world.await_retire()
         world.group.retire()
         assert not world.group.join(0.01)
         world.obey()
         assert world.group.join(20)
 
-    def test_never_begun_there_are_no_workers_to_stop(self, worlds):
-        world = worlds()
-        world.group.stop_workers()
-        world.begin(2)
-
-    def test_there_is_one_autoscale_timer_however_often_it_begins(self, worlds):
+    def test_there_is_one_autoscale_timer_however_often_it_begins_and_stops(self, worlds):
         world = worlds(size=1, min_size=1, max_size=4)
+        world.group.stop_workers()
         world.begin(1)
         world.group.stop_workers()
         world.begin(2)
@@ -397,17 +371,12 @@ class TestStoppingWorkers:
 class TestElastic:
     def test_it_grows_while_work_waits_and_no_worker_is_idle(self, worlds):
         world = worlds(size=1, min_size=1, max_size=4)
-        world.begin(1)
-        world.up()
+        world.work(1)
         world.call(list(range(100)))
-        world.look()
-        world.look()
-        until(lambda: len(world.children) == 2)
-        world.look()
-        world.look()
-        until(lambda: len(world.children) == 4)
-        world.look()
-        world.look()
+        for size in (2, 4, 4):
+            world.look()
+            world.look()
+            until(lambda n=size: len(world.children) == n)
         assert world.group.manager.size == 4
 
     def test_not_before_it_has_waited_long_enough(self, worlds):
@@ -421,8 +390,7 @@ class TestElastic:
 
     def test_it_shrinks_to_the_least_when_idle(self, worlds):
         world = worlds(size=3, min_size=1, max_size=3)
-        world.begin(3)
-        world.up()
+        world.work(3)
 
         def is_small():
             world.look()

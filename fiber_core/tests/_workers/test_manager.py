@@ -6,40 +6,9 @@ import pytest
 
 from fiber._base import values
 from fiber._workers.manager import WorkerManager
-from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
-from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
-from tasks_world import until
-
-RUNNING = JobStatus(state=JobState.RUNNING)
-STOPPED = JobStatus(state=JobState.SUSPENDED, reason=Reason(ReasonKind.SIGNAL, 19))
-LEFT = JobStatus(state=JobState.SUCCEEDED, exit_code=0, reason=Reason(ReasonKind.EXIT, 0))
-
-
-class FakeChild:
-    """A job that ends when the test says so."""
-
-    host = "here"
-    failure = ""
-
-    def __init__(self, ident, processes, on_status):
-        self.ident, self.processes, self.name = ident, processes, f"worker {ident}"
-        self._on_status = on_status
-        self.kills = 0
-        self.unreachable = 0
-
-    def report(self, status):
-        self._on_status(self, status)
-
-    def kill(self):
-        self.signal(None, 9)
-
-    def signal(self, index, signum):
-        self.kills += 1
-        if self.unreachable:
-            self.unreachable -= 1
-            raise BackendUnavailableError("nobody answers")
-        reason = Reason(ReasonKind.SIGNAL, 9)
-        self.report(JobStatus(state=JobState.FAILED, exit_code=-9, reason=reason))
+from fiber.exceptions import StartError, SubmitError
+from fiber.model import JobState, JobStatus, ProcessStatus, Timing
+from tasks_world import LEFT, RUNNING, STOPPED, FakeJob, until
 
 
 class Platform:
@@ -69,7 +38,7 @@ class Platform:
     def start(self, count, on_status, waits):
         if self.refusals:
             raise self.refusals.pop(0)
-        child = FakeChild(str(len(self.children)), count, on_status)
+        child = FakeJob(str(len(self.children)), count, on_status)
         self.at_start(child)
         self.children.append(child)
         return child
@@ -84,6 +53,12 @@ class Platform:
     def fail(self, error):
         self.errors.append(error)
         self.failed.set()
+
+    def work(self, count):
+        """Begin with so many workers and have them ready."""
+        self.manager.begin(count)
+        until(lambda: len(self.children) == count)
+        self.up()
 
     def up(self):
         for child in self.children:
@@ -129,8 +104,7 @@ def test_what_cannot_be_started_is_the_callers_error_and_may_be_tried_again(plat
 
 
 def test_a_lost_worker_is_reported_and_replaced(platform):
-    platform.manager.begin(1)
-    platform.up()
+    platform.work(1)
     platform.children[0].kill()
     until(lambda: len(platform.children) == 2)
     (loss,) = platform.lost
@@ -139,9 +113,7 @@ def test_a_lost_worker_is_reported_and_replaced(platform):
 
 @pytest.mark.parametrize("error", [SubmitError("quota"), OSError("too many open files")])
 def test_a_start_that_fails_later_is_tried_again_whatever_it_raised(platform, error):
-    platform.refusals = []
-    platform.manager.begin(1)
-    platform.up()
+    platform.work(1)
     platform.refusals = [error]
     platform.children[0].kill()
     until(lambda: len(platform.children) == 2)
@@ -199,9 +171,7 @@ def test_resized_it_adds_and_retires(platform):
 
 
 def test_released_a_worker_is_retired_and_not_replaced(platform):
-    platform.manager.begin(2)
-    until(lambda: len(platform.children) == 2)
-    platform.up()
+    platform.work(2)
     platform.manager.release("0")
     until(lambda: platform.retired == ["0"])
     until(lambda: len(platform.manager.workers()) == 1)
@@ -210,17 +180,14 @@ def test_released_a_worker_is_retired_and_not_replaced(platform):
 
 def test_one_that_cannot_be_retired_is_ended(platform):
     platform.can_retire = False
-    platform.manager.begin(1)
-    platform.up()
+    platform.work(1)
     platform.manager.close()
     assert platform.manager.join(20)
     assert platform.children[0].kills == 1
 
 
 def test_closed_it_lets_everybody_leave_and_its_thread_ends(platform):
-    platform.manager.begin(2)
-    until(lambda: len(platform.children) == 2)
-    platform.up()
+    platform.work(2)
     platform.manager.close()
     assert platform.manager.join(20)
     assert platform.ended.is_set()
@@ -276,21 +243,24 @@ def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(platform
     assert platform.children[0].kills == 3
 
 
-def test_a_stopped_worker_is_ended_after_its_lease(platforms):
-    platform = platforms(lease=0.05)
-    platform.manager.begin(1)
-    platform.up()
-    platform.children[0].report(STOPPED)
+@pytest.mark.parametrize(
+    "options,silence,reason",
+    [
+        ({"lease": 0.05}, lambda platform: platform.children[0].report(STOPPED), "LEASE"),
+        (
+            {"exit_report": 0.05},
+            lambda platform: platform.manager.worker_disconnected("0"),
+            "SIGNAL(9)",
+        ),
+    ],
+    ids=["stopped", "disconnected"],
+)
+def test_a_silent_worker_is_ended_after_a_while(platforms, options, silence, reason):
+    platform = platforms(**options)
+    platform.work(1)
+    silence(platform)
     until(lambda: len(platform.children) == 2)
-    assert str(platform.lost[0].attempt.reason) == "LEASE"
-
-
-def test_one_whose_connection_ended_is_ended_after_a_while(platforms):
-    platform = platforms(exit_report=0.05)
-    platform.manager.begin(1)
-    platform.up()
-    platform.manager.worker_disconnected("0")
-    until(lambda: len(platform.children) == 2)
+    assert str(platform.lost[0].attempt.reason) == reason
 
 
 def test_of_a_job_with_others_only_the_silent_process_is_ended(platforms):
@@ -310,9 +280,7 @@ def test_of_a_job_with_others_only_the_silent_process_is_ended(platforms):
 
 
 def test_it_does_not_spin_while_it_waits_for_the_last_to_go(platform):
-    platform.manager.begin(3)
-    until(lambda: len(platform.children) == 3)
-    platform.up()
+    platform.work(3)
     turns = []
     state = platform.manager._state
     following = state.next
@@ -328,9 +296,7 @@ def test_it_does_not_spin_while_it_waits_for_the_last_to_go(platform):
 
 
 def test_a_worker_whose_place_is_taken_away_is_asked_for_its_work_and_replaced(platform):
-    platform.can_retire = True
-    platform.manager.begin(1)
-    platform.up()
+    platform.work(1)
     platform.children[0].report(values.evolve(RUNNING, draining=True))
     until(lambda: len(platform.children) == 2)
     assert platform.retired == ["0"]

@@ -9,11 +9,23 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._workers import state as module
-from fiber._workers.state import GiveUp, GroupState, Kill, Report, Retire, Start, Stop
+from fiber._workers.records import WorkerIndex, WorkerRecord
+from fiber._workers.state import (
+    GiveUp,
+    GroupState,
+    Kill,
+    PendingReport,
+    Report,
+    Retire,
+    Start,
+    Stop,
+)
 from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
+from tasks_world import KILLED, LEFT, RUNNING, STOPPED
 
 LEASE = 3.0
+FULL = "0/1 nodes are available: 1 Insufficient cpu."
 TIMING = Timing()
 
 
@@ -37,11 +49,7 @@ def status(state, *, code=None, reason=None, message="", processes=()):
     )
 
 
-RUNNING = status(JobState.RUNNING)
-STOPPED = status(JobState.SUSPENDED, reason=Reason(ReasonKind.SIGNAL, 19))
 SUSPENDED = status(JobState.SUSPENDED)
-KILLED = status(JobState.FAILED, reason=Reason(ReasonKind.SIGNAL, 9), message="killed")
-LEFT = status(JobState.SUCCEEDED, code=0, reason=Reason(ReasonKind.EXIT, 0))
 
 
 class Play:
@@ -74,6 +82,14 @@ class Play:
         """Let time pass until the next deadline; returns the steps."""
         self.now = max(self.now, self.group.deadline())
         return self.run()
+
+    def fail(self, times=1, how=KILLED, failure=""):
+        """Lose the newest worker again and again; returns the steps after the last time."""
+        for _ in range(times):
+            self.jobs[-1].failure = failure
+            self.lose(self.jobs[-1], how)
+            steps = self.later()
+        return steps
 
     def later(self):
         """Let more time pass than any back-off; returns the steps."""
@@ -165,8 +181,7 @@ class TestStarting:
         assert not play.group.workers["0"].exit_sent
 
     def test_no_other_is_started_while_a_submission_is_under_way(self):
-        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
-        group.desired = 2
+        group = Play(2).group
         assert isinstance(group.next(0.0), Start)
         assert group.next(0.0) is None
 
@@ -177,28 +192,22 @@ class TestFailingToStart:
         while not isinstance(play.steps[-1], (GiveUp, Stop)):
             before = play.now
             play.lose(play.jobs[-1])
-            if not play.run():
-                play.wait()
+            play.run() or play.wait()
             pauses.append(round(play.now - before, 3))
         assert pauses[:-1] == list(TIMING.worker_backoff[:-1])
 
     def test_after_a_bounded_number_it_is_given_up_with_the_last_words(self):
         play = started(1)
-        for _ in TIMING.worker_backoff:
-            play.lose(play.jobs[-1], status(JobState.FAILED, code=1, message="no such module"))
-            steps = play.later()
-        give_up = steps[0]
+        ended = status(JobState.FAILED, code=1, message="no such module")
+        give_up, *_, last = play.fail(len(TIMING.worker_backoff), ended)
         assert isinstance(give_up, GiveUp)
         assert "6 workers in a row" in give_up.text
         assert "worker 5: no such module" in give_up.text
-        assert isinstance(steps[-1], Stop)
+        assert isinstance(last, Stop)
 
     def test_the_reason_that_it_never_came_up_is_raised(self):
         play = started(1)
-        for _ in range(module.MAX_INITIALIZER_FAILURES):
-            play.jobs[-1].failure = "it ran without a word"
-            play.lose(play.jobs[-1])
-            steps = play.later()
+        steps = play.fail(module.MAX_INITIALIZER_FAILURES, failure="it ran without a word")
         assert "it ran without a word" in steps[0].text
         assert isinstance(steps[0].cause, StartError)
 
@@ -216,16 +225,13 @@ class TestFailingToStart:
     def test_after_one_was_ready_more_failures_are_allowed(self):
         play = at_work(1)
         for _ in range(module.MAX_FAILURES_PER_WORKER):
-            play.lose(play.jobs[-1])
-            assert starts(play.later()) == [1]
-        play.lose(play.jobs[-1])
-        assert isinstance(play.later()[0], GiveUp)
+            assert starts(play.fail()) == [1]
+        assert isinstance(play.fail()[0], GiveUp)
 
     def test_one_that_comes_up_ends_the_series(self):
         play = started(1)
         for _ in range(50):
-            play.lose(play.jobs[-1])
-            play.later()
+            play.fail()
             play.up(play.jobs[-1])
         assert not any(isinstance(step, GiveUp) for step in play.steps)
 
@@ -234,8 +240,7 @@ class TestFailingToStart:
         play.up(play.jobs[0])
         for _ in range(100):
             play.group.initializer_failed(play.jobs[-1].ident, KeyError())
-            play.lose(play.jobs[-1])
-            assert starts(play.later()) == [1]
+            assert starts(play.fail()) == [1]
         # nor at once when that one is lost
         play.lose(play.jobs[0])
         assert starts(play.run()) == [1]
@@ -255,9 +260,7 @@ class TestFailingToStart:
         assert not any(isinstance(step, GiveUp) for step in play.steps)
         play.up(*play.jobs[:2])
         for _ in range(20):
-            play.jobs[-1].failure = "exceeded quota"
-            play.lose(play.jobs[-1])
-            assert starts(play.later()) == [1]
+            assert starts(play.fail(failure="exceeded quota")) == [1]
 
     def test_once_they_have_failed_as_well_it_is_given_up(self):
         play = self.refused_but_two()
@@ -268,8 +271,7 @@ class TestFailingToStart:
         assert "exceeded quota" in str(step.cause)
 
     def test_refused_submissions_are_tried_again_and_given_up(self):
-        group, error = GroupState(lease=LEASE, per_job=1, timing=TIMING), SubmitError("quota")
-        group.desired = 1
+        group, error = Play(1).group, SubmitError("quota")
         now, tries = 0.0, 0
         while not isinstance(step := group.next(now), GiveUp):
             if isinstance(step, Start):
@@ -283,12 +285,9 @@ class TestFailingToStart:
 
     def test_what_a_pool_has_given_up_it_does_not_try_again(self):
         play = started(2)
-        for _ in range(20):
-            play.lose(play.jobs[-1])
-            play.later()
-            if isinstance(play.steps[-1], (GiveUp, Kill)):
-                break
-        assert play.group.is_closing
+        while not play.group.is_closing:
+            play.fail()
+        assert isinstance(play.steps[-1], (GiveUp, Kill))
         assert starts(play.run()) == []
 
     def test_an_expected_end_is_no_failure(self):
@@ -329,7 +328,7 @@ class TestPlatformThatCannotBeAsked:
         play = at_work(2)
         for job in play.jobs:
             play.lose(job)
-        steps = self.ask_in_vain(play, Timing().outage - 5)
+        steps = self.ask_in_vain(play, TIMING.outage - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
         assert 20 <= len(starts(steps)) <= 40
@@ -357,7 +356,7 @@ class TestPlatformThatCannotBeAsked:
     def test_a_short_one_is_not_spoken_of(self):
         play = at_work(1)
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, Timing().outage_notice - 3) + play.wait()
+        steps = self.ask_in_vain(play, TIMING.outage_notice - 3) + play.wait()
         play.now += 100
         assert not any(isinstance(step, Report) for step in steps + play.run())
 
@@ -372,12 +371,12 @@ class TestPlatformThatCannotBeAsked:
         assert give_up.cause is self.AWAY
         assert "no worker is left, and for 6" in give_up.text
         assert "the engine does not answer" in give_up.text
-        assert play.now - began < Timing().outage + 5
+        assert play.now - began < TIMING.outage + 5
 
     def test_workers_that_are_left_work_on_however_long_it_takes(self):
         play = at_work(2)
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, 10 * Timing().outage)
+        steps = self.ask_in_vain(play, 10 * TIMING.outage)
         assert not any(isinstance(step, GiveUp) for step in steps)
         assert len([step for step in steps if isinstance(step, Report)]) == 1
         # and is given up once that one is gone as well
@@ -388,7 +387,7 @@ class TestPlatformThatCannotBeAsked:
         play = at_work(1)
         play.lose(play.jobs[0])
         assert isinstance(play.group.next(play.now), Start)
-        play.now += Timing().outage
+        play.now += TIMING.outage
         play.group.not_started(self.AWAY, play.now)
         assert isinstance(play.group.next(play.now), GiveUp)
 
@@ -445,23 +444,18 @@ class TestDraining:
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Retire("0.0", True), Retire("0.1", True), Start(2)]
 
-    def test_one_that_is_not_ready_yet_is_retired_once_it_is(self):
-        play = started(1)
+    @pytest.mark.parametrize("was_ready", [False, True], ids=["starting", "dialling again"])
+    def test_one_that_comes_up_afterwards_is_retired_then(self, was_ready):
+        play = at_work(1) if was_ready else started(1)
         play.report(play.jobs[0], self.DRAINING)
-        assert play.run() == [Start(1)]
+        assert starts(play.run()) == [1]
         assert not play.group.worker_ready("0")
         assert play.run() == [Retire("0", True)]
 
-    def test_one_that_dials_again_is_retired_again(self):
+    @pytest.mark.parametrize("leave", [lambda g: g.release("0"), GroupState.close])
+    def test_one_that_finishes_what_it_holds_is_asked_to_hand_back_the_rest(self, leave):
         play = at_work(1)
-        play.report(play.jobs[0], self.DRAINING)
-        play.run()
-        assert not play.group.worker_ready("0")
-        assert play.run() == [Retire("0", True)]
-
-    def test_one_that_finishes_what_it_holds_is_asked_to_hand_back_the_rest(self):
-        play = at_work(2)
-        play.group.release("0")
+        leave(play.group)
         assert play.run() == [Retire("0")]
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == [Retire("0", True)]
@@ -471,13 +465,6 @@ class TestDraining:
         play.group.terminate(play.now)
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == []
-
-    def test_in_a_closing_pool_no_worker_takes_its_place(self):
-        play = at_work(1)
-        play.group.close()
-        assert play.run() == [Retire("0")]
-        play.report(play.jobs[0], self.DRAINING)
-        assert play.run() == [Retire("0", True)]
 
     def test_when_all_have_to_go_the_pool_is_not_given_up(self):
         play = at_work(3)
@@ -523,6 +510,67 @@ class TestPendingReport:
         assert starts(play.steps)[2:] == [1]
 
 
+def waiting(words=FULL):
+    return status(JobState.PENDING, message=words)
+
+
+class TestPendingReportAlone:
+    @pytest.fixture
+    def report(self):
+        return PendingReport(TIMING)
+
+    def test_a_worker_that_waits_for_long_is_reported_once_in_the_platforms_words(self, report):
+        report.observed("a", waiting(), 100.0)
+        assert report.due == 100.0 + TIMING.wait_report
+        assert report.next(report.due - 0.1, running=2, desired=3) is None
+        text = report.next(report.due, running=2, desired=3)
+        assert text == f"2 of 3 workers run, 1 waits for a place: {FULL}"
+        report.observed("a", waiting(), 200.0)
+        assert report.due is None
+
+    def test_several_are_reported_together(self, report):
+        report.observed("a", waiting(), 100.0)
+        report.observed("b", waiting("something else"), 101.0)
+        text = report.next(report.due, running=1, desired=3)
+        assert text == f"1 of 3 workers run, 2 wait for a place: {FULL}"
+
+    def test_one_that_runs_soon_is_not_reported(self, report):
+        report.observed("a", waiting(), 100.0)
+        report.observed("a", RUNNING, 101.0)
+        assert report.due is None
+
+    def test_one_that_waits_without_a_message_is_on_its_way(self, report):
+        report.observed("a", status(JobState.PENDING), 100.0)
+        assert report.due is None
+
+    def test_another_text_is_reported_after_a_while(self, report):
+        report.observed("a", waiting(), 100.0)
+        report.next(105.0, running=1, desired=2)
+        report.observed("a", waiting("0/2 nodes are available"), 110.0)
+        assert report.due == 105.0 + TIMING.wait_report_again
+        assert "0/2 nodes" in report.next(report.due, running=1, desired=2)
+
+    def test_one_that_could_not_be_started_is_reported_at_once(self, report):
+        report.failed("worker-4: exceeded quota", 100.0)
+        assert report.due == 100.0
+        text = report.next(100.0, running=3, desired=4)
+        assert text == "3 of 4 workers run; another one was not started: worker-4: exceeded quota"
+        report.failed("worker-4: exceeded quota", 104.0)
+        assert report.due is None
+
+    def test_when_all_run_nothing_is_reported_and_earlier_reports_are_forgotten(self, report):
+        report.failed("no", 100.0)
+        report.next(100.0, running=1, desired=2)
+        report.failed("still no", 101.0)
+        assert report.next(report.due, running=2, desired=2) is None
+        report.failed("no", 300.0)
+        assert report.next(300.0, running=1, desired=2) is not None
+
+    def test_a_job_that_was_not_reported_ends_without_a_report(self, report):
+        report.observed("a", RUNNING, 100.0)
+        assert report.due is None
+
+
 class TestLeaving:
     def test_the_newest_in_surplus_are_retired(self):
         play = at_work(3)
@@ -555,8 +603,7 @@ class TestLeaving:
         assert play.run() == []
 
     def test_those_that_start_after_a_resize_to_fewer_leave_again(self):
-        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
-        group.desired = 1
+        group = Play(1).group
         group.next(0.0)
         group.desired = 0
         group.started(Job("0"), 1)
@@ -607,7 +654,7 @@ class TestLeaving:
         assert [type(step) for step in play.wait()] == [Kill]
 
     def test_it_does_not_end_while_a_submission_is_under_way(self):
-        group = GroupState(lease=LEASE, per_job=1, timing=TIMING)
+        group = Play(0).group
         group.starting = 1
         group.close()
         assert group.next(0.0) is None
@@ -633,20 +680,15 @@ class TestSilence:
         assert not loss.counts
         assert not loss.expected
 
-    def test_one_that_goes_on_in_time_is_not(self):
+    def test_one_that_goes_on_in_time_is_not_and_a_second_report_renews_no_lease(self):
         play = at_work(1)
         play.report(play.jobs[0], STOPPED)
-        play.now += LEASE - 0.1
-        play.report(play.jobs[0], RUNNING)
-        assert play.group.deadline() is None
-
-    def test_a_second_report_that_it_is_stopped_does_not_renew_its_lease(self):
-        play = started(1)
-        play.report(play.jobs[0], STOPPED)
         due = play.group.deadline()
-        play.now += 1
+        play.now += LEASE - 0.1
         play.report(play.jobs[0], STOPPED)
         assert play.group.deadline() == due
+        play.report(play.jobs[0], RUNNING)
+        assert play.group.deadline() is None
 
     def test_one_that_its_platform_suspended_is_left_alone_and_logged_once(self):
         play = at_work(2)
@@ -696,25 +738,22 @@ class TestSilence:
         (kill,) = play.wait()
         assert kill.worker.ident == "0"
 
-    def test_on_one_host_the_lost_connection_of_a_worker_counts_as_its_death(self):
-        play = at_work(1)
+    @pytest.mark.parametrize(
+        "within,counts,reason", [(None, True, "SIGNAL(9)"), (LEASE + 1, False, "LEASE")]
+    )
+    def test_a_lost_connection_counts_as_a_death_where_no_network_is_to_blame(
+        self, within, counts, reason
+    ):
+        play = at_work(1, exit_report_timeout=within)
         play.group.worker_disconnected("0", play.now)
-        assert [kill.worker.ident for kill in play.wait()] == ["0"]
+        assert play.group.deadline() == play.now + (within or TIMING.exit_report)
         # it is killed once more where it does not end
-        assert [kill.worker.ident for kill in play.wait()] == ["0"]
+        for _ in range(2):
+            assert [kill.worker.ident for kill in play.wait()] == ["0"]
         loss = play.lose(play.jobs[0])
-        assert loss.counts
-        assert str(loss.attempt.reason) == "SIGNAL(9)"
-        assert "its connection ended" in loss.attempt.message
-
-    def test_on_a_network_it_does_not(self):
-        play = at_work(1, exit_report_timeout=LEASE + 1)
-        play.group.worker_disconnected("0", play.now)
-        assert play.group.deadline() == play.now + LEASE + 1
-        assert [kill.worker.ident for kill in play.wait()] == ["0"]
-        loss = play.lose(play.jobs[0])
-        assert not loss.counts
-        assert str(loss.attempt.reason) == "LEASE"
+        assert loss.counts is counts
+        assert str(loss.attempt.reason) == reason
+        assert ("its connection ended" in loss.attempt.message) is counts
 
     def test_one_that_is_stopped_besides_is_not_to_blame(self):
         play = at_work(1)
@@ -759,11 +798,12 @@ class TestLosses:
         assert (loss.attempt.worker, loss.attempt.host) == ("worker 0", "here")
         assert loss.attempt.message == "so"
 
-    def test_an_end_without_a_reason_counts(self):
+    def test_an_end_without_a_reason_counts_and_is_reported_once(self):
         play = started(1)
         loss = play.lose(play.jobs[0], status(JobState.FAILED))
         assert loss.counts
         assert str(loss.attempt.reason) == "UNKNOWN"
+        assert play.report(play.jobs[0], KILLED) == []
 
     def test_the_word_on_a_process_goes_before_that_on_its_job(self):
         play = started(2, per_job=2)
@@ -783,11 +823,6 @@ class TestLosses:
         assert first.attempt.log_tail == ("last", "words")
         assert second.attempt.message == "lost"
 
-    def test_one_is_reported_once(self):
-        play = started(1)
-        play.lose(play.jobs[0])
-        assert play.report(play.jobs[0], KILLED) == []
-
     def test_of_one_whose_task_closed_its_descriptors_the_error_says_so(self):
         play = at_work(1)
         reason = Reason(ReasonKind.EXIT, DESCRIPTORS_LOST)
@@ -797,6 +832,68 @@ class TestLosses:
         loss = play.lose(play.jobs[0], ended)
         assert loss.counts
         assert loss.attempt.message.startswith("ended with 121: has a task closed or replaced")
+
+
+# The index of records.
+
+
+@pytest.fixture
+def index():
+    return WorkerIndex()
+
+
+def worker(index, name, **state):
+    made = WorkerRecord(name, name, 0, Job(name), **state)
+    index.add(made)
+    return made
+
+
+def test_staying_workers_are_counted_in_any_order(index):
+    one, two, _ = (worker(index, name) for name in "abc")
+    index.leave(one)
+    index.leave(one)
+    assert index.staying == 2
+    index.remove(one)
+    index.remove(two)
+    assert index.staying == 1
+
+
+def test_a_leaving_worker_is_retired_once_it_is_ready_or_does_not_run(index):
+    starting, up = worker(index, "a", runs=True), worker(index, "b", runs=True, ready=True)
+    index.leave(starting)
+    assert index.next_to_retire() is None
+    index.leave(up)
+    assert index.next_to_retire() is up
+    up.exit_sent = True
+    index.update(up)
+    assert index.next_to_retire() is None
+    starting.ready = True
+    assert index.next_to_retire() is starting
+
+
+def test_one_that_is_connected_again_is_retired_again(index):
+    one = worker(index, "a", ready=True, exit_sent=True)
+    index.leave(one)
+    assert index.next_to_retire() is None
+    one.exit_sent = False
+    index.update(one)
+    assert index.next_to_retire() is one
+    index.remove(one)
+    assert index.next_to_retire() is None
+
+
+def test_only_records_with_a_deadline_are_listed(index):
+    one, *_ = (worker(index, str(number)) for number in range(1000))
+    assert index.timed() == []
+    one.stopped_at = 5.0
+    index.update(one)
+    assert index.timed() == [one]
+    one.stopped_at = None
+    assert index.timed() == []
+    one.killed_at = 6.0
+    index.update(one)
+    index.remove(one)
+    assert index.timed() == []
 
 
 class Histories(RuleBasedStateMachine):
@@ -874,5 +971,6 @@ class Histories(RuleBasedStateMachine):
         assert self.play.steps[-1] == Stop()
 
 
-TestHistories = Histories.TestCase
+# a busy machine takes a minute for what takes seconds
+TestHistories = pytest.mark.timeout(600)(Histories.TestCase)
 TestHistories.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

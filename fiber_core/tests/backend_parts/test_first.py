@@ -120,17 +120,22 @@ def test_a_detached_program_outlives_its_starter(start):
     assert ended(process, end)[:2] == (4, "exit 4")
 
 
-def test_an_attached_program_ends_with_its_starter(start):
+@pytest.mark.parametrize(
+    "trap, grace, how",
+    [("exit 9", 60, (9, "exit 9")), ("", 0.1, (137, "signal 9"))],
+    ids=["at SIGTERM", "at SIGKILL"],
+)
+def test_an_attached_program_ends_with_its_starter(start, trap, grace, how):
     begin, end = start
     process = begin(
-        *sh("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"), given="bond"
+        *sh(f"trap {trap!r} TERM; echo ready; while :; do sleep 0.05; done"), given=f"bond:{grace}"
     )
     process.stdout.readline()
 
     process.stdin.close()
 
     code, word, _, err = ended(process, end)
-    assert (code, word) == (9, "exit 9")
+    assert (code, word) == how
     assert b"is gone" in err
 
 

@@ -41,7 +41,10 @@ class TestExitCodes:
 
 
 class TestFollowing:
-    def test_output_is_shown_and_the_exit_code_returned(self, fiber, platform):
+    @pytest.mark.parametrize("same_host", [True, False])
+    def test_output_is_shown_and_the_exit_code_returned(self, fiber, platform, capable, same_host):
+        capable(same_host=same_host)
+
         done = fiber("run", "-a", "--", "sh", "-c", "echo one; echo two >&2; exit 7")
 
         assert (done.exit_code, done.stdout) == (7, "one\ntwo\n")
@@ -188,16 +191,19 @@ class TestAsking:
 
     @pytest.fixture
     def asked(self, monkeypatch):
-        """Answers to give, one for each question, and the list of questions asked."""
+        """Answers to give, each with a signal that follows it, and the questions asked."""
         questions = []
 
         class Answers(Question):
             def ask(self, text):
                 questions.append(text)
-                if answers:
-                    self._on_answer(answers.pop(0))
-                else:
+                if not answers:
                     self._thread = threading.current_thread()
+                    return
+                answer, number = answers.pop(0)
+                self._on_answer(answer)
+                if number is not None:
+                    os.kill(os.getpid(), number)
 
             def __exit__(self, *_):
                 self._thread = None
@@ -209,33 +215,34 @@ class TestAsking:
         return answers, questions
 
     @pytest.mark.parametrize(
-        "answers, argv, numbers, code, end",
+        "answer, argv, signals, code, end",
         [
-            (["y"], programs.exit_on_sigterm(3), [signal.SIGINT], 130, 3),
+            (("y", None), programs.exit_on_sigterm(3), 1, 130, 3),
             # no answer yet
-            ([], programs.exit_on_sigterm(3), [signal.SIGINT] * 2, 130, 3),
-            ([], programs.ignore_sigterm(), [signal.SIGINT] * 3, 130, -signal.SIGKILL),
-            # each is followed by a signal that does not ask
-            (["n"], programs.exit_on_sigterm(3), [signal.SIGINT, signal.SIGTERM], 143, 3),
-            ([""], programs.exit_on_sigterm(3), [signal.SIGINT, signal.SIGTERM], 143, 3),
+            (None, programs.exit_on_sigterm(3), 2, 130, 3),
+            (None, programs.ignore_sigterm(), 3, 130, -signal.SIGKILL),
+            # another signal does not ask
+            (("n", signal.SIGTERM), programs.exit_on_sigterm(3), 1, 143, 3),
+            (("", signal.SIGTERM), programs.exit_on_sigterm(3), 1, 143, 3),
             # a job that ends with us cannot be left
-            (["l"], programs.exit_on_sigterm(3), [signal.SIGINT, signal.SIGTERM], 143, 3),
+            (("l", signal.SIGTERM), programs.exit_on_sigterm(3), 1, 143, 3),
         ],
         ids=["yes", "a second Ctrl-C", "a third", "no", "nothing", "leave"],
     )
-    def test_the_answer_decides(self, signalled, asked, answers, argv, numbers, code, end):
-        asked[0].extend(answers)
+    def test_the_answer_decides(self, signalled, asked, answer, argv, signals, code, end):
+        asked[0].extend([] if answer is None else [answer])
 
-        done, ended = signalled(argv, *numbers)
+        done, ended = signalled(argv, *[signal.SIGINT] * signals)
 
         assert (done.exit_code, ended) == (code, end)
         (question,) = asked[1]
         assert question.startswith("\nfiber: end job ")
         assert question.endswith("? [y/N] ")
+        assert ("goes on\n" in done.stderr) == (code == 143)
 
     def test_a_detached_job_can_be_left_running(self, signalled, asked, platform, capable):
         capable(same_host=False)
-        asked[0].append("l")
+        asked[0].append(("l", None))
 
         done, _ = signalled(programs.sleep_forever(), signal.SIGINT)
 

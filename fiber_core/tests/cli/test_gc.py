@@ -7,20 +7,8 @@ import pytest
 import owners
 from fiber._agent import rundir
 from fiber.hookspecs import hookimpl
-from fiber.model import BackendInfo, JobSpec
+from fiber.model import BackendInfo
 from fiber.testing import FakeBackend, programs
-
-
-@pytest.fixture
-def backend(platform):
-    made = FakeBackend(platform=platform)
-    yield made
-    made.close()
-
-
-def submit(backend, run_id, argv=None, **fields):
-    argv = argv or programs.sleep_forever()
-    return backend.submit(JobSpec(run_id=run_id, name="job", argv=argv, **fields))
 
 
 def orphan(run_id, **changes):
@@ -34,9 +22,9 @@ def orphan(run_id, **changes):
     return folder
 
 
-def test_a_run_whose_program_has_died_is_removed_with_its_jobs(fiber, backend, platform):
+def test_a_run_whose_program_has_died_is_removed_with_its_jobs(fiber, submit, platform):
     folder = orphan("00000001")
-    submit(backend, "00000001")
+    submit()
     pid = rundir.describe(folder)["pid"]
 
     lines = fiber.lines("gc")
@@ -46,9 +34,9 @@ def test_a_run_whose_program_has_died_is_removed_with_its_jobs(fiber, backend, p
     assert platform.jobs() == []
 
 
-def test_a_run_whose_program_lives_is_left_alone(fiber, backend, platform):
+def test_a_run_whose_program_lives_is_left_alone(fiber, submit, platform):
     folder = rundir.create("00000001", "fake")
-    job = submit(backend, "00000001", programs.exit_with(0))
+    job = submit(programs.exit_with(0))
     assert platform.find(job).ended.wait(30)
 
     assert fiber.lines("gc") == []
@@ -57,10 +45,10 @@ def test_a_run_whose_program_lives_is_left_alone(fiber, backend, platform):
 
 @pytest.mark.parametrize("detached", [False, True])
 def test_a_run_whose_program_cannot_be_checked_is_kept_and_reported(
-    fiber, backend, platform, detached
+    fiber, submit, platform, detached
 ):
     folder = orphan("00000001", detached=detached)
-    job = submit(backend, "00000001", programs.exit_with(0), detached=detached)
+    job = submit(programs.exit_with(0), detached=detached)
     assert platform.find(job).ended.wait(30)
     owners.owned_by(folder, owners.REMOTE)
 
@@ -72,13 +60,13 @@ def test_a_run_whose_program_cannot_be_checked_is_kept_and_reported(
     assert len(platform.jobs()) == 1
 
 
-def test_a_detached_run_is_removed_once_its_jobs_have_ended(fiber, backend, platform):
+def test_a_detached_run_is_removed_once_its_jobs_have_ended(fiber, submit, platform):
     folder = orphan("00000001", detached=True)
-    job = submit(backend, "00000001", detached=True)
+    job = submit(detached=True)
 
     assert fiber.lines("gc") == []
 
-    backend.kill(job)
+    platform.find(job).kill()
     assert platform.find(job).ended.wait(30)
 
     assert fiber.lines("gc") == ["Removed run: 00000001 (its jobs have ended)"]
@@ -93,7 +81,7 @@ def test_a_detached_run_that_is_being_begun_is_left_alone(fiber):
     assert folder.exists()
 
 
-def test_a_dry_run_only_prints(fiber, backend):
+def test_a_dry_run_only_prints(fiber):
     folder = orphan("00000001")
 
     (line,) = fiber.lines("gc", "--dry-run")
@@ -102,7 +90,7 @@ def test_a_dry_run_only_prints(fiber, backend):
     assert folder.exists()
 
 
-def test_a_run_that_cannot_be_collected_is_kept_and_the_others_are_not(fiber, backend):
+def test_a_run_that_cannot_be_collected_is_kept_and_the_others_are_not(fiber):
     foreign, ours = orphan("00000001", backend="elsewhere"), orphan("00000002")
 
     done = fiber("gc")
@@ -140,15 +128,15 @@ class TestRunsOfOtherHosts:
         monkeypatch.setattr(FakeBackend, "sweep", sweep)
         return calls
 
-    def test_they_are_removed_where_the_backend_can_tell(self, fiber, swept):
-        assert fiber.lines("gc") == ["Removed run: 0000000f (whoever began it is gone)"]
-        assert swept == [False]
+    @pytest.mark.parametrize(
+        "words, told",
+        [((), "Removed run: 0000000f ("), (("--dry-run",), "Would remove run: 0000000f (")],
+    )
+    def test_they_are_removed_where_the_backend_can_tell(self, fiber, swept, words, told):
+        assert fiber.lines("gc", *words) == [told + "whoever began it is gone)"]
+        assert swept == [bool(words)]
 
-    def test_a_dry_run_only_prints(self, fiber, swept):
-        assert fiber.lines("gc", "--dry-run")[0].startswith("Would remove run: 0000000f (")
-        assert swept == [True]
-
-    def test_one_that_began_on_this_host_is_printed_once(self, fiber, backend, swept):
+    def test_one_that_began_on_this_host_is_printed_once(self, fiber, swept):
         orphan("0000000f")
 
         (line,) = fiber.lines("gc", "--dry-run")

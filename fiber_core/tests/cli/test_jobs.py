@@ -214,12 +214,14 @@ class TestKill:
 
     def test_a_job_that_does_not_end_is_an_error_with_its_id(self, fiber, ready, monkeypatch):
         monkeypatch.setenv("FIBER_TIME_SCALE", "0.004")
-        monkeypatch.setattr(FakeBackend, "terminate", lambda *_, **__: None)
+        graces = []
+        monkeypatch.setattr(FakeBackend, "terminate", lambda *_, grace: graces.append(grace))
         job = ready()
 
-        told = fiber.fails("kill", "--grace", "0", job.id)
+        told = fiber.fails("kill", "--grace", "0.01", job.id)
 
-        assert told == f"fiber: still there 0.12 s after they were asked to end: {job.id}\n"
+        assert told == f"fiber: still there 0.13 s after they were asked to end: {job.id}\n"
+        assert graces == [0.01]
 
     @pytest.mark.parametrize("forgets", [False, True], ids=["ended", "forgotten"])
     def test_a_job_of_which_no_event_comes_has_ended_once_it_is_gone(

@@ -1,5 +1,6 @@
 """The command as a whole: its help, its exit codes, its errors in one line, its log."""
 
+import io
 import logging
 import subprocess
 import sys
@@ -8,7 +9,8 @@ import click
 import pytest
 
 import fiber as package
-from fiber.exceptions import BackendUnavailableError, ConfigError
+from fiber.cli.errors import Failure, after_signal, is_true
+from fiber.exceptions import BackendUnavailableError, ConfigError, FiberError
 from fiber.hookspecs import hookimpl
 
 
@@ -21,6 +23,13 @@ class Adds:
     @hookimpl
     def fiber_commands(self):
         return [click.Command("act", callback=self._act)]
+
+
+def raising(error):
+    def act():
+        raise error
+
+    return act
 
 
 def python(*words):
@@ -50,11 +59,7 @@ class TestHelp:
         assert loaded & {"rich", "pynng", "cryptography", "psutil", "asyncio"} == set()
         assert "click" in loaded
 
-    def test_the_version_asks_no_plugin(self, fiber):
-        def refuse():
-            raise AssertionError
-
-        fiber.extra.append(Adds(refuse))
+    def test_the_version_asks_no_plugin(self):
         code = (
             "import atexit, sys; from fiber.cli.main import main; sys.argv[0] = 'fiber'; "
             "atexit.register(lambda: print('fiber._plugins.manager' in sys.modules)); main()"
@@ -64,40 +69,28 @@ class TestHelp:
 
 
 class TestErrors:
-    def test_an_error_of_fiber_is_one_line_and_exit_code_1(self, fiber):
-        def act():
-            raise BackendUnavailableError("the cluster does not answer")
+    @pytest.mark.parametrize(
+        "error, code, told",
+        [
+            (BackendUnavailableError("no answer"), 1, "fiber: no answer\n"),
+            (ConfigError("bad value"), 2, "fiber: bad value\n"),
+            # one without a message is shown by its class
+            (BackendUnavailableError(), 1, "fiber: BackendUnavailableError\n"),
+            (KeyboardInterrupt(), 130, ""),
+        ],
+    )
+    def test_an_error_is_one_line_and_an_exit_code(self, fiber, error, code, told):
+        fiber.extra.append(Adds(raising(error)))
 
-        fiber.extra.append(Adds(act))
-
-        assert fiber.fails("act") == "fiber: the cluster does not answer\n"
-
-    def test_a_wrong_setting_is_exit_code_2(self, fiber):
-        def act():
-            raise ConfigError("bad value")
-
-        fiber.extra.append(Adds(act))
-
-        assert fiber.fails("act", code=2) == "fiber: bad value\n"
+        assert fiber.fails("act", code=code) == told
 
     def test_an_unknown_command_or_option_is_exit_code_2(self, fiber):
         assert "No such command 'frobnicate'" in fiber.fails("frobnicate", code=2)
         assert "No such option" in fiber.fails("ps", "--frobnicate", code=2)
 
-    def test_an_error_without_a_message_is_shown_by_its_class(self, fiber):
-        def act():
-            raise BackendUnavailableError
-
-        fiber.extra.append(Adds(act))
-
-        assert fiber.fails("act") == "fiber: BackendUnavailableError\n"
-
     @pytest.mark.parametrize("way", ["option", "variable"])
     def test_debug_shows_the_traceback_as_well(self, fiber, monkeypatch, way):
-        def act():
-            raise BackendUnavailableError("no answer")
-
-        fiber.extra.append(Adds(act))
+        fiber.extra.append(Adds(raising(BackendUnavailableError("no answer"))))
         if way == "variable":
             monkeypatch.setenv("FIBER_DEBUG", "yes")
 
@@ -116,35 +109,20 @@ class TestErrors:
         assert told.startswith("fiber: bad value 'perhaps' for 'debug' (environment FIBER_DEBUG)")
         assert len(told.splitlines()) == 1
 
-    def test_ctrl_c_is_exit_code_130_without_a_traceback(self, fiber):
-        def act():
-            raise KeyboardInterrupt
-
-        fiber.extra.append(Adds(act))
-
-        assert fiber.fails("act", code=130) == ""
-
     def test_an_error_that_is_not_fibers_is_not_hidden(self, fiber):
-        def act():
-            raise ZeroDivisionError
-
-        fiber.extra.append(Adds(act))
+        fiber.extra.append(Adds(raising(ZeroDivisionError())))
 
         assert isinstance(fiber("act").exception, ZeroDivisionError)
 
 
 class TestLog:
-    def test_warnings_go_to_stderr_with_the_programs_name(self, fiber):
-        fiber.extra.append(Adds(lambda: logging.getLogger("fiber.x").warning("beware")))
+    @pytest.mark.parametrize("name, text", [("fiber.x", "beware"), ("fiber", "fiber: beware")])
+    def test_warnings_go_to_stderr_with_the_programs_name_once(self, fiber, name, text):
+        fiber.extra.append(Adds(lambda: logging.getLogger(name).warning(text)))
 
         done = fiber("act")
 
         assert (done.exit_code, done.stdout, done.stderr) == (0, "", "fiber: beware\n")
-
-    def test_a_warning_with_the_prefix_has_it_once(self, fiber):
-        fiber.extra.append(Adds(lambda: logging.getLogger("fiber").warning("fiber: beware")))
-
-        assert fiber("act").stderr == "fiber: beware\n"
 
     def test_debug_shows_all_of_it(self, fiber):
         fiber.extra.append(Adds(lambda: logging.getLogger("fiber.x").debug("a detail")))
@@ -168,3 +146,34 @@ def test_characters_that_the_terminal_has_not_are_no_error(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
 
     assert python("-c", code).stdout == "\\u2603\n"
+
+
+def test_a_failure_prints_its_error_to_the_given_file():
+    file = io.StringIO()
+
+    Failure(FiberError("no room")).show(file)
+
+    assert file.getvalue() == "fiber: no room\n"
+
+
+def test_a_failure_ends_with_1_with_2_for_settings_or_with_its_own_code():
+    codes = [
+        Failure(FiberError("x")).exit_code,
+        Failure(ConfigError("x")).exit_code,
+        Failure(FiberError("x"), 127).exit_code,
+    ]
+
+    assert codes == [1, 2, 127]
+
+
+def test_after_a_signal_the_exit_code_is_that_of_shells():
+    assert after_signal(15) == 143
+
+
+@pytest.mark.parametrize("text,meant", [("true", True), ("1", True), ("off", False), ("", False)])
+def test_a_variable_means_yes_or_no(text, meant):
+    assert is_true(text) is meant
+
+
+def test_a_variable_that_means_neither_is_no_yes():
+    assert is_true("perhaps") is False

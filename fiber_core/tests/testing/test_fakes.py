@@ -22,6 +22,10 @@ from fiber.model import (
     Volume,
 )
 from fiber.testing import FakeBackend, FakePlatform, FakePlugin, FakeProvider, programs
+from fiber.testing.fakes import CAPABILITIES
+from fiber.testing.kit.groups import Groups
+from fiber.testing.kit.lifecycle import Stops
+from fiber.testing.kit.options import Options
 
 RUN = "0123abcd"
 
@@ -49,6 +53,24 @@ def end(backend, job):
         if changed.id == job.id and status.state.is_terminal:
             return status
     raise AssertionError
+
+
+class TestWhatJobsElsewhereCannot(Groups, Options, Stops):
+    """Groups, devices, exec and forks, which the remote fake has not; see test_fake_remote."""
+
+    capabilities = CAPABILITIES
+
+    @pytest.fixture
+    def reopen(self, platform):
+        return lambda context: FakeBackend(
+            attrs.evolve(context, providers={"fake": FakeProvider()}), platform
+        )
+
+    @pytest.fixture
+    def backend(self, context, reopen):
+        made = reopen(context)
+        yield made
+        made.close()
 
 
 def test_submits_are_refused_with_the_words_given(backend, platform):

@@ -10,6 +10,9 @@ import pytest
 
 from fiber.testing.report import as_text, levels
 
+# they start pytest, and others beside it, on a machine that may be busy
+pytestmark = pytest.mark.timeout(300)
+
 SUBJECT = """
 import pytest
 from fiber.testing import FakeProvider, ResourceProviderConformance
@@ -36,6 +39,15 @@ class TestMine(ResourceProviderConformance):
         pytest.skip("no reason")
 
 
+class TestOfSomeLevels(ResourceProviderConformance):
+    levels = (2,)
+    samples = TestMine.samples
+
+    @pytest.fixture
+    def provider(self):
+        return FakeProvider()
+
+
 def test_of_nobody():
     pass
 """
@@ -55,7 +67,7 @@ def run(tmp_path, *words):
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=280,
     )
     return done, json.loads(file.read_text())
 
@@ -66,7 +78,8 @@ def test_outcomes_reasons_and_measurements_are_written(tmp_path, words):
         pytest.importorskip("xdist")
     _, results = run(tmp_path, *words)
 
-    (subject,) = results["subjects"]
+    subjects = {subject["class"]: subject for subject in results["subjects"]}
+    subject = subjects["TestMine"]
     tests = {test["name"]: test for test in subject["tests"]}
     assert (subject["kit"], subject["name"], subject["class"]) == ("resource", "fake", "TestMine")
     assert tests["test_its_probe_is_an_argv"]["outcome"] == "passed"
@@ -80,6 +93,9 @@ def test_outcomes_reasons_and_measurements_are_written(tmp_path, words):
     assert tests["test_of_its_own"]["measured"] == {"steps": 3}
     assert tests["test_of_its_own"]["level"] is None
     assert "test_of_nobody" not in tests
+    skipped = [test for test in subjects["TestOfSomeLevels"]["tests"] if test["level"] == 1]
+    assert {test["outcome"] for test in skipped} == {"skipped"}
+    assert {test["reason"] for test in skipped} == {"TestOfSomeLevels runs levels [2] only"}
 
 
 def test_tests_of_other_levels_are_left_out(tmp_path):
@@ -101,16 +117,6 @@ def test_levels_are_numbers_and_ranges(words, found):
 def test_other_words_are_no_levels(words):
     with pytest.raises(pytest.UsageError, match="write levels as 1-3 or 2,6"):
         levels(words)
-
-
-def test_a_class_can_run_some_levels_only(tmp_path):
-    source = SUBJECT.replace("    samples =", "    levels = (2,)\n    samples =")
-    (tmp_path / "test_other.py").write_text(source)
-    _, results = run(tmp_path, "test_other.py")
-
-    (subject,) = results["subjects"]
-    skipped = [test for test in subject["tests"] if test["outcome"] == "skipped" and test["level"]]
-    assert skipped[0]["reason"] == "TestMine runs levels [2] only"
 
 
 def test_results_are_a_line_a_test():

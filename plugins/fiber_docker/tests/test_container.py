@@ -26,7 +26,7 @@ class TestProgram:
         body = made().body
 
         assert body["Entrypoint"] == ["python3"]
-        assert body["Cmd"][-4:] == ["bond", "-1", "prog", "a b"]
+        assert body["Cmd"][-4:] == ["bond:5", "-1", "prog", "a b"]
         assert made().stdin == first.text().encode()
         assert made().files
 
@@ -34,7 +34,7 @@ class TestProgram:
         found = made(private=b"secret")
 
         assert found.stdin == first.text().encode() + b"secret"
-        assert found.body["Cmd"][-4:-2] == ["bond", "6"]
+        assert found.body["Cmd"][-4:-2] == ["bond:5", "6"]
 
     def test_a_process_of_fibers_is_the_first_itself_with_the_images_python(self):
         config = DockerConfig(python="/opt/python")

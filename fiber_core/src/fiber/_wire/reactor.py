@@ -17,9 +17,6 @@ from fiber._base import values
 
 log = logging.getLogger("fiber")
 
-#: longest wait of one round in seconds; a safety net, since every event wakes the reactor
-_MAX_WAIT = 60.0
-
 
 @values.define(eq=False)
 class Timer:
@@ -47,9 +44,14 @@ class Reactor:
     Actions run on its thread, one after another; an action that raises is logged and the others go
     on. ``call_soon``, ``call_later`` and ``stop`` may be called from any thread, also from within
     actions and from nng's threads.
+
+    Args:
+        name: of its thread.
+        max_wait: longest wait of one round in seconds; a safety net, since every event wakes it.
     """
 
-    def __init__(self, name: str = "fiber-handler") -> None:
+    def __init__(self, name: str = "fiber-handler", *, max_wait: float = 60.0) -> None:
+        self._max_wait = max_wait
         self._selector = selectors.DefaultSelector()
         self._soon: deque[Callable[[], Any]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
@@ -215,8 +217,8 @@ class Reactor:
             while self._timers and self._timers[0][2].action is None:
                 heapq.heappop(self._timers)
             if not self._timers:
-                return _MAX_WAIT
-            return min(_MAX_WAIT, max(0.0, self._timers[0][0] - time.monotonic()))
+                return self._max_wait
+            return min(self._max_wait, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _run_due(self) -> None:
         now = time.monotonic()

@@ -188,7 +188,7 @@ class GroupState:
         self.workers: dict[str, WorkerRecord] = {}
         self._index = WorkerIndex()
         self._pending_report = PendingReport(timing)
-        self._outage = Outage()
+        self._outage = Outage(timing)
         #: when the submission that is under way began
         self._submitted_at = 0.0
         #: jobs that are being submitted

@@ -7,8 +7,8 @@ Fiber, so it imports the standard library alone. Its arguments are:
 
 1. a file, to which it appends a line with how the program ended, see :func:`last_word`;
 2. its standard input: ``program``, which belongs to the program; ``source``, where this text came
-   from, open as the global ``stream``, and the program gets none; ``bond``, the same, and the program
-   is ended when the input ends;
+   from, open as the global ``stream``, and the program gets none; ``bond:SECONDS``, the same, and
+   when the input ends the program gets SIGTERM and, so many seconds later, SIGKILL;
 3. the number of private bytes that follow this text there, or -1 for none: the program reads them
    from the descriptor that its variable ``FIBER_BOOTSTRAP`` names;
 4. the program and its arguments.
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _PREFIX = "fiber: "
 _NOT_STARTED = 127
-#: seconds that a program has to end when its starter was killed
-_GRACE = 5.0
 _NEVER_FORWARDED = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -90,8 +88,9 @@ def main(words: Sequence[str], stream: BinaryIO | None) -> int:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, lambda number, _: forward_signal(child, number))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if given == "bond":
-        threading.Thread(target=end_with, args=(held, child), daemon=True).start()
+    if given.startswith("bond:"):
+        grace = float(given[len("bond:") :])
+        threading.Thread(target=end_with, args=(held, child, grace), daemon=True).start()
     return reap(child, end)
 
 
@@ -135,7 +134,7 @@ def spawn(argv: Sequence[str], mask: Iterable[int]) -> tuple[int, str]:
     return child, failure
 
 
-def end_with(held: int, child: int) -> None:
+def end_with(held: int, child: int, grace: float) -> None:
     """End the program when the standard input ends, which its starter held open."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     while os.read(held, 4096):
@@ -143,7 +142,7 @@ def end_with(held: int, child: int) -> None:
     sys.stderr.write(f"{_PREFIX}the process that started this program is gone, so it is ended\n")
     sys.stderr.flush()
     forward_signal(child, signal.SIGTERM)
-    time.sleep(_GRACE)
+    time.sleep(grace)
     # its session; what left that ends with the container, when its first process does
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)

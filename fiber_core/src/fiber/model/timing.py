@@ -60,7 +60,7 @@ class Timing(Durations):
 
     # -- until a connection is there
 
-    #: between two frames of a peer's handshake
+    #: to reach a listener, and between two frames of a peer's handshake
     handshake: float = 10.0
     #: for a refused peer to read the reason before it is disconnected
     refusal: float = 1.0

@@ -9,6 +9,7 @@ from fiber._base import values
 from fiber._wire.identity import Credentials
 from fiber.exceptions import StartError
 
+ROUTE = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
 INSTRUCTIONS = Instructions(
     credentials=Credentials.new(),
     urls=("tls+tcp://10.0.0.1:5000", "tls+tcp://10.1.0.1:5000"),
@@ -30,6 +31,11 @@ def test_the_secret_is_in_no_text_of_them():
     assert INSTRUCTIONS.credentials.key.hex() not in repr(CONFIG)
 
 
+def at(*urls):
+    """The configuration where the parent has other addresses."""
+    return values.evolve(CONFIG, instructions=values.evolve(INSTRUCTIONS, urls=urls))
+
+
 def test_without_a_route_the_parent_is_dialled_at_its_own_address():
     assert CONFIG.via_address("") == CONFIG
 
@@ -41,43 +47,34 @@ def test_with_one_it_is_dialled_there_first_and_by_everybody():
     assert values.evolve(instructions, urls=INSTRUCTIONS.urls, forwards={}) == INSTRUCTIONS
 
 
-def test_a_job_that_dials_gets_no_routes():
-    route = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
-    both = values.evolve(INSTRUCTIONS, urls=(route, *INSTRUCTIONS.urls))
-    config = values.evolve(CONFIG, instructions=both)
-    assert config.via_address("") == CONFIG
-    assert config.via_address("127.0.0.1:99") == CONFIG.via_address("127.0.0.1:99")
+@pytest.mark.parametrize("reach", ["", "127.0.0.1:99"])
+def test_a_job_that_dials_gets_no_routes(reach):
+    assert at(ROUTE, *INSTRUCTIONS.urls).via_address(reach) == CONFIG.via_address(reach)
 
 
 def test_what_is_reached_by_streams_is_dialled_where_they_are_joined():
-    route = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
-    config = values.evolve(
-        CONFIG, instructions=values.evolve(INSTRUCTIONS, urls=(INSTRUCTIONS.urls[0], route))
-    )
-    ways = {route: "tls+tcp://127.0.0.1:99"}
+    ways = {ROUTE: "tls+tcp://127.0.0.1:99"}
+    config = at(INSTRUCTIONS.urls[0], ROUTE)
     instructions = config.via_tunnel(lambda url: ways.get(url, url)).instructions
     assert instructions.urls == (INSTRUCTIONS.urls[0], "tls+tcp://127.0.0.1:99")
-    assert instructions.forwards == {route: "tls+tcp://127.0.0.1:99"}
+    assert instructions.forwards == {ROUTE: "tls+tcp://127.0.0.1:99"}
     assert instructions.tunnelled
 
 
 def test_loopback_of_the_parents_host_is_not_dialled_where_there_are_streams():
-    route = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
-    urls = ("tls+tcp://127.0.0.1:5000", route)
-    config = values.evolve(CONFIG, instructions=values.evolve(INSTRUCTIONS, urls=urls))
-    assert config.via_tunnel(lambda url: f"way to {url}").instructions.urls == (f"way to {route}",)
+    config = at("tls+tcp://127.0.0.1:5000", ROUTE)
+    urls = config.via_tunnel(lambda url: f"way to {url}").instructions.urls
+    assert urls == (f"way to {ROUTE}",)
+
+
+@pytest.mark.parametrize("given, grace", [("", None), ("30", 30.0), ("0.5", 0.5)])
+def test_the_platforms_grace_comes_from_the_backend(given, grace):
+    assert CONFIG.with_grace(given).grace == grace
 
 
 def test_a_parent_that_cannot_be_dialled_needs_streams():
-    only = values.evolve(INSTRUCTIONS, urls=("hub+tls+tcp://0badcafe@127.0.0.1:5000",))
     with pytest.raises(StartError, match="FIBER_REACH"):
-        choose_route(values.evolve(CONFIG, instructions=only), "")
-
-
-def test_the_platforms_grace_comes_from_the_backend():
-    assert CONFIG.with_grace("").grace is None
-    assert CONFIG.with_grace("30").grace == 30.0
-    assert CONFIG.with_grace("0.5").grace == 0.5
+        choose_route(at(ROUTE), "")
 
 
 @pytest.mark.parametrize("given", ["soon", "30s", "nan", "-1"])

@@ -41,17 +41,12 @@ def test_one_is_its_owners_alone_and_goes_with_it():
     assert not path.exists()
 
 
-def test_one_of_a_dead_supervisor_is_swept(environ):
-    with owners.running(MAKE, env=environ, inside=False) as folder:
+@pytest.mark.parametrize("inside", [False, True], ids=["here", "in another pid namespace"])
+def test_one_is_swept_when_its_supervisor_has_died_and_not_before(environ, inside):
+    if inside:
+        owners.need()
+    with owners.running(MAKE, env=environ, inside=inside) as folder:
         (Path(folder) / "code").mkdir()
-        assert folders.sweep() == []
-    assert folders.sweep() == [folder]
-    assert not Path(folder).exists()
-
-
-def test_one_of_another_pid_namespace_is_swept_when_its_supervisor_has_died_and_not_before(environ):
-    owners.need()
-    with owners.running(MAKE, env=environ) as folder:
         assert folders.sweep() == []
         assert Path(folder).exists()
     assert folders.sweep() == [folder]

@@ -3,27 +3,22 @@
 import os
 import signal
 import sys
-import time
 
 import psutil
 import pytest
 
 import fiber
-
-pytestmark = pytest.mark.usefixtures("remote_host")
-
-
-@pytest.fixture(autouse=True)
-def _no_plugin_there(remote_host):
-    """Jobs have no plugin of their backend, as most images have none."""
-    remote_host.use(far_path="")
+from children import start
+from remote_world import until
 
 
-def until(predicate):
-    deadline = time.monotonic() + 40
-    while not predicate():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+@pytest.fixture(autouse=True, params=["dialled", "by streams"])
+def _way(request, remote_host):
+    """Jobs have no plugin of their backend, as most images have none, or cannot dial at all."""
+    if request.param == "dialled":
+        remote_host.use(far_path="")
+    else:
+        remote_host.use(far_streams=True)
 
 
 def wait_for_ever(queue):
@@ -31,25 +26,9 @@ def wait_for_ever(queue):
     signal.pause()
 
 
-def exit_with(code):
-    sys.exit(code)
-
-
-def square(x):
-    return x * x
-
-
-def start_one(code):
-    child = fiber.Process(target=exit_with, args=(code,))
-    child.start()
-    child.join(60)
-    sys.exit(child.exitcode)
-
-
 def terminate_one(queue):
     its = fiber.Queue()
-    child = fiber.Process(target=wait_for_ever, args=(its,))
-    child.start()
+    child = start(wait_for_ever, its)
     assert its.get(timeout=60) == child.pid
     child.terminate()
     child.join(60)
@@ -63,6 +42,10 @@ def begin_one(queue):
     signal.pause()
 
 
+def square(x):
+    return x * x
+
+
 def pool_inside(n):
     with fiber.Pool(2) as pool:
         return pool.map(square, range(n))
@@ -70,30 +53,24 @@ def pool_inside(n):
 
 def generations(n):
     if n:
-        child = fiber.Process(target=generations, args=(n - 1,))
-        child.start()
+        child = start(generations, n - 1)
         child.join(90)
         sys.exit(child.exitcode + 1)
+    sys.exit(5)
 
 
-def start(target, *args):
-    process = fiber.Process(target=target, args=args)
-    process.start()
-    return process
-
-
-def test_a_child_has_children_with_exact_ends():
-    process = start(start_one, 5)
-    process.join(90)
-    assert process.exitcode == 5
-
-
-def test_so_do_grandchildren():
+def test_children_have_children_with_exact_ends():
     process = start(generations, 2)
     process.join(120)
-    assert process.exitcode == 2
+    assert process.exitcode == 7
 
 
+def test_a_pool_works_inside_a_worker():
+    with fiber.Pool(1) as pool:
+        assert pool.apply(pool_inside, (6,)) == [x * x for x in range(6)]
+
+
+@pytest.mark.parametrize("_way", ["dialled"], indirect=True)
 def test_requests_reach_them():
     queue = fiber.Queue()
     process = start(terminate_one, queue)
@@ -102,11 +79,7 @@ def test_requests_reach_them():
     assert process.exitcode == 0
 
 
-def test_a_pool_works_inside_a_worker():
-    with fiber.Pool(1) as pool:
-        assert pool.apply(pool_inside, (6,)) == [x * x for x in range(6)]
-
-
+@pytest.mark.parametrize("_way", ["dialled"], indirect=True)
 def test_what_a_killed_process_had_started_ends_with_it():
     queue = fiber.Queue()
     process = start(begin_one, queue)

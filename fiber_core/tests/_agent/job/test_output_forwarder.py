@@ -1,13 +1,14 @@
 """Output of a job reaches its parent in order, with or without a reader."""
 
 import os
-import time
 
 import pytest
 
 import fiber
+from children import start
 from fiber._agent.job.output_forwarder import OutputForwarder
 from fiber._agent.supervisor.messages import Output
+from remote_world import until
 
 PIECE = b"x" * (1 << 16)
 
@@ -73,39 +74,42 @@ def write_lines(words, count):
     os.write(2, b"to stderr\n")
 
 
-def write_partial_line():
+def write_partial_line(seen):
     os.write(1, b"a beginning")
-    time.sleep(0.5)
+    seen.get(timeout=60)
     os.write(1, b", an end\n")
 
 
 def start_one_that_says(words):
-    child = fiber.Process(target=write_lines, args=(words, 1))
-    child.start()
+    child = start(write_lines, words, 1)
     child.join()
 
 
 @pytest.mark.usefixtures("remote_host")
 class TestRemoteJobs:
-    def test_output_of_a_process_is_written_by_its_parent(self, capfd):
-        process = fiber.Process(target=write_lines, args=("hello", 500))
-        process.start()
-        process.join()
+    @pytest.mark.parametrize(
+        "target, words",
+        [(write_lines, ("hello", 500)), (start_one_that_says, ("deep",))],
+        ids=["of a process", "of a process of a process"],
+    )
+    def test_output_is_written_by_the_parent(self, capfd, target, words):
+        start(target, *words).join()
         shown = capfd.readouterr()
-
-        assert shown.out.splitlines() == [f"hello {number}" for number in range(500)]
+        count = 500 if target is write_lines else 1
+        assert shown.out.splitlines() == [f"{words[0]} {number}" for number in range(count)]
         assert shown.err == "to stderr\n"
 
-    def test_and_what_a_process_of_a_process_writes(self, capfd):
-        process = fiber.Process(target=start_one_that_says, args=("deep",))
-        process.start()
-        process.join()
-
-        assert capfd.readouterr().out == "deep 0\n"
-
     def test_the_beginning_of_a_line_does_not_wait_for_its_end(self, capfd):
-        process = fiber.Process(target=write_partial_line)
-        process.start()
-        process.join()
+        seen = fiber.Queue()
+        process = start(write_partial_line, seen)
+        shown = ""
 
-        assert capfd.readouterr().out == "a beginning, an end\n"
+        def begun():
+            nonlocal shown
+            shown += capfd.readouterr().out
+            return shown == "a beginning"
+
+        until(begun)
+        seen.put(True)
+        process.join()
+        assert capfd.readouterr().out == ", an end\n"

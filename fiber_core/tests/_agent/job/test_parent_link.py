@@ -1,5 +1,6 @@
 """A supervisor's connection to its parent is made, kept and made again, with slow peers too."""
 
+import os
 import threading
 import time
 from collections import deque
@@ -18,6 +19,7 @@ from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._wire.frames import Kind, Message
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError
+from fiber.model import Timing
 
 
 class FakeLink:
@@ -60,7 +62,9 @@ class World:
         self.dialled = []
         self.news = []
         self._changed = threading.Condition()
-        self.line = ParentLink(("first", "second"), self.connect, self.on_event)
+        self.line = ParentLink(
+            ("first", "second"), self.connect, self.on_event, timing=Timing.at(0.1)
+        )
 
     def connect(self, url):
         self.dialled.append(url)
@@ -92,12 +96,10 @@ class World:
 
 
 @pytest.fixture
-def world():
-    import os
-
+def failing():
+    """One whose thread the test starts, once it has said what fails."""
     pipe = os.pipe()
     world = World(pipe)
-    world.line.start()
     yield world
     world.line.close()
     for end in pipe:
@@ -105,33 +107,25 @@ def world():
 
 
 @pytest.fixture
-def failing():
-    import os
-
-    pipe = os.pipe()
-    world = World(pipe)
-    yield world
-    world.line.close()
-    for end in pipe:
-        os.close(end)
+def world(failing):
+    failing.line.start()
+    failing.until(Connected)
+    return failing
 
 
 def test_words_and_signs_of_life_are_sent(world):
-    world.until(Connected)
     world.line.send(messages.Hello(pid=7))
     world.sent(Kind.CAST, messages.Hello(pid=7))
     world.sent(Kind.CAST, messages.Ping())
 
 
 def test_messages_of_the_parent_are_events(world):
-    world.until(Connected)
     world.links[-1].come(Kind.CAST, messages.Signal(0, "job", None, 15))
     world.line.send(messages.Ping())
     assert world.until(Received) == [Received(messages.Signal(0, "job", None, 15))]
 
 
 def test_a_report_has_a_receipt(world):
-    world.until(Connected)
     world.line.send_acknowledged(messages.Exiting())
     world.sent(Kind.CALL, messages.Exiting())
     world.links[-1].come(Kind.REPLY)
@@ -140,7 +134,6 @@ def test_a_report_has_a_receipt(world):
 
 
 def test_a_connection_that_ends_is_reported_and_made_again(world):
-    world.until(Connected)
     world.links[-1].broken = True
     world.line.send(messages.Ping())
     world.until(Lost)
@@ -167,7 +160,6 @@ def test_a_parent_that_refuses_the_job_is_not_dialled_again(failing):
 
 
 def test_nor_is_one_that_does_not_know_the_job(world):
-    world.until(Connected)
     world.links[-1].come(Kind.ERROR)
     world.line.send(messages.Ping())
     world.until(Refused)

@@ -1,7 +1,6 @@
 """A supervisor as process 1 of a container, where signals mean something else and orphans come."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -9,20 +8,10 @@ import sys
 import pytest
 
 import fiber
+import owners
+from children import start
 from fiber._agent.job.main import REFUSED
 from fiber.backend_parts.private import VARIABLE
-
-_UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-
-
-def can_unshare():
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run([*_UNSHARE, "true"], capture_output=True, check=False).returncode == 0
-
-
-def exit_with(code):
-    sys.exit(code)
 
 
 def wait_for_ever(queue):
@@ -38,28 +27,24 @@ def leave_orphans(queue):
     script = "sleep 600 >/dev/null 2>&1 & sleep 600 >/dev/null 2>&1 & echo left"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     queue.put(done.stdout)
+    sys.exit(9)
 
 
 @pytest.fixture
 def container(remote_host, tmp_path):
-    if not can_unshare():
-        pytest.skip("a process namespace cannot be made here")
+    owners.need()
     python = tmp_path / "python3"
-    python.write_text(f'#!/bin/sh\nexec {" ".join(_UNSHARE)} {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {" ".join(owners.UNSHARE)} {sys.executable} "$@"\n')
     python.chmod(0o755)
     remote_host.use(far_python=str(python))
 
 
-def start(target, *args):
-    process = fiber.Process(target=target, args=args)
-    process.start()
-    return process
-
-
 @pytest.mark.usefixtures("container")
 class TestProcessOne:
-    def test_exit_codes_are_exact(self):
-        process = start(exit_with, 9)
+    def test_orphans_hold_up_no_end_and_exit_codes_are_exact(self):
+        queue = fiber.Queue()
+        process = start(leave_orphans, queue)
+        assert queue.get(timeout=60) == "left\n"
         process.join(60)
         assert process.exitcode == 9
 
@@ -78,13 +63,6 @@ class TestProcessOne:
         process = start(crash)
         process.join(60)
         assert process.exitcode == -signal.SIGSEGV
-
-    def test_orphans_hold_up_no_end(self):
-        queue = fiber.Queue()
-        process = start(leave_orphans, queue)
-        assert queue.get(timeout=60) == "left\n"
-        process.join(60)
-        assert process.exitcode == 0
 
 
 @pytest.mark.parametrize("private", [b"", b"{}", b"no json", b'{"instructions": 3}'])

@@ -7,22 +7,19 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 import fiber
-from fiber._agent.job.config import MODULE
+from children import start
+from fiber._objects.blocks.block import MAX_BYTES, Block
 from fiber._runtime import runtime
 from fiber.exceptions import StartError
 from fiber.model import JobState, ReasonKind
+from remote_world import supervisor_of, until
 
 pytestmark = pytest.mark.usefixtures("remote_host")
-
-TITLE = "fiber-job"
-
-
-def exit_with(code):
-    sys.exit(code)
 
 
 def wait_for_ever():
@@ -33,16 +30,13 @@ def describe(queue, names):
     queue.put((str(Path.cwd()), os.getpid(), {name: os.environ.get(name) for name in names}))
 
 
-def ignore_and_wait(queue):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    queue.put(os.getpid())
-    signal.pause()
-
-
 def note(signum, queue, times=1):
-    # a handler may run in the middle of a put(), so it puts nothing itself
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # a handler runs once the main thread does, which may have begun to read: this is written at once
     reader, writer = os.pipe()
-    signal.signal(signum, lambda *_: os.write(writer, b"x"))
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signum, lambda *_: None)
     queue.put("ready")
     for time_ in range(1, times + 1):
         os.read(reader, 1)
@@ -60,10 +54,6 @@ def complain():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def square(x):
-    return x * x
-
-
 def die_once(path, x):
     if x == 5 and not Path(path).exists():
         Path(path).touch()
@@ -71,56 +61,40 @@ def die_once(path, x):
     return x
 
 
-def start(target, *args):
-    process = fiber.Process(target=target, args=args)
-    process.start()
-    return process
-
-
-def supervisor_of(pid):
-    parent = psutil.Process(pid).parent()
-    assert MODULE in parent.cmdline()
-    return parent
-
-
 def child_of(process):
     return process._popen
 
 
 class TestProcesses:
-    @pytest.mark.parametrize("code", [0, 7, 255])
+    @pytest.mark.parametrize("code", [7, 255])
     def test_exit_codes_are_exact(self, code):
-        process = start(exit_with, code)
+        process = start(sys.exit, code)
         process.join(60)
         assert process.exitcode == code, child_of(process).status
 
-    def test_the_job_has_a_supervisor_and_its_own_place(self, remote_host):
-        queue = fiber.Queue()
-        process = start(describe, queue, ["HOME", "PATH", "FIBER_BACKEND", "FIBER_BOOTSTRAP"])
-        folder, pid, environ = queue.get(timeout=60)
-        assert folder == str(remote_host.home)
-        assert pid == process.pid
-        assert environ == {
-            "HOME": str(remote_host.home),
-            "PATH": "/usr/bin:/bin",
-            "FIBER_BACKEND": "far",
-            "FIBER_BOOTSTRAP": None,
-        }
-        process.join(60)
-        assert process.exitcode == 0
-
-    def test_what_the_program_sets_goes_along_and_threads_are_as_many_as_cpus(
-        self, remote_host, monkeypatch
-    ):
+    def test_a_job_has_its_own_place_and_what_the_program_sets(self, remote_host, monkeypatch):
         monkeypatch.setenv("SET_BY_THE_PROGRAM", "1")
         monkeypatch.setenv("MKL_NUM_THREADS", "7")
         monkeypatch.setenv("XDG_CONFIG_HOME", "/mine")
         remote_host.use(cpu=2)
+        expected = {
+            "HOME": str(remote_host.home),
+            "PATH": "/usr/bin:/bin",
+            "FIBER_BACKEND": "far",
+            "FIBER_BOOTSTRAP": None,
+            "SET_BY_THE_PROGRAM": "1",
+            # as many threads as CPUs
+            "OMP_NUM_THREADS": "2",
+            "MKL_NUM_THREADS": "7",
+            "XDG_CONFIG_HOME": None,
+        }
         queue = fiber.Queue()
-        names = ["SET_BY_THE_PROGRAM", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "XDG_CONFIG_HOME"]
-        process = start(describe, queue, names)
-        assert queue.get(timeout=60)[2] == dict(zip(names, ["1", "2", "7", None], strict=True))
+        process = start(describe, queue, list(expected))
+        folder, pid, environ = queue.get(timeout=60)
+        assert (folder, pid) == (str(remote_host.home), process.pid)
+        assert environ == expected
         process.join(60)
+        assert process.exitcode == 0
 
     @pytest.mark.parametrize(
         "act, signum",
@@ -156,39 +130,24 @@ class TestProcesses:
         assert process.exitcode == 3
         assert not child_of(process).pass_interrupt_on(again=True)
 
-    def test_an_interrupt_of_the_program_ends_what_does_not_run_yet(self):
-        backend = runtime.current().backend
-        backend.platform.hold()
-        process = start(wait_for_ever)
-        assert child_of(process).pass_interrupt_on(again=False)
-        process.join(60)
-        assert process.exitcode == -signal.SIGKILL
-
-    def test_any_signal_reaches_a_process(self):
+    def test_any_signal_reaches_a_process_and_one_that_ignores_sigterm_goes_on(self):
         queue = fiber.Queue()
         process = start(note, signal.SIGUSR1, queue)
         assert queue.get(timeout=60) == "ready"
+        process.terminate()
         child_of(process).signal(0, signal.SIGUSR1)
         assert queue.get(timeout=60) == (signal.SIGUSR1, 1)
         process.join(60)
         assert process.exitcode == 3
 
-    def test_one_that_ignores_sigterm_goes_on(self):
-        queue = fiber.Queue()
-        process = start(ignore_and_wait, queue)
-        queue.get(timeout=60)
-        process.terminate()
-        process.join(1)
-        assert process.exitcode is None
-        process.kill()
-        process.join(60)
-        assert process.exitcode == -signal.SIGKILL
-
-    def test_a_job_ended_before_it_runs_has_a_report(self):
-        backend = runtime.current().backend
-        backend.platform.hold()
+    @pytest.mark.parametrize("end", ["kill", "interrupt of the program"])
+    def test_a_job_ended_before_it_runs_has_a_report(self, end):
+        runtime.current().backend.platform.hold()
         process = start(wait_for_ever)
-        process.kill()
+        if end == "kill":
+            process.kill()
+        else:
+            assert child_of(process).pass_interrupt_on(again=False)
         process.join(60)
         assert process.exitcode == -signal.SIGKILL
 
@@ -230,13 +189,9 @@ class TestProcesses:
 
 
 class TestPools:
-    def test_a_pool_works(self):
-        with fiber.Pool(2) as pool:
-            assert pool.map(square, range(20)) == [x * x for x in range(20)]
-
     def test_several_processes_share_a_job(self):
         with fiber.Pool(3, processes_per_job=3) as pool:
-            assert pool.map(square, range(50), chunksize=1) == [x * x for x in range(50)]
+            assert pool.map(abs, range(50), chunksize=1) == list(range(50))
             pids = [process.pid for process in pool._pool]
             assert len({supervisor_of(pid).pid for pid in pids if pid}) == 1
 
@@ -261,7 +216,7 @@ class TestJobsThatNeverComeUp:
         fake.write_text("#!/bin/sh\necho \"$0: No module named 'fiber'\" >&2\nexit 1\n")
         fake.chmod(0o755)
         remote_host.use(far_python=str(fake))
-        process = start(square, 1)
+        process = start(int)
         with pytest.raises(StartError, match="pip install 'fiber-core=="):
             process.join(60)
 
@@ -269,21 +224,39 @@ class TestJobsThatNeverComeUp:
         (remote_host.site / "sitecustomize.py").write_text(
             "import fiber._version\nfiber._version.__version__ = '99.1'\n"
         )
-        process = start(square, 1)
+        process = start(int)
         with pytest.raises(StartError, match=r"fiber is .* and 99\.1 on .*pip install"):
             process.join(60)
         assert child_of(process).status.state is JobState.FAILED
 
     def test_no_python_at_all_is_an_error_of_a_pool_too(self, remote_host):
         remote_host.use(far_python="/nowhere/python3")
-        began = time.monotonic()
         with fiber.Pool(1) as pool, pytest.raises(StartError, match="python3"):
-            pool.map(square, [1])
-        assert time.monotonic() - began < 30
+            pool.map(abs, [1])
 
 
-def until(predicate):
-    deadline = time.monotonic() + 30
-    while not predicate():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def read(handle, index):
+    return float(handle.value[index])
+
+
+class TestSharedValues:
+    def test_one_crosses_once_to_a_host_however_many_workers_and_tasks_read_it(self, monkeypatch):
+        fetched = []
+        give = Block._send_piece
+
+        def noted(block, peer, message):
+            fetched.append(peer.ident)
+            give(block, peer, message)
+
+        monkeypatch.setattr(Block, "_send_piece", noted)
+        noise = fiber.shared(np.arange(2**19, dtype=float))
+        with fiber.Pool(2) as pool:
+            items = [(noise, index) for index in range(40)]
+            assert pool.starmap(read, items, chunksize=1) == list(range(40))
+            assert len(fetched) == -(-noise.nbytes // MAX_BYTES)
+            assert len(set(fetched)) == 1
+            block = noise._object
+            # those that read it have it until the last handle, which is here, goes
+            assert block._copies.holders()
+            del noise, items
+            until(lambda: block._sealed is None)

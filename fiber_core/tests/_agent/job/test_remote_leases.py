@@ -11,16 +11,30 @@ import psutil
 import pytest
 
 import fiber
-from cuttable import Wire
-from fiber._agent.job.config import MODULE
+from children import start
+from cuttable import StreamCutter, Wire
 from fiber._runtime import runtime
 from fiber.model import JobState, ReasonKind
+from remote_world import supervisor_of, until
 
-LEASE = 2.0
+#: a sign of life each 0.2 s: five in a row are missed before a lease ends
+SOON = {"lease": 1.0, "time_scale": 0.2}
+#: in seconds, until a lease that is not renewed has ended
+ENDED = 1.5
 
 
 def wait_for_ever():
     signal.pause()
+
+
+def started():
+    """A process that waits, with the ids of it and of its supervisor."""
+    process = start(wait_for_ever)
+    return process, [process.pid, supervisor_of(process.pid).pid]
+
+
+def until_gone(pids):
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 def take_all(queue):
@@ -30,31 +44,11 @@ def take_all(queue):
     sys.exit(total)
 
 
-def until(predicate, seconds=40):
-    deadline = time.monotonic() + seconds
-    while not predicate():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def start(target, *args):
-    process = fiber.Process(target=target, args=args)
-    process.start()
-    assert process.pid
-    return process
-
-
-def supervisor_of(pid):
-    parent = psutil.Process(pid).parent()
-    assert MODULE in parent.cmdline()
-    return parent
-
-
 @pytest.fixture
 def wire(remote_host):
     """Proxy that jobs dial in place of their parent."""
     with Wire() as wire:
-        remote_host.use(far_forwarded=wire.address, lease=LEASE)
+        remote_host.use(far_forwarded=wire.address, **SOON)
         wire.port = int(runtime.current().urls()[0].rpartition(":")[2])
         yield wire
 
@@ -77,49 +71,67 @@ class TestReach:
             assert pool.apply(os.getpid) == pid
 
 
+@pytest.fixture(params=["dialled", "by streams"])
+def fall_silent(request, remote_host):
+    """Cuts off all jobs of this process, however they are reached."""
+    if request.param == "dialled":
+        yield request.getfixturevalue("wire").silence
+        return
+    remote_host.use(far_streams=True, **SOON)
+    yield StreamCutter(runtime.current().backend).cut_for_good
+
+
 class TestLeases:
-    def test_a_job_that_is_silent_is_given_up_and_fenced(self, wire):
-        process = start(wait_for_ever)
-        pid, supervisor = process.pid, supervisor_of(process.pid)
-        wire.silence()
+    @pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "out of reach"])
+    def test_a_job_that_is_silent_is_given_up_and_ends(self, fall_silent, fenced):
+        process, pids = started()
+        platform = runtime.current().backend.platform
+        # else it ends by itself
+        platform.available = fenced
+        fall_silent()
         process.join(60)
         status = process._popen.status
-        assert status.state is JobState.FAILED
-        assert status.reason.kind is ReasonKind.LEASE
-        until(lambda: not psutil.pid_exists(pid) and not psutil.pid_exists(supervisor.pid))
+        assert (status.state, status.reason.kind) == (JobState.FAILED, ReasonKind.LEASE)
+        until_gone(pids)
+        platform.available = True
 
     def test_a_job_whose_supervisor_is_stopped_is_given_up_too(self, remote_host):
-        remote_host.use(lease=LEASE)
-        process = start(wait_for_ever)
-        pid, child = process.pid, process._popen
+        remote_host.use(**SOON)
+        process, pids = started()
+        child = process._popen
         # or it would say that it is stopped, which is no silence
         runtime.current().backend.platform.obscure(child.job)
-        os.kill(supervisor_of(pid).pid, signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGSTOP)
         process.join(60)
         assert child.status.reason.kind is ReasonKind.LEASE
-        until(lambda: not psutil.pid_exists(pid))
+        until_gone(pids)
 
-    def test_a_job_that_cannot_be_fenced_ends_by_itself(self, wire, monkeypatch):
-        process = start(wait_for_ever)
-        pid = process.pid
-        runtime.current().backend.platform.available = False
-        wire.silence()
-        process.join(60)
-        assert process._popen.status.reason.kind is ReasonKind.LEASE
-        until(lambda: not psutil.pid_exists(pid))
-        runtime.current().backend.platform.available = True
-
-    def test_the_work_of_a_lost_lease_runs_again(self, wire):
+    @pytest.mark.parametrize("streams", [False, True], ids=["dialled", "by streams"])
+    def test_the_work_of_a_lost_lease_runs_again(self, remote_host, streams):
+        remote_host.use(far_streams=streams, **SOON)
         with fiber.Pool(2) as pool:
             first = pool.apply(os.getpid)
-            result = pool.map_async(time.sleep, [0.1] * 40, 1)
-            os.kill(supervisor_of(first).pid, signal.SIGSTOP)
+            result = pool.map_async(time.sleep, [0.05] * 40, 1)
+            supervisor_of(first).suspend()
             os.kill(first, signal.SIGSTOP)
             assert result.get(60) == [None] * 40
 
+    def test_a_job_that_the_platform_reports_as_stopped_is_waited_for(self, remote_host):
+        remote_host.use(**SOON)
+        process, (_, supervisor) = started()
+        child = process._popen
+        os.kill(supervisor, signal.SIGSTOP)
+        until(lambda: child.status.state is JobState.SUSPENDED)
+        time.sleep(ENDED)
+        os.kill(supervisor, signal.SIGCONT)
+        until(lambda: child.status.state is JobState.RUNNING)
+        process.terminate()
+        process.join(60)
+        assert process.exitcode == -signal.SIGTERM
+
 
 MASTER = """
-    import os, signal, time
+    import signal
     import fiber
 
     def wait_for_ever():
@@ -136,64 +148,62 @@ MASTER = """
 
 @pytest.fixture
 def master(remote_host, tmp_path):
-    """Starts a program with two children, returns it and their ids."""
+    """Starts a program with two children; returns it and their ids and their supervisors'."""
     script = tmp_path / "master.py"
     script.write_text(textwrap.dedent(MASTER))
-    started = []
+    programs = []
 
-    def begin(backend):
+    def begin(backend, **settings):
         program = subprocess.Popen(
             [sys.executable, script],
-            env={**remote_host.environ(backend, lease=LEASE), "XDG_RUNTIME_DIR": str(tmp_path)},
+            env={**remote_host.environ(backend, **settings), "XDG_RUNTIME_DIR": str(tmp_path)},
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
-        started.append(program)
-        return program, [int(word) for word in program.stdout.readline().split()]
+        programs.append(program)
+        pids = [int(word) for word in program.stdout.readline().split()]
+        assert len(pids) == 2
+        return program, [*pids, *(supervisor_of(pid).pid for pid in pids)]
 
     yield begin
-    for program in started:
+    for program in programs:
         program.kill()
         program.wait()
         program.stdout.close()
-
-
-def test_a_job_that_the_platform_reports_as_stopped_is_waited_for(remote_host):
-    remote_host.use(lease=LEASE)
-    process = start(wait_for_ever)
-    supervisor, child = supervisor_of(process.pid), process._popen
-    supervisor.suspend()
-    until(lambda: child.status.state is JobState.SUSPENDED)
-    time.sleep(LEASE + 2)
-    supervisor.resume()
-    until(lambda: child.status.state is JobState.RUNNING)
-    process.terminate()
-    process.join(60)
-    assert process.exitcode == -signal.SIGTERM
+        program.stderr.close()
 
 
 class TestDeadMasters:
-    @pytest.mark.parametrize("backend", ["far", "nearby"])
-    def test_nothing_is_left_of_a_killed_one(self, master, remote_host, backend):
-        program, pids = master(backend)
-        pids += [supervisor_of(pid).pid for pid in pids]
-        assert len(pids) == 4
+    @pytest.mark.parametrize(
+        "backend, settings",
+        [
+            # at the usual pace
+            pytest.param("far", {"lease": 2.0}, id="far"),
+            pytest.param("nearby", SOON, id="nearby"),
+            pytest.param("far", {"far_streams": "1", **SOON}, id="by streams"),
+        ],
+    )
+    def test_nothing_is_left_of_a_killed_one(self, master, remote_host, backend, settings):
+        program, pids = master(backend, **settings)
         assert len(remote_host.left()) == 2
         program.kill()
-        until(lambda: not any(psutil.pid_exists(pid) for pid in pids), LEASE + 10)
+        until_gone(pids)
         assert remote_host.left() == []
+        assert program.stderr.read().count("cannot dial this program") <= 1
 
     def test_a_stopped_one_is_given_up_where_silence_means_something(self, master):
-        program, pids = master("far")
-        os.kill(program.pid, signal.SIGSTOP)
-        until(lambda: not any(psutil.pid_exists(pid) for pid in pids), LEASE + 10)
+        program, pids = master("far", **SOON)
+        program.send_signal(signal.SIGSTOP)
+        # their supervisors are children of the program, which waits for nobody
+        until_gone(pids[:2])
 
     def test_a_stopped_one_is_waited_for_where_silence_means_nothing(self, master):
-        program, pids = master("nearby")
-        os.kill(program.pid, signal.SIGSTOP)
-        time.sleep(LEASE + 2)
+        program, pids = master("nearby", **SOON)
+        program.send_signal(signal.SIGSTOP)
+        time.sleep(ENDED)
         assert all(psutil.pid_exists(pid) for pid in pids)
-        os.kill(program.pid, signal.SIGCONT)
+        program.send_signal(signal.SIGCONT)
         # it was asleep itself, and judges nobody for that
-        time.sleep(2)
+        time.sleep(ENDED)
         assert all(psutil.pid_exists(pid) for pid in pids)

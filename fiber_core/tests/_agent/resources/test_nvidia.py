@@ -3,10 +3,12 @@ import os
 import pickle
 import sys
 
+import pluggy
 import pytest
 
-from fiber._agent.resources import nvidia
-from fiber._agent.resources.nvidia import Gpu, NvidiaProvider
+from fiber import hookspecs
+from fiber._agent.resources import nvidia, plugin
+from fiber._agent.resources.nvidia import Gpu, NvidiaProvider, visible
 from fiber._agent.resources.probe import probe
 from fiber.exceptions import ResourceError
 from fiber.model import Device
@@ -103,3 +105,49 @@ def test_the_probe_runs_as_a_program_and_answers_with_the_gpus_of_this_host(tmp_
     )
 
     assert devices == (Device(kind="gpu", id="GPU-x", index=0, name="Card", memory=1024),)
+
+
+A = Gpu(index=0, uuid="GPU-aaaa-1", name="H100", memory=81559)
+B = Gpu(index=1, uuid="GPU-aabb-2", name="H100", memory=81559)
+C = Gpu(index=2, uuid="GPU-cccc-3", name="H100", memory=81559)
+ALL = (A, B, C)
+
+
+@pytest.mark.parametrize(
+    "setting, expected",
+    [
+        pytest.param(None, ALL, id="not set"),
+        *(pytest.param(word, (), id=repr(word)) for word in ("", "-1", "NoDevFiles", "none", " ")),
+        ("0", (A,)),
+        ("2,0", (A, C)),
+        (" 1 , 2 ", (B, C)),
+        ("GPU-cccc-3", (C,)),
+        ("GPU-cc,0", (A, C)),
+        ("GPU-aab", (B,)),
+        # the first entry that names none ends the list
+        *((words, (A,)) for words in ("0,9,1", "0,-1,1", "0,,1", "0,GPU-aa,1", "0,x,1")),
+        # one that is named twice hides all
+        ("0,GPU-aaaa-1", ()),
+    ],
+)
+def test_indices_uuids_and_their_beginnings_name_visible_gpus(setting, expected):
+    assert visible(ALL, setting) == expected
+
+
+def test_of_a_partitioned_gpu_an_index_stands_for_the_first_instance():
+    first = Gpu(index=0, uuid="MIG-1")
+    second = Gpu(index=0, uuid="MIG-2")
+
+    assert visible((first, second, B), "0,1") == (first, B)
+    assert visible((first, second, B), "MIG-2") == (second,)
+
+
+def test_nvidia_is_offered_through_the_hook_of_third_parties():
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin)
+    manager.check_pending()
+
+    (answer,) = manager.hook.fiber_resource_providers()
+
+    assert [provider.kind for provider in answer] == ["gpu"]

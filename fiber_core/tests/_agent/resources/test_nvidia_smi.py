@@ -81,18 +81,19 @@ class TestAsk:
         with pytest.raises(ResourceError, match="exit code 9: NVIDIA-SMI has failed because"):
             nvidia.ask_nvidia_smi()
 
-    def test_a_program_that_cannot_be_started_is_an_error(self, install, tmp_path):
+    @pytest.mark.parametrize(
+        "program, words",
+        [
+            ("#!/no/such/interpreter\n", "could not be started"),
+            (f"#!{sys.executable}\nimport signal\nsignal.pause()\n", "no answer within 0.3 s"),
+        ],
+        ids=["cannot be started", "hangs"],
+    )
+    def test_a_program_that_gives_no_answer_is_an_error(self, install, tmp_path, program, words):
         install("")
-        (tmp_path / "nvidia-smi").write_text("#!/no/such/interpreter\n")
+        (tmp_path / "nvidia-smi").write_text(program)
 
-        with pytest.raises(ResourceError, match="could not be started"):
-            nvidia.ask_nvidia_smi()
-
-    def test_a_program_that_hangs_is_given_up(self, install, tmp_path):
-        install("")
-        (tmp_path / "nvidia-smi").write_text(f"#!{sys.executable}\nimport signal\nsignal.pause()\n")
-
-        with pytest.raises(ResourceError, match="gave no answer within 0.3 s"):
+        with pytest.raises(ResourceError, match=words):
             nvidia.ask_nvidia_smi(timeout=0.3)
 
 

@@ -1,10 +1,12 @@
-"""Fixtures: a real supervisor, and the journal as a supervisor writes it."""
+"""Fixtures: real supervisors, a journal as a supervisor writes it, and a loop for parts of one."""
 
 import os
 
 import pytest
 
+from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.journal import Journal
+from fiber._agent.supervisor.loop import Loop
 from supervised import Supervised
 
 
@@ -23,9 +25,24 @@ def make(tmp_path):
 
 
 @pytest.fixture
-def supervised(make):
-    """A supervisor with this process as its master."""
+def own(make):
+    """A supervisor that the test may end."""
     return make()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with Supervised(tmp_path_factory.mktemp("run")) as supervised:
+        # it is there before the first test is
+        supervised.client.query()
+        yield supervised
+
+
+@pytest.fixture
+def supervised(shared):
+    """A supervisor with this process as its master, which other tests of the module use too."""
+    yield shared
+    shared.end_jobs()
 
 
 @pytest.fixture
@@ -41,3 +58,43 @@ def journal(tmp_path, failures):
     descriptor = journal.open()
     yield journal
     os.close(descriptor)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        return self.time
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def loop(clock):
+    loop = Loop(clock)
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def ticking(loop):
+    """A loop none of whose turns waits: a timer is always due."""
+
+    def tick():
+        loop.call_later(0, tick)
+
+    tick()
+    return loop
+
+
+@pytest.fixture
+def owned():
+    owned = Descriptors()
+    yield owned
+    owned.close_all()

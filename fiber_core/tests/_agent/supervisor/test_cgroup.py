@@ -9,8 +9,9 @@ import pytest
 
 import require
 from fiber._agent.cgroups import Group
-from fiber._agent.supervisor.cgroup import Confinement, Confiner
+from fiber._agent.supervisor.cgroup import Confinement, Confiner, JobConfiner, OwnGroup
 from fiber.model import Reason, ReasonKind, ResourceRequest
+from supervised import until_gone
 
 MB = 1 << 20
 
@@ -56,21 +57,19 @@ def test_a_job_gets_the_cpu_time_it_asked_for(limits, supervised):
     assert float(supervised.log(accepted)) < 0.5
 
 
-def test_groups_are_gone_with_their_jobs(limits, supervised):
+def test_groups_are_gone_with_their_jobs(limits, own):
     request = ResourceRequest(memory=256, cpu=1)
     for _ in range(3):
-        supervised.run("exit_with", b"\0", resources=request)
-    supervised.run("with_stranger", resources=request)
+        own.run("exit_with", b"\0", resources=request)
+    own.run("with_stranger", resources=request)
 
-    supervised.client.close()
+    own.client.close()
 
     roots = Path("/sys/fs/cgroup")
-    assert list(roots.rglob(f"fiber-*-{supervised.process.pid}-*")) == []
+    assert list(roots.rglob(f"fiber-*-{own.process.pid}-*")) == []
 
 
 def test_members_that_left_their_session_end_with_the_job(limits, supervised):
-    from supervised import until_gone
-
     accepted = supervised.submit("with_stranger", resources=ResourceRequest(memory=256))
 
     supervised.end(accepted)
@@ -242,3 +241,66 @@ def test_the_limits_of_this_system_are_found_or_reported_missing():
     assert (confinement is None) == (len(warnings) == 2)
     if confinement is not None:
         assert confinement.remove()
+
+
+# -- a remote job's own group -------------------------------------------------------------------
+
+
+@pytest.fixture
+def second_version(tmp_path):
+    (tmp_path / "memory.events").write_text("oom 2\noom_kill 2\n")
+    return Group(2, tmp_path, tmp_path)
+
+
+@pytest.fixture
+def first_version(tmp_path):
+    (tmp_path / "memory.oom_control").write_text("under_oom 0\noom_kill 0\n")
+    (tmp_path / "memory.limit_in_bytes").write_text("104857600\n")
+    return Group(1, tmp_path, tmp_path)
+
+
+def confined(group, *, enforce=False):
+    confiner = JobConfiner(enforce=enforce, groups_of=lambda _: [group])
+    return confiner.confine("job", ResourceRequest(memory=100))
+
+
+def test_kills_of_the_containers_group_are_proof_from_its_start_on(second_version):
+    group, warnings = confined(second_version)
+    assert warnings == ()
+    assert not group.ran_out_of_memory()
+    (second_version.folder / "memory.events").write_text("oom_kill 3\n")
+    assert group.ran_out_of_memory()
+    assert not group.ran_out_of_memory()
+
+
+def test_the_first_version_counts_as_well(first_version):
+    group, _ = confined(first_version)
+    (first_version.folder / "memory.oom_control").write_text("oom_kill 1\n")
+    assert group.ran_out_of_memory()
+
+
+def test_a_group_without_a_limit_is_a_machine_and_proves_nothing(first_version):
+    (first_version.folder / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
+    assert confined(first_version) == (None, ())
+
+
+def test_a_group_that_others_share_proves_nothing(second_version, tmp_path):
+    session = Group(2, tmp_path.parent, tmp_path)
+    assert confined(session) == (None, ())
+
+
+def test_the_platforms_group_is_left_alone(second_version):
+    group = OwnGroup({"memory": second_version.folder})
+    assert group.files == ()
+    assert group.remove()
+    group.kill()
+    assert (second_version.folder / "memory.events").exists()
+
+
+def test_groups_are_made_where_the_platform_enforces_no_limits(tmp_path):
+    outer = tmp_path / "session"
+    outer.mkdir()
+    group, warnings = confined(Group(2, tmp_path, outer), enforce=True)
+    # a folder is no control group, so it reads that there is no limit
+    assert group is None
+    assert "100 MB is not enforced" in warnings[0]

@@ -7,48 +7,34 @@ import pytest
 
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.channel import Channel
-from fiber._agent.supervisor.descriptors import Descriptors
-from fiber._agent.supervisor.loop import Loop
 from fiber._agent.supervisor.messages import Decoder, encode
 
 PING = messages.Ping()
 
 
 class World:
-    def __init__(self):
-        self.loop = Loop()
-        self.owned = Descriptors()
+    def __init__(self, loop, owned):
+        self.loop = loop
         self.received, self.ends = [], []
         ours, self.peer = socket.socketpair()
         ours.setblocking(False)
         self.descriptor = ours.detach()
         self.channel = Channel(
-            self.owned.own(self.descriptor),
+            owned.own(self.descriptor),
             owner=None,
-            loop=self.loop,
-            descriptors=self.owned,
+            loop=loop,
+            descriptors=owned,
             on_message=lambda _, message: self.received.append(message),
             on_end=lambda _, reason: self.ends.append(reason),
         )
 
-        # a timer that is always due, so that no turn waits
-        self.tick()
-
-    def tick(self):
-        self.loop.call_later(0, self.tick)
-
-    def close(self):
-        self.peer.close()
-        self.channel.close()
-        self.loop.close()
-        self.owned.close_all()
-
 
 @pytest.fixture
-def world():
-    world = World()
+def world(ticking, owned):
+    world = World(ticking, owned)
     yield world
-    world.close()
+    world.peer.close()
+    world.channel.close()
 
 
 def test_messages_come_as_they_were_sent(world):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fiber._agent.supervisor.child import THREAD_COUNTS, environment
+from fiber.model import JobSpec, ResourceRequest
 from supervised import until_gone
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -29,16 +31,15 @@ def test_it_is_a_process_as_any_program_starts_as(supervised, tmp_path):
 @linux
 def test_it_is_named_as_an_interpreter_and_not_as_its_supervisor(supervised):
     accepted = supervised.ready("wait")
-
     name = Path(f"/proc/{accepted.pids[0]}/comm").read_text().strip()
 
     assert name == Path(sys.executable).name[:15]
-    supervised.client.kill(accepted.job_id)
 
 
 @linux
 def test_it_has_no_descriptor_of_the_supervisors_or_of_other_jobs(supervised):
-    others = [supervised.ready("wait") for _ in range(3)]
+    for _ in range(3):
+        supervised.ready("wait")
 
     accepted = supervised.submit("tell_descriptors")
 
@@ -48,8 +49,6 @@ def test_it_has_no_descriptor_of_the_supervisors_or_of_other_jobs(supervised):
     assert kinds.count("socket") == 1
     assert "pipe" not in kinds
     assert "anon_inode" not in kinds
-    for other in others:
-        supervised.client.kill(other.job_id)
 
 
 @linux
@@ -94,10 +93,10 @@ def test_private_bytes_are_nowhere_to_be_read(supervised):
 
 
 @linux
-def test_it_ends_with_its_supervisor(supervised):
-    accepted = supervised.ready("wait")
+def test_it_ends_with_its_supervisor(own):
+    accepted = own.ready("wait")
 
-    supervised.process.kill()
+    own.process.kill()
 
     until_gone(*accepted.pids)
 
@@ -113,3 +112,36 @@ def test_modules_of_the_master_are_found(supervised):
     # the module is in a folder that is on this process's path alone
     assert "supervised_entries" not in os.environ.get("PYTHONPATH", "")
     assert supervised.run("exit_with", b"\0").exit_code == 0
+
+
+def spec(**changes):
+    return JobSpec(run_id="0badcafe", name="a", argv=("a",), **changes)
+
+
+def test_a_job_inherits_and_its_spec_comes_on_top():
+    inherited = {"A": "1", "B": "2", "C": "3"}
+    asked = spec(env={"B": "x", "D": "y"}, unset_env=frozenset({"C", "D"}))
+
+    assert environment(inherited, asked) == {"A": "1", "B": "x", "D": "y"}
+    assert inherited == {"A": "1", "B": "2", "C": "3"}
+
+
+def test_thread_counts_of_libraries_are_set():
+    asked = spec(resources=ResourceRequest(cpu=1.5))
+
+    assert environment({}, asked) == dict.fromkeys(THREAD_COUNTS, "2")
+    assert environment({}, spec(resources=ResourceRequest(cpu=0.1)))["OMP_NUM_THREADS"] == "1"
+
+
+def test_thread_counts_of_the_user_stay():
+    asked = spec(resources=ResourceRequest(cpu=4), env={"MKL_NUM_THREADS": "7"})
+
+    found = environment({"OMP_NUM_THREADS": "8"}, asked)
+
+    assert found["OMP_NUM_THREADS"] == "8"
+    assert found["MKL_NUM_THREADS"] == "7"
+    assert found["OPENBLAS_NUM_THREADS"] == "4"
+
+
+def test_thread_counts_are_not_set_without_a_cpu_limit():
+    assert environment({}, spec()) == {}

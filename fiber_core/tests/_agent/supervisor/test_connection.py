@@ -11,54 +11,42 @@ import pytest
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.client import SupervisorClient, SupervisorGoneError
 from fiber._agent.supervisor.messages import Decoder, encode
-from fiber.model import JobState, Reason, ReasonKind
+from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind, Timing
 from supervised import until_gone
 
+#: signs of life come often, and all that healthy peers have to be in time for is as long as ever
+OFTEN = Timing(heartbeat=0.1)
 
-def test_a_killed_supervisor_is_lost_with_all_its_jobs_once(supervised):
-    jobs = [supervised.ready("wait", processes=2), supervised.submit("with_grandchild")]
-    grandchild = int(supervised.lines(jobs[1], 1)[0])
 
-    supervised.process.kill()
+def test_a_killed_supervisor_is_lost_with_all_its_jobs_once(own):
+    jobs = [own.ready("wait", processes=2), own.submit("with_grandchild")]
+    grandchild = int(own.lines(jobs[1], 1)[0])
 
-    assert "ended without a word" in supervised.reasons.get(timeout=30)
+    own.process.kill()
+
+    assert "ended without a word" in own.reasons.get(timeout=30)
     for job in jobs:
-        terminal = [s for s in supervised.statuses[job.job_id] if s.state.is_terminal]
+        terminal = [s for s in own.statuses[job.job_id] if s.state.is_terminal]
         assert [s.reason for s in terminal] == [Reason(ReasonKind.NODE_LOST)]
         assert terminal[0].exit_code == -signal.SIGKILL
     until_gone(grandchild, *(pid for job in jobs for pid in job.pids))
 
 
-def test_a_silent_supervisor_is_killed_with_all_its_jobs(make):
-    supervised = make(lease=1.0)
+@pytest.mark.parametrize("private", [b"", b"x" * (64 << 20)], ids=["pending", "blocked"])
+def test_a_silent_supervisor_is_killed_with_its_jobs_and_requests_fail(make, private):
+    supervised = make(lease=1.0, timing=OFTEN)
     job = supervised.ready("ignore_signals")
     supervised.process.send_signal(signal.SIGSTOP)
 
-    assert "it has been silent for" in supervised.reasons.get(timeout=30)
+    with pytest.raises(SupervisorGoneError, match="silent"):
+        supervised.submit("wait", private)
+    with pytest.raises(SupervisorGoneError, match="silent"):
+        supervised.submit("wait")
 
+    assert "it has been silent for" in supervised.reasons.get(timeout=30)
     assert supervised.process.returncode == -signal.SIGKILL
     assert supervised.end(job).reason == Reason(ReasonKind.NODE_LOST)
     until_gone(*job.pids)
-
-
-def test_a_pending_request_fails_with_the_end(make):
-    supervised = make(lease=1.0)
-    supervised.client.query()
-    supervised.process.send_signal(signal.SIGSTOP)
-
-    with pytest.raises(SupervisorGoneError, match="silent"):
-        supervised.submit("wait")
-    with pytest.raises(SupervisorGoneError, match="silent"):
-        supervised.submit("wait")
-
-
-def test_a_blocked_send_ends_with_the_connection(make):
-    supervised = make(lease=1.0)
-    supervised.client.query()
-    supervised.process.send_signal(signal.SIGSTOP)
-
-    with pytest.raises(SupervisorGoneError):
-        supervised.submit("wait", b"x" * (64 << 20))
 
 
 def test_signs_of_life_are_noted(supervised):
@@ -80,7 +68,7 @@ class Peer:
             on_status=lambda job_id, status: self.events.append((job_id, status)),
             on_notice=self.events.append,
             on_end=self.ends.append,
-            **{"lease": 20.0, **options},
+            **{"lease": 20.0, "timing": OFTEN, **options},
         )
         self._decoder = Decoder()
 
@@ -152,8 +140,6 @@ def test_replies_reach_their_requests_in_any_order(peer):
 
 
 def test_the_acceptance_of_a_job_comes_before_its_statuses(peer):
-    from fiber.model import JobSpec, JobStatus
-
     played = peer()
     spec = JobSpec(run_id="0badcafe", name="a", argv=("a",))
     thread, results = in_thread(
@@ -185,11 +171,11 @@ def test_nonsense_is_the_end(peer):
 
 
 def test_an_import_may_take_longer_than_the_lease(peer):
-    played = peer(lease=0.1)
+    played = peer(lease=0.05)
     thread, results = in_thread(played.client.preload, ("heavy",))
     request = played.receive(messages.Preload)
 
-    # the client asks for signs of life each second; twice without an answer is far too long
+    # the client asks for signs of life; twice without an answer is far too long
     played.receive(messages.Ping)
     played.receive(messages.Ping)
     played.send(messages.Done(number=request.number))
@@ -206,7 +192,7 @@ def test_a_master_that_was_stopped_itself_does_not_judge(tmp_path):
         signal.alarm(20)
         parent = os.getppid()
         os.kill(parent, signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(1.5)
         os.kill(parent, signal.SIGCONT)
         os._exit(0)
     os.waitpid(helper, 0)

@@ -52,22 +52,19 @@ def test_a_job_waits_for_a_release(queue):
     assert (granted.job_id, ids(granted)) == ("b", ["gpu0"])
 
 
-def test_one_release_can_serve_many(queue):
-    queue.request("a", {"gpu": 2})
-    queue.request("b", {"gpu": 1})
-    queue.request("c", {"gpu": 1})
-
-    assert [a.job_id for a in queue.release("a")] == ["b", "c"]
-
-
-def test_a_small_job_does_not_overtake_a_big_one(queue):
+@pytest.mark.parametrize(
+    "released, granted",
+    [(["a", "big"], [["big"], ["small", "last"]]), (["big"], [["small"]])],
+    ids=["big one has its turn", "big one gives up"],
+)
+def test_a_small_job_does_not_overtake_a_big_one(queue, released, granted):
     queue.request("a", {"gpu": 1})
     assert queue.request("big", {"gpu": 2}) is None
     assert queue.request("small", {"gpu": 1}) is None
-    assert queue.reason("small").endswith("; 1 jobs wait before it")
+    assert queue.request("last", {"gpu": 1}) is None
+    assert queue.reason("last").endswith("; 2 jobs wait before it")
 
-    assert [a.job_id for a in queue.release("a")] == ["big"]
-    assert [a.job_id for a in queue.release("big")] == ["small"]
+    assert [[a.job_id for a in queue.release(job)] for job in released] == granted
 
 
 def test_a_job_that_needs_another_kind_goes_ahead(queue):
@@ -75,14 +72,6 @@ def test_a_job_that_needs_another_kind_goes_ahead(queue):
     queue.request("b", {"gpu": 1})
 
     assert ids(queue.request("c", {"tpu": 1})) == ["tpu0"]
-
-
-def test_one_that_gives_up_lets_others_pass(queue):
-    queue.request("a", {"gpu": 1})
-    queue.request("big", {"gpu": 2})
-    queue.request("small", {"gpu": 1})
-
-    assert [a.job_id for a in queue.release("big")] == ["small"]
 
 
 def test_grants_name_the_provider_of_each_kind(queue):

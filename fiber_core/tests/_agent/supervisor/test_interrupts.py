@@ -3,12 +3,15 @@
 import os
 import signal
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from supervised import Supervised, masters, until_gone
+from fiber.model import Timing
+from supervised import masters, until_gone
 
 #: the leader of a session and of its group, as a program is that a terminal runs
 MASTER = """
@@ -18,14 +21,21 @@ from pathlib import Path
 from fiber.model import JobSpec
 from supervised import Supervised
 
-got = []
-signal.signal(signal.SIGINT, lambda *_: got.append("interrupted"))
+# a handler runs once the main thread does, which may have begun to wait: this is written at once
+heard, tell = os.pipe()
+os.set_blocking(tell, False)
+signal.set_wakeup_fd(tell)
+def expect(*signals):
+    for signum in signals:
+        signal.signal(signum, lambda *_: None)
+def until_heard(*signals):
+    missing = set(signals)
+    while missing:
+        missing -= set(os.read(heard, 100))
+expect(signal.SIGINT)
 supervised = Supervised(Path(sys.argv[1]))
 def report(*words):
     os.write(int(sys.argv[2]), (" ".join(map(str, words)) + "\\n").encode())
-def until_interrupted():
-    while not got:
-        signal.pause()
 {body}
 supervised.client.close()
 report("closed")
@@ -46,12 +56,6 @@ def listener_of(supervised):
     children = psutil.Process(supervised.process.pid).children()
     (found,) = (child.pid for child in children if os.getsid(child.pid) == os.getsid(0))
     return found
-
-
-@pytest.fixture
-def supervised(tmp_path):
-    with Supervised(tmp_path) as supervised:
-        yield supervised
 
 
 def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(program):
@@ -81,7 +85,7 @@ def test_one_that_has_got_it_from_the_group_is_not_interrupted_on_request_beside
         """
         job = supervised.ready("wait", foreground=True)
         report("ready")
-        until_interrupted()
+        until_heard(signal.SIGINT)
         report(supervised.client.interrupt(job.job_id))
         report(supervised.end(job).exit_code)
         """
@@ -91,12 +95,34 @@ def test_one_that_has_got_it_from_the_group_is_not_interrupted_on_request_beside
     assert master.pipe.read() == "False\n1\nclosed\n"
 
 
+def test_a_request_waits_for_what_the_group_was_sent_before(make):
+    # so that the answer of the process in the group is waited for until it goes on
+    supervised = make(timing=Timing(scale=30.0))
+    job = supervised.ready("count_interrupts", b"1", foreground=True)
+    listener = listener_of(supervised)
+    os.kill(listener, signal.SIGSTOP)
+    os.kill(listener, signal.SIGINT)
+    sent = []
+    asking = threading.Thread(target=lambda: sent.append(supervised.client.interrupt(job.job_id)))
+    asking.start()
+    while not supervised.client._connection._pending:
+        time.sleep(0.001)
+    # requests are carried out in their order
+    supervised.client.query()
+
+    os.kill(listener, signal.SIGCONT)
+
+    asking.join(30)
+    assert sent == [False]
+    assert supervised.end(job).exit_code == 7
+
+
 def test_a_signal_to_the_master_alone_reaches_no_job(program):
     master = program(
         """
         job = supervised.ready("wait", foreground=True)
         report("ready")
-        until_interrupted()
+        until_heard(signal.SIGINT)
         report(supervised.client.query()[job.job_id].state.value)
         report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
         """
@@ -106,19 +132,21 @@ def test_a_signal_to_the_master_alone_reaches_no_job(program):
     assert master.pipe.read() == "running\nTrue 1\nclosed\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP])
-def test_no_other_signal_of_the_group_does_anything(program, number):
+def test_no_other_signal_of_the_group_does_anything(program):
+    others = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
     master = program(
         f"""
-        signal.signal({number:d}, lambda *_: got.append("other"))
+        others = {list(map(int, others))}
+        expect(*others)
         job = supervised.ready("wait", foreground=True)
         report("ready")
-        until_interrupted()
+        until_heard(*others)
         report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
         """
     )
     assert master.pipe.readline() == "ready\n"
-    os.killpg(master.pid, number)
+    for number in others:
+        os.killpg(master.pid, number)
     assert master.pipe.read() == "True 1\nclosed\n"
 
 
@@ -144,7 +172,7 @@ def test_one_that_is_starting_gets_it_once_it_runs(program, tmp_path):
             spec, environ=dict(os.environ), cwd="/", on_accepted=lambda _: None
         )
         report("submitted")
-        until_interrupted()
+        until_heard(signal.SIGINT)
         report(supervised.client.interrupt(job.job_id))
         open(sys.argv[1] + "/fifo", "w").close()
         report(supervised.end(job).reason)
@@ -165,29 +193,28 @@ def test_the_death_of_the_whole_group_leaves_it_to_the_supervisor_to_end_the_job
     )
     pids = [int(word) for word in master.pipe.readline().split()]
     os.killpg(master.pid, signal.SIGKILL)
-    for pid in pids:
-        until_gone(pid)
+    until_gone(*pids)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_with_its_listener_killed_or_stopped_a_supervisor_goes_on(supervised, number):
-    job = supervised.ready("wait", foreground=True)
-    listener = listener_of(supervised)
+def test_with_its_listener_killed_or_stopped_a_supervisor_goes_on(own, number):
+    job = own.ready("wait", foreground=True)
+    listener = listener_of(own)
     os.kill(listener, number)
     if number == signal.SIGKILL:
         until_gone(listener)
-    assert supervised.client.interrupt(job.job_id)
-    assert not supervised.client.interrupt(job.job_id)
-    assert supervised.end(job).exit_code == 1
+    assert own.client.interrupt(job.job_id)
+    assert not own.client.interrupt(job.job_id)
+    assert own.end(job).exit_code == 1
 
 
 @pytest.mark.parametrize("ends", ["as it should", "by SIGKILL"])
-def test_the_listener_ends_with_its_supervisor(supervised, ends):
-    listener = listener_of(supervised)
+def test_the_listener_ends_with_its_supervisor(own, ends):
+    listener = listener_of(own)
     if ends == "by SIGKILL":
-        supervised.process.kill()
+        own.process.kill()
     else:
-        supervised.client.close()
+        own.client.close()
     until_gone(listener)
 
 

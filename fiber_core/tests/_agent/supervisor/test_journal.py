@@ -3,11 +3,44 @@
 import os
 from pathlib import Path
 
+import attrs
 import pytest
 
-from fiber._agent.supervisor.journal import JOURNAL, Journal, read_journal
-from fiber.model import JobState
-from journal_world import SPEC, ended
+from fiber._agent.supervisor.jobs import report_exit
+from fiber._agent.supervisor.journal import JOURNAL, Journal, JournalReader, read_ids, read_journal
+from fiber.backend_parts.liveness import Owner, start_time
+from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
+
+SPEC = JobSpec(
+    run_id="0badcafe",
+    name="näme",
+    argv=("prog", "two words"),
+    processes=2,
+    private=b"secret",
+    env={"TOKEN": "secret"},
+)
+
+
+def ended(index, pid, code):
+    """The status of a process that exited with ``code``."""
+    report = report_exit(code << 8)
+    return ProcessStatus(
+        index=index,
+        state=report.state,
+        pid=pid,
+        reason=report.reason,
+        exit_code=report.exit_code,
+        message=report.message,
+        log_tail=("last words",),
+        peak_memory=5,
+    )
+
+
+def running(journal, folder):
+    """Job of which one process of two is this one."""
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 0, os.getpid())
+    return read_journal(folder)["a"]
 
 
 def test_what_happened_is_read_back(journal, tmp_path):
@@ -50,8 +83,8 @@ def test_a_journal_that_cannot_be_opened_is_reported_once(tmp_path, failures):
     assert journal.open() is None
     journal.submitted("a", SPEC, None, "host")
 
-    assert len(failures) == 1
-    assert "is incomplete from here" in failures[0]
+    (failure,) = failures
+    assert "is incomplete from here" in failure
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -63,5 +96,114 @@ def test_a_full_disk_is_reported_once(tmp_path, failures):
     journal.started("a", 0, os.getpid())
     os.close(descriptor)
 
-    assert len(failures) == 1
-    assert "No space left" in failures[0]
+    (failure,) = failures
+    assert "No space left" in failure
+
+
+def test_a_living_process_is_the_one_that_was_written_down(journal, tmp_path):
+    job = running(journal, tmp_path)
+
+    assert job.living() == (os.getpid(),)
+    assert job.status().state is JobState.RUNNING
+    # the same number, begun at another time, is somebody else
+    job.start_times[os.getpid()] = start_time(os.getpid()) + 1
+    assert job.living() == ()
+
+
+def test_processes_without_an_end_are_lost_with_their_supervisor(journal, tmp_path):
+    job = running(journal, tmp_path)
+    job.supervisor = Owner.current()._replace(started=0.0)
+
+    status = job.status()
+
+    assert status.state is JobState.FAILED
+    assert status.reason == Reason(ReasonKind.NODE_LOST)
+    assert [p.exit_code for p in status.processes] == [-9, -9]
+
+
+def test_of_a_supervisor_in_another_pid_namespace_or_on_another_host_nothing_is_known(
+    journal, tmp_path
+):
+    job = running(journal, tmp_path)
+    job.supervisor = job.supervisor._replace(place="elsewhere/boot/1/1")
+
+    assert job.status().state is JobState.UNKNOWN
+    # its number is another process's here
+    assert job.living() == ()
+
+
+def test_an_end_that_was_written_down_is_one_wherever_it_was(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    for index in range(SPEC.processes):
+        journal.ended("a", ended(index, None, 0))
+    job = read_journal(tmp_path)["a"]
+    job.supervisor = job.supervisor._replace(place="elsewhere/boot/1/1")
+
+    assert job.status().state is JobState.SUCCEEDED
+
+
+def test_a_journaled_job_becomes_a_job_for_users(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 1, 4711)
+
+    job = read_journal(tmp_path)["a"].job("local", "/run")
+
+    assert (job.id, job.name, job.run_id, job.backend) == ("a", "näme", "0badcafe", "local")
+    assert job.data == {"pids": [4711], "host": "host", "directory": "/run"}
+    assert job.argv == SPEC.argv
+
+
+def test_lines_that_make_no_sense_are_passed_over(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event":"submitted","jo\n[1]\n\xff\n{"event":"started","job":"a"}\n')
+        file.write(b'{"event":"ended","job":"nobody","index":0}\n{"event":"new","job":"a"}\n')
+    journal.submitted("b", SPEC, None, "host")
+
+    assert list(read_journal(tmp_path)) == ["a", "b"]
+
+
+def test_a_missing_journal_has_no_jobs(tmp_path):
+    assert read_journal(tmp_path) == {}
+    assert read_journal(tmp_path / "missing") == {}
+
+
+def test_a_history_reads_what_was_appended(journal, tmp_path):
+    history = JournalReader(tmp_path)
+    journal.submitted("a", SPEC, None, "host")
+    assert list(history.jobs()) == ["a"]
+
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event":"submitted","jo')
+    assert list(history.jobs()) == ["a"]
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'b":1}\n')
+    journal.submitted("b", SPEC, None, "host")
+    journal.ended("b", ended(0, None, 3))
+
+    assert list(history.jobs()) == ["a", "b"]
+    assert history.jobs()["b"].processes[0].exit_code == 3
+
+
+def test_a_history_begins_anew_with_a_new_file(journal, tmp_path):
+    history = JournalReader(tmp_path)
+    journal.submitted("a", SPEC, None, "host")
+    assert list(history.jobs()) == ["a"]
+
+    (tmp_path / JOURNAL).unlink()
+    assert history.jobs() == {}
+    other = Journal(str(tmp_path), print)
+    descriptor = other.open()
+    other.submitted("b", SPEC, None, "host")
+    os.close(descriptor)
+
+    assert list(history.jobs()) == ["b"]
+
+
+def test_ids_are_read_whatever_names_hold(journal, tmp_path):
+    journal.submitted("a1", attrs.evolve(SPEC, name='\n{"event":"submitted","job":"x"'), None, "h")
+    journal.submitted("b2", SPEC, None, "host")
+    journal.started("c3", 0, 1)
+
+    assert read_ids(tmp_path) == {"a1", "b2"}
+    assert read_ids(tmp_path / "missing") == set()

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from fiber._agent.supervisor import kernel
+from supervised import exit_code_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
 
@@ -72,11 +73,7 @@ def test_a_child_dies_with_its_parent():
 
 
 def test_a_parent_that_is_gone_already_is_noticed():
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if kernel.die_with_parent(1 << 22) else 3)
-
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert exit_code_of(lambda: 0 if kernel.die_with_parent(1 << 22) else 3) == 3
 
 
 def test_private_bytes_are_read_back_once(tmp_path):
@@ -95,9 +92,7 @@ def test_private_bytes_are_read_back_once(tmp_path):
 
 @linux
 def test_orphans_are_adopted_and_the_title_is_seen():
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
+    def adopt():
         kernel.set_title("fiber-test-title-too-long")
         kernel.adopt_orphans()
         reader, writer = os.pipe()
@@ -112,8 +107,8 @@ def test_orphans_are_adopted_and_the_title_is_seen():
         try:
             os.wait()
         except ChildProcessError:
-            os._exit(1)
+            return 1
         with open("/proc/self/comm") as file:
-            os._exit(0 if file.read().strip() == "fiber-test-titl" else 2)
+            return 0 if file.read().strip() == "fiber-test-titl" else 2
 
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert exit_code_of(adopt) == 0

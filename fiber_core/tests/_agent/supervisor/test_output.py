@@ -1,11 +1,26 @@
-"""Bytes of processes become lines."""
+"""Output of processes: lines, relayed to terminal, log and memory, and a terminal that may not read."""
+
+import os
+import pty
+import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._agent.supervisor.output import LineBuffer, LinePrefix, LineTail
+from fiber._agent.supervisor.output import (
+    LineBuffer,
+    LinePrefix,
+    LineTail,
+    LogFile,
+    OutputRelay,
+    Sink,
+)
 
+#: more than any pipe or terminal holds
+PLENTY = b"".join(b"%08d\n" % i for i in range(400_000))
+needs_full_device = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 PIECES = st.lists(st.binary(max_size=12) | st.sampled_from([b"a\n", b"\n", b"b", b"\r", b"c\nd"]))
 
 
@@ -30,8 +45,7 @@ def test_the_beginning_of_a_line_can_be_had():
 def test_a_line_without_end_passes_in_pieces():
     lines = LineBuffer(longest=10)
 
-    assert lines.feed(b"x" * 10) == b""
-    assert lines.feed(b"x") == b"x" * 11
+    assert [lines.feed(b"x" * 10), lines.feed(b"x")] == [b"", b"x" * 11]
 
 
 @given(PIECES)
@@ -65,35 +79,21 @@ def test_without_a_prefix_bytes_stay_as_they_are(pieces):
     assert b"".join(map(prefix.feed, pieces)) == b"".join(pieces)
 
 
-def test_the_tail_has_the_last_lines():
-    tail = LineTail(2)
-    tail.feed(b"one\ntwo\nthr")
-    tail.feed(b"ee\n")
-
-    assert tail.lines() == ("two", "three")
-
-
-def test_the_tail_has_the_line_that_was_not_ended():
-    tail = LineTail(3)
-    tail.feed(b"one\r\nha")
-    tail.feed(b"lf")
-
-    assert tail.lines() == ("one", "half")
-
-
-def test_the_tail_is_bounded_in_both_directions():
+@pytest.mark.parametrize(
+    "pieces, lines",
+    [
+        pytest.param([b"one\ntwo\nthr", b"ee\n"], ("two", "three"), id="the last ones"),
+        pytest.param([b"one\r\nha", b"lf"], ("one", "half"), id="one that was not ended"),
+        pytest.param([b"y" * 50] * 100, ("y" * 10,), id="bounded in both directions"),
+        pytest.param([b"\xff\xfe ok\n"], ("\ufffd\ufffd ok",), id="text whatever was written"),
+    ],
+)
+def test_the_tail_has_the_last_lines(pieces, lines):
     tail = LineTail(2, width=10)
-    for _ in range(100):
-        tail.feed(b"y" * 50)
+    for piece in pieces:
+        tail.feed(piece)
 
-    assert tail.lines() == ("y" * 10,)
-
-
-def test_the_tail_is_text_whatever_was_written():
-    tail = LineTail(1)
-    tail.feed(b"\xff\xfe ok\n")
-
-    assert tail.lines() == ("\ufffd\ufffd ok",)
+    assert tail.lines() == lines
 
 
 @given(PIECES)
@@ -104,3 +104,303 @@ def test_the_tail_is_the_same_for_all_pieces(pieces):
         parts.feed(piece)
 
     assert parts.lines() == whole.lines()
+
+
+class Terminal:
+    """Fake sink that keeps the bytes written."""
+
+    def __init__(self):
+        self.pieces = []
+        self.is_full = False
+
+    def write(self, data):
+        if data:
+            self.pieces.append(data)
+
+
+class World:
+    def __init__(self, loop, owned, path, prefix=b""):
+        self.loop = loop
+        self.terminal = Terminal()
+        self.tail = LineTail(3)
+        self.failures = []
+        self.ended = []
+        self.path = path
+        self.log = LogFile(path, owned, self.failures.append)
+        reader, self.writer = os.pipe()
+        os.set_blocking(reader, False)
+        self.relay = OutputRelay(
+            owned.own(reader),
+            loop=loop,
+            descriptors=owned,
+            sink=self.terminal,
+            log=self.log,
+            tail=self.tail,
+            partial_line=0.1,
+            prefix=prefix,
+            on_end=self.ended.append,
+        )
+
+    def write(self, data):
+        os.write(self.writer, data)
+        self.loop.run_once()
+
+    def hang_up(self):
+        if self.writer is not None:
+            os.close(self.writer)
+            self.writer = None
+
+    def close(self):
+        self.hang_up()
+        self.relay.close()
+        self.log.close()
+
+
+@pytest.fixture
+def make_world(ticking, owned):
+    made = []
+
+    def make(path, **options):
+        made.append(World(ticking, owned, path, **options))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def world(make_world, tmp_path):
+    return make_world(tmp_path / "log")
+
+
+def test_whole_lines_pass_at_once(world):
+    world.write(b"one\ntwo\nthr")
+
+    assert world.terminal.pieces == [b"one\ntwo\n"]
+    assert world.path.read_bytes() == b"one\ntwo\n"
+
+
+def test_the_beginning_of_a_line_passes_after_a_tenth_of_a_second(world, clock):
+    world.write(b"50%")
+    assert world.terminal.pieces == []
+
+    clock.time = 0.11
+    world.loop.run_once()
+
+    assert world.terminal.pieces == [b"50%"]
+
+
+def test_a_line_that_is_completed_in_time_comes_in_one_piece(world, clock):
+    world.write(b"a")
+    clock.time = 0.05
+    world.write(b"b\n")
+    clock.time = 1.0
+    world.loop.run_once()
+
+    assert world.terminal.pieces == [b"ab\n"]
+
+
+def test_the_log_has_whole_lines_whatever_the_terminal_showed(world, clock):
+    world.write(b"50%")
+    clock.time = 0.2
+    world.loop.run_once()
+    assert not world.path.exists()
+
+    world.write(b" done\n")
+
+    assert world.terminal.pieces == [b"50%", b" done\n"]
+    assert world.path.read_bytes() == b"50% done\n"
+
+
+def test_the_end_brings_the_last_words(world):
+    world.write(b"no newline")
+
+    world.relay.finish()
+
+    assert world.terminal.pieces == [b"no newline"]
+    assert world.path.read_bytes() == b"no newline"
+    assert world.tail.lines() == ("no newline",)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["room", "full terminal"])
+def test_all_that_is_in_the_pipe_is_drained_at_the_end(world, full):
+    data = b"x" * 50_000 + b"\n"
+    world.terminal.is_full = full
+    os.write(world.writer, data)
+    world.hang_up()
+
+    world.relay.finish()
+
+    assert b"".join(world.terminal.pieces) == data
+    assert world.path.stat().st_mode & 0o077 == 0
+    assert world.ended == [world.relay]
+
+
+def test_a_pipe_that_others_hold_stays_open_after_the_end(world):
+    world.relay.finish()
+    assert world.ended == []
+
+    world.write(b"a grandchild\n")
+
+    assert world.terminal.pieces == [b"a grandchild\n"]
+
+
+def test_each_line_has_the_prefix_on_the_terminal_alone(make_world, tmp_path):
+    world = make_world(tmp_path / "log", prefix=b"[w] ")
+    world.write(b"one\ntwo\n")
+
+    assert world.terminal.pieces == [b"[w] one\n[w] two\n"]
+    assert world.path.read_bytes() == b"one\ntwo\n"
+
+
+def test_nothing_is_read_while_the_terminal_is_full(world):
+    world.terminal.is_full = True
+    world.write(b"one\n")
+    world.write(b"two\n")
+    assert world.terminal.pieces == []
+
+    world.terminal.is_full = False
+    world.relay.resume()
+    world.loop.run_once()
+
+    assert world.terminal.pieces == [b"one\ntwo\n"]
+
+
+FULL = pytest.param("/dev/full", "No space left", marks=needs_full_device)
+
+
+@pytest.mark.parametrize("target, words", [("missing/log", "is incomplete from here"), FULL])
+def test_a_log_that_cannot_be_written_is_reported_once_and_stops_nothing(
+    make_world, tmp_path, target, words
+):
+    (tmp_path / "log").symlink_to(target)
+    world = make_world(tmp_path / "log")
+    world.write(b"one\n")
+    world.write(b"two\n")
+
+    assert world.terminal.pieces == [b"one\n", b"two\n"]
+    (failure,) = world.failures
+    assert words in failure
+
+
+def test_a_silent_job_has_no_log_file(world):
+    world.hang_up()
+    world.relay.finish()
+
+    assert not world.path.exists()
+
+
+@pytest.fixture(params=["pipe", "terminal", "socket"])
+def ends(request, owned):
+    """The ends to read from and to write to."""
+    if request.param == "pipe":
+        reader, writer = os.pipe()
+    elif request.param == "terminal":
+        reader, writer = pty.openpty()
+    else:
+        reader, writer = (end.detach() for end in socket.socketpair())
+    return owned.own(reader), owned.own(writer)
+
+
+def test_a_reader_that_sleeps_gets_all_of_it_later(ends, ticking, owned):
+    reader, writer = ends
+    sink = Sink(writer, ticking, owned)
+    text = PLENTY[:900_000]
+    sink.write(text)
+
+    found = bytearray()
+    while len(found) < len(text):
+        # a terminal puts a carriage return before each newline
+        found += os.read(reader, 65536).replace(b"\r", b"")
+        ticking.run_once()
+
+    assert found == text
+    sink.detach()
+
+
+def test_the_descriptors_flags_are_left_alone(ends, ticking, owned):
+    _, writer = ends
+    sink = Sink(writer, ticking, owned)
+    sink.write(PLENTY)
+
+    assert os.get_blocking(writer)
+    sink.detach()
+
+
+def test_writers_are_held_back_while_it_is_full_and_called_when_not(ticking, owned):
+    reader, writer = owned.pipe()
+    room = []
+    sink = Sink(writer, ticking, owned, lambda: room.append(True))
+    sink.write(b"x")
+    assert not sink.is_full
+
+    sink.write(PLENTY)
+    assert sink.is_full
+    assert room == []
+    while not room:
+        os.read(reader, 65536)
+        ticking.run_once()
+
+    assert not sink.is_full
+
+
+def test_a_reader_that_has_gone_is_no_error(ticking, owned):
+    reader, writer = owned.pipe()
+    sink = Sink(writer, ticking, owned)
+    sink.write(PLENTY)
+    owned.close(reader)
+
+    ticking.run_once()
+    sink.write(b"more")
+
+    sink.drain(1000)
+    assert not sink.is_full
+
+
+def test_files_are_written_where_they_end(ticking, owned, tmp_path):
+    with (tmp_path / "file").open("w+b", buffering=0) as file:
+        sink = Sink(file.fileno(), ticking, owned)
+        file.write(b"before ")
+        sink.write(b"sink ")
+        file.write(b"after")
+
+    assert (tmp_path / "file").read_bytes() == b"before sink after"
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["null device", "closed"])
+def test_what_swallows_everything_is_never_full(ticking, owned, closed):
+    null = owned.own(os.open(os.devnull, os.O_WRONLY))
+    if closed:
+        owned.close(null)
+    sink = Sink(null, ticking, owned)
+    sink.write(PLENTY)
+
+    assert not sink.is_full
+
+
+def test_draining_writes_the_rest(ticking, owned):
+    reader, writer = owned.pipe()
+    sink = Sink(writer, ticking, owned)
+    sink.write(b"a" * 100_000)
+    pid = os.fork()
+    if pid == 0:
+        os.close(writer)
+        size = 0
+        while size < 100_000:
+            size += len(os.read(reader, 65536))
+        os._exit(0)
+
+    sink.drain(30)
+
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_draining_gives_up_on_a_reader_that_takes_nothing(ticking, owned):
+    _, writer = owned.pipe()
+    sink = Sink(writer, ticking, owned)
+    sink.write(PLENTY)
+
+    sink.drain(0.01)
+
+    assert sink.is_full

@@ -1,57 +1,36 @@
 """Requests on channels: each reaches the jobs of its own process and no others."""
 
+import pickle
 import signal
 import threading
 
 import pytest
 
+import supervised_entries
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.client import UnknownDevicesError
+from fiber._agent.supervisor.journal import read_journal
 from fiber._agent.supervisor.messages import encode
 from fiber.exceptions import SubmitError
 from fiber.model import Device, JobState, Reason, ReasonKind, ResourceRequest
 from supervised import is_alive, until_gone
 
-PROVIDER = """
-import pickle
-
-class Toys:
-    kind = "toy"
-    def environment(self, devices):
-        return {"TOYS": ",".join(device.id for device in devices)}
-
-class Broken:
-    def environment(self, devices):
-        raise RuntimeError("the toys are broken")
-"""
+DEVICES = [Device(kind=kind, id=f"T{i}", index=i) for kind in ("toy", "broken") for i in range(2)]
 
 
 @pytest.fixture
-def importable(tmp_path, monkeypatch):
-    """Puts the provider's module where the supervisor's children find it."""
-    (tmp_path / "toys.py").write_text(PROVIDER)
-    monkeypatch.syspath_prepend(tmp_path)
+def toys(supervised):
+    """Offers two toys, whose provider the supervisor itself must never import, and broken ones."""
+    providers = {
+        "toy": pickle.dumps(supervised_entries.Toys()),
+        "broken": pickle.dumps(supervised_entries.BrokenToys()),
+    }
+    supervised.client.offer(DEVICES, providers)
+    return supervised
 
 
-@pytest.fixture
-def toys(importable, supervised):
-    """Offers two toys, whose provider the supervisor itself must never import."""
-    import importlib
-    import pickle
-    import sys
-
-    module = importlib.import_module("toys")
-    devices = [Device(kind="toy", id=f"T{i}", index=i) for i in range(2)]
-
-    def offer(provider="Toys"):
-        supervised.client.offer(devices, {"toy": pickle.dumps(getattr(module, provider)())})
-
-    yield offer
-    del sys.modules["toys"]
-
-
-def wants(count):
-    return ResourceRequest(devices={"toy": count})
+def wants(count, kind="toy"):
+    return ResourceRequest(devices={kind: count})
 
 
 def nested(supervised, what):
@@ -90,10 +69,8 @@ def test_a_process_gets_statuses_of_its_own_jobs_alone(supervised):
 
 
 def test_a_channel_reaches_no_job_of_another(supervised):
-    _, other = nested(supervised, b"wait")
-    from fiber._agent.supervisor.journal import read_journal
-
-    (job,) = [j for j in read_journal(supervised.folder).values() if j.parent is not None]
+    accepted, other = nested(supervised, b"wait")
+    (job,) = [j for j in read_journal(supervised.folder).values() if j.parent == accepted.job_id]
     supervised.client.kill(job.id)
     supervised.client.terminate(job.id, 0.0)
 
@@ -136,135 +113,113 @@ def test_twenty_threads_submit_a_hundred_jobs(supervised):
     }
 
 
-def test_a_peer_that_sends_a_supervisors_message_is_disconnected(supervised):
-    supervised.client._connection._channel.sendall(encode(messages.Pong()))
+def test_a_peer_that_sends_a_supervisors_message_is_disconnected(own):
+    own.client._connection._channel.sendall(encode(messages.Pong()))
 
     # the end of the master's channel is no proof of its death, and no reason to live either
-    assert supervised.reasons.get(timeout=30)
+    assert own.reasons.get(timeout=30)
 
 
 def test_devices_of_a_kind_that_was_never_offered_are_named(supervised):
     with pytest.raises(UnknownDevicesError) as caught:
-        supervised.submit("wait", resources=ResourceRequest(devices={"toy": 1, "gpu": 2}))
+        supervised.submit("wait", resources=ResourceRequest(devices={"npu": 1, "gpu": 2}))
 
-    assert caught.value.kinds == ("gpu", "toy")
-
-
-def test_a_job_sees_the_devices_it_was_granted(toys, supervised):
-    toys()
-    accepted = supervised.submit("tell_environ", b"TOYS", resources=wants(2))
-
-    supervised.end(accepted)
-    assert supervised.log(accepted) == "TOYS T0,T1\n"
+    assert caught.value.kinds == ("gpu", "npu")
 
 
-def test_a_job_waits_for_devices_in_its_turn(toys, supervised):
-    toys()
-    first = supervised.ready("wait", resources=wants(2))
-    second = supervised.submit("tell_environ", b"TOYS", resources=wants(1))
-    third = supervised.submit("tell_environ", b"TOYS", resources=wants(1))
+def test_a_job_sees_the_devices_it_was_granted(toys):
+    accepted = toys.submit("tell_environ", b"TOYS", resources=wants(2))
+
+    toys.end(accepted)
+    assert toys.log(accepted) == "TOYS T0,T1\n"
+
+
+def test_a_job_waits_for_devices_in_its_turn(toys):
+    first = toys.ready("wait", resources=wants(2))
+    second = toys.submit("tell_environ", b"TOYS", resources=wants(1))
+    third = toys.submit("tell_environ", b"TOYS", resources=wants(1))
 
     assert second.pids == ()
-    pending = supervised.until(second, lambda s: s.state is JobState.PENDING)
+    pending = toys.until(second, lambda s: s.state is JobState.PENDING)
     assert pending.reason == Reason(ReasonKind.UNSCHEDULABLE)
     assert pending.message == "waits for 1 toy, free now: 0 toy"
-    supervised.client.kill(first.job_id)
+    toys.client.kill(first.job_id)
 
-    assert supervised.end(second).state is JobState.SUCCEEDED
-    assert supervised.end(third).state is JobState.SUCCEEDED
-    assert {supervised.log(second), supervised.log(third)} <= {"TOYS T0\n", "TOYS T1\n"}
-
-
-def test_a_job_that_waits_can_be_ended(toys, supervised):
-    toys()
-    supervised.ready("wait", resources=wants(2))
-    second = supervised.submit("wait", resources=wants(2))
-    third = supervised.submit("wait", resources=wants(2))
-
-    supervised.client.kill(second.job_id)
-    supervised.client.terminate(third.job_id, 100.0)
-
-    assert supervised.end(second).exit_code == -9
-    assert supervised.end(third).exit_code == -15
-    assert "before it was started" in supervised.end(third).message
+    assert toys.end(second).state is JobState.SUCCEEDED
+    assert toys.end(third).state is JobState.SUCCEEDED
+    assert {toys.log(second), toys.log(third)} <= {"TOYS T0\n", "TOYS T1\n"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_that_ends_programs_ends_a_job_that_waits(toys, supervised, number):
-    toys()
-    supervised.ready("wait", resources=wants(2))
-    waiting = supervised.submit("wait", resources=wants(1))
+@pytest.mark.parametrize(
+    "end, signum",
+    [
+        (lambda client, job: client.kill(job), signal.SIGKILL),
+        (lambda client, job: client.terminate(job, 100.0), signal.SIGTERM),
+        (lambda client, job: client.signal(job, 0, signal.SIGTERM), signal.SIGTERM),
+        (lambda client, job: client.signal(job, 0, signal.SIGKILL), signal.SIGKILL),
+        (lambda client, job: client.interrupt(job), signal.SIGINT),
+    ],
+    ids=["kill", "terminate", "SIGTERM", "SIGKILL", "interrupt"],
+)
+def test_a_job_that_waits_can_be_ended(toys, end, signum):
+    toys.ready("wait", resources=wants(2))
+    waiting = toys.submit("wait", resources=wants(1))
 
-    supervised.client.signal(waiting.job_id, 0, number)
+    assert end(toys.client, waiting.job_id) in {None, True}
 
-    assert supervised.end(waiting).exit_code == -number
-
-
-def test_a_signal_to_one_process_of_a_job_that_waits_leaves_the_others(toys, supervised):
-    toys()
-    holder = supervised.ready("wait", resources=wants(2))
-    waiting = supervised.submit("exit_with", b"\0\0", resources=wants(1), processes=2)
-
-    supervised.client.signal(waiting.job_id, 1, signal.SIGKILL)
-    supervised.client.kill(holder.job_id)
-
-    assert supervised.end(waiting).exit_code == 0
+    status = toys.end(waiting)
+    assert (status.exit_code, status.reason) == (-signum, Reason(ReasonKind.SIGNAL, signum))
+    assert "before it was started" in status.message
 
 
-def test_more_devices_than_there_are_is_refused_at_once(toys, supervised):
-    toys()
+def test_a_signal_to_one_process_of_a_job_that_waits_leaves_the_others(toys):
+    holder = toys.ready("wait", resources=wants(2))
+    waiting = toys.submit("exit_with", b"\0\0", resources=wants(1), processes=2)
+
+    toys.client.signal(waiting.job_id, 1, signal.SIGKILL)
+    toys.client.kill(holder.job_id)
+
+    assert toys.end(waiting).exit_code == 0
+
+
+def test_more_devices_than_there_are_is_refused_at_once(toys):
     with pytest.raises(SubmitError, match="job 'wait' asks for 3 of 'toy' and this host has 2"):
-        supervised.submit("wait", resources=wants(3))
-    assert supervised.client.query() == {}
+        toys.submit("wait", resources=wants(3))
+    assert toys.client.query() == {}
 
 
-def test_devices_come_back_from_jobs_that_could_not_start(toys, supervised):
-    toys()
+def test_devices_come_back_from_jobs_that_could_not_start(toys):
     for _ in range(3):
         with pytest.raises(SubmitError, match="cannot run"):
-            supervised.submit(["no-such-program"], resources=wants(2))
+            toys.submit(["no-such-program"], resources=wants(2))
 
-    assert supervised.run("exit_with", b"\0", resources=wants(2)).exit_code == 0
+    assert toys.run("exit_with", b"\0", resources=wants(2)).exit_code == 0
 
 
-def test_a_job_that_waited_and_cannot_start_has_failed(toys, supervised):
-    toys()
-    first = supervised.ready("wait", resources=wants(2))
-    second = supervised.submit(["no-such-program"], resources=wants(1))
-    supervised.client.kill(first.job_id)
+def test_a_job_that_waited_and_cannot_start_has_failed(toys):
+    first = toys.ready("wait", resources=wants(2))
+    second = toys.submit(["no-such-program"], resources=wants(1))
+    toys.client.kill(first.job_id)
 
-    status = supervised.end(second)
+    status = toys.end(second)
 
     assert status.reason == Reason(ReasonKind.START)
     assert "cannot run 'no-such-program'" in status.message
 
 
-def test_a_provider_that_fails_is_the_reason(toys, supervised):
-    toys("Broken")
-    status = supervised.run("wait", resources=wants(1))
+def test_a_provider_that_fails_is_the_reason(toys):
+    status = toys.run("wait", resources=wants(1, "broken"))
 
     assert status.reason == Reason(ReasonKind.START)
     assert status.message == "the toys are broken"
 
 
-def test_all_jobs_end_while_others_wait(toys, supervised):
-    toys()
-    first = supervised.ready("wait", resources=wants(2))
-    second = supervised.submit("wait", resources=wants(1))
+def test_all_jobs_end_while_others_wait(own):
+    own.client.offer(DEVICES[:2], {"toy": pickle.dumps(supervised_entries.Toys())})
+    first = own.ready("wait", resources=wants(2))
+    second = own.submit("wait", resources=wants(1))
 
-    supervised.client.close()
+    own.client.close()
 
-    assert supervised.end(first).exit_code == -9
-    assert supervised.end(second).exit_code == -9
-
-
-def test_a_job_that_waits_for_a_device_has_ended_when_it_is_interrupted(toys, supervised):
-    toys()
-    first = supervised.ready("wait", resources=wants(2))
-    second = supervised.submit("wait", resources=wants(1))
-
-    assert supervised.client.interrupt(second.job_id)
-
-    assert supervised.end(second).reason == Reason(ReasonKind.SIGNAL, signal.SIGINT)
-    supervised.client.kill(first.job_id)
-    supervised.end(first)
+    assert own.end(first).exit_code == -9
+    assert own.end(second).exit_code == -9

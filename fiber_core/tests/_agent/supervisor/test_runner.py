@@ -1,6 +1,7 @@
 """Jobs are started, watched and ended: by real processes."""
 
 import os
+import re
 import signal
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 
 from fiber.exceptions import SubmitError
 from fiber.model import JobState, Reason, ReasonKind
-from supervised import is_alive, until_gone
+from supervised import until_gone
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists children")
 
@@ -17,6 +18,7 @@ def test_exit_codes_are_exact(supervised):
     for code in (0, 1, 7, 255):
         status = supervised.run("exit_with", bytes([code]))
         assert (status.exit_code, status.reason) == (code, Reason(ReasonKind.EXIT, code))
+        assert 1 << 20 < status.processes[0].peak_memory < 1 << 30
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1])
@@ -36,8 +38,9 @@ def test_a_kill_by_another_process_has_an_unknown_cause(supervised):
     assert message.startswith("killed by SIGKILL, cause unknown; its largest resident size was ")
 
 
-def test_an_exception_is_exit_code_one_with_its_traceback(capfd, make):
-    status = make().run("fail")
+def test_an_exception_is_exit_code_one_with_its_traceback_and_words_are_too(capfd, make):
+    supervised = make()
+    status = supervised.run("fail")
 
     assert status.exit_code == 1
     error = capfd.readouterr().err
@@ -46,19 +49,8 @@ def test_an_exception_is_exit_code_one_with_its_traceback(capfd, make):
     # the frames of the supervisor are no affair of the reader
     assert "fiber/_agent" not in error
     assert status.processes[0].log_tail[-1] == "ValueError: what went wrong"
-
-
-def test_exit_with_words_is_exit_code_one_and_the_words(supervised):
     status = supervised.run("leave")
-
-    assert status.exit_code == 1
-    assert status.processes[0].log_tail == ("said at the end",)
-
-
-def test_the_peak_of_memory_is_reported(supervised):
-    status = supervised.run("exit_with", b"\0")
-
-    assert 1 << 20 < status.processes[0].peak_memory < 1 << 30
+    assert (status.exit_code, status.processes[0].log_tail) == (1, ("said at the end",))
 
 
 def test_each_process_has_its_index_and_ends_for_itself(supervised):
@@ -109,66 +101,34 @@ def test_terminate_asks_first(supervised):
     assert "asked" in supervised.log(accepted)
 
 
-def test_terminate_kills_what_is_left_after_its_grace(supervised):
+@pytest.mark.parametrize("graces", [(0.05,), (1000.0, 0.01, 1000.0)], ids=["one", "the shortest"])
+def test_terminate_kills_what_is_left_after_its_grace(supervised, graces):
     accepted = supervised.ready("ignore_signals", processes=2)
 
-    supervised.client.terminate(accepted.job_id, 0.05)
+    for grace in graces:
+        supervised.client.terminate(accepted.job_id, grace)
 
     status = supervised.end(accepted)
     assert [p.exit_code for p in status.processes] == [-9, -9]
     assert status.message == "killed by SIGKILL, as asked"
 
 
-def test_a_shorter_grace_counts(supervised):
-    accepted = supervised.ready("ignore_signals")
-
-    supervised.client.terminate(accepted.job_id, 1000.0)
-    supervised.client.terminate(accepted.job_id, 0.01)
-    supervised.client.terminate(accepted.job_id, 1000.0)
-
-    assert supervised.end(accepted).exit_code == -9
-
-
-def test_killing_reaches_grandchildren_that_ignore_sigterm(supervised):
-    accepted = supervised.submit("with_grandchild")
-    grandchild = int(supervised.lines(accepted, 1)[0])
-    assert is_alive(grandchild)
-
-    supervised.client.kill(accepted.job_id)
-
-    assert supervised.end(accepted).exit_code == -9
-    until_gone(grandchild)
-
-
-def test_terminating_reaches_grandchildren_that_ignore_sigterm(supervised):
-    accepted = supervised.submit("with_grandchild")
-    grandchild = int(supervised.lines(accepted, 1)[0])
-
-    supervised.client.terminate(accepted.job_id, 100.0)
-
-    assert supervised.end(accepted).exit_code == -signal.SIGTERM
-    until_gone(grandchild)
-
-
-def test_what_a_process_leaves_in_its_group_ends_with_it(supervised):
-    accepted = supervised.submit("with_grandchild", b"end")
-
-    assert supervised.end(accepted).exit_code == 0
-    until_gone(int(supervised.lines(accepted, 1)[0]))
-
-
 @linux
-@pytest.mark.parametrize("end", ["kill", "SIGKILL by somebody else", "exit"])
-def test_what_a_launcher_started_in_other_groups_ends_with_its_group(supervised, end):
-    accepted = supervised.submit("with_launcher", b"end" if end == "exit" else b"")
+@pytest.mark.parametrize("family", ["with_grandchild", "with_launcher"])
+@pytest.mark.parametrize("end", ["kill", "terminate", "SIGKILL by somebody else", "exit"])
+def test_what_a_process_has_started_ends_with_it(supervised, family, end):
+    accepted = supervised.submit(family, b"end" if end == "exit" else b"")
     pids = [int(word) for word in supervised.lines(accepted, 1)[0].split()]
 
     if end == "kill":
         supervised.client.kill(accepted.job_id)
+    elif end == "terminate":
+        supervised.client.terminate(accepted.job_id, 100.0)
     elif end != "exit":
         os.kill(accepted.pids[0], signal.SIGKILL)
 
-    assert supervised.end(accepted).exit_code == (0 if end == "exit" else -9)
+    codes = {"exit": 0, "terminate": -signal.SIGTERM}
+    assert supervised.end(accepted).exit_code == codes.get(end, -signal.SIGKILL)
     until_gone(*pids)
 
 
@@ -218,18 +178,23 @@ def test_a_working_directory_that_does_not_exist_is_an_error(supervised):
     with pytest.raises(SubmitError, match="cannot change to the working directory"):
         supervised.submit(["true"], cwd="/no/such/folder")
 
-    status = supervised.run("exit_with", b"\0", cwd="/no/such/folder")
+
+@pytest.mark.parametrize(
+    "entry, cwd, words",
+    [
+        (
+            "exit_with",
+            "/no/such/folder",
+            "cannot change to the working directory.*'/no/such/folder'",
+        ),
+        ("no_such_function", None, "no_such_function"),
+    ],
+)
+def test_an_entry_that_cannot_be_started_is_an_error(supervised, entry, cwd, words):
+    status = supervised.run(entry, b"\0", cwd=cwd)
 
     assert status.reason == Reason(ReasonKind.START)
-    assert "cannot change to the working directory" in status.message
-    assert "/no/such/folder" in status.message
-
-
-def test_an_entry_that_cannot_be_imported_is_an_error(supervised):
-    status = supervised.run("no_such_function")
-
-    assert status.reason == Reason(ReasonKind.START)
-    assert "no_such_function" in status.message
+    assert re.search(words, status.message)
 
 
 def test_no_status_of_a_refused_job_is_reported(supervised):
@@ -241,6 +206,6 @@ def test_no_status_of_a_refused_job_is_reported(supervised):
 
 
 def test_all_processes_of_a_program_are_needed(supervised):
-    accepted = supervised.submit(["sh", "-c", "exit 4"], processes=3)
+    status = supervised.run(["sh", "-c", "exit 4"], processes=3)
 
-    assert [p.exit_code for p in supervised.end(accepted).processes] == [4, 4, 4]
+    assert [p.exit_code for p in status.processes] == [4, 4, 4]

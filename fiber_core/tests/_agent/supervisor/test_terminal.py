@@ -1,7 +1,5 @@
 """Output of jobs on the master's own standard output and error."""
 
-import os
-import signal
 import subprocess
 
 import pytest
@@ -23,6 +21,10 @@ report("closed")
 """
 
 
+#: what lines of jobs begin with on the terminal
+NAMES = (b"[a] ", b"[b] ", b"[c] ", b"0")
+
+
 @pytest.fixture
 def program(tmp_path):
     """Runs a master whose output is a pipe; returns it, and a pipe on which it can write."""
@@ -38,23 +40,22 @@ def test_bytes_pass_unchanged(program):
     assert err == b""
 
 
-def test_lines_of_many_jobs_stay_whole(program):
+def test_lines_of_many_jobs_stay_whole_and_in_order_with_their_names_where_asked(program):
     body = """
-    jobs = [supervised.submit("write_plenty", b"2000") for _ in range(4)]
+    jobs = [supervised.submit("write_plenty", b"2000", name=n, log_prefix=True) for n in "abc"]
+    jobs.append(supervised.submit("write_plenty", b"2000"))
     for job in jobs:
         supervised.end(job)
     """
     out, _ = program(body).communicate(timeout=50)
 
     lines = out.splitlines(keepends=True)
-    assert len(lines) == 8000
-    assert {len(line) for line in lines} == {65}
-
-
-def test_each_jobs_lines_are_in_order(program):
-    out, _ = program("supervised.run('write_plenty', b'20000')").communicate(timeout=50)
-
-    assert [int(line[:6]) for line in out.splitlines()] == list(range(20000))
+    found = {name: [line for line in lines if line.startswith(name)] for name in NAMES}
+    assert sum(map(len, found.values())) == len(lines)
+    for name, written in found.items():
+        text = [line.removeprefix(b"" if name == b"0" else name) for line in written]
+        assert [int(line[:6]) for line in text] == list(range(2000))
+        assert {len(line) for line in text} == {65}
 
 
 def test_the_beginning_of_a_line_is_shown(program):
@@ -62,13 +63,6 @@ def test_the_beginning_of_a_line_is_shown(program):
 
     assert master.stdout.read(3) == b"50%"
     master.kill()
-
-
-def test_lines_have_the_jobs_name_where_asked(program):
-    body = "supervised.run('tell', b'one\\ntwo\\n', name='worker', log_prefix=True)"
-    out, _ = program(body).communicate(timeout=50)
-
-    assert out == b"[worker] one\n[worker] two\n"
 
 
 def test_output_comes_before_the_end_is_reported(program):
@@ -113,7 +107,6 @@ def test_a_reader_that_takes_nothing_holds_writers_back_and_loses_nothing(progra
 
 def test_a_reader_that_has_gone_does_no_harm(program):
     body = """
-    sys.stdin.read
     status = supervised.run("write_plenty", b"40000")
     report(f"{status.exit_code} ")
     """
@@ -122,23 +115,3 @@ def test_a_reader_that_has_gone_does_no_harm(program):
 
     # a supervisor passes on what it can; its jobs write into pipes of its own
     assert master.pipe.read(2) == "0 "
-
-
-def test_interrupts_reach_the_master_alone(program):
-    body = """
-    import signal, threading
-    job = supervised.ready("wait")
-    heard = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: (report("interrupted "), heard.set()))
-    report("waiting\\n")
-    heard.wait(50)
-    report(f"{supervised.client.query()[job.job_id].state.value} ")
-    """
-    master = program(body)
-    master.pipe.readline()
-
-    # as a terminal does: to the group in its foreground
-    assert os.getpgid(master.pid) == os.getpgid(0)
-    master.send_signal(signal.SIGINT)
-
-    assert master.pipe.read() == "interrupted running closed"

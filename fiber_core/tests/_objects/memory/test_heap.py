@@ -110,15 +110,7 @@ class Parts(RuleBasedStateMachine):
 
 
 TestParts = Parts.TestCase
-
-
-@given(st.lists(st.integers(1, 10), max_size=10))
-def test_all_that_is_given_back_can_be_had_again(sizes):
-    free_list = FreeList(100)
-    parts = [(free_list.allocate(size), size) for size in sizes]
-    for begin, size in parts:
-        free_list.free(begin, size)
-    assert free_list.allocate(100) == 0
+TestParts.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 # -- read and written from another host

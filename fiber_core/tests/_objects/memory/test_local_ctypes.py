@@ -45,24 +45,6 @@ def sent(owner, at):
     return mine, pickle.dumps(mine)
 
 
-def test_another_process_of_the_host_has_the_same_memory(other, at, sent):
-    mine, pickled = sent
-    at(other)
-    theirs = pickle.loads(pickled)
-    assert type(theirs) is Point * 2
-    theirs[1].y = 7
-    assert mine[1].y == 7
-
-
-def test_a_process_on_another_host_has_something_that_stands_for_it(world, at, sent):
-    mine, pickled = sent
-    at(world.node("far", host="another"))
-    theirs = pickle.loads(pickled)
-    assert type(theirs) is ArrayOnAnotherHost
-    theirs[1].y = 7
-    assert mine[1].y == 7
-
-
 def test_what_comes_from_another_host_has_its_memory_where_that_is(world, owner, other, at, sent):
     mine, pickled = sent
     at(world.node("far", host="another"))

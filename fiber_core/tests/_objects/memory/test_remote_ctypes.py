@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from fiber._objects.memory.local_ctypes import get
 from fiber._objects.memory.remote_ctypes import ctype_of, local_copy, remote_instance
 
+# hypothesis makes up many orders of events, which takes a busy machine long
+pytestmark = pytest.mark.timeout(600)
+
 
 class FakeHandle:
     """Memory that is reached by reading and writing."""

@@ -8,19 +8,16 @@ import pickle
 import signal
 from pathlib import Path
 
-import attrs
 import pytest
 
 import fiber
 import require
+from children import PATIENCE, be_elsewhere, finish, start
 from fiber._agent.supervisor import preload
-from fiber._runtime import runtime
 from fiber.exceptions import PeerLostError
 from wire_world import until
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(300)]
-
-PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +88,7 @@ def make_and_wait(outbox):
 
 
 def get_elsewhere(inbox, outbox):
-    """Get an item on another host, as far as this process tells."""
-    node = runtime.current()
-    node._hello = attrs.evolve(node.hello, host="elsewhere")
+    be_elsewhere()
     try:
         inbox.get()
     except pickle.UnpicklingError as error:
@@ -107,12 +102,7 @@ def test_what_children_add_to_a_shared_model_is_seen_in_the_parent(torch):
     model = torch.nn.Linear(4, 3)
     model.share_memory()
     before = copy.deepcopy(model)
-    children = [fiber.Process(target=add, args=(model, amount)) for amount in (1, 2)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(PATIENCE)
-    assert [child.exitcode for child in children] == [0, 0]
+    finish(*(start(add, model, amount) for amount in (1, 2)))
     for now, then in zip(model.parameters(), before.parameters(), strict=True):
         assert torch.allclose(now, then + 3)
         assert now.requires_grad
@@ -123,11 +113,9 @@ def test_queues_and_pipes_lead_to_the_same_memory(torch):
     inbox, outbox, (ours, theirs) = fiber.SimpleQueue(), fiber.SimpleQueue(), fiber.Pipe()
     inbox.put(first[1:])
     ours.send(second)
-    child = fiber.Process(target=increase_all, args=(inbox, theirs, outbox))
-    child.start()
+    child = start(increase_all, inbox, theirs, outbox)
     assert outbox.get().untyped_storage() is second.untyped_storage()
-    child.join(PATIENCE)
-    assert child.exitcode == 0
+    finish(child)
     assert (first.tolist(), second.tolist()) == ([1, 3, 4], [11, 21])
 
 
@@ -204,8 +192,7 @@ def test_pickles_of_ones_own_and_shared_values_are_copies(torch, through_a_queue
 
 def test_a_process_of_another_host_gets_an_error_with_advice(torch):
     inbox, outbox = fiber.SimpleQueue(), fiber.SimpleQueue()
-    child = fiber.Process(target=get_elsewhere, args=(inbox, outbox))
-    child.start()
+    child = start(get_elsewhere, inbox, outbox)
     inbox.put(in_shared_memory(torch, 1))
     error = outbox.get()
     child.join(PATIENCE)
@@ -216,8 +203,7 @@ def test_a_process_of_another_host_gets_an_error_with_advice(torch):
 
 def test_the_death_of_its_process_takes_what_was_not_read(torch):
     outbox = fiber.SimpleQueue()
-    child = fiber.Process(target=make_and_wait, args=(outbox,))
-    child.start()
+    child = start(make_and_wait, outbox)
     until(lambda: not outbox.empty(), timeout=PATIENCE)
     os.kill(child.pid, signal.SIGKILL)
     child.join(PATIENCE)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fiber._objects.address import Kind
-from fiber.exceptions import PeerLostError
+from fiber.exceptions import PeerLostError, TransportError
 from objects_world import in_thread, put, readable, take
 from wire_world import until
 
@@ -324,8 +324,11 @@ def test_a_pipe_holds_its_writer_back_and_loses_nothing(owner, other):
             sent.append(1)
 
     done = in_thread(send)
-    until(lambda: mine.states[0].has_waiting_writers)
+    until(lambda: mine.states[0].has_waiting_writers and theirs.writer(0)._is_full)
     assert len(sent) < 30
+    for how in ((False, None), (True, 0.01)):
+        with pytest.raises(queue.Full):
+            theirs.writer(0).put(block, *how)
     for _ in range(40):
         assert len(mine.reader(0).take(True, 20)) == 2**20
     done()
@@ -381,6 +384,17 @@ def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(owner, 
     assert take(mine) == b"the last thing"
     with pytest.raises(PeerLostError):
         put(theirs, b"one too many")
+
+
+def test_a_put_that_finds_its_connection_broken_is_an_error(owner, other, monkeypatch):
+    theirs = other.remote(owner.queue())
+
+    def broken(segments):
+        raise TransportError("gone")
+
+    monkeypatch.setattr(theirs, "cast", broken)
+    with pytest.raises(TransportError, match="gone"):
+        put(theirs, b"1")
 
 
 def test_a_put_that_was_dropped_with_its_owner_is_an_error(owner, other, monkeypatch):

@@ -249,13 +249,6 @@ def test_settling_with_the_next_request():
     assert state.take_now() == b"2"
 
 
-def test_settling_what_was_not_given_is_refused():
-    state = filled(b"1")
-
-    with pytest.raises(WireError):
-        state.request(Request("a"), 1)
-
-
 # -- room that is reserved for writers by credits
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -21,6 +22,9 @@ from fiber._objects.queue.requests import (
     Revoke,
 )
 from fiber._objects.queue.state import QueueState
+
+# hypothesis makes up many histories, which takes a busy machine long
+pytestmark = pytest.mark.timeout(600)
 
 
 class Reader:

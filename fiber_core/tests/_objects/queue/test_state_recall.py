@@ -18,12 +18,19 @@ from fiber._objects.queue.requests import (
 from fiber._objects.queue.state import QueueState
 from queue_states import filled, given, offer, only
 
+
+def parked(*items):
+    """A queue whose items reader a has fetched."""
+    state = filled(*items)
+    state.request(Request("a", max_items=len(items)))
+    return state
+
+
 # -- recall
 
 
 def test_a_reader_that_waits_has_parked_items_recalled_after_a_moment():
-    state = filled(b"1", b"2", b"3", b"4")
-    state.request(Request("a", max_items=4))
+    state = parked(b"1", b"2", b"3", b"4")
     waiting = Request("b")
     assert state.request(waiting) == [StartTimer()]
 
@@ -33,15 +40,13 @@ def test_a_reader_that_waits_has_parked_items_recalled_after_a_moment():
 
 
 def test_a_thread_of_the_owner_has_them_recalled_as_well():
-    state = filled(b"1")
-    state.request(Request("a"))
+    state = parked(b"1")
     assert state.request(Request(None)) == [StartTimer()]
     assert state.on_timer() == [Recall("a")]
 
 
 def test_nobody_is_asked_twice_before_it_has_answered():
-    state = filled(b"1", b"2")
-    state.request(Request("a", max_items=2))
+    state = parked(b"1", b"2")
     state.request(Request("b"))
     state.on_timer()
 
@@ -61,8 +66,7 @@ def test_nothing_is_recalled_where_items_were_handed_out_in_the_meantime():
 
 
 def test_a_standing_request_recalls_what_others_keep():
-    state = filled(b"1")
-    state.request(Request("a"))
+    state = parked(b"1")
     watching = Request("b", mode=Mode.STANDING)
     assert state.request(watching) == [StartTimer()]
 
@@ -71,8 +75,7 @@ def test_a_standing_request_recalls_what_others_keep():
 
 
 def test_one_that_does_not_wait_gets_what_others_have_parked():
-    state = filled(b"1")
-    state.request(Request("a"))
+    state = parked(b"1")
     request = Request("b", mode=Mode.NOWAIT)
     assert state.request(request) == [Recall("a"), StartTimer()]
 
@@ -80,8 +83,7 @@ def test_one_that_does_not_wait_gets_what_others_have_parked():
 
 
 def test_one_that_does_not_wait_is_not_held_up_by_a_reader_that_does_not_answer():
-    state = filled(b"1")
-    state.request(Request("a"))
+    state = parked(b"1")
     request = Request("b", mode=Mode.NOWAIT, retries_left=2)
     state.request(request)
     assert state.on_timer() == [StartTimer()]
@@ -113,8 +115,7 @@ def test_those_who_wait_hear_of_the_end_at_once():
 
 
 def test_it_is_not_the_end_while_another_reader_may_give_something_back():
-    state = filled(b"1")
-    state.request(Request("a"))
+    state = parked(b"1")
     state.close_writers()
     waiting = Request("b")
     assert state.request(waiting) == [StartTimer()]
@@ -147,16 +148,14 @@ def test_without_readers_everything_is_dropped_and_writers_are_refused():
 
 
 def test_what_the_last_reader_gives_back_is_dropped_as_well():
-    state = filled(b"1")
-    state.request(Request("a"))
+    state = parked(b"1")
     state.close_readers()
 
     assert state.remove_reader("a") == [Drop([b"1"])]
 
 
 def test_it_is_settled_once_all_was_handed_out():
-    state = filled(b"1")
-    state.request(Request("a"))
+    state = parked(b"1")
     assert not state.is_settled
 
     state.settle("a", 1)

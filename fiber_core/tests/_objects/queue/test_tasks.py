@@ -25,6 +25,12 @@ def give(state, reader, count):
     return given(state.request(Request(reader, max_items=count)))
 
 
+def lose(state, reader):
+    """A reader is killed."""
+    state.mark_dead(reader)
+    return state.remove_reader(reader)
+
+
 def rest(state):
     return list(iter(state.take_now, None))
 
@@ -74,8 +80,7 @@ def test_the_tasks_of_the_dead_come_back_in_front_and_in_order():
     assert give(state, "a", 3) == [b"1", b"2", b"3"]
     state.settle("a", 2)
 
-    state.mark_dead("a")
-    state.remove_reader("a")
+    lose(state, "a")
 
     assert state.unfinished == 4
     assert rest(state) == [b"1", b"2", b"3", b"4"]
@@ -86,8 +91,7 @@ def test_what_the_dead_had_finished_stays_finished():
     give(state, "a", 3)
     state.tasks_done("a", 2, 1)
 
-    state.mark_dead("a")
-    state.remove_reader("a")
+    lose(state, "a")
 
     assert state.unfinished == 2
     assert rest(state) == [b"2", b"3"]
@@ -102,8 +106,7 @@ def test_their_own_account_counts_where_it_can_be_seen():
     give(state, "a", 4)
     state.tasks_done("a", 1, 1)
 
-    state.mark_dead("a")
-    state.remove_reader("a")
+    lose(state, "a")
 
     assert state.unfinished == 2
     assert rest(state) == [b"3", b"4"]
@@ -117,8 +120,7 @@ def test_an_account_that_makes_no_sense_finishes_no_more_than_was_given():
     state.put_now(b"2")
     give(state, "a", 1)
 
-    state.mark_dead("a")
-    state.remove_reader("a")
+    lose(state, "a")
 
     assert state.unfinished == 1
     assert rest(state) == [b"2"]
@@ -130,8 +132,7 @@ def test_tasks_of_a_reader_that_ends_stay_unfinished_and_are_not_given_again():
     state.settle("a", 1)
     state.mark_ending("a")
 
-    state.mark_dead("a")
-    state.remove_reader("a")
+    lose(state, "a")
 
     assert state.unfinished == 2
     assert rest(state) == [b"2"]
@@ -140,9 +141,8 @@ def test_tasks_of_a_reader_that_ends_stay_unfinished_and_are_not_given_again():
 
 def test_a_reader_that_was_never_there_is_lost_without_effect():
     state = filled(b"1")
-    state.mark_dead("a")
 
-    assert state.remove_reader("a") == []
+    assert lose(state, "a") == []
     assert state.unfinished == 1
 
 
@@ -157,8 +157,7 @@ def test_a_reader_finishes_its_own_tasks_first():
     state.settle("b", 1)
 
     state.task_done("b")
-    state.mark_dead("b")
-    state.remove_reader("b")
+    lose(state, "b")
 
     assert rest(state) == [b"3"]
 
@@ -171,8 +170,7 @@ def test_one_without_tasks_finishes_the_oldest_of_others():
 
     state.task_done("c")
     for reader in ("a", "b"):
-        state.mark_dead(reader)
-        state.remove_reader(reader)
+        lose(state, reader)
 
     assert rest(state) == [b"2"]
 
@@ -276,28 +274,20 @@ def test_a_dead_holder_keeps_nobody_waiting(world, tasks):
     waiter.join()
 
 
-def test_tasks_of_a_process_that_ends_by_itself_are_anybodys_to_finish(world, tasks):
+@pytest.mark.parametrize("code", [0, 1])
+def test_tasks_of_a_process_that_fails_come_back_and_of_one_that_ends_do_not(world, tasks, code):
     other = world.node("other")
+    other.exit_code = code
     remote = other.remote(tasks)
     put(tasks, b"1")
     assert take(remote) == b"1"
     other.close()
-    joined = in_thread(tasks.join)
 
+    if code:
+        assert take(tasks) == b"1"
     assert tasks.size(0) == 0
     assert done(tasks) == [True]
-    joined()
-
-
-def test_tasks_of_a_process_that_fails_come_back(world, tasks):
-    other = world.node("other")
-    other.exit_code = 1
-    remote = other.remote(tasks)
-    put(tasks, b"1")
-    assert take(remote) == b"1"
-    other.close()
-
-    assert take(tasks) == b"1"
+    tasks.join()
 
 
 def test_closing_a_handle_is_no_death(world, tasks):

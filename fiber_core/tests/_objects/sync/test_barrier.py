@@ -28,6 +28,14 @@ def opened(*parties):
     return [(process, Status.OK, place) for place, process in enumerate(parties)]
 
 
+def acting():
+    """A barrier at which a waits while b runs its action."""
+    barrier = BarrierState(2)
+    arrive(barrier, "a")
+    arrive(barrier, "b", has_action=True)
+    return barrier
+
+
 def test_it_opens_for_all_when_the_last_one_comes():
     barrier = BarrierState(3)
     assert arrive(barrier, "a") == []
@@ -57,9 +65,7 @@ def test_the_last_one_runs_its_action_before_any_may_go_and_breaks_it_by_failing
 
 @pytest.mark.parametrize("end", ["abort", "reset"])
 def test_an_action_that_ends_after_the_barrier_was_broken_opens_nothing(end):
-    barrier = BarrierState(2)
-    arrive(barrier, "a")
-    arrive(barrier, "b", has_action=True)
+    barrier = acting()
     assert outcomes(getattr(barrier, end)()) == broken("a")
 
     assert barrier.action_ended("b", 1, succeeded=True) == (Status.BROKEN, [])
@@ -68,9 +74,7 @@ def test_an_action_that_ends_after_the_barrier_was_broken_opens_nothing(end):
 
 
 def test_those_who_come_during_the_action_are_let_in_afterwards():
-    barrier = BarrierState(2)
-    arrive(barrier, "a")
-    arrive(barrier, "b", has_action=True)
+    barrier = acting()
     assert arrive(barrier, "c") == []
     assert arrive(barrier, "d") == []
 
@@ -99,9 +103,7 @@ def test_while_the_action_is_run_no_time_is_up():
 
 
 def test_one_that_comes_during_the_action_and_waits_too_long_breaks_the_next_round():
-    barrier = BarrierState(2)
-    arrive(barrier, "a")
-    arrive(barrier, "b", has_action=True)
+    barrier = acting()
     arrive(barrier, "c", 1)
     assert outcomes(barrier.cancel("c", 1, expired=True)) == broken("c")
 
@@ -140,9 +142,7 @@ def test_it_breaks_when_a_process_dies_that_waits_or_may_be_waited_for():
 
 
 def test_it_breaks_when_the_one_who_runs_the_action_dies():
-    barrier = BarrierState(2)
-    arrive(barrier, "a")
-    arrive(barrier, "b", has_action=True)
+    barrier = acting()
     arrive(barrier, "c")
 
     assert outcomes(barrier.process_died("b", "")) == broken("a", "c")
@@ -156,10 +156,7 @@ def test_a_normal_end_breaks_nothing_but_what_it_was_doing():
     assert barrier.process_died("a", "") == [], "that its connection ends is no news"
     assert barrier.waiting == 1
 
-    acting = BarrierState(2)
-    arrive(acting, "a")
-    arrive(acting, "b", has_action=True)
-    assert outcomes(acting.process_exited("b", 0)) == broken("a")
+    assert outcomes(acting().process_exited("b", 0)) == broken("a")
 
 
 EVENTS = st.lists(

@@ -19,6 +19,14 @@ def acquire(semaphore, process, number=1, *, wait=True):
     return outcomes(semaphore.acquire(Request(process, number), wait=wait))
 
 
+def acquired(processes, value=1, maximum=1, **options):
+    """A semaphore that processes have asked for, in this order."""
+    semaphore = SemaphoreState(value, maximum, **options)
+    for process in processes:
+        acquire(semaphore, process)
+    return semaphore
+
+
 def test_a_permit_is_taken_at_once_where_there_is_one():
     semaphore = SemaphoreState(1, 1)
 
@@ -28,8 +36,7 @@ def test_a_permit_is_taken_at_once_where_there_is_one():
 
 
 def test_requests_are_granted_in_order():
-    semaphore = SemaphoreState(1, 1)
-    acquire(semaphore, "a")
+    semaphore = acquired("a")
     for name in "bcd":
         assert acquire(semaphore, name) == []
 
@@ -67,9 +74,7 @@ def test_there_are_never_more_than_the_maximum():
 
 
 def test_a_permit_that_another_gives_back_is_taken_off_its_oldest_taker():
-    semaphore = SemaphoreState(3, 3)
-    for name in ("a", "b", "a"):
-        acquire(semaphore, name)
+    semaphore = acquired("aba", 3, 3)
 
     former_holders, _ = semaphore.release_for_other(Request("c"))
     assert former_holders == ["b"], "it took one before the other one's last"
@@ -80,16 +85,14 @@ def test_a_permit_that_another_gives_back_is_taken_off_its_oldest_taker():
 
 
 def test_where_nothing_is_traced_what_is_given_is_more():
-    semaphore = SemaphoreState(1, 9, track_holders=False)
-    acquire(semaphore, "a")
+    semaphore = acquired("a", 1, 9, track_holders=False)
 
     assert semaphore.release_for_other(Request("b"))[0] == []
     assert (semaphore.holds, semaphore.value) == ({"a": 1}, 1)
 
 
 def test_what_is_given_back_twice_counts_once():
-    semaphore = SemaphoreState(2, 2)
-    acquire(semaphore, "a")
+    semaphore = acquired("a", 2, 2)
     semaphore.release_for_other(Request("b"))
 
     assert semaphore.release("a") == []
@@ -107,10 +110,7 @@ def test_a_permit_that_no_process_acquired_can_be_released():
 
 
 def test_the_next_acquirer_gets_the_permit_and_a_report_of_the_death():
-    semaphore = SemaphoreState(1, 1)
-    acquire(semaphore, "a")
-    acquire(semaphore, "b")
-    acquire(semaphore, "c")
+    semaphore = acquired("abc")
 
     (answer,) = semaphore.process_died("a", "process 1")
     assert (answer.request.process, answer.status, answer.text) == (
@@ -122,8 +122,7 @@ def test_the_next_acquirer_gets_the_permit_and_a_report_of_the_death():
 
 
 def test_the_death_is_reported_to_the_next_acquirer():
-    semaphore = SemaphoreState(1, 1)
-    acquire(semaphore, "a")
+    semaphore = acquired("a")
     assert semaphore.process_died("a", "process 1") == []
 
     assert not semaphore.try_acquire("b")
@@ -131,10 +130,7 @@ def test_the_death_is_reported_to_the_next_acquirer():
 
 
 def test_an_interrupted_acquirer_leaves_the_report_to_the_next():
-    semaphore = SemaphoreState(1, 1)
-    acquire(semaphore, "a")
-    acquire(semaphore, "b")
-    acquire(semaphore, "c")
+    semaphore = acquired("abc")
     semaphore.process_died("a", "process 1")
 
     (answer,) = semaphore.cancel_grant("b", inherited=True)
@@ -146,9 +142,7 @@ def test_an_interrupted_acquirer_leaves_the_report_to_the_next():
 
 
 def test_where_it_is_refused_one_gets_the_news_and_the_next_one_the_permit():
-    semaphore = SemaphoreState(1, 1, refuse_after_death=True)
-    for name in "abc":
-        acquire(semaphore, name)
+    semaphore = acquired("abc", refuse_after_death=True)
 
     assert outcomes(semaphore.process_died("a", "process 1")) == [
         ("b", 1, Status.REFUSED_HOLDER_DIED),
@@ -157,18 +151,14 @@ def test_where_it_is_refused_one_gets_the_news_and_the_next_one_the_permit():
 
 
 def test_the_dead_wait_no_more():
-    semaphore = SemaphoreState(0, 1)
-    acquire(semaphore, "a")
-    acquire(semaphore, "b")
+    semaphore = acquired("ab", 0, 1)
     semaphore.process_died("a", "process 1")
 
     assert outcomes(semaphore.release_for_other(Request("c"))[1])[1:] == [("b", 1, Status.OK)]
 
 
 def test_after_a_normal_end_it_stays_taken():
-    semaphore = SemaphoreState(1, 1)
-    acquire(semaphore, "a")
-    acquire(semaphore, "b")
+    semaphore = acquired("ab")
 
     assert semaphore.process_exited("a", 1) == []
     assert semaphore.process_died("a", "process 1") == [], "that the connection ends is no news"
@@ -176,8 +166,7 @@ def test_after_a_normal_end_it_stays_taken():
 
 
 def test_what_came_too_late_for_a_normal_end_goes_to_the_next():
-    semaphore = SemaphoreState(2, 2)
-    acquire(semaphore, "a")
+    semaphore = acquired("a", 2, 2)
     acquire(semaphore, "a", 2)
     acquire(semaphore, "b")
 
@@ -185,16 +174,14 @@ def test_what_came_too_late_for_a_normal_end_goes_to_the_next():
 
 
 def test_permits_that_are_not_to_be_recovered_are_gone_with_their_taker():
-    semaphore = SemaphoreState(2, 2, recover=False, report_deaths=False)
-    acquire(semaphore, "a")
+    semaphore = acquired("a", 2, 2, recover=False, report_deaths=False)
 
     assert semaphore.process_died("a", "process 1") == []
     assert semaphore.value == 1
 
 
 def test_recovered_ones_come_back_without_a_word():
-    semaphore = SemaphoreState(2, 2, report_deaths=False)
-    acquire(semaphore, "a")
+    semaphore = acquired("a", 2, 2, report_deaths=False)
     acquire(semaphore, "a", 2)
     acquire(semaphore, "b")
     acquire(semaphore, "c")

@@ -1,7 +1,6 @@
 """Variables of each framework, as its own documentation names them."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -252,7 +251,3 @@ def test_a_plugin_that_returns_other_objects_is_reported_and_ignored(monkeypatch
 def test_an_unknown_name_is_an_error_with_the_known_ones():
     with pytest.raises(FiberError, match=r"no framework 'x' .* are deepspeed, horovod, jax, mpi"):
         find_framework("x")
-
-
-def test_the_environment_of_tests_is_untouched():
-    assert "FIBER_RING_NAME" not in os.environ

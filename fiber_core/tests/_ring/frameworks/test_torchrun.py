@@ -38,14 +38,17 @@ def made(endpoint, nodes):
     return torchrun.get_handler()(parameters)
 
 
-def test_a_torchrun_in_no_ring_is_an_error():
-    with pytest.raises(ValueError, match="PET_RDZV_ENDPOINT; 'localhost:29400' is none"):
-        made("localhost:29400", 2)
-
-
-def test_a_torchrun_with_fewer_nodes_than_the_ring_is_an_error():
-    with pytest.raises(ValueError, match="given 2 nodes, and rank 2 of the ring is none of them"):
-        made(torchrun.endpoint("/s", 2), 2)
+@pytest.mark.parametrize(
+    "endpoint, told",
+    [
+        ("localhost:29400", "PET_RDZV_ENDPOINT; 'localhost:29400' is none"),
+        (torchrun.endpoint("/s", 2), "given 2 nodes, and rank 2 of the ring is none of them"),
+    ],
+    ids=["in no ring", "fewer nodes than the ring"],
+)
+def test_a_torchrun_that_is_no_members_is_an_error(endpoint, told):
+    with pytest.raises(ValueError, match=told):
+        made(endpoint, 2)
 
 
 def test_a_member_that_runs_one_alone_has_its_only_rank():

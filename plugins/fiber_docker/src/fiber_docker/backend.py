@@ -277,6 +277,7 @@ class DockerBackend(Backend):
             hosts=hosts,
             engine_socket=self._socket_for(spec),
             stop=self._timing.stop,
+            orphan=self._timing.orphan,
         )
 
     def _socket_for(self, spec: JobSpec) -> str | None:

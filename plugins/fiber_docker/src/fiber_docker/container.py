@@ -53,6 +53,8 @@ class ContainerContext:
     engine_socket: str | None = None
     #: seconds between the SIGTERM and the SIGKILL of ``docker stop``, and of an engine that ends
     stop: float = DockerTiming().stop
+    #: seconds between the two where the starter of an attached program was killed
+    orphan: float = DockerTiming().orphan
 
     @property
     def stop_seconds(self) -> int:
@@ -86,7 +88,7 @@ def container_spec(
         wrapped: False to run a program that is not Fiber's as the first process itself, for images
             without Python.
     """
-    argv, stdin, env = _program(spec, config, wrapped=wrapped)
+    argv, stdin, env = _program(spec, config, context, wrapped=wrapped)
     env[ENGINE_VARIABLE] = NO_ENGINE if context.engine_socket is None else SHARED_ENGINE
     if spec.entry is not None:
         env["FIBER_GRACE"] = str(context.stop_seconds)
@@ -133,7 +135,7 @@ def unique_name(run_id: str, name: str) -> str:
 
 
 def _program(
-    spec: JobSpec, config: DockerConfig, *, wrapped: bool
+    spec: JobSpec, config: DockerConfig, context: ContainerContext, *, wrapped: bool
 ) -> tuple[list[str], bytes, dict[str, str]]:
     """The first process: its arguments, its standard input, and its variables."""
     private = spec.private
@@ -147,7 +149,7 @@ def _program(
         return list(spec.argv), b"", {}
     source = first.text().encode()
     length = -1 if private is None else len(private)
-    given = "source" if spec.detached else "bond"
+    given = "source" if spec.detached else f"bond:{context.orphan:g}"
     loader = [config.python, "-I", "-S", "-c", _LOADER % len(source)]
     return [*loader, EXIT_FILE, given, str(length), *spec.argv], source + (private or b""), {}
 

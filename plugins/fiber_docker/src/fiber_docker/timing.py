@@ -19,6 +19,8 @@ class DockerTiming(Durations):
     #: between the SIGTERM and the SIGKILL of ``docker stop``, and of an engine that ends; the engine
     #: takes whole seconds
     stop: float = 10.0
+    #: from the SIGTERM to the SIGKILL of an attached program whose starter was killed
+    orphan: float = 5.0
     #: for the event of the end of a container that is gone already
     end_event: float = 2.0
     #: for output to arrive once its container is removed
