@@ -230,7 +230,7 @@ def ssh(shop: Workshop, it: Running) -> None:
 
 def k8s(shop: Workshop, it: Running) -> None:
     """What takes no containers."""
-    apart = (f"{K8S}/end_to_end", f"{K8S}/test_conformance.py", f"{K8S}/cluster/test_containers.py")
+    apart = (f"{K8S}/end_to_end", f"{K8S}/test_conformance.py")
     on_engine(shop, it, "-n", "2", K8S, *(f"--ignore={path}" for path in apart))
 
 

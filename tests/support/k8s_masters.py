@@ -12,7 +12,7 @@ import psutil
 import yaml
 
 import fiber_k8s.rbac
-from cluster.kinds import PODS
+from cluster.objects import PODS
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.logs import last_lines
@@ -22,10 +22,10 @@ __all__ = ["Masters", "PodEndTimes", "grant", "libraries"]
 _PLURALS = {"ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
 
 
-def grant(cluster):
-    """The least rights that the command prints, for the service account ``fiber``."""
-    for thing in yaml.safe_load_all(fiber_k8s.rbac.manifests("default")):
-        cluster.create(_PLURALS[thing["kind"]], thing)
+def grant(cluster, namespace="default", account="fiber"):
+    """The least rights that the command prints, for a service account."""
+    for thing in yaml.safe_load_all(fiber_k8s.rbac.manifests(namespace, account)):
+        cluster.create(_PLURALS[thing["kind"]], thing, namespace)
 
 
 def libraries(**env):
@@ -81,9 +81,22 @@ class Masters:
         self._image = image
         self._client = Client(K8sConfig(kubeconfig=str(cluster.kubeconfig)))
 
-    def start(self, program, *words, env=None, mounts=(), memory="1Gi", **spec):
-        """A plain pod that runs a program's source, as ``kubectl run`` makes one."""
-        name = f"master-{secrets.token_hex(3)}"
+    def start(
+        self, program, *words, env=None, mounts=(), memory="1Gi", name="main", proxy=None, **spec
+    ):
+        """A plain pod that runs a program's source, as ``kubectl run`` makes one.
+
+        Args:
+            program: source, or path of a file.
+            words: arguments of the program.
+            env: variables.
+            mounts: of volumes.
+            memory: limit.
+            name: of the container.
+            proxy: source of a program that runs in a container before it.
+            spec: further fields of the pod.
+        """
+        pod_name = f"master-{secrets.token_hex(3)}"
         source = Path(program).read_text(encoding="utf-8") if "\n" not in program else program
         run = (
             "import os, sys; os.chdir('/tmp'); "
@@ -92,7 +105,7 @@ class Masters:
         )
         variables = [{"name": key, "value": text} for key, text in (env or {}).items()]
         container = {
-            "name": "main",
+            "name": name,
             "image": self._image,
             "imagePullPolicy": "Never",
             "command": ["python3", "-c", run],
@@ -100,17 +113,23 @@ class Masters:
             "resources": {"limits": {"cpu": "2", "memory": memory}},
             "volumeMounts": list(mounts),
         }
+        containers = [container]
+        if proxy is not None:
+            command = ["python3", "-c", proxy]
+            containers.insert(
+                0, {**container, "name": "linkerd-proxy", "command": command, "env": []}
+            )
         pod = {
-            "metadata": {"name": name, "labels": {"app": "mine"}},
+            "metadata": {"name": pod_name, "labels": {"app": "mine"}},
             "spec": {
                 "serviceAccountName": "fiber",
                 "restartPolicy": "Never",
-                "containers": [container],
+                "containers": containers,
                 **spec,
             },
         }
         self.cluster.create("pods", pod)
-        return name
+        return pod_name
 
     def wait(self, name, timeout=240.0):
         """The exit code of a master, and the last lines that it wrote."""
@@ -125,29 +144,16 @@ class Masters:
             return False
         return True
 
-    def exec(self, name, *argv):
-        """Run a program in a pod to its end; its exit code."""
-        from kubernetes import client
-        from kubernetes.stream import stream
-
-        with contextlib.closing(self.cluster.client_for()) as api:
-            connect = client.CoreV1Api(api).connect_get_namespaced_pod_exec
-            options = {"stdout": True, "stderr": True, "_preload_content": False}
-            running = stream(connect, name, "default", command=list(argv), **options)
-            try:
-                running.run_forever(timeout=60)
-                return running.returncode
-            finally:
-                # close() leaves a socket open whose other side has closed before
-                running.sock.shutdown()
+    def touch(self, name, path):
+        """Make a file in a pod that runs."""
+        process = next(_processes(name))
+        Path(f"/proc/{process.pid}/root{path}").touch()
 
     def kill(self, name):
         """SIGKILL to all processes of a pod; its object stays, as after a crash."""
-        for process in psutil.process_iter(["pid"]):
+        for process in _processes(name):
             with contextlib.suppress(psutil.Error):
-                environ = process.environ()
-                if environ.get("HOSTNAME") == name:
-                    process.kill()
+                process.kill()
 
     def output(self, name):
         """The last lines that a master has written so far."""
@@ -181,6 +187,14 @@ class Masters:
             with contextlib.suppress(Exception):
                 self.cluster.delete_pod(pod["metadata"]["name"], grace=1)
         self._client.close()
+
+
+def _processes(pod):
+    """The processes of a pod, which are this host's."""
+    for process in psutil.process_iter(["pid"]):
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("HOSTNAME") == pod:
+                yield process
 
 
 def _workers(pods, phase="Running"):

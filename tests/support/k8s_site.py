@@ -2,17 +2,28 @@
 
 import collections
 import itertools
+import os
 import secrets
+import subprocess
+import sys
+import textwrap
 import threading
 
 from cluster import Act
 from fiber._agent.resources.nvidia import NvidiaProvider
-from fiber.model import BackendContext
+from fiber._base import values
+from fiber.model import BackendContext, Timing
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from k8s_world import process
 
-__all__ = ["Scripts", "Site", "StatusRecorder"]
+__all__ = ["Scripts", "Site", "StatusRecorder", "set_durations"]
+
+
+def set_durations(backend, **durations):
+    """Give a backend durations of its own, in seconds."""
+    client = backend._client
+    client.timing = values.evolve(client.timing, **durations)
 
 
 class Scripts:
@@ -80,7 +91,7 @@ class Site:
         self.scripts = scripts
         self._open = []
 
-    def open(self, run_id=None, lease=30.0, **settings):
+    def open(self, run_id=None, lease=30.0, timing=None, **settings):
         run_id = run_id or secrets.token_hex(4)
         settings = {"kubeconfig": str(self.cluster.kubeconfig), **settings}
         context = BackendContext(
@@ -89,6 +100,7 @@ class Site:
             run_id=run_id,
             run_directory="/nowhere",
             lease=lease,
+            timing=timing or Timing(),
         )
         backend = K8sBackend(context)
         backend.run = run_id
@@ -109,6 +121,25 @@ class Site:
         for backend in self._open:
             backend.close()
             backend.recorder.join()
+
+    def run_program(self, folder, source, *words):
+        """Run a program outside of the cluster to its end; its exit code, output and errors."""
+        script = folder / "program.py"
+        script.write_text(textwrap.dedent(source))
+        settings = {
+            "FIBER_BACKEND": "k8s",
+            "FIBER_IMAGE": "app:1",
+            "KUBECONFIG": str(self.cluster.kubeconfig),
+            "XDG_RUNTIME_DIR": str(folder),
+        }
+        return subprocess.run(
+            [sys.executable, script, *words],
+            env={**os.environ, **settings},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
 
     def wait_until_gone(self, run_id, plurals=("pods", "secrets", "leases")):
         """Wait until nothing is left of a run."""

@@ -133,6 +133,10 @@ PARENT = {
     "status": {"phase": "Running", "podIP": "10.0.0.7"},
 }
 
+#: recorded of a real cluster, as it refuses a pod
+QUOTA_EXCEEDED = (
+    'pods "c" is forbidden: exceeded quota: few, requested: pods=1, used: pods=2, limited: pods=2'
+)
 #: a run's, as an owner
 LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": "fiber-r", "uid": "u1"}
 

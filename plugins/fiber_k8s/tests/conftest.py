@@ -1,4 +1,7 @@
-"""Fixtures of this backend: an engine, a cluster of hollow pods, and backends on it."""
+"""Fixtures of this backend: an engine, a cluster of hollow pods, and backends on it.
+
+A module has nodes of its own by the constants ``NODES`` and ``CAPACITY``.
+"""
 
 import pytest
 
@@ -16,8 +19,10 @@ def scripts():
 
 
 @pytest.fixture(scope="module")
-def hollow(scripts):
-    with Cluster.start(script=scripts, nodes=["one", "two"]) as cluster:
+def hollow(request, scripts):
+    nodes = getattr(request.module, "NODES", ["one", "two"])
+    capacity = getattr(request.module, "CAPACITY", None)
+    with Cluster.start(script=scripts, nodes=nodes, capacity=capacity) as cluster:
         yield cluster
 
 

@@ -1,15 +1,28 @@
 """Jobs as pods of a cluster whose pods are hollow: states, ends, refusals, removal."""
 
 import base64
+import contextlib
 
 import pytest
 
 from cluster import Act
 from fiber.backend_parts.private import read_private
 from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
-from fiber.model import Gang, Job, JobState, Reason, ReasonKind, ResourceRequest
+from fiber.model import (
+    BackendContext,
+    Gang,
+    Job,
+    JobState,
+    Reason,
+    ReasonKind,
+    ResourceRequest,
+    Timing,
+)
+from fiber_k8s.backend import K8sBackend
+from fiber_k8s.config import K8sConfig
 from fiber_k8s.run_objects import LEASES
-from k8s_world import spec
+from k8s_site import set_durations
+from k8s_world import QUOTA_EXCEEDED, spec
 from wire_world import until
 
 PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
@@ -144,9 +157,7 @@ class TestBelongings:
         assert [one for one in site.left(backend.run) if one.startswith("pods")] == []
         site.wait_until_gone(backend.run)
 
-    def test_what_outlives_its_starter_stays(self, site, monkeypatch):
-        # whoever removes another program's pods is told nothing of them, and does not wait for that
-        monkeypatch.setattr("fiber_k8s.backend._GONE", 3600.0)
+    def test_what_outlives_its_starter_stays(self, site):
         first = site.open()
         deaf = Act(on_term=None)
         job = site.start(first, deaf, entry=None, argv=("sleep",), detached=True)
@@ -154,6 +165,8 @@ class TestBelongings:
         first.close()
         assert job.id in names(site.cluster.objects("pods"))
         second = site.open()
+        # whoever removes another program's pods is told nothing of them, and does not wait for that
+        set_durations(second, deletion=3600.0)
         assert [one.id for one in second.list(first.run)] == [job.id]
         second.cleanup(first.run)
         site.wait_until_gone(first.run)
@@ -180,21 +193,17 @@ class TestRefusals:
             site.start(backend, image=None)
 
     def test_a_quota_is_reported_with_the_clusters_message(self, site):
-        site.cluster.add_namespace("small")
-        site.cluster.add_quota({"pods": "0"}, "small")
-        backend = site.open(namespace="small")
-        with pytest.raises(SubmitError, match="exceeded quota"):
+        backend = site.open()
+        refusal = site.cluster.refuse_pods(QUOTA_EXCEEDED)
+        with refusal, pytest.raises(SubmitError, match="exceeded quota"):
             site.start(backend)
 
     def test_a_missing_right_is_reported_with_what_grants_it(self, site):
         name = site.cluster.add_account("nobody")
         path = site.cluster.kubeconfig.with_name("nobody")
         site.cluster.write_kubeconfig(path, user=name)
-        from fiber.model import BackendContext
-        from fiber_k8s.backend import K8sBackend
-        from fiber_k8s.config import K8sConfig
-
-        backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(path)), run_id="00000001"))  # fmt: skip
+        config = K8sConfig(kubeconfig=str(path))
+        backend = K8sBackend(BackendContext(config=config, run_id="00000001"))
         with pytest.raises(SubmitError, match="cannot list resource .*fiber k8s rbac"):
             backend.submit(spec(run_id="00000001", image="app:1"))
         backend.close()
@@ -203,25 +212,25 @@ class TestRefusals:
         path = tmp_path / "pod.yaml"
         path.write_text("spec: {tolerationz: []}")
         backend = site.open(pod_template=str(path))
-        with pytest.raises(SubmitError, match="unknown field .*tolerationz"):
+        told = 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.tolerationz"'
+
+        def is_invalid(call):
+            return call.resource == "pods" and call.query.get("fieldValidation") == "Strict"
+
+        refusal = site.cluster.refuse(400, matching=is_invalid, message=told)
+        with refusal, pytest.raises(SubmitError, match="unknown field .*tolerationz"):
             site.start(backend)
 
-    def test_more_gpus_than_any_node_has_fail_with_the_schedulers_words(self, site):
-        backend = site.open(unschedulable_timeout=0.3)
-        job = site.start(backend, resources=ResourceRequest(devices={"gpu": 99}))
-        status = backend.recorder.end(job)
-        assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
-        assert "Insufficient nvidia.com/gpu" in status.message
-        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
-
-    def test_nor_are_they_waited_for_where_the_scheduler_does_not_report_it(self, site):
-        with site.cluster.older_scheduler():
+    @pytest.mark.parametrize("reports", [True, False], ids=["1.34", "older scheduler"])
+    def test_more_gpus_than_any_node_has_fail_with_the_schedulers_words(self, site, reports):
+        with contextlib.nullcontext() if reports else site.cluster.older_scheduler():
             backend = site.open(unschedulable_timeout=0.3)
             job = site.start(backend, resources=ResourceRequest(devices={"gpu": 99}))
             status = backend.recorder.end(job)
         assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
         assert "Insufficient nvidia.com/gpu" in status.message
-        assert "not helpful" not in status.message
+        assert ("not helpful" in status.message) is reports
+        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
 
     def test_where_nodes_are_unknown_a_warning_says_that_a_pod_may_wait_for_ever(
         self, site, caplog
@@ -263,15 +272,13 @@ class TestRefusals:
             with pytest.raises(UnknownJobError, match="none-1"):
                 call(job)
 
-    def test_a_missing_cluster_is_named(self, site, tmp_path, monkeypatch):
-        from fiber.model import BackendContext
-        from fiber_k8s.backend import K8sBackend
-        from fiber_k8s.config import K8sConfig
-
-        monkeypatch.setattr("fiber.backend_parts.outage.RETRY_TIMEOUT", 0.0)
+    def test_a_missing_cluster_is_named(self, site, tmp_path):
         path = tmp_path / "config"
-        path.write_text(site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9"))  # fmt: skip
-        backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(path)), run_id="00000002"))  # fmt: skip
+        path.write_text(
+            site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9")
+        )
+        config, timing = K8sConfig(kubeconfig=str(path)), Timing(outage=0.0)
+        backend = K8sBackend(BackendContext(config=config, run_id="00000002", timing=timing))
         with pytest.raises(BackendUnavailableError, match="127.0.0.1:9.*FIBER_K8S_CONTEXT"):
             backend.submit(spec(run_id="00000002", image="app:1"))
         backend.close()
@@ -288,14 +295,6 @@ class TestGroups:
         with pytest.raises(SubmitError, match="Insufficient cpu"):
             backend.submit_group(specs, 1.0)
         site.wait_until_gone(backend.run, ("pods",))
-
-    def test_schedulers_of_groups_are_reported(self, site):
-        backend = site.open(gang="kueue", queue="team")
-        jobs = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
-        pods = [site.cluster.get("pods", job.id)["metadata"] for job in jobs]
-        groups = {pod["labels"]["kueue.x-k8s.io/pod-group-name"] for pod in pods}
-        assert len(groups) == 1
-        assert {pod["annotations"]["kueue.x-k8s.io/pod-group-total-count"] for pod in pods} == {"2"}
 
     def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site):
         backend = site.open(gang="kueue", queue="team")

@@ -12,6 +12,7 @@ from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.flow_control import RateLimiter, backoff
 from fiber_k8s.in_pod import pod_evidence, read_own_pod
+from fiber_k8s.timing import K8sTiming
 
 
 @pytest.fixture
@@ -79,11 +80,8 @@ def test_an_exec_plugin_gives_the_token(ask, hollow, tmp_path):
     assert ask(logging_in_by(script)).pods("a=b") == []
 
 
-def test_a_plugin_is_asked_again_once_its_token_is_not_taken_any_more(
-    ask, hollow, tmp_path, monkeypatch
-):
+def test_a_plugin_is_asked_again_once_its_token_is_not_taken_any_more(ask, hollow, tmp_path):
     """The plugin gave no expiration time."""
-    monkeypatch.setattr("fiber_k8s.client._FRESH", 0.0)
     token = tmp_path / "token"
     token.write_text("is not taken")
     script = tmp_path / "login"
@@ -92,7 +90,9 @@ def test_a_plugin_is_asked_again_once_its_token_is_not_taken_any_more(
 printf '{kind}, "status": {{"token": "%s"}}}}' "$(cat {token})"
 echo '{hollow.token("admin")}' > {token}
 """)
-    assert ask(logging_in_by(script)).pods("a=b") == []
+    client = ask(logging_in_by(script))
+    client.timing = K8sTiming(login=0.0)
+    assert client.pods("a=b") == []
 
 
 def test_a_certificate_without_a_user_is_refused(ask):
@@ -138,7 +138,7 @@ def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direc
     configuration = Configuration(host="https://api.cluster.lab:6443")
     configuration.proxy, configuration.no_proxy = "http://proxy.lab:3128", exempt
     websocket_client._connect(
-        configuration, "wss://api.cluster.lab:6443/exec", [], ["v5.channel.k8s.io"]
+        configuration, "wss://api.cluster.lab:6443/exec", [], ["v5.channel.k8s.io"], 1.0
     )
     (told,) = asked
     host, port = told["http_proxy_host"], told["http_proxy_port"]

@@ -1,7 +1,7 @@
 """Events of pods that wait: an autoscaler that adds a node, a missing volume."""
 
-import secrets
 import threading
+import time
 
 import pytest
 
@@ -9,6 +9,7 @@ from fiber.exceptions import SubmitError
 from fiber.model import JobState, Reason, ReasonKind, ResourceRequest
 from fiber_k8s.cluster_events import latest_messages
 from fiber_k8s.run_objects import micro_time
+from k8s_site import set_durations
 
 MANY = ResourceRequest(devices={"gpu": 99})
 
@@ -38,8 +39,13 @@ class TestAutoscaler:
                 asked.release()
 
         monkeypatch.setattr("fiber_k8s.lifecycle.is_scaling_up", is_scaling_up)
-        monkeypatch.setattr("fiber_k8s.lifecycle._SCALE_UP_POLL", 0.05)
         return asked
+
+    @pytest.fixture
+    def backend(self, site, looked):
+        backend = site.open(unschedulable_timeout=1.0)
+        set_durations(backend, scale_up_check=0.05)
+        return backend
 
     @staticmethod
     def say(site, job, reason, at):
@@ -59,10 +65,7 @@ class TestAutoscaler:
         site.cluster.create("events", told)
 
     @pytest.mark.parametrize("reason", ["TriggeredScaleUp", "Nominated"])
-    def test_a_pod_is_waited_for_while_a_node_is_made_for_it(self, site, looked, reason):
-        import time
-
-        backend = site.open(unschedulable_timeout=1.0)
+    def test_a_pod_is_waited_for_while_a_node_is_made_for_it(self, site, backend, looked, reason):
         job = site.start(backend, resources=MANY)
         backend.recorder.until(job, lambda one: one.message)
         self.say(site, job, reason, time.time())
@@ -70,8 +73,7 @@ class TestAutoscaler:
             assert looked.acquire(timeout=30)
         assert not any(one.state.is_terminal for one in backend.recorder.of(job))
 
-    def test_but_not_for_ever(self, site, looked):
-        backend = site.open(unschedulable_timeout=1.0)
+    def test_but_not_for_ever(self, site, backend):
         job = site.start(backend, resources=MANY)
         backend.recorder.until(job, lambda one: one.message)
         self.say(site, job, "Nominated", 1.0e9)
@@ -79,14 +81,14 @@ class TestAutoscaler:
 
 
 class TestSlow:
-    def test_why_a_container_is_not_made_is_reported(self, site, monkeypatch, tmp_path):
-        monkeypatch.setattr("fiber_k8s.cluster_events._FIRST_WAIT", 0.3)
+    def test_why_a_container_is_not_made_is_reported(self, site, tmp_path):
         path = tmp_path / "pod.yaml"
         path.write_text(
             "spec: {volumes: [{name: words, secret: {secretName: none}}], containers: "
             "[{name: fiber, volumeMounts: [{name: words, mountPath: /words}]}]}"
         )
         backend = site.open(pod_template=str(path))
+        set_durations(backend, stuck=0.3)
         job = site.start(backend)
         told = backend.recorder.until(job, lambda one: "FailedMount" in one.message)
         assert told.state is JobState.PENDING
@@ -111,20 +113,14 @@ class TestSlow:
 
 
 class TestPolicies:
-    @pytest.fixture
-    def restricted(self, hollow):
-        name = f"strict-{secrets.token_hex(4)}"
-        hollow.add_namespace(name, {"pod-security.kubernetes.io/enforce": "restricted"})
-        return name
-
-    def test_a_restricted_namespace_is_an_error_with_the_setting(self, site, restricted):
-        backend = site.open(namespace=restricted)
-        with pytest.raises(SubmitError, match="violates PodSecurity.*FIBER_K8S_SECURITY"):
+    def test_a_restricted_namespace_is_an_error_with_the_setting(self, site, backend):
+        told = (
+            'pods "p" is forbidden: violates PodSecurity "restricted:latest": '
+            "allowPrivilegeEscalation != false"
+        )
+        refusal = site.cluster.refuse_pods(told)
+        with refusal, pytest.raises(SubmitError, match="violates PodSecurity.*FIBER_K8S_SECURITY"):
             site.start(backend)
-
-    def test_and_takes_pods_with_that(self, site, restricted):
-        backend = site.open(namespace=restricted, security="restricted")
-        backend.recorder.running(site.start(backend))
 
     def test_a_missing_account_is_reported_with_the_command_that_creates_it(self, site):
         backend = site.open(service_account="fiber")

@@ -8,12 +8,12 @@ import tempfile
 import threading
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from cluster import Act, Cluster
 from fiber._agent import rundir
 from fiber.cli.main import cli
+from k8s_masters import grant
 from owners import DEAD, owned_by
 
 IMAGE = "registry.lab/train:1"
@@ -70,9 +70,7 @@ def granted(cluster, fiber):
     """The cluster, where Fiber has its rights in the namespace of that name."""
     if cluster.get("namespaces", "granted") is None:
         cluster.add_namespace("granted")
-        for thing in yaml.safe_load_all(fiber("k8s", "rbac", "--namespace", "granted").stdout):
-            kind = {"Role": "roles", "RoleBinding": "rolebindings"}.get(thing["kind"])
-            cluster.create(kind or "serviceaccounts", thing, "granted")
+        grant(cluster, "granted")
     yield cluster
     fiber(
         "kill",
@@ -87,6 +85,10 @@ def created(done):
     """The pod that a command reports to have created."""
     (line,) = [line for line in done.output.splitlines() if line.startswith("Created pod: fiber-")]
     return line.removeprefix("Created pod: ")
+
+
+def wait_for_phase(cluster, phase):
+    cluster.wait_for("pods", lambda pods: pods and pods[0]["status"].get("phase") == phase)
 
 
 def container(cluster, name, namespace="default"):
@@ -119,8 +121,8 @@ class TestRun:
         one = container(cluster, name)
         assert one["image"] == "other:2"
         assert one["resources"] == {
-            "requests": {"cpu": "500m", "memory": "1Gi"},
-            "limits": {"cpu": "500m", "memory": "1Gi"},
+            "requests": {"cpu": "500m", "memory": "1024Mi"},
+            "limits": {"cpu": "500m", "memory": "1024Mi"},
         }
         assert one["command"][-3:] == ["train", "--gpu", "1"]
         environ = {each["name"]: each.get("value") for each in one["env"]}
@@ -137,7 +139,7 @@ class TestRun:
         ]
         assert claims == ["nfs", "data"]
 
-    @pytest.mark.parametrize("memory,told", [("4096", "4Gi"), ("4Gi", "4Gi"), ("1500", "1500Mi")])
+    @pytest.mark.parametrize("memory,told", [("4Gi", "4096Mi"), ("1500", "1500Mi")])
     def test_memory_is_read_as_a_quantity_and_as_a_number(self, fiber, cluster, memory, told):
         name = created(fiber("run", "--memory", memory, "sleep", "1"))
 
@@ -185,12 +187,8 @@ class TestRun:
         # who may run programs need not be allowed to look for accounts
         asked = {one.resource for one in cluster.requests}
         assert "serviceaccounts" not in asked
-        assert (
-            len(
-                [one for one in cluster.requests if one.verb == "create" and one.resource == "pods"]
-            )
-            == 2
-        )
+        tries = [one for one in cluster.requests if (one.verb, one.resource) == ("create", "pods")]
+        assert len(tries) == 2
 
     @pytest.mark.parametrize("field", ["serviceAccountName", "serviceAccount"])
     def test_an_account_that_is_named_is_kept(self, fiber, granted, monkeypatch, tmp_path, field):
@@ -270,9 +268,7 @@ class TestAttached:
 
     def test_a_signal_ends_the_pod_first(self, fiber, cluster):
         def interrupt():
-            cluster.wait_for(
-                "pods", lambda pods: pods and pods[0]["status"].get("phase") == "Running"
-            )
+            wait_for_phase(cluster, "Running")
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -287,7 +283,7 @@ class TestAttached:
 class TestLookingAfter:
     def test_pods_are_listed_shown_and_ended(self, fiber, cluster):
         name = created(fiber("run", "--name", "train", "sleep", "1000"))
-        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Running")
+        wait_for_phase(cluster, "Running")
         cluster.say(name, "one\ntwo\n")
 
         (header, row) = fiber("ps").stdout.splitlines()
@@ -301,7 +297,7 @@ class TestLookingAfter:
 
     def test_a_program_runs_beside_a_pod(self, fiber, cluster, capfd):
         name = created(fiber("run", "sleep", "1000"))
-        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Running")
+        wait_for_phase(cluster, "Running")
 
         done = fiber("exec", name, "--", "say", "two  words", "--x")
 
@@ -309,7 +305,7 @@ class TestLookingAfter:
 
     def test_following_ends_with_the_pod(self, fiber, cluster):
         name = created(fiber("run", "sleep", "1000"))
-        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Running")
+        wait_for_phase(cluster, "Running")
 
         def write():
             cluster.say(name, "late\n")
@@ -324,7 +320,7 @@ class TestLookingAfter:
 
     def test_what_began_on_another_host_is_collected_too(self, fiber, cluster):
         name = created(fiber("run", "end", "0"))
-        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Succeeded")
+        wait_for_phase(cluster, "Succeeded")
         ((folder, _),) = rundir.runs()
         rundir.remove(folder)
 
@@ -335,7 +331,7 @@ class TestLookingAfter:
 
     def test_what_has_ended_is_collected(self, fiber, cluster):
         name = created(fiber("run", "end", "0"))
-        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("phase") == "Succeeded")
+        wait_for_phase(cluster, "Succeeded")
         ((folder, _),) = rundir.runs()
         # the command that began it was this process, and would have ended
         owned_by(folder, DEAD)
@@ -373,9 +369,7 @@ class TestRights:
         ]
 
     def test_they_are_enough_for_a_program(self, fiber, cluster, monkeypatch, tmp_path):
-        for thing in yaml.safe_load_all(fiber("k8s", "rbac", "--service-account", "enough").stdout):
-            kind = {"Role": "roles", "RoleBinding": "rolebindings"}.get(thing["kind"])
-            cluster.create(kind or "serviceaccounts", thing)
+        grant(cluster, account="enough")
         config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
         monkeypatch.setenv("KUBECONFIG", str(config))
 

@@ -11,10 +11,11 @@ import pytest
 
 from cluster import Cluster
 from cluster.real import Docker
-from fiber.model import Volume
+from fiber.model import Timing, Volume
 from fiber.testing import BackendConformance, HostWitness, PluginConformance
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
+from k8s_site import set_durations
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +26,7 @@ def runtime(engine):
 @pytest.fixture(scope="module")
 def kube(runtime):
     capacity = {"cpu": "64", "memory": "64Gi", "pods": "110"}
-    with Cluster.start(
-        runtime=runtime, nodes=["one"], capacity=capacity, addresses=["127.0.0.1"]
-    ) as cluster:
+    with Cluster.start(runtime=runtime, nodes=["one"], capacity=capacity) as cluster:
         yield cluster
 
 
@@ -59,13 +58,12 @@ class ClusterWitness(HostWitness):
 
     @contextlib.contextmanager
     def lost_host(self):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fiber_k8s.lifecycle._UNCONFIRMED", 1.0)
-            self._cluster.node_silent("one")
-            try:
-                yield
-            finally:
-                self._cluster.node_back("one")
+        set_durations(self._backend, unconfirmed=1.0)
+        self._cluster.node_silent("one")
+        try:
+            yield
+        finally:
+            self._cluster.node_back("one")
 
 
 @pytest.mark.timeout(300)
@@ -92,12 +90,12 @@ class TestK8sBackend(BackendConformance):
         return lambda context: K8sBackend(attrs.evolve(context, config=config, image="fiber-test"))
 
     @pytest.fixture
-    def unreachable(self, context, kube, tmp_path, monkeypatch):
-        monkeypatch.setattr("fiber.backend_parts.outage.RETRY_TIMEOUT", 0.0)
+    def unreachable(self, context, kube, tmp_path):
         path = tmp_path / "kubeconfig"
         path.write_text(kube.kubeconfig.read_text().replace(kube.url, "https://127.0.0.1:9"))
         config = K8sConfig(kubeconfig=str(path))
-        backend = K8sBackend(attrs.evolve(context, config=config))
+        timing = Timing(outage=0.0)
+        backend = K8sBackend(attrs.evolve(context, config=config, timing=timing))
         yield backend
         backend.close()
 
@@ -117,11 +115,7 @@ class TestK8sBackend(BackendConformance):
     @pytest.fixture
     def volume(self, kube, run_id):
         name = f"kit-{run_id}"
-        spec = {
-            "accessModes": ["ReadWriteMany"],
-            "resources": {"requests": {"storage": "1Gi"}},
-        }
-        kube.create("persistentvolumeclaims", {"metadata": {"name": name}, "spec": spec})
+        kube.create_claim(name)
         return Volume(source=name, path="/persistent")
 
 

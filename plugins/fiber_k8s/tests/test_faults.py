@@ -2,10 +2,6 @@
 
 import collections
 import concurrent.futures
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
@@ -14,11 +10,11 @@ import urllib3
 
 from cluster import Act
 from fiber.exceptions import BackendUnavailableError, SubmitError
-from fiber.model import BackendContext, JobState, Reason, ReasonKind
+from fiber.model import BackendContext, JobState, Reason, ReasonKind, Timing
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.connection import Connection
-from k8s_site import StatusRecorder
+from k8s_site import StatusRecorder, set_durations
 from k8s_world import process
 from wire_world import until
 
@@ -57,7 +53,7 @@ class TestStream:
     def test_streams_that_end_at_once_are_not_asked_for_without_a_pause(self, site, monkeypatch):
         pauses = threading.Semaphore(0)
 
-        def backoff(**_):
+        def backoff(*_):
             while True:
                 pauses.release()
                 yield 0.01
@@ -79,7 +75,7 @@ class TestStream:
         # a stream that hears of its own pods alone knows an old version of all
         another.recorder.running(site.start(another))
         # the regular end of a stream is followed by a pause; whatever is paused for after that stays
-        monkeypatch.setattr("fiber_k8s.watch.backoff", lambda **_: iter([0.01, 3600.0]))
+        monkeypatch.setattr("fiber_k8s.watch.backoff", lambda *_: iter([0.01, 3600.0]))
         site.cluster.expire()
         site.cluster.forget_requests()
         site.cluster.end_watches()
@@ -113,17 +109,15 @@ class TestStream:
 BEGINNING = """
     import sys
     import fiber
-    from fiber.backend_parts import outage
 
     if __name__ == "__main__":
-        outage.NOTICE_DELAY, outage.RETRY_TIMEOUT = 0.0, float(sys.argv[1])
         begin = {
             "process": lambda: fiber.Process(target=print).start(),
             "pool": lambda: fiber.Pool(2).map(abs, [1]),
             "pool of as many as there are": lambda: fiber.Pool().map(abs, [1]),
         }
         print("begins", flush=True)
-        begin[sys.argv[2]]()
+        begin[sys.argv[1]]()
 """
 
 
@@ -134,12 +128,11 @@ class TestBeginning:
     def backend(self, site, monkeypatch):
         # what it is opened with waits for the cluster
         monkeypatch.setattr("k8s_site.StatusRecorder", lambda *_: None)
-        backend = site.open()
+        backend = site.open(timing=Timing(outage_notice=0.0))
         yield backend
         backend.recorder = StatusRecorder(backend, backend.run)
 
-    def test_its_first_job_starts_when_the_server_is_back(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
+    def test_its_first_job_starts_when_the_server_is_back(self, site, backend, caplog):
         with concurrent.futures.ThreadPoolExecutor() as threads:
             with site.cluster.outage():
                 job = threads.submit(site.start, backend)
@@ -155,8 +148,7 @@ class TestBeginning:
         assert site.start(backend).id
         assert refusal.count == 3
 
-    def test_a_refusal_is_reported_at_once(self, site, backend, monkeypatch, caplog):
-        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
+    def test_a_refusal_is_reported_at_once(self, site, backend, caplog):
         with (
             site.cluster.refuse(403, matching=lambda call: call.verb == "list") as refusal,
             pytest.raises(SubmitError, match="refused to list pods"),
@@ -165,35 +157,23 @@ class TestBeginning:
         assert refusal.count == 1
         assert "still trying" not in caplog.text
 
-    def test_that_no_cluster_is_configured_too(self, tmp_path, caplog, monkeypatch):
-        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.0)
+    def test_that_no_cluster_is_configured_too(self, tmp_path, caplog):
         config = K8sConfig(kubeconfig=str(tmp_path / "missing"))
-        backend = K8sBackend(BackendContext(config=config, run_id="00000004"))
+        timing = Timing(outage_notice=0.0)
+        backend = K8sBackend(BackendContext(config=config, run_id="00000004", timing=timing))
         for ask in (lambda: backend.submit(process(image="app:1")), backend.capacity):
             with pytest.raises(BackendUnavailableError, match="no cluster is configured"):
                 ask()
         assert "still trying" not in caplog.text
         backend.close()
 
+    @pytest.mark.timeout(240)
     @pytest.mark.parametrize("what", ["process", "pool", "pool of as many as there are"])
-    def test_a_server_that_stays_away_is_one_line_and_one_error(self, site, tmp_path, what):
-        script = tmp_path / "program.py"
-        script.write_text(textwrap.dedent(BEGINNING))
-        settings = {
-            "FIBER_BACKEND": "k8s",
-            "FIBER_IMAGE": "app:1",
-            "KUBECONFIG": str(site.cluster.kubeconfig),
-            "XDG_RUNTIME_DIR": str(tmp_path),
-        }
+    def test_a_server_that_stays_away_is_one_line_and_one_error(
+        self, site, tmp_path, tenth_timing, what
+    ):
         with site.cluster.outage():
-            done = subprocess.run(
-                [sys.executable, script, "1.0", what],
-                env={**os.environ, **settings},
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
+            done = site.run_program(tmp_path, BEGINNING, what)
         assert done.returncode == 1
         lines = done.stderr.splitlines()
         assert lines[0].startswith("fiber: still trying to list ")
@@ -233,10 +213,8 @@ class TestBusy:
         assert refusal.count == 3
         backend.recorder.running(first)
 
-    def test_what_is_created_while_the_api_is_away_comes_afterwards(
-        self, site, backend, monkeypatch
-    ):
-        monkeypatch.setattr("fiber_k8s.submission._BURST_GAP", 60.0)
+    def test_what_is_created_while_the_api_is_away_comes_afterwards(self, site, backend):
+        set_durations(backend, burst=60.0)
         backend.recorder.running(site.start(backend))
         with site.cluster.outage():
             job = site.start(backend)
@@ -265,18 +243,16 @@ class TestBusy:
         owners = site.cluster.get("pods", job.id)["metadata"]["ownerReferences"]
         assert [one["name"] for one in owners] == [f"fiber-{backend.run}"]
 
-    def test_a_long_wait_for_a_pod_is_reported_with_its_reason(
-        self, site, backend, monkeypatch, caplog
-    ):
-        monkeypatch.setattr("fiber.backend_parts.outage.NOTICE_DELAY", 0.1)
+    def test_a_long_wait_for_a_pod_is_reported_with_its_reason(self, site, caplog):
+        backend = site.open(timing=Timing(outage_notice=0.1))
         site.cluster.refuse(503, times=3, matching=lambda call: call.verb == "create")
         backend.recorder.running(site.start(backend))
         words = [one.getMessage() for one in caplog.records if "still trying to" in one.msg]
         assert len(words) == 1
         assert "the server is currently unable to handle the request" in words[0]
 
-    def test_what_is_given_up_while_the_api_is_away_is_killed(self, site, backend, monkeypatch):
-        monkeypatch.setattr("fiber_k8s.submission._BURST_GAP", 60.0)
+    def test_what_is_given_up_while_the_api_is_away_is_killed(self, site, backend):
+        set_durations(backend, burst=60.0)
         backend.recorder.running(site.start(backend))
         with site.cluster.outage():
             job = site.start(backend)

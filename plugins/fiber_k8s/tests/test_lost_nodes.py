@@ -1,16 +1,12 @@
 """Lost nodes confirm no end: jobs that were to end on them are reported as lost."""
 
-import os
-import subprocess
-import sys
-import textwrap
 import time
 
 import pytest
 
 from cluster import Act, Cluster
 from fiber.model import JobState, Reason, ReasonKind
-from k8s_site import Site
+from k8s_site import Site, set_durations
 from wire_world import until
 
 LOST = Reason(ReasonKind.NODE_LOST)
@@ -27,11 +23,11 @@ def site(scripts):
 
 
 @pytest.fixture
-def patience(monkeypatch):
-    """Seconds for which a node may be silent."""
+def patience(backend):
+    """Sets the seconds for which a node may be silent: few."""
 
     def be(seconds):
-        monkeypatch.setattr("fiber_k8s.lifecycle._UNCONFIRMED", seconds)
+        set_durations(backend, unconfirmed=seconds)
 
     be(0.2)
     return be
@@ -76,8 +72,8 @@ def test_it_is_not_reported_again_when_the_node_is_back(site, backend, patience)
     assert len([one for one in backend.recorder.of(job) if one.state.is_terminal]) == 1
 
 
-def test_closing_the_backend_does_not_wait_for_it(site, backend, patience, monkeypatch):
-    monkeypatch.setattr("fiber_k8s.backend._GONE", 3600.0)
+def test_closing_the_backend_does_not_wait_for_it(site, backend, patience):
+    set_durations(backend, deletion=3600.0)
     job = stranded(site, backend)
     backend.kill(job)
     backend.recorder.end(job)
@@ -135,34 +131,22 @@ def test_what_ends_while_the_cluster_is_asked_has_ended_as_it_did(site, backend,
 
 PROGRAM = """
     import fiber
-    import fiber_k8s.lifecycle
+    from fiber._base import values
 
     if __name__ == "__main__":
-        fiber_k8s.lifecycle._UNCONFIRMED = 1.0
         with fiber.Pool(2):
+            # nothing else is shorter: the core gives up what the backend has not, a little later
+            client = fiber.get_backend()._client
+            client.timing = values.evolve(client.timing, unconfirmed=1.0)
             fiber.Process(target=print, daemon=True).start()
         print("ended", flush=True)
 """
 
 
+@pytest.mark.timeout(240)
 def test_a_program_whose_pods_never_ran_ends(site, tmp_path):
     site.cluster.node_silent("only")
-    script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(PROGRAM))
-    settings = {
-        "FIBER_BACKEND": "k8s",
-        "FIBER_IMAGE": "app:1",
-        "KUBECONFIG": str(site.cluster.kubeconfig),
-        "XDG_RUNTIME_DIR": str(tmp_path),
-    }
-    done = subprocess.run(
-        [sys.executable, script],
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = site.run_program(tmp_path, PROGRAM)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.count("is given up: it was to end") == 3

@@ -9,6 +9,7 @@ from fiber.exceptions import BackendError, UnknownJobError
 from fiber.model import Job
 from fiber_k8s import websocket_frames
 from fiber_k8s.pod_exec import execute, exit_code_of
+from k8s_site import set_durations
 from k8s_world import recorded
 
 
@@ -86,7 +87,7 @@ class TestOnACluster:
                 return next(self.pieces)
 
         monkeypatch.setattr("fiber_k8s.pod_exec.encode_frame", encode_frame)
-        monkeypatch.setattr("fiber_k8s.pod_exec._SILENCE", 0.05)
+        set_durations(backend, ping=0.05)
         assert self.run(backend, job, ["cat"], stdin=Slow()) == (0, b"cat\nat last")
 
     def test_a_terminal_is_given(self, backend, job):

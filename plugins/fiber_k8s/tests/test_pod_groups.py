@@ -3,36 +3,25 @@
 import pytest
 
 from cluster import Cluster
-from cluster.kinds import of
+from cluster.objects import of
 from fiber.exceptions import SubmitError
 from fiber.model import ResourceRequest
-from k8s_site import Scripts, Site
+from k8s_site import Site
+from wire_world import until
 
 GROUPS = {
     "volcano": of("podgroups", "scheduling.volcano.sh", "v1beta1"),
     "scheduler-plugins": of("podgroups", "scheduling.x-k8s.io", "v1alpha1"),
 }
 SCHEDULERS = ("volcano", "scheduler-plugins", "kueue")
+CAPACITY = {"cpu": "2"}
 
 
 @pytest.fixture(scope="module")
-def scripts():
-    return Scripts()
-
-
-@pytest.fixture(scope="module")
-def cluster(scripts):
-    with Cluster.start(script=scripts, nodes=["one", "two"], capacity={"cpu": "2"}) as cluster:
-        for name in SCHEDULERS:
-            cluster.install(name)
-        yield cluster
-
-
-@pytest.fixture
-def site(cluster, scripts):
-    site = Site(cluster, scripts)
-    yield site
-    site.close()
+def cluster(hollow):
+    for name in GROUPS:
+        hollow.install(name)
+    return hollow
 
 
 def groups(cluster, gang):
@@ -111,12 +100,4 @@ def test_a_scheduler_that_is_not_installed_is_named(scripts, gang):
 
 
 def until_none(cluster, gang):
-    async def gone():
-        changes = cluster.parts.store.subscribe(GROUPS[gang])
-        try:
-            while cluster.parts.store.list(GROUPS[gang]):
-                await changes.get()
-        finally:
-            changes.close()
-
-    cluster.wait(gone())
+    until(lambda: not groups(cluster, gang))

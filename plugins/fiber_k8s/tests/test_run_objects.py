@@ -9,15 +9,19 @@ import pytest
 
 from cluster import Act
 from fiber.exceptions import BackendUnavailableError, SubmitError
+from fiber.model import Timing
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.run_objects import LEASES, RunObjects
+from fiber_k8s.timing import K8sTiming
 
 
 class Server:
     """Answers a run's calls of the cluster, and records them."""
 
     namespace = "default"
+    core_timing = Timing()
+    timing = K8sTiming(renewal_retry=0.05)
 
     def __init__(self):
         self.asked = []
@@ -197,8 +201,7 @@ def test_where_the_cluster_is_away_a_job_waits_for_it(server, run):
     assert run.owner(None)["uid"] == "uid-1"
 
 
-def test_a_renewal_that_failed_is_tried_again_soon(server, run, monkeypatch):
-    monkeypatch.setattr("fiber_k8s.run_objects._AGAIN", 0.05)
+def test_a_renewal_that_failed_is_tried_again_soon(server, run):
     run.owner(None)
     server.refusals["PATCH", "leases"] = refused(503)
     run.recheck()

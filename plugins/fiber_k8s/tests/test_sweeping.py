@@ -8,13 +8,14 @@ import logging
 import pytest
 
 from cluster import Act
-from cluster.kinds import of
+from cluster.objects import of
 from fiber.backend_parts.liveness import Owner
 from fiber.exceptions import BackendUnavailableError
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.run_objects import CONTAINER, LEASES, OWNER
 from fiber_k8s.sweeping import LifeSign, Sweeper, expired, life_sign
+from k8s_site import set_durations
 
 LONG_AGO = "2020-01-01T00:00:00.000000Z"
 #: a process of which nothing can be known from here
@@ -38,7 +39,7 @@ def lease(renewed, lasts=30):
 )
 def test_leases_that_are_not_renewed_are_observed(found, is_expired):
     now = 1_795_169_400.0  # 2026-11-20T10:10:00Z
-    assert bool(expired([found], now)) == is_expired
+    assert bool(expired([found], now, 20.0)) == is_expired
 
 
 def pod(phase="Running", name="main", restarts=0, **state):
@@ -327,45 +328,49 @@ class TestProofs:
 
 
 class TestWaiting:
-    @pytest.fixture(autouse=True)
-    def short(self, monkeypatch):
-        """Leases that last a second, and are looked at at once."""
-        monkeypatch.setattr("fiber_k8s.backend._LONGER", 0.0)
-        monkeypatch.setattr("fiber_k8s.sweeping.SLACK", 0.0)
+    @pytest.fixture
+    def opened(self, site):
+        """Opens backends with Leases that last no longer than they are to, and are looked at at once."""
+
+        def make(**settings):
+            backend = site.open(**settings)
+            set_durations(backend, lease_margin=0.0, lease_slack=0.0)
+            return backend
+
+        return make
 
     @pytest.fixture
-    def dead(self, site, cluster):
-        backend = site.open(lease=1.0)
+    def dead(self, site, cluster, opened):
+        backend = opened(lease=1.0)
         backend.recorder.end(site.start(backend, Act(code=0)))
         abandon(backend, cluster)
         return backend
 
-    def test_a_sweep_waits_for_proof_and_logs_it(self, site, dead, caplog):
+    def test_a_sweep_waits_for_proof_and_logs_it(self, opened, dead, caplog):
         with caplog.at_level(logging.WARNING, "fiber"):
-            assert site.open().sweep() == [dead.run]
+            assert opened().sweep() == [dead.run]
         (line,) = [one for one in caplog.messages if "waiting" in one]
         assert line == (
             "fiber: waiting 1 s to see whether programs that do not renew their Leases are there "
             f"({dead.run})"
         )
 
-    def test_a_sweep_reports_what_stays_and_why(self, site, cluster, caplog):
-        backend = site.open(lease=1.0)
+    def test_a_sweep_reports_what_stays_and_why(self, site, cluster, opened, caplog):
+        backend = opened(lease=1.0)
         backend.recorder.running(site.start(backend))
         abandon(backend, cluster)
         with caplog.at_level(logging.WARNING, "fiber"):
-            assert site.open().sweep() == []
+            assert opened().sweep() == []
         assert f"fiber: run {backend.run} is kept: nobody renews its Lease, but its pods run" in caplog.messages  # fmt: skip
 
-    def test_no_wait_where_all_leases_are_renewed(self, site, caplog):
-        backend = site.open()
-        site.start(backend)
+    def test_no_wait_where_all_leases_are_renewed(self, site, opened, caplog):
+        site.start(opened())
         with caplog.at_level(logging.WARNING, "fiber"):
-            assert site.open().sweep() == []
+            assert opened().sweep() == []
         assert caplog.messages == []
 
-    def test_a_program_removes_in_the_background_what_another_one_left(self, site, dead):
-        newcomer = site.open()
+    def test_a_program_removes_in_the_background_what_another_one_left(self, site, dead, opened):
+        newcomer = opened()
         newcomer.recorder.running(site.start(newcomer))
         site.wait_until_gone(dead.run)
 

@@ -8,43 +8,125 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import attrs
 import yaml
 
-from .assembly import Parts, assemble
-from .hollow import Act, Hollow
-from .kinds import NAMESPACES, Resource
-from .knobs import Knobs
-from .requests import Call
-from .runtime import Runtime
-from .store import Object, clone
+from .access import Authority, make_certificates
+from .deletion import Deletion
+from .hollow import Act, Ended, Hollow
+from .kubelet import ENDED, Kubelet, Stop, Volumes, Worker
+from .objects import (
+    CONFIG_MAPS,
+    NODES,
+    PODS,
+    SECRETS,
+    Object,
+    Resource,
+    Store,
+    Subscription,
+    clone,
+    now,
+    of,
+    quantity,
+)
+from .scheduling import GROUP_SCHEDULERS, Scheduler
+from .server import Call, Refusal, Server
+from .streams import Streams
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "Parts"]
 
 T = TypeVar("T")
 _PATIENCE = 120.0
+_CAPACITY = {"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "50Gi"}
+_GPU = "nvidia.com/gpu"
 
 
-class Cluster(Knobs):
+@attrs.define
+class Parts:
+    """All parts of a running cluster."""
+
+    store: Store
+    authority: Authority
+    deletion: Deletion
+    kubelet: Kubelet
+    scheduler: Scheduler
+    server: Server
+    failures: list[str] = attrs.field(factory=list)
+    _tasks: list[asyncio.Task[None]] = attrs.field(factory=list)
+    _subscriptions: list[Subscription] = attrs.field(factory=list)
+
+    @classmethod
+    async def start(
+        cls,
+        folder: Path,
+        runtime: Any,
+        addresses: Sequence[str],
+        *,
+        bookmark_every: float,
+        identified: bool,
+    ) -> Parts:
+        """Make and start everything but the nodes."""
+        await runtime.open(folder / "notes")
+        addresses = (*addresses, *runtime.addresses)
+        certificate, context = make_certificates(folder, addresses, identified=identified)
+        (folder / "ca.crt").write_text(certificate)
+        store = Store()
+        authority, deletion = Authority(store), Deletion(store)
+        volumes = Volumes(store, authority, folder / "volumes", runtime.real)
+        kubelet = Kubelet(store, deletion, runtime, volumes)
+        scheduler = Scheduler(store, deletion, kubelet)
+        server = Server(store, authority, deletion, Streams(kubelet), context, bookmark_every)
+        parts = cls(store, authority, deletion, kubelet, scheduler, server)
+        groups = [one.resource for one in GROUP_SCHEDULERS.values()]
+        parts.follow(scheduler.run, store.subscribe(PODS, NODES, *groups))
+        parts.follow(kubelet.run, store.subscribe(PODS, SECRETS, CONFIG_MAPS))
+        parts.follow(deletion.collect, store.subscribe())
+        await server.listen(addresses)
+        host, port = addresses[-1], str(server.port)
+        kubelet.services |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        return parts
+
+    def follow(self, work: Any, subscription: Subscription) -> None:
+        """Run a controller on its changes."""
+        self._subscriptions.append(subscription)
+        self._tasks.append(asyncio.ensure_future(self._guard(work(subscription))))
+
+    async def close(self) -> None:
+        """End all of it."""
+        await self.server.stop()
+        for subscription in self._subscriptions:
+            subscription.close()
+        await self.kubelet.close()
+        await asyncio.gather(*self._tasks)
+        self.failures += [*self.kubelet.failures, *self.server.failures]
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            self.failures.append(traceback.format_exc())
+
+
+class Cluster:
     """A cluster that runs until its block ends. Made by ``Cluster.start``."""
 
     def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop, parts: Parts) -> None:
-        self._folder, self._loop, self._parts = folder, loop, parts
+        self._folder, self._loop, self.parts = folder, loop, parts
 
     @classmethod
     @contextlib.contextmanager
     def start(
         cls,
         *,
-        script: Callable[[Object], Act] | None = None,
-        runtime: Runtime | None = None,
+        script: Callable[[Object], Act] = lambda _: Act(),
+        runtime: Any = None,
         nodes: Sequence[str] = ("knode",),
         capacity: dict[str, str] | None = None,
-        addresses: Sequence[str] = ("127.0.0.1",),
-        back_off: float = 1.0,
         bookmark_every: float = 60.0,
         identified: bool = True,
     ) -> Iterator[Cluster]:
@@ -55,8 +137,6 @@ class Cluster(Knobs):
             runtime: runs containers instead of the hollow one (see ``cluster.real``).
             nodes: names of the nodes.
             capacity: of each node; default 4 cpu, 8Gi, 110 pods.
-            addresses: where the API server listens.
-            back_off: first wait before a failed container or image is tried again.
             bookmark_every: seconds between a watch's bookmarks.
             identified: False for certificates without key identifiers.
         """
@@ -64,24 +144,20 @@ class Cluster(Knobs):
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="cluster")
         thread.start()
-        made = runtime or (Hollow(script) if script is not None else Hollow())
         try:
-            parts = _on(
-                loop,
-                assemble(
-                    folder,
-                    made,
-                    addresses,
-                    back_off=back_off,
-                    bookmarks=bookmark_every,
-                    identified=identified,
-                ),
+            start = Parts.start(
+                folder,
+                runtime or Hollow(script),
+                ("127.0.0.1",),
+                bookmark_every=bookmark_every,
+                identified=identified,
             )
+            parts = _on(loop, start)
             cluster = cls(folder, loop, parts)
             try:
+                cluster.add_namespace("default")
                 for name in nodes:
-                    cluster.add_node(name, capacity, address=parts.server.addresses[-1])
-                cluster.call(lambda: [parts.controllers.complete("default")])
+                    cluster.add_node(name, capacity)
                 yield cluster
             finally:
                 _on(loop, parts.close())
@@ -94,12 +170,12 @@ class Cluster(Knobs):
             loop.close()
             shutil.rmtree(folder)
 
-    # clients
+    # -- clients
 
     @property
     def url(self) -> str:
         """Where the API server listens."""
-        return f"https://127.0.0.1:{self._parts.server.port}"
+        return f"https://127.0.0.1:{self.parts.server.port}"
 
     @property
     def authority_file(self) -> Path:
@@ -110,21 +186,16 @@ class Cluster(Knobs):
     def kubeconfig(self) -> Path:
         """A kubeconfig of the administrator, whose context is in namespace ``default``."""
         path = self._folder / "kubeconfig"
-        if not path.exists():
-            self.write_kubeconfig(path)
-        return path
+        return path if path.exists() else self.write_kubeconfig(path)
 
-    def write_kubeconfig(
-        self, path: Path, *, user: str = "admin", namespace: str = "default"
-    ) -> Path:
+    def write_kubeconfig(self, path: Path, *, user: str = "admin") -> Path:
         """Write a kubeconfig for a user.
 
         Args:
             path: where.
             user: "admin", ``NAMESPACE/SERVICE_ACCOUNT``, or the name of a user without rights.
-            namespace: of its context.
         """
-        context = {"cluster": "emulated", "user": user, "namespace": namespace}
+        context = {"cluster": "emulated", "user": user, "namespace": "default"}
         server = {"server": self.url, "certificate-authority": str(self.authority_file)}
         config = {
             "apiVersion": "v1",
@@ -139,73 +210,58 @@ class Cluster(Knobs):
 
     def token(self, user: str = "admin") -> str:
         """A token of a user, named as for ``write_kubeconfig``."""
-        authority = self._parts.authority
+        authority = self.parts.authority
         if "/" in user:
             namespace, name = user.split("/")
             return self.call(lambda: authority.account_token(namespace, name))
         groups = ("system:masters",) if user == "admin" else ()
         return self.call(lambda: authority.user_token(user, groups))
 
-    def client_for(self, user: str = "admin") -> Any:
-        """An ``ApiClient`` of the official client, to be closed by the caller."""
-        from kubernetes import client
-
-        config = client.Configuration()
-        config.host = self.url
-        config.ssl_ca_cert = str(self.authority_file)
-        config.api_key = {"authorization": f"Bearer {self.token(user)}"}
-        return client.ApiClient(config)
-
-    # counting
-
     @property
     def requests(self) -> list[Call]:
         """Every call that reached the server so far."""
-        return list(self._parts.server.calls)
+        return list(self.parts.server.calls)
 
     def forget_requests(self) -> None:
         """Count from here."""
-        self._parts.server.calls.clear()
+        self.parts.server.calls.clear()
 
-    # objects, without a client
+    # -- objects, without a client
 
     def objects(self, plural: str, namespace: str | None = None) -> list[Object]:
         """Copies of all objects of a kind."""
-        resource = self._resource(plural)
-        return self.call(lambda: clone(self._parts.store.list(resource, namespace)))
+        resource = _resource(plural)
+        return self.call(lambda: clone(self.parts.store.list(resource, namespace)))
 
     def history(self, plural: str, namespace: str | None = None) -> list[tuple[str, Object]]:
         """Every change of a kind so far: ADDED, MODIFIED or DELETED, and the object after it."""
-        resource = self._resource(plural)
-        return self.call(lambda: clone(self._parts.store.history(resource, namespace)))
+        resource = _resource(plural)
+        return self.call(lambda: clone(self.parts.store.history(resource, namespace)))
 
-    def get(self, plural: str, name: str, namespace: str | None = "default") -> Object | None:
+    def get(self, plural: str, name: str, namespace: str = "default") -> Object | None:
         """A copy of an object; None where there is none."""
-        resource = self._resource(plural)
+        resource = _resource(plural)
         where = namespace if resource.namespaced else None
-        return self.call(lambda: clone(self._parts.store.get(resource, where, name)))
+        return self.call(lambda: clone(self.parts.store.get(resource, where, name)))
 
     def create(self, plural: str, thing: Object, namespace: str = "default") -> Object:
-        """Make an object as the administrator would, validated and defaulted."""
-        from .requests import Asked
-
-        resource = self._resource(plural)
+        """Make an object as the administrator would."""
+        resource = _resource(plural)
         where = namespace if resource.namespaced else None
-        asked = Asked(verb="create", resource=resource, namespace=where)
-        return self.call(lambda: clone(self._parts.api.create(asked, clone(thing))))
+        return self.call(lambda: clone(self.parts.server.create(resource, where, clone(thing))))
 
     def wait_for(
         self, plural: str, test: Callable[[list[Object]], Any], *, timeout: float = 30.0
     ) -> Any:
         """Wait until a test of all objects of a kind is true; the answer is the test's."""
-        resource = self._resource(plural)
-        store, deadline = self._parts.store, time.monotonic() + timeout
+        resource = _resource(plural)
+        store, deadline = self.parts.store, time.monotonic() + timeout
 
         def look() -> tuple[int, list[Object]]:
             return store.version, clone(store.list(resource))
 
         async def news(version: int) -> None:
-            changes = store.subscribe(resource, since=version)
+            changes = store.subscribe(resource, since=max(version, store.floor))
             try:
                 await asyncio.wait_for(changes.get(), max(deadline - time.monotonic(), 0))
             finally:
@@ -217,55 +273,38 @@ class Cluster(Knobs):
             if found := test(things):
                 return found
             try:
-                self.wait(news(version))
+                _on(self._loop, news(version))
             except asyncio.TimeoutError:
-                broken = "\n".join(self._parts.kubelet.failures)
+                broken = "\n".join(self.parts.kubelet.failures)
                 msg = f"{plural} did not become so within {timeout:g} s: {things}\n{broken}"
                 raise AssertionError(msg) from None
 
-    def add_namespace(self, name: str, labels: dict[str, str] | None = None) -> None:
+    def add_namespace(self, name: str) -> None:
         """Make a namespace with its default service account."""
+        self.create("namespaces", {"metadata": {"name": name}})
+        self.create("serviceaccounts", {"metadata": {"name": "default"}}, name)
+        certificate = {"ca.crt": self.authority_file.read_text()}
+        root = {"metadata": {"name": "kube-root-ca.crt"}, "data": certificate}
+        self.create("configmaps", root, name)
 
-        def make() -> None:
-            thing: Object = {
-                "kind": "Namespace",
-                "apiVersion": "v1",
-                "metadata": {
-                    "name": name,
-                    "labels": {"kubernetes.io/metadata.name": name, **(labels or {})},
-                },
-                "spec": {"finalizers": ["kubernetes"]},
-                "status": {"phase": "Active"},
-            }
-            self._parts.store.create(NAMESPACES, thing)
-            self._parts.controllers.complete(name)
-
-        self.call(make)
-
-    def add_quota(self, hard: dict[str, str], namespace: str = "default") -> None:
-        """Limit what a namespace may use."""
-        self.create(
-            "resourcequotas", {"metadata": {"name": "quota"}, "spec": {"hard": hard}}, namespace
-        )
+    def create_claim(self, name: str) -> None:
+        """Make a claim, whose storage is there at once."""
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        self.create("persistentvolumeclaims", {"metadata": {"name": name}, "spec": spec})
 
     def add_account(
         self, name: str, rules: Sequence[Object] = (), namespace: str = "default"
     ) -> str:
         """Make a service account with a role; the answer is its name for ``token``."""
         self.create("serviceaccounts", {"metadata": {"name": name}}, namespace)
-        if rules:
-            role = {"metadata": {"name": name}, "rules": list(rules)}
-            self.create("roles", role, namespace)
-            binding = {
-                "metadata": {"name": name},
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io",
-                    "kind": "Role",
-                    "name": name,
-                },
-                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
-            }
-            self.create("rolebindings", binding, namespace)
+        role = {"metadata": {"name": name}, "rules": list(rules)}
+        self.create("roles", role, namespace)
+        binding = {
+            "metadata": {"name": name},
+            "roleRef": {"kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name}],
+        }
+        self.create("rolebindings", binding, namespace)
         return f"{namespace}/{name}"
 
     def call(self, work: Callable[[], T]) -> T:
@@ -276,21 +315,209 @@ class Cluster(Knobs):
 
         return _on(self._loop, run())
 
-    def wait(self, work: Any) -> Any:
-        """Run a coroutine in the server's loop, and wait for it."""
-        return _on(self._loop, work)
+    # -- faults of the API
 
-    @property
-    def parts(self) -> Parts:
-        """What the cluster is made of, for tests of its own."""
-        return self._parts
+    @contextlib.contextmanager
+    def outage(self, *, restarts: bool = True) -> Iterator[None]:
+        """The API server is away: connections are cut, new ones refused; the pods go on.
 
-    def _resource(self, plural: str) -> Resource:
-        from .kinds import of
+        Args:
+            restarts: whether it forgets, as a server that is started again does: watches from
+                versions of before get 410. Else it was only out of reach.
+        """
+        self.stop_api()
+        try:
+            yield
+        finally:
+            self.start_api(restarts=restarts)
 
-        found = of(plural)
-        assert found is not None, plural
-        return found
+    def stop_api(self) -> None:
+        """Begin an outage."""
+        _on(self._loop, self.parts.server.stop())
+
+    def start_api(self, *, restarts: bool = True) -> None:
+        """End an outage; see ``outage``."""
+        if restarts:
+            self.expire()
+        _on(self._loop, self.parts.server.restart())
+
+    def cut_watches(self) -> None:
+        """Cut the connection of each watch."""
+        self.call(lambda: self.parts.server.end_watches(cut=True))
+
+    def end_watches(self) -> None:
+        """End each watch regularly, as the server does after its timeout."""
+        self.call(self.parts.server.end_watches)
+
+    @contextlib.contextmanager
+    def hasty_watches(self) -> Iterator[None]:
+        """In this block each watch ends regularly as soon as it has begun, as some proxies have it."""
+        self.parts.server.hasty = True
+        try:
+            self.end_watches()
+            yield
+        finally:
+            self.parts.server.hasty = False
+
+    def expire(self) -> None:
+        """Forget the history: watches from before get 410."""
+        self.call(self.parts.store.forget_history)
+
+    def refuse(
+        self,
+        code: int,
+        *,
+        retry_after: int | None = None,
+        matching: Callable[[Call], bool] = lambda _: True,
+        times: int | None = None,
+        message: str | None = None,
+    ) -> Refusal:
+        """Refuse requests, until ``stop()`` or the end of a block, or a number of times."""
+        refusal = Refusal(code, retry_after, matching, times, message)
+        self.call(lambda: self.parts.server.refusals.append(refusal))
+        return refusal
+
+    def refuse_pods(self, message: str, *, beyond: int = 0) -> Refusal:
+        """Refuse to create pods where so many exist that have not ended, as policies and quotas do."""
+        store = self.parts.store
+
+        def matches(call: Call) -> bool:
+            pods = [one for one in store.list(PODS) if one["status"].get("phase") not in ENDED]
+            return (call.verb, call.resource) == ("create", "pods") and len(pods) >= beyond
+
+        return self.refuse(403, matching=matches, message=message)
+
+    # -- faults of pods
+
+    def delete_pod(
+        self, name: str, namespace: str = "default", *, grace: int | None = None
+    ) -> None:
+        """Delete a pod as somebody else would."""
+        options = {"gracePeriodSeconds": grace}
+        self._on_pod(name, lambda pod: self.parts.deletion.delete(PODS, pod, options), namespace)
+
+    def evict(self, name: str, *, grace: int | None = None) -> None:
+        """Evict a pod through the API, as a drain does."""
+        options = {"gracePeriodSeconds": grace}
+        self._on_pod(name, lambda pod: self.parts.deletion.evict(pod, options))
+
+    def kubelet_evict(
+        self, name: str, namespace: str = "default", *, pressure: bool = True
+    ) -> None:
+        """Evict a pod as its node does when something runs out; its object stays, failed.
+
+        Args:
+            name: of the pod.
+            namespace: of the pod.
+            pressure: whether it is the node that runs out; else the pod has used more than its limits.
+        """
+        stop = Stop(0, "Evicted", "The node was low on resource: memory. ", disruption=pressure)
+        self._on_pod(name, lambda pod: self._worker(pod).stop(stop), namespace)
+
+    def preempt(self, name: str) -> None:
+        """End a pod as the scheduler does for a more important one."""
+        self._on_pod(name, self.parts.deletion.preempt)
+
+    def end(self, name: str, *, code: int = 0) -> None:
+        """A hollow pod's process ends."""
+        self._on_pod(name, lambda pod: self._worker(pod).boxes[0].handle.end(Ended(code)))
+
+    def say(self, name: str, text: str) -> None:
+        """A hollow pod writes to its log."""
+        self._on_pod(name, lambda pod: self._worker(pod).boxes[0].handle.write(text))
+
+    # -- nodes
+
+    def add_node(
+        self,
+        name: str,
+        capacity: dict[str, str] | None = None,
+        *,
+        taints: Sequence[Object] = (),
+    ) -> None:
+        """A node joins."""
+        holds = _CAPACITY | (capacity or {})
+        # no machine's memory is a round number: the firmware has its part
+        holds["memory"] = f"{int(quantity(holds['memory'])) // 1024 - 4}Ki"
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        address = self.parts.server.addresses[-1]
+        node = {
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "spec": {"taints": list(taints)},
+            "status": {
+                "capacity": dict(holds),
+                "allocatable": dict(holds),
+                "conditions": [{**ready, "lastTransitionTime": now()}],
+                "addresses": [{"type": "InternalIP", "address": address}],
+            },
+        }
+        self.create("nodes", node)
+
+    def add_gpus(self, count: int) -> None:
+        """Each node gets GPUs."""
+        for node in self.objects("nodes"):
+            part = {_GPU: str(count)}
+            self._change(node, status={"allocatable": {**node["status"]["allocatable"], **part}})
+
+    def cordon(self, name: str) -> None:
+        """A node takes no new pods."""
+        self._change(self.get("nodes", name), spec={"unschedulable": True})
+
+    def uncordon(self, name: str) -> None:
+        """A node takes pods again."""
+        self._change(self.get("nodes", name), spec={"unschedulable": False})
+
+    def node_lost(self, node: str) -> None:
+        """A node is cut off: its processes go on, its pods are said to be not ready."""
+        self.call(lambda: self.parts.scheduler.lose(node))
+
+    def node_silent(self, node: str) -> None:
+        """A node is cut off, and still said to be ready: pods are bound to it, and never run."""
+        self.call(lambda: self.parts.kubelet.lose(node))
+
+    def node_back(self, node: str) -> None:
+        """A node that was lost is there again."""
+        self.call(lambda: self.parts.scheduler.regain(node))
+
+    def install(self, scheduler: str) -> None:
+        """Install the kinds of a scheduler of groups: ``scheduler-plugins`` or ``volcano``."""
+        (group,) = [
+            one.resource.group for name, one in GROUP_SCHEDULERS.items() if scheduler in name
+        ]
+        self.call(lambda: self.parts.server.absent.discard(group))
+
+    @contextlib.contextmanager
+    def older_scheduler(self) -> Iterator[None]:
+        """Do not say which nodes could never take a pod: no scheduler before 1.34 does."""
+        self.parts.scheduler.is_frank = False
+        try:
+            yield
+        finally:
+            self.parts.scheduler.is_frank = True
+
+    # -- within
+
+    def _on_pod(
+        self, name: str, work: Callable[[Object], object], namespace: str = "default"
+    ) -> None:
+        self.call(lambda: work(self.parts.store.need(PODS, namespace, name)))
+
+    def _worker(self, pod: Object) -> Worker:
+        worker = self.parts.kubelet.worker(pod)
+        assert worker is not None, f"pod {pod['metadata']['name']} was not started"
+        return worker
+
+    def _change(self, node: Object | None, **parts: Object) -> None:
+        assert node is not None
+        for name, changes in parts.items():
+            node[name] |= changes
+        self.call(lambda: self.parts.store.update(NODES, node))
+
+
+def _resource(plural: str) -> Resource:
+    found = of(plural)
+    assert found is not None, plural
+    return found
 
 
 def _on(loop: asyncio.AbstractEventLoop, work: Any) -> Any:

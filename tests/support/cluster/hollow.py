@@ -4,18 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
-from .logs import LogBook
-from .runtime import Ended, LogQuery, Mount, Session, StartRefused
-from .store import Object
+from .objects import Object
 
-__all__ = ["Act", "Hollow"]
+__all__ = ["Act", "Emptiness", "Ended", "Hollow", "LogQuery", "Mount", "StartRefused"]
+
+
+class StartRefused(Exception):  # noqa: N818 - an answer, no failure
+    """A container cannot be started."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        #: as ``state.waiting.reason`` says it; StartError is its end
+        self.reason, self.message = reason, message
+
+
+@attrs.frozen
+class Ended:
+    """How a container ended."""
+
+    code: int
+    oom: bool = False
+    #: termination message
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class LogQuery:
+    """Which part of a log is wanted."""
+
+    follow: bool = False
+    tail: int | None = None
+    since: float | None = None
+    timestamps: bool = False
+
+
+@attrs.frozen
+class Mount:
+    """A folder or file of the host, in a container."""
+
+    source: str
+    target: str
+    read_only: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -40,21 +77,17 @@ class Act:
     zone: int = 0
 
 
-def _runs(pod: Object) -> Act:
-    return Act()
-
-
 @attrs.define
 class Hollow:
     """A runtime that runs nothing."""
 
-    script: Callable[[Object], Act] = _runs
+    script: Callable[[Object], Act] = lambda _: Act()
+    #: whether volumes are files
     real: bool = False
-    folder: Path = Path(os.devnull)
     addresses: tuple[str, ...] = ()
     _numbers: itertools.count[int] = attrs.field(factory=lambda: itertools.count(2))
 
-    async def open(self) -> None:
+    async def open(self, folder: Path) -> None:
         pass
 
     async def close(self) -> None:
@@ -65,17 +98,11 @@ class Hollow:
         return f"10.244.{number // 250}.{number % 250}"
 
     async def start(
-        self,
-        pod: Object,
-        container: Object,
-        environ: Mapping[str, str],
-        mounts: Sequence[Mount],
-        attempt: int,
+        self, pod: Object, container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
     ) -> Emptiness:
         act = self.script(pod)
         if act.refused is not None:
-            reason, message = act.refused
-            raise StartRefused(reason, message, retried=reason != "StartError")
+            raise StartRefused(*act.refused)
         return Emptiness(act, str(container["image"]))
 
     async def discard(self, pod: Object) -> None:
@@ -89,24 +116,31 @@ class Emptiness:
         self.container_id = f"containerd://{secrets.token_hex(32)}"
         self.image = image
         self.image_id = "sha256:" + "0" * 64
-        self.log = LogBook(zone=act.zone)
         self._act = act
+        self._lines: list[tuple[float, bytes]] = []
+        self._news = asyncio.Event()
         self._ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
-        if act.log:
-            self.log.write(act.log.encode())
+        self.write(act.log)
         if act.oom:
             self.end(Ended(137, oom=True))
-        elif act.code is not None and not act.after:
-            self.end(Ended(act.code, message=act.message))
         elif act.code is not None:
             ended = Ended(act.code, message=act.message)
-            asyncio.get_running_loop().call_later(act.after, self.end, ended)
+            if act.after:
+                asyncio.get_running_loop().call_later(act.after, self.end, ended)
+            else:
+                self.end(ended)
+
+    def write(self, text: str) -> None:
+        """It writes to its log."""
+        lines = text.encode().splitlines(keepends=True)
+        self._lines += [(time.time(), line) for line in lines]
+        self._wake()
 
     def end(self, ended: Ended) -> None:
         """It ends so, unless it has ended already."""
         if not self._ended.done():
             self._ended.set_result(ended)
-            self.log.close()
+            self._wake()
 
     async def wait(self) -> Ended:
         return await asyncio.shield(self._ended)
@@ -115,26 +149,36 @@ class Emptiness:
         if self._act.on_term is not None:
             self.end(Ended(self._act.on_term, message=self._act.message))
             return
-        done, _ = await asyncio.wait({self._ended}, timeout=grace)
-        if not done:
-            await self.kill()
-
-    async def kill(self) -> None:
+        await asyncio.wait({self._ended}, timeout=grace)
         self.end(Ended(137))
 
-    def logs(self, query: LogQuery) -> AsyncIterator[bytes]:
-        return self.log.read(query)
+    async def logs(self, query: LogQuery) -> AsyncIterator[bytes]:
+        """The lines that are wanted."""
+        lines, start = self._lines, 0
+        if query.since is not None:
+            start = next((n for n, (at, _) in enumerate(lines) if at >= query.since), len(lines))
+        if query.tail is not None:
+            start = max(start, len(lines) - query.tail)
+        while True:
+            news = self._news
+            for at, line in lines[start:]:
+                start += 1
+                yield f"{_stamp(at, self._act.zone)} ".encode() + line if query.timestamps else line
+            if not query.follow or self._ended.done():
+                return
+            await news.wait()
 
-    async def exec(self, argv: Sequence[str], *, stdin: bool, tty: bool) -> Session:
+    async def exec(self, argv: Sequence[str], *, stdin: bool, tty: bool) -> Any:
         """A process that writes its arguments, and its input, back."""
         return _Echo(" ".join(argv).encode() + b"\n", stdin=stdin)
-
-    async def attach(self, *, stdin: bool) -> Session:
-        return _Echo(b"", stdin=stdin)
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         message = f"nothing listens on port {port} of a hollow pod"
         raise ConnectionRefusedError(message)
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
 
 class _Echo:
@@ -142,8 +186,7 @@ class _Echo:
 
     def __init__(self, line: bytes, *, stdin: bool) -> None:
         self._words: asyncio.Queue[bytes | None] = asyncio.Queue()
-        if line:
-            self._words.put_nowait(line)
+        self._words.put_nowait(line)
         if not stdin:
             self._words.put_nowait(None)
 
@@ -165,3 +208,12 @@ class _Echo:
 
     async def close(self) -> None:
         self._words.put_nowait(None)
+
+
+def _stamp(seconds: float, zone: int) -> str:
+    """A time as logs have it, in the zone of a node."""
+    hours, minutes = divmod(abs(zone), 60)
+    end = f"{'-' if zone < 0 else '+'}{hours:02d}:{minutes:02d}" if zone else "Z"
+    whole, part = divmod(int(seconds * 1e9), 10**9)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole + zone * 60))
+    return f"{text}.{part:09d}{end}"

@@ -1,24 +1,335 @@
-"""The kubelets of all nodes: a worker for each pod that is bound, on one runtime."""
+"""The kubelets of all nodes, on one runtime: pods from their binding to their end, and volumes."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
+import re
+import secrets
+import shutil
 import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import attrs
 
-from .deletion import Deletion
-from .happenings import Happenings
-from .kinds import NODES, PODS
-from .placing import lacking
-from .podworker import Stop, Worker
-from .runtime import Runtime
-from .store import Object, Store, Subscription, clone, now
-from .volumes import Volumes
+from .access import Authority
+from .deletion import Deletion, disrupt
+from .hollow import Ended, Mount, StartRefused
+from .objects import (
+    CONFIG_MAPS,
+    EVENTS,
+    NODES,
+    PODS,
+    SECRETS,
+    Object,
+    Refused,
+    Store,
+    Subscription,
+    clone,
+    now,
+)
 
-__all__ = ["Kubelet"]
+__all__ = ["ENDED", "Box", "Kubelet", "Stop", "Worker", "expand", "tell"]
 
-_WAITED_FOR = ("secrets", "configmaps", "persistentvolumeclaims")
+#: phases of pods that have ended
+ENDED = ("Succeeded", "Failed")
+#: seconds that processes have whose object was deleted by force
+_FORCED_GRACE = 2.0
+_REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+
+
+def tell(store: Store, pod: Object, reason: str, message: str) -> None:
+    """Record a warning event of a pod; of one that repeats, the last is kept."""
+    meta = pod["metadata"]
+    about = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"]}
+    event: Object = {
+        "kind": "Event",
+        "apiVersion": "v1",
+        "metadata": {"name": f"{meta['name']}.{reason}", "namespace": meta["namespace"]},
+        "involvedObject": {**about, "uid": meta["uid"]},
+        "reason": reason,
+        "message": message,
+        "type": "Warning",
+        "lastTimestamp": now(),
+        "eventTime": None,
+    }
+    there = store.get(EVENTS, meta["namespace"], event["metadata"]["name"])
+    if there is None:
+        store.create(EVENTS, event)
+    else:
+        store.update(EVENTS, {**event, "metadata": dict(there["metadata"])})
+
+
+def expand(text: str, known: dict[str, str]) -> str:
+    """Replace ``$(NAME)`` by what is known; what is not stays."""
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[1] is None else known.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+# -- status
+
+
+@attrs.define
+class Box:
+    """One container of a pod."""
+
+    spec: Object
+    state: Object = attrs.field(factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
+    #: of the runtime: a container that runs or has run
+    handle: Any = None
+    container_id: str = ""
+
+    @property
+    def name(self) -> str:
+        return str(self.spec["name"])
+
+    @property
+    def is_running(self) -> bool:
+        return "running" in self.state
+
+    @property
+    def exit_code(self) -> int | None:
+        """None for a container that has not ended."""
+        found: int | None = self.state.get("terminated", {}).get("exitCode")
+        return found
+
+    def set_ended(self, code: int, reason: str, message: str = "", started: str = "") -> None:
+        told: Object = {"exitCode": code, "reason": reason}
+        if message:
+            told["message"] = message
+        told |= {"startedAt": started, "finishedAt": now(), "containerID": self.container_id}
+        self.state = {"terminated": told}
+
+    def end(self, how: Ended) -> None:
+        """Note the end of a container that ran."""
+        if self.is_running:
+            reason = "OOMKilled" if how.oom else "Completed" if how.code == 0 else "Error"
+            started = self.state["running"]["startedAt"]
+            self.set_ended(how.code, reason, how.message, started)
+
+    def status(self) -> Object:
+        """Entry of ``containerStatuses``."""
+        told = {
+            "name": self.name,
+            "state": self.state,
+            "lastState": {},
+            "ready": self.is_running,
+            "restartCount": 0,
+            "image": self.handle.image if self.handle else self.spec["image"],
+            "imageID": self.handle.image_id if self.handle else "",
+            "started": self.is_running,
+        }
+        return {**told, "containerID": self.container_id} if self.container_id else told
+
+
+def _phase(boxes: Sequence[Box]) -> str:
+    codes = [box.exit_code for box in boxes]
+    if None not in codes:
+        return "Failed" if any(codes) else "Succeeded"
+    is_begun = any(box.is_running or box.exit_code is not None for box in boxes)
+    return "Running" if is_begun else "Pending"
+
+
+def _conditions(
+    pod: Object, boxes: Sequence[Box], phase: str, reason: str, *, sandbox: bool, failing: bool
+) -> list[Object]:
+    """The conditions that a node reports, after those of others."""
+    old = {item["type"]: item for item in pod["status"].get("conditions") or ()}
+    is_done = phase in ENDED
+    unready = [box.name for box in boxes if not box.is_running]
+    ready: Object = {"status": "False" if unready or is_done or failing else "True"}
+    over = all(box.exit_code is not None and box.container_id for box in boxes)
+    if over or failing:
+        failed = reason or failing or any(box.exit_code for box in boxes)
+        ready["reason"] = "PodFailed" if failed else "PodCompleted"
+    elif unready:
+        ready["reason"] = "ContainersNotReady"
+        ready["message"] = f"containers with unready status: [{' '.join(unready)}]"
+    initialized: Object = {"status": "True"}
+    if ready.get("reason") == "PodCompleted":
+        initialized["reason"] = "PodCompleted"
+    facts = {
+        "PodReadyToStartContainers": {"status": "True" if sandbox and not is_done else "False"},
+        "Initialized": initialized,
+        "Ready": ready,
+        "ContainersReady": dict(ready),
+        "PodScheduled": {"status": "True"},
+    }
+    told = []
+    for kind, fact in facts.items():
+        before = old.pop(kind, {})
+        is_same = before.get("status") == fact["status"]
+        moment = before["lastTransitionTime"] if is_same else now()
+        told.append({"type": kind, "lastProbeTime": None, "lastTransitionTime": moment, **fact})
+    return [*old.values(), *told]
+
+
+# -- one pod
+
+
+@attrs.frozen
+class Stop:
+    """Why a pod is stopped before its end."""
+
+    grace: float
+    #: as ``status.reason`` says it; empty for a deletion
+    reason: str = ""
+    message: str = ""
+    #: whether a condition DisruptionTarget reports it
+    disruption: bool = False
+
+
+class Worker:
+    """Leads one pod on its node."""
+
+    def __init__(self, kubelet: Kubelet, pod: Object) -> None:
+        self._kubelet = kubelet
+        self._store = kubelet.store
+        self.pod = pod
+        self.node: str = pod["spec"]["nodeName"]
+        self.boxes = [Box(spec) for spec in pod["spec"]["containers"]]
+        self._ip = ""
+        self._started = now()
+        self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+
+    def stop(self, stop: Stop) -> None:
+        """End the pod; the first word counts."""
+        if not self._stop.done():
+            self._stop.set_result(stop)
+
+    async def live(self) -> None:
+        """Lead the pod until nothing of it runs any more."""
+        seconds = self.pod["spec"].get("activeDeadlineSeconds")
+        timer = None
+        if seconds is not None:
+            timer = asyncio.get_running_loop().call_later(seconds, self._overdue)
+        self.write()
+        work = asyncio.ensure_future(self._run())
+        try:
+            await asyncio.wait({work, self._stop}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done() and not self._stop.done():
+                await work
+                await self._kubelet.reachable(self.node)
+                self.write(_phase(self.boxes))
+                if "deletionTimestamp" not in (self._current() or self.pod)["metadata"]:
+                    # the object of a pod that has ended waits for its deletion
+                    return
+            await self._end(work, self._stop.result() if self._stop.done() else Stop(0))
+        finally:
+            if timer is not None:
+                timer.cancel()
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+            if self._current() is None:
+                # until then its logs can be read
+                await self._kubelet.runtime.discard(self.pod)
+            self._kubelet.volumes.discard(self.pod)
+
+    async def _end(self, work: asyncio.Future[None], told: Stop) -> None:
+        there = self._current()
+        if told.disruption and there is not None:
+            disrupt(self._store, there, "TerminationByKubelet", told.message)
+        # nothing is started from here on
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+        running = [box for box in self.boxes if box.is_running]
+        # of an eviction nothing is reported before its end
+        if running and told.reason != "Evicted":
+            self.write(failing=bool(told.reason))
+        await asyncio.gather(*(box.handle.stop(told.grace) for box in running))
+        for box in running:
+            box.end(await box.handle.wait())
+        for box in self.boxes:
+            if box.exit_code is None:
+                message = "The container could not be located when the pod was terminated"
+                box.set_ended(137, "ContainerStatusUnknown", message)
+        await self._kubelet.reachable(self.node)
+        self.write("Failed" if told.reason else _phase(self.boxes), told)
+        there = self._current()
+        if there is not None and "deletionTimestamp" in there["metadata"]:
+            with contextlib.suppress(Refused):
+                self._kubelet.deletion.delete(PODS, there, {"gracePeriodSeconds": 0})
+
+    async def _run(self) -> None:
+        """Start everything, and wait until all has ended."""
+        mounts = await self._kubelet.volumes.mount(self.pod)
+        self._ip = await self._kubelet.runtime.prepare(self.pod)
+        self.write()
+        await asyncio.gather(*(self._contain(box, mounts.get(box.name, [])) for box in self.boxes))
+
+    async def _contain(self, box: Box, mounts: list[Mount]) -> None:
+        environ = dict(self._kubelet.services)
+        for variable in box.spec.get("env") or ():
+            environ[variable["name"]] = expand(variable.get("value") or "", environ)
+        try:
+            box.handle = await self._kubelet.runtime.start(self.pod, box.spec, environ, mounts)
+        except StartRefused as refused:
+            if refused.reason == "StartError":
+                box.container_id = f"containerd://{secrets.token_hex(32)}"
+                box.set_ended(128, refused.reason, refused.message, "1970-01-01T00:00:00Z")
+                self.write()
+                return
+            box.state = {"waiting": {"reason": refused.reason, "message": refused.message}}
+            tell(self._store, self.pod, "Failed", f"Error: {refused.message}")
+            self.write()
+            # a node tries again and again, in vain here
+            await self._stop
+            return
+        box.container_id = box.handle.container_id
+        box.state = {"running": {"startedAt": now()}}
+        self.write()
+        box.end(await box.handle.wait())
+        self.write()
+
+    def _overdue(self) -> None:
+        text = "Pod was active on the node longer than the specified deadline"
+        grace = self.pod["spec"]["terminationGracePeriodSeconds"]
+        self.stop(Stop(grace, "DeadlineExceeded", text))
+
+    def _current(self) -> Object | None:
+        return self._store.same(PODS, self.pod)
+
+    def write(
+        self, phase: str | None = None, stop: Stop | None = None, *, failing: bool = False
+    ) -> None:
+        """Report to the API how the pod is, unless the node is cut off."""
+        there = self._current()
+        if there is None or self._kubelet.is_lost(self.node):
+            return
+        if there["status"].get("phase") in ENDED:
+            phase = there["status"]["phase"]
+        if phase is None:
+            # that all have ended is reported first, that the pod has ended a moment later
+            phase = _phase(self.boxes)
+            if phase in ENDED:
+                phase = "Running" if any(box.handle for box in self.boxes) else "Pending"
+        reason = stop.reason if stop is not None else ""
+        sandbox = bool(self._ip)
+        status: Object = {
+            "phase": phase,
+            "conditions": _conditions(
+                there, self.boxes, phase, reason, sandbox=sandbox, failing=failing
+            ),
+            "hostIP": self._kubelet.host_ip(self.node),
+            "startTime": self._started,
+            "containerStatuses": [box.status() for box in self.boxes],
+        }
+        if stop is not None and reason:
+            status |= {"reason": reason, "message": stop.message}
+        if sandbox:
+            status["podIP"] = self._ip
+        self.pod = self._store.update(PODS, {**clone(there), "status": clone(status)})
+
+
+# -- all of them
 
 
 @attrs.define
@@ -27,12 +338,10 @@ class Kubelet:
 
     store: Store
     deletion: Deletion
-    happenings: Happenings
-    runtime: Runtime
+    runtime: Any
     volumes: Volumes
-    #: what every container's environment has of services
+    #: environment of every container
     services: dict[str, str] = attrs.field(factory=dict)
-    back_off: float = 10.0
     workers: dict[str, Worker] = attrs.field(factory=dict)
     #: what went wrong inside, for whoever closes the cluster
     failures: list[str] = attrs.field(factory=list)
@@ -42,30 +351,26 @@ class Kubelet:
     async def run(self, changes: Subscription) -> None:
         """Follow the pods, until the subscription is closed."""
         async for change in changes:
-            if change.resource.plural in _WAITED_FOR:
-                self.volumes.changed()
-            elif change.resource is PODS:
-                self._pod(change.type, change.object)
+            if change.resource is PODS:
+                self._handle(change.type, change.object)
+            else:
+                self.volumes.look_again()
 
     async def close(self) -> None:
         """End all pods at once."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self.runtime.close()
 
     def worker(self, pod: Object) -> Worker | None:
-        """Who leads a pod; one that has ended still answers for its logs."""
+        """The worker of a pod; one that has ended still answers for its logs."""
         return self.workers.get(pod["metadata"]["uid"])
 
     def host_ip(self, node: str) -> str:
-        there = self.store.get(NODES, None, node)
-        if there is None:
-            return ""
-        return next(
-            (a["address"] for a in there["status"]["addresses"] if a["type"] == "InternalIP"), ""
-        )
+        return str(self.store.need(NODES, None, node)["status"]["addresses"][0]["address"])
 
-    def lost(self, node: str) -> bool:
+    def is_lost(self, node: str) -> bool:
         """Whether a node is cut off from the API."""
         return node in self._lost
 
@@ -79,102 +384,165 @@ class Kubelet:
         self._lost.setdefault(node, asyncio.Event())
 
     def regain(self, node: str) -> None:
-        """Join a node again: it tells what has happened, and hears what it missed."""
+        """Join a node again: it reports what has happened, and hears what it missed."""
         news = self._lost.pop(node, None)
         if news is None:
             return
         news.set()
-        there = {pod["metadata"]["uid"]: pod for pod in self.store.list(PODS)}
-        for uid, worker in list(self.workers.items()):
-            if worker.node != node:
-                continue
-            if uid not in there:
-                worker.object_gone()
-                continue
-            if there[uid]["status"].get("phase") not in {"Succeeded", "Failed"}:
-                worker.resume()
-        for pod in there.values():
-            if pod["spec"].get("nodeName") == node:
-                self._pod("MODIFIED", pod)
+        for worker in list(self.workers.values()):
+            if worker.node == node:
+                worker.write()
+                if self.store.same(PODS, worker.pod) is None:
+                    worker.stop(Stop(_FORCED_GRACE))
+        for pod in self.store.list(PODS):
+            self._handle("MODIFIED", pod)
 
-    def finished(self, pod: Object) -> None:
-        """A pod has ended."""
-
-    def remove(self, pod: Object, options: Object) -> None:
-        """Delete the object of a pod whose processes are gone."""
-        self.deletion.delete(PODS, pod, options)
-
-    def _pod(self, kind: str, pod: Object) -> None:
+    def _handle(self, kind: str, pod: Object) -> None:
         meta = pod["metadata"]
         uid, node = meta["uid"], pod["spec"].get("nodeName")
-        if not node or self.lost(node) or self.store.get(NODES, None, node) is None:
+        if not node or self.is_lost(node):
             return
         worker = self.workers.get(uid)
-        there = self.store.get(PODS, meta["namespace"], meta["name"])
-        if kind != "DELETED" and (there is None or there["metadata"]["uid"] != uid):
-            # what became of it comes next
-            return
         if kind == "DELETED":
             if worker is not None:
-                worker.object_gone()
+                # by force: its processes get a little time, and nobody is told
+                worker.stop(Stop(_FORCED_GRACE))
                 if uid not in self._tasks:
                     del self.workers[uid]
-                    self._tasks[uid] = asyncio.ensure_future(self._forget(uid, pod))
+                    self._tasks[uid] = asyncio.ensure_future(self._discard(uid, pod))
             return
-        if worker is None:
-            if pod["status"].get("phase") in {"Succeeded", "Failed"}:
-                return
-            if self._rejects(pod, node):
-                return
+        if self.store.same(PODS, pod) is None:
+            # what became of it comes next
+            return
+        if worker is None and pod["status"].get("phase") not in ENDED:
             worker = self.workers[uid] = Worker(self, pod)
             self._tasks[uid] = asyncio.ensure_future(self._lead(uid, worker))
         if "deletionTimestamp" in meta:
-            if uid in self._tasks:
-                worker.stop(Stop(meta.get("deletionGracePeriodSeconds", 30)))
+            if worker is not None and uid in self._tasks:
+                worker.stop(Stop(meta["deletionGracePeriodSeconds"]))
             else:
-                self.remove(pod, {"gracePeriodSeconds": 0})
+                self.deletion.delete(PODS, pod, {"gracePeriodSeconds": 0})
 
-    def _rejects(self, pod: Object, name: str) -> bool:
-        """Fail a pod that the node has no room for; a scheduler would not have sent it."""
-        node = self.store.need(NODES, None, name)
-        there = [
-            other
-            for other in self.store.list(PODS)
-            if other["spec"].get("nodeName") == name
-            and other["metadata"]["uid"] in self.workers
-            and other["status"].get("phase") not in {"Succeeded", "Failed"}
-        ]
-        lacks = lacking(pod, node, there)
-        if lacks is None:
-            return False
-        kind, text = lacks
-        self.happenings.tell(pod, f"OutOf{kind}", text, node=name, warning=True)
-        new = clone(pod)
-        new["status"] = {
-            "observedGeneration": pod["metadata"].get("generation", 1),
-            "phase": "Failed",
-            "message": f"Pod was rejected: {text}",
-            "reason": f"OutOf{kind}",
-            "startTime": now(),
-            "qosClass": pod["status"].get("qosClass", "BestEffort"),
-        }
-        self.store.update(PODS, new)
-        return True
-
-    async def _forget(self, uid: str, pod: Object) -> None:
+    async def _discard(self, uid: str, pod: Object) -> None:
         await self.runtime.discard(pod)
         del self._tasks[uid]
 
     async def _lead(self, uid: str, worker: Worker) -> None:
         try:
             await worker.live()
-        except asyncio.CancelledError:
-            raise
         except Exception:
             self.failures.append(traceback.format_exc())
         finally:
             del self._tasks[uid]
-            meta = worker.pod["metadata"]
-            there = self.store.get(PODS, meta["namespace"], meta["name"])
-            if there is None or there["metadata"]["uid"] != uid:
+            if self.store.same(PODS, worker.pod) is None:
                 self.workers.pop(uid, None)
+
+
+# -- volumes
+
+
+class Missing(Exception):  # noqa: N818 - an answer, no failure
+    """A volume cannot be there yet."""
+
+
+@attrs.define
+class Volumes:
+    """Makes and removes what pods mount: folders of this host."""
+
+    store: Store
+    authority: Authority
+    folder: Path
+    #: whether files are made at all; a hollow kubelet only waits for what is missing
+    real: bool
+    _news: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+    def look_again(self) -> None:
+        """Something that pods may wait for has changed."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def mount(self, pod: Object) -> dict[str, list[Mount]]:
+        """Wait for a pod's volumes; the answer is the mounts of each container."""
+        while True:
+            news = self._news
+            try:
+                places = {
+                    volume["name"]: self._place(pod, volume)
+                    for volume in pod["spec"].get("volumes") or ()
+                }
+            except Missing as missing:
+                tell(self.store, pod, "FailedMount", str(missing))
+                await news.wait()
+            else:
+                break
+        if not self.real:
+            return {}
+        return {
+            container["name"]: [
+                Mount(str(places[one["name"]]), one["mountPath"], bool(one.get("readOnly")))
+                for one in container.get("volumeMounts") or ()
+            ]
+            for container in pod["spec"]["containers"]
+        }
+
+    def discard(self, pod: Object) -> None:
+        """Remove what a pod alone has used."""
+        shutil.rmtree(self._folder(pod), ignore_errors=True)
+
+    def claim_folder(self, namespace: str, name: str) -> Path:
+        """Where a claim's files are."""
+        path = self.folder / "claims" / namespace / name
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o777)
+        return path
+
+    def _folder(self, pod: Object) -> Path:
+        return self.folder / "pods" / str(pod["metadata"]["uid"])
+
+    def _place(self, pod: Object, volume: Object) -> Path:
+        kind = next(key for key in volume if key != "name")
+        source, folder = volume[kind], self._folder(pod) / volume["name"]
+        if kind == "persistentVolumeClaim":
+            return self.claim_folder(pod["metadata"]["namespace"], source["claimName"])
+        if kind == "hostPath":
+            return Path(source["path"])
+        files: dict[str, bytes] = {}
+        for part in source["sources"] if kind == "projected" else [{kind: source}]:
+            files |= self._files(pod, volume["name"], part)
+        if self.real:
+            _write(folder, files, source.get("defaultMode", 0o777))
+        return folder
+
+    def _files(self, pod: Object, volume: str, part: Object) -> dict[str, bytes]:
+        namespace = pod["metadata"]["namespace"]
+        ((kind, source),) = part.items()
+        if kind == "emptyDir":
+            return {}
+        if kind == "downwardAPI":
+            # the namespace, which is all that the token's volume has of it
+            return {item["path"]: namespace.encode() for item in source["items"]}
+        if kind == "serviceAccountToken":
+            account = pod["spec"]["serviceAccountName"]
+            token = self.authority.account_token(namespace, account, pod)
+            return {source["path"]: token.encode()}
+        kept, word = (SECRETS, "secret") if kind == "secret" else (CONFIG_MAPS, "configmap")
+        name = source.get("secretName") or source["name"]
+        there = self.store.get(kept, namespace, name)
+        if there is None:
+            message = f'MountVolume.SetUp failed for volume "{volume}" : {word} "{name}" not found'
+            raise Missing(message)
+        data = there.get("data") or {}
+        paths = {item["key"]: item["path"] for item in source.get("items") or ()}
+        return {
+            paths.get(key, key): base64.b64decode(text) if kept is SECRETS else text.encode()
+            for key, text in data.items()
+            if not paths or key in paths
+        }
+
+
+def _write(folder: Path, files: dict[str, bytes], mode: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755 if files else mode)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+        (folder / name).chmod(mode)

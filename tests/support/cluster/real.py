@@ -3,32 +3,134 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import ctypes
 import ipaddress
 import json
 import os
-import re
 import secrets
 import shutil
+import socket
+import struct
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .containers import Container
-from .dockerspec import container_config
-from .dockerwire import EngineError, Wire
-from .runtime import Mount, Running, StartRefused
-from .store import Object
+import aiohttp
 
-__all__ = ["Docker"]
+from .hollow import Ended, LogQuery, Mount, StartRefused
+from .kubelet import expand
+from .objects import Object, quantity
 
-_LABEL = "emulated.cluster"
-_POD = "emulated.pod"
+__all__ = ["Docker", "EngineError"]
+
+_LABEL, _POD = "emulated.cluster", "emulated.pod"
 _PARTS = range(233, 253)
 #: seconds that containers may take to let go of their network
 _PATIENCE = 20.0
-_FORMAT = re.compile(r"[a-z0-9._:/@-]+")
+_VERSION = "v1.41"
+_HEADER = struct.Struct(">BxxxL")
+_CPU_PERIOD = 100_000
+_KILLED = 137
+#: most bytes of a termination message, and of the lines of a log in its place
+_MESSAGE, _FALLBACK = 4096, 2048
+_CLONE_NEWNET = 0x40000000
+
+
+# -- the engine's interface
+
+
+class EngineError(Exception):
+    """The engine has refused."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status, self.message = status, message
+
+
+class Wire:
+    """Requests to the engine at a socket, without threads."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Get ready; in the loop that will ask."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(self._path, limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+
+    async def close(self) -> None:
+        """End all that was asked."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """A request, and its answer from JSON."""
+        async with self.stream(method, path, body, **query) as response:
+            text = await response.read()
+            if response.status >= 400:
+                raise EngineError(response.status, _message(text))
+            return json.loads(text) if text.strip() else None
+
+    def stream(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """A request whose answer is read as it comes."""
+        assert self._session is not None
+        told = {name: str(value) for name, value in query.items() if value is not None}
+        url = f"http://engine/{_VERSION}{path}"
+        return self._session.request(method, url, json=body, params=told)
+
+    async def hijack(
+        self, path: str, body: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A request that turns its connection into a stream."""
+        reader, writer = await asyncio.open_unix_connection(self._path)
+        text = json.dumps(body).encode()
+        head = (
+            f"POST /{_VERSION}{path} HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\n"
+            f"Upgrade: tcp\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+        )
+        writer.write(head.encode() + text)
+        try:
+            answer = await reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, OSError) as error:
+            writer.close()
+            raise EngineError(500, "the engine has closed the connection") from error
+        status = int(answer.split()[1])
+        if status not in {101, 200}:
+            message = _message(await reader.read(4096))
+            writer.close()
+            raise EngineError(status, message)
+        return reader, writer
+
+
+async def _frames(reader: Any) -> AsyncIterator[tuple[int, bytes]]:
+    """Take apart the engine's stream of standard output (1) and standard error (2)."""
+    while True:
+        try:
+            channel, size = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+            yield channel, await reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError, aiohttp.ClientError):
+            return
+
+
+async def _terminal(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, bytes]]:
+    while data := await reader.read(65536):
+        yield 1, data
+
+
+def _message(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["message"]).strip()
+    except (ValueError, KeyError, TypeError):
+        return text.decode(errors="replace").strip()
+
+
+# -- all pods
 
 
 class Docker:
@@ -45,27 +147,23 @@ class Docker:
     def __init__(self, engine: Any) -> None:
         self._wire = Wire(engine.url.removeprefix("unix://"))
         self._number = int(engine.gateway.split(".")[2])
-        self._any_image: str = engine.image
+        self._image: str = engine.image
         self._hosts: Iterator[Any] = iter(())
         self.gateway = ""
         self._name = f"kube-{secrets.token_hex(4)}"
         self._addresses: dict[str, str] = {}
         self._starts: dict[str, set[asyncio.Task[Any]]] = {}
         self._free: list[str] = []
-        self.folder = Path(os.devnull)
+        self._notes = Path(os.devnull)
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where the API server listens besides loopback."""
         return (self.gateway,)
 
-    @property
-    def wire(self) -> Wire:
-        """The engine."""
-        return self._wire
-
-    async def open(self) -> None:
-        """Make the network."""
+    async def open(self, folder: Path) -> None:
+        """Make the network; termination messages go below a folder."""
+        self._notes = folder
         self._wire.open()
         for part in _PARTS:
             network = ipaddress.ip_network(f"10.{part}.{self._number}.0/24")
@@ -110,27 +208,23 @@ class Docker:
 
     async def prepare(self, pod: Object) -> str:
         """Choose an address; pods of several containers get a container that holds it."""
-        if pod["spec"].get("hostNetwork"):
-            return self.gateway
         uid = pod["metadata"]["uid"]
         # addresses that were used come again as late as can be
         address = str(next(self._hosts, None) or self._free.pop(0))
         self._addresses[uid] = address
-        if self._shared(pod):
-            await self._pause(pod, address)
+        if len(pod["spec"]["containers"]) > 1:
+            waits = {"Image": self._image, "Entrypoint": ["sleep", "infinity"]}
+            config = {**waits, "HostConfig": {}, "Hostname": _host_name(pod)}
+            self._join(pod, config, is_shared=False)
+            await self._create(f"k8s_POD_{uid}", pod, config)
         return address
 
     async def start(
-        self,
-        pod: Object,
-        container: Object,
-        environ: Mapping[str, str],
-        mounts: Sequence[Mount],
-        attempt: int,
-    ) -> Running:
+        self, pod: Object, container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
+    ) -> Container:
         """Make a container and start it."""
         uid = pod["metadata"]["uid"]
-        work = asyncio.ensure_future(self._start(pod, container, environ, mounts, attempt))
+        work = asyncio.ensure_future(self._start(pod, container, environ, mounts))
         mine = self._starts.setdefault(uid, set())
         mine.add(work)
         work.add_done_callback(mine.discard)
@@ -148,116 +242,58 @@ class Docker:
             self._free.append(address)
 
     async def _start(
-        self,
-        pod: Object,
-        container: Object,
-        environ: Mapping[str, str],
-        mounts: Sequence[Mount],
-        attempt: int,
-    ) -> Running:
-        image = await self._image(container)
-        meta = pod["metadata"]
-        name = f"k8s_{container['name']}_{meta['name']}_{meta['namespace']}_{meta['uid']}_{attempt}"
+        self, pod: Object, container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
+    ) -> Container:
+        meta, name = pod["metadata"], container["image"]
+        try:
+            image = await self._wire.ask("GET", f"/images/{name}/json")
+        except EngineError as error:
+            if container.get("imagePullPolicy") == "Never":
+                text = f'Container image "{name}" is not present with pull policy of Never'
+                raise StartRefused("ErrImageNeverPull", text) from error
+            text = f'failed to pull and unpack image "{name}": dial tcp: lookup: no such host'
+            raise StartRefused("ErrImagePull", text) from error
         # as a kubelet has it, and a container's own list of mounts shows
-        note = self.folder.joinpath(
-            "pods", meta["uid"], "containers", container["name"], f"{attempt}"
-        )
+        note = self._notes / "pods" / meta["uid"] / "containers" / container["name"] / "0"
         note.parent.mkdir(parents=True, exist_ok=True)
-        note.touch(mode=0o666)
+        note.touch()
         note.chmod(0o666)
-        config = container_config(pod, container, environ, mounts, image)
-        path = container.get("terminationMessagePath") or "/dev/termination-log"
-        config["HostConfig"]["Binds"].append(f"{note}:{path}")
-        config["Labels"] = self._labels(pod)
-        self._join(pod, config)
+        config = _config(pod, container, environ, mounts)
+        config["HostConfig"]["Binds"].append(f"{note}:{container['terminationMessagePath']}")
+        self._join(pod, config, is_shared=len(pod["spec"]["containers"]) > 1)
+        label = f"k8s_{container['name']}_{meta['name']}_{meta['namespace']}_{meta['uid']}"
+        identity = await self._create(label, pod, config)
+        return Container(self._wire, identity, container, image["Id"], note)
+
+    async def _create(self, name: str, pod: Object, config: dict[str, Any]) -> str:
+        """Create a container and start it."""
+        config["Labels"] = {_LABEL: self._name, _POD: pod["metadata"]["uid"]}
         try:
             made = await self._wire.ask("POST", "/containers/create", config, name=name)
         except EngineError as error:
             raise StartRefused("CreateContainerError", error.message) from error
-        identity = made["Id"]
+        identity = str(made["Id"])
         try:
             await self._wire.ask("POST", f"/containers/{identity}/start")
         except EngineError as error:
             await self._wire.ask("DELETE", f"/containers/{identity}", force=1)
-            text = error.message.replace(
-                "failed to create task for container", "failed to create containerd task"
-            )
-            if not text.startswith("failed to create containerd task"):
-                text = f"failed to create containerd task: {text}"
-            raise StartRefused("StartError", text, retried=False) from error
-        return Container(self._wire, identity, pod, container, image, note)
+            text = f"failed to create containerd task: {error.message}"
+            raise StartRefused("StartError", text) from error
+        return identity
 
-    async def _image(self, container: Object) -> Any:
-        name, policy = container["image"], container.get("imagePullPolicy")
-        if not _FORMAT.fullmatch(name):
-            bad = next((part for part in name.split("/") if part != part.lower()), name)
-            bad = bad.partition(":")[0]
-            why = f"repository name ({bad}) must be lowercase" if bad != bad.lower() else ""
-            text = (
-                f'Failed to apply default image tag "{name}": couldn\'t parse image name "{name}": '
-                f"invalid reference format{': ' if why else ''}{why}"
-            )
-            raise StartRefused("InvalidImageName", text)
-        try:
-            return await self._wire.ask("GET", f"/images/{name}/json")
-        except EngineError as error:
-            if policy == "Never":
-                text = f'Container image "{name}" is not present with pull policy of Never'
-                raise StartRefused("ErrImageNeverPull", text) from error
-            raise StartRefused("ErrImagePull", _unpulled(name)) from error
-
-    def _join(self, pod: Object, config: Any) -> None:
+    def _join(self, pod: Object, config: dict[str, Any], *, is_shared: bool) -> None:
+        """Have a container share its pod's network, or hold it."""
         uid = pod["metadata"]["uid"]
-        if pod["spec"].get("hostNetwork"):
-            config["HostConfig"]["NetworkMode"] = "host"
-            config.pop("Hostname", None)
-        elif self._shared(pod):
-            config["HostConfig"]["NetworkMode"] = f"container:{self._pause_name(uid)}"
-            config.pop("Hostname", None)
+        if is_shared:
+            config["HostConfig"]["NetworkMode"] = f"container:k8s_POD_{uid}"
+            del config["Hostname"]
         else:
             config["HostConfig"]["NetworkMode"] = self._name
             place = {"IPAMConfig": {"IPv4Address": self._addresses[uid]}}
             config["NetworkingConfig"] = {"EndpointsConfig": {self._name: place}}
 
-    async def _pause(self, pod: Object, address: str) -> None:
-        first = pod["spec"]["containers"][0]
-        uid = pod["metadata"]["uid"]
-        image = await self._pause_image(first)
-        config = container_config(
-            pod, {"name": "POD", "image": image, "command": ["sleep", "infinity"]}, {}, (), None
-        )
-        config["Labels"] = self._labels(pod)
-        config["HostConfig"]["NetworkMode"] = self._name
-        place = {"IPAMConfig": {"IPv4Address": address}}
-        config["NetworkingConfig"] = {"EndpointsConfig": {self._name: place}}
-        name = self._pause_name(uid)
-        await self._wire.ask("POST", "/containers/create", config, name=name)
-        await self._wire.ask("POST", f"/containers/{name}/start")
-
-    async def _pause_image(self, container: Object) -> str:
-        """An image that has a program which waits: the pod's own, else the tests'."""
-        with contextlib.suppress(EngineError):
-            await self._wire.ask("GET", f"/images/{container['image']}/json")
-            return str(container["image"])
-        return self._any_image
-
-    def _pause_name(self, uid: str) -> str:
-        return f"k8s_POD_{uid}"
-
-    def _shared(self, pod: Object) -> bool:
-        """Whether the address must outlive a container."""
-        spec = pod["spec"]
-        return (
-            len(spec["containers"]) > 1
-            or bool(spec.get("initContainers"))
-            or spec.get("restartPolicy") != "Never"
-        )
-
-    def _labels(self, pod: Object) -> dict[str, str]:
-        return {_LABEL: self._name, _POD: pod["metadata"]["uid"]}
-
     async def _remove(self, label: str) -> None:
-        filters = f'{{"label": ["{label}"]}}'
+        filters = json.dumps({"label": [label]})
         found = await self._wire.ask("GET", "/containers/json", all=1, filters=filters)
 
         async def one(identity: str) -> None:
@@ -267,17 +303,38 @@ class Docker:
         await asyncio.gather(*(one(item["Id"]) for item in found))
 
 
-def _unpulled(name: str) -> str:
-    first, _, rest = name.partition("/")
-    host, path = (first, rest) if rest and ("." in first or ":" in first) else ("", name)
-    path, _, tag = path.partition(":")
-    host = host or "registry-1.docker.io"
-    bare = host.partition(":")[0]
-    url = f"https://{host}/v2/{path}/manifests/{tag or 'latest'}"
-    return (
-        f'failed to pull and unpack image "{name}": failed to resolve reference "{name}": failed '
-        f'to do request: Head "{url}": dial tcp: lookup {bare}: no such host'
-    )
+def _host_name(pod: Object) -> str:
+    return str(pod["spec"].get("hostname") or pod["metadata"]["name"][:63].rstrip("-."))
+
+
+def _config(
+    pod: Object, container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
+) -> dict[str, Any]:
+    """What the engine is to make of a container."""
+    known = dict(environ)
+    limits = container["resources"].get("limits") or {}
+    host: dict[str, Any] = {
+        "Binds": [f"{m.source}:{m.target}{':ro' if m.read_only else ''}" for m in mounts],
+        "LogConfig": {"Type": "json-file", "Config": {}},
+    }
+    if "memory" in limits:
+        # no swap besides, as on a node without swap
+        host["Memory"] = host["MemorySwap"] = int(quantity(limits["memory"]))
+    if "cpu" in limits:
+        host["CpuPeriod"] = _CPU_PERIOD
+        host["CpuQuota"] = max(1000, int(quantity(limits["cpu"]) * _CPU_PERIOD))
+    config: dict[str, Any] = {
+        "Image": container["image"],
+        "Env": [f"{name}={value}" for name, value in environ.items()],
+        "Hostname": _host_name(pod),
+        "HostConfig": host,
+    }
+    if container.get("command"):
+        config["Entrypoint"] = [expand(word, known) for word in container["command"]]
+        config["Cmd"] = []
+    if container.get("workingDir"):
+        config["WorkingDir"] = container["workingDir"]
+    return config
 
 
 def _remove_leftovers(gateway: str, bridge: str) -> None:
@@ -294,3 +351,146 @@ def _remove_leftovers(gateway: str, bridge: str) -> None:
         name = link.get("ifname", "")
         if name.startswith("br-") and name != bridge:
             subprocess.run([ip, "link", "delete", name], check=False)
+
+
+# -- one container
+
+
+class Container:
+    """A container that was started: its end, its log, processes in it, its ports."""
+
+    def __init__(self, wire: Wire, identity: str, spec: Object, image: str, note: Path) -> None:
+        self._wire, self._spec, self._note = wire, spec, note
+        self._path = f"/containers/{identity}"
+        self.container_id = f"containerd://{identity}"
+        self.image, self.image_id = spec["image"], image
+        self._end = asyncio.ensure_future(self._wait())
+
+    async def wait(self) -> Ended:
+        return await asyncio.shield(self._end)
+
+    async def stop(self, grace: float) -> None:
+        """Ask it to end, and kill it when it has not ended after ``grace`` seconds."""
+        await self._signal("SIGTERM")
+        # two seconds are the least that kubelets give
+        done, _ = await asyncio.wait({self._end}, timeout=max(grace, 2) if grace > 0 else 0)
+        if not done:
+            await self._signal("SIGKILL")
+        await self.wait()
+
+    async def logs(self, query: LogQuery) -> AsyncIterator[bytes]:
+        """What it wrote, with the engine's times where they are wanted."""
+        asked = self._wire.stream(
+            "GET",
+            f"{self._path}/logs",
+            stdout=1,
+            stderr=1,
+            follow=int(query.follow),
+            timestamps=int(query.timestamps),
+            tail=query.tail if query.tail is not None else "all",
+            since=None if query.since is None else f"{query.since:.9f}",
+        )
+        async with asked as response:
+            if response.status < 400:
+                async for _, data in _frames(response.content):
+                    yield data
+
+    async def exec(self, argv: Sequence[str], *, stdin: bool, tty: bool) -> _Process:
+        """Start a process in it; EngineError where it does not run."""
+        options = {"AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Tty": tty}
+        made = await self._wire.ask("POST", f"{self._path}/exec", {**options, "Cmd": list(argv)})
+        path = f"/exec/{made['Id']}"
+        streams = await self._wire.hijack(f"{path}/start", {"Detach": False, "Tty": tty})
+        return _Process(self._wire, path, streams, tty=tty)
+
+    async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a port of its loopback."""
+        told = await self._wire.ask("GET", f"{self._path}/json")
+        loop = asyncio.get_running_loop()
+        # a thread of its own: its namespace is not given back
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            sock = await loop.run_in_executor(thread, _connect, told["State"]["Pid"], port)
+        return await asyncio.open_connection(sock=sock)
+
+    async def _wait(self) -> Ended:
+        with contextlib.suppress(EngineError):
+            await self._wire.ask("POST", f"{self._path}/wait", condition="not-running")
+        try:
+            state = (await self._wire.ask("GET", f"{self._path}/json"))["State"]
+        except EngineError:
+            # somebody removed it behind our back
+            return Ended(_KILLED)
+        message = self._note.read_bytes()[:_MESSAGE].decode(errors="replace")
+        fallback = self._spec["terminationMessagePolicy"] == "FallbackToLogsOnError"
+        if not message and fallback and state["ExitCode"]:
+            parts = [part async for part in self.logs(LogQuery(tail=80))]
+            message = b"".join(parts)[-_FALLBACK:].decode(errors="replace")
+        return Ended(state["ExitCode"], state["OOMKilled"], message)
+
+    async def _signal(self, name: str) -> None:
+        # it may have ended meanwhile
+        with contextlib.suppress(EngineError):
+            await self._wire.ask("POST", f"{self._path}/kill", signal=name)
+
+
+class _Process:
+    """A process that was started in a container."""
+
+    def __init__(self, wire: Wire, path: str, streams: tuple[Any, Any], *, tty: bool) -> None:
+        self._wire, self._path = wire, path
+        reader, self._writer = streams
+        self._parts = _terminal(reader) if tty else _frames(reader)
+        self._has_begun = False
+
+    async def read(self) -> tuple[int, bytes] | None:
+        piece = await anext(self._parts, None)
+        is_first, self._has_begun = not self._has_begun, True
+        if is_first and piece is not None and piece[1].startswith(b"OCI runtime exec failed"):
+            # the engine says so where the process would have written
+            identity = self._path.rpartition("/")[2]
+            raise EngineError(500, f'"{identity}": {piece[1].decode().strip()}')
+        return piece
+
+    async def write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def end_input(self) -> None:
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+
+    async def code(self) -> int:
+        while True:
+            try:
+                told = await self._wire.ask("GET", f"{self._path}/json")
+            except EngineError as error:
+                if error.status != 404:
+                    raise
+                # its container is gone, and all that was in it was killed
+                return _KILLED
+            if not told["Running"]:
+                return int(told["ExitCode"] or 0)
+            # the engine closes the output a moment before it knows the code
+            await asyncio.sleep(0.01)
+
+    async def resize(self, width: int, height: int) -> None:
+        with contextlib.suppress(EngineError):
+            await self._wire.ask("POST", f"{self._path}/resize", w=width, h=height)
+
+    async def close(self) -> None:
+        self._writer.close()
+
+
+def _connect(pid: int, port: int) -> socket.socket:
+    """Connect to a port of the loopback that a process sees, in a thread that ends then."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    place = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    try:
+        if libc.setns(place, _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(place)
+    sock = socket.create_connection(("127.0.0.1", port), timeout=5)
+    sock.setblocking(False)
+    return sock

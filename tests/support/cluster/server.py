@@ -1,40 +1,148 @@
-"""The API server: HTTPS on loopback, authentication, authorization, and the way to each verb."""
+"""The API server: HTTPS, the verbs on objects, watches, and requests that are refused on purpose."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
 import ssl
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 from aiohttp import web
 
-from .answers import answer, refusal, warned
-from .authority import ANONYMOUS, Authority, User
-from .bodies import read_object, read_options, read_patch
-from .cautions import cautions
-from .connections import Connections
-from .discovery import discovered
-from .faults import Faults
-from .kinds import CUSTOM, PODS
-from .refusals import Refused
-from .requests import Asked, Call, asked
-from .rest import Api
-from .reviews import review
-from .store import Store
-from .subresources import Subresources
-from .watching import Watches
-
-__all__ = ["Server"]
-
-_OPEN = ("/version", "/healthz", "/livez", "/readyz")
-_TYPES = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
-_NOT_ACCEPTABLE = (
-    f"406: Not Acceptable\n\nAvailable representations: {_TYPES}, "
-    "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+from .access import ANONYMOUS, Authority, User
+from .admission import complete
+from .deletion import Deletion
+from .objects import (
+    CUSTOM,
+    NAMESPACES,
+    RESOURCES,
+    REVIEWS,
+    Change,
+    Object,
+    Refused,
+    Resource,
+    Store,
+    Subscription,
+    clone,
+    merge,
+    of,
+    selection,
 )
-_MAX_BODY = 3 * 1024 * 1024
-_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews")
+from .streams import Streams
+
+__all__ = ["Call", "Refusal", "Server"]
+
+_VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
+_VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
+_OPEN = ("/version", "/healthz", "/livez", "/readyz")
+_MERGE = "application/merge-patch+json"
+
+
+@attrs.define(kw_only=True)
+class Call:
+    """One request that reached the server."""
+
+    verb: str
+    path: str
+    query: Mapping[str, str]
+    #: what it is about; None for /version and the like
+    about: Resource | None = None
+    subresource: str = ""
+    namespace: str | None = None
+    name: str | None = None
+    user: str = ""
+    #: the answer's status; 0 while it is not there yet
+    code: int = 0
+
+    @property
+    def resource(self) -> str:
+        """Plural of what it is about."""
+        return "" if self.about is None else self.about.plural
+
+    @classmethod
+    def read(cls, request: web.Request, absent: set[str]) -> Call:
+        """The call of a request's line."""
+        query = {name: request.query[name] for name in request.query}
+        call = cls(verb=request.method.lower(), path=request.path_qs, query=query)
+        words = [word for word in request.path.split("/") if word]
+        if words[:2] == ["api", "v1"]:
+            group, version, words = "", "v1", words[2:]
+        elif words[:1] == ["apis"] and len(words) >= 3:
+            group, version, words = words[1], words[2], words[3:]
+        else:
+            return call
+        if words[:1] == ["namespaces"] and len(words) > 2:
+            call.namespace, words = words[1], words[2:]
+        resource = of(words[0], group, version) if 1 <= len(words) <= 3 else None
+        if resource is None or resource.group in absent:
+            return call
+        if len(words) == 3 and words[2] not in resource.subresources:
+            return call
+        call.about = resource
+        call.name = words[1] if len(words) > 1 else None
+        call.subresource = words[2] if len(words) > 2 else ""
+        call.verb = _VERBS.get(request.method, call.verb)
+        if call.name is None and request.method == "GET":
+            call.verb = "watch" if query.get("watch") in {"1", "true"} else "list"
+        elif call.name is None and request.method == "DELETE":
+            call.verb = "deletecollection"
+        return call
+
+
+_RACE = (
+    'Operation cannot be fulfilled on resourcequotas "gke-resource-quotas": the object has been '
+    "modified; please apply your changes to the latest version and try again"
+)
+_REFUSALS = {
+    400: ("BadRequest", "the server rejected our request for an unknown reason"),
+    403: ("Forbidden", "forbidden"),
+    409: ("Conflict", _RACE),
+    429: ("TooManyRequests", "Too many requests, please try again later."),
+    500: ("InternalError", "Internal error occurred: the emulator was told to fail"),
+    503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
+}
+
+
+@attrs.define
+class Refusal:
+    """Requests that are refused; ends with ``stop``, with its block, or after its times."""
+
+    code: int
+    retry_after: int | None
+    matching: Callable[[Call], bool]
+    #: how often it still refuses; None: until it is stopped
+    times: int | None
+    #: message of the answer; None: the usual one of its code
+    message: str | None = None
+    #: how often it has refused
+    count: int = 0
+    _over: bool = False
+
+    def stop(self) -> None:
+        """Refuse no more."""
+        self._over = True
+
+    def __enter__(self) -> Refusal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def check(self, call: Call) -> None:
+        """Refuse a call that it is about."""
+        if self._over or self.count == self.times or not self.matching(call):
+            return
+        self.count += 1
+        reason, message = _REFUSALS[self.code]
+        headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        # whoever limits the flow of requests writes no Status
+        plain = self.code == 429
+        text = self.message or message
+        raise Refused(self.code, reason, text, None, headers, plain=plain)
 
 
 @attrs.define
@@ -42,25 +150,28 @@ class Server:
     """Listens, and answers each request."""
 
     store: Store
-    api: Api
     authority: Authority
-    watches: Watches
-    faults: Faults
-    subresources: Subresources
+    deletion: Deletion
+    streams: Streams
     context: ssl.SSLContext
+    #: seconds between bookmarks
+    bookmark_every: float
     calls: list[Call] = attrs.field(factory=list)
-    connections: Connections = attrs.field(factory=Connections)
+    refusals: list[Refusal] = attrs.field(factory=list)
     #: what went wrong inside, for whoever closes the cluster
     failures: list[str] = attrs.field(factory=list)
     #: groups of kinds that are not installed
     absent: set[str] = attrs.field(factory=lambda: set(CUSTOM))
+    #: True while each watch is ended as soon as it has begun
+    hasty: bool = False
     port: int = 0
-    _runner: web.AppRunner | None = None
     addresses: Sequence[str] = ()
+    _runner: web.AppRunner | None = None
+    _watches: dict[Subscription, asyncio.Transport] = attrs.field(factory=dict)
 
     async def listen(self, addresses: Sequence[str]) -> None:
         """Begin to listen; on the same port again after a ``stop``."""
-        app = web.Application(client_max_size=_MAX_BODY + 1)
+        app = web.Application(client_max_size=3 * 2**20)
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
@@ -68,11 +179,7 @@ class Server:
         await runner.setup()
         for address in addresses:
             site = web.TCPSite(
-                runner,
-                address,
-                self.port,
-                ssl_context=self.context,
-                reuse_address=True,
+                runner, address, self.port, ssl_context=self.context, reuse_address=True
             )
             await site.start()
             self.port = runner.addresses[0][1]
@@ -86,8 +193,10 @@ class Server:
         assert runner.server is not None
         for site in list(runner.sites):
             await site.stop()
-        self.watches.end()
-        self.connections.cut(runner.server)
+        self.end_watches()
+        for handler in list(runner.server.connections):
+            if handler.transport is not None:
+                handler.transport.abort()
         await runner.cleanup()
 
     async def restart(self) -> None:
@@ -95,118 +204,279 @@ class Server:
         if self._runner is None:
             await self.listen(self.addresses)
 
+    def end_watches(self, *, cut: bool = False) -> None:
+        """End all watches as a server does that wants to be asked anew, or cut their connections."""
+        for subscription, transport in list(self._watches.items()):
+            if cut:
+                transport.abort()
+            subscription.close()
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        query = {name: request.query[name] for name in request.query}
-        call = Call(verb=request.method.lower(), path=request.path_qs)
+        call = Call.read(request, self.absent)
         self.calls.append(call)
         try:
-            response = await self._answer(request, query, call)
+            response = await self._answer(request, call)
         except Refused as refused:
-            response = refusal(refused)
+            response = _refusal(refused)
         except Exception as error:
             # whoever asked may have gone meanwhile
             has_gone = request.transport is None or request.transport.is_closing()
             if not (has_gone and isinstance(error, ConnectionError)):
-                told = f"{request.method} {request.path_qs}\n{traceback.format_exc()}"
-                self.failures.append(told)
-            text = "Internal error occurred: the emulator failed"
-            response = answer(Refused(500, "InternalError", text).status, 500)
+                self.failures.append(f"{call}\n{traceback.format_exc()}")
+            response = _refusal(Refused(500, "InternalError", "the emulator failed"))
         call.code = response.status
         return response
 
-    async def _answer(
-        self, request: web.Request, query: Mapping[str, str], call: Call
-    ) -> web.StreamResponse:
-        wanted = asked(request.method, request.path, query)
-        if wanted is not None and wanted.resource.group in self.absent:
-            wanted = None
-        if wanted is not None:
-            call.verb, call.resource = wanted.verb, wanted.resource.plural
-            call.namespace, call.name = wanted.namespace, wanted.name
-            call.subresource = wanted.subresource
+    async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
         user = self.authority.authenticate(request.headers.get("Authorization"))
         call.user = user.name
-        self.faults.check(call)
-        if wanted is None:
+        for refusal in self.refusals:
+            refusal.check(call)
+        if call.about is None:
             return self._other(request, user)
-        self.authority.authorize(user, wanted)
-        return await self._objects(request, wanted, user)
-
-    async def _objects(self, request: web.Request, wanted: Asked, user: User) -> web.StreamResponse:
-        if wanted.resource.plural in _REVIEWS:
-            body = await read_object(request, wanted)
-            return answer(review(self.authority, user, wanted, body.thing), 201)
-        if wanted.resource is PODS and wanted.subresource:
-            special = await self.subresources.answer(request, wanted, user)
-            if special is not None:
-                return special
-        if wanted.subresource == "token":
-            return await self._token(request, wanted)
-        verb = wanted.verb
-        self._acceptable(request)
-        if verb == "watch":
-            return await self.watches.serve(request, wanted)
-        if verb == "get":
-            return answer(self.api.get(wanted))
-        if verb == "list":
-            return answer(self.api.list(wanted))
-        if verb == "create" and wanted.name is None:
-            body = await read_object(request, wanted)
-            made = self.api.create(wanted, body.thing)
-            return warned(answer(made, 201), [*body.warnings, *cautions(wanted.resource, made)])
-        if verb == "update":
-            body = await read_object(request, wanted)
-            return warned(answer(self.api.update(wanted, body.thing)), body.warnings)
-        if verb == "patch":
-            patch, kind = await read_patch(request, wanted)
-            warnings: list[str] = []
-            assert wanted.name is not None
-            there = self.store.get(wanted.resource, wanted.namespace, wanted.name)
-            made = self.api.patch(wanted, patch, kind, warnings)
-            # an apply may have created it
-            return warned(answer(made, 201 if there is None else 200), warnings)
-        if verb == "delete":
-            options = await read_options(request)
-            return answer(self.api.delete(wanted, options))
-        if verb == "deletecollection":
-            options = await read_options(request)
-            return answer(self.api.delete_collection(wanted, options))
-        raise Refused.method_not_allowed()
-
-    def _acceptable(self, request: web.Request) -> None:
-        accepted = request.headers.get("Accept", "*/*")
-        if not any(
-            word in accepted for word in ("json", "*/*", "yaml", "protobuf", "application/*")
-        ):
-            raise Refused(406, "NotAcceptable", _NOT_ACCEPTABLE, {})
-
-    async def _token(self, request: web.Request, wanted: Asked) -> web.StreamResponse:
-        assert wanted.namespace is not None
-        assert wanted.name is not None
-        body = await read_object(request, wanted)
-        spec = body.thing.get("spec") or {}
-        seconds = spec.get("expirationSeconds") or 3600
-        token = self.authority.account_token(wanted.namespace, wanted.name, None, seconds)
-        body.thing["status"] = {"token": token}
-        return answer(body.thing, 201)
-
-    def _other(self, request: web.Request, user: User) -> web.StreamResponse:
-        path = request.path.rstrip("/") or "/"
-        if path in _OPEN:
-            found = discovered(path)
-            return web.Response(text=found) if isinstance(found, str) else answer(found)
-        if user is ANONYMOUS:
-            message = (
-                f'forbidden: User "system:anonymous" cannot {request.method.lower()} path "{path}"'
+        self.authority.authorize(
+            user, call.verb, call.about, call.subresource, call.namespace, call.name
+        )
+        if call.subresource == "log":
+            return await self.streams.log(request, self._there(call))
+        if call.subresource in {"exec", "portforward"}:
+            # a stream is a GET by its protocol, and a creation by what it does
+            self.authority.authorize(
+                user, "create", call.about, call.subresource, call.namespace, call.name
             )
+            return await self.streams.serve(request, self._there(call), call.subresource)
+        if call.verb == "watch":
+            return await self._watch(request, call)
+        text = await request.read()
+        body = json.loads(text) if text.strip() else {}
+        if call.verb in {"delete", "deletecollection"} and "gracePeriodSeconds" in call.query:
+            body["gracePeriodSeconds"] = int(call.query["gracePeriodSeconds"])
+        if call.subresource == "eviction":
+            self.deletion.evict(self._there(call), body.get("deleteOptions") or {})
+            return _json({"kind": "Status", "apiVersion": "v1", "status": "Success"}, 201)
+        if call.about is REVIEWS:
+            return _json(self.authority.review(user, body), 201)
+        return self._objects(request, call, body)
+
+    def _objects(self, request: web.Request, call: Call, body: Object) -> web.Response:
+        resource = call.about
+        assert resource is not None
+        if call.verb == "list":
+            return _json(self._list(call))
+        if call.verb == "create":
+            return _json(self.create(resource, call.namespace, body), 201)
+        if call.verb == "deletecollection":
+            found = self._list(call)
+            for item in found["items"]:
+                if (there := self.store.same(resource, item)) is not None:
+                    self.deletion.delete(resource, there, body)
+            return _json(found)
+        there = self._there(call)
+        if call.verb == "get":
+            return _json(there)
+        if call.verb == "delete":
+            return _json(self.deletion.delete(resource, there, body))
+        if call.verb == "patch" and request.content_type == _MERGE:
+            return _json(self._patch(resource, there, body))
+        message = "the server does not allow this method on the requested resource"
+        raise Refused(405, "MethodNotAllowed", message, {})
+
+    def create(self, resource: Resource, namespace: str | None, body: Object) -> Object:
+        """Keep a new object.
+
+        Args:
+            resource: its kind.
+            namespace: where; None for a kind without namespaces.
+            body: the object; it is used up.
+        """
+        meta = body.setdefault("metadata", {})
+        body["kind"], body["apiVersion"] = resource.kind, resource.api_version
+        if namespace is not None:
+            self.store.need(NAMESPACES, None, namespace)
+            if meta.setdefault("namespace", namespace) != namespace:
+                message = "the namespace of the provided object does not match the namespace sent on the request"
+                raise Refused.bad_request(message)
+        complete(self.store, resource, body)
+        return self.store.create(resource, body)
+
+    def _patch(self, resource: Resource, there: Object, patch: Object) -> Object:
+        wanted, old = patch.get("metadata") or {}, there["metadata"]
+        uid = wanted.get("uid", old["uid"])
+        if uid != old["uid"]:
+            why = (
+                f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}"
+            )
+            raise Refused.conflict(resource, old["name"], why)
+        made = self.store.update(resource, merge(clone(there), patch))
+        return self.deletion.finish(resource, made)
+
+    def _there(self, call: Call) -> Object:
+        assert call.about is not None
+        assert call.name is not None
+        return self.store.need(call.about, call.namespace, call.name)
+
+    def _list(self, call: Call) -> Object:
+        """A collection, or the next part of it."""
+        resource, query = call.about, call.query
+        assert resource is not None
+        chosen = selection(query)
+        items = [item for item in self.store.list(resource, call.namespace) if chosen(item)]
+        meta: Object = {"resourceVersion": str(self.store.version)}
+        if "continue" in query:
+            start, since = json.loads(base64.b64decode(query["continue"]))
+            if since < self.store.floor:
+                message = "The provided continue parameter is too old to display a consistent list result."
+                raise Refused(410, "Expired", message)
+            items = [item for item in items if _key(item) > start]
+        limit = int(query.get("limit") or 0)
+        if 0 < limit < len(items):
+            token = json.dumps([_key(items[limit - 1]), self.store.version])
+            meta["continue"] = base64.b64encode(token.encode()).decode()
+            items = items[:limit]
+        bare = [{k: v for k, v in one.items() if k not in {"kind", "apiVersion"}} for one in items]
+        kind = f"{resource.kind}List"
+        return {"kind": kind, "apiVersion": resource.api_version, "metadata": meta, "items": bare}
+
+    # -- paths without objects
+
+    def _other(self, request: web.Request, user: User) -> web.Response:
+        path = request.path.rstrip("/")
+        if path in _OPEN:
+            return _json(dict(_VERSION)) if path == "/version" else web.Response(text="ok")
+        if user is ANONYMOUS:
+            message = f'forbidden: User "system:anonymous" cannot get path "{path}"'
             raise Refused(403, "Forbidden", message, {})
-        found = discovered(path, self.absent)
+        found = self._discovered(path)
         if found is not None:
-            return web.Response(text=found) if isinstance(found, str) else answer(found)
-        if path.startswith(("/api/v1/", "/apis/")) and discovered(
-            "/".join(path.split("/")[:4]), self.absent
-        ):
-            raise Refused.no_such_path()
-        if path.startswith("/api/v1/"):
-            raise Refused.no_such_path()
+            return _json(found)
+        words = path.split("/")
+        if path.startswith("/api/v1/") or self._discovered("/".join(words[:4])):
+            message = "the server could not find the requested resource"
+            raise Refused(404, "NotFound", message, {})
         return web.Response(status=404, text="404 page not found\n")
+
+    def _discovered(self, path: str) -> Object | None:
+        """What there is, as ``kubectl`` reads it before anything else."""
+        groups = {one.api_version: one.group for one in RESOURCES if one.group not in self.absent}
+        if path == "/api":
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        found = {}
+        for version, name in groups.items():
+            told = {"groupVersion": version, "version": version.partition("/")[2]}
+            if name:
+                found[name] = {"name": name, "versions": [told], "preferredVersion": told}
+        if path == "/apis":
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": list(found.values())}
+        if (one := found.get(path.removeprefix("/apis/"))) is not None:
+            return {"kind": "APIGroup", "apiVersion": "v1", **one}
+        version = path.removeprefix("/apis/" if path.startswith("/apis/") else "/api/")
+        if version not in groups:
+            return None
+        resources = [
+            {
+                "name": one.plural,
+                "singularName": one.kind.lower(),
+                "namespaced": one.namespaced,
+                "kind": one.kind,
+                "verbs": ["create", "delete", "get", "list", "patch", "watch"],
+            }
+            for one in RESOURCES
+            if one.api_version == version
+        ]
+        return {
+            "kind": "APIResourceList",
+            "apiVersion": "v1",
+            "groupVersion": version,
+            "resources": resources,
+        }
+
+    # -- watches
+
+    async def _watch(self, request: web.Request, call: Call) -> web.StreamResponse:
+        assert call.about is not None
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        since = call.query.get("resourceVersion", "")
+        try:
+            subscription = self.store.subscribe(call.about, since=int(since) if since else None)
+        except Refused as refused:
+            await response.prepare(request)
+            await response.write(_line("ERROR", refused.status))
+            return response
+        if self.hasty:
+            subscription.close()
+        assert request.transport is not None
+        self._watches[subscription] = request.transport
+        try:
+            await response.prepare(request)
+            async for line in self._lines(call, subscription):
+                await response.write(line)
+            await response.write_eof()
+        except ConnectionError:
+            # the client has gone, or the watch was cut
+            pass
+        finally:
+            del self._watches[subscription]
+            subscription.close()
+        return response
+
+    async def _lines(self, call: Call, subscription: Subscription) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + float(call.query.get("timeoutSeconds", 1800))
+        chosen = selection(call.query)
+        while (left := end - loop.time()) > 0:
+            try:
+                change = await asyncio.wait_for(subscription.get(), min(left, self.bookmark_every))
+            except asyncio.TimeoutError:
+                yield _line("BOOKMARK", self._bookmark(call))
+                continue
+            if change is None:
+                return
+            line = _told(change, call.namespace, chosen)
+            if line is not None:
+                yield line
+
+    def _bookmark(self, call: Call) -> Object:
+        assert call.about is not None
+        meta = {"resourceVersion": str(self.store.version)}
+        return {"kind": call.about.kind, "apiVersion": call.about.api_version, "metadata": meta}
+
+
+def _told(change: Change, namespace: str | None, chosen: Callable[[Object], bool]) -> bytes | None:
+    """What a change is to one who sees only a part of all."""
+    if namespace not in {None, change.object["metadata"].get("namespace")}:
+        return None
+    is_in = change.type != "DELETED" and chosen(change.object)
+    was_in = change.before is not None and chosen(change.before)
+    if is_in:
+        return _line("MODIFIED" if was_in else "ADDED", change.object)
+    if not was_in:
+        return None
+    gone = change.object
+    if change.type != "DELETED":
+        # it is shown as it last matched, under the version at which it left
+        assert change.before is not None
+        meta = {**change.before["metadata"], "resourceVersion": str(change.version)}
+        gone = {**change.before, "metadata": meta}
+    return _line("DELETED", gone)
+
+
+def _line(kind: str, thing: Object) -> bytes:
+    return json.dumps({"type": kind, "object": thing}, separators=(",", ":")).encode() + b"\n"
+
+
+def _key(thing: Object) -> str:
+    meta = thing["metadata"]
+    return f"{meta.get('namespace', '')}/{meta['name']}"
+
+
+def _json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    text = json.dumps(body, separators=(",", ":")) + "\n"
+    return web.Response(text=text, status=status, headers=headers, content_type="application/json")
+
+
+def _refusal(refused: Refused) -> web.Response:
+    if refused.plain:
+        text = f"{refused.message}\n"
+        return web.Response(status=refused.code, text=text, headers=refused.headers)
+    return _json(refused.status, refused.code, refused.headers)

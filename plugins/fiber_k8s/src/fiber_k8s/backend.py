@@ -53,10 +53,6 @@ __all__ = ["K8sBackend"]
 
 log = logging.getLogger("fiber")
 
-#: seconds by which a Lease lasts longer than the core's, after which processes end by themselves
-_LONGER = 10.0
-#: seconds that :meth:`K8sBackend.close` waits for killed pods
-_GONE = 20.0
 _MANAGED = "app.kubernetes.io/managed-by=fiber"
 
 
@@ -73,7 +69,7 @@ class K8sBackend(Backend):
         config = context.config if isinstance(context.config, K8sConfig) else K8sConfig()
         self._context = context
         self._config = config
-        self._client = Client(config)
+        self._client = Client(config, context.timing)
         self._streams = PortForwarder(self._client)
         self._feed = Feed(self._ended)
         self._submitter = JobSubmitter(
@@ -236,7 +232,7 @@ class K8sBackend(Backend):
         if run_id == self._context.run_id:
             for job_id in self._submitter.attached():
                 self._submitter.cancel_creation(job_id)
-        self._lifecycle.remove_all(f"{PREFIX}run={run_id}", _GONE)
+        self._lifecycle.remove_all(f"{PREFIX}run={run_id}", self._client.timing.deletion)
         if objects is not None:
             objects.close()
         name = object_name(run_id)
@@ -373,7 +369,7 @@ class K8sBackend(Backend):
         with self._lock:
             found = self._run_objects.get(run_id)
             if found is None:
-                duration = (self._context.lease or 30.0) + _LONGER
+                duration = (self._context.lease or 30.0) + self._client.timing.lease_margin
                 found = RunObjects(self._client, run_id, duration, _user())
                 self._run_objects[run_id] = found
             return found
@@ -412,7 +408,8 @@ class K8sBackend(Backend):
             self._submitter.cancel_creation(job_id)
         if attached and self._context.run_id is not None:
             self._lifecycle.remove_all(
-                f"{PREFIX}run={self._context.run_id},{PREFIX}detached=false", _GONE
+                f"{PREFIX}run={self._context.run_id},{PREFIX}detached=false",
+                self._client.timing.deletion,
             )
 
     def _ended(self, job: Job) -> None:

@@ -17,9 +17,6 @@ from fiber_k8s.nodes import allocatable, requested, totals
 
 __all__ = ["ClusterCapacity"]
 
-#: seconds for which a list of nodes is reused for pending pods, of which there may be many
-_FRESH = 30.0
-
 
 class ClusterCapacity:
     """The nodes' allocatable resources, where they may be listed; thread-safe.
@@ -49,7 +46,7 @@ class ClusterCapacity:
         """
         own_pod = self._client.connection.own_pod
         # it may be a program's first call, while the cluster is not reachable
-        sums = totals(self._nodes(0.0, RetryWindow("list nodes").allows))
+        sums = totals(self._nodes(0.0, RetryWindow("list nodes", self._client.core_timing).allows))
         devices = {kind: int(sums[name]) for kind, name in self._kinds.items() if sums.get(name)}
         if own_pod is not None:
             return Capacity(cpus=float(cpu_count()), memory=memory_total(), devices=devices)
@@ -66,7 +63,7 @@ class ClusterCapacity:
             BackendUnavailableError: the cluster cannot be reached.
         """
         requests = requested(pod)
-        nodes = self._nodes(_FRESH)
+        nodes = self._nodes(self._client.timing.nodes)
         if not nodes:
             return None
         return any(

@@ -19,18 +19,18 @@ from urllib.parse import quote, urlencode
 import attrs
 
 from fiber.exceptions import BackendError, BackendUnavailableError, SubmitError
+from fiber.model import Timing
 from fiber_k8s import flow_control
 from fiber_k8s.api_errors import ApiError, api_error
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.connection import Connection, connect
+from fiber_k8s.timing import K8sTiming
 
 __all__ = ["ApiError", "Client"]
 
-#: seconds without an answer after which a call fails
-_TIMEOUT = 30.0
 _SAFE = frozenset({"GET", "DELETE"})
-#: seconds between two reads of the credentials at least: login plugins are slow
-_FRESH = 10.0
+#: retries of a call, unless its caller decides
+_TRIES = 6
 
 
 @attrs.define
@@ -44,10 +44,14 @@ class Client:
 
     Args:
         config: names the cluster and namespace; else kubectl's current ones, or the own pod's.
+        timing: durations of the run.
     """
 
-    def __init__(self, config: K8sConfig) -> None:
+    def __init__(self, config: K8sConfig, timing: Timing | None = None) -> None:
         self._config = config
+        #: durations of the run, and those of this backend
+        self.core_timing = timing or Timing()
+        self.timing = K8sTiming.at(self.core_timing.scale)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._connected = float("-inf")
@@ -66,7 +70,7 @@ class Client:
         """
         with self._lock:
             if self._connection is None:
-                self._connection = connect(self._config)
+                self._connection = connect(self._config, self.timing)
                 self._connected = time.monotonic()
             return self._connection
 
@@ -85,9 +89,9 @@ class Client:
             if self._connection is not refused:
                 # another thread has done it
                 return True
-            if time.monotonic() - self._connected < _FRESH:
+            if time.monotonic() - self._connected < self.timing.login:
                 return False
-            self._connection = connect(self._config)
+            self._connection = connect(self._config, self.timing)
             self._connected = time.monotonic()
         # connections in use are closed by their users
         refused.close()
@@ -131,7 +135,7 @@ class Client:
         body: Any = None,
         query: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
-        timeout: float = _TIMEOUT,
+        timeout: float | None = None,
         again: Callable[[BackendError], bool] | None = None,
     ) -> Any:
         """Make one call, with retries where it is idempotent; return the decoded JSON.
@@ -143,7 +147,7 @@ class Client:
             body: sent as JSON.
             query: parameters.
             content_type: of the body.
-            timeout: seconds for one try.
+            timeout: seconds without an answer for one try; None: as long as for any call.
             again: called with the error before each retry, False ends them; only for calls that may
                 be repeated. None: a few retries of GET and DELETE.
 
@@ -151,7 +155,9 @@ class Client:
             ApiError: it was refused.
             BackendUnavailableError: the cluster cannot be reached.
         """
-        waits = flow_control.backoff(tries=None) if again else flow_control.backoff()
+        waits = flow_control.backoff(
+            self.timing.backoff, self.timing.backoff_most, None if again else _TRIES
+        )
         is_safe = again is not None or method in _SAFE
         while True:
             try:
@@ -189,7 +195,7 @@ class Client:
         body: Any = None,
         query: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
-        timeout: float | None = _TIMEOUT,
+        timeout: float | None = None,
     ) -> Any:
         """Make one call without retries; return urllib3's response, whose body is not read yet.
 
@@ -208,7 +214,7 @@ class Client:
                 if data is not None:
                     headers["Content-Type"] = content_type
                 response = connection.request(
-                    method, connection.host + path, headers, data, timeout
+                    method, connection.host + path, headers, data, timeout or self.timing.answer
                 )
             self._update_clock_skew(response.headers.get("Date"))
             if 200 <= response.status < 300:
@@ -263,7 +269,7 @@ class Client:
             SubmitError: it was refused, with the cluster's message.
             BackendUnavailableError: the cluster cannot be reached.
         """
-        window = flow_control.RetryWindow(what)
+        window = flow_control.RetryWindow(what, self.core_timing)
         try:
             made = self.call(
                 "POST",

@@ -22,10 +22,6 @@ __all__ = ["StuckPods", "is_scaling_up", "latest_messages"]
 
 #: event reasons of autoscalers that add a node for a pod: Cluster Autoscaler's, and Karpenter's
 _SCALING = frozenset({"TriggeredScaleUp", "Nominated"})
-#: seconds that a new node may take
-_SCALE_UP = 900.0
-#: seconds before the first poll for a container that is not created, and between polls at most
-_FIRST_WAIT, _MAX_WAIT = 15.0, 300.0
 _PAGE = 500
 _KEY = "slow"
 
@@ -42,7 +38,7 @@ def is_scaling_up(client: Client, pod: str) -> bool:
     except BackendError:
         # without the right to list events it counts as no
         return False
-    since = client.now() - _SCALE_UP
+    since = client.now() - client.timing.scale_up
     return any(
         one.get("reason") in _SCALING and (parse_time(_time(one)) or 0.0) > since for one in found
     )
@@ -81,7 +77,8 @@ class StuckPods:
         self._publish = publish
         self._lock = threading.Lock()
         self._pods: dict[str, tuple[Job, JobStatus]] = {}
-        self._wait = _FIRST_WAIT
+        #: the last wait; None before the first
+        self._wait: float | None = None
         #: True once the cluster refused to list events
         self._refused = False
 
@@ -91,7 +88,7 @@ class StuckPods:
             if self._refused:
                 return
             self._pods[job.id] = (job, status)
-            wait = self._wait
+            wait = self._wait or self._client.timing.stuck
         self._timers.set(_KEY, wait, self._poll)
 
     def drop(self, job_id: str) -> None:
@@ -102,7 +99,7 @@ class StuckPods:
     def _poll(self) -> None:
         with self._lock:
             if not self._pods:
-                self._wait = _FIRST_WAIT
+                self._wait = None
                 return
         try:
             messages = latest_messages(
@@ -125,7 +122,9 @@ class StuckPods:
                 self._pods[name] = (job, status)
                 # within the lock, so that it is published before later statuses
                 self._publish(job, status)
-            self._wait = wait = min(_MAX_WAIT, self._wait * 2)
+            timing = self._client.timing
+            wait = min(timing.stuck_most, 2 * (self._wait or timing.stuck))
+            self._wait = wait
         self._timers.set(_KEY, wait, self._poll)
 
 

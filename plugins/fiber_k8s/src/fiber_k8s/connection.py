@@ -14,13 +14,12 @@ import attrs
 from fiber.exceptions import BackendUnavailableError
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import OwnPod, pod_evidence, read_own_pod
+from fiber_k8s.timing import K8sTiming
 
 __all__ = ["Connection", "connect"]
 
 #: connections in the pool; more concurrent calls wait for one
 _CONNECTIONS = 32
-#: seconds to connect
-_CONNECT = 10.0
 
 
 @attrs.define(eq=False)
@@ -39,6 +38,8 @@ class Connection:
     own_pod: OwnPod | None
     #: how the configuration is named in messages
     origin: str
+    #: seconds to connect
+    connect_timeout: float
     _turn: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
 
     def headers(self) -> dict[str, str]:
@@ -66,7 +67,7 @@ class Connection:
             url,
             headers=headers,
             body=body,
-            timeout=urllib3.Timeout(connect=_CONNECT, read=timeout),
+            timeout=urllib3.Timeout(connect=self.connect_timeout, read=timeout),
             retries=False,
             preload_content=False,
         )
@@ -76,7 +77,7 @@ class Connection:
         self.pool.clear()
 
 
-def connect(config: K8sConfig) -> Connection:
+def connect(config: K8sConfig, timing: K8sTiming | None = None) -> Connection:
     """Read the configuration; no request is made.
 
     Raises:
@@ -107,6 +108,7 @@ def connect(config: K8sConfig) -> Connection:
         namespace=config.namespace or found,
         own_pod=own_pod,
         origin=origin,
+        connect_timeout=(timing or K8sTiming()).connect,
     )
 
 

@@ -27,9 +27,9 @@ __all__ = ["Place", "copy", "parse_place"]
 
 #: mount path of a claim
 _MOUNT = "/volume"
-#: seconds after which a temporary pod ends by itself
-_MAX_LIFETIME = 24 * 3600
-_WAIT = f"import time; time.sleep({_MAX_LIFETIME})"
+#: a temporary pod ends by itself
+_MAX_HOURS = 24
+_WAIT = f"import time; time.sleep({_MAX_HOURS * 3600})"
 _UNPACK = """
 import os, sys, tarfile
 target, name = sys.argv[1:]

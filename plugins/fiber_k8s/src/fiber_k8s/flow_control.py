@@ -8,21 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from fiber.backend_parts.outage import Outage
-from fiber.model.timing import Timing
+from fiber.model import Timing
 
 __all__ = ["RateLimiter", "RetryWindow", "backoff"]
 
 log = logging.getLogger("fiber")
 
-_FIRST = 0.2
-_MOST = 5.0
-_TRIES = 6
 
-
-def backoff(
-    first: float = _FIRST, most: float = _MOST, tries: int | None = _TRIES
-) -> Iterator[float]:
+def backoff(first: float, most: float, tries: int | None = None) -> Iterator[float]:
     """Yield the seconds to wait before each retry: exponential, with a jitter of 20 %.
 
     Args:
@@ -47,14 +40,14 @@ class RetryWindow:
 
     Args:
         what: the call in words, for messages: "the cluster cannot be asked to …".
-        timing: durations of the run; None for the defaults.
+        timing: durations of the run.
     """
 
-    def __init__(self, what: str, timing: Timing | None = None) -> None:
+    def __init__(self, what: str, timing: Timing) -> None:
         self._what = what
+        self._timing = timing
         self._began = time.monotonic()
-        self._timing = timing or Timing()
-        self._outage = Outage(self._timing)
+        self._has_noticed = False
 
     def allows(self, error: Exception) -> bool:
         """Return whether the call may be tried again.
@@ -62,12 +55,12 @@ class RetryWindow:
         Args:
             error: of the last try.
         """
-        now = time.monotonic()
-        self._outage.failed(error, self._began, now)
-        if self._outage.notice(now) is not None:
-            left = self._timing.outage - self._outage.lasted
+        lasted = time.monotonic() - self._began
+        left = self._timing.outage - lasted
+        if lasted >= self._timing.outage_notice and not self._has_noticed:
+            self._has_noticed = True
             log.warning("fiber: still trying to %s, for %.0f s more: %s", self._what, left, error)
-        return not self._outage.is_over
+        return left > 0
 
 
 class RateLimiter:

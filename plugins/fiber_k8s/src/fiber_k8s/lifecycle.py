@@ -50,13 +50,6 @@ log = logging.getLogger("fiber")
 #: lines of a log kept with the status of a failed job
 _TAIL = 20
 _START_FAILED = 127
-#: seconds between two lists of pods that are being deleted, besides what the watch reports
-_POLL = 1.0
-#: seconds between two checks whether a node for a pod may come
-_SCALE_UP_POLL = 60.0
-#: seconds after a pod's grace period within which its node has to confirm its end; the core's own
-#: timeout for unconfirmed ends is longer, see fiber._launch.launcher
-_UNCONFIRMED = 20.0
 #: with the name of a pod, the key of that timer
 _LEAVING = "leaving"
 _FOR_EVER = (
@@ -141,7 +134,7 @@ class PodLifecycle:
         if is_terminating(pod):
             self._timers.set(
                 (job.id, _LEAVING),
-                grace_left(pod, self._client.now()) + _UNCONFIRMED,
+                grace_left(pod, self._client.now()) + self._client.timing.unconfirmed,
                 functools.partial(self._confirm, job),
             )
         if is_creating_container(pod) and self._submitter.is_own(job.id):
@@ -246,21 +239,21 @@ class PodLifecycle:
             # one by one, which needs the verb delete only
             names = [pod["metadata"]["name"] for pod in self._client.pods(selector)]
             self._submitter.run_all([functools.partial(self._delete, name) for name in names])
-        deadline = time.monotonic() + timeout
+        deadline, check = time.monotonic() + timeout, self._client.timing.deletion_check
         while (left := deadline - time.monotonic()) > 0:
             with self._changed:
-                self._changed.wait_for(lambda: not self._remaining(labels), min(left, _POLL))
+                self._changed.wait_for(lambda: not self._remaining(labels), min(left, check))
             # the watch may not have reported the newest ones, and reports none of other programs
             if all(pod["metadata"]["name"] in self._lost for pod in self._client.pods(selector)):
                 # their ends are about to be reported
                 with self._changed:
                     self._changed.wait_for(
-                        lambda: not self._remaining(labels), max(left - _POLL, 0)
+                        lambda: not self._remaining(labels), max(left - check, 0)
                     )
                 return
             with self._changed:
                 if not self._remaining(labels):
-                    self._changed.wait(min(left, _POLL))
+                    self._changed.wait(min(left, check))
 
     # -- within
 
@@ -333,7 +326,7 @@ class PodLifecycle:
         """Fail a job whose pod was pending for too long, unless its cause may still pass."""
         if cause is not PendingCause.CONTAINER and self._may_be_scheduled(job, cause, pod):
             again = functools.partial(self._give_up, job, status, cause, pod)
-            self._timers.set((job.id, cause), _SCALE_UP_POLL, again)
+            self._timers.set((job.id, cause), self._client.timing.scale_up_check, again)
             return
         reason = status.reason or Reason(ReasonKind.UNSCHEDULABLE)
         failed = attrs.evolve(status, state=JobState.FAILED, reason=reason, exit_code=_START_FAILED)
@@ -352,7 +345,7 @@ class PodLifecycle:
             # an unreachable cluster proves nothing, and once it answers its nodes may report first
             log.debug("fiber: the end of pod %s is not confirmed: %s", job.id, error)
             again = functools.partial(self._confirm, job)
-            self._timers.set((job.id, _LEAVING), _UNCONFIRMED, again)
+            self._timers.set((job.id, _LEAVING), self._client.timing.unconfirmed, again)
             return
         status = status_of(pod)
         if status.state.is_terminal or pod["metadata"].get("uid") != job.data["uid"]:

@@ -22,8 +22,6 @@ __all__ = ["follow", "last_lines"]
 
 log = logging.getLogger("fiber")
 
-#: seconds without a line after which the stream is opened again, unless the job has ended
-_SILENCE = 30.0
 #: a kubelet's message in place of a log that it has removed, or while it removes the container
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [\w.+-]+://[0-9a-f]+")
 
@@ -68,13 +66,14 @@ def _follow_from(
     client: Client, pod: str, cursor: LogCursor, has_ended: Callable[[], bool]
 ) -> Iterator[str]:
     query: dict[str, Any] = {"timestamps": "true", "follow": "true"}
-    waits = backoff(tries=None)
+    timing = client.timing
+    waits = backoff(timing.backoff, timing.backoff_most)
     while True:
         # before the read: the log of a container that had ended is then read to its end
         ended = has_ended()
         try:
             for line in cursor.unread(_lines(client, pod, {**query, **cursor.since()})):
-                waits = backoff(tries=None)
+                waits = backoff(timing.backoff, timing.backoff_most)
                 yield line
         except ApiError as error:
             if error.status == 404 or ended:
@@ -96,7 +95,7 @@ def _lines(client: Client, pod: str, query: dict[str, Any]) -> Iterator[str]:
         path,
         f"read the log of {pod}",
         query={"container": CONTAINER, **query},
-        timeout=_SILENCE,
+        timeout=client.timing.log_silence,
     )
     rest = b""
     try:

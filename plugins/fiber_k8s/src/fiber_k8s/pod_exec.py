@@ -35,11 +35,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS, _SIZE, _CLOSE_STREAM = 0, 1, 2, 3, 4, 255
 _CHUNK = 64 * 2**10
 #: chunks of standard input that wait to be sent, at most
 _STDIN_CHUNKS = 16
-#: seconds without traffic after which a ping is sent
-_SILENCE = 30
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
-#: seconds that :func:`kill_processes` waits
-_KILL_TIMEOUT = 3.0
 
 
 def execute(
@@ -78,7 +74,7 @@ def execute(
             "for ever; that takes Kubernetes 1.30: run it without -i"
         )
         raise BackendError(msg)
-    session = _ExecSession(pod, opened, write or _write)
+    session = _ExecSession(pod, opened, write or _write, client.timing.ping)
     try:
         if tty:
             size = shutil.get_terminal_size()
@@ -115,7 +111,7 @@ def kill_processes(
             over.set()
 
     run_soon(work)
-    over.wait(_KILL_TIMEOUT)
+    over.wait(client.timing.kill)
 
 
 def exit_code_of(status: bytes) -> tuple[int, str]:
@@ -142,9 +138,10 @@ class _ExecSession:
     """One program that runs; the caller's thread receives, a thread of its own reads stdin."""
 
     def __init__(
-        self, pod: str, opened: OpenWebSocket, write: Callable[[int, bytes], None]
+        self, pod: str, opened: OpenWebSocket, write: Callable[[int, bytes], None], ping: float
     ) -> None:
         self._pod = pod
+        self._ping = ping
         self._sock = opened.sock
         self._write = write
         self._frames = FrameParser()
@@ -186,7 +183,7 @@ class _ExecSession:
             if not self._receive() and not self._ended:
                 events = select.POLLIN | (select.POLLOUT if self._out or self._wants_write else 0)
                 poll.register(self._sock, events)
-                if not poll.poll(_SILENCE * 1000):
+                if not poll.poll(self._ping * 1000):
                     # load balancers drop connections that are idle for some minutes
                     with self._lock:
                         self._out.append(encode_frame(PING))

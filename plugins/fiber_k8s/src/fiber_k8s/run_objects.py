@@ -42,8 +42,6 @@ LEASES = "coordination.k8s.io/v1"
 OWNER, CONTAINER = f"{PREFIX}owner", f"{PREFIX}container"
 #: renewals of a Lease within its duration
 RENEWALS = 4.0
-#: seconds before a failed renewal is tried again
-_AGAIN = 2.0
 _MERGE = "application/merge-patch+json"
 
 
@@ -108,7 +106,10 @@ class RunObjects:
         if self._needs_recheck:
             # an object with a deleted owner would be deleted as soon as it is created
             try:
-                self._renew_once(RetryWindow("renew the run's Lease").allows, only_if_asked=True)
+                self._renew_once(
+                    RetryWindow("renew the run's Lease", self._client.core_timing).allows,
+                    only_if_asked=True,
+                )
             except ApiError as error:
                 # the Lease exists, or the next creation is refused as well
                 log.debug("fiber: the run's Lease is not renewed: %s", error)
@@ -212,7 +213,7 @@ class RunObjects:
                 self._renew_once()
             except BackendError as error:
                 # retried soon: after an outage other calls wait for a renewal
-                wait = min(interval, _AGAIN)
+                wait = min(interval, self._client.timing.renewal_retry)
                 failing += time.monotonic() - began + wait
                 # a single failure is normal: load balancers close idle connections
                 if failing > interval and not is_logged:

@@ -32,8 +32,6 @@ __all__ = ["JobSubmitter"]
 
 #: pods that are created before the rate limit holds
 _BURST = 100
-#: seconds after a submission within which the next process is of the same burst
-_BURST_GAP = 0.5
 #: ports for streams: below the ephemeral ports of systems
 _FIRST_STREAM_PORT, _STREAM_PORTS = 20_000, 10_000
 #: most private bytes that are sealed into an environment variable; Linux takes 128 KiB a variable
@@ -136,7 +134,7 @@ class JobSubmitter:
         request = self._request(spec, run, gang, env or {})
         now = time.monotonic()
         with self._lock:
-            is_in_burst = now - self._last_submit < _BURST_GAP
+            is_in_burst = now - self._last_submit < self._client.timing.burst
             self._specs[request.job.id] = spec
             self._creating.add(request.job.id)
         # before the watch reports the pod, so that nothing waits for an unknown job

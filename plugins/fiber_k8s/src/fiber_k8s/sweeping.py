@@ -31,14 +31,10 @@ from fiber_k8s.names import PREFIX
 from fiber_k8s.run_objects import CONTAINER, LEASES, OWNER, RENEWALS
 from fiber_k8s.status import has_ended, has_running_container, parse_time, status_of
 
-__all__ = ["SLACK", "LifeSign", "SweepResult", "Sweeper", "expired", "life_sign", "sweep_finished"]
+__all__ = ["LifeSign", "SweepResult", "Sweeper", "expired", "life_sign", "sweep_finished"]
 
 log = logging.getLogger("fiber")
 
-#: seconds after its end for which a Lease is left in peace: its program may only be slow
-SLACK = 20.0
-#: how much later than it was to come a look may be before all is observed anew
-_LATE = 2.0
 _MANAGED = "app.kubernetes.io/managed-by=fiber"
 
 
@@ -67,12 +63,15 @@ class SweepResult:
     interval: float = 0.0
 
 
-def expired(leases: Iterable[Mapping[str, Any]], now: float) -> list[Mapping[str, Any]]:
+def expired(
+    leases: Iterable[Mapping[str, Any]], now: float, slack: float
+) -> list[Mapping[str, Any]]:
     """Return the Leases that expired some time ago, by their own times.
 
     Args:
         leases: as the API returned them.
         now: seconds since the epoch by the cluster's clock.
+        slack: seconds after its end for which a Lease is left in peace.
     """
     found = []
     for lease in leases:
@@ -81,7 +80,7 @@ def expired(leases: Iterable[Mapping[str, Any]], now: float) -> list[Mapping[str
         if renewed is None:
             # not made by Fiber
             continue
-        if now > renewed + _duration(lease) + SLACK:
+        if now > renewed + _duration(lease) + slack:
             found.append(lease)
     return found
 
@@ -158,14 +157,18 @@ class Sweeper:
         listed = self._client.call("GET", path, "list Leases", query=query).get("items") or ()
         # after the response: the list is from this moment at the latest
         now = self._clock()
-        leases = {one["metadata"]["uid"]: one for one in expired(listed, self._client.now())}
+        timing = self._client.timing
+        old = expired(listed, self._client.now(), timing.lease_slack)
+        leases = {one["metadata"]["uid"]: one for one in old}
         if not leases:
             self._seen = None
             return SweepResult()
         if self._seen is None:
             # as often as the shortest of these Leases is renewed
             self._interval = min(map(_duration, leases.values())) / RENEWALS
-            self._seen = Observation(self._interval + max(_LATE, self._interval / 2))
+            self._seen = Observation(
+                self._interval + max(timing.sweep_lateness, self._interval / 2)
+            )
         seen = self._seen
         seen.looked({uid: one["metadata"]["resourceVersion"] for uid, one in leases.items()}, now)
         pods = self._pods_by_run(leases.values())

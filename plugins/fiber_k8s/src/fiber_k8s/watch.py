@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -26,18 +27,7 @@ __all__ = ["Watch"]
 
 log = logging.getLogger("fiber")
 
-#: seconds after which the server ends a stream, so that one which died unseen is opened again
-_STREAM_TIMEOUT = 240
-#: seconds without data after which a stream counts as dead; bookmarks come every minute
-_SILENCE = 90.0
-#: seconds that :meth:`Watch.close` waits for the thread
-_JOIN_TIMEOUT = 5.0
 _PAGE = 500
-#: seconds after which a stream counts as accepted, and backoff begins anew
-_ACCEPTED = 5.0
-#: longest backoff in seconds: ends of jobs are reported within two seconds after an outage, which
-#: may take a connection, an "expired" response, a list and a log
-_MAX_WAIT = 0.5
 
 
 class Expired(Exception):  # noqa: N818 - a word within this module, no error
@@ -62,6 +52,7 @@ class Watch:
         on_deleted: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._client = client
+        self._timing = client.timing
         self._selector = f"{PREFIX}run={run_id}"
         self._on_pod = on_pod
         self._on_deleted = on_deleted
@@ -107,7 +98,7 @@ class Watch:
         self._closed.set()
         self.cut()
         if self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_TIMEOUT)
+            self._thread.join(self._timing.watch_end)
 
     # -- the thread
 
@@ -118,8 +109,9 @@ class Watch:
         except FiberError as error:
             self._fail(error)
             return
-        waits = backoff(most=_MAX_WAIT, tries=None)
-        window = RetryWindow("list pods")
+        timing = self._timing
+        waits = backoff(timing.backoff, timing.watch_backoff)
+        window = RetryWindow("list pods", self._client.core_timing)
         complained = is_old = False
         while not self._closed.is_set():
             began, rest = time.monotonic(), 0.0
@@ -152,8 +144,9 @@ class Watch:
                 # one invalid object must not hide those after it
                 log.exception("fiber: what the cluster said of a pod could not be read")
                 self._version = None
-            if self._received or time.monotonic() - began > _ACCEPTED:
-                waits, self._received, is_old = backoff(most=_MAX_WAIT, tries=None), False, False
+            if self._received or time.monotonic() - began > timing.watch_accepted:
+                waits = backoff(timing.backoff, timing.watch_backoff)
+                self._received = is_old = False
             # no event reports that a cluster is reachable again, and one that ends each stream at
             # once must not be called without a pause
             self._closed.wait(max(rest, next(waits)))
@@ -199,11 +192,15 @@ class Watch:
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
-            "timeoutSeconds": _STREAM_TIMEOUT,
+            "timeoutSeconds": math.ceil(self._timing.watch),
         }
         try:
             response = self._client.open(
-                "GET", self._client.path("pods"), "watch pods", query=query, timeout=_SILENCE
+                "GET",
+                self._client.path("pods"),
+                "watch pods",
+                query=query,
+                timeout=self._timing.watch_silence,
             )
         except ApiError as error:
             if error.status == 410:

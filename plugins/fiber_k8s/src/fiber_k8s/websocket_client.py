@@ -20,9 +20,6 @@ from fiber_k8s.client import Client
 
 __all__ = ["OpenWebSocket", "open_websocket"]
 
-#: seconds to connect, and for the response
-_TIMEOUT = 15.0
-
 
 @attrs.frozen
 class OpenWebSocket:
@@ -64,7 +61,9 @@ def open_websocket(
         url = f"{'wss' if scheme == 'https' else 'ws'}://{rest}{path}"
         header = [f"{key}: {value}" for key, value in connection.headers().items()]
         try:
-            made = _connect(connection.configuration, url, header, protocols)
+            made = _connect(
+                connection.configuration, url, header, protocols, client.timing.stream_answer
+            )
             break
         except WebSocketBadStatusException as error:
             if error.status_code != 401 or not client.renew(connection):
@@ -81,7 +80,9 @@ def open_websocket(
     return OpenWebSocket(sock, made.getsubprotocol() or protocols[-1])
 
 
-def _connect(configuration: Any, url: str, header: list[str], protocols: Sequence[str]) -> Any:
+def _connect(
+    configuration: Any, url: str, header: list[str], protocols: Sequence[str], timeout: float
+) -> Any:
     """Connect as the official client does, but with a timeout, which that does not offer."""
     import certifi
     from kubernetes.client.rest import should_bypass_proxies
@@ -104,7 +105,7 @@ def _connect(configuration: Any, url: str, header: list[str], protocols: Sequenc
     parameters: dict[str, Any] = {
         "header": header,
         "subprotocols": list(protocols),
-        "timeout": _TIMEOUT,
+        "timeout": timeout,
     }
     if configuration.proxy or configuration.proxy_headers:
         parameters = websocket_proxycare(parameters, configuration, url, None)

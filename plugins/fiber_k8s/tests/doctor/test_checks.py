@@ -158,14 +158,7 @@ class TestFromOutside:
         assert failed(doctor()) == {"clock"}
 
     def test_claims_are_listed(self, doctor, cluster):
-        claim = {
-            "metadata": {"name": "nfs"},
-            "spec": {
-                "accessModes": ["ReadWriteMany"],
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        }
-        cluster.create("persistentvolumeclaims", claim)
+        cluster.create_claim("nfs")
 
         assert doctor()["claims"].detail.startswith("nfs ")
 

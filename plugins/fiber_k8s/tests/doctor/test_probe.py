@@ -8,8 +8,6 @@ import sys
 import threading
 from pathlib import Path
 
-import pytest
-
 from fiber_k8s.doctor import probe
 from fiber_k8s.doctor.probe_pod import listening
 
@@ -59,9 +57,8 @@ def test_a_python_without_fiber_reports_what_is_missing():
 
 def test_a_listener_is_dialled():
     said = io.StringIO()
-    with contextlib.redirect_stdout(said), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "_LISTENS", 0.5)
-        thread = threading.Thread(target=probe.listen)
+    with contextlib.redirect_stdout(said):
+        thread = threading.Thread(target=probe.listen, args=(0.5,))
         thread.start()
         while not said.getvalue().endswith("\n"):
             thread.join(0.01)

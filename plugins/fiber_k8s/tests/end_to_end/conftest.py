@@ -1,4 +1,7 @@
-"""Fixtures: a cluster whose pods are containers, and masters on it."""
+"""Fixtures: a cluster whose pods are containers, and masters on it.
+
+A module has nodes of its own by the constants ``NODES`` and ``CAPACITY``.
+"""
 
 import pytest
 
@@ -8,15 +11,16 @@ from k8s_masters import Masters, grant
 
 
 @pytest.fixture(scope="module")
-def capacity():
-    """Of the only node; modules that need another have one of their own."""
-    return {"cpu": "64", "memory": "64Gi", "pods": "110"}
+def kubelet(engine):
+    return Docker(engine)
 
 
 @pytest.fixture(scope="module")
-def kube(engine, capacity):
+def kube(request, kubelet):
     """A cluster with a service account that has the least rights."""
-    with Cluster.start(runtime=Docker(engine), nodes=["one"], capacity=capacity) as cluster:
+    nodes = getattr(request.module, "NODES", ["one"])
+    capacity = {"cpu": "64", "memory": "64Gi", **getattr(request.module, "CAPACITY", {})}
+    with Cluster.start(runtime=kubelet, nodes=nodes, capacity=capacity) as cluster:
         grant(cluster)
         yield cluster
 
@@ -28,3 +32,9 @@ def masters(kube, engine):
     yield masters
     masters.clear()
     masters.wait_until_gone()
+
+
+@pytest.fixture(params=["dialled", "by streams"])
+def address(request, kubelet):
+    """Address at which pods reach a program outside of the cluster; None where they do not."""
+    return kubelet.gateway if request.param == "dialled" else None

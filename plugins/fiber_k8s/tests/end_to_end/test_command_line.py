@@ -9,13 +9,13 @@ import textwrap
 import pytest
 
 import registry
-from cluster import Cluster
-from cluster.real import Docker
-from k8s_masters import grant
 from require import need
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
 TIMEOUT = 120.0
+
+# a test runs the command several times
+pytestmark = pytest.mark.timeout(400)
 
 POOL = """
 import os
@@ -38,19 +38,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def kube(engine):
-    with Cluster.start(runtime=Docker(engine), nodes=["one"]) as cluster:
-        grant(cluster)
-        claim = {
-            "metadata": {"name": "nfs"},
-            "spec": {
-                "accessModes": ["ReadWriteMany"],
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        }
-        cluster.create("persistentvolumeclaims", claim)
-        yield cluster
+@pytest.fixture(scope="module", autouse=True)
+def claim(kube):
+    kube.create_claim("nfs")
 
 
 @pytest.fixture

@@ -3,16 +3,12 @@
 How often a task ran is counted in a file of the host's, which nobody takes back.
 """
 
-import contextlib
-import time
 from collections import Counter
 
 import pytest
-from kubernetes import client
 
-from cluster import Cluster
-from cluster.real import Docker
-from k8s_masters import grant
+from k8s_world import QUOTA_EXCEEDED
+from wire_world import until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -89,16 +85,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def kube(engine):
-    capacity = {"cpu": "3", "memory": "64Gi", "pods": "110"}
-    nodes = ["one", "two"]
-    with Cluster.start(runtime=Docker(engine), nodes=nodes, capacity=capacity) as cluster:
-        grant(cluster)
-        # the masters' own, which no test takes away
-        taint = {"key": "masters", "value": "only", "effect": "NoSchedule"}
-        cluster.add_node("master", {"cpu": "64", "memory": "64Gi"}, taints=[taint])
-        yield cluster
+NODES = ["one", "two"]
+CAPACITY = {"cpu": "3"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def master_node(kube):
+    """The masters' own, which no test takes away."""
+    taint = {"key": "masters", "value": "only", "effect": "NoSchedule"}
+    kube.add_node("master", {"cpu": "64", "memory": "64Gi"}, taints=[taint])
 
 
 @pytest.fixture
@@ -124,14 +119,7 @@ class Counted:
         return Counter(word for word, _ in self.lines())
 
     def wait(self, count):
-        until(lambda: len(self.lines()) >= count)
-
-
-def until(condition, timeout=120.0):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
+        until(lambda: len(self.lines()) >= count, timeout=120.0)
 
 
 def node_of(kube, pod):
@@ -151,7 +139,7 @@ def test_nodes_are_drained_during_a_map_and_each_task_runs_once(masters, kube, c
         for pod in on_it:
             kube.evict(pod)
         gone |= on_it
-        until(lambda on_it=on_it: not on_it & set(masters.workers()))
+        until(lambda on_it=on_it: not on_it & set(masters.workers()), timeout=120.0)
         masters.wait_for_workers(1)
         kube.uncordon(node)
     code, lines = masters.wait(name)
@@ -188,7 +176,7 @@ def test_a_task_that_takes_longer_than_the_grace_runs_again_and_is_not_to_blame(
 
 def test_a_process_of_the_programs_own_gets_sigterm_at_once(masters, kube):
     name = masters.start(PLAIN, nodeName="master")
-    until(lambda: masters.output(name)[-1:] == ["up"])
+    until(lambda: masters.output(name)[-1:] == ["up"], timeout=120.0)
     (pod,) = masters.workers()
     kube.evict(pod)
     code, lines = masters.wait(name)
@@ -199,7 +187,7 @@ def test_a_pool_that_cannot_grow_reports_why_goes_on_and_takes_later_workers(mas
     kube.cordon("two")
     name = masters.start(FULL, nodeName="master")
     masters.wait_for_workers(2)
-    until(lambda: any("for a place" in line for line in masters.output(name)))
+    until(lambda: any("for a place" in line for line in masters.output(name)), timeout=120.0)
     (said, *_) = [line for line in masters.output(name) if "for a place" in line]
     assert "of 4 workers run" in said
     assert "Insufficient cpu" in said
@@ -210,12 +198,7 @@ def test_a_pool_that_cannot_grow_reports_why_goes_on_and_takes_later_workers(mas
 
 
 def test_a_quota_does_not_keep_a_pool_from_the_workers_within_it(masters, kube):
-    kube.add_quota({"pods": "3"})
-    try:
+    with kube.refuse_pods(QUOTA_EXCEEDED, beyond=3):
         code, lines = masters.wait(masters.start(FULL.replace("600", "60"), nodeName="master"))
-    finally:
-        with contextlib.closing(kube.client_for()) as api:
-            delete = client.CoreV1Api(api).delete_namespaced_resource_quota
-            delete("quota", "default", _preload_content=False)
     assert (code, lines[-1]) == (0, "again"), lines
     assert any("exceeded quota" in line for line in lines), lines

@@ -95,7 +95,7 @@ def deaths(masters, kube, outages):
         "evicted by its node": kube.kubelet_evict,
         "killed": masters.kill,
         "killed while the API is away": killed_unseen,
-        "out of memory": lambda name: masters.exec(name, "touch", "/tmp/hungry"),
+        "out of memory": lambda name: masters.touch(name, "/tmp/hungry"),
     }
     harmless = {
         "API away": away,
@@ -152,7 +152,7 @@ def test_maps_are_right_whatever_dies(masters, ends, deaths, outages, record_pro
             time.sleep(chance.uniform(0, 1))
         masters.wait_for_workers(3)
         told = reported_ends(died, masters, name)
-        masters.exec(name, "touch", "/tmp/enough")
+        masters.touch(name, "/tmp/enough")
         code, lines = masters.wait(name)
         assert (code, "right True" in lines) == (0, True), (done, lines)
         masters.wait_until_gone()
@@ -185,7 +185,7 @@ def test_a_long_outage_is_nobodys_death(masters, kube):
             time.sleep(LONG)
         masters.wait_for_workers(3)
         assert before - set(masters.workers()) == {victim} - {None}
-        masters.exec(name, "touch", "/tmp/enough")
+        masters.touch(name, "/tmp/enough")
         code, lines = masters.wait(name)
         assert (code, "right True" in lines) == (0, True), lines
         masters.wait_until_gone()

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster import Cluster
-from cluster.real import Docker
-from k8s_masters import grant
 from mpi_stacks import stack
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -28,44 +25,32 @@ os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n"
 """
 #: each on a claim of its own
 MPIS = ("mpich", "openmpi", "intel")
+NODES = ["one", "two"]
+# no more than this machine has: an engine refuses a limit of more
+CAPACITY = {"cpu": "2", "memory": "16Gi"}
 
 
-@pytest.fixture(scope="module")
-def runtime(engine):
-    return Docker(engine)
+@pytest.fixture(scope="module", autouse=True)
+def claims(kube):
+    """The MPIs, and the program, on claims."""
+    where = kube.parts.kubelet.volumes.claim_folder
+    for name in (*MPIS, "data"):
+        kube.create_claim(name)
+    for name in MPIS:
+        place = where("default", name)
+        shutil.copytree(stack(name).folder, place, symlinks=True, dirs_exist_ok=True)
+    (where("default", "data") / "program.py").write_text(PROGRAM)
 
 
-@pytest.fixture(scope="module")
-def kube(runtime):
-    # no more than this machine has: an engine refuses a limit of more
-    capacity = {"cpu": "2", "memory": "16Gi", "pods": "110"}
-    with Cluster.start(runtime=runtime, nodes=["one", "two"], capacity=capacity) as cluster:
-        grant(cluster)
-        for name in (*MPIS, "data"):
-            claim = {
-                "accessModes": ["ReadWriteMany"],
-                "resources": {"requests": {"storage": "1Gi"}},
-            }
-            cluster.create("persistentvolumeclaims", {"metadata": {"name": name}, "spec": claim})
-        where = cluster.parts.kubelet.volumes.claim_folder
-        for name in MPIS:
-            shutil.copytree(
-                stack(name).folder, where("default", name), symlinks=True, dirs_exist_ok=True
-            )
-        (where("default", "data") / "program.py").write_text(PROGRAM)
-        yield cluster
-
-
-@pytest.fixture(params=["dialled", "by streams"])
-def environ(request, kube, runtime, engine):
+@pytest.fixture
+def environ(address, kube, engine):
     """A program outside the cluster that pods reach, and one that they do not."""
     # pytest's own folders have names too long for a socket
     with tempfile.TemporaryDirectory(prefix="fc-") as folder:
         config = kube.write_kubeconfig(Path(folder, "kubeconfig"), user="default/fiber")
-        address = {"FIBER_K8S_ADDRESS": runtime.gateway} if request.param == "dialled" else {}
         yield {
             **os.environ,
-            **address,
+            **({} if address is None else {"FIBER_K8S_ADDRESS": address}),
             "FIBER_BACKEND": "k8s",
             "FIBER_IMAGE": engine.image,
             "KUBECONFIG": str(config),

@@ -9,8 +9,6 @@ import attrs
 import pytest
 
 import fiber
-from cluster import Cluster
-from cluster.real import Docker
 from fiber._runtime import runtime
 from fiber.exceptions import BackendError
 from fiber.testing.kit.delivery import Streams
@@ -19,12 +17,6 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.pod_exec import execute
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def kube(engine):
-    with Cluster.start(runtime=Docker(engine), nodes=["one"]) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

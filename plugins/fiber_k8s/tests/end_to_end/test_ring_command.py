@@ -2,31 +2,19 @@
 
 import pytest
 
-from cluster import Cluster
-from cluster.real import Docker
-from k8s_masters import grant
 from ring_command import check_failed_rank, check_lifecycle, ring_command
 
 pytestmark = pytest.mark.timeout(300)
 
-
-@pytest.fixture(scope="module")
-def kubelet(engine):
-    return Docker(engine)
+NODES = ["one", "two"]
 
 
-@pytest.fixture(scope="module")
-def kube(kubelet):
-    with Cluster.start(runtime=kubelet, nodes=["one", "two"]) as cluster:
-        grant(cluster)
-        yield cluster
-
-
-@pytest.fixture(params=["dialled", "by streams"])
-def ring(request, kube, kubelet, engine, tmp_path):
+@pytest.fixture
+def ring(address, kube, engine, tmp_path):
     """The command outside of the cluster: pods reach its ring's owner, or do not."""
-    address = {"FIBER_K8S_ADDRESS": kubelet.gateway} if request.param == "dialled" else {}
-    settings = {"FIBER_BACKEND": "k8s", "FIBER_IMAGE": engine.image, **address}
+    settings = {"FIBER_BACKEND": "k8s", "FIBER_IMAGE": engine.image}
+    if address is not None:
+        settings["FIBER_K8S_ADDRESS"] = address
     with ring_command(tmp_path, KUBECONFIG=str(kube.kubeconfig), **settings) as command:
         yield command
     for plural in ("pods", "secrets", "leases"):

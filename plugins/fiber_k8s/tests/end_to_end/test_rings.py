@@ -7,43 +7,25 @@ from pathlib import Path
 import pytest
 
 import fiber
-from cluster import Cluster
-from cluster.real import Docker
 from fiber._runtime import runtime
 from fiber.experimental import ConditionKind, Ring, RingError, current_ring
-from k8s_masters import Masters, grant
 
 pytestmark = pytest.mark.timeout(300)
 
 PROGRAM = Path(__file__).parents[4] / "tests" / "end_to_end" / "programs" / "one_file.py"
 #: seconds within which a ring has ended that lost a member
 BOUND = 60.0
+NODES = ["one", "two"]
+# no more than this machine has: an engine refuses a limit of more
+CAPACITY = {"cpu": "2", "memory": "16Gi"}
 
 
-@pytest.fixture(scope="module")
-def kubelet(engine):
-    return Docker(engine)
-
-
-@pytest.fixture(scope="module")
-def kube(kubelet):
-    # no more than this machine has: an engine refuses a limit of more
-    capacity = {"cpu": "2", "memory": "16Gi", "pods": "110"}
-    with Cluster.start(runtime=kubelet, nodes=["one", "two"], capacity=capacity) as cluster:
-        grant(cluster)
-        yield cluster
-
-
-@pytest.fixture(params=["dialled", "by streams"])
-def master(request, kube, kubelet, engine):
+@pytest.fixture
+def master(address, kube, engine):
     """This program, outside of the cluster: pods reach it, or do not."""
-    address = {"k8s_address": kubelet.gateway} if request.param == "dialled" else {}
-    fiber.init(
-        backend="k8s",
-        image=engine.image,
-        k8s_kubeconfig=str(kube.kubeconfig),
-        **address,
-    )
+    settings = {} if address is None else {"k8s_address": address}
+    kubeconfig = str(kube.kubeconfig)
+    fiber.init(backend="k8s", image=engine.image, k8s_kubeconfig=kubeconfig, **settings)
     yield
     current = runtime.started()
     if current is not None:
@@ -170,20 +152,15 @@ def test_rings_that_fit_one_after_the_other_do_not_hold_what_each_other_lack(kub
         fiber.init()
 
 
-def test_a_program_in_a_pod_runs_its_ring_as_any_other(kube, engine):
-    masters = Masters(kube, engine.image)
-    try:
-        code, lines = masters.wait(masters.start(str(PROGRAM)))
-        masters.wait_until_gone()
-    finally:
-        masters.clear()
+def test_a_program_in_a_pod_runs_its_ring_as_any_other(masters):
+    code, lines = masters.wait(masters.start(str(PROGRAM)))
+    masters.wait_until_gone()
 
     assert code == 0, lines
     assert lines[-4:] == [*(f"rank {rank}: y = 3.00 x + 1.00" for rank in range(3)), "restarts 1"]
 
 
-def test_a_ring_whose_program_is_killed_leaves_no_member(kube, engine):
-    masters = Masters(kube, engine.image)
+def test_a_ring_whose_program_is_killed_leaves_no_member(kube, masters):
     program = """
 from fiber.experimental import Ring
 import time
@@ -194,18 +171,15 @@ def last(rank, size):
 if __name__ == "__main__":
     Ring(2, last).run()
 """
-    try:
-        name = masters.start(program, env={"FIBER_LEASE": "3"})
-        masters.wait_for_workers(2)
-        masters.kill(name)
-        kube.wait_for(
-            "pods",
-            lambda pods: all(
-                pod["status"].get("phase") in {"Succeeded", "Failed"}
-                for pod in pods
-                if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
-            ),
-            timeout=30.0,
-        )
-    finally:
-        masters.clear()
+    name = masters.start(program, env={"FIBER_LEASE": "3"})
+    masters.wait_for_workers(2)
+    masters.kill(name)
+    kube.wait_for(
+        "pods",
+        lambda pods: all(
+            pod["status"].get("phase") in {"Succeeded", "Failed"}
+            for pod in pods
+            if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
+        ),
+        timeout=30.0,
+    )

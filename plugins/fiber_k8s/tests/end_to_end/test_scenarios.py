@@ -22,11 +22,8 @@ PERIOD = 3.0
 
 pytestmark = pytest.mark.timeout(1800 if soak.is_full() else 400)
 
-
-@pytest.fixture(scope="module")
-def capacity():
-    # Pool() makes a worker for each free CPU
-    return {"cpu": "6", "memory": "64Gi", "pods": "110"}
+# Pool() makes a worker for each free CPU
+CAPACITY = {"cpu": "6"}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_checks"]
 
-#: seconds by which clocks may differ: certificates of a run are valid from five minutes before
-_SKEW = 240.0
+#: by which clocks may differ: certificates of a run are valid from five minutes before
+_MAX_SKEW = dt.timedelta(minutes=4)
 #: API groups of gang schedulers, by the setting ``gang``
 _GANG_KINDS = {
     "kueue": "kueue.x-k8s.io",
@@ -85,7 +86,7 @@ def _clock(client: Client) -> Check:
     ahead = "ahead of" if apart > 0 else "behind"
     return Check(
         name="clock",
-        ok=abs(apart) < _SKEW,
+        ok=dt.timedelta(seconds=abs(apart)) < _MAX_SKEW,
         detail=f"the cluster's is {abs(apart):.0f} s {ahead} ours" if apart else "as the cluster's",
         fix="set this host's clock, best by NTP: certificates of a run are not valid elsewhere",
     )

@@ -26,9 +26,6 @@ LINE_PREFIX = "fiber-probe: "
 #: bytes that a listener sends to each connection
 ANSWER = b"fiber\n"
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-#: seconds for each request, and for which a listener waits for a connection
-_TIMEOUT = 10.0
-_LISTENS = 120.0
 _TRIED = "import cloudpickle, pynng, fiber, fiber._agent.job"
 
 
@@ -84,7 +81,13 @@ def account(rights: list[list[str]]) -> dict[str, Any]:
     return {"account": "", "allowed": allowed}
 
 
-def is_allowed(token: str, context: ssl.SSLContext, namespace: str, right: list[str]) -> bool:
+def is_allowed(
+    token: str,
+    context: ssl.SSLContext,
+    namespace: str,
+    right: list[str],
+    timeout: float = 10.0,
+) -> bool:
     """Return whether this account has one right, by a SelfSubjectAccessReview."""
     verb, group, resource, sub = right
     asked = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
@@ -107,33 +110,38 @@ def is_allowed(token: str, context: ssl.SSLContext, namespace: str, right: list[
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
-    with opener.open(request, timeout=_TIMEOUT) as answer:
+    with opener.open(request, timeout=timeout) as answer:
         return bool(json.load(answer)["status"]["allowed"])
 
 
-def listen() -> None:
-    """Report a port, and answer connections to it until none comes for some time."""
+def listen(patience: float = 120.0, timeout: float = 10.0) -> None:
+    """Report a port, and answer connections to it until none comes for some time.
+
+    Args:
+        patience: seconds to wait for a connection.
+        timeout: seconds for its answer to be taken.
+    """
     if socket.has_dualstack_ipv6():
         server = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     else:
         server = socket.create_server(("", 0))
     with server:
-        server.settimeout(_LISTENS)
+        server.settimeout(patience)
         report(port=server.getsockname()[1])
         try:
             while True:
                 peer, _ = server.accept()
                 with peer:
-                    peer.settimeout(_TIMEOUT)
+                    peer.settimeout(timeout)
                     peer.sendall(ANSWER)
         except TimeoutError:
             return
 
 
-def dial(host: str, port: int) -> str:
+def dial(host: str, port: int, timeout: float = 10.0) -> str:
     """Dial another pod; return why that failed, "" where it did not."""
     try:
-        with socket.create_connection((host, port), timeout=_TIMEOUT) as peer:
+        with socket.create_connection((host, port), timeout=timeout) as peer:
             answer = peer.recv(len(ANSWER))
     except OSError as error:
         return str(error) or type(error).__name__
