@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ring"]
 
-#: heartbeats within the time after which a silent member is lost
-_HEARTBEATS = 10
+#: signs of life within the time after which a silent member is lost
+_SIGNS_OF_LIFE = 10
 
 
 class Ring:
@@ -123,7 +123,7 @@ class Ring:
             initializer=initializer,
             initargs=tuple(initargs),
             framework=find_framework(framework),
-            heartbeat_interval=self._policy.heartbeat / _HEARTBEATS,
+            heartbeat_interval=self._policy.heartbeat / _SIGNS_OF_LIFE,
             timing=self._policy.timing,
         )
         self._controller: RingController | None = None
