@@ -143,7 +143,9 @@ class Running:
         """
         # what one run of tests remembers is nothing to another
         cache = cache or self.log.with_suffix(f".cache{next(_numbers)}")
-        words = (*map(str, argv), "-o", f"cache_dir={cache}", f"--junitxml={_report(cache)}")
+        remembered = ("-o", f"cache_dir={cache}", f"--junitxml={_report(cache)}")
+        # the family that takes what tests record
+        words = (*map(str, argv), *remembered, "-o", "junit_family=xunit1")
         command = Command(words, environ, keeps)
         code = self._call(command)
         self.results += reports.read(_report(cache))
