@@ -145,7 +145,7 @@ class _Worker(Worker):
     def __init__(self, instructions: Instructions, index: int, target: int) -> None:
         hello = Hello.mine(instructions.ident_of(index))
         self.link = job_instructions.dial(instructions, hello)
-        super().__init__(self.link, target, self._never)
+        super().__init__(self.link, target, self._never, timing=instructions.timing)
         self._control_reader = _Nobody()  # type: ignore[assignment] # all that is asked of it
 
     def begin(self) -> None:
