@@ -3,9 +3,11 @@
 import ast
 import re
 
+import attrs
 import pytest
 
 import layout
+from fiber.model import Timing
 
 #: names of durations, and comments on them
 NAME = re.compile(r"TIMEOUT|DELAY|INTERVAL|GRACE|PATIENCE|PAUSE|POLL|SILENCE|HEARTBEAT|SECONDS")
@@ -71,6 +73,17 @@ def test_no_module_has_durations_of_its_own():
     ]
 
     assert not found, "\n".join(("these belong into Timing, or a backend's own durations:", *found))
+
+
+def test_somebody_waits_for_every_duration():
+    sources = "".join(
+        path.read_text(encoding="utf-8")
+        for _, path in layout.modules(*layout.SOURCES)
+        if path.name != "timing.py"
+    )
+    names = {field.name for field in attrs.fields(Timing)} - {"scale"}
+
+    assert {name for name in names if not re.search(rf"timing\(?\)?\.{name}\b", sources)} == set()
 
 
 @pytest.mark.parametrize(
