@@ -216,10 +216,12 @@ def session(engine: Engine) -> Iterator[Engine]:
             yield own
         finally:
             own.clear()
-            for found in client.api.images(filters={"label": own.labels()}):
-                # the newest first; one that they were made from may go with them
-                with contextlib.suppress(APIError):
-                    client.api.remove_image(found["Id"], force=True)
+            images = client.api.images(filters={"label": own.labels()})
+            # an image goes after those made from it, and images of one second have no order
+            for _ in range(len(images)):
+                for found in images:
+                    with contextlib.suppress(APIError):
+                        client.api.remove_image(found["Id"], force=True)
 
 
 def missing() -> str | None:
