@@ -223,7 +223,9 @@ class Running:
             # pytest and its workers write the stacks of all their threads
             os.killpg(process.pid, signal.SIGABRT)
             _ends(process.pid, LAST_WORDS)
-            kill_marked(mark)
+        # a worker of pytest's that was ended in the midst of a test leaves what the test had started
+        if left := kill_marked(mark):
+            self.say(f"killed what was left running: {', '.join(left)}")
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         self.cpu += used.ru_utime + used.ru_stime
@@ -296,15 +298,19 @@ class Lanes:
             print(f"\n=== {one.stage.name}: {what}\n{text}", flush=True)
 
 
-def kill_marked(mark: str) -> None:
-    """Kill all processes whose mark begins so, whatever they made of themselves."""
+def kill_marked(mark: str) -> list[str]:
+    """Kill all processes whose mark begins so, whatever they made of themselves; their commands."""
     wanted = f"{_MARK}={mark}".encode()
+    killed = []
     for folder in Path("/proc").glob("[0-9]*"):
         # they end meanwhile, and some are not ours
         with contextlib.suppress(OSError):
             words = (folder / "environ").read_bytes().split(b"\0")
             if any(word.startswith(wanted) for word in words):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
                 os.kill(int(folder.name), signal.SIGKILL)
+                killed.append(f"{folder.name} ({command})")
+    return killed
 
 
 def _report(cache: Path) -> Path:

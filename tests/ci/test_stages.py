@@ -141,6 +141,24 @@ def test_a_command_that_hangs_shows_where_and_is_ended_with_all_it_started(
     until_gone(int((tmp_path / "child").read_text()))
 
 
+def test_what_a_command_leaves_running_is_named_and_ended(stages, run, tmp_path):
+    script = program(
+        f"""
+        import subprocess
+
+        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+        """
+    )
+
+    done, printed = run([stages.Stage("untidy", lambda it: it.run(*script))])
+
+    pid = int((tmp_path / "child").read_text())
+    assert done["untidy"].passed
+    assert f"killed what was left running: {pid} (sleep 1000)" in printed
+    until_gone(pid)
+
+
 def test_all_is_over_in_time_whatever_a_stage_may_take(stages, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(stages, "LAST_WORDS", 5.0)
     patient = stages.Stage("patient", shell("sleep 1000"), minutes=20)
