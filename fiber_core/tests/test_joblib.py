@@ -13,7 +13,7 @@ import fiber
 from fiber.exceptions import WorkerCrashedError
 from pool_tasks import die_at, die_once, fail_at, nap, note, pid, same, square
 from require import need_module
-from tasks_world import until
+from waiting import until
 
 try:
     import joblib

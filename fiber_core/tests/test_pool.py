@@ -29,7 +29,7 @@ from pool_tasks import (
     same,
     square,
 )
-from tasks_world import until
+from waiting import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 

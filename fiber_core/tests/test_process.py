@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 import pytest
 
 import fiber
-from tasks_world import until
+from waiting import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 

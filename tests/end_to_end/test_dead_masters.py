@@ -17,7 +17,8 @@ import pytest
 
 import fiber
 import soak
-from children import marked, until
+from children import marked
+from waiting import until
 
 POOL = """
 import multiprocessing, sys, time

@@ -19,10 +19,10 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
-from children import until
 from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.worker import FunctionCache
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 

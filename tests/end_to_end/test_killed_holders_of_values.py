@@ -12,8 +12,9 @@ import pytest
 import fiber
 import process_signals
 import soak
-from children import PATIENCE, be_elsewhere, until
+from children import PATIENCE, be_elsewhere
 from fiber.exceptions import HolderDiedWarning
+from waiting import until
 
 pytestmark = [
     pytest.mark.any_backend,

@@ -12,7 +12,8 @@ import pytest
 import fiber
 import process_signals
 import soak
-from children import PATIENCE, be_elsewhere, until
+from children import PATIENCE, be_elsewhere
+from waiting import until
 
 pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 240)
 

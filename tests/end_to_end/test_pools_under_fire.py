@@ -19,12 +19,12 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
-from children import until
 from fiber._plugins import manager
 from fiber._runtime import runtime
 from fiber.exceptions import WorkerCrashedError
 from fiber.hookspecs import hookimpl
 from fiber.testing.fakes import FakeProvider
+from waiting import until
 
 
 def workers(pool):

@@ -10,8 +10,9 @@ import sys
 import psutil
 import pytest
 
-from children import marked, until
+from children import marked
 from ring_command import RingCommand, check_failed_rank
+from waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,7 @@ import psutil
 import fiber
 from fiber._base import values
 from fiber._runtime import runtime
-
-#: seconds for what a busy machine may take long to do; nothing waits for them in vain
-PATIENCE = 60
+from waiting import PATIENCE
 
 
 def start(target: Callable[..., Any], *args: Any) -> fiber.Process:
@@ -34,14 +31,6 @@ def be_elsewhere() -> None:
     """Have this process be on another host from now on, as far as it tells."""
     node = runtime.current()
     node._hello = values.evolve(node.hello, host="elsewhere")
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Wait for what no event tells, such as the end of somebody else's child."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.005)
 
 
 def marked(mark: str) -> list[psutil.Process]:

@@ -62,9 +62,7 @@ class FerryWorld:
         timing: durations of the hub.
     """
 
-    def __init__(
-        self, folder: Path, *, patience: float = 10.0, timing: Timing | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, patience: float = 10.0, timing: Timing = Timing()) -> None:
         self._folder = folder
         self._patience = patience
         self._stack = contextlib.ExitStack()

@@ -91,7 +91,7 @@ class Site:
         self.scripts = scripts
         self._open = []
 
-    def open(self, run_id=None, lease=30.0, timing=None, **settings):
+    def open(self, run_id=None, lease=30.0, timing=Timing(), **settings):
         run_id = run_id or secrets.token_hex(4)
         settings = {"kubeconfig": str(self.cluster.kubeconfig), **settings}
         context = BackendContext(
@@ -100,7 +100,7 @@ class Site:
             run_id=run_id,
             run_directory="/nowhere",
             lease=lease,
-            timing=timing or Timing(),
+            timing=timing,
         )
         backend = K8sBackend(context)
         backend.run = run_id

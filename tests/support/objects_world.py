@@ -42,7 +42,7 @@ class Node:
         *,
         host: str | None = None,
         linger: float = 5.0,
-        timing: Timing | None = None,
+        timing: Timing = Timing(),
     ):
         mine = hello(ident)
         self.hello = mine if host is None else attrs.evolve(mine, host=host)
@@ -52,7 +52,7 @@ class Node:
         self.exit_code = 0
         self.directory = folder
         self.config = SimpleNamespace(linger=linger, max_frame=frames.MAX_FRAME)
-        self.timing = timing or Timing()
+        self.timing = timing
         self.reactor = Reactor(f"test-{ident}")
         self.instructions = None
         self.router = Router(self)  # type: ignore[arg-type] # it has what the router uses

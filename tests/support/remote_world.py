@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from distributions import Site
 from fiber._agent.job.config import MODULE
 from fiber._runtime import runtime
 
-__all__ = ["RemoteHost", "remote_host", "supervisor_of", "until"]
+__all__ = ["RemoteHost", "remote_host", "supervisor_of"]
 
 
 class RemoteHost:
@@ -75,11 +74,3 @@ def supervisor_of(pid: int) -> psutil.Process:
     parent = psutil.Process(pid).parent()
     assert MODULE in parent.cmdline()
     return parent
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for what has no event, such as the end of somebody else's process."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)

@@ -37,20 +37,11 @@ __all__ = [
     "OutOfBand",
     "Sink",
     "message",
-    "until",
 ]
 
 TARGET = 7
 #: how long a test waits for what must come; never how long anything takes
 PATIENCE = 60.0
-
-
-def until(condition: Callable[[], Any]) -> None:
-    """Wait for a state that no event announces, such as another thread's bookkeeping."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.002)
 
 
 def message(kind: Kind, segments: Sequence[frames.Buffer] = (), number: int = 0) -> Message:

@@ -30,7 +30,8 @@ from fiber.model import (
     Timing,
 )
 from fiber.process import Process
-from tasks_world import FakeReactor, until
+from tasks_world import FakeReactor
+from waiting import until
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9))

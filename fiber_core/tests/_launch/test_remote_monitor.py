@@ -33,7 +33,7 @@ from fiber.model import (
     ResourceRequest,
     Timing,
 )
-from tasks_world import until
+from waiting import until
 
 RUNS = JobStatus(
     state=JobState.RUNNING,

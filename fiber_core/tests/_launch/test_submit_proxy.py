@@ -21,7 +21,7 @@ from fiber.model import (
     Reason,
     ReasonKind,
 )
-from tasks_world import until
+from waiting import until
 
 SPEC = JobSpec(run_id="r", name="a job", argv=("p",), private=b"secret")
 RUNS = JobStatus(state=JobState.RUNNING)

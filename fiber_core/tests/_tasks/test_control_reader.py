@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fiber._tasks.worker import ControlReader
-from tasks_world import until
+from waiting import until
 
 INTERVAL = 0.02
 

@@ -8,7 +8,8 @@ import pytest
 from fiber._tasks import feeder as module
 from fiber._tasks.feeder import Feeder
 from fiber.exceptions import TerminatedError
-from tasks_world import Master, until
+from tasks_world import Master
+from waiting import until
 
 
 class Source:

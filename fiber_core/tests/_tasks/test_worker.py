@@ -14,7 +14,8 @@ from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, StartError
 from fiber.model import Timing
-from tasks_world import TARGET, FakeLink, FakePayloadStore, OutOfBand, Sink, until
+from tasks_world import TARGET, FakeLink, FakePayloadStore, OutOfBand, Sink
+from waiting import until
 
 go_on = threading.Event()
 begun = threading.Event()

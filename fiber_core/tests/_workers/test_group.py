@@ -12,17 +12,8 @@ from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
 from fiber.exceptions import StartError, TerminatedError, WireError
 from fiber.model import Capabilities, ResourceRequest, Timing
-from tasks_world import (
-    KILLED,
-    LEFT,
-    RUNNING,
-    FakeJob,
-    FakePeer,
-    FakeReactor,
-    Sink,
-    message,
-    until,
-)
+from tasks_world import KILLED, LEFT, RUNNING, FakeJob, FakePeer, FakeReactor, Sink, message
+from waiting import until
 
 
 class FakeProcess:

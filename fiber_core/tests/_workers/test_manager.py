@@ -8,7 +8,8 @@ from fiber._base import values
 from fiber._workers.manager import WorkerManager
 from fiber.exceptions import StartError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Timing
-from tasks_world import LEFT, RUNNING, STOPPED, FakeJob, until
+from tasks_world import LEFT, RUNNING, STOPPED, FakeJob
+from waiting import until
 
 
 class Platform:

@@ -5,10 +5,11 @@ import signal
 import attrs
 import pytest
 
+from fake_witness import FakeWitness
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError
 from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind
-from fiber.testing import BackendConformance, FakeBackend, HostWitness, Witness
+from fiber.testing import BackendConformance, FakeBackend, Witness
 from fiber.testing.fakes import CAPABILITIES
 from fiber.testing.kit.base import level_of
 from fiber.testing.kit.driver import Driver
@@ -45,23 +46,6 @@ def run(backend: Backend, test: str, **arguments):
 
 def ignore(*_):
     """Measurement that is discarded."""
-
-
-class FakeWitness(HostWitness):
-    """Processes are seen from outside; calls and breaks are the platform's own."""
-
-    def __init__(self, platform):
-        self._platform = platform
-
-    def calls(self):
-        return self._platform.calls
-
-    def cut_events(self):
-        self._platform.cut_events()
-
-    def lost_host(self):
-        self._platform.unconfirmed = 0.1
-        return self._platform.lost_host()
 
 
 class TestOverriding:

@@ -4,7 +4,8 @@ import attrs
 import pytest
 
 from distributions import Site
-from fiber.testing import BackendConformance, HostWitness
+from fake_witness import FakeWitness
+from fiber.testing import BackendConformance
 from fiber.testing.fake_remote import (
     AWAY,
     REMOTE_CAPABILITIES,
@@ -15,21 +16,12 @@ from fiber.testing.fake_remote import (
 from fiber.testing.kit.delivery import Streams
 
 
-class FarWitness(HostWitness):
-    """Calls and breaks are the platform's own; a file has it cease to answer, in every process."""
+class FarWitness(FakeWitness):
+    """One that has the platform cease to answer by a file, in every process."""
 
     def __init__(self, platform, away):
-        self._platform, self._away = platform, away
-
-    def calls(self):
-        return self._platform.calls
-
-    def cut_events(self):
-        self._platform.cut_events()
-
-    def lost_host(self):
-        self._platform.unconfirmed = 0.1
-        return self._platform.lost_host()
+        super().__init__(platform)
+        self._away = away
 
     def go_away(self):
         self._away.touch()

@@ -40,7 +40,7 @@ class RingView:
         name: str = "ring",
         bounds: tuple[int, int] | None = None,
         change: int = 0,
-        timing: RingTiming | None = None,
+        timing: RingTiming = RingTiming(),
     ) -> None:
         #: rank, members and number of changes, which are set together
         self._world = rank, members, change
@@ -54,7 +54,7 @@ class RingView:
         #: fewest and most ranks of a live ring; None for rings whose members are fixed
         self.bounds = bounds
         #: durations for what its framework waits for
-        self.timing = timing or RingTiming()
+        self.timing = timing
         self._lock = threading.Lock()
         self._has_changed = threading.Condition(self._lock)
         self._folder: Path | None = None

@@ -6,7 +6,6 @@ Also the set-up of Fiber's own log, where the user asked for one.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import os
@@ -404,7 +403,7 @@ class Runtime:
         cpus = self.backend.capacity().cpus
         return max(1, int(cpus if cpus is not None else os.cpu_count() or 1))
 
-    @functools.cached_property
+    @property
     def timing(self) -> Timing:
         """Durations of this run."""
         return self.config.timing

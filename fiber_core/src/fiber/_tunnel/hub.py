@@ -286,7 +286,7 @@ class Hub:
         ident: identity of this process.
         patience: seconds that a connection may be without a stream.
         on_speed: called once, with what was measured of the first stream.
-        timing: durations of the run; None for the defaults.
+        timing: durations of the run.
     """
 
     def __init__(
@@ -296,10 +296,10 @@ class Hub:
         *,
         patience: float,
         on_speed: Callable[[Speed], None],
-        timing: Timing | None = None,
+        timing: Timing = Timing(),
     ) -> None:
         self._ident = ident
-        self._timing = timing or Timing()
+        self._timing = timing
         self._patience = max(patience, self._timing.stream_answer)
         self._on_speed = on_speed
         self._measured = False

@@ -67,18 +67,18 @@ class Landing:
         key: of the run.
         ident: of the job.
         patience: seconds that a connection may be without a stream.
-        timing: durations of the run; None for the defaults.
+        timing: durations of the run.
 
     Raises:
         TransportError: it cannot listen there.
     """
 
     def __init__(
-        self, where: str, *, key: bytes, ident: str, patience: float, timing: Timing | None = None
+        self, where: str, *, key: bytes, ident: str, patience: float, timing: Timing = Timing()
     ) -> None:
         self._key = key
         self._ident = ident
-        self._timing = timing or Timing()
+        self._timing = timing
         self._patience = max(patience, self._timing.stream_answer)
         self._ports = Ports(self._departs)
         self._where = where

@@ -91,7 +91,7 @@ class Client:
     """One link to the endpoint of another process, read by the reactor.
 
     Args:
-        timing: durations of the run; None for the defaults.
+        timing: durations of the run.
 
     Raises:
         TransportError: no process listens at the URL.
@@ -106,7 +106,7 @@ class Client:
         reactor: Reactor,
         *,
         max_frame: int = frames.MAX_FRAME,
-        timing: Timing | None = None,
+        timing: Timing = Timing(),
     ) -> None:
         self.url = url
         self._reactor = reactor

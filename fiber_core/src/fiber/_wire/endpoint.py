@@ -203,7 +203,7 @@ class Endpoint:
     """Listener on any number of addresses that passes peers' messages to services.
 
     Args:
-        timing: durations of the run; None for the defaults.
+        timing: durations of the run.
     """
 
     def __init__(
@@ -213,14 +213,14 @@ class Endpoint:
         reactor: Reactor,
         *,
         max_frame: int = frames.MAX_FRAME,
-        timing: Timing | None = None,
+        timing: Timing = Timing(),
     ) -> None:
         fork.check()
         self.credentials = credentials
         self.hello = hello
         self.max_frame = max_frame
         self._reactor = reactor
-        self._timing = timing or Timing()
+        self._timing = timing
         self._services: dict[int, Service] = {}
         self._peers: dict[int, Peer] = {}
         self._logged: set[object] = set()

@@ -58,8 +58,7 @@ class Link:
     """A proven connection; one thread calls :meth:`receive`, any thread :meth:`send`.
 
     Args:
-        timing: durations of the run, whose ``handshake`` is for connecting and for the handshake;
-            None for the defaults.
+        timing: durations of the run, whose ``handshake`` is for connecting and for the handshake.
 
     Raises:
         TransportError: no process listens at the URL.
@@ -73,9 +72,8 @@ class Link:
         hello: Hello,
         *,
         max_frame: int = frames.MAX_FRAME,
-        timing: Timing | None = None,
+        timing: Timing = Timing(),
     ) -> None:
-        timing = timing or Timing()
         self.url = url
         self._max_frame = max_frame
         self._room = max_frame - frames.HEADER.size

@@ -17,11 +17,11 @@ class Outage:
     """Failed attempts in a row to reach a platform.
 
     Args:
-        timing: durations of the run; None for the defaults.
+        timing: durations of the run.
     """
 
-    def __init__(self, timing: Timing | None = None) -> None:
-        self._timing = timing or Timing()
+    def __init__(self, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self._attempts = 0
         self._since = 0.0
         self._last = 0.0

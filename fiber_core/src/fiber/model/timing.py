@@ -9,6 +9,7 @@ waits for them.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
@@ -27,6 +28,7 @@ class Durations:
     scale: float = 1.0
 
     @classmethod
+    @functools.lru_cache(maxsize=32)
     def at(cls, scale: float) -> Self:
         """Make the defaults of all durations, multiplied by a positive factor."""
         unscaled = cls()

@@ -250,9 +250,9 @@ class FakePlatform:
     #: name of its jobs' backend
     name = "fake"
 
-    def __init__(self, devices: Sequence[Device] = (), timing: Timing | None = None) -> None:
+    def __init__(self, devices: Sequence[Device] = (), timing: Timing = Timing()) -> None:
         #: durations that it waits for
-        self.timing = timing or Timing()
+        self.timing = timing
         #: False makes every request raise BackendUnavailableError
         self.available = True
         #: number of requests so far

@@ -72,7 +72,7 @@ class RemotePlatform(FakePlatform):
 
     name = "far"
 
-    def __init__(self, config: FarConfig, timing: Timing | None = None) -> None:
+    def __init__(self, config: FarConfig, timing: Timing = Timing()) -> None:
         super().__init__(timing=timing)
         self._config = config
         self._listen_ports: dict[str, int] = {}

@@ -12,7 +12,8 @@ import pytest
 import fiber
 from children import start
 from fiber.model import JobState
-from remote_world import supervisor_of, until
+from remote_world import supervisor_of
+from waiting import until
 
 GRACE = 600.0
 

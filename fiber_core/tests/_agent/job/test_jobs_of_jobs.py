@@ -9,7 +9,7 @@ import pytest
 
 import fiber
 from children import start
-from remote_world import until
+from waiting import until
 
 
 @pytest.fixture(autouse=True, params=["dialled", "by streams"])

@@ -8,7 +8,7 @@ import fiber
 from children import start
 from fiber._agent.job.output_forwarder import OutputForwarder
 from fiber._agent.supervisor.messages import Output
-from remote_world import until
+from waiting import until
 
 PIECE = b"x" * (1 << 16)
 

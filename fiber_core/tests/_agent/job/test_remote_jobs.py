@@ -17,7 +17,8 @@ from fiber._objects.blocks.block import MAX_BYTES, Block
 from fiber._runtime import runtime
 from fiber.exceptions import StartError
 from fiber.model import JobState, ReasonKind
-from remote_world import supervisor_of, until
+from remote_world import supervisor_of
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("remote_host")
 

@@ -15,7 +15,8 @@ from children import start
 from cuttable import StreamCutter, Wire
 from fiber._runtime import runtime
 from fiber.model import JobState, ReasonKind
-from remote_world import supervisor_of, until
+from remote_world import supervisor_of
+from waiting import until
 
 #: a sign of life each 0.2 s: five in a row are missed before a lease ends
 SOON = {"lease": 1.0, "time_scale": 0.2}

@@ -12,7 +12,7 @@ import fiber
 from children import start
 from cuttable import StreamCutter
 from fiber._runtime import runtime
-from remote_world import until
+from waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -47,10 +47,10 @@ class Client:
         timing: durations of the run.
     """
 
-    def __init__(self, config: K8sConfig, timing: Timing | None = None) -> None:
+    def __init__(self, config: K8sConfig, timing: Timing = Timing()) -> None:
         self._config = config
         #: durations of the run, and those of this backend
-        self.core_timing = timing or Timing()
+        self.core_timing = timing
         self.timing = K8sTiming.at(self.core_timing.scale)
         self._lock = threading.Lock()
         self._connection: Connection | None = None

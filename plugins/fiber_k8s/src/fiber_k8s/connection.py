@@ -77,7 +77,7 @@ class Connection:
         self.pool.clear()
 
 
-def connect(config: K8sConfig, timing: K8sTiming | None = None) -> Connection:
+def connect(config: K8sConfig, timing: K8sTiming = K8sTiming()) -> Connection:
     """Read the configuration; no request is made.
 
     Raises:
@@ -108,7 +108,7 @@ def connect(config: K8sConfig, timing: K8sTiming | None = None) -> Connection:
         namespace=config.namespace or found,
         own_pod=own_pod,
         origin=origin,
-        connect_timeout=(timing or K8sTiming()).connect,
+        connect_timeout=timing.connect,
     )
 
 
