@@ -1,5 +1,6 @@
 """Process objects become jobs, and the platform's statuses reach their children."""
 
+import contextlib
 import json
 import logging
 import queue
@@ -187,19 +188,18 @@ def call(launcher, peer, body=b""):
 
 
 class TestLaunching:
-    def test_a_process_becomes_a_job(self, launcher, runtime):
+    def test_a_process_becomes_a_job_with_all_it_needs_to_reach_its_parent(self, launcher, runtime):
         request = ResourceRequest(cpu=2)
-        launcher.launch(Process(name="my own"), resources=request, image="mine", processes=3)
+        child = launcher.launch(
+            Process(name="my own"), resources=request, image="mine", processes=3
+        )
         (spec,) = runtime.specs
         assert (spec.name, spec.run_id, spec.processes) == ("my own", "0123abcd", 3)
         assert (spec.resources, spec.image, spec.entry) == (request, "mine", instructions.ENTRY)
         assert spec.labels == {"process": "my own", "parent": "master"}
         assert spec.env["FIBER_BACKEND"] == "fake"
         assert spec.argv[-2:] == ("-m", instructions.MODULE)
-
-    def test_its_instructions_are_enough_to_reach_the_parent(self, launcher, runtime):
-        child = launcher.launch(Process())
-        found = instructions.Instructions.decode(runtime.specs[0].private)
+        found = instructions.Instructions.decode(spec.private)
         assert found.ident == child.ident
         assert found.urls == ("ipc:///nowhere",)
         assert found.credentials == runtime.endpoint.credentials
@@ -211,38 +211,41 @@ class TestLaunching:
         assert [spec.image for spec in runtime.specs] == [None, "an-image"]
 
     def test_a_refusal_leaves_nothing(self, launcher, runtime):
-        def refuse(_):
-            raise SubmitError("no")
-
-        runtime.at_submit = refuse
+        runtime.errors = [SubmitError("no")]
         with pytest.raises(SubmitError):
             launcher.launch(Process())
         assert launcher.alive() == []
         assert launcher._payloads == {}
 
-    def test_a_platform_that_has_answered_and_cannot_be_asked_is_waited_for(
-        self, launcher, runtime, caplog
+    @pytest.mark.parametrize(
+        "is_master,answered,closing,waits,is_waited_for",
+        [
+            pytest.param(True, True, False, True, True, id="it has answered"),
+            pytest.param(False, False, False, True, True, id="it has started this process"),
+            pytest.param(True, False, False, True, False, id="it never answered"),
+            pytest.param(True, True, False, False, False, id="the caller retries itself"),
+            pytest.param(True, True, True, True, False, id="the program ends"),
+        ],
+    )
+    def test_a_platform_that_cannot_be_asked(
+        self, launcher, runtime, caplog, answered, closing, waits, is_waited_for
     ):
-        launcher.launch(Process())
-        runtime.errors = [BackendUnavailableError("it restarts"), BackendUnavailableError("still")]
-        child = launcher.launch(Process())
-        assert child.job.id == "4"
-        # the same job each time, which a platform may tell from another one by this
-        assert len({spec.ident for spec in runtime.specs}) == 2
-        # too short an outage to speak of
-        assert not caplog.records
-
-    def test_one_that_never_answered_is_an_error_at_once(self, launcher, runtime):
-        runtime.errors = [BackendUnavailableError("no engine here")]
-        with pytest.raises(BackendUnavailableError, match="no engine here"):
+        if answered:
             launcher.launch(Process())
-        assert len(runtime.specs) == 1
-        assert launcher.alive() == []
-
-    @pytest.mark.parametrize("is_master", [False])
-    def test_to_a_process_that_it_started_it_has_answered(self, launcher, runtime):
-        runtime.errors = [BackendUnavailableError("it restarts")]
-        assert launcher.launch(Process()).job.id == "2"
+        runtime.closing = closing
+        runtime.errors = [BackendUnavailableError("it restarts"), BackendUnavailableError("still")]
+        before = len(runtime.specs)
+        if is_waited_for:
+            launcher.launch(Process(), waits=waits)
+            # the same job each time, which a platform may tell from another one by this
+            assert len({spec.ident for spec in runtime.specs[before:]}) == 1
+            # too short an outage to speak of
+            assert not caplog.records
+        else:
+            with pytest.raises(BackendUnavailableError, match="it restarts"):
+                launcher.launch(Process(), waits=waits)
+            assert len(runtime.specs) == before + 1
+            assert len(launcher.alive()) == before
 
     @pytest.mark.parametrize("timing", [Timing(outage=0.1, outage_notice=0.0)])
     def test_it_is_waited_for_a_bounded_time_with_a_notice(self, launcher, runtime, caplog):
@@ -254,21 +257,6 @@ class TestLaunching:
         (message,) = caplog.messages
         assert message.startswith("fiber: late: the platform cannot be asked")
         assert len(launcher.alive()) == 1
-
-    def test_a_caller_that_retries_itself_gets_the_error(self, launcher, runtime):
-        launcher.launch(Process())
-        runtime.errors = [BackendUnavailableError("it restarts")]
-        with pytest.raises(BackendUnavailableError):
-            launcher.launch(Process(), waits=False)
-        assert len(runtime.specs) == 2
-
-    def test_at_the_end_nothing_is_waited_for(self, launcher, runtime):
-        launcher.launch(Process())
-        runtime.closing = True
-        runtime.errors = [BackendUnavailableError("it restarts")]
-        with pytest.raises(BackendUnavailableError):
-            launcher.launch(Process())
-        assert len(runtime.specs) == 2
 
     def test_what_cannot_be_pickled_is_not_submitted_and_lets_go_of_what_could(
         self, launcher, runtime
@@ -291,23 +279,15 @@ class TestLaunching:
 
 
 class TestFetching:
-    def test_a_child_gets_its_process_object_once(self, launcher):
-        child = launcher.launch(Process(name="my own"))
-        kind, number, body = call(launcher, FakePeer(child.ident))
-        assert (kind, number) == (Kind.REPLY, 3)
-        payload = codec.loads(body)
-        assert payload["preparation"]["name"] == "my own"
-        assert child.pid == 7
-        assert call(launcher, FakePeer(child.ident))[0] is Kind.ERROR
-
-    def test_each_process_of_a_job_gets_it(self, launcher):
-        child = launcher.launch(Process(), processes=2)
+    def test_each_process_of_a_job_gets_its_object_once_and_nobody_else(self, launcher):
+        child = launcher.launch(Process(name="my own"), processes=2)
         for index in (0, 1):
-            assert call(launcher, FakePeer(f"{child.ident}.{index}"))[0] is Kind.REPLY
-
-    def test_other_peers_get_an_error(self, launcher):
-        launcher.launch(Process())
-        assert call(launcher, FakePeer("stranger"))[0] is Kind.ERROR
+            kind, number, body = call(launcher, FakePeer(f"{child.ident}.{index}"))
+            assert (kind, number) == (Kind.REPLY, 3)
+            assert codec.loads(body)["preparation"]["name"] == "my own"
+        assert child.pid == 7
+        for ident in (f"{child.ident}.0", "stranger"):
+            assert call(launcher, FakePeer(ident))[0] is Kind.ERROR
 
     def test_other_messages_are_no_matter(self, launcher):
         peer = FakePeer("x")
@@ -329,6 +309,8 @@ class TestFetching:
 class TestEvents:
     def test_statuses_reach_the_child_and_the_plugins_in_order(self, launcher, runtime):
         child = launcher.launch(Process())
+        other = Job(id="of somebody else", name="n", run_id="r", backend="fake")
+        runtime.backend.events_queue.put((other, ended(1)))
         for status in (RUNNING, ended(3)):
             runtime.tell(child, status)
         assert child.wait(20) == 3
@@ -337,7 +319,17 @@ class TestEvents:
             ("fiber_job_changed", None, RUNNING),
             ("fiber_job_changed", RUNNING, ended(3)),
         ]
-        until(lambda: launcher.alive() == [])
+
+    def test_what_a_child_held_alive_and_a_socket_that_it_left_go_with_it(self, launcher, runtime):
+        child = launcher.launch(Process())
+        left = runtime.directory / f"{child.ident}.sock"
+        left.touch()
+        released = threading.Event()
+        child.on_release(released.set)
+        runtime.tell(child, KILLED)
+        assert released.wait(20)
+        assert launcher.alive() == []
+        assert not left.exists()
 
     def test_those_that_come_before_submit_returns_are_kept(self, launcher, runtime):
         def at_submit(job):
@@ -415,43 +407,25 @@ class TestEvents:
             launcher.launch(Process())
         assert caplog.records == []
 
-    def test_events_of_jobs_that_are_not_ours_are_no_matter(self, launcher, runtime):
-        child = launcher.launch(Process())
-        other = Job(id="other", name="n", run_id="r", backend="fake")
-        runtime.backend.events_queue.put((other, RUNNING))
-        runtime.tell(child, ended(0))
-        assert child.wait(20) == 0
-
-    def test_what_a_child_holds_alive_is_let_go_at_its_end(self, launcher, runtime):
-        released = threading.Event()
-        child = launcher.launch(Process())
-        child.on_release(released.set)
-        runtime.tell(child, ended(0))
-        assert released.wait(20)
-
-    def test_a_socket_that_a_killed_child_left_is_removed(self, launcher, runtime):
-        child = launcher.launch(Process())
-        left = runtime.directory / f"{child.ident}.sock"
-        left.touch()
-        runtime.tell(child, KILLED)
-        until(lambda: not left.exists())
-
 
 class TestSignals:
-    def test_terminate_is_sigterm_to_each_process(self, launcher, runtime):
+    def test_terminate_is_sigterm_to_each_process_and_kill_is_the_whole_job(
+        self, launcher, runtime
+    ):
         child = launcher.launch(Process(), processes=2)
         child.terminate()
-        assert runtime.backend.calls == [("signal", "1", 0, 15), ("signal", "1", 1, 15)]
+        child.kill()
+        assert runtime.backend.calls == [
+            ("signal", "1", 0, 15),
+            ("signal", "1", 1, 15),
+            ("kill", "1"),
+        ]
 
-    def test_before_a_remote_job_has_a_supervisor_it_is_the_platforms(self, remote, runtime):
+    def test_before_a_remote_job_has_a_supervisor_both_are_the_platforms(self, remote, runtime):
         child = remote.launch(Process())
         child.terminate()
         child.kill()
         assert runtime.backend.calls == [("terminate", "1"), ("kill", "1")]
-
-    def test_kill_is_the_whole_job(self, launcher, runtime):
-        launcher.launch(Process(), processes=2).kill()
-        assert runtime.backend.calls == [("kill", "1")]
 
 
 class Clock:
@@ -475,9 +449,12 @@ class TestUnconfirmedEnds:
     def clock(self, runtime, monkeypatch):
         return Clock(runtime, monkeypatch)
 
-    @pytest.mark.parametrize("how", ["terminate", "kill"])
-    def test_joining_a_job_that_never_came_up_ends(self, remote, clock, how):
-        child = remote.launch(Process())
+    @pytest.mark.parametrize(
+        "kind,how", [("remote", "terminate"), ("remote", "kill"), ("launcher", "kill")]
+    )
+    def test_joining_a_job_that_never_came_up_ends(self, request, clock, kind, how):
+        launcher = request.getfixturevalue(kind)
+        child = launcher.launch(Process())
         getattr(child, how)()
         clock.pass_by(Timing().unconfirmed)
         assert child.returncode is None
@@ -485,30 +462,18 @@ class TestUnconfirmedEnds:
         assert child.wait(20) == 1
         assert child.status.reason == Reason(ReasonKind.NODE_LOST)
         assert "has not confirmed that within 30 s" in child.status.message
-        assert remote.alive() == []
+        assert launcher.alive() == []
 
-    def test_so_is_one_of_a_backend_that_forks(self, launcher, clock):
-        child = launcher.launch(Process(), processes=2)
-        child.kill()
-        clock.pass_by(Timing().unconfirmed + 2)
-        assert child.wait(20) == 1
-
-    def test_killing_it_again_does_not_put_that_off(self, remote, clock):
-        child = remote.launch(Process())
-        for _ in range(8):
-            child.kill()
-            clock.pass_by(4)
-        assert child.wait(20) == 1
-
-    def test_nor_does_a_platform_that_cannot_be_asked(self, remote, runtime, clock):
+    def test_neither_another_kill_nor_an_outage_puts_that_off(self, remote, runtime, clock):
         def refuse(_):
             raise BackendUnavailableError("away")
 
         runtime.backend.kill = refuse
         child = remote.launch(Process())
-        with pytest.raises(BackendUnavailableError):
-            child.kill()
-        clock.pass_by(Timing().unconfirmed + 2)
+        for _ in range(8):
+            with contextlib.suppress(BackendUnavailableError):
+                child.kill()
+            clock.pass_by(4)
         assert child.wait(20) == 1
 
     def test_a_confirmation_of_the_platform_in_time_counts(self, remote, runtime, clock):
@@ -533,11 +498,9 @@ class TestUnconfirmedEnds:
         child = remote.launch(Process())
         child.kill()
         supervisor = FakePeer(supervisor_ident(child.ident))
-        remote.on_message(supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping()))))
+        ping = Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping())))
         for _ in range(40):
-            remote.on_message(
-                supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping())))
-            )
+            remote.on_message(supervisor, ping)
             clock.pass_by(1)
         assert child.returncode is None
 
@@ -559,20 +522,24 @@ class TestSilence:
             running.raise_if_never_started()
 
     def test_where_its_platform_cannot_be_asked_it_has_ended_all_the_same(
-        self, running, launcher, runtime, monkeypatch
+        self, running, launcher, runtime
     ):
-
         def away(job):
             raise BackendUnavailableError("the engine is gone")
 
-        monkeypatch.setattr(runtime.backend, "kill", away)
+        runtime.backend.kill = away
         runtime.reactor.go_off()
         assert running.status.reason.kind is ReasonKind.LEASE
         assert "without a word" in running.failure
         assert launcher.alive() == []
 
-    def test_one_that_sent_its_hello_is_not(self, running, launcher, runtime):
-        call(launcher, FakePeer(running.ident))
+    @pytest.mark.parametrize("how", ["it sent its hello", "it has ended"])
+    def test_one_of_which_more_is_known_is_not(self, running, launcher, runtime, how):
+        if how == "it has ended":
+            runtime.tell(running, ended(0))
+            until(lambda: launcher.alive() == [])
+        else:
+            call(launcher, FakePeer(running.ident))
         runtime.reactor.go_off()
         assert runtime.backend.calls == []
 
@@ -582,9 +549,3 @@ class TestSilence:
         runtime.reactor.go_off()
         assert runtime.backend.calls == []
         assert len(runtime.reactor.timers) == 1
-
-    def test_one_that_has_ended_is_no_longer_waited_for(self, running, launcher, runtime):
-        runtime.tell(running, ended(0))
-        until(lambda: launcher.alive() == [])
-        runtime.reactor.go_off()
-        assert runtime.backend.calls == []
