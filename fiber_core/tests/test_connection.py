@@ -1,7 +1,8 @@
-"""Pipes in one process, and waiting for several things at once."""
+"""Pipes in one process and between several, and waiting for several things at once."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pickle
@@ -16,10 +17,11 @@ from pathlib import Path
 import pytest
 
 import fiber
+import process_signals
 from children import PATIENCE, finish, start
 from fiber.connection import wait
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 @pytest.fixture
@@ -30,11 +32,9 @@ def ends():
 
 
 def echo(end):
-    try:
+    with contextlib.suppress(EOFError):
         while True:
             end.send(end.recv())
-    except EOFError:
-        end.close()
 
 
 def poll_and_tell(end, results):
@@ -49,13 +49,23 @@ def poll_and_tell(end, results):
 # -- in one process
 
 
-def test_both_ends_send_and_receive(ends):
+def test_both_ends_send_receive_and_poll_and_objects_and_bytes_mix_as_in_the_stdlib(ends):
     first, second = ends
+    assert not second.poll()
+    assert not second.poll(0.01)
     first.send({"a": 1})
     second.send(None)
-
+    assert second.poll()
+    assert second.poll(None)
     assert second.recv() == {"a": 1}
     assert first.recv() is None
+
+    first.send([1, 2])
+    assert pickle.loads(second.recv_bytes()) == [1, 2]
+    first.send_bytes(pickle.dumps("x"))
+    assert second.recv() == "x"
+    with pytest.raises(TypeError, match="pickle"):
+        first.send(threading.Lock())
 
 
 def test_a_one_way_pipe_has_a_reading_and_a_writing_end():
@@ -139,20 +149,14 @@ def test_a_message_longer_than_allowed_ends_the_reading(ends):
     assert first.recv() == 1
 
 
-def test_objects_and_bytes_mix_as_in_the_stdlib(ends):
-    first, second = ends
-    first.send([1, 2])
-    assert pickle.loads(second.recv_bytes()) == [1, 2]
-    first.send_bytes(pickle.dumps("x"))
-    assert second.recv() == "x"
-    with pytest.raises(TypeError, match="pickle"):
-        first.send(threading.Lock())
-
-
-def test_the_end_comes_after_the_last_message():
+@pytest.mark.parametrize("how", ["closed", "forgotten"])
+def test_the_end_comes_after_the_last_message(how):
     first, second = fiber.Pipe()
     first.send(1)
-    first.close()
+    if how == "closed":
+        first.close()
+    del first
+    gc.collect()
 
     assert second.poll()
     assert second.recv() == 1
@@ -161,17 +165,6 @@ def test_the_end_comes_after_the_last_message():
         second.recv()
     with pytest.raises(BrokenPipeError):
         second.send(1)
-
-
-def test_a_forgotten_end_is_a_closed_one():
-    first, second = fiber.Pipe()
-    first.send(1)
-    del first
-    gc.collect()
-
-    assert second.recv() == 1
-    with pytest.raises(EOFError):
-        second.recv()
 
 
 # -- poll and wait
@@ -188,15 +181,6 @@ def test_poll_in_another_process(ends):
 
     assert got == [False, False, "polled", True, True, "now"]
     finish(child)
-
-
-def test_poll_in_one_process(ends):
-    first, second = ends
-    assert not first.poll()
-    assert not first.poll(0.01)
-    second.send(1)
-    assert first.poll()
-    assert first.poll(None)
 
 
 def test_wait_for_connections_sentinels_sockets_and_the_stdlibs_pipes_at_once(ends):
@@ -273,6 +257,216 @@ def test_threads_wait_on_both_ends(ends):
     assert {results.get(), results.get()} == {"to the first", "to the second"}
 
 
+# between processes: what children do
+
+
+def send_range(end, count):
+    for number in range(count):
+        end.send(number)
+
+
+def leave_and_wait(ends, go, how):
+    if how == "close":
+        ends[0].close()
+    ends.clear()
+    gc.collect()
+    go.get()
+
+
+def read_some(end, results):
+    with contextlib.suppress(EOFError):
+        while True:
+            results.put(end.recv())
+
+
+def send_until_broken(end, results):
+    try:
+        while True:
+            end.send(bytes(1000))
+    except BrokenPipeError:
+        results.put("broken")
+
+
+def make_pipe(results, go):
+    mine, theirs = fiber.Pipe()
+    results.put(theirs)
+    theirs.close()
+    mine.send("from its maker")
+    go.get()
+
+
+# -- between processes
+
+
+@pytest.mark.parametrize("size", [10, 2**20 + 1, 20 * 2**20])
+def test_messages_of_any_size_make_the_way_there_and_back(ends, size):
+    here, there = ends
+    child = start(echo, there)
+    there.close()
+    value = os.urandom(1000) * (size // 1000 + 1)
+    here.send(value)
+    assert here.recv() == value
+    here.send_bytes(pickle.dumps(value))
+    assert pickle.loads(here.recv_bytes()) == value
+    here.close()
+    finish(child)
+
+
+@pytest.mark.parametrize("how", ["close", "forget"])
+def test_an_end_that_the_child_closes_or_forgets_ends_the_pipe_while_it_lives_on(ends, how):
+    here, there = ends
+    go = fiber.Queue()
+    child = start(leave_and_wait, [there], go, how)
+    there.close()
+
+    with pytest.raises(EOFError):
+        here.recv()
+    go.put(True)
+    finish(child)
+
+
+def test_the_childs_death_ends_the_pipe(ends):
+    here, there = ends
+    child = start(echo, there)
+    there.close()
+    here.send("it has begun")
+    assert here.recv() == "it has begun"
+    process_signals.kill(child)
+
+    with pytest.raises(EOFError):
+        here.recv()
+    with pytest.raises(BrokenPipeError):
+        here.send(1)
+    child.join(PATIENCE)
+
+
+def test_a_child_that_died_before_it_loaded_the_end_ends_the_pipe(ends):
+    here, there = ends
+    child = start(len, there)
+    there.close()
+
+    with pytest.raises(EOFError):
+        here.recv()
+    child.join(PATIENCE)
+    assert child.exitcode == 1
+
+
+def test_a_child_gets_an_error_where_there_is_no_reader(ends):
+    here, there = ends
+    results = fiber.Queue()
+    child = start(send_until_broken, there, results)
+    there.close()
+    here.recv()
+    here.close()
+
+    assert results.get(timeout=PATIENCE) == "broken"
+    finish(child)
+
+
+def test_many_readers_of_one_end_get_each_message_once(ends):
+    here, there = ends
+    results = fiber.Queue()
+    readers = [start(read_some, there, results) for _ in range(2)]
+    readers += [start(wait_and_read, there, results) for _ in range(2)]
+    there.close()
+    for number in range(300):
+        here.send(number)
+    assert sorted(results.get(timeout=PATIENCE) for _ in range(300)) == list(range(300))
+    here.close()
+    finish(*readers)
+
+
+def test_many_writers_of_one_end_are_read_whole(ends):
+    here, there = ends
+    writers = [start(send_range, there, 200) for _ in range(3)]
+    got = [here.recv() for _ in range(600)]
+    finish(*writers)
+
+    assert sorted(got) == sorted(list(range(200)) * 3)
+
+
+def test_an_end_travels_through_queues_and_in_the_arguments_of_a_pools_tasks(ends):
+    here, there = ends
+    outer = fiber.Queue()
+    child = start(lambda: outer.get().send("through a queue"))
+    outer.put(there)
+    assert here.recv() == "through a queue"
+    finish(child)
+    with fiber.Pool(2) as pool:
+        pool.starmap(
+            lambda number, end: end.send(number), [(number, there) for number in range(10)]
+        )
+        there.close()
+        assert sorted(here.recv() for _ in range(10)) == list(range(10))
+    with pytest.raises(EOFError):
+        here.recv()
+
+
+def test_a_pipe_whose_maker_keeps_one_end_ends_with_it():
+    results, go = fiber.Queue(), fiber.Queue()
+    child = start(make_pipe, results, go)
+    end = results.get(timeout=PATIENCE)
+    assert end.recv() == "from its maker"
+    process_signals.kill(child)
+
+    with pytest.raises(EOFError, match="the process that this pipe lives in is gone"):
+        end.recv()
+    with pytest.raises(BrokenPipeError):
+        end.send(1)
+    child.join(PATIENCE)
+
+
+# -- several processes that wait for one end
+
+
+def wait_and_tell(end, news, go):
+    """Wait for something to read and leave it there."""
+    news.put(wait([end], PATIENCE) == [end])
+    go.get()
+    end.close()
+
+
+def wait_and_read(end, results):
+    """Read whatever comes, by one's own waiting."""
+    with contextlib.suppress(EOFError):
+        while wait([end], PATIENCE) == [end]:
+            # another may have been faster
+            if end.poll(0):
+                results.put(end.recv())
+
+
+def test_all_that_wait_for_an_end_get_it_without_reading(ends):
+    here, there = ends
+    news, go = fiber.Queue(), fiber.Queue()
+    children = [start(wait_and_tell, there, news, go) for _ in range(3)]
+    here.send("for one of you")
+    assert [news.get(timeout=PATIENCE) for _ in children] == [True] * 3
+    # it was theirs to look at, and is still to be read
+    assert wait([there], PATIENCE) == [there]
+    assert there.recv() == "for one of you"
+    assert wait([there], 0) == []
+    for _ in children:
+        go.put(None)
+    finish(*children)
+
+
+def test_one_that_waited_once_keeps_nothing_from_others(ends):
+    here, there = ends
+    news, go, results = fiber.Queue(), fiber.Queue(), fiber.Queue()
+    idle = start(wait_and_tell, there, news, go)
+    here.send(0)
+    assert news.get(timeout=PATIENCE)
+    busy = start(wait_and_read, there, results)
+    there.close()
+    for number in range(1, 20):
+        here.send(number)
+    # the first comes back from the one that has it, and may be read after later ones
+    assert sorted(results.get(timeout=PATIENCE) for _ in range(20)) == list(range(20))
+    here.close()
+    go.put(None)
+    finish(idle, busy)
+
+
 # -- the last words of a sender, whatever ends it
 
 
@@ -291,16 +485,24 @@ def send_and_end(end, size, ending):
 
 def received(end):
     numbers = []
-    try:
+    with contextlib.suppress(EOFError):
         while end.poll(PATIENCE):
             numbers.append(end.recv()[0])
-    except EOFError:
-        return numbers
-    raise AssertionError(f"no end came after {numbers}")
+        numbers.append("no end came")
+    return numbers
 
 
 @pytest.mark.parametrize("size", [10, 100_000], ids=["small", "large"])
-@pytest.mark.parametrize("ending", ["exit", signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "close",
+        *(
+            pytest.param(ending, marks=pytest.mark.one_host("its kernel keeps what was sent"))
+            for ending in ("exit", signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
+        ),
+    ],
+)
 def test_what_was_sent_arrives_however_the_sender_ends(ending, size):
     reader, writer = fiber.Pipe(duplex=False)
     with reader:
@@ -309,14 +511,3 @@ def test_what_was_sent_arrives_however_the_sender_ends(ending, size):
 
         assert received(reader) == list(range(MESSAGES))
         child.join(PATIENCE)
-
-
-@pytest.mark.any_backend
-def test_a_closed_end_has_sent_all_also_where_the_kernel_does_not_keep_it():
-    reader, writer = fiber.Pipe(duplex=False)
-    with reader:
-        child = start(send_and_end, writer, 10, "close")
-        writer.close()
-
-        assert received(reader) == list(range(MESSAGES))
-        finish(child)

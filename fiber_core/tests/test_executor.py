@@ -37,11 +37,9 @@ from pool_tasks import (
     same,
     square,
 )
-from waiting import until
+from waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
-
-PATIENCE = 30
 
 
 def keywords(*args, **kwargs):

@@ -95,8 +95,10 @@ def test_a_cancelled_task_is_never_sent_and_waiting_for_it_ends(force, call):
 
 
 def test_a_future_keeps_what_its_user_set(force, call):
-    future, other = call.submit((1,), {}), call.submit((2,), {})
+    future = call.submit((1,), {})
+    force.master.ask(force.peer)
     future.set_result("mine")
+    other = call.submit((2,), {})
     force.work()
     assert (future.result(0), other.result(0)) == ("mine", 2)
 

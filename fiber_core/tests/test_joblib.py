@@ -77,41 +77,28 @@ def workers(registered, shared_runtime):
 
 @pytest.mark.usefixtures("workers")
 class TestResults:
-    def test_they_come_in_order(self):
-        assert run(square, range(500)) == [x * x for x in range(500)]
-
-    def test_they_come_from_other_processes(self):
-        found = set(run(pid, range(20)))
-        assert os.getpid() not in found
-
-    def test_lambdas_and_closures_are_tasks(self):
+    @pytest.mark.parametrize("count", [0, 500])
+    def test_they_come_in_order(self, count):
         offset = 10
-        assert run(lambda x: x + offset, range(3)) == [10, 11, 12]
-
-    def test_nothing_to_do_is_an_empty_list(self):
-        assert run(square, []) == []
+        assert run(lambda x: x + offset, range(count)) == list(range(10, 10 + count))
 
     @pytest.mark.parametrize("batch_size", [1, 7, "auto"])
     def test_batches_of_any_size_do_the_same(self, batch_size):
         assert run(square, range(50), batch_size=batch_size) == [x * x for x in range(50)]
 
-    def test_a_generator_yields_them_as_they_are_asked_for(self):
-        results = run(square, range(50), return_as="generator")
-        assert next(results) == 0
-        assert list(results) == [x * x for x in range(1, 50)]
+    @pytest.mark.parametrize("kind", ["generator", "generator_unordered"])
+    def test_a_generator_yields_them_as_they_are_asked_for(self, kind):
+        results = run(square, range(50), return_as=kind)
+        found = [next(results), *results]
+        assert (found if kind == "generator" else sorted(found)) == [x * x for x in range(50)]
 
-    def test_an_unordered_generator_yields_all_of_them(self):
-        found = sorted(run(square, range(50), return_as="generator_unordered"))
-        assert found == [x * x for x in range(50)]
-
-    def test_they_stay_from_one_call_to_the_next(self):
-        first = set(run(pid, range(20))) | set(run(pid, range(20)))
-        assert len(first | set(run(pid, range(20)))) <= 2
-
-    def test_a_parallel_used_as_a_context_keeps_them(self):
+    def test_the_same_workers_do_one_call_after_the_other(self):
         with joblib.Parallel() as parallel:
-            for _ in range(3):
-                assert parallel(joblib.delayed(square)(x) for x in range(5)) == [0, 1, 4, 9, 16]
+            found = [parallel(joblib.delayed(pid)() for _ in range(20)) for _ in range(3)]
+        found.append(run(pid, range(20)))
+        pids = {worker for workers in found for worker in workers}
+        assert len(pids) <= 2
+        assert os.getpid() not in pids
 
     def test_parallel_calls_inside_a_task_are_threads_and_then_sequential(self):
         (here, inside, squares, worker), *_ = run(nested, [4, 4])
@@ -159,15 +146,13 @@ class TestWorkers:
 
 class TestErrors:
     def test_the_exception_of_a_task_is_raised_and_what_follows_works(self, in_fiber):
-        with pytest.raises(ValueError, match="bad 3"):
-            run(fail_at, range(20), [3] * 20)
-        assert run(square, range(5)) == [0, 1, 4, 9, 16]
-
-    def test_a_parallel_used_as_a_context_works_after_an_error(self, in_fiber):
         with joblib.Parallel() as parallel:
             with pytest.raises(ValueError, match="bad 3"):
                 parallel(joblib.delayed(fail_at)(x, 3) for x in range(20))
             assert parallel(joblib.delayed(square)(x) for x in range(3)) == [0, 1, 4]
+        with pytest.raises(ValueError, match="bad 3"):
+            run(fail_at, range(20), [3] * 20)
+        assert run(square, range(5)) == [0, 1, 4, 9, 16]
 
     def test_an_error_ends_the_others_soon(self, in_fiber, tmp_path):
         noted = tmp_path / "told"

@@ -30,13 +30,6 @@ def joining(tasks):
 # what children do
 
 
-def do_all(tasks, results):
-    while (task := tasks.get()) is not None:
-        results.put(task * task)
-        tasks.task_done()
-    tasks.task_done()
-
-
 def take(tasks, results, count):
     results.put([tasks.get() for _ in range(count)])
     signal.pause()
@@ -126,46 +119,19 @@ def test_it_counts_what_is_unfinished():
     tasks.join_thread()
 
 
-def test_a_task_is_done_once():
-    tasks = fiber.JoinableQueue()
-    with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
-        tasks.task_done()
-    tasks.put(1)
-    tasks.task_done()  # the stdlib asks for no get(), either
-
-    with pytest.raises(ValueError, match="too many times"):
-        tasks.task_done()
-
-
-def test_tasks_may_be_finished_after_closing():
+def test_a_task_is_done_once_also_after_closing():
     tasks = fiber.JoinableQueue()
     tasks.put(1)
-    tasks.get()
     tasks.close()
     with pytest.raises(ValueError, match="is closed"):
         tasks.get()
-
-    tasks.task_done()
+    tasks.task_done()  # the stdlib asks for no get(), either
     tasks.join()
+    with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
+        tasks.task_done()
 
 
 # between processes
-
-
-def test_workers_do_tasks_and_their_master_joins():
-    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
-    workers = [start(do_all, tasks, results) for _ in range(2)]
-    for number in range(200):
-        tasks.put(number)
-
-    tasks.join()
-
-    # all was done, so all results are here
-    assert sorted(results.get() for _ in range(200)) == [n * n for n in range(200)]
-    for _ in workers:
-        tasks.put(None)
-    tasks.join()
-    finish(*workers)
 
 
 def test_tasks_that_tasks_put_in_are_waited_for():
@@ -199,24 +165,19 @@ def test_what_was_put_by_somebody_before_a_join_is_waited_for():
         child.join(PATIENCE)
 
 
-def test_too_many_are_refused_in_a_child_as_well():
-    tasks = fiber.JoinableQueue()
-
-    def finish_too_often():
-        with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
-            tasks.task_done()
-
-    finish(start(finish_too_often))
-
-
-def test_one_process_may_finish_what_another_got():
+def test_one_process_may_finish_what_another_got_and_once():
     tasks, onward = fiber.JoinableQueue(), fiber.SimpleQueue()
     tasks.put("task")
     first = start(lambda: onward.put(tasks.get()))
     assert onward.get() == "task"
     finish(first)
 
-    second = start(tasks.task_done)
+    def finish_twice():
+        tasks.task_done()
+        with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
+            tasks.task_done()
+
+    second = start(finish_twice)
 
     tasks.join()
     finish(second)

@@ -31,16 +31,8 @@ if __name__ == "__main__":
 """
 
 
-def exit_with(code):
-    sys.exit(code)
-
-
 def fail():
     raise ValueError("on purpose")
-
-
-def say(text):
-    print(text)
 
 
 def run(target, *args):
@@ -50,22 +42,21 @@ def run(target, *args):
     return process
 
 
-def test_an_exit_with_a_text_prints_it_and_is_code_1(capfd):
-    assert run(exit_with, "a text").exitcode == 1
-    assert "a text" in capfd.readouterr().err
-
-
-def test_an_exception_is_exit_code_1_and_its_traceback_is_seen(capfd):
-    process = run(fail)
-    assert process.exitcode == 1
-    error = capfd.readouterr().err
-    assert f"Process {process.name}:" in error
-    assert "ValueError: on purpose" in error
-
-
-def test_output_reaches_the_parents_terminal(capfd):
-    run(say, "hello from a child")
-    assert capfd.readouterr().out == "hello from a child\n"
+@pytest.mark.parametrize(
+    "target,arguments,code,said",
+    [
+        (print, ["hello from a child"], 0, ["hello from a child\n"]),
+        (sys.exit, ["a text"], 1, ["a text"]),
+        (fail, [], 1, ["Process {name}:", "ValueError: on purpose"]),
+    ],
+    ids=["output", "an exit with a text", "an exception"],
+)
+def test_what_a_child_writes_reaches_the_parents_terminal(target, arguments, code, said, capfd):
+    process = run(target, *arguments)
+    assert process.exitcode == code
+    captured = capfd.readouterr()
+    for text in said:
+        assert text.format(name=process.name) in (captured.err if code else captured.out)
 
 
 def test_what_the_parent_wrote_before_it_started_a_child_comes_before_what_that_writes(
@@ -86,20 +77,20 @@ _kept = []
 
 
 def register_a_finalizer():
-    util.Finalize(None, say, args=("finalized",), exitpriority=10)
+    util.Finalize(None, print, args=("finalized",), exitpriority=10)
 
 
 def register_an_exit_function():
-    atexit.register(say, "at exit")
+    atexit.register(print, "at exit")
 
 
 def leave_a_grandchild():
-    fiber.Process(target=say, args=("grandchild",)).start()
+    fiber.Process(target=print, args=("grandchild",)).start()
 
 
 def leave_work_in_an_executor():
     _kept.append(fiber.Executor(1))
-    _kept[0].submit(say, "executed")
+    _kept[0].submit(print, "executed")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +125,7 @@ class NeverStarted:
 
 def test_one_that_never_came_up_keeps_the_program_from_no_end(monkeypatch, caplog):
     """The standard library joins what is left at the end, before the run is closed."""
-    process = fiber.Process(target=say)
+    process = fiber.Process(target=print)
     process._popen = NeverStarted()
     with pytest.raises(StartError):
         process.join()
