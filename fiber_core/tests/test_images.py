@@ -101,13 +101,11 @@ class TestNamesOfFolders:
             ("проект", "image"),
             ("-", "image"),
             ("x" * 200, "x" * 63),
+            ("/", "image"),
         ],
     )
     def test_a_folder_names_a_repository(self, folder, name, tmp_path):
         assert repository_for(tmp_path / folder) == name
-
-    def test_the_root_folder_has_no_name(self):
-        assert repository_for("/") == "image"
 
     @given(
         st.text(
@@ -123,39 +121,29 @@ class TestNamesOfFolders:
 
 
 class TestFiles:
-    @pytest.fixture
-    def folder(self, tmp_path):
-        def having(*names):
-            for name in names:
-                (tmp_path / name).touch()
-            return tmp_path
-
-        return having
-
     @pytest.mark.parametrize(
-        "names,found",
+        "names,within,found",
         [
-            (["Recipe"], "Recipe"),
-            (["a.recipe"], "a.recipe"),
-            (["Recipe", "a.recipe", "b.recipe"], "Recipe"),
+            (["Recipe"], "", "Recipe"),
+            (["a.recipe"], "", "a.recipe"),
+            (["Recipe", "a.recipe", "b.recipe"], "", "Recipe"),
+            (["a.recipe", "b.recipe"], "b.recipe", "b.recipe"),
+            (["other"], "", None),
         ],
     )
-    def test_the_file_is_found(self, folder, names, found):
-        assert file_of(folder(*names), "Recipe", "*.recipe") == folder() / found
+    def test_the_file_is_found_in_a_folder_or_named_itself(self, tmp_path, names, within, found):
+        (tmp_path / "is.recipe").mkdir()
+        for name in names:
+            (tmp_path / name).touch()
 
-    def test_a_folder_may_have_none(self, folder):
-        (folder() / "is.recipe").mkdir()
+        expected = None if found is None else tmp_path / found
+        assert file_of(tmp_path / within, "Recipe", "*.recipe") == expected
 
-        assert file_of(folder("other"), "Recipe", "*.recipe") is None
-
-    def test_the_file_itself_may_be_named(self, folder):
-        path = folder("b.recipe", "a.recipe") / "b.recipe"
-
-        assert file_of(path, "Recipe", "*.recipe") == path
-
-    def test_several_are_an_error_that_names_them_and_how_to_choose(self, folder):
+    def test_several_are_an_error_that_names_them_and_how_to_choose(self, tmp_path):
+        for name in ("b.recipe", "a.recipe"):
+            (tmp_path / name).touch()
         with pytest.raises(AmbiguousImageError) as caught:
-            file_of(folder("b.recipe", "a.recipe"), "Recipe", "*.recipe")
+            file_of(tmp_path, "Recipe", "*.recipe")
 
         assert caught.value.candidates == ("a.recipe", "b.recipe")
         assert "a.recipe, b.recipe" in str(caught.value)
