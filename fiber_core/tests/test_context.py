@@ -284,7 +284,9 @@ def test_the_names_of_the_platform_stay_what_they_are():
         import multiprocessing as mp
         before = mp.get_all_start_methods()
         import fiber
-        fiber.get_context()
+        process = fiber.get_context().Process(target=int)
+        process.start()
+        process.join()
         assert mp.get_all_start_methods() == before
         assert sorted(fiber.get_all_start_methods()) == sorted(before)
         assert mp.get_start_method(allow_none=True) is None
