@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import io
 import logging
 import multiprocessing
 import multiprocessing.context
@@ -266,6 +268,16 @@ def test_a_frozen_program_gets_an_error_that_says_what_it_lacks(monkeypatch):
     fiber.freeze_support()
 
 
+class Resource:
+    """Has no pickle of its own."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __reduce__(self):
+        raise TypeError("cannot be pickled")
+
+
 def test_what_pickles_cannot_be_replaced_and_is_extended(monkeypatch):
     monkeypatch.setattr("copyreg.dispatch_table", {})
     context = fiber.get_context("spawn")
@@ -274,6 +286,30 @@ def test_what_pickles_cannot_be_replaced_and_is_extended(monkeypatch):
         context.reducer = object()
     assert context.reducer is fiber.reducer
     context.allow_connection_pickling()
+
+
+@pytest.fixture
+def _registered():
+    fiber.reduction.register(Resource, lambda resource: (Resource, (resource.name,)))
+    yield
+    del copyreg.dispatch_table[Resource]
+
+
+@pytest.mark.usefixtures("_registered")
+def test_a_registered_type_goes_through_pools_and_queues_and_to_files():
+    with fiber.Pool(1) as pool:
+        assert pool.apply(lambda resource: resource.name, (Resource("one"),)) == "one"
+    with fiber.SimpleQueue() as queue:
+        queue.put(Resource("two"))
+        assert queue.get().name == "two"
+    reducer = fiber.reduction.AbstractReducer
+    assert pickle.loads(reducer.ForkingPickler.dumps(lambda: 5))() == 5
+    for protocol in (None, 4):
+        made = reducer.ForkingPickler.dumps(Resource("three"), protocol)
+        assert reducer.ForkingPickler.loads(made).name == "three"
+        stream = io.BytesIO()
+        reducer.dump(Resource("four"), stream, protocol)
+        assert pickle.loads(stream.getvalue()).name == "four"
 
 
 # libraries that hand what they are given to multiprocessing.get_context()
