@@ -162,15 +162,16 @@ class TestEnd:
     def test_a_shutdown_lets_the_rest_be_done_and_takes_nothing_afterwards(self, waits):
         executor = Executor(2)
         futures = [executor.submit(nap, 0.05) for _ in range(8)]
+        results = executor.map(square, range(20))
         executor.shutdown(wait=waits)
         if waits:
             assert all(future.done() for future in futures)
-        with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
-            executor.submit(square, 3)
-        with pytest.raises(RuntimeError, match="after shutdown"):
-            executor.map(square, [1])
+        for use in (executor.submit, executor.map):
+            with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+                use(square, [3])
         executor.shutdown()
         assert [future.result(PATIENCE) for future in futures] == [0.05] * 8
+        assert list(results) == [x * x for x in range(20)]
 
     def test_one_that_was_never_used_starts_and_ends_nothing(self):
         before = set(fiber.active_children())
@@ -182,10 +183,14 @@ class TestEnd:
         until(lambda: all(future.running() for future in running))
         # a worker may hold one more entry
         futures = [executor.submit(square, x) for x in range(50)]
-        threading.Timer(0.1, gate.touch).start()
-        executor.shutdown(cancel_futures=True)
-        assert all(future.done() for future in [*running, *futures])
+        results = executor.map(square, range(50))
+        executor.shutdown(wait=False, cancel_futures=True)
         assert [future.cancelled() for future in futures[2:]] == [True] * 48
+        gate.touch()
+        executor.shutdown()
+        assert all(future.done() for future in [*running, *futures])
+        with pytest.raises(CancelledError):
+            list(results)
 
     def test_futures_outlive_their_executor(self):
         executor = Executor(1)
@@ -396,17 +401,6 @@ class TestMap:
             next(results)
         ending.kill_workers()
 
-    def test_shutdown_may_cancel_what_waits(self, ending):
-        results = ending.map(nap, [0.1] * 100)
-        ending.shutdown(cancel_futures=True)
-        with pytest.raises(CancelledError):
-            list(results)
-
-    def test_results_outlive_the_shutdown(self, ending):
-        results = ending.map(square, range(20))
-        ending.shutdown()
-        assert list(results) == [x * x for x in range(20)]
-
 
 class TestBufferSize:
     @pytest.fixture
@@ -445,17 +439,14 @@ class TestBufferSize:
         with pytest.raises(KeyError, match="the iterable"):
             list(results)
 
-    def test_after_a_shutdown_nothing_is_drawn_any_more(self, ending):
+    def test_after_a_shutdown_which_it_does_not_hold_up_nothing_is_drawn_any_more(self, ending):
         results = ending.map(square, Drawn(), buffersize=3)
+        never_asked = ending.map(square, Drawn(), buffersize=3)
         assert next(results) == 0
         ending.shutdown()
-        with pytest.raises(RuntimeError, match="after shutdown"):
-            list(results)
-
-    def test_one_that_was_never_asked_does_not_hold_up_the_shutdown(self):
-        executor = Executor(1)
-        executor.map(square, Drawn(), buffersize=3)
-        executor.shutdown()
+        for rest in (results, never_asked):
+            with pytest.raises(RuntimeError, match="after shutdown"):
+                list(rest)
 
     def test_without_its_executor_it_yields_what_was_drawn(self):
         executor = Executor(1)
