@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -49,32 +50,15 @@ KILLED = JobStatus(
 )
 
 
-class FakeChild:
-    def __init__(self):
-        self.ident, self.name, self.host = "0a1b2c3d", "a process", "node"
-        self.job = Job(id="1", name=self.name, run_id="r", backend="b")
-        self.failures = []
-
-    processes = 1
-
-    def ident_of(self, index):
-        return self.ident
-
-    def set_start_failure(self, why):
-        self.failures.append(why)
-
-
 class FakePeer:
     def __init__(self, ident):
         self.ident, self.sent = ident, []
 
     def send(self, kind, target, number, segments=()):
-        received = []
+        decoder = Decoder()
         for segment in segments:
-            decoder = Decoder()
             decoder.feed(bytes(segment))
-            received += decoder.messages()
-        self.sent.append((kind, *received))
+        self.sent.append((kind, *decoder.messages()))
 
 
 class FakeReactor:
@@ -97,26 +81,10 @@ class FakeReactor:
                 timer.action()
 
 
-class FakeBackend:
-    def __init__(self):
-        self.killed = []
-        self.lines = []
-        self.error = None
-
-    def kill(self, job):
-        self.killed.append(job.id)
-        if self.error is not None:
-            raise self.error
-
-    def logs(self, job, tail):
-        return iter(self.lines[-tail:])
-
-
 class World:
     def __init__(self, *, near=False, **capabilities):
-        self.statuses = []
-        self.clock = 0.0
-        self.backend = FakeBackend()
+        self.statuses, self.failures = [], []
+        self.backend = Mock()
         self.reactor = FakeReactor()
         self.runtime = SimpleNamespace(
             lease=5.0,
@@ -133,7 +101,15 @@ class World:
             backend=self.backend,
         )
         self.monitor = RemoteJobMonitor(self.runtime, self.tell)
-        self.child = FakeChild()
+        self.child = SimpleNamespace(
+            ident="0a1b2c3d",
+            name="a process",
+            host="node",
+            job=Job(id="1", name="a process", run_id="r", backend="b"),
+            processes=1,
+            ident_of=lambda index: "0a1b2c3d",
+            set_start_failure=self.failures.append,
+        )
         self.monitor.expect(self.child)
         self.peer = FakePeer(supervisor_ident(self.child.ident))
 
@@ -163,6 +139,10 @@ def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
     return clock
+
+
+def is_fencing():
+    return any(thread.name == "fiber-fence" for thread in threading.enumerate())
 
 
 def reported(status):
@@ -199,9 +179,8 @@ class TestSpecs:
 
     def test_on_one_host_short_silence_does_not_expire_a_lease(self):
         world = World(near=True, cpu_limit=True, memory_limit=True)
-        config = SupervisorConfig.decode(
-            world.monitor.with_supervisor(self.SPEC, self.INSTRUCTIONS).private
-        )
+        spec = world.monitor.with_supervisor(self.SPEC, self.INSTRUCTIONS)
+        config = SupervisorConfig.decode(spec.private)
         assert (config.silence, config.enforce_limits) == (None, False)
 
 
@@ -228,7 +207,7 @@ class TestWords:
     def test_a_refusal_for_its_versions_is_why_it_never_came(self, world):
         world.runtime.endpoint.on_refused(world.peer.ident, "Python is 3.10 there")
         world.runtime.endpoint.on_refused("a stranger", "whatever")
-        assert world.child.failures == ["Python is 3.10 there"]
+        assert world.failures == ["Python is 3.10 there"]
 
 
 class TestTheFirstWordCounts:
@@ -271,14 +250,14 @@ class TestTheFirstWordCounts:
 
     def test_one_that_never_came_up_has_its_log_as_the_reason(self):
         world = World(logs=True)
-        world.backend.lines = ["python3: No module named fiber"]
+        world.backend.logs.return_value = iter(["python3: No module named fiber"])
         world.platform(JobStatus(state=JobState.FAILED, exit_code=1, host="node"))
-        assert "fiber is not installed in the Python of node" in world.child.failures[0]
+        assert "fiber is not installed in the Python of node" in world.failures[0]
 
     def test_one_that_was_ended_on_request_needs_no_reason(self, world):
         assert not world.monitor.kill(world.child)
         world.platform(KILLED)
-        assert world.child.failures == []
+        assert world.failures == []
         assert world.statuses[-1].exit_code == -9
 
 
@@ -302,10 +281,10 @@ class TestRequests:
     def test_a_kill_that_is_not_carried_out_is_the_platforms(self, world):
         world.says(messages.Hello(pid=7))
         assert world.monitor.kill(world.child)
-        assert world.backend.killed == []
+        world.backend.kill.assert_not_called()
         world.reactor.advance(Timing().remote_kill)
-        until(lambda: world.backend.killed == ["1"])
-        _no_fence_is_left()
+        until(lambda: world.backend.kill.called and not is_fencing())
+        world.backend.kill.assert_called_once_with(world.child.job)
 
 
 class TestLeases:
@@ -316,15 +295,15 @@ class TestLeases:
 
     @pytest.mark.parametrize("error", [None, BackendUnavailableError("no way there")])
     def test_one_that_is_silent_is_ended_and_lost(self, world, clock, error):
-        world.backend.error = error
+        world.backend.kill.side_effect = error
         world.says(reported(RUNS))
         self.silence(world, clock, 4)
         assert world.statuses == [RUNS]
         self.silence(world, clock, 3)
         until(lambda: len(world.statuses) == 2)
         assert world.statuses[-1].reason.kind is ReasonKind.LEASE
-        assert world.backend.killed == ["1"]
-        _no_fence_is_left()
+        world.backend.kill.assert_called_once_with(world.child.job)
+        until(lambda: not is_fencing())
 
     def test_signs_of_life_keep_it_also_over_a_connection_that_is_made_again(self, world, clock):
         world.says(reported(RUNS))
@@ -356,17 +335,6 @@ class TestLeases:
         assert world.statuses[-1].state is JobState.SUSPENDED
 
 
-def _no_fence_is_left():
-    until(lambda: not any(t.name == "fiber-fence" for t in threading.enumerate()))
-
-
-@pytest.fixture
-def shown():
-    shown = OutputPrinter()
-    yield shown
-    shown.close()
-
-
 @contextlib.contextmanager
 def slow_reader(shown):
     """Somebody who reads this process's output when asked, by a descriptor."""
@@ -380,6 +348,13 @@ def slow_reader(shown):
         os.dup2(saved, 1)
         for descriptor in (saved, reader, writer):
             os.close(descriptor)
+
+
+@pytest.fixture
+def shown():
+    shown = OutputPrinter()
+    yield shown
+    shown.close()
 
 
 def test_each_stream_gets_its_own_in_order_and_there_are_no_others(shown, capfd):
