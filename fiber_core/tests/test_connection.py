@@ -230,14 +230,6 @@ def read_some(end, results):
             results.put(end.recv())
 
 
-def send_until_broken(end, results):
-    try:
-        while True:
-            end.send(bytes(1000))
-    except BrokenPipeError:
-        results.put("broken")
-
-
 def make_pipe(results, go):
     mine, theirs = fiber.Pipe()
     results.put(theirs)
@@ -300,18 +292,6 @@ def test_a_child_that_died_before_it_loaded_the_end_ends_the_pipe(ends):
         here.recv()
     child.join(PATIENCE)
     assert child.exitcode == 1
-
-
-def test_a_child_gets_an_error_where_there_is_no_reader(ends):
-    here, there = ends
-    results = fiber.Queue()
-    child = start(send_until_broken, there, results)
-    there.close()
-    here.recv()
-    here.close()
-
-    assert results.get(timeout=PATIENCE) == "broken"
-    finish(child)
 
 
 def test_many_readers_of_one_end_get_each_message_once(ends):

@@ -40,14 +40,6 @@ def take_and_end(tasks, results, code):
     sys.exit(code)
 
 
-def finish_and_die(tasks, count):
-    for _ in range(count):
-        tasks.get()
-    for _ in range(count - 1):
-        tasks.task_done()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def put_more_then_finish(tasks):
     depth = tasks.get()
     while depth is not None:
@@ -100,23 +92,6 @@ def die_after(path, count, child):
 
 
 # in one process
-
-
-def test_it_counts_what_is_unfinished():
-    tasks = fiber.JoinableQueue()
-    tasks.join()
-    for number in range(3):
-        tasks.put(number)
-    joined = joining(tasks)
-
-    for _ in range(3):
-        assert not joined.is_set()
-        tasks.get()
-        tasks.task_done()
-
-    assert joined.wait(PATIENCE)
-    tasks.close()
-    tasks.join_thread()
 
 
 def test_a_task_is_done_once_also_after_closing():
@@ -202,23 +177,6 @@ def test_the_tasks_of_a_killed_reader_go_to_another_in_order():
         assert not joined.is_set()
         tasks.task_done()
     assert joined.wait(PATIENCE)
-
-
-@pytest.mark.one_host("elsewhere its owner hears of what is done a moment later")
-def test_what_a_killed_reader_has_finished_stays_finished():
-    tasks = fiber.JoinableQueue()
-    for number in range(6):
-        tasks.put(number)
-    child = start(finish_and_die, tasks, 4)
-    child.join(PATIENCE)
-    assert child.exitcode == -signal.SIGKILL
-
-    assert [tasks.get(timeout=PATIENCE) for _ in range(3)] == [3, 4, 5]
-    for _ in range(3):
-        tasks.task_done()
-    tasks.join()
-    with pytest.raises(ValueError, match="too many times"):
-        tasks.task_done()
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -238,26 +238,6 @@ def test_queues_of_both_sides_travel(address, key):
         finish(child)
 
 
-def make_and_send(end):
-    made = fiber.Queue()
-    end.send(made)
-    end.recv()
-
-
-def test_what_the_other_side_cannot_reach_is_refused_where_it_is_sent(listener):
-    with Client(listener.address, authkey=KEY) as here:
-        accepted = listener.accept()
-        found, there = fiber.Pipe()
-        child = start(make_and_send, there)
-        theirs = found.recv()
-        with pytest.raises(RuntimeError, match="a queue of another process cannot be sent"):
-            here.send(theirs)
-        here.send("still there")
-        assert accepted.recv() == "still there"
-        found.send(None)
-        finish(child)
-
-
 def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(listener, monkeypatch):
     """Whoever accepts may be faster than the answer to who came."""
     sent = threading.Event()

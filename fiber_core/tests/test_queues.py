@@ -114,16 +114,6 @@ def test_the_stdlibs_exceptions(make):
     assert one.empty()
 
 
-@pytest.mark.parametrize("maxsize", [0, -1])
-def test_no_maxsize_is_no_limit(maxsize):
-    one = fiber.Queue(maxsize)
-    for number in range(100):
-        one.put_nowait(number)
-
-    assert not one.full()
-    assert one.qsize() == 100
-
-
 @pytest.mark.parametrize("make", [fiber.Queue, fiber.SimpleQueue])
 def test_a_closed_queue_raises(make):
     one = make()
@@ -147,14 +137,6 @@ def test_values_of_any_size_make_the_way_there_and_back(echoed, size):
     value = os.urandom(1024) * (size // 1024) + bytes(size % 1024)
 
     assert echoed(value) == value
-
-
-def test_arrays_arrive_as_arrays_that_can_be_written(echoed):
-    numpy = pytest.importorskip("numpy")
-    array = echoed(numpy.arange(100_000))
-    array += 1
-
-    assert array[0] == 1
 
 
 def test_what_a_process_put_last_arrives_although_it_ends_at_once():
@@ -185,30 +167,6 @@ def test_several_writers_and_readers_lose_and_double_nothing(readers):
     if readers == 1:
         for name in range(3):
             assert [number for writer, number in got[0] if writer == name] == list(range(count))
-
-
-def test_maxsize_holds_writers_of_other_processes_back():
-    one = fiber.Queue(2)
-    child = start(put_range, one, "child", 20)
-    got = []
-    for _ in range(20):
-        got.append(one.get(timeout=PATIENCE)[1])
-        assert one.qsize() <= 2
-    finish(child)
-
-    assert got == list(range(20))
-
-
-def test_a_reader_that_is_killed_takes_nothing_with_it():
-    one, results = fiber.Queue(), fiber.Queue()
-    child = start(get_in, one, results)
-    assert results.get(timeout=PATIENCE) == "ready"
-    for number in range(10):
-        one.put(number)
-    assert results.get(timeout=PATIENCE) == 0
-    child.join(PATIENCE)
-
-    assert [one.get(timeout=PATIENCE) for _ in range(9)] == list(range(1, 10))
 
 
 @pytest.mark.timeout(600)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 import time
 
 import pytest
 
 import fiber
-import process_signals
 from children import PATIENCE, finish, start
-from fiber.exceptions import HolderDiedError, HolderDiedWarning, PeerLostError
-from wire_world import until
+from fiber.exceptions import HolderDiedError, HolderDiedWarning
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -39,27 +36,9 @@ def use(lock, results):
         results.put(repr(error))
 
 
-def hold(lock, held, go_on):
-    with lock:
-        held.release()
-        go_on.acquire()
-
-
-def make_one(results, go_on):
-    results.put(fiber.Lock())
-    go_on.acquire()
-
-
 def take_and_end(lock, how):
     lock.acquire()
     how()
-
-
-def be_interrupted(lock, results):
-    try:
-        lock.acquire()
-    except KeyboardInterrupt:
-        results.put("interrupted")
 
 
 # -- one process at a time
@@ -98,35 +77,6 @@ def test_misuse_is_the_same_error_everywhere(make, again, text):
         lock.release()
 
 
-def test_it_is_waited_for_no_longer_than_asked():
-    lock, held, go_on = fiber.Lock(), fiber.Semaphore(0), fiber.Semaphore(0)
-    child = start(hold, lock, held, go_on)
-    held.acquire()
-    began = time.monotonic()
-    assert not lock.acquire(timeout=0.05)
-    assert time.monotonic() - began >= 0.05
-    assert not lock.acquire(False)
-    assert not lock.acquire(False, 30)
-    assert not lock.acquire(timeout=-1)
-    assert repr(lock) == "<Lock(owner=SomeOtherProcess)>"
-    go_on.release()
-    assert lock.acquire(timeout=PATIENCE)
-    finish(child)
-
-
-def test_an_interrupt_takes_nothing_with_it():
-    lock, results = fiber.Lock(), fiber.SimpleQueue()
-    lock.acquire()
-    child = start(be_interrupted, lock, results)
-    until(lambda: lock._object._semaphore.waiting)
-    process_signals.send(child, signal.SIGINT)
-    assert results.get() == "interrupted"
-    finish(child)
-    lock.release()
-
-    assert lock.acquire(False)
-
-
 def test_it_goes_wherever_values_go():
     inner, queue = fiber.Lock(), fiber.Queue()
     here, there = fiber.Pipe()
@@ -143,28 +93,20 @@ def test_it_goes_wherever_values_go():
     assert inner.acquire(False)
 
 
-def test_of_one_that_another_process_made_nothing_is_left_when_that_has_ended():
-    results, go_on = fiber.SimpleQueue(), fiber.Semaphore(0)
-    child = start(make_one, results, go_on)
-    lock = results.get()
-    with lock:
-        assert not lock.acquire(False)
-    go_on.release()
-    finish(child)
-
-    with pytest.raises(PeerLostError, match="lives in"):
-        lock.acquire()
-
-
 # -- how a holder ends
 
 
-def test_after_a_normal_end_it_stays_taken_until_another_releases_it():
+def test_after_a_normal_end_it_stays_taken_and_is_waited_for_no_longer_than_asked():
     lock = fiber.Lock()
     finish(start(take_and_end, lock, int))
+    began = time.monotonic()
     assert not lock.acquire(timeout=0.05)
+    assert time.monotonic() - began >= 0.05
+    assert not lock.acquire(False)
+    assert not lock.acquire(False, 30)
+    assert not lock.acquire(timeout=-1)
+    assert repr(lock) == "<Lock(owner=SomeOtherProcess)>"
     lock.release()
-
     assert lock.acquire(False)
 
 

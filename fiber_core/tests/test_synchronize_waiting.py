@@ -18,16 +18,10 @@ pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")
 # what children do
 
 
-def wait_once(condition, asleep, results, timeout=None):
+def wait_once(condition, asleep, results):
     with condition:
         asleep.release()
-        results.put(condition.wait(timeout))
-
-
-def wait_nested(condition, asleep, results):
-    with condition, condition:
-        asleep.release()
-        results.put((condition.wait(), repr(condition)))
+        results.put(condition.wait())
 
 
 def ping_pong(condition, turn, mine, times):
@@ -91,19 +85,6 @@ def test_processes_and_threads_are_woken_one_by_one_and_all_at_once(make):
     finish(*children)
 
 
-def test_a_nested_lock_is_released_altogether_and_taken_as_often_again():
-    condition, asleep, results = fiber.Condition(), fiber.Semaphore(0), fiber.Queue()
-    child = start(wait_nested, condition, asleep, results)
-    asleep.acquire()
-    with condition:
-        condition.notify()
-    woken, described = results.get()
-    finish(child)
-
-    assert woken
-    assert described == "<Condition(<RLock(Process-1, 2)>, 0)>".replace("Process-1", child.name)
-
-
 @pytest.mark.parametrize("where", ["here", "there"])
 def test_its_lock_may_live_in_another_process(where):
     results, go_on = fiber.SimpleQueue(), fiber.Semaphore(0)
@@ -126,11 +107,9 @@ def test_its_lock_may_live_in_another_process(where):
 
 
 def test_it_is_waited_for_no_longer_than_asked():
-    condition, asleep, results = fiber.Condition(), fiber.Semaphore(0), fiber.Queue()
-    child = start(wait_once, condition, asleep, results, 0.02)
-    assert results.get() is False
-    finish(child)
+    condition = fiber.Condition()
     with condition:
+        assert condition.wait(0.01) is False
         assert condition.wait(0) is False
         assert condition.wait(-1) is False
         assert condition.wait_for(list, 0.01) == []
@@ -221,11 +200,22 @@ def test_a_barrier_has_parties():
 
 def test_using_an_object_of_a_dead_owner_raises_an_error():
     results = fiber.SimpleQueue()
-    child = start(lambda: results.put((fiber.Event(), fiber.Condition(), fiber.Barrier(2))))
-    event, condition, barrier = results.get()
+
+    def make():
+        results.put((fiber.Event(), fiber.Condition(), fiber.Barrier(2), fiber.Lock()))
+
+    child = start(make)
+    event, condition, barrier, lock = results.get()
     finish(child)
 
-    for use in (event.wait, event.set, barrier.wait, barrier.abort, condition.acquire):
+    for use in (
+        event.wait,
+        event.set,
+        barrier.wait,
+        barrier.abort,
+        condition.acquire,
+        lock.acquire,
+    ):
         with pytest.raises(PeerLostError, match="lives in"):
             use()
     assert repr(condition) == "<Condition(<RLock(unknown, unknown)>, unknown)>"
