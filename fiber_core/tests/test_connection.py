@@ -141,7 +141,7 @@ def test_the_end_comes_after_the_last_message(how):
 
     assert second.poll()
     assert second.recv() == 1
-    assert second.poll()
+    assert second.poll(PATIENCE)
     with pytest.raises(EOFError):
         second.recv()
     with pytest.raises(BrokenPipeError):

@@ -268,28 +268,6 @@ def add_from_elsewhere(inbox, times):
     add(inbox.get(), times)
 
 
-def use_lost(inbox, outbox):
-    be_elsewhere()
-    raw = inbox.get()
-    outbox.put(raw.value)
-    inbox.get()
-    with pytest.raises(PeerLostError, match="the process that this memory lives in is gone"):
-        raw.value = 1
-
-
-def test_the_makers_death_is_an_error_on_other_hosts():
-    inbox, outbox, go = fiber.SimpleQueue(), fiber.SimpleQueue(), fiber.SimpleQueue()
-    maker = start(make, outbox, go)
-    reader = start(use_lost, inbox, outbox)
-    _, value = outbox.get(), outbox.get()
-    inbox.put(value.get_obj())
-    assert outbox.get() == 5
-    maker.kill()
-    maker.join(PATIENCE)
-    inbox.put(None)
-    finish(reader)
-
-
 def everything():
     return (
         fiber.Value("i", 1),

@@ -34,7 +34,8 @@ from fiber.process import Process
 from tasks_world import FakeReactor
 from waiting import until
 
-RUNNING = JobStatus(state=JobState.RUNNING)
+PENDING, RUNNING = (JobStatus(state=state) for state in (JobState.PENDING, JobState.RUNNING))
+
 KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9))
 
 
@@ -331,37 +332,28 @@ class TestEvents:
         assert launcher.alive() == []
         assert not left.exists()
 
-    def test_those_that_come_before_submit_returns_are_kept(self, launcher, runtime):
+    def test_those_that_come_before_submit_returns_are_delivered_first_and_in_order(
+        self, launcher, runtime
+    ):
         def at_submit(job):
-            runtime.backend.events_queue.put((job, RUNNING))
-            runtime.backend.events_queue.put((job, ended(5)))
+            for status in (PENDING, RUNNING):
+                runtime.backend.events_queue.put((job, status))
             until(lambda: len(launcher._early.get(job.id, ())) == 2)
-
-        runtime.at_submit = at_submit
-        seen = []
-        child = launcher.launch(Process(), on_status=lambda _, status: seen.append(status))
-        assert child.returncode == 5
-        assert seen == [RUNNING, ended(5)]
-        assert launcher.alive() == []
-        assert launcher._by_job == {}
-        assert launcher._early == {}
-
-    def test_a_status_during_delivery_of_earlier_ones_waits_for_its_turn(self, launcher, runtime):
-        def at_submit(job):
-            runtime.backend.events_queue.put((job, RUNNING))
-            until(lambda: launcher._early.get(job.id))
 
         def on_status(child, status):
             seen.append(status)
             if status is RUNNING:
-                runtime.tell(child, ended(4))
+                # during the delivery of earlier ones
+                runtime.tell(child, ended(5))
                 until(lambda: launcher._early.get(child.job.id))
 
         seen = []
         runtime.at_submit = at_submit
         child = launcher.launch(Process(), on_status=on_status)
-        assert seen == [RUNNING, ended(4)]
-        assert child.returncode == 4
+        assert seen == [PENDING, RUNNING, ended(5)]
+        assert child.returncode == 5
+        assert launcher.alive() == []
+        assert launcher._by_job == launcher._early == {}
 
     def test_a_callback_may_fail_and_later_statuses_come_all_the_same(
         self, launcher, runtime, caplog
@@ -476,23 +468,19 @@ class TestUnconfirmedEnds:
             clock.pass_by(4)
         assert child.wait(20) == 1
 
-    def test_a_confirmation_of_the_platform_in_time_counts(self, remote, runtime, clock):
+    @pytest.mark.parametrize(
+        "seconds,at_once", [(29, False), (1000, True)], ids=["in time", "the program was stopped"]
+    )
+    def test_a_confirmation_of_the_platform_counts(self, remote, runtime, clock, seconds, at_once):
         child = remote.launch(Process())
         child.kill()
-        clock.pass_by(Timing().unconfirmed - 1)
+        clock.pass_by(seconds, at_once=at_once)
+        assert child.returncode is None
         runtime.tell(child, KILLED)
         assert child.wait(20) == -9
         clock.pass_by(5)
         assert child.status == KILLED
         assert runtime.reactor.timers == []
-
-    def test_a_program_that_was_stopped_itself_expires_no_lease(self, remote, runtime, clock):
-        child = remote.launch(Process())
-        child.kill()
-        clock.pass_by(1000, at_once=True)
-        assert child.returncode is None
-        runtime.tell(child, KILLED)
-        assert child.wait(20) == -9
 
     def test_one_whose_supervisor_has_connected_is_under_its_lease(self, remote, clock):
         child = remote.launch(Process())
