@@ -243,11 +243,13 @@ class TestMains:
         sys.modules.pop("__mp_main__", None)
 
     def test_the_parents_main_is_run_as_spawn_does(self, host, program, monkeypatch):
+        main = types.ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        with pytest.raises(StartError, match="cannot be read"):
+            load_main(host.store)
         script = program / "script.py"
         script.write_text("NAME = __name__\ndef f():\n    return __file__\n")
-        main = types.ModuleType("__main__")
         main.__file__ = str(script)
-        monkeypatch.setitem(sys.modules, "__main__", main)
         load_main(host.store)
         loaded = sys.modules["__main__"]
         assert loaded is sys.modules["__mp_main__"] is not main
@@ -255,11 +257,6 @@ class TestMains:
         # and a child of this process is query of it in turn
         found = CodeServer().answer({"query": "main"})
         assert json.loads(found)["digest"] == digest_of(script.read_bytes())
-
-    def test_one_that_is_no_file_is_an_error(self, host, monkeypatch):
-        monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
-        with pytest.raises(StartError, match="cannot be read"):
-            load_main(host.store)
 
 
 @pytest.fixture
@@ -287,14 +284,11 @@ def test_modules_of_the_program_are_described_by_their_files_and_pythons_are_not
     assert module_server.describe("json") == module_server.describe("no_such_module") == {}
 
 
-def test_a_module_is_loaded_from_its_file_where_that_exists(odd):
+def test_modules_are_loaded_from_their_files_and_packages_without_one_are_folders(odd, tmp_path):
     spec = spec_of("odd_one", **module_server.describe("odd_one"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (module.VALUE, module.where()) == (7, odd.__file__)
-
-
-def test_a_package_without_a_file_is_its_folders(tmp_path):
     spec = spec_of("spread", path=None, locations=[str(tmp_path)])
     assert list(importlib.util.module_from_spec(spec).__path__) == [str(tmp_path)]
 
@@ -384,16 +378,12 @@ def test_git_agrees(folder, name):
     assert ignored(folder) == set(filter(None, output.decode().split("\0")))
 
 
-def test_the_nearest_file_counts(folder):
+def test_the_nearest_file_counts_and_fibers_own_takes_the_place_of_gits(folder):
     (folder / ".gitignore").write_text("*.py\n")
     (folder / "src" / ".gitignore").write_text("!*.py\n")
-    assert ignored(folder) == {name for name in IGNORED if name.endswith(".py")} - {
-        name for name in IGNORED if name.startswith("src/")
+    assert ignored(folder) == {
+        name for name in IGNORED if name.endswith(".py") and not name.startswith("src/")
     }
-
-
-def test_fibers_own_file_takes_the_place_of_gits(folder):
-    (folder / ".gitignore").write_text("*.py\n")
     (folder / ".fiberignore").write_text("*.txt\n")
     assert ignored(folder) == {"docs/readme.txt", "src/deep/notes.txt"}
 
