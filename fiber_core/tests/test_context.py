@@ -9,7 +9,6 @@ import multiprocessing
 import multiprocessing.context
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -50,19 +49,6 @@ def tell_methods(results):
 def tell_name(results):
     record = logging.getLogger("any").makeRecord("any", logging.INFO, "f", 1, "m", (), None)
     results.put(logging.Formatter("%(processName)s").format(record))
-
-
-def be_interrupted(results):
-    try:
-        results.put("ready")
-        signal.pause()
-    except KeyboardInterrupt:
-        sys.exit(7)
-
-
-def tell_logging(results):
-    logger = fiber.get_logger()
-    results.put((logger.level, len(logger.handlers)))
 
 
 def told_by_child(target, context=fiber, **options):
@@ -180,31 +166,6 @@ def test_a_process_of_such_a_context_is_one_of_fibers_whose_name_is_in_its_log_r
     child, told = told_by_child(tell_name, context, name="ours")
     assert isinstance(child, fiber.Process)
     assert told == "ours"
-
-
-def test_logging_to_standard_error_is_asked_for_in_children_too():
-    logger = fiber.get_logger()
-    assert logger is multiprocessing.get_logger()
-    level, handlers = logger.level, list(logger.handlers)
-    try:
-        fiber.log_to_stderr(logging.WARNING)
-        assert told_by_child(tell_logging)[1] == (logging.WARNING, 1)
-    finally:
-        logger.handlers[:] = handlers
-        logger.setLevel(level)
-        vars(multiprocessing.util)["_log_to_stderr"] = False
-
-
-def test_a_child_is_interrupted_as_by_ctrl_c():
-    results = fiber.SimpleQueue()
-    child = fiber.Process(target=be_interrupted, args=(results,))
-    child.start()
-    assert results.get() == "ready"
-
-    child.interrupt()
-
-    child.join(30)
-    assert child.exitcode == 7
 
 
 # how children start

@@ -36,7 +36,10 @@ def start_child(path):
 
 def wait_for_signal(path):
     write(path, str(os.getpid()))
-    signal.pause()
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        sys.exit(7)
 
 
 def run(target, *args, **options):
@@ -84,18 +87,18 @@ def test_a_child_may_have_children_who_know_themselves_and_their_parent(tmp_path
 @pytest.fixture
 def waiting(tmp_path):
     """A process that waits for a signal."""
-    process = fiber.Process(target=wait_for_signal, args=(tmp_path / "pid",))
+    path = tmp_path / "pid"
+    process = fiber.Process(target=wait_for_signal, args=(path,))
     assert process.pid is None
     process.start()
+    until(lambda: path.exists() and path.read_text())
     yield process
     process.kill()
     process.join(30)
 
 
 def test_one_that_runs_has_the_operating_systems_pid_and_is_among_the_active(waiting, tmp_path):
-    path = tmp_path / "pid"
-    until(lambda: path.exists() and path.read_text())
-    assert waiting.pid == waiting.ident == int(path.read_text())
+    assert waiting.pid == waiting.ident == int((tmp_path / "pid").read_text())
     waiting.join(0.05)
     assert waiting.is_alive()
     assert waiting.exitcode is None
@@ -104,13 +107,17 @@ def test_one_that_runs_has_the_operating_systems_pid_and_is_among_the_active(wai
         waiting.close()
 
 
-@pytest.mark.parametrize("end,signum", [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)])
-def test_terminate_is_sigterm_and_kill_is_sigkill_and_the_sentinel_tells(waiting, end, signum):
+@pytest.mark.parametrize(
+    "end,code",
+    [("terminate", -signal.SIGTERM), ("kill", -signal.SIGKILL), ("interrupt", 7)],
+    ids=["sigterm", "sigkill", "as by Ctrl-C"],
+)
+def test_one_is_ended_and_its_sentinel_tells(waiting, end, code):
     assert wait([waiting.sentinel], 0) == []
     getattr(waiting, end)()
     assert wait([waiting.sentinel], 30) == [waiting.sentinel]
     assert not waiting.is_alive()
-    assert waiting.exitcode == -signum
+    assert waiting.exitcode == code
     assert waiting not in fiber.active_children()
 
 
