@@ -119,19 +119,14 @@ class TestSubmit:
         assert good.result(PATIENCE) == 9
 
     def test_many_tasks_of_many_functions_and_threads_come_back_each_to_its_future(self, executor):
-        results = {}
-
         def work(function):
             futures = [executor.submit(function, x) for x in range(1000)]
-            results[function] = [future.result(PATIENCE) for future in futures]
+            return [future.result(PATIENCE) for future in futures]
 
         functions = [abs, hex, str, square]
-        threads = [threading.Thread(target=work, args=(function,)) for function in functions]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert results == {function: list(map(function, range(1000))) for function in functions}
+        with concurrent.futures.ThreadPoolExecutor(4) as threads:
+            results = list(threads.map(work, functions))
+        assert results == [list(map(function, range(1000))) for function in functions]
 
     def test_results_are_waited_for_as_with_any_future(self, executor, gate):
         late, early = executor.submit(wait_for, str(gate)), executor.submit(square, 3)

@@ -91,16 +91,6 @@ def run(tmp_path):
             ["did 1", "did 2"],
             id="executors without a reference have ended their work",
         ),
-        pytest.param(
-            """
-            process = fiber.Process(target=begin)
-            process.start()
-            process.join()
-            say(process.exitcode)
-            """,
-            ["0", "did 1"],
-            id="the exit of a worker waits for its own executor",
-        ),
     ],
 )
 def test_at_the_end_of_a_program(run, body, lines):

@@ -15,7 +15,6 @@ import fiber
 import soak
 from children import PATIENCE, finish, start
 from fiber._runtime import runtime
-from fiber.exceptions import PeerLostError
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -49,12 +48,6 @@ def put_more_then_finish(tasks):
         depth = tasks.get()
 
 
-def put_and_tell(tasks, told):
-    tasks.put("late")
-    told.send("put")
-    told.recv()
-
-
 def take_a_queue(tasks, results, go):
     inner = tasks.get()
     inner.put("from one that died")
@@ -65,14 +58,6 @@ def take_a_queue(tasks, results, go):
 def put_through(tasks):
     tasks.get().put("from the other")
     tasks.task_done()
-
-
-def own_one(results, go):
-    made = fiber.JoinableQueue()
-    made.put("a task")
-    results.put(made)
-    go.get()
-    os._exit(1)
 
 
 def note_each(tasks, path):
@@ -120,42 +105,6 @@ def test_tasks_that_tasks_put_in_are_waited_for():
     for _ in workers:
         tasks.put(None)
     finish(*workers)
-
-
-@pytest.mark.timeout(600)
-def test_what_was_put_by_somebody_before_a_join_is_waited_for():
-    tasks = fiber.JoinableQueue()
-    for _ in range(soak.count(50)):
-        ours, theirs = fiber.Pipe()
-        child = start(put_and_tell, tasks, theirs)
-        assert ours.recv() == "put"
-        joined = joining(tasks)
-        assert not joined.wait(0.01)
-
-        assert tasks.get() == "late"
-        tasks.task_done()
-
-        assert joined.wait(PATIENCE)
-        ours.send(None)
-        child.join(PATIENCE)
-
-
-def test_one_process_may_finish_what_another_got_and_once():
-    tasks, onward = fiber.JoinableQueue(), fiber.SimpleQueue()
-    tasks.put("task")
-    first = start(lambda: onward.put(tasks.get()))
-    assert onward.get() == "task"
-    finish(first)
-
-    def finish_twice():
-        tasks.task_done()
-        with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
-            tasks.task_done()
-
-    second = start(finish_twice)
-
-    tasks.join()
-    finish(second)
 
 
 # readers that end
@@ -212,20 +161,6 @@ def test_a_task_that_holds_a_queue_can_be_given_twice():
     assert inner.get(timeout=PATIENCE) == "from the other"
     tasks.join()
     second.join(PATIENCE)
-
-
-def test_joining_a_queue_whose_owner_is_gone_is_an_error():
-    results, go = fiber.SimpleQueue(), fiber.SimpleQueue()
-    owner = start(own_one, results, go)
-    tasks = results.get()
-    assert tasks.get() == "a task"
-    go.put(None)
-    owner.join(PATIENCE)
-
-    with pytest.raises(PeerLostError, match="lives in is gone"):
-        tasks.join()
-    with pytest.raises(PeerLostError, match="lives in is gone"):
-        tasks.task_done()
 
 
 @pytest.mark.timeout(3600 if soak.is_full() else 120)

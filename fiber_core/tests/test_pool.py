@@ -9,6 +9,7 @@ import platform
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import MaybeEncodingError, RemoteTraceback
 
 import pytest
@@ -152,19 +153,10 @@ class TestResults:
         assert result.successful() is (expected != "bad 3")
 
     def test_several_threads_and_pools_may_work_at_once(self, pool):
-        results = {}
-
-        def work(pool, n):
-            results[n] = pool.map(square, range(n))
-
-        with fiber.Pool(2) as other:
-            pools = {100: pool, 200: pool, 300: other, 400: other}
-            threads = [threading.Thread(target=work, args=(p, n)) for n, p in pools.items()]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(60)
-        assert results == {n: [x * x for x in range(n)] for n in pools}
+        with fiber.Pool(2) as other, ThreadPoolExecutor(4) as threads:
+            pools, counts = [pool, pool, other, other], [100, 200, 300, 400]
+            results = list(threads.map(lambda p, n: p.map(square, range(n)), pools, counts))
+        assert results == [[x * x for x in range(n)] for n in counts]
 
     def test_a_small_call_gets_in_during_a_big_one(self, pool):
         big = pool.map_async(nap, [0.02] * 300)

@@ -50,7 +50,7 @@ def get_in(source, results):
 
 
 def make_queue(results, go):
-    made = fiber.Queue()
+    made = fiber.JoinableQueue()
     made.put("from the child")
     results.put(made)
     go.get()
@@ -238,8 +238,9 @@ def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():
 
     # those that wait hear of it too
     assert f": {pid} on " in results.get(timeout=PATIENCE)
-    with pytest.raises(PeerLostError, match="the process that this queue lives in is gone"):
-        made.get(timeout=PATIENCE)
+    for use in (made.get, made.join, made.task_done):
+        with pytest.raises(PeerLostError, match="the process that this queue lives in is gone"):
+            use()
     finish(reader)
 
 

@@ -5,6 +5,7 @@ import os
 import threading
 from multiprocessing.connection import wait
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -13,25 +14,6 @@ from fiber.exceptions import StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 RUNNING = JobStatus(state=JobState.RUNNING)
-
-
-class FakeLauncher:
-    start_timeout = 20
-
-    def __init__(self):
-        self.calls = []
-
-    def terminate(self, child):
-        self.calls.append("terminate")
-
-    def kill(self, child):
-        self.calls.append("kill")
-
-    def signal(self, child, index, signum):
-        self.calls.append((index, signum))
-
-    def settle_output(self):
-        self.calls.append("settle output")
 
 
 def failed(kind, *, number=None, code=None, message=""):
@@ -50,7 +32,7 @@ KILLED = failed(ReasonKind.SIGNAL, number=9, code=-9)
 
 @pytest.fixture
 def launcher():
-    return FakeLauncher()
+    return Mock(start_timeout=20)
 
 
 @pytest.fixture
@@ -69,7 +51,7 @@ def test_it_has_no_code_before_its_end_and_the_exact_one_or_1_after_it(child, la
     threading.Timer(0.02, child.changed, [end]).start()
     assert child.wait(20) == child.poll() == child.returncode == code
     # what it wrote comes before what its parent writes from now on
-    assert launcher.calls == ["settle output"]
+    assert launcher.mock_calls == [call.settle_output()]
 
 
 def test_each_status_is_passed_on_until_the_end_and_none_after_it(launcher):
@@ -89,7 +71,11 @@ def test_signals_reach_it_while_it_runs_and_no_longer(child, launcher):
     child.terminate()
     child.kill()
     child.signal(1, 15)
-    assert launcher.calls == ["terminate", "kill", (1, 15)]
+    assert launcher.mock_calls == [
+        call.terminate(child),
+        call.kill(child),
+        call.signal(child, 1, 15),
+    ]
 
 
 class TestPid:

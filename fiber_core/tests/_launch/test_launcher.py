@@ -59,14 +59,8 @@ class FakeBackend:
                 raise event
             yield event
 
-    def kill(self, job):
-        self.calls.append(("kill", job.id))
-
-    def terminate(self, job):
-        self.calls.append(("terminate", job.id))
-
-    def signal(self, job, index, signum):
-        self.calls.append(("signal", job.id, index, signum))
+    def __getattr__(self, name):
+        return lambda job, *more: self.calls.append((name, job.id, *more))
 
 
 def info(**capabilities):
