@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -364,29 +365,14 @@ def test_at_a_prompt_children_that_were_started_later_are_waited_for(prompt):
     assert "has run" in prompt.ends()[1]
 
 
-class RemoteChild:
-    """Stands in for a child that no terminal reaches."""
-
-    def __init__(self):
-        self.asked = []
-
-    def wait(self, timeout=None):
-        raise KeyboardInterrupt
-
-    def poll(self):
-        return None
-
-    def pass_interrupt_on(self, *, again):
-        self.asked.append(again)
-        return True
-
-
 def test_all_remote_children_are_interrupted_where_a_join_is(monkeypatch, caplog):
     children = [fiber.Process(name="first"), fiber.Process(name="second", daemon=True)]
     for child in children:
-        child._popen = RemoteChild()
+        # stands in for one that no terminal reaches
+        child._popen = Mock(poll=lambda: None, wait=Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setattr(processes, "active_children", lambda: children)
     with pytest.raises(KeyboardInterrupt):
         children[0].join()
-    assert [child._popen.asked for child in children] == [[True], [True]]
+    for child in children:
+        child._popen.pass_interrupt_on.assert_called_once_with(again=True)
     assert "fiber: interrupted: SIGINT is passed on to first, second" in caplog.text

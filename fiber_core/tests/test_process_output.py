@@ -6,6 +6,7 @@ import atexit
 import subprocess
 import sys
 from multiprocessing import util
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,20 +114,11 @@ def test_what_was_left_for_the_end_is_done(target, said, capfd):
     assert capfd.readouterr().out.split("\n") == [said, ""]
 
 
-class NeverStarted:
-    """Stands in for a child that never came up."""
-
-    def wait(self, timeout=None):
-        return 1
-
-    def raise_if_never_started(self):
-        raise StartError("Process-1 did not start (IMAGE: no such image)")
-
-
 def test_one_that_never_came_up_keeps_the_program_from_no_end(monkeypatch, caplog):
     """The standard library joins what is left at the end, before the run is closed."""
     process = fiber.Process(target=print)
-    process._popen = NeverStarted()
+    never = StartError("Process-1 did not start (IMAGE: no such image)")
+    process._popen = Mock(wait=lambda timeout: 1, raise_if_never_started=Mock(side_effect=never))
     with pytest.raises(StartError):
         process.join()
 

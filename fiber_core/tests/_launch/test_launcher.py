@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import queue
 import threading
 from types import SimpleNamespace
@@ -35,7 +34,6 @@ from tasks_world import FakeReactor
 from waiting import until
 
 PENDING, RUNNING = (JobStatus(state=state) for state in (JobState.PENDING, JobState.RUNNING))
-
 KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9))
 
 
@@ -70,18 +68,15 @@ def info(**capabilities):
 class FakeRuntime:
     """As much of a runtime as a launcher asks for."""
 
-    run_id = "0123abcd"
-    ident = "master"
+    run_id, ident = "0123abcd", "master"
     closing = False
-    is_master = True
     lease = 30.0
-    timing = Timing()
 
-    def __init__(self, folder):
-        self.directory = folder
+    def __init__(self, folder, timing, *, is_master):
+        self.directory, self.timing, self.is_master = folder, timing, is_master
         self.backend = FakeBackend()
         self.reactor = FakeReactor()
-        self.endpoint = SimpleNamespace(credentials=Credentials.new(), serve=self._serve)
+        self.endpoint = SimpleNamespace(credentials=Credentials.new(), serve=lambda *_: None)
         self.hello = SimpleNamespace(host="here")
         self.router = SimpleNamespace(observed=lambda _job, _status: None)
         self.config = SimpleNamespace(
@@ -93,13 +88,10 @@ class FakeRuntime:
             to_environ=dict,
         )
         self.info = info(fork=True)
-        self.specs, self.notified, self.served = [], [], {}
+        self.specs, self.notified = [], []
         #: what the next submissions raise
         self.errors = []
         self.at_submit = lambda job: None
-
-    def _serve(self, target, service):
-        self.served[target] = service
 
     def urls(self):
         return ["ipc:///nowhere"]
@@ -112,9 +104,10 @@ class FakeRuntime:
         self.at_submit(job)
         return job
 
-    def tell(self, child, status):
-        """The platform reports a status."""
-        self.backend.events_queue.put((child.job, status))
+    def tell(self, child, *statuses):
+        """The platform reports statuses."""
+        for status in statuses:
+            self.backend.events_queue.put((child.job, status))
 
     def notify(self, hook, **facts):
         self.notified.append((hook, facts["previous"], facts["current"]))
@@ -142,8 +135,7 @@ def timing():
 
 @pytest.fixture
 def runtime(tmp_path, is_master, timing):
-    runtime = FakeRuntime(tmp_path)
-    runtime.is_master, runtime.timing = is_master, timing
+    runtime = FakeRuntime(tmp_path, timing, is_master=is_master)
     yield runtime
     runtime.closing = True
     runtime.backend.events_queue.put(None)
@@ -306,8 +298,7 @@ class TestEvents:
         child = launcher.launch(Process())
         other = Job(id="of somebody else", name="n", run_id="r", backend="fake")
         runtime.backend.events_queue.put((other, ended(1)))
-        for status in (RUNNING, ended(3)):
-            runtime.tell(child, status)
+        runtime.tell(child, RUNNING, ended(3))
         assert child.wait(20) == 3
         until(lambda: len(runtime.notified) == 2)
         assert runtime.notified == [
@@ -355,21 +346,19 @@ class TestEvents:
         def fail(child, status):
             raise RuntimeError("a listener on purpose")
 
-        with caplog.at_level(logging.ERROR, logger="fiber"):
-            first = launcher.launch(Process(), on_status=fail)
-            second = launcher.launch(Process())
-            runtime.tell(first, RUNNING)
-            runtime.tell(second, ended(0))
-            assert second.wait(20) == 0
+        first = launcher.launch(Process(), on_status=fail)
+        second = launcher.launch(Process())
+        runtime.tell(first, RUNNING)
+        runtime.tell(second, ended(0))
+        assert second.wait(20) == 0
         assert "a listener on purpose" in caplog.text
 
     def test_a_stream_that_breaks_orphans_the_children_and_the_next_one_gets_another(
         self, launcher, runtime, caplog
     ):
         first = launcher.launch(Process())
-        with caplog.at_level(logging.ERROR, logger="fiber"):
-            runtime.backend.events_queue.put(BackendUnavailableError("cut"))
-            assert first.wait(20) == 1
+        runtime.backend.events_queue.put(BackendUnavailableError("cut"))
+        assert first.wait(20) == 1
         assert first.status.reason.kind is ReasonKind.NODE_LOST
         until(lambda: launcher._thread is None)
         (record,) = caplog.records
@@ -389,7 +378,7 @@ class TestEvents:
             raise BackendUnavailableError("away")
 
         runtime.at_submit = refuse
-        with caplog.at_level(logging.ERROR, logger="fiber"), pytest.raises(BackendUnavailableError):
+        with pytest.raises(BackendUnavailableError):
             launcher.launch(Process())
         assert caplog.records == []
 

@@ -82,17 +82,11 @@ def test_where_the_script_is_stays_known_when_its_last_line_has_run(main):
     assert not [key for key in program.prepare("child 1") if key.startswith("init_main")]
 
 
-def test_an_empty_entry_of_the_path_means_where_the_program_began(monkeypatch, tmp_path):
+def test_the_path_of_the_program_and_the_level_of_the_packages_logger_are_sent(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(sys, "path", ["", "/elsewhere"])
     monkeypatch.chdir(tmp_path)
-
-    data = Program().prepare("child 1")
-
-    assert data["sys_path"] == [process.ORIGINAL_DIR, "/elsewhere"]
-    assert data["dir"] == str(tmp_path)
-
-
-def test_the_level_of_the_packages_logger_is_sent(monkeypatch):
     logger = logging.getLogger("of.a.test")
     monkeypatch.setattr(logger, "level", logging.INFO)
     monkeypatch.setattr(util, "_logger", logger)
@@ -100,6 +94,9 @@ def test_the_level_of_the_packages_logger_is_sent(monkeypatch):
 
     data = Program().prepare("child 1")
 
+    # an empty entry means where the program began
+    assert data["sys_path"] == [process.ORIGINAL_DIR, "/elsewhere"]
+    assert data["dir"] == str(tmp_path)
     assert data["log_level"] == logging.INFO
     assert data["log_to_stderr"] is True
 
