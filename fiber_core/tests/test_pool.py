@@ -39,10 +39,6 @@ def append(values):
     return len(values)
 
 
-def ignore(_):
-    pass
-
-
 def add(a, b=0):
     return a + b
 
@@ -62,16 +58,6 @@ def nap(seconds):
     time.sleep(seconds)
     # the numbers of processes on two hosts may be the same
     return platform.node(), os.getpid()
-
-
-def unpicklable(_):
-    return (i for i in range(3))
-
-
-def exit_on_five(x):
-    if x == 5:
-        os._exit(7)
-    return x
 
 
 class DifficultError(Exception):
@@ -120,7 +106,7 @@ class TestResults:
             (lambda pool: pool.starmap(add, [(1, 2), (3, 4)]), [3, 7]),
             (lambda pool: list(pool.imap(square, range(300))), SQUARES),
             (lambda pool: sorted(pool.imap_unordered(square, range(300), 7)), SQUARES),
-            (lambda pool: list(pool.imap(ignore, range(20))), [None] * 20),
+            (lambda pool: list(pool.imap(lambda _: None, range(20))), [None] * 20),
             (lambda pool: pool.map(adding(10), range(3)), [10, 11, 12]),
         ],
         ids=["nothing", "none", "keywords", "starmap", "imap", "unordered", "None", "a closure"],
@@ -186,7 +172,9 @@ class TestErrors:
         "function,items,error,text",
         [
             pytest.param(fail_on_three, [3], ValueError, "bad 3", id="raised"),
-            pytest.param(unpicklable, [1], MaybeEncodingError, "pickle", id="a result"),
+            pytest.param(
+                lambda _: threading.Lock(), [1], MaybeEncodingError, "pickle", id="a result"
+            ),
             pytest.param(square, [(i for i in range(3))], TypeError, "pickle", id="an argument"),
             # an exception that cannot travel arrives as one that can
             pytest.param(raise_difficult, range(3), MaybeEncodingError, "a-b", id="an exception"),
@@ -322,7 +310,7 @@ class TestDeath:
 
     def test_an_exit_code_is_in_the_error(self, pool):
         with pytest.raises(WorkerCrashedError, match=r"7") as caught:
-            pool.map(exit_on_five, range(10))
+            pool.map(lambda x: os._exit(7) if x == 5 else x, range(10))
         assert {str(attempt.reason) for attempt in caught.value.attempts} == {"EXIT(7)"}
 
     def test_without_error_handling_nothing_runs_twice(self, tmp_path):
