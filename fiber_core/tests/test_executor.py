@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.pool import RemoteTraceback
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -344,10 +345,11 @@ class TestMap:
         return kept_executor
 
     @pytest.mark.parametrize("chunksize", [1, 3, 1000])
-    def test_results_come_in_order(self, executor, chunksize):
-        assert list(executor.map(square, range(100), chunksize=chunksize)) == [
-            x * x for x in range(100)
-        ]
+    def test_results_come_in_order_and_items_of_a_chunk_stay_together(self, executor, chunksize):
+        found = list(executor.map(lambda x: (x * x, os.getpid()), range(100), chunksize=chunksize))
+        assert [value for value, _ in found] == [x * x for x in range(100)]
+        for start in range(0, 100, chunksize):
+            assert len({worker for _, worker in found[start : start + chunksize]}) == 1
 
     def test_iterables_go_side_by_side_to_the_end_of_the_shortest(self, executor):
         assert list(executor.map(pow, [2, 3, 4], itertools.count(1))) == [2, 9, 64]
@@ -357,10 +359,6 @@ class TestMap:
         # all at once
         assert drawn.count == 3
         assert list(results) == [10, 11, 12]
-
-    def test_items_of_a_chunk_stay_together(self, executor):
-        workers = list(executor.map(pid, range(40), chunksize=10))
-        assert all(len(set(workers[start : start + 10])) == 1 for start in range(0, 40, 10))
 
     @pytest.mark.parametrize(
         "bad,error,text", [(0, ValueError, "bad 0"), (threading.Lock(), TypeError, "pickle")]
@@ -387,11 +385,13 @@ class TestMap:
         ending.shutdown()
         assert len(executions(told)) < 400
 
-    def test_a_timeout_counts_from_the_call(self, ending):
-        # a worker is there, however long that takes
-        assert ending.submit(nap, 0).result() == 0
-        results = ending.map(nap, [0, 60], timeout=0.5)
+    def test_a_timeout_counts_from_the_call(self, ending, monkeypatch):
+        clock = Mock(monotonic=Mock(return_value=0.0))
+        monkeypatch.setattr("fiber.executor.time", clock)
+        results = ending.map(nap, [0, 60], timeout=100)
+        clock.monotonic.return_value = 50.0
         assert next(results) == 0
+        clock.monotonic.return_value = 101.0
         with pytest.raises(concurrent.futures.TimeoutError):
             next(results)
         ending.kill_workers()
