@@ -1,15 +1,15 @@
 """Backend calls of a child reach its parent's backend, and statuses of its jobs come back."""
 
-import queue
+import tempfile
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
 
-from fiber._launch.submit_proxy import TARGET, ProxyBackend, SubmitProxy
-from fiber._wire import codec, frames
-from fiber._wire.frames import Kind, Message
+import objects_world
+from fiber._launch.submit_proxy import ProxyBackend, SubmitProxy
 from fiber.exceptions import BackendUnavailableError, FiberError, PeerLostError, SubmitError
 from fiber.model import (
     Capacity,
@@ -29,61 +29,10 @@ RUNS = JobStatus(state=JobState.RUNNING)
 ENDED = JobStatus(state=JobState.FAILED, exit_code=3, reason=Reason(ReasonKind.EXIT, 3))
 
 
-class Wire:
-    """One connection: the child's client and the parent's peer in one."""
-
-    def __init__(self, relays, ident="child"):
-        self.ident, self.lost = ident, False
-        self._relays = relays
-        self._answers = {}
-        self._cast = self._on_lost = lambda *_: None
-
-    # of the client
-
-    def call(self, target, segments):
-        assert target == TARGET
-        if self.lost:
-            raise PeerLostError("gone")
-        number = len(self._answers) + 1
-        answer = self._answers[number] = queue.SimpleQueue()
-        body = memoryview(frames.joined(segments))
-        self._relays.on_message(self, Message(Kind.CALL, target, number, body))
-        found = []
-
-        def result():
-            kind, body = found[0]
-            if kind is Kind.ERROR:
-                raise codec.loads(body)
-            return body
-
-        return SimpleNamespace(wait=lambda: found.append(answer.get(timeout=20)), result=result)
-
-    def on_cast(self, target, action):
-        self._cast = action
-
-    def on_lost(self, action):
-        self._on_lost = action
-
-    def close(self):
-        self.lost = True
-
-    # of the peer
-
-    def send(self, kind, target, number, segments=()):
-        body = memoryview(frames.joined(segments))
-        if kind is Kind.CAST:
-            self._cast(Message(kind, target, 0, body))
-        else:
-            self._answers[number].put((kind, body))
-
-    def cut(self):
-        self.lost = True
-        self._relays.on_peer_lost(self)
-        self._on_lost()
-
-
 class World:
-    def __init__(self):
+    """A child and its parent, connected for real, and the platform that the parent asks."""
+
+    def __init__(self, nodes):
         self.job = Job(id="1", name=SPEC.name, run_id="r", backend="remote")
         self.platform = Mock()
         self.platform.submit.return_value = self.job
@@ -93,17 +42,20 @@ class World:
         self.platform.capacity.return_value = Capacity(cpus=8.0)
         self.platform.reach.return_value = Reach(ReachKind.DIRECT)
         self.early = []
+        self.child = nodes.node("child")
+        self.endpoint = nodes.node("parent").endpoint
         self.relays = SubmitProxy(
             SimpleNamespace(
                 backend=self.platform,
                 submit=self.platform.submit,
-                endpoint=SimpleNamespace(serve=lambda target, service: None),
+                endpoint=self.endpoint,
                 launcher=SimpleNamespace(early_statuses=lambda job: self.early),
             )
         )
-        self.wires = []
         self.statuses = []
         self.failures = []
+        self.may_connect = threading.Event()
+        self.may_connect.set()
         self.backend = ProxyBackend("remote", self.connect)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -113,8 +65,15 @@ class World:
         return [one for one in self.platform.mock_calls if one[0] != "submit"]
 
     def connect(self):
-        self.wires.append(Wire(self.relays))
-        return self.wires[-1]
+        assert self.may_connect.wait(60)
+        return self.child.client(self.endpoint.urls[0])
+
+    def cut(self):
+        """Cut the connection; another one is made when it may be."""
+        self.may_connect.clear()
+        for peer in self.endpoint.peers():
+            peer.close()
+        until(lambda: not self.relays._peers)
 
     def _read(self):
         try:
@@ -126,11 +85,14 @@ class World:
 
 @pytest.fixture
 def world():
-    world = World()
-    yield world
-    world.backend.close()
-    world.reader.join(20)
-    until(lambda: not any(t.name == "fiber-submit-proxy" for t in threading.enumerate()))
+    with tempfile.TemporaryDirectory(prefix="ft-") as folder:
+        nodes = objects_world.World(Path(folder))
+        world = World(nodes)
+        yield world
+        world.backend.close()
+        world.reader.join(20)
+        until(lambda: not any(t.name == "fiber-submit-proxy" for t in threading.enumerate()))
+        nodes.close()
 
 
 @pytest.mark.parametrize("early", [[], [RUNS]])
@@ -171,12 +133,10 @@ def test_requests_and_questions_go_through_and_nothing_else(world):
 
 def test_statuses_missed_while_disconnected_are_delivered(world):
     job = world.backend.submit(SPEC)
-    wire = world.wires[0]
-    world.relays.on_peer_lost(wire)
+    world.cut()
     world.relays.observed(job, ENDED)
-    wire.cut()
+    world.may_connect.set()
     until(lambda: world.statuses == [(job.id, ENDED)])
-    assert len(world.wires) == 2
 
 
 def test_a_parent_that_is_gone_ends_the_events(world):
@@ -186,7 +146,7 @@ def test_a_parent_that_is_gone_ends_the_events(world):
         raise PeerLostError("nobody there")
 
     world.backend._connect = refuse
-    world.wires[0].cut()
+    world.cut()
     until(lambda: world.failures)
     with pytest.raises(BackendUnavailableError, match="cannot be asked"):
         world.backend.capacity()
