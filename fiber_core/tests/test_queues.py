@@ -15,7 +15,7 @@ import fiber
 import process_signals
 import soak
 from children import PATIENCE, finish, start
-from fiber.exceptions import PeerLostError
+from fiber.exceptions import ForkedError, PeerLostError
 from waiting import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
@@ -224,6 +224,19 @@ def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():
         with pytest.raises(PeerLostError, match="the process that this queue lives in is gone"):
             use()
     finish(reader)
+
+
+def test_a_users_own_fork_gets_an_error():
+    one, code = fiber.Queue(), 1
+    child = os.fork()
+    if not child:
+        try:
+            one.put(1)
+        except ForkedError:
+            code = 7
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 # -- simple queues: what was put is with the queue when ``put`` returns
