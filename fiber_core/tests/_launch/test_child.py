@@ -3,15 +3,17 @@
 import gc
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import wait
 from types import SimpleNamespace
 from unittest.mock import Mock, call
 
 import pytest
 
-from fiber._launch.child import ORPHANED, Child
+from fiber._launch.child import ORPHANED, Child, log_end
 from fiber.exceptions import StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from waiting import until
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 
@@ -167,3 +169,39 @@ def test_what_its_pickle_keeps_alive_is_let_go_once_and_at_once_where_it_has_end
     assert seen == ["first"]
     child.on_release(lambda: seen.append("late"))
     assert seen == ["first", "late"]
+
+
+def test_a_descriptor_cannot_be_sent_along(child):
+    with pytest.raises(TypeError, match="use fiber's own Queue"):
+        child.duplicate_for_child(1)
+
+
+class TestLog:
+    @pytest.fixture
+    def child(self, launcher):
+        child = Child("id", "Process-1", launcher, on_status=log_end)
+        yield child
+        child.close()
+
+    @pytest.mark.parametrize(
+        "status,words",
+        [
+            (failed(ReasonKind.START, message="no room"), ["did not start (START: no room)"]),
+            (failed(ReasonKind.OOM, code=-9, message="too big"), ["was ended (OOM): too big"]),
+            (failed(ReasonKind.EVICTED, code=-15), ["was ended (EVICTED): no reason was given"]),
+            (ended(0), []),
+            (ended(3), []),
+            (failed(ReasonKind.SIGNAL, code=-9), []),
+        ],
+    )
+    def test_an_end_that_no_exit_code_explains_is_logged(self, child, caplog, status, words):
+        child.changed(RUNNING)
+        child.changed(status)
+        assert caplog.messages == [f"fiber: Process-1 {text}" for text in words]
+
+    def test_a_start_that_failed_is_told_by_an_error_to_who_waits_for_it(self, child, caplog):
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(child.wait)
+            until(lambda: child.is_awaited)
+            child.changed(failed(ReasonKind.START, message="no room"))
+        assert not caplog.records
