@@ -295,4 +295,4 @@ def test_the_names_of_the_platform_stay_what_they_are():
         assert sorted(fiber.get_all_start_methods()) == sorted(before)
         assert mp.get_start_method(allow_none=True) is None
     """
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=30)
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=50)
