@@ -19,6 +19,7 @@ import fiber
 import fiber.context
 from fiber._agent.supervisor import preload
 from fiber._base import start_methods
+from waiting import PATIENCE
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -61,7 +62,7 @@ def told_by_child(target, context=fiber, **options):
     child = context.Process(target=target, args=(results,), **options)
     child.start()
     told = results.get()
-    child.join(30)
+    child.join(PATIENCE)
     assert child.exitcode == 0
     return child, told
 

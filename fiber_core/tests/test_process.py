@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 import pytest
 
 import fiber
-from waiting import until
+from waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -30,7 +30,7 @@ def describe(path):
 def start_child(path):
     child = fiber.Process(target=describe, args=(path,), name="grandchild")
     child.start()
-    child.join(30)
+    child.join(PATIENCE)
     sys.exit(child.exitcode)
 
 
@@ -45,7 +45,7 @@ def wait_for_signal(path):
 def run(target, *args, **options):
     process = fiber.Process(target=target, args=args, **options)
     process.start()
-    process.join(30)
+    process.join(PATIENCE)
     return process
 
 
@@ -71,7 +71,7 @@ def test_a_signal_is_a_negative_exit_code(signum):
 def test_a_subclass_with_run_is_run(tmp_path):
     process = Subclass(tmp_path / "out")
     process.start()
-    process.join(30)
+    process.join(PATIENCE)
     assert (tmp_path / "out").read_text() == "my own"
 
 
@@ -94,7 +94,7 @@ def waiting(tmp_path):
     until(lambda: path.exists() and path.read_text())
     yield process
     process.kill()
-    process.join(30)
+    process.join(PATIENCE)
 
 
 def test_one_that_runs_has_the_operating_systems_pid_and_is_among_the_active(waiting, tmp_path):
@@ -115,7 +115,7 @@ def test_one_that_runs_has_the_operating_systems_pid_and_is_among_the_active(wai
 def test_one_is_ended_and_its_sentinel_tells(waiting, end, code):
     assert wait([waiting.sentinel], 0) == []
     getattr(waiting, end)()
-    assert wait([waiting.sentinel], 30) == [waiting.sentinel]
+    assert wait([waiting.sentinel], PATIENCE) == [waiting.sentinel]
     assert not waiting.is_alive()
     assert waiting.exitcode == code
     assert waiting not in fiber.active_children()
@@ -126,7 +126,7 @@ def test_a_process_is_named_started_and_closed_as_the_stdlibs():
     assert process.name.startswith("Process-")
     assert f"name='{process.name}' parent={os.getpid()} initial>" in repr(process)
     process.start()
-    process.join(30)
+    process.join(PATIENCE)
     assert "stopped exitcode=0" in repr(process)
     with pytest.raises(AssertionError, match="cannot start a process twice"):
         process.start()

@@ -12,6 +12,7 @@ import pytest
 
 import fiber
 from fiber.exceptions import StartError
+from waiting import PATIENCE
 
 ORDERED = """
 import fiber
@@ -39,7 +40,7 @@ def fail():
 def run(target, *args):
     process = fiber.Process(target=target, args=args)
     process.start()
-    process.join(30)
+    process.join(PATIENCE)
     return process
 
 

@@ -99,15 +99,6 @@ class TestOneResult:
             result.get(0)
         assert called == [error]
 
-    def test_its_pool_lives_until_it_is_there(self, ran):
-        pool = Something()
-        alive = weakref.ref(pool)
-        result = AsyncResult(ran, pool=pool)
-        del pool
-        assert alive() is not None
-        finish(result, 0, [1], {})
-        assert alive() is None
-
 
 class TestManyResults:
     def test_come_in_order_however_they_arrive(self, ran):
