@@ -162,12 +162,3 @@ def test_a_daemon_may_not_have_children_and_ends_with_its_parent(tmp_path):
     process = run(start_child, tmp_path / "none", daemon=True)
     assert process.exitcode == 1
     assert not (tmp_path / "none").exists()
-
-
-def test_many_children_at_once_end_as_they_should():
-    processes = [fiber.Process(target=sys.exit, args=(code,)) for code in range(20)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == list(range(20))
