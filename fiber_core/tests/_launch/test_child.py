@@ -92,7 +92,7 @@ class TestPid:
 
     def test_comes_with_the_hello(self, submitted):
         hello = SimpleNamespace(hello=SimpleNamespace(pid=45, host="remote-host"))
-        threading.Timer(0.01, submitted.connected, [hello]).start()
+        threading.Timer(0.05, submitted.connected, [hello]).start()
         assert (submitted.pid, submitted.host) == (45, "remote-host")
 
     def test_or_with_a_status(self, child):
