@@ -27,11 +27,10 @@ RAISED = Failure(reason="raised", message="ValueError: no")
 class RingWorld:
     """A state machine and the jobs, members and rounds that its commands imply."""
 
-    def open(self, *groups, slots=1, workers=None, timing=RingTiming(), **policy):
+    def open(self, *, workers, slots=1, timing=RingTiming(), **policy):
         self.now = 0.0
-        groups = groups or (Group(workers=workers or 3, slots=slots),)
         self.policy = Policy(timing=timing, **policy)
-        self.machine = RingMachine(groups, self.policy)
+        self.machine = RingMachine((Group(workers=workers, slots=slots),), self.policy)
         #: jobs that exist, with the command that made each
         self.jobs = {}
         self.hosts = {}

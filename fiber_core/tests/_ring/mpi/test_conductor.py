@@ -1,6 +1,7 @@
 """A run is led from its members to its end; whatever is missing or lost ends it with a reason."""
 
 import queue
+import subprocess
 import time
 
 import pytest
@@ -147,33 +148,29 @@ def test_mpirun_gets_agent_hosts_and_networks(stations, lead):
     ((_, leading),) = stations.sent(messages.BecomeLauncher)
     assert leading.files["hostfile"] == "member-0 slots=2\nmember-1 slots=1\n"
     assert leading.files["hostfile.hydra"] == "member-0:2\nmember-1:1\n"
+    # as an elastic launcher asks it
+    script = leading.files["discover_hosts.sh"]
+    assert subprocess.check_output(["sh", "-c", script]) == b"member-0:2\nmember-1:1\n"
 
 
-def test_too_few_slots_are_an_error_before_anything_is_started():
-    with pytest.raises(FiberError, match="4 ranks need 4 slots"):
-        evolve(count=4)
+@pytest.mark.parametrize("launcher_is_member", [False, True])
+def test_all_members_or_none_are_used(stations, lead, launcher_is_member):
+    stations.absent = {"member-0"}
+    plan = evolve(start_timeout=0.1, launcher_is_member=launcher_is_member)
+    told = (
+        rf"1 of {2 if launcher_is_member else 3} jobs .* none is used: member-0: no node has room"
+    )
 
-
-def test_all_members_or_none_are_used(stations, lead):
-    stations.absent = {"member-1"}
-
-    with pytest.raises(
-        FiberError, match=r"1 of 3 jobs .* none is used: member-1: no node has room"
-    ):
-        lead(evolve(start_timeout=0.1))
+    with pytest.raises(FiberError, match=told):
+        lead(plan)
 
     assert stations.sent(messages.BecomeLauncher) == []
 
 
 def test_a_launcher_that_is_a_member_is_one_job_with_the_first_of_them(stations, lead):
-    plan = evolve(launcher_is_member=True)
+    assert lead(evolve(launcher_is_member=True)) == Verdict(0)
 
-    assert lead(plan) == Verdict(0)
     assert stations.jobs == [(LAUNCHER, "member-0"), ("member-1",)]
-
-    stations.absent = {"member-0"}
-    with pytest.raises(FiberError, match=r"1 of 2 jobs .* none is used: member-0: no node has"):
-        lead(values.evolve(plan, start_timeout=0.1))
 
 
 def test_a_member_that_is_lost_before_is_named_with_its_reason(stations, lead):
@@ -184,6 +181,13 @@ def test_a_member_that_is_lost_before_is_named_with_its_reason(stations, lead):
         lead()
 
 
+def test_a_missing_mpirun_is_an_error_with_advice(stations, lead):
+    stations.run = lambda run: stations.emit(LAUNCHER, messages.Refused(run.call, "no mpirun"))
+
+    with pytest.raises(FiberError, match=r"no mpirun \(on vm\); install an MPI there"):
+        lead()
+
+
 def test_members_that_cannot_meet_are_named_before_mpirun_is_started(stations, lead):
     stations.alone = {"member-0"}
 
@@ -191,13 +195,6 @@ def test_members_that_cannot_meet_are_named_before_mpirun_is_started(stations, l
         lead()
 
     assert stations.sent(messages.Run) == []
-
-
-def test_a_missing_mpirun_is_an_error_with_advice(stations, lead):
-    stations.run = lambda run: stations.emit(LAUNCHER, messages.Refused(run.call, "no mpirun"))
-
-    with pytest.raises(FiberError, match=r"no mpirun \(on vm\); install an MPI there"):
-        lead()
 
 
 def test_a_rank_on_the_wrong_member_ends_it_before_any_begins(stations, lead):
@@ -296,19 +293,20 @@ def test_a_deadline_ends_it(stations, lead):
     assert "longer than its deadline of 0.1 s" in lead(evolve(deadline=0.1)).why
 
 
-def test_a_script_of_pythons_aborts_all_ranks_when_it_raises(stations, lead):
-    lead(evolve(program=("python3", "prog.py", "-x")))
-
-    assert stations.mpirun.argv[-5:] == ("python3", "-m", "mpi4py", "prog.py", "-x")
-
-
 @pytest.mark.parametrize(
-    "program", [("python3", "-m", "prog"), ("./python.sh.bin", "x"), ("python3",)]
+    "program, run",
+    [
+        ("python3 prog.py -x", "python3 -m mpi4py prog.py -x"),
+        ("python3 -m prog", "python3 -m prog"),
+        ("./python.sh.bin x", "./python.sh.bin x"),
+        ("python3", "python3"),
+    ],
 )
-def test_other_programs_are_run_as_they_are(stations, lead, program):
-    lead(evolve(program=program))
+def test_a_script_of_pythons_aborts_all_ranks_when_it_raises(stations, lead, program, run):
+    lead(evolve(program=tuple(program.split())))
 
-    assert stations.mpirun.argv[-len(program) :] == program
+    words = ("fiber-rank", *run.split())
+    assert stations.mpirun.argv[-len(words) :] == words
 
 
 def test_open_mpi_5_on_one_host_without_names_of_their_own_is_refused(stations, lead):

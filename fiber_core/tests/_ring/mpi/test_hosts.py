@@ -1,14 +1,11 @@
 """Hostfiles, and where ranks belong."""
 
-import subprocess
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fiber._ring.mpi.hosts import (
     MpiHost,
-    discover_script,
     expected_hosts,
     hostfile,
     mismatches,
@@ -17,38 +14,24 @@ from fiber._ring.mpi.hosts import (
 from fiber.exceptions import FiberError
 
 TWO = (MpiHost("member-0", 2), MpiHost("member-1", 1))
+ADDRESSES = {"launcher": "10.0.0.1", "member-0": "10.0.0.2", "member-1": "10.0.0.3"}
 HOSTS = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
     lambda slots: [MpiHost(f"m{number}", count) for number, count in enumerate(slots)]
 )
 
 
-def test_a_hostfile_is_in_the_syntax_of_its_reader():
+def test_a_hostfile_is_in_the_syntax_of_its_reader_with_addresses_that_one_host_has_alone():
     assert hostfile(TWO, open_mpi=True) == "member-0 slots=2\nmember-1 slots=1\n"
     assert hostfile(TWO, open_mpi=False) == "member-0:2\nmember-1:1\n"
 
-
-def test_hydra_gets_addresses_that_one_host_has_alone():
-    addresses = {"launcher": "10.0.0.1", "member-0": "10.0.0.2", "member-1": "10.0.0.3"}
-    found = own_addresses(TWO, addresses)
-
+    found = own_addresses(TWO, ADDRESSES)
     assert found == {"member-0": "10.0.0.2", "member-1": "10.0.0.3"}
     assert hostfile(TWO, open_mpi=False, addresses=found) == "10.0.0.2:2\n10.0.0.3:1\n"
 
 
 @pytest.mark.parametrize("other", ["launcher", "member-1"])
 def test_a_host_that_shares_its_address_stays_a_name(other):
-    addresses = {"launcher": "10.0.0.1", "member-0": "10.0.0.2", "member-1": "10.0.0.3"}
-
-    found = own_addresses(TWO, {**addresses, "member-0": addresses[other]})
-
-    assert "member-0" not in found
-
-
-def test_elastic_launchers_get_hosts_with_their_slots(tmp_path):
-    script = tmp_path / "discover_hosts.sh"
-    script.write_text(discover_script(TWO))
-
-    assert subprocess.check_output(["sh", script]) == b"member-0:2\nmember-1:1\n"
+    assert "member-0" not in own_addresses(TWO, {**ADDRESSES, "member-0": ADDRESSES[other]})
 
 
 def test_a_host_has_room():
@@ -92,18 +75,11 @@ def test_where_the_user_maps_only_room_counts():
 
 
 @given(hosts=HOSTS, data=st.data())
-def test_what_is_expected_is_never_wrong(hosts, data):
+def test_what_is_expected_is_never_wrong_and_a_rank_on_an_unknown_host_always(hosts, data):
     count = data.draw(st.integers(1, sum(host.slots for host in hosts)))
     found = dict(enumerate(expected_hosts(count, hosts)))
+    assert mismatches(found, count, hosts) == mismatches(found, count, hosts, strict=False) == []
 
-    assert mismatches(found, count, hosts) == []
-    assert mismatches(found, count, hosts, strict=False) == []
-
-
-@given(hosts=HOSTS, data=st.data())
-def test_a_rank_on_an_unknown_host_is_always_reported(hosts, data):
-    count = data.draw(st.integers(1, sum(host.slots for host in hosts)))
-    found = dict(enumerate(expected_hosts(count, hosts)))
     found[data.draw(st.integers(0, count - 1))] = "launcher"
 
     assert mismatches(found, count, hosts)

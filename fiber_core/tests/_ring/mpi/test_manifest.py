@@ -1,15 +1,24 @@
 """Manifests of the MPI operator: parsed as by the operator, with unsupported fields named."""
 
 import copy
+import json
+import textwrap
 
 import pytest
 
+import require
 from fiber._ring.mpi.hosts import MpiHost
 from fiber._ring.mpi.manifest import fit_to_capabilities, parse_manifest, run_spec, run_with_retries
 from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
 
+
+def replicas(count, container, **pod):
+    return {"replicas": count, "template": {"spec": {"containers": [container], **pod}}}
+
+
+#: as a dictionary; texts of the operator's documentation follow below
 PI = {
     "apiVersion": "kubeflow.org/v2beta1",
     "kind": "MPIJob",
@@ -25,46 +34,29 @@ PI = {
             "backoffLimit": 2,
         },
         "mpiReplicaSpecs": {
-            "Launcher": {
-                "replicas": 1,
-                "restartPolicy": "OnFailure",
-                "template": {
-                    "spec": {
-                        "containers": [
-                            {
-                                "name": "launcher",
-                                "image": "me/pi",
-                                "env": [{"name": "STEPS", "value": 7}],
-                                "command": ["mpirun"],
-                                "args": ["-n", "4", "--bind-to", "none", "./pi", "-n", "$(STEPS)"],
-                            }
-                        ]
-                    }
+            "Launcher": replicas(
+                1,
+                {
+                    "name": "launcher",
+                    "image": "me/pi",
+                    "env": [{"name": "STEPS", "value": 7}],
+                    "command": ["mpirun"],
+                    "args": ["-n", "4", "--bind-to", "none", "./pi", "-n", "$(STEPS)"],
                 },
-            },
-            "Worker": {
-                "replicas": 2,
-                "template": {
-                    "spec": {
-                        "containers": [
-                            {
-                                "name": "worker",
-                                "image": "me/pi",
-                                "resources": {
-                                    "requests": {"cpu": "250m", "memory": "1Gi"},
-                                    "limits": {"cpu": "500m", "nvidia.com/gpu": 1},
-                                },
-                                "volumeMounts": [
-                                    {"name": "data", "mountPath": "/data", "readOnly": True}
-                                ],
-                            }
-                        ],
-                        "volumes": [
-                            {"name": "data", "persistentVolumeClaim": {"claimName": "nfs"}}
-                        ],
-                    }
+            ),
+            "Worker": replicas(
+                2,
+                {
+                    "name": "worker",
+                    "image": "me/pi",
+                    "resources": {
+                        "requests": {"cpu": "250m", "memory": "1Gi"},
+                        "limits": {"cpu": "500m", "nvidia.com/gpu": 1},
+                    },
+                    "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
                 },
-            },
+                volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "nfs"}}],
+            ),
         },
     },
 }
@@ -125,19 +117,15 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
         (lambda m: m["spec"]["mpiReplicaSpecs"].pop("Launcher"), "Launcher is missing"),
         (lambda m: m["spec"].update(slotsPerWorker="2"), "spec.slotsPerWorker must be a whole"),
         (lambda m: m.update(spec=[1]), "spec must have fields"),
+        (lambda m: "hello", "the manifest must have fields"),
         (lambda m: [container(m).pop(k) for k in ("command", "args")], "has no command"),
     ],
 )
 def test_what_makes_no_sense_is_an_error(manifest, change, message):
-    change(manifest)
+    changed = change(manifest)
 
     with pytest.raises(FiberError, match=message):
-        parse_manifest(manifest)
-
-
-def test_a_text_is_no_manifest():
-    with pytest.raises(FiberError, match="the manifest must have fields"):
-        parse_manifest("hello")
+        parse_manifest(changed if isinstance(changed, str) else manifest)
 
 
 def test_mpirun_is_led_as_fiber_mpirun_leads_it(manifest):
@@ -149,18 +137,20 @@ def test_mpirun_is_led_as_fiber_mpirun_leads_it(manifest):
     assert (plan.deadline, plan.strict) == (30, True)
 
 
-def test_without_a_number_all_slots_have_a_rank(manifest):
-    container(manifest)["args"] = ["./pi"]
-
-    assert run_spec(parse_manifest(manifest), 60.0).count == 4
-
-
-def test_a_launcher_of_another_kind_is_run_as_it_is(manifest):
-    container(manifest).update(command=["horovodrun"], args=["-np", "2", "python", "t.py"])
+@pytest.mark.parametrize(
+    "command, count, program",
+    [
+        ("mpirun ./pi", 4, "./pi"),
+        # a launcher of another kind is run as it is
+        ("horovodrun -np 2 python t.py", 0, "horovodrun -np 2 python t.py"),
+    ],
+)
+def test_without_a_number_all_slots_have_a_rank(manifest, command, count, program):
+    container(manifest).update(command=command.split(), args=[])
 
     plan = run_spec(parse_manifest(manifest), 60.0)
 
-    assert (plan.count, plan.program[0]) == (0, "horovodrun")
+    assert (plan.count, plan.program) == (count, tuple(program.split()))
 
 
 def test_a_launcher_without_workers_is_a_job_of_one(manifest):
@@ -211,22 +201,114 @@ def test_a_job_that_fails_is_tried_again_as_often_as_it_may(codes, runs, found):
 
 
 def test_a_job_that_somebody_ended_is_not():
-    runs = []
+    left = [Verdict(143, is_asked=True)]
 
-    def run():
-        runs.append(1)
-        return Verdict(143, is_asked=True)
-
-    assert run_with_retries(run, 5, print).code == 143
-    assert runs == [1]
+    assert run_with_retries(left.pop, 5, print).code == 143
 
 
 def test_the_last_error_is_raised():
     def run():
-        msg = "no room"
-        raise FiberError(msg)
+        raise FiberError("no room")
 
     reports = []
     with pytest.raises(FiberError, match="no room"):
         run_with_retries(run, 1, reports.append)
     assert reports == ["no room; it is tried again, at most 1 times"]
+
+
+LAUNCHER = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0]"
+WORKER = "spec.mpiReplicaSpecs.Worker.template.spec.containers[0]"
+
+#: a program in C: words in command and args, a daemon for logins on workers, users and limits
+PI_TEXT = """
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: pi, labels: {team: a}}
+spec:
+  slotsPerWorker: 1
+  runPolicy: {cleanPodPolicy: Running, ttlSecondsAfterFinished: 60, backoffLimit: 1}
+  sshAuthMountPath: /home/mpiuser/.ssh
+  mpiReplicaSpecs:
+    Launcher:
+      restartPolicy: Never
+      replicas: 1
+      template: {spec: {containers: [{
+        name: mpi-launcher, image: me/pi, securityContext: {runAsUser: 1000},
+        command: [mpirun], args: ["-n", "2", /home/mpiuser/pi],
+        resources: {limits: {cpu: 1, memory: 1Gi}}}]}}
+    Worker:
+      restartPolicy: Never
+      replicas: 2
+      template: {spec: {containers: [{
+        name: mpi-worker, image: me/pi, securityContext: {runAsUser: 1000},
+        command: [/usr/sbin/sshd], args: [-De, -f, /home/mpiuser/.sshd_config],
+        resources: {limits: {cpu: 1, memory: 1Gi}}}]}}
+"""
+#: another MPI: a name without a value, a probe
+PI_MPICH = (
+    PI_TEXT.replace("sshAuthMountPath", "mpiImplementation: MPICH\n  sshAuthMountPath")
+    .replace("command: [mpirun], args: [", "args: [mpirun, ")
+    .replace("command: [/usr/sbin/sshd], args: [", "command: , args: [/usr/sbin/sshd, ")
+    .replace("name: mpi-worker,", "name: mpi-worker, readinessProbe: {tcpSocket: {port: 2222}},")
+)
+#: benchmarks on GPUs: options of Open MPI with one hyphen, and a program with its own
+BENCHMARKS = """
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: tensorflow-benchmarks}
+spec:
+  slotsPerWorker: 1
+  runPolicy: {cleanPodPolicy: Running}
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template: {spec: {containers: [{name: x, image: me/benchmarks, command: [
+        mpirun, --allow-run-as-root, -np, "2", -bind-to, none, -map-by, slot, -x, NCCL_DEBUG=INFO,
+        -x, PATH, -mca, pml, ob1, -mca, btl, ^openib,
+        python, benchmarks.py, --model=resnet101, --batch_size=64]}]}}
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{
+        name: x, image: me/benchmarks, resources: {limits: {nvidia.com/gpu: 1}}}]}}
+"""
+
+
+def parsed(text):
+    require.need_module("yaml")
+    import yaml
+
+    # and as JSON has it, where numbers and texts differ
+    return json.loads(json.dumps(yaml.safe_load(textwrap.dedent(text))))
+
+
+@pytest.mark.parametrize("text", [PI_TEXT, PI_MPICH])
+def test_pi(text):
+    job = parse_manifest(parsed(text))
+    plan = run_spec(job, 60)
+
+    assert (job.workers, job.slots, job.retries) == (2, 1, 1)
+    assert (plan.mpirun, plan.count, plan.program) == ("mpirun", 2, ("/home/mpiuser/pi",))
+    assert (job.worker.image, job.worker.resources.memory) == ("me/pi", 1024)
+    named = {path for path in job.unsupported if "readinessProbe" not in path}
+    assert named == {f"{LAUNCHER}.securityContext", f"{WORKER}.securityContext"}
+    assert (f"{WORKER}.readinessProbe" in job.unsupported) == (text is PI_MPICH)
+
+
+def test_benchmarks_on_gpus():
+    job = parse_manifest(parsed(BENCHMARKS))
+    plan = run_spec(job, 60)
+
+    assert job.unsupported == ()
+    assert job.worker.resources.devices == {"gpu": 1}
+    assert plan.options[:5] == ("--allow-run-as-root", "-bind-to", "none", "-map-by", "slot")
+    assert plan.program == (*("python", "benchmarks.py", "--model=resnet101", "--batch_size=64"),)
+    # on a backend without images and devices these are reported, and it runs all the same
+    unsupported = fit_to_capabilities(job, Capabilities()).unsupported
+    assert "the Worker's devices, on this backend" in unsupported
+    assert "the Launcher's image, on this backend" in unsupported
+
+
+def test_what_a_worker_would_run_besides_is_named():
+    text = BENCHMARKS.replace("image: me/benchmarks, resources", "command: [serve], resources")
+
+    assert parse_manifest(parsed(text)).unsupported == (f"{WORKER}.command",)

@@ -1,9 +1,11 @@
 """Networks are chosen by what members reached, and unreachable pairs are named."""
 
+import socket
+
 import pytest
 
 from fiber._ring.mpi.messages import Address, Hello
-from fiber._ring.mpi.networks import choose, targets
+from fiber._ring.mpi.networks import Beacon, addresses, choose, dial, targets
 from fiber.exceptions import FiberError
 
 LO = Address("lo", "127.0.0.1", "127.0.0.0/8")
@@ -107,3 +109,33 @@ def test_of_very_many_each_dials_some_and_the_launcher():
     assert len(targets("m10", stations)) == 65
     assert "m0" in {name for name, _, _ in targets("m10", stations)}
     assert choose(stations, reach(stations, "10.0.0.0/24")).names == ("10.0.0.0/24",)
+
+
+def test_a_beacon_is_reached_under_its_own_name_only():
+    beacon = Beacon("member-0", "secret", 4.0)
+    try:
+        targets = [("member-0", "127.0.0.1", beacon.port), ("member-1", "127.0.0.1", beacon.port)]
+
+        assert dial("secret", targets, 4.0) == {("member-0", "127.0.0.1")}
+        assert dial("guess", targets, 4.0) == frozenset()
+        assert dial("secret", [], 4.0) == frozenset()
+    finally:
+        beacon.close()
+
+    assert dial("secret", targets, 4.0) == frozenset()
+
+
+def test_strangers_get_no_word():
+    beacon = Beacon("member-0", "secret", 4.0)
+    try:
+        with socket.create_connection(("127.0.0.1", beacon.port)) as stranger:
+            stranger.sendall(b"hello\n")
+            assert stranger.recv(100) == b""
+    finally:
+        beacon.close()
+
+
+def test_addresses_come_with_their_networks():
+    found = {address.address: address for address in addresses()}
+
+    assert found["127.0.0.1"].network == "127.0.0.0/8"
