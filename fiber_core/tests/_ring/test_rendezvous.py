@@ -7,18 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._ring.member import PROOF_SIZE, ProbeListener, ReservedPort, addresses, probe, this_host
+from fiber._ring.member import PROOF_SIZE, ProbeListener, ReservedPort, addresses, probe
 from fiber._ring.membership import Seated, assign, assign_in_order
 from fiber._ring.model import Host
 from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber._ring.rendezvous import Unreachable, choose, members, targets
 from fiber._ring.timing import RingTiming
 from fiber.model import Interface
-
-
-def test_hosts_of_the_same_name_have_different_keys():
-    assert this_host() == this_host()
-    assert this_host().name == socket.gethostname()
 
 
 def test_loopback_comes_last_and_what_is_down_or_newer_not_at_all():

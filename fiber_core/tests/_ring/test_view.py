@@ -28,14 +28,6 @@ def ring(rank=0, size=2):
     return RingView(rank=rank, members=members)
 
 
-def test_it_knows_itself():
-    found = ring(1, 3)
-
-    assert (found.rank, found.size, found.me.rank) == (1, 3, 1)
-    assert (found.local_rank, found.local_size) == (1, 3)
-    assert repr(found) == "<RingView rank 1 of 3, round 1>"
-
-
 def test_what_was_committed_does_not_change_any_more_and_steps_count_on_from_those_of_others():
     found, other, state = ring(), ring(1), [1]
     assert (found.state, found.step) == (None, 0)

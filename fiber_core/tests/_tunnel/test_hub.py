@@ -1,7 +1,6 @@
 """Connections over streams: to the hub, from it, among jobs; streams that break, jobs that end."""
 
 import contextlib
-import functools
 import os
 import random
 import socket
@@ -45,23 +44,26 @@ def talk(sock, data):
     return bytes(heard)
 
 
-def ways(world):
-    """Ways between two jobs and the hub."""
-    landing, echo = world.job("one"), world.echo()
+WAYS = {
+    "from a job to the hub": lambda world, echo: world.landings["one"].way(
+        world.serve("hub", echo)
+    ),
+    "from the hub to a job": lambda world, echo: world.hub.way(world.serve("one.0", echo)),
+    "from a job to another": lambda world, echo: world.landings["one"].way(
+        world.serve("two", echo)
+    ),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(world, request):
+    """Each way between two jobs and the hub."""
+    world.job("one")
     world.job("two")
-    return {
-        "from a job to the hub": lambda: landing.way(world.serve("hub", echo)),
-        "from the hub to a job": lambda: world.hub.way(world.serve("one.0", echo)),
-        "from a job to another": lambda: landing.way(world.serve("two", echo)),
-    }
+    return WAYS[request.param](world, world.echo())
 
 
-WAYS = ["from a job to the hub", "from the hub to a job", "from a job to another"]
-
-
-@pytest.mark.parametrize("which", WAYS)
-def test_jobs_and_the_hub_reach_each_other(world, which):
-    way = ways(world)[which]()
+def test_jobs_and_the_hub_reach_each_other(world, way):
     for _ in range(5):
         assert talk(world.connect(way), b"hello") == b"hello"
 
@@ -83,15 +85,7 @@ def test_where_nobody_answers_there_is_no_way(tmp_path):
         ask(tmp_path, "hub+tcp://hub@127.0.0.1:1", timeout=30)
 
 
-def test_large_things_arrive_whole(world):
-    landing = world.job("one")
-    data = random.Random(1).randbytes(20 * 2**20)
-    assert talk(world.connect(landing.way(world.serve("hub", world.echo()))), data) == data
-
-
-@pytest.mark.parametrize("which", WAYS)
-def test_streams_that_break_are_opened_again_and_nobody_notices(world, which):
-    dialled = ways(world)[which]()
+def test_streams_that_break_are_opened_again_and_nobody_notices(world, way):
     data = random.Random(2).randbytes(30 * 2**20)
     over = threading.Event()
 
@@ -103,90 +97,58 @@ def test_streams_that_break_are_opened_again_and_nobody_notices(world, which):
     cutter = threading.Thread(target=cut)
     cutter.start()
     try:
-        assert talk(world.connect(dialled), data) == data
+        assert talk(world.connect(way), data) == data
     finally:
         over.set()
         cutter.join(10)
-
-
-def test_whoever_is_nobody_is_not_reached(world):
-    echo = world.echo()
-    landing = world.job("one")
-    for nobody in ("three", "hub"):
-        way = landing.way(route(nobody, echo).replace(str(echo.port), "1"))
-        assert talk(world.connect(way), b"") == b""
-    assert world.connect(world.hub.way(route("three", echo))).recv(1) == b""
 
 
 def test_nothing_is_dialled_where_no_process_of_the_run_listens(world):
     private = world.echo()
     landing = world.job("one")
     world.job("two")
-    for ident in ("hub", "two"):
+    for ident in ("hub", "two", "three"):
         assert talk(world.connect(landing.way(route(ident, private))), b"GET /") == b""
-    assert talk(world.connect(world.hub.way(route("one", private))), b"GET /") == b""
+    for ident in ("one", "three"):
+        assert talk(world.connect(world.hub.way(route(ident, private))), b"GET /") == b""
+    assert not private.talked
 
 
 def test_a_process_that_listens_no_more_is_not_dialled(world):
     echo = world.echo()
-    landing = world.job("one")
-    way = landing.way(world.serve("hub", echo))
+    way = world.job("one").way(world.serve("hub", echo))
     assert talk(world.connect(way), b"hello") == b"hello"
     world.hub.withdraw(route("hub", echo))
     assert talk(world.connect(way), b"hello") == b""
 
 
-class Between:
-    """Somebody without the key to whom streams into a job come, and who passes them on.
-
-    Args:
-        onward: port where another landing listens, or the right one.
-    """
-
-    def __init__(self, onward):
-        self._onward = onward
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(30)
-        self.port = self._listener.getsockname()[1]
-        self._open = [self._listener]
-
-    def stream(self):
-        """The next stream that the hub opens, with both ends, and lines of each."""
-        hub, _ = self._listener.accept()
-        hub.settimeout(30)
-        landing = socket.create_connection(("127.0.0.1", self._onward), timeout=30)
-        self._open += [hub, landing, hub.makefile("rb"), landing.makefile("rb")]
-        return self._open[-4:]
-
-    def close(self):
-        for one in reversed(self._open):
-            one.close()
-
-
 @pytest.fixture
-def between(world, tmp_path):
-    """Who sits between the hub and a job, as they like."""
-    opened = []
+def between(world):
+    """Somebody without the key, to whom streams into a job come, and who passes them on."""
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.settimeout(30)
 
-    def between(onward):
-        made = Between(onward)
-        opened.append(made)
-        dial = functools.partial(socket.create_connection, ("127.0.0.1", made.port), 5)
-        world.hub.add("stolen", "stolen", dial)
-        world.hub.begin("stolen")
-        return made
+        def stream(onward):
+            """The next stream that the hub opens, and one to a landing's port; lines of each."""
+            world.hub.add("stolen", "stolen", lambda: world.connect(f"x://127.0.0.1:{port}"))
+            world.hub.begin("stolen")
+            hub, _ = listener.accept()
+            opened.enter_context(hub).settimeout(30)
+            landing = world.connect(f"x://127.0.0.1:{onward}")
+            lines = [opened.enter_context(one.makefile("rb")) for one in (hub, landing)]
+            return hub, landing, *lines
 
-    yield between
-    world.hub.remove("stolen")
-    for one in opened:
-        one.close()
+        port = listener.getsockname()[1]
+        yield stream
+        world.hub.remove("stolen")
 
 
 def test_a_greeting_that_is_passed_on_to_another_job_is_refused(world, between):
     """Whoever took the port of one job sits between the hub and another job of the run."""
     private = world.echo()
     world.job("two", begin=False)
-    hub, landing, from_hub, from_landing = between(world.ports["two"]).stream()
+    hub, landing, from_hub, from_landing = between(world.ports["two"])
     hub.sendall(from_landing.readline())
     landing.sendall(from_hub.readline())
     # the landing of the other job proves nothing to a hub that did not mean it
@@ -202,7 +164,7 @@ def test_nobody_between_says_anything_of_his_own(world, between):
     """He passes on the whole greeting, which is good, and then wants something himself."""
     private = world.echo()
     world.job("stolen", begin=False, add=False)
-    hub, landing, from_hub, from_landing = between(world.ports["stolen"]).stream()
+    hub, landing, from_hub, from_landing = between(world.ports["stolen"])
     hub.sendall(from_landing.readline())
     landing.sendall(from_hub.readline())
     hub.sendall(from_landing.readline())
@@ -213,23 +175,15 @@ def test_nobody_between_says_anything_of_his_own(world, between):
     assert not private.talked
 
 
-def test_a_connection_ends_with_its_job(world):
-    echo = world.echo()
+def test_a_connection_ends_with_its_job_and_nothing_is_listened_on_for_it(world):
     world.job("one")
-    sock = world.connect(world.hub.way(world.serve("one", echo)))
+    way = world.hub.way(world.serve("one", world.echo()))
+    sock = world.connect(way)
     sock.sendall(b"x")
     assert sock.recv(1) == b"x"
     world.hub.remove("one")
     world.landings["one"].close()
     assert sock.recv(1) == b""
-
-
-def test_nothing_is_listened_on_for_a_job_that_has_ended(world):
-    echo = world.echo()
-    world.job("one")
-    way = world.hub.way(world.serve("one", echo))
-    assert talk(world.connect(way), b"hello") == b"hello"
-    world.hub.remove("one")
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -290,13 +244,8 @@ def test_streams_may_come_in_by_a_socket_that_is_inherited(tmp_path):
         landing.close()
 
 
-def test_a_descriptor_that_is_no_socket_is_said():
-    with open(os.devnull) as file, pytest.raises(TransportError, match=f"fd:{file.fileno()}"):
-        Landing(f"fd:{file.fileno()}", key=b"k", ident="one", patience=1.0)
-
-
-def test_a_place_that_is_taken_is_said():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(TransportError, match=where):
-            Landing(where, key=b"k", ident="one", patience=1.0)
+def test_a_place_that_is_taken_or_no_socket_is_said():
+    with open(os.devnull) as file, socket.create_server(("127.0.0.1", 0)) as taken:
+        for where in (f"fd:{file.fileno()}", f"127.0.0.1:{taken.getsockname()[1]}"):
+            with pytest.raises(TransportError, match=where):
+                Landing(where, key=b"k", ident="one", patience=1.0)

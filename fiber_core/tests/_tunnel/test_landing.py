@@ -61,12 +61,13 @@ def stream(where, landing):
         yield stream
 
 
-def test_a_stranger_is_sent_away(stream):
-    assert greet(stream, b"x" * 32, "OFFER") == ""
-
-
-def test_whoever_means_another_job_is_sent_away(stream):
-    assert greet(stream, KEY, "OFFER", job="two") == ""
+@pytest.mark.parametrize(
+    "key, words, job",
+    [(b"x" * 32, "OFFER", "one"), (KEY, "OFFER", "two"), (KEY, "SING a song", "one")],
+    ids=["a stranger", "one that means another job", "words that it does not know"],
+)
+def test_others_are_sent_away(stream, key, words, job):
+    assert greet(stream, key, words, job=job) == ""
 
 
 def test_nonsense_is_sent_away(stream):
@@ -94,38 +95,27 @@ def test_as_many_as_may_say_nothing_keep_nobody_out(where, landing):
         assert greet(stream, KEY, "DIAL ab12 77 127.0.0.1:1") == "NO it was given up"
 
 
-def test_only_processes_of_the_job_are_reached(stream, where, landing, tmp_path):
+def test_processes_of_the_job_are_reached_while_they_listen(where, landing, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         there = f"127.0.0.1:{other.getsockname()[1]}"
-        words = f"DIAL ab12 0 {there}"
-        assert greet(stream, KEY, words) == f"NO nobody of this job listens at {there}"
-        with serve(tmp_path, f"hub+tcp://one.0@{there}"), socket.create_connection(where) as second:
-            assert greet(second, KEY, words) == "OK 0"
+
+        def dial(connection):
+            with socket.create_connection(where, timeout=30) as stream:
+                return greet(stream, KEY, f"DIAL {connection} 0 {there}")
+
+        assert dial("a1") == f"NO nobody of this job listens at {there}"
+        with serve(tmp_path, f"hub+tcp://one.0@{there}"):
+            assert dial("b2") == "OK 0"
             other.accept()[0].close()
+        # its end is heard of before the next question is answered
+        ask(tmp_path, "tcp://127.0.0.1:1")
+        assert dial("c3").startswith("NO nobody of this job")
 
 
 @pytest.mark.parametrize("url", ["hub+tcp://two.0@127.0.0.1:1", "tcp://127.0.0.1:1", "x"])
 def test_what_is_no_address_of_the_job_is_said(landing, tmp_path, url):
     with pytest.raises(TransportError, match="no address of a process of job one"):
         serve(tmp_path, url)
-
-
-def test_a_process_that_listens_no_more_is_not_reached(where, landing, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        there = f"127.0.0.1:{other.getsockname()[1]}"
-        serve(tmp_path, f"hub+tcp://one.0@{there}").close()
-        # its end is heard of before the next question is answered
-        ask(tmp_path, "tcp://127.0.0.1:1")
-        with socket.create_connection(where, timeout=30) as stream:
-            assert greet(stream, KEY, f"DIAL ab12 0 {there}").startswith("NO nobody of this job")
-
-
-def test_a_connection_that_was_given_up_does_not_begin_anew(stream):
-    assert greet(stream, KEY, "DIAL ab12 77 127.0.0.1:1") == "NO it was given up"
-
-
-def test_words_that_it_does_not_know_are_refused(stream):
-    assert greet(stream, KEY, "SING a song") == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are longer paths on Linux alone")

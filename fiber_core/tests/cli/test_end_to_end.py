@@ -6,7 +6,6 @@ import pty
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -129,14 +128,6 @@ class TestAttached:
         assert plain.stderr == ""
         assert limited.returncode == 0
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_a_signal_to_the_command_ends_the_job_first(self, number):
-        with attached(*programs.exit_on_sigterm(0)) as (process, job):
-            process.send_signal(number)
-
-            assert process.wait(PATIENCE) == 128 + number
-            assert is_gone(job)
-
     def test_the_job_ends_with_a_command_that_is_killed(self):
         with attached(*programs.with_child()) as (process, job):
             process.kill()
@@ -239,36 +230,6 @@ class TestDetached:
             process.stdout.readline()
             process.stdout.close()
             assert process.stderr.read() == b""
-
-    def test_a_program_with_a_pool_goes_on_without_us(self, tmp_path):
-        (tmp_path / "squares.py").write_text(POOL)
-
-        job = created(sys.executable, "squares.py")
-
-        assert lines("logs", "-f", job)[-1].split()[0] == "285"
-
-    def test_workers_of_a_program_that_runs_are_jobs_too(self, tmp_path):
-        body = """
-            import fiber, sys, time
-
-            if __name__ == "__main__":
-                with fiber.Pool(2) as pool:
-                    pool.map(abs, range(10))
-                    print("up", flush=True)
-                    sys.stdin.read()
-            """
-        (tmp_path / "two.py").write_text(textwrap.dedent(body))
-        with subprocess.Popen(
-            [sys.executable, "two.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout.readline() == "up\n"
-            found = jobs()
-            process.stdin.close()
-            assert process.wait(PATIENCE) == 0
-
-        assert len({job["run"] for job in found}) == 1
-        # the pool works when its first worker is up; the other may still be on its way
-        assert "running" in {job["state"] for job in found}
 
 
 def following(job):

@@ -142,6 +142,3 @@ class TestRunsOfOtherHosts:
         (line,) = fiber.lines("gc", "--dry-run")
 
         assert "has died" in line
-
-    def test_a_backend_that_cannot_tell_has_none(self, fiber):
-        assert fiber.lines("gc") == []

@@ -33,13 +33,6 @@ def test_what_the_backend_does_not_do_is_refused_early(fiber, capable):
     assert "capability 'volumes'" in fiber.fails("mpirun", "-v", "nfs", "./a")
 
 
-def test_help_tells_of_mpiruns_own_options(fiber):
-    text = "\n".join(fiber.lines("mpirun", "--help"))
-
-    assert "[MPIRUN OPTIONS] -- PROGRAM" in text
-    assert "--launcher-cpu" in text
-
-
 MANIFEST = {
     "apiVersion": "kubeflow.org/v2beta1",
     "kind": "MPIJob",

@@ -79,22 +79,6 @@ def test_its_status_is_kept_and_goes_with_it():
     assert list(records()) == []
 
 
-OWN = """
-import sys
-from fiber._ring.command_rings.records import Record
-Record.begin("theirs", ("true",)).write({"phase": "running"})
-print(flush=True)
-"""
-
-
-def test_a_ring_whose_program_has_died_has_failed(state):
-    with owners.running(OWN, inside=False):
-        assert current_status(find("theirs"), RingTiming())["phase"] == "running"
-
-    assert find("theirs").liveness is Liveness.DEAD
-    assert current_status(find("theirs"), RingTiming())["failure"]["reason"] == "OwnerLost"
-
-
 def test_a_ring_of_another_host_has_its_last_written_status(state):
     record = begin()
     record.write({"phase": "running"})

@@ -35,17 +35,14 @@ def reduce_in_torch(rank, size):
     return mine[0].item(), dist.get_rank(), dist.get_world_size()
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_torch_reduces_over_all_members(torch, size):
+@pytest.mark.parametrize("jobs, slots", [(1, 1), (4, 1), (1, 2)])
+def test_torch_reduces_over_all_ranks(torch, jobs, slots):
+    size = jobs * slots
     total = float(sum(range(1, size + 1)))
 
-    found = Ring(size, reduce_in_torch, framework="torch").run()
+    found = Ring(jobs, reduce_in_torch, framework="torch", slots=slots).run()
 
     assert found == [(total, rank, size) for rank in range(size)]
-
-
-def test_torch_reduces_with_several_ranks_a_job(torch):
-    assert [one[0] for one in Ring(1, reduce_in_torch, framework="torch", slots=2).run()] == [3, 3]
 
 
 def test_torch_works_in_the_original_shape(torch):

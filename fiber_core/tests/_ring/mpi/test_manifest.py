@@ -1,24 +1,24 @@
 """Manifests of the MPI operator: parsed as by the operator, with unsupported fields named."""
 
 import copy
-import json
-import textwrap
 
 import pytest
 
-import require
 from fiber._ring.mpi.hosts import MpiHost
 from fiber._ring.mpi.manifest import fit_to_capabilities, parse_manifest, run_spec, run_with_retries
 from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
 
+LAUNCHER = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0]"
+POD = "spec.mpiReplicaSpecs.Worker.template.spec"
+WORKER = f"{POD}.containers[0]"
+
 
 def replicas(count, container, **pod):
     return {"replicas": count, "template": {"spec": {"containers": [container], **pod}}}
 
 
-#: as a dictionary; texts of the operator's documentation follow below
 PI = {
     "apiVersion": "kubeflow.org/v2beta1",
     "kind": "MPIJob",
@@ -94,17 +94,15 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
     pod["containers"].append({"name": "sidecar", "image": "x"})
     pod["tolerations"] = [{"key": "gpu"}]
 
-    launcher = "spec.mpiReplicaSpecs.Launcher.template.spec"
-    worker = "spec.mpiReplicaSpecs.Worker.template.spec"
     assert list(parse_manifest(manifest).unsupported) == sorted(
         [
             "spec.runPolicy.cleanPodPolicy=None",
             "spec.runPolicy.schedulingPolicy",
-            f"{launcher}.containers[0].env[1].valueFrom",
-            f"{launcher}.containers[0].securityContext",
-            f"{worker}.containers[1]",
-            f"{worker}.tolerations",
-            f"{worker}.volumes[1].emptyDir",
+            f"{LAUNCHER}.env[1].valueFrom",
+            f"{LAUNCHER}.securityContext",
+            f"{POD}.containers[1]",
+            f"{POD}.tolerations",
+            f"{POD}.volumes[1].emptyDir",
         ]
     )
 
@@ -216,99 +214,29 @@ def test_the_last_error_is_raised():
     assert reports == ["no room; it is tried again, at most 1 times"]
 
 
-LAUNCHER = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0]"
-WORKER = "spec.mpiReplicaSpecs.Worker.template.spec.containers[0]"
+@pytest.mark.parametrize("mpich", [False, True])
+def test_shapes_of_the_operators_documentation_are_read_and_the_rest_is_named(manifest, mpich):
+    launcher, worker = container(manifest), container(manifest, "Worker")
+    launcher |= {"securityContext": {"runAsUser": 1000}, "args": ["-n", "2", "/home/me/pi"]}
+    # a daemon for logins
+    worker |= {"command": ["/usr/sbin/sshd"], "args": ["-De"]}
+    expected = {f"{LAUNCHER}.securityContext"}
+    if mpich:
+        manifest["spec"]["mpiImplementation"] = "MPICH"
+        del launcher["command"]
+        launcher["args"].insert(0, "mpirun")
+        # a name without a value, and a probe
+        worker |= {"command": None, "args": ["/usr/sbin/sshd", "-De"], "readinessProbe": {"a": 1}}
+        expected.add(f"{WORKER}.readinessProbe")
 
-#: a program in C: words in command and args, a daemon for logins on workers, users and limits
-PI_TEXT = """
-apiVersion: kubeflow.org/v2beta1
-kind: MPIJob
-metadata: {name: pi, labels: {team: a}}
-spec:
-  slotsPerWorker: 1
-  runPolicy: {cleanPodPolicy: Running, ttlSecondsAfterFinished: 60, backoffLimit: 1}
-  sshAuthMountPath: /home/mpiuser/.ssh
-  mpiReplicaSpecs:
-    Launcher:
-      restartPolicy: Never
-      replicas: 1
-      template: {spec: {containers: [{
-        name: mpi-launcher, image: me/pi, securityContext: {runAsUser: 1000},
-        command: [mpirun], args: ["-n", "2", /home/mpiuser/pi],
-        resources: {limits: {cpu: 1, memory: 1Gi}}}]}}
-    Worker:
-      restartPolicy: Never
-      replicas: 2
-      template: {spec: {containers: [{
-        name: mpi-worker, image: me/pi, securityContext: {runAsUser: 1000},
-        command: [/usr/sbin/sshd], args: [-De, -f, /home/mpiuser/.sshd_config],
-        resources: {limits: {cpu: 1, memory: 1Gi}}}]}}
-"""
-#: another MPI: a name without a value, a probe
-PI_MPICH = (
-    PI_TEXT.replace("sshAuthMountPath", "mpiImplementation: MPICH\n  sshAuthMountPath")
-    .replace("command: [mpirun], args: [", "args: [mpirun, ")
-    .replace("command: [/usr/sbin/sshd], args: [", "command: , args: [/usr/sbin/sshd, ")
-    .replace("name: mpi-worker,", "name: mpi-worker, readinessProbe: {tcpSocket: {port: 2222}},")
-)
-#: benchmarks on GPUs: options of Open MPI with one hyphen, and a program with its own
-BENCHMARKS = """
-apiVersion: kubeflow.org/v2beta1
-kind: MPIJob
-metadata: {name: tensorflow-benchmarks}
-spec:
-  slotsPerWorker: 1
-  runPolicy: {cleanPodPolicy: Running}
-  mpiReplicaSpecs:
-    Launcher:
-      replicas: 1
-      template: {spec: {containers: [{name: x, image: me/benchmarks, command: [
-        mpirun, --allow-run-as-root, -np, "2", -bind-to, none, -map-by, slot, -x, NCCL_DEBUG=INFO,
-        -x, PATH, -mca, pml, ob1, -mca, btl, ^openib,
-        python, benchmarks.py, --model=resnet101, --batch_size=64]}]}}
-    Worker:
-      replicas: 2
-      template: {spec: {containers: [{
-        name: x, image: me/benchmarks, resources: {limits: {nvidia.com/gpu: 1}}}]}}
-"""
-
-
-def parsed(text):
-    require.need_module("yaml")
-    import yaml
-
-    # and as JSON has it, where numbers and texts differ
-    return json.loads(json.dumps(yaml.safe_load(textwrap.dedent(text))))
-
-
-@pytest.mark.parametrize("text", [PI_TEXT, PI_MPICH])
-def test_pi(text):
-    job = parse_manifest(parsed(text))
+    job = parse_manifest(manifest)
     plan = run_spec(job, 60)
 
-    assert (job.workers, job.slots, job.retries) == (2, 1, 1)
-    assert (plan.mpirun, plan.count, plan.program) == ("mpirun", 2, ("/home/mpiuser/pi",))
-    assert (job.worker.image, job.worker.resources.memory) == ("me/pi", 1024)
-    named = {path for path in job.unsupported if "readinessProbe" not in path}
-    assert named == {f"{LAUNCHER}.securityContext", f"{WORKER}.securityContext"}
-    assert (f"{WORKER}.readinessProbe" in job.unsupported) == (text is PI_MPICH)
+    assert (plan.mpirun, plan.count, plan.program) == ("mpirun", 2, ("/home/me/pi",))
+    assert set(job.unsupported) == expected
 
 
-def test_benchmarks_on_gpus():
-    job = parse_manifest(parsed(BENCHMARKS))
-    plan = run_spec(job, 60)
+def test_what_a_worker_would_run_besides_is_named(manifest):
+    container(manifest, "Worker")["command"] = ["serve"]
 
-    assert job.unsupported == ()
-    assert job.worker.resources.devices == {"gpu": 1}
-    assert plan.options[:5] == ("--allow-run-as-root", "-bind-to", "none", "-map-by", "slot")
-    assert plan.program == (*("python", "benchmarks.py", "--model=resnet101", "--batch_size=64"),)
-    # on a backend without images and devices these are reported, and it runs all the same
-    unsupported = fit_to_capabilities(job, Capabilities()).unsupported
-    assert "the Worker's devices, on this backend" in unsupported
-    assert "the Launcher's image, on this backend" in unsupported
-
-
-def test_what_a_worker_would_run_besides_is_named():
-    text = BENCHMARKS.replace("image: me/benchmarks, resources", "command: [serve], resources")
-
-    assert parse_manifest(parsed(text)).unsupported == (f"{WORKER}.command",)
+    assert parse_manifest(manifest).unsupported == (f"{WORKER}.command",)
