@@ -16,7 +16,7 @@ from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, Streams
 from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 
 #: an address of this host at which a socket of 127.0.0.1 does not listen, and one of all does
 OTHER_ADDRESS = "127.0.0.2"

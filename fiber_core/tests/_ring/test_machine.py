@@ -1,20 +1,184 @@
 """The state machine of a ring: its reaction to each event."""
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fiber._ring import events
 from fiber._ring.events import (
+    CleanUp,
     CollectState,
+    Conclude,
     EndWorker,
+    Halt,
     StartJoin,
     StartRendezvous,
     StartRun,
     StartWorker,
     UpdateMembers,
 )
-from fiber._ring.model import ConditionKind, Failure
+from fiber._ring.machine import RingMachine
+from fiber._ring.model import ConditionKind, Failure, Group, Host, RingPhase
+from fiber._ring.policy import Clean, Policy
 from fiber._ring.timing import RingTiming
-from ring_world import DIED, RAISED, RingWorld
+
+DIED = Failure(reason="SIGNAL(9)", message="killed")
+RAISED = Failure(reason="raised", message="ValueError: no")
+
+
+class RingWorld:
+    """A model of the platform: the jobs, members and rounds that a machine's commands imply."""
+
+    def open(self, *, workers, slots=1, timing=RingTiming(), **policy):
+        self.now = 0.0
+        self.policy = Policy(timing=timing, **policy)
+        self.machine = RingMachine((Group(workers=workers, slots=slots),), self.policy)
+        #: jobs that exist, with the command that made each
+        self.jobs = {}
+        self.hosts = {}
+        self.up = set()
+        self.ending = set()
+        self.round = 0
+        self.forming = self.running = self.collecting = self.halting = False
+        self.members = ()
+        #: the newcomer that is to be brought together with those that run
+        self.newcomer = None
+        self.concluded = []
+        self.forgotten = 0
+        self.log = []
+
+    def feed(self, event):
+        self.log.append(event)
+        for command in self.machine.handle(event, self.now):
+            self.log.append(command)
+            self.follow(command)
+        return self
+
+    def follow(self, command):
+        assert not self.forgotten, f"{command} after everything was forgotten"
+        if isinstance(command, StartWorker):
+            assert command.worker not in self.jobs
+            assert command.seat not in {
+                job.seat for number, job in self.jobs.items() if number not in self.ending
+            }, "two workers on one seat"
+            self.jobs[command.worker] = command
+        elif isinstance(command, StartRendezvous):
+            assert {placement.worker for placement in command.placements} <= self.up - self.ending
+            assert command.round == self.round + 1
+            self.round, self.forming, self.running = command.round, True, False
+            self.members = command.placements
+            ranks = [rank for placement in command.placements for rank in placement.ranks]
+            assert ranks == list(range(len(ranks)))
+        elif isinstance(command, StartJoin):
+            assert self.running
+            assert command.worker in self.up - self.ending
+            self.newcomer = command.worker
+        elif isinstance(command, UpdateMembers):
+            assert self.running
+            assert command.round == self.round
+            ranks = [rank for placement in command.placements for rank in placement.ranks]
+            assert ranks == list(range(len(ranks)))
+            assert not {placement.worker for placement in command.placements} & self.ending
+            self.members = command.placements
+        elif isinstance(command, StartRun):
+            assert self.forming
+            assert command.round == self.round
+            self.forming, self.running = False, True
+        elif isinstance(command, CollectState):
+            assert set(command.workers) <= {placement.worker for placement in self.members}
+            self.collecting = True
+        elif isinstance(command, EndWorker):
+            self.ending.add(command.worker)
+            if not (self.policy.keeps_workers or self.policy.is_live):
+                self.running = self.forming = False
+        elif isinstance(command, Halt):
+            self.halting = True
+        elif isinstance(command, Conclude):
+            self.concluded.append(command.failure)
+        elif isinstance(command, CleanUp):
+            self.forgotten += 1
+
+    # -- what may happen
+
+    def start(self):
+        return self.feed(events.StartRequested())
+
+    def comes_up(self, worker, host="a"):
+        self.up.add(worker)
+        self.hosts[worker] = host
+        return self.feed(events.WorkerUp(worker, Host(host, host)))
+
+    def all_come_up(self, host="a"):
+        for worker in list(self.jobs):
+            if worker not in self.up:
+                self.comes_up(worker, host)
+        return self
+
+    def forms(self):
+        return self.feed(events.RendezvousCompleted(self.round))
+
+    def runs(self):
+        """Whatever it takes from the start until user code runs."""
+        return self.all_come_up().forms()
+
+    def waits(self, worker, words):
+        return self.feed(events.WorkerPending(worker, words))
+
+    def gone(self, worker, failure=DIED):
+        self.jobs.pop(worker, None)
+        self.up.discard(worker)
+        self.ending.discard(worker)
+        return self.feed(events.WorkerEnded(worker, failure))
+
+    def those_ending_end(self):
+        for worker in sorted(self.ending):
+            self.gone(worker, None)
+        return self
+
+    def all_done(self):
+        for placement in self.members:
+            self.feed(events.WorkerDone(placement.worker))
+        return self
+
+    def joins(self):
+        """The newcomer and those that run know each other."""
+        newcomer, self.newcomer = self.newcomer, None
+        return self.feed(events.JoinCompleted(self.round, newcomer))
+
+    def is_kept_out(self, failure):
+        """They do not."""
+        newcomer, self.newcomer = self.newcomer, None
+        return self.feed(events.JoinFailed(self.round, newcomer, failure))
+
+    def collected(self):
+        self.collecting = False
+        return self.feed(events.StateCollected(self.round))
+
+    def passes(self, seconds):
+        """Time passes; ticks come when they are due."""
+        end = self.now + seconds
+        for _ in range(1000):
+            due = self.machine.next_deadline()
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
+            self.feed(events.Tick())
+        else:
+            raise AssertionError("ticks without end")
+        self.now = end
+        return self.feed(events.Tick())
+
+    @property
+    def status(self):
+        return self.machine.status()
+
+    @property
+    def phase(self):
+        return self.machine.phase.value
+
+    def all_of(self, kind):
+        """The commands of a kind, so far."""
+        return [one for one in self.log if isinstance(one, kind)]
 
 
 def ring(**policy):
@@ -402,3 +566,164 @@ def test_when_all_that_are_left_are_done_it_has_succeeded():
     world.gone(second, DIED)
 
     assert world.those_ending_end().phase == "succeeded"
+
+
+class EventOrders(RingWorld, RuleBasedStateMachine):
+    @initialize(
+        policy=st.fixed_dictionaries(
+            {
+                "workers": st.integers(1, 4),
+                "max_restarts": st.integers(0, 2),
+                "backoff_limit": st.integers(0, 2),
+                "deadline": st.sampled_from([None, 40.0]),
+                "ttl": st.sampled_from([None, 3.0]),
+                "clean": st.sampled_from(Clean),
+            }
+        ),
+        bounds=st.sampled_from([{}, {"min": 1, "max": 5}]),
+        changes=st.sampled_from([{}, {"keeps_workers": True}, {"is_live": True}]),
+    )
+    def begin(self, policy, bounds, changes):
+        timing = RingTiming(last_call=5.0)
+        self.open(**policy, **bounds, **changes, start_timeout=20.0, timing=timing, heartbeat=8.0)
+        self.start()
+
+    @rule(data=st.data(), host=st.sampled_from("abc"))
+    def one_comes_up(self, data, host):
+        waiting = sorted(set(self.jobs) - self.up)
+        if waiting:
+            self.comes_up(data.draw(st.sampled_from(waiting)), host)
+
+    @rule(data=st.data(), failure=st.sampled_from([DIED, None]))
+    def one_is_gone(self, data, failure):
+        if self.jobs:
+            self.gone(data.draw(st.sampled_from(sorted(self.jobs))), failure)
+
+    @rule(data=st.data())
+    def one_raises(self, data):
+        if self.running and self.members:
+            place = data.draw(st.sampled_from(self.members))
+            self.feed(events.WorkerFailed(place.worker, RAISED))
+
+    @rule(data=st.data())
+    def one_is_done(self, data):
+        if self.running and self.members:
+            self.feed(events.WorkerDone(data.draw(st.sampled_from(self.members)).worker))
+
+    @rule()
+    def all_send_heartbeats(self):
+        for worker in list(self.jobs):
+            self.feed(events.WorkerHeartbeat(worker))
+
+    @precondition(lambda self: self.forming)
+    @rule(well=st.booleans())
+    def it_forms(self, well):
+        if well:
+            self.forms()
+        else:
+            self.feed(events.RendezvousFailed(self.round, Failure(reason="Unreachable")))
+
+    @precondition(lambda self: self.newcomer is not None)
+    @rule(well=st.booleans())
+    def a_newcomer_is_met(self, well):
+        if well:
+            self.joins()
+        else:
+            self.is_kept_out(Failure(reason="Unreachable"))
+
+    @precondition(lambda self: self.collecting)
+    @rule()
+    def states_arrive(self):
+        self.collected()
+
+    @precondition(lambda self: self.halting)
+    @rule()
+    def it_halts(self):
+        self.halting = False
+        self.feed(events.Halted(self.round))
+
+    @rule()
+    def those_that_are_ended_end(self):
+        self.those_ending_end()
+
+    @rule(seconds=st.sampled_from([0.0, 0.6, 3.0, 9.0]))
+    def time_passes(self, seconds):
+        self.passes(seconds)
+
+    @rule(
+        event=st.sampled_from(
+            [
+                events.SuspendRequested(),
+                events.ResumeRequested(),
+                events.ResumeRequested(),
+                events.Tick(),
+            ]
+        )
+    )
+    def its_user_asks(self, event):
+        self.feed(event)
+
+    @precondition(lambda self: self.policy.min is not None)
+    @rule(workers=st.integers(1, 5))
+    def it_is_resized(self, workers):
+        self.feed(events.ResizeRequested(workers))
+
+    @rule(late=st.integers(0, 3))
+    def old_news_changes_nothing(self, late):
+        before = self.machine.phase
+        for event in (
+            events.RendezvousCompleted(-1),
+            events.StateCollected(-1),
+            events.RoundEnded(-1, DIED),
+        ):
+            self.feed(event)
+        self.feed(events.WorkerEnded(-late - 1, DIED))
+        assert self.machine.phase is before
+
+    @invariant()
+    def the_outcome_is_published_once(self):
+        if hasattr(self, "machine"):
+            assert len(self.concluded) == self.machine.phase.is_over
+
+    @invariant()
+    def what_is_due_is_ahead(self):
+        if hasattr(self, "machine"):
+            due = self.machine.next_deadline()
+            assert due is None or due > self.now
+
+    @invariant()
+    def only_what_the_policy_allows_is_spent(self):
+        if hasattr(self, "machine"):
+            assert self.status.restarts <= self.policy.max_restarts
+
+    def teardown(self):
+        if not hasattr(self, "machine"):
+            return
+        # left alone it ends, or waits for its user
+        for _ in range(200):
+            if self.machine.phase.is_over:
+                break
+            if self.machine.phase is RingPhase.SUSPENDED:
+                # but for those that could not be killed within the policy's time, and were given up
+                assert not set(self.jobs) - self.ending
+                self.feed(events.TerminateRequested())
+                continue
+            self.those_ending_end()
+            if self.halting:
+                self.it_halts()
+            # nobody comes up, nobody is heard
+            self.passes(25.0)
+            if self.running and self.machine.phase is RingPhase.RUNNING:
+                # all are done, and stay silent
+                self.all_done()
+        assert self.machine.phase.is_over, self.machine.phase
+        self.feed(events.TerminateRequested())
+        if self.halting:
+            self.halting = False
+        self.those_ending_end()
+        self.passes(60.0)
+        assert self.forgotten == 1
+        assert not set(self.jobs) - self.ending
+
+
+TestEventOrders = EventOrders.TestCase

@@ -1,11 +1,10 @@
 """A ring as one of its members sees it; its errors, and how rings are counted."""
 
 import pickle
-import threading
 
 import pytest
 
-from fiber._ring import counters, view
+from fiber._ring import counters
 from fiber._ring.counters import RingCounters, StatusCounter
 from fiber._ring.model import (
     Condition,
@@ -92,18 +91,7 @@ def test_at_the_end_its_folder_goes_and_what_is_to_be_done_is_done_in_the_other_
     assert not folder.exists()
 
 
-def test_a_thread_may_be_in_a_ring_of_its_own():
-    seen, mine = [], ring()
-
-    def inside():
-        view.enter(mine, is_process_wide=False)
-        seen.append(current_ring())
-
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-
-    assert seen == [mine]
+def test_a_process_in_no_ring_gets_an_error():
     with pytest.raises(FiberError, match="no member of a ring"):
         current_ring()
 

@@ -1,19 +1,21 @@
 """An attached job: its output is ours, its end is ours, and our end is its end."""
 
 import os
+import queue
 import signal
 import threading
+import time
+from types import SimpleNamespace
 
-import attrs
 import pytest
 
 from fiber._agent import rundir
 from fiber.cli.run import exit_code
-from fiber.cli.watch import Question
+from fiber.cli.watch import Question, Watcher
 from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
-from fiber.testing import FakeBackend, FakePlugin, programs
+from fiber.testing import FakeBackend, programs
 
 
 def failed(code, reason=None):
@@ -226,24 +228,69 @@ class TestAsking:
         assert not platform.find(job).status.state.is_terminal
         assert [folder.name for folder, _ in rundir.runs()] == [job.run_id]
 
-    def test_other_signals_do_not_ask(self, signalled, asked):
-        done, ended = signalled(programs.exit_on_sigterm(3), signal.SIGTERM)
 
-        assert (done.exit_code, ended, asked[1]) == (143, 3, [])
+def soon():
+    return time.monotonic() + 30
 
 
-def test_the_platforms_noun_is_used_for_the_job(fiber, platform, monkeypatch):
-    offered = FakePlugin.fiber_backends
+def test_a_stream_that_ends_is_an_error(backend):
+    watcher = Watcher(backend, "00000001")
+    backend.close()
 
-    def calling_it_so(self):
-        return [attrs.evolve(info, noun="pod") for info in offered(self)]
+    with pytest.raises(BackendUnavailableError, match="events of run 00000001 have ended"):
+        watcher.get(until=soon())
 
-    monkeypatch.setattr(FakePlugin, "fiber_backends", hookimpl(calling_it_so))
 
-    (line,) = fiber.lines("run", *programs.sleep_forever())
-    done = fiber("run", "-a", *programs.die_by(signal.SIGKILL))
+@pytest.mark.parametrize("was", [signal.default_int_handler, signal.SIG_IGN])
+def test_signals_are_as_before_afterwards_and_one_that_is_ignored_stays_so(backend, was):
+    before = signal.signal(signal.SIGINT, was)
+    try:
+        with Watcher(backend).signals():
+            assert (signal.getsignal(signal.SIGINT) == was) == (was is signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGINT) == was
+    finally:
+        signal.signal(signal.SIGINT, before)
 
-    assert line == f"Created pod: {platform.jobs()[0].id}"
-    created, ended = done.stderr.splitlines()
-    name = created.removeprefix("Created pod: ")
-    assert ended.startswith(f"fiber: pod {name}: ended by SIGNAL(9)")
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """The other end of our standard input."""
+    theirs, ours = os.openpty()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(fileno=lambda: theirs, isatty=lambda: True))
+    yield ours
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.fixture
+def answers():
+    return queue.SimpleQueue()
+
+
+@pytest.mark.parametrize(
+    "typed,answer", [(b"y\n", "y"), (b" YES \n", "yes"), (b"\n", ""), (b"\xff\n", "\ufffd")]
+)
+def test_the_typed_line_is_the_answer_and_it_can_be_asked_again(
+    terminal, answers, typed, answer, capsys
+):
+    with Question(answers.put) as question:
+        for _ in range(2):
+            question.ask("well? ")
+            os.write(terminal, typed)
+            assert answers.get(timeout=30) == answer
+            question._thread.join()
+            assert not question.is_open
+
+    assert capsys.readouterr().err.startswith("well? ")
+
+
+def test_an_unanswered_one_ends_with_its_block(terminal, answers, capsys):
+    before = threading.active_count()
+
+    with Question(answers.put) as question:
+        question.ask("well? ")
+        assert question.is_open
+
+    assert threading.active_count() == before
+    assert answers.empty()
+    assert capsys.readouterr().err == "well? \n"

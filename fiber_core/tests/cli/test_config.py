@@ -8,7 +8,6 @@ import attrs
 import pytest
 
 from fiber._agent import rundir
-from fiber.cli.session import Session
 from fiber.hookspecs import hookimpl
 from fiber.model import BackendClaim, BackendInfo
 from fiber.testing import FakeBackend, fakes, programs
@@ -189,8 +188,3 @@ class TestRunsBegunWithThem:
 
         assert line == f"Removed run: {job.run_id} (its jobs have ended)"
         assert far.seen == [Settings(region="eu", account="me")]
-
-    def test_settings_of_a_run_are_not_the_commands(self, fiber, far):
-        session = Session.load("far", settings={"far_region": "eu"})
-
-        assert session.config.settings == Settings(region="eu")

@@ -19,17 +19,6 @@ from fiber.testing import programs
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
 PATIENCE = 40.0
 
-POOL = """
-import fiber
-
-def square(n):
-    return n * n
-
-if __name__ == "__main__":
-    with fiber.Pool(2) as pool:
-        print(sum(pool.map(square, range(10))), fiber.get_backend().name)
-"""
-
 
 def fiber(*words):
     return subprocess.run(
@@ -114,20 +103,6 @@ class TestAttached:
         assert refused.returncode == 126
         assert "Permission denied" in refused.stderr
 
-    def test_a_program_in_it_uses_the_same_backend_settings_folder_and_variables(
-        self, tmp_path, monkeypatch
-    ):
-        monkeypatch.setenv("OUR_OWN", "x")
-        (tmp_path / "squares.py").write_text(POOL)
-        expected = {"FIBER_MEMORY": "2048", "OUR_OWN": "x"}
-
-        plain = fiber("run", "-a", sys.executable, "squares.py")
-        limited = fiber("run", "-a", "--memory", "2Gi", *programs.expect_env(expected))
-
-        assert plain.stdout.split() == ["285", jobs_backend()]
-        assert plain.stderr == ""
-        assert limited.returncode == 0
-
     def test_the_job_ends_with_a_command_that_is_killed(self):
         with attached(*programs.with_child()) as (process, job):
             process.kill()
@@ -189,11 +164,6 @@ class attached:  # noqa: N801  used as a function
         self.process.kill()
         self.process.stdout.close()
         self.process.wait()
-
-
-def jobs_backend():
-    settings = json.loads(inside("config", "--json"))
-    return next(s["value"] for s in settings if s["key"] == "backend")
 
 
 class TestDetached:

@@ -5,10 +5,8 @@ import json
 import click
 import pytest
 
-from fiber._plugins.manager import load_plugins
 from fiber._version import __version__
 from fiber.cli.group import BUILT_IN
-from fiber.cli.plugins import problems
 from fiber.hookspecs import hookimpl
 
 
@@ -199,16 +197,3 @@ def test_json_has_all_of_it(fiber):
     broken = {"name": "bad", "distribution": "fiber-bad", "version": "1.0", "error": error}
     assert data["broken"] == [broken]
     assert data["clashes"]
-
-
-def test_problems_are_a_sentence_each_and_listed_once(site):
-    for name in ("one", "two"):
-        module = f"plugin_problem_{name}"
-        site.add(f"fiber-{name}", entry_points={"same": module}, modules={module: ""})
-    add(site, "bad", "1 / 0")
-
-    found = problems(load_plugins(entry_points=site.entry_points()))
-
-    assert len(found) == 2
-    assert "the entry point 'same' is offered by fiber-one 1.0 and fiber-two 1.0" in found[0]
-    assert "plugin 'bad' of fiber-bad 1.0 is broken" in found[1]

@@ -184,17 +184,6 @@ class TestRefusals:
 
         assert [spec.image for spec in spy.specs] == [None, "python"]
 
-    def test_volumes_are_passed_on(self, fiber, spy, capable):
-        capable(volumes=True)
-
-        # the fake backend declares them here and refuses them then
-        fiber("run", "-v", "nfs", "-v", "data:/d", "true")
-
-        assert [(v.source, v.path) for v in spy.specs[0].volumes] == [
-            ("nfs", "/persistent"),
-            ("data", "/d"),
-        ]
-
 
 class TestImages:
     """Where jobs run in images."""
@@ -314,3 +303,81 @@ def test_a_backend_to_look_is_in_no_run():
         assert list(backend.list()) == []
 
     assert list(rundir.runs()) == []
+
+
+@pytest.mark.parametrize(
+    "words, code, told",
+    [
+        ([], 2, "name the program"),
+        (["-np", "2"], 2, "name the program"),
+        (["--map-by", "node", "./a"], 2, "--map-by is an option of mpirun's: write --"),
+        (["-np", "4", "--members", "1", "./a"], 1, "4 ranks do not fit on 1 members of 1 slots"),
+        (["-np", "zero", "./a"], 2, "-np"),
+        (["--slots", "0", "./a"], 2, "--slots"),
+        (["-v", ":x", "./a"], 2, "is no volume"),
+        (["--group", "two", "./a"], 2, "'two' is no group of members, which is N or N:slots=K"),
+        (["--group", "2:colour=red", "./a"], 2, "is no group of members"),
+        (["--group", "2:slots=0", "./a"], 2, "is no group of members"),
+        (["--group", "1", "--members", "2", "./a"], 2, "--members and --group both say"),
+        (["-np", "4", "--group", "1:slots=3", "./a"], 1, "4 ranks need 4 slots"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_refused(fiber, platform, words, code, told):
+    assert told in fiber.fails("mpirun", *words, code=code)
+    assert platform.jobs() == []
+
+
+def test_what_the_backend_does_not_do_is_refused_early(fiber, capable):
+    capable(volumes=False)
+
+    assert "capability 'volumes'" in fiber.fails("mpirun", "-v", "nfs", "./a")
+
+
+MANIFEST = {
+    "apiVersion": "kubeflow.org/v2beta1",
+    "kind": "MPIJob",
+    "metadata": {"name": "pi"},
+    "spec": {
+        "runPolicy": {"suspend": True, "managedBy": "somebody"},
+        "mpiReplicaSpecs": {
+            "Launcher": {
+                "template": {"spec": {"containers": [{"command": ["mpirun"], "args": ["./pi"]}]}}
+            }
+        },
+    },
+}
+
+
+@pytest.fixture
+def apply(fiber, tmp_path):
+    def applied(text, *words):
+        (tmp_path / "job").write_text(text)
+        return fiber("ring", "apply", *words, str(tmp_path / "job"))
+
+    return applied
+
+
+def test_fields_are_named_and_a_suspended_job_is_not_started(apply, platform):
+    done = apply(json.dumps(MANIFEST))
+
+    assert done.exit_code == 0, done.output
+    assert "not supported: spec.runPolicy.managedBy" in done.stderr
+    assert "pi is suspended (spec.runPolicy.suspend)" in done.stderr
+    assert platform.jobs() == []
+
+
+@pytest.mark.parametrize(
+    "words, text, told",
+    [
+        (["--strict"], json.dumps(MANIFEST), "--strict refuses these"),
+        ([], '{"kind": "Pod", "apiVersion": "v1"}', "the manifest is of v1 Pod"),
+        # as YAML, or that its reader is missing
+        ([], "kind: Pod\napiVersion: [unfinished", "YAML"),
+    ],
+    ids=["strict", "another document", "YAML"],
+)
+def test_a_manifest_that_is_not_wanted_is_refused(apply, words, text, told):
+    done = apply(text, *words)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert told in done.stderr

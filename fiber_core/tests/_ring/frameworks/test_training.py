@@ -45,25 +45,6 @@ def test_torch_reduces_over_all_ranks(torch, jobs, slots):
     assert found == [(total, rank, size) for rank in range(size)]
 
 
-def test_torch_works_in_the_original_shape(torch):
-    def init(ring):
-        import torch.distributed as dist
-
-        os.environ["MASTER_ADDR"] = ring.members[0].ip
-        os.environ["MASTER_PORT"] = str(ring.members[0].port)
-        dist.init_process_group("gloo", rank=ring.rank, world_size=ring.size)
-
-    def func(rank, size):
-        import torch
-        import torch.distributed as dist
-
-        mine = torch.ones(1) * (rank + 1)
-        dist.all_reduce(mine)
-        return mine.item()
-
-    assert Ring(2, func, init).run() == [3.0, 3.0]
-
-
 def test_a_dead_rank_starts_all_of_torch_again_where_a_survivor_was(torch):
     def func(rank, size):
         import torch

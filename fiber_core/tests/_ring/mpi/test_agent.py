@@ -169,17 +169,6 @@ def test_the_socket_is_its_users_alone(socket_path):
     assert Path(socket_path).stat().st_mode & 0o777 == 0o600
 
 
-def test_no_thread_is_left_of_a_call(socket_path):
-    before = threading.active_count()
-
-    assert run(socket_path, "m0", "true")[0] == 0
-
-    deadline = time.monotonic() + PATIENCE
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
-
-
 def test_signals_that_are_ignored_stay_so(socket_path):
     process = start(
         socket_path,

@@ -15,7 +15,6 @@ from fiber._ring.mpi.arguments import (
 )
 from fiber._ring.mpi.crew import Need
 from fiber._ring.mpi.hosts import MpiHost
-from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
 
 KNOWN = {"-np": True, "--slots": True, "-v": True, "--flag": False}
@@ -42,25 +41,6 @@ def test_a_command_line_is_split(line, ours, options, program):
     parts = (tuple(part.split()) for part in (ours, options, program))
 
     assert split_command_line(line.split(), KNOWN) == CommandLine(*parts)
-
-
-@pytest.mark.parametrize(
-    "read, told",
-    [
-        (
-            lambda: split_command_line(["--map-by", "node", "./a"], KNOWN),
-            "--map-by is an option of mpirun's: write --",
-        ),
-        (
-            lambda: rank_and_member_counts(5, 2, 2),
-            "5 ranks do not fit on 2 members of 2 slots.*--members 3",
-        ),
-    ],
-    ids=["options", "too few slots"],
-)
-def test_a_line_that_makes_no_sense_is_an_error_with_its_cure(read, told):
-    with pytest.raises(FiberError, match=told):
-        read()
 
 
 @pytest.mark.parametrize(
