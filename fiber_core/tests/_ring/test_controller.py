@@ -10,7 +10,7 @@ from fiber._ring.events import StartRun, StartWorker
 from fiber._ring.member import MemberSpec
 from fiber._ring.model import Failure, Group, RingPhase, RingStatus
 from fiber._ring.timing import RingTiming
-from fiber._ring.workers import JobThreads, WorkerHandle, failed_process, start_failure
+from fiber._ring.workers import JobThreads, WorkerHandle, failed_process
 from fiber.exceptions import SubmitError
 from fiber.model import Gang, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -104,7 +104,3 @@ def test_the_end_of_a_rank_is_a_failure_unless_its_function_returned():
 
     worker.returned[0] = b""
     assert failed_process(worker, RETURNED) is None
-
-
-def test_a_refusal_has_type_and_text():
-    assert str(start_failure(ValueError("no"))) == "ValueError: no"

@@ -187,26 +187,18 @@ def ring(**policy):
     return world.start()
 
 
-def test_user_code_begins_once_all_are_up_and_know_each_other():
+def test_user_code_begins_once_all_know_each_other_and_has_succeeded_when_all_are_done_and_gone():
     world = ring(workers=2).all_come_up()
-    assert world.phase == "forming"
-    assert world.all_of(StartRun) == []
+    assert (world.phase, world.all_of(StartRun)) == ("forming", [])
 
     world.forms()
-
     assert world.all_of(StartRun) == [StartRun(1)]
     assert world.status.has(ConditionKind.RUNNING)
-
-
-def test_it_has_succeeded_when_all_are_done_and_gone():
-    world = ring(workers=2).runs().all_done()
+    world.all_done()
     assert world.phase == "ending"
-
     world.those_ending_end()
 
-    assert world.phase == "succeeded"
-    assert world.concluded == [None]
-    assert world.forgotten == 1
+    assert (world.phase, world.concluded, world.forgotten) == ("succeeded", [None], 1)
 
 
 @pytest.mark.parametrize("failure, reason", [(DIED, "SIGNAL(9)"), (None, "EXIT(0)")])
@@ -389,30 +381,12 @@ def test_an_elastic_ring_goes_on_with_those_that_came_and_a_later_one_costs_no_r
     assert world.status.restarts == 0
 
 
-@pytest.mark.parametrize("bounds", [{"min": 4}, {"max": 2}])
-def test_bounds_that_do_not_fit_are_refused(bounds):
-    with pytest.raises(ValueError, match="do not fit 3"):
-        ring(workers=3, **bounds)
-
-
 def test_it_is_not_resized_beyond_its_bounds():
     with pytest.raises(ValueError, match="min=1 and max=3 cannot have 4"):
         ring(workers=3, min=1, max=3).feed(events.ResizeRequested(4))
 
 
 # -- suspended, ended, forgotten
-
-
-def test_a_suspended_ring_has_no_workers_until_it_is_resumed():
-    world = ring(workers=2).runs().feed(events.SuspendRequested()).collected().those_ending_end()
-
-    assert world.phase == "suspended"
-    assert world.jobs == {}
-    assert world.machine.next_deadline() is None
-    world.feed(events.ResumeRequested()).runs()
-    assert world.phase == "running"
-    assert not world.status.has(ConditionKind.SUSPENDED)
-    assert world.status.restarts == 0
 
 
 def test_the_deadline_holds_for_the_whole_ring_and_begins_anew_when_it_is_resumed():
@@ -426,15 +400,7 @@ def test_the_deadline_holds_for_the_whole_ring_and_begins_anew_when_it_is_resume
     assert world.concluded[0].reason == "DeadlineExceeded"
 
 
-def test_what_is_known_stays_until_its_time_to_live_is_over():
-    world = ring(workers=1, ttl=5.0).runs().all_done().those_ending_end()
-
-    assert (world.phase, world.forgotten) == ("succeeded", 0)
-    world.passes(5)
-    assert world.forgotten == 1
-
-
-def test_conditions_have_reason_and_time():
+def test_a_suspended_ring_has_no_workers_until_it_is_resumed_and_conditions_have_reason_and_time():
     world = ring(workers=1, max_restarts=1).passes(2).runs()
     true_in = []
 
@@ -445,6 +411,7 @@ def test_conditions_have_reason_and_time():
     conditions()
     world.feed(events.SuspendRequested()).collected().those_ending_end()
     conditions()
+    assert (world.phase, world.jobs, world.machine.next_deadline()) == ("suspended", {}, None)
     world.feed(events.ResumeRequested()).runs().passes(3).gone(2).runs()
     world.all_done().those_ending_end()
 

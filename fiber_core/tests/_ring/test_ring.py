@@ -137,15 +137,11 @@ def test_a_stopped_rank_is_given_up():
     assert caught.value.failure.worker is not None
 
 
-def bad_start(ring):
-    raise KeyError("nothing there")
-
-
 @pytest.mark.parametrize(
     "func, initializer, told",
     [
         (lambda rank, size: (x for x in ()), None, "rank 0 .*raised"),
-        (print, bad_start, "KeyError"),
+        (print, lambda ring: {}["nothing there"], "KeyError"),
     ],
     ids=["a result that cannot be sent", "an initializer that raises"],
 )

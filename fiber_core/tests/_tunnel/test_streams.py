@@ -204,6 +204,10 @@ def test_a_route_has_its_parts():
     route = parse(ROUTE)
     assert route == Route("tls+tcp", "ab12cd34.0", "10.1.2.3", 555)
     assert (str(route), route.job, route.direct) == (ROUTE, "ab12cd34", "tls+tcp://10.1.2.3:555")
+    # of a realm, too
+    assert is_route(ROUTE)
+    assert is_route(f"0123456789abcdef@{ROUTE}")
+    assert not is_route("0123456789abcdef@tls+tcp://10.1.2.3:555")
 
 
 @pytest.mark.parametrize(
@@ -226,12 +230,6 @@ def test_ports_have_routes(url, route):
 )
 def test_other_addresses_have_none(url):
     assert parse(url) is None
-
-
-def test_routes_of_a_realm_are_routes():
-    assert is_route(ROUTE)
-    assert is_route("0123456789abcdef@" + ROUTE)
-    assert not is_route("0123456789abcdef@tls+tcp://10.1.2.3:555")
 
 
 KEY = b"k" * 32

@@ -84,11 +84,6 @@ class TestListing:
         assert [item.job for item in list_jobs(backend)] == [there]
         assert gone in listed
 
-    def test_a_platform_that_does_not_answer_is_an_error(self, fiber, backend, platform):
-        platform.available = False
-
-        assert "does not answer" in fiber.fails("ps")
-
 
 class TestPs:
     def test_a_running_job_is_one_line(self, fiber, submit, platform):

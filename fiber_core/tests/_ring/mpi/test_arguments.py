@@ -120,12 +120,6 @@ def test_a_word_tells_a_group(word, group):
     assert parse_group(word) == group
 
 
-@pytest.mark.parametrize("word", ["", "x", "0", "1:slots", "1:slots=x", "1:size=2", "1:cpu=-1"])
-def test_other_words_are_refused_with_the_form(word):
-    with pytest.raises(ValueError, match="is no group of members, which is N or N:slots=K"):
-        parse_group(word)
-
-
 def test_members_are_numbered_through_and_have_what_their_group_or_all_have():
     groups = [MemberGroup(members=2, slots=4, gpu=2), MemberGroup(members=1, cpu=8.0)]
 

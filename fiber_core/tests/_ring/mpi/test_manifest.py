@@ -151,12 +151,6 @@ def test_without_a_number_all_slots_have_a_rank(manifest, command, count, progra
     assert (plan.count, plan.program) == (count, tuple(program.split()))
 
 
-def test_a_launcher_without_workers_is_a_job_of_one(manifest):
-    del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
-
-    assert parse_manifest(manifest).workers == 1
-
-
 def test_a_launcher_that_is_a_worker_is_the_first_member(manifest):
     manifest["spec"]["runLauncherAsWorker"] = True
 
@@ -167,9 +161,11 @@ def test_a_launcher_that_is_a_worker_is_the_first_member(manifest):
     assert list(plan.jobs()) == [("launcher", "pi-launcher"), ("pi-worker-0",), ("pi-worker-1",)]
 
 
-def test_a_launcher_that_is_a_worker_needs_no_others(manifest):
-    manifest["spec"]["runLauncherAsWorker"] = True
+def test_a_launcher_without_workers_is_a_job_of_one_which_may_be_the_launchers(manifest):
     del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
+    assert parse_manifest(manifest).workers == 1
+
+    manifest["spec"]["runLauncherAsWorker"] = True
     container(manifest)["args"][1] = "2"
 
     assert list(run_spec(parse_manifest(manifest), 60.0).jobs()) == [("launcher", "pi-launcher")]

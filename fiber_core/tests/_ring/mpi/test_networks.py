@@ -164,11 +164,6 @@ def test_a_host_that_shares_its_address_stays_a_name(other):
     assert "member-0" not in own_addresses(TWO, {**ADDRESSES, "member-0": ADDRESSES[other]})
 
 
-def test_a_host_has_room():
-    with pytest.raises(ValueError, match="slots"):
-        MpiHost("m", 0)
-
-
 def test_hosts_are_filled_one_after_another():
     assert expected_hosts(3, TWO) == ("member-0", "member-0", "member-1")
     assert expected_hosts(1, TWO) == ("member-0",)
