@@ -693,4 +693,5 @@ class EventOrders(RingWorld, RuleBasedStateMachine):
         assert not set(self.jobs) - self.ending
 
 
-TestEventOrders = EventOrders.TestCase
+# many orders of many events, on a busy machine too
+TestEventOrders = pytest.mark.timeout(300)(EventOrders.TestCase)

@@ -104,11 +104,14 @@ class TestAttached:
         assert "Permission denied" in refused.stderr
 
     def test_the_job_ends_with_a_command_that_is_killed(self):
-        with attached(*programs.with_child()) as (process, job):
+        command = [*COMMAND, "run", "-a", *programs.with_child()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert any(line == "ready\n" for line in process.stdout)
+            ((pid,),) = [[p["pid"] for p in job["processes"]] for job in jobs()]
             process.kill()
 
             assert process.wait(PATIENCE) == -signal.SIGKILL
-            assert is_gone(job)
+            assert is_gone(pid)
 
     def test_ctrl_c_at_a_terminal_asks_before_it_ends_the_job(self):
         ours, theirs = pty.openpty()
@@ -146,26 +149,6 @@ def read_until(stream, wanted):
     return True
 
 
-class attached:  # noqa: N801  used as a function
-    """A command that follows a job, once that is ready; with the job's process id."""
-
-    def __init__(self, *argv):
-        self._argv = argv
-
-    def __enter__(self):
-        self.process = subprocess.Popen(
-            [*COMMAND, "run", "-a", *self._argv], stdout=subprocess.PIPE, text=True
-        )
-        assert any(line == "ready\n" for line in self.process.stdout)
-        ((job,),) = [[p["pid"] for p in job["processes"]] for job in jobs()]
-        return self.process, job
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.stdout.close()
-        self.process.wait()
-
-
 class TestDetached:
     def test_a_job_is_started_listed_shown_ended_and_collected(self):
         code = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); "
@@ -177,7 +160,11 @@ class TestDetached:
         assert (listed["job"], listed["name"], listed["state"]) == (job, "train", "running")
         assert listed["argv"][-1] == code
         assert listed["submitted"] > 1e9
-        assert following(job) == "one"
+        following = [*COMMAND, "logs", "-f", job]
+        with subprocess.Popen(following, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "one\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130
 
         assert lines("kill", job[:5]) == [f"Ended job: {job}"]
 
@@ -200,17 +187,6 @@ class TestDetached:
             process.stdout.readline()
             process.stdout.close()
             assert process.stderr.read() == b""
-
-
-def following(job):
-    """The first line of a job that still runs."""
-    with subprocess.Popen(
-        [*COMMAND, "logs", "-f", job], stdout=subprocess.PIPE, text=True
-    ) as process:
-        line = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
-    return line.rstrip("\n")
 
 
 def test_the_doctor_finds_nothing_wrong():
