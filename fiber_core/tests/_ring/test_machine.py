@@ -400,6 +400,16 @@ def test_the_deadline_holds_for_the_whole_ring_and_begins_anew_when_it_is_resume
     assert world.concluded[0].reason == "DeadlineExceeded"
 
 
+def test_workers_stay_until_the_time_to_live_is_over_where_nothing_is_to_be_cleaned():
+    world = ring(workers=2, clean=Clean.NONE, ttl=50.0).runs().gone(1)
+    assert (world.phase, world.ending) == ("failed", set())
+
+    world.passes(50)
+    assert world.ending == {2}
+    world.those_ending_end()
+    assert world.forgotten == 1
+
+
 def test_a_suspended_ring_has_no_workers_until_it_is_resumed_and_conditions_have_reason_and_time():
     world = ring(workers=1, max_restarts=1).passes(2).runs()
     true_in = []

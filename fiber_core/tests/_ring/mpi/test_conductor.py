@@ -287,6 +287,13 @@ def test_a_signal_before_mpirun_ends_it_at_once(stations, lead):
         lead()
 
 
+def test_a_signal_while_mpirun_runs_ends_that_first(stations, lead):
+    stations.on_mpirun = lambda call: stations.events.put(2)
+
+    assert lead() == Verdict(130, is_asked=True)
+    assert (LAUNCHER, messages.Signal(stations.mpirun.call, 15)) in stations.all_sent
+
+
 def test_a_deadline_ends_it(stations, lead):
     stations.on_mpirun = lambda call: None
 
