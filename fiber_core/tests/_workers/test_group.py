@@ -158,6 +158,8 @@ def test_no_worker_is_started_before_the_first_call(worlds):
     assert world.group.began
     world.group.begin()
     assert len(world.children) == 2
+    # nobody looks whether it is to grow: its size is fixed
+    assert world.runtime.reactor.timers == []
 
 
 def test_workers_get_the_resources_and_image_of_the_group(worlds):
@@ -273,18 +275,6 @@ def test_closed_it_retires_its_workers_and_leaves_nothing(worlds):
     assert world.runtime.parts == []
 
 
-def test_one_that_is_not_up_yet_may_finish_its_initializer(worlds):
-    world = worlds(size=1)
-    world.begin(1)
-    world.children[0].report(RUNNING)
-    world.group.retire()
-    assert not world.group.join(0.05)
-    world.up()
-    world.await_retire()
-    world.obey()
-    assert world.group.join(20)
-
-
 def test_a_pool_that_was_collected_ends_without_a_join(worlds):
     world = worlds()
     world.begin(2)
@@ -322,6 +312,7 @@ def test_it_fails_with_the_reason_and_its_calls_with_it(worlds):
         number += 1
         until(lambda n=number: sink.error or len(world.children) > n)
     assert isinstance(world.group.error, StartError)
+    assert isinstance(world.group.error.__cause__, KeyError)
     assert sink.error is world.group.error
     with pytest.raises(StartError):
         world.call([2])
@@ -399,11 +390,6 @@ class TestElastic:
         world.up()
         world.look()
         assert world.group.manager.size == 2
-
-    def test_a_group_of_fixed_size_has_no_timer(self, worlds):
-        world = worlds()
-        world.begin(2)
-        assert world.runtime.reactor.timers == []
 
     def test_ended_it_looks_no_more(self, worlds):
         world = worlds(size=1, min_size=1, max_size=2)

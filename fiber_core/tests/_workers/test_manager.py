@@ -6,7 +6,7 @@ import pytest
 
 from fiber._base import values
 from fiber._workers.manager import WorkerManager
-from fiber.exceptions import StartError, SubmitError
+from fiber.exceptions import SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Timing
 from tasks_world import LEFT, RUNNING, STOPPED, FakeJob
 from waiting import until
@@ -20,7 +20,6 @@ class Platform:
         self.lost, self.retired, self.errors = [], [], []
         self.handed_back = []
         self.ended = threading.Event()
-        self.failed = threading.Event()
         self.refusals = []
         self.at_start = lambda child: None
         self.can_retire = True
@@ -28,7 +27,7 @@ class Platform:
             start=self.start,
             lost=self.lost.append,
             retire=self.retire,
-            fail=self.fail,
+            fail=self.errors.append,
             ended=self.ended.set,
             lease=lease,
             per_job=per_job,
@@ -50,10 +49,6 @@ class Platform:
         if self.can_retire:
             self.children[int(ident)].report(LEFT)
         return self.can_retire
-
-    def fail(self, error):
-        self.errors.append(error)
-        self.failed.set()
 
     def work(self, count):
         """Begin with so many workers and have them ready."""
@@ -104,14 +99,6 @@ def test_what_cannot_be_started_is_the_callers_error_and_may_be_tried_again(plat
     until(lambda: len(platform.children) == 2)
 
 
-def test_a_lost_worker_is_reported_and_replaced(platform):
-    platform.work(1)
-    platform.children[0].kill()
-    until(lambda: len(platform.children) == 2)
-    (loss,) = platform.lost
-    assert (loss.ident, loss.counts, loss.expected) == ("0", True, False)
-
-
 @pytest.mark.parametrize("error", [SubmitError("quota"), OSError("too many open files")])
 def test_a_start_that_fails_later_is_tried_again_whatever_it_raised(platform, error):
     platform.work(1)
@@ -119,6 +106,8 @@ def test_a_start_that_fails_later_is_tried_again_whatever_it_raised(platform, er
     platform.children[0].kill()
     until(lambda: len(platform.children) == 2)
     assert not platform.errors
+    (loss,) = platform.lost
+    assert (loss.ident, loss.counts, loss.expected) == ("0", True, False)
 
 
 def test_statuses_that_come_before_the_submission_returned_are_not_lost_and_keep_their_order(
@@ -135,32 +124,6 @@ def test_statuses_that_come_before_the_submission_returned_are_not_lost_and_keep
     assert [loss.ident for loss in platform.lost] == ["0"]
 
 
-def test_one_that_asks_before_its_submission_returned_is_known_and_up(platform):
-    def at_start(child):
-        assert platform.manager.accepts(child.ident)
-        platform.manager.worker_ready(child.ident)
-
-    platform.at_start = at_start
-    platform.manager.begin(1)
-    (worker,) = platform.manager.workers()
-    assert worker.ready
-    assert platform.manager.has("0")
-    assert not platform.manager.has("stranger")
-
-
-def test_it_gives_up_with_the_reason(platform):
-    def at_start(child):
-        threading.Thread(target=child.kill).start()
-
-    platform.at_start = at_start
-    platform.manager.begin(1)
-    platform.manager.initializer_failed("0", KeyError("initializer"))
-    assert platform.failed.wait(20)
-    assert isinstance(platform.errors[0], StartError)
-    assert isinstance(platform.errors[0].__cause__, KeyError)
-    assert platform.ended.wait(20)
-
-
 def test_resized_it_adds_and_retires(platform):
     platform.manager.begin(1)
     platform.manager.resize(3)
@@ -171,14 +134,6 @@ def test_resized_it_adds_and_retires(platform):
     assert sorted(platform.retired) == ["1", "2"]
 
 
-def test_released_a_worker_is_retired_and_not_replaced(platform):
-    platform.work(2)
-    platform.manager.release("0")
-    until(lambda: platform.retired == ["0"])
-    until(lambda: len(platform.manager.workers()) == 1)
-    assert len(platform.children) == 2
-
-
 def test_one_that_cannot_be_retired_is_ended(platform):
     platform.can_retire = False
     platform.work(1)
@@ -187,22 +142,9 @@ def test_one_that_cannot_be_retired_is_ended(platform):
     assert platform.children[0].kills == 1
 
 
-def test_closed_it_lets_everybody_leave_and_its_thread_ends(platform):
-    platform.work(2)
-    platform.manager.close()
-    assert platform.manager.join(20)
-    assert platform.ended.is_set()
-    assert not platform.manager._thread.is_alive()
-
-
 def test_never_begun_it_is_joined_at_once(platform):
     platform.manager.close()
     assert platform.manager.join(0)
-
-
-def test_join_returns_when_its_time_is_up(platform):
-    platform.manager.begin(1)
-    assert not platform.manager.join(0.01)
 
 
 def test_terminated_by_several_threads_it_ends_once(platform):
