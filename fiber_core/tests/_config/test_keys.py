@@ -46,16 +46,14 @@ def found(collector, owner):
 
 
 class TestOwners:
-    def test_keys_go_to_the_core_and_to_backends_by_prefix(self, collector):
-        collector.add_arguments({"cpu": 1, "blue_speed": 2, "red_speed": 3})
+    def test_keys_go_to_the_core_and_to_backends_by_prefix_of_which_the_longer_counts(
+        self, collector
+    ):
+        collector.add_arguments({"cpu": 1, "blue_speed": 2, "red_speed": 3, "blue_pale_speed": 4})
 
         assert found(collector, "") == {"cpu": 1}
         assert found(collector, "blue") == {"speed": 2}
         assert found(collector, "red") == {"speed": 3}
-
-    def test_the_longer_of_two_prefixes_counts(self, collector):
-        collector.add_arguments({"blue_pale_speed": 4})
-
         assert found(collector, "blue-pale") == {"speed": 4}
         assert key_prefix("blue-pale") == "blue_pale_"
 
@@ -80,26 +78,24 @@ class TestOwners:
 
 
 class TestUnknown:
-    def test_an_unknown_argument_is_an_error_with_the_nearest_key(self, collector):
-        text = (
-            r"unknown key 'imgae' \(argument imgae to fiber.init\): did you mean 'image'\? allowed"
-        )
-        with pytest.raises(ConfigError, match=text):
-            collector.add_arguments({"imgae": "x"})
-
-    def test_an_unknown_key_in_the_file_is_an_error_with_its_line(self, collector):
-        with pytest.raises(ConfigError, match=r"'imgae' \(f:1\): .*'image'.*blue_namespace"):
-            collector.add_file(file(default={"imgae": "x"}))
-
-    @pytest.mark.parametrize("name", ["blue", "red"])
-    def test_an_unknown_key_of_a_backend_is_an_error_in_use_or_not(self, collector, name):
-        text = (
-            rf"'{name}_sped' .*did you mean '{name}_speed'\? allowed are {name}_speed, {name}_nam"
-        )
-        with pytest.raises(ConfigError, match=text):
-            collector.add_file(file(**{name: {"sped": "x"}}))
-        with pytest.raises(ConfigError, match=text):
-            collector.add_arguments({f"{name}_sped": "x"})
+    @pytest.mark.parametrize(
+        "section, key, told",
+        [
+            ("default", "imgae", r"did you mean 'image'\? allowed .*blue_namespace"),
+            # of backends in use or not
+            ("blue", "sped", r"did you mean 'blue_speed'\? allowed are blue_speed, blue_nam"),
+            ("red", "sped", r"did you mean 'red_speed'\? allowed are red_speed, red_nam"),
+        ],
+    )
+    def test_an_unknown_key_is_an_error_with_its_place_and_the_nearest(
+        self, collector, section, key, told
+    ):
+        name = key if section == "default" else f"{section}_{key}"
+        with pytest.raises(ConfigError, match=rf"'{name}' \(f:1\): {told}"):
+            collector.add_file(file(**{section: {key: "x"}}))
+        argument = rf"'{name}' \(argument {name} to fiber.init\): {told}"
+        with pytest.raises(ConfigError, match=argument):
+            collector.add_arguments({name: "x"})
 
     def test_the_error_says_that_a_backend_has_no_settings(self):
         bare = BackendInfo(name="bare", load=lambda _: None)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from fiber._config.sources import Origin, OriginKind, read_file
+from fiber._config.sources import read_file
 from fiber.exceptions import ConfigError
 
 
@@ -23,9 +23,6 @@ def values(settings, section="default"):
 
 
 class TestIni:
-    def test_without_a_file_nothing_is_set(self, tmp_path):
-        assert read_file(tmp_path).sections == {}
-
     @pytest.mark.parametrize(
         "text, default, k8s",
         [
@@ -146,16 +143,3 @@ class TestToml:
         assert values(found) == {"cpu": "1"}
         assert "[tool.fiber]" in caplog.text
         assert "is not" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "kind, where, text",
-    [
-        (OriginKind.DEFAULT, "", "default"),
-        (OriginKind.ENVIRONMENT, "FIBER_CPU", "environment FIBER_CPU"),
-        (OriginKind.ARGUMENT, "cpu", "argument cpu to fiber.init"),
-        (OriginKind.FILE, "/x/.fiberconfig:3", "/x/.fiberconfig:3"),
-    ],
-)
-def test_an_origin_as_text_names_the_place(kind, where, text):
-    assert str(Origin(kind, where)) == text

@@ -3,7 +3,7 @@
 import pytest
 
 from fiber._agent.instructions import Instructions
-from fiber._agent.job.config import SupervisorConfig, supervisor_ident
+from fiber._agent.job.config import SupervisorConfig
 from fiber._agent.job.main import choose_route
 from fiber._base import values
 from fiber._wire.identity import Credentials
@@ -23,11 +23,8 @@ CONFIG = SupervisorConfig(
 )
 
 
-def test_they_come_as_they_were():
+def test_they_come_as_they_were_and_the_secret_is_in_no_text_of_them():
     assert SupervisorConfig.decode(CONFIG.encode()) == CONFIG
-
-
-def test_the_secret_is_in_no_text_of_them():
     assert INSTRUCTIONS.credentials.key.hex() not in repr(CONFIG)
 
 
@@ -36,11 +33,8 @@ def at(*urls):
     return values.evolve(CONFIG, instructions=values.evolve(INSTRUCTIONS, urls=urls))
 
 
-def test_without_a_route_the_parent_is_dialled_at_its_own_address():
+def test_with_a_route_the_parent_is_dialled_there_first_and_by_everybody():
     assert CONFIG.via_address("") == CONFIG
-
-
-def test_with_one_it_is_dialled_there_first_and_by_everybody():
     instructions = CONFIG.via_address("127.0.0.1:99").instructions
     assert instructions.urls == ("tls+tcp://127.0.0.1:99", *INSTRUCTIONS.urls)
     assert instructions.forwards == {INSTRUCTIONS.urls[0]: "tls+tcp://127.0.0.1:99"}
@@ -72,16 +66,12 @@ def test_the_platforms_grace_comes_from_the_backend(given, grace):
     assert CONFIG.with_grace(given).grace == grace
 
 
-def test_a_parent_that_cannot_be_dialled_needs_streams():
-    with pytest.raises(StartError, match="FIBER_REACH"):
-        choose_route(at(ROUTE), "")
-
-
 @pytest.mark.parametrize("given", ["soon", "30s", "nan", "-1"])
 def test_a_grace_that_is_no_number_of_seconds_is_refused(given):
     with pytest.raises(StartError, match="FIBER_GRACE"):
         CONFIG.with_grace(given)
 
 
-def test_a_supervisor_has_an_identity_of_its_own():
-    assert supervisor_ident("0a1b2c3d") not in {INSTRUCTIONS.ident_of(index) for index in range(2)}
+def test_a_parent_that_cannot_be_dialled_needs_streams():
+    with pytest.raises(StartError, match="FIBER_REACH"):
+        choose_route(at(ROUTE), "")

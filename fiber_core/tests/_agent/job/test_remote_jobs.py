@@ -67,12 +67,6 @@ def child_of(process):
 
 
 class TestProcesses:
-    @pytest.mark.parametrize("code", [7, 255])
-    def test_exit_codes_are_exact(self, code):
-        process = start(sys.exit, code)
-        process.join(60)
-        assert process.exitcode == code, child_of(process).status
-
     def test_a_job_has_its_own_place_and_what_the_program_sets(self, remote_host, monkeypatch):
         monkeypatch.setenv("SET_BY_THE_PROGRAM", "1")
         monkeypatch.setenv("MKL_NUM_THREADS", "7")
@@ -110,13 +104,6 @@ class TestProcesses:
         status = child_of(process).status
         assert status.reason.kind is ReasonKind.SIGNAL
         assert status.message.endswith("as asked")
-
-    def test_an_interrupt_is_the_usual_one(self):
-        process = start(wait_for_ever)
-        assert process.pid
-        child_of(process).signal(0, signal.SIGINT)
-        process.join(60)
-        assert process.exitcode == 1
 
     def test_an_interrupt_of_the_program_is_passed_on_once_unless_it_comes_again(self):
         queue = fiber.Queue()

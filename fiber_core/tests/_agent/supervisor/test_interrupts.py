@@ -15,11 +15,7 @@ from supervised import masters, until_gone
 
 #: the leader of a session and of its group, as a program is that a terminal runs
 MASTER = """
-import os, signal, sys
-sys.path[:] = [*{path!r}, sys.argv[1]]
-from pathlib import Path
 from fiber.model import JobSpec
-from supervised import Supervised
 
 # a handler runs once the main thread does, which may have begun to wait: this is written at once
 heard, tell = os.pipe()
@@ -34,8 +30,6 @@ def until_heard(*signals):
         missing -= set(os.read(heard, 100))
 expect(signal.SIGINT)
 supervised = Supervised(Path(sys.argv[1]))
-def report(*words):
-    os.write(int(sys.argv[2]), (" ".join(map(str, words)) + "\\n").encode())
 {body}
 supervised.client.close()
 report("closed")

@@ -29,26 +29,17 @@ def running(table):
     return table
 
 
-def test_a_job_is_pending_until_a_process_is_started(table):
-    table.add("a", owner=None, processes=2)
-    assert table.status("a").state is JobState.PENDING
-
-    table.started("a", 0, 100)
-
-    status = table.status("a")
-    assert (status.state, status.host) == (JobState.RUNNING, "here")
-    assert [p.pid for p in status.processes] == [100, None]
-
-
-def test_a_waiting_job_has_a_reason(table):
-    table.add("a", owner=None, processes=1, waiting="waits for a device")
-
+def test_a_job_is_pending_until_a_process_is_started_and_says_what_it_waits_for(table):
+    table.add("a", owner=None, processes=2, waiting="waits for a device")
     status = table.status("a")
     assert (status.state, status.message) == (JobState.PENDING, "waits for a device")
     assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
 
     table.started("a", 0, 100)
-    assert table.status("a").message == ""
+
+    status = table.status("a")
+    assert (status.state, status.host, status.message) == (JobState.RUNNING, "here", "")
+    assert [p.pid for p in status.processes] == [100, None]
 
 
 def test_a_process_that_ends_is_reported_with_all_details(running):
@@ -90,15 +81,12 @@ def test_nothing_follows_the_end(running):
     assert running.status("a").state is JobState.SUCCEEDED
 
 
-def test_foreign_pids_have_no_job(table):
+def test_a_process_is_found_by_its_id_until_it_ends_and_others_never(table):
+    table.add("a", owner=None, processes=2)
+    table.started("a", 1, 100)
     assert table.find(4711) is None
     assert table.ended(4711, report_exit(0)) is None
     assert table.get("nobody") is None
-
-
-def test_a_process_is_found_by_its_id_until_it_ends(table):
-    table.add("a", owner=None, processes=2)
-    table.started("a", 1, 100)
 
     entry, index = table.find(100)
     assert (entry.id, index) == ("a", 1)
@@ -166,75 +154,56 @@ def test_a_job_is_suspended_when_all_that_live_are():
 
 
 MB = 1 << 20
+EXIT, SIGNAL, OOM, START = ReasonKind.EXIT, ReasonKind.SIGNAL, ReasonKind.OOM, ReasonKind.START
 
 
-def exited(code):
-    return code << 8
+@pytest.mark.parametrize(
+    "wait_status, known, reason, message",
+    [
+        (0, {}, Reason(EXIT, 0), "ended"),
+        (1 << 8, {}, Reason(EXIT, 1), "ended with exit code 1"),
+        (137 << 8, {}, Reason(EXIT, 137), "ended with exit code 137"),
+        (15, {}, Reason(SIGNAL, 15), "killed by SIGTERM"),
+        (6 | 0x80, {}, Reason(SIGNAL, 6), "killed by SIGABRT, a core was dumped"),
+        (9, {"requested": True}, Reason(SIGNAL, 9), "killed by SIGKILL, as asked"),
+        (
+            9,
+            {"peak_memory": 300 * MB},
+            Reason(SIGNAL, 9),
+            "killed by SIGKILL, cause unknown; its largest resident size was 300 MB",
+        ),
+        (
+            9,
+            {"peak_memory": 300 * MB, "memory_limit": 400 * MB},
+            Reason(SIGNAL, 9),
+            "killed by SIGKILL, cause unknown; its largest resident size was 300 MB of 400 MB",
+        ),
+        (
+            9,
+            {"peak_memory": 99 * MB, "memory_limit": 100 * MB, "out_of_memory": True},
+            Reason(OOM),
+            "out of memory: its limit is 100 MB, its peak was 99 MB",
+        ),
+        # what was never started has the system's words
+        (127 << 8, {"failure": "cannot run 'x'"}, Reason(START), "cannot run 'x'"),
+    ],
+)
+def test_a_wait_status_has_a_reason_a_code_and_a_sentence(wait_status, known, reason, message):
+    report = report_exit(wait_status, **known)
 
-
-@pytest.mark.parametrize("code", [0, 1, 7, 137, 255])
-def test_zero_is_success_and_any_other_code_is_failure(code):
-    report = report_exit(exited(code))
-
-    assert report.state is (JobState.FAILED if code else JobState.SUCCEEDED)
-    assert (report.reason, report.exit_code) == (Reason(ReasonKind.EXIT, code), code)
-    assert report.message == (f"ended with exit code {code}" if code else "ended")
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGSEGV, signal.SIGKILL])
-def test_a_signal_is_its_negative_number(signum):
-    report = report_exit(int(signum))
-
-    assert report.state is JobState.FAILED
-    assert (report.reason, report.exit_code) == (Reason(ReasonKind.SIGNAL, signum), -signum)
-    assert signum.name in report.message
-
-
-def test_a_core_is_mentioned():
-    assert "a core was dumped" in report_exit(signal.SIGABRT | 0x80).message
-
-
-def test_sigkill_by_an_unknown_sender_reports_the_memory_and_no_cause():
-    report = report_exit(9, peak_memory=300 * MB, memory_limit=400 * MB)
-
-    assert report.reason == Reason(ReasonKind.SIGNAL, 9)
-    assert report.message == (
-        "killed by SIGKILL, cause unknown; its largest resident size was 300 MB of 400 MB"
-    )
-    assert "of" not in report_exit(9, peak_memory=300 * MB).message.partition("size")[2]
-
-
-def test_a_requested_sigkill_is_reported_as_such():
-    assert report_exit(9, requested=True).message == "killed by SIGKILL, as asked"
-
-
-def test_out_of_memory_is_reported_with_proof_only():
-    report = report_exit(9, peak_memory=99 * MB, memory_limit=100 * MB, out_of_memory=True)
-
-    assert report.reason == Reason(ReasonKind.OOM)
-    assert report.exit_code == -9
-    assert report.message == "out of memory: its limit is 100 MB, its peak was 99 MB"
-
-
-def test_what_was_never_started_has_the_systems_words():
-    report = report_exit(exited(127), failure="cannot run 'x': No such file or directory")
-
-    assert report.reason == Reason(ReasonKind.START)
-    assert report.message == "cannot run 'x': No such file or directory"
+    assert report.state is (JobState.FAILED if wait_status else JobState.SUCCEEDED)
+    assert (report.reason, report.message) == (reason, message)
+    assert report.exit_code == os.waitstatus_to_exitcode(wait_status)
 
 
 def test_ends_without_a_process_have_a_verdict_too():
     assert ended_before_start(15).exit_code == -15
-    assert ended_before_start(9).reason == Reason(ReasonKind.SIGNAL, 9)
-    assert not_started("no room").reason == Reason(ReasonKind.START)
-    assert not_started("no room").message == "no room"
+    assert ended_before_start(9).reason == Reason(SIGNAL, 9)
+    assert (not_started("no room").reason, not_started("no room").message) == (
+        Reason(START),
+        "no room",
+    )
 
 
 def test_signals_without_a_name_have_a_number():
-    assert signal_name(9) == "SIGKILL"
     assert signal_name(signal.SIGRTMIN + 3) == f"signal {signal.SIGRTMIN + 3}"
-
-
-def test_wait_statuses_are_those_of_the_system():
-    _, status = os.waitpid(os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", "exit 77"), 0)
-    assert report_exit(status).exit_code == 77
