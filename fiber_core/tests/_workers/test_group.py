@@ -1,5 +1,6 @@
 """A group of workers: started with the first call, grown, shrunk, stopped and retired."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +11,26 @@ from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
-from fiber.exceptions import StartError, TerminatedError, WireError
-from fiber.model import Capabilities, ResourceRequest, Timing
-from tasks_world import KILLED, LEFT, RUNNING, FakeJob, FakePeer, FakeReactor, Sink, message
+from fiber.exceptions import StartError, SubmitError, TerminatedError, WireError
+from fiber.model import (
+    Capabilities,
+    JobState,
+    JobStatus,
+    ProcessStatus,
+    ResourceRequest,
+    Timing,
+)
+from tasks_world import (
+    KILLED,
+    LEFT,
+    RUNNING,
+    STOPPED,
+    FakeJob,
+    FakePeer,
+    FakeReactor,
+    Sink,
+    message,
+)
 from waiting import until
 
 
@@ -28,11 +46,14 @@ class FakeProcess:
 
 
 class FakeRuntime:
-    lease = 3.0
-    timing = Timing()
     info = SimpleNamespace(capabilities=Capabilities(fork=True))
 
-    def __init__(self):
+    def __init__(self, lease=3.0, **timing):
+        self.lease, self.timing = lease, Timing(**timing)
+        #: errors of the next submissions
+        self.refusals = []
+        #: called with each job before its submission returns
+        self.at_start = lambda child: None
         self.config = SimpleNamespace(grow_after=0.0, shrink_after=0.0)
         self.reactor = FakeReactor()
         self.endpoint = SimpleNamespace(serve=self._serve, withdraw=self._withdraw)
@@ -62,7 +83,10 @@ class FakeRuntime:
     def _launch(self, process, *, resources, image, processes, drains, waits, on_status):
         assert drains, "workers exit when they are told to"
         self.asked.append((resources, image, processes))
+        if self.refusals:
+            raise self.refusals.pop(0)
         child = FakeJob(str(len(self.children)), processes, on_status)
+        self.at_start(child)
         self.children.append(child)
         return child
 
@@ -70,8 +94,17 @@ class FakeRuntime:
 class World:
     """A group, and workers played by the tests."""
 
-    def __init__(self, size=2, min_size=None, max_size=None, spec=None, maxtasksperchild=None):
-        self.runtime = FakeRuntime()
+    def __init__(
+        self,
+        size=2,
+        min_size=None,
+        max_size=None,
+        spec=None,
+        maxtasksperchild=None,
+        per_job=1,
+        **durations,
+    ):
+        self.runtime = FakeRuntime(**durations)
         self.group = WorkerGroup(
             self.runtime,
             spec or WorkerSpec(),
@@ -80,7 +113,7 @@ class World:
                 min_size=size if min_size is None else min_size,
                 max_size=size if max_size is None else max_size,
                 maxtasksperchild=maxtasksperchild,
-                per_job=1,
+                per_job=per_job,
                 max_attempts=3,
                 store=None,
                 make_process=FakeProcess,
@@ -397,3 +430,149 @@ class TestElastic:
         world.end()
         world.look()
         assert world.runtime.reactor.timers == []
+
+
+class TestManager:
+    """The thread that keeps the workers alive."""
+
+    def test_the_first_is_started_by_the_caller_and_the_others_by_the_manager(self, worlds):
+        world, threads = worlds(size=3), []
+        world.runtime.at_start = lambda _: threads.append(threading.current_thread().name)
+        world.begin(3)
+        assert threads == [threading.current_thread().name, *["fiber-pool-1"] * 2]
+
+    def test_what_cannot_be_started_is_the_callers_error_and_may_be_tried_again(self, worlds):
+        world = worlds()
+        world.runtime.refusals = [SubmitError("no")]
+        with pytest.raises(SubmitError):
+            world.group.begin()
+        world.begin(2)
+
+    @pytest.mark.parametrize("error", [SubmitError("quota"), OSError("too many open files")])
+    def test_a_start_that_fails_later_is_tried_again_whatever_it_raised(self, worlds, error):
+        world = worlds(size=1)
+        world.work(1)
+        world.runtime.refusals = [error]
+        world.children[0].kill()
+        until(lambda: len(world.children) == 2)
+        assert world.group.error is None
+
+    def test_statuses_that_come_before_the_submission_returned_keep_their_order(self, worlds):
+        world = worlds(size=1)
+
+        def at_start(child):
+            if child.ident == "0":
+                child.report(RUNNING)
+                child.kill()
+
+        world.runtime.at_start = at_start
+        world.begin(2)
+        ((_, facts),) = world.runtime.notified
+        assert facts["worker"] == "worker 0"
+
+    def test_resized_it_adds_and_retires(self, worlds):
+        world = worlds(size=1)
+        world.begin(1)
+        world.group.resize(3)
+        until(lambda: len(world.children) == 3)
+        world.up()
+        world.group.resize(1)
+        until(lambda: sum(bool(p.of_kind(Kind.RETIRE)) for p in world.peers.values()) == 2)
+        assert not world.peers["0"].of_kind(Kind.RETIRE)
+
+    def test_one_that_cannot_be_retired_is_ended(self, worlds):
+        world = worlds(size=1)
+        world.begin(1)
+        world.children[0].report(RUNNING)
+        # it has a connection that the dispatcher does not know
+        world.group.worker_ready("0")
+        world.group.retire()
+        assert world.group.join(20)
+        assert world.children[0].kills == 1
+
+    def test_terminated_by_several_threads_each_ends_once(self, worlds):
+        world = worlds(size=3)
+        world.group.begin()
+        threads = [threading.Thread(target=world.group.terminate) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert world.group.join(20)
+        assert world.group.manager.workers() == []
+        assert world.runtime.notified == []
+
+    def test_a_job_that_was_being_submitted_at_the_end_is_ended(self, worlds):
+        world = worlds(size=1)
+        begun, go_on = threading.Event(), threading.Event()
+
+        def at_start(_):
+            begun.set()
+            assert go_on.wait(20)
+
+        world.runtime.at_start = at_start
+        thread = threading.Thread(target=world.group.begin)
+        thread.start()
+        assert begun.wait(20)
+        world.group.terminate()
+        go_on.set()
+        thread.join(20)
+        assert world.group.join(20)
+        assert world.children[0].kills == 1
+
+    def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(self, worlds):
+        world = worlds(size=1, kill_again=0.05)
+        world.begin(1)
+        world.children[0].unreachable = 2
+        world.group.terminate()
+        assert world.group.join(20)
+        assert world.children[0].kills == 3
+
+    @pytest.mark.parametrize(
+        "durations, silence, reason",
+        [
+            ({"lease": 0.05}, lambda world: world.children[0].report(STOPPED), "LEASE"),
+            (
+                {"exit_report": 0.05},
+                lambda world: world.group.dispatcher.on_peer_lost(world.peers["0"]),
+                "SIGNAL(9)",
+            ),
+        ],
+        ids=["stopped", "disconnected"],
+    )
+    def test_a_silent_worker_is_ended_after_a_while(self, worlds, durations, silence, reason):
+        world = worlds(size=1, **durations)
+        world.work(1)
+        silence(world)
+        until(lambda: len(world.children) == 2)
+        assert str(world.runtime.notified[0][1]["cause"]) == reason
+
+    def test_of_a_job_with_others_only_the_silent_process_is_ended(self, worlds):
+        world = worlds(size=2, per_job=2, lease=0.05)
+        world.begin(1)
+        (child,) = world.children
+        parts = (
+            ProcessStatus(index=0, state=STOPPED.state, reason=STOPPED.reason),
+            ProcessStatus(index=1, state=JobState.RUNNING),
+        )
+        signalled = []
+        child.signal = lambda index, signum: signalled.append((index, signum))
+        child.report(JobStatus(state=JobState.RUNNING, processes=parts))
+        until(lambda: signalled)
+        assert signalled[0] == (0, 9)
+        del child.signal
+
+    def test_it_does_not_spin_while_it_waits_for_the_last_to_go(self, worlds):
+        world, turns = worlds(size=3), []
+        world.work(3)
+        state = world.group.manager._state
+        following = state.next
+        state.next = lambda now: turns.append(now) or following(now)
+        for child in world.children:
+            child.kill = lambda: None
+        world.group.terminate()
+        world.children[0].report(LEFT)
+        assert not world.group.join(0.1)
+        assert len(turns) < 10
+        for child in world.children[1:]:
+            child.report(LEFT)

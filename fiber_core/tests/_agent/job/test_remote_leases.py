@@ -90,6 +90,8 @@ class TestLeases:
         # else it ends by itself
         platform.available = fenced
         fall_silent()
+        # one that is stopped does not notice: its supervisor ends it
+        os.kill(process.pid, signal.SIGSTOP)
         process.join(60)
         status = process._popen.status
         assert (status.state, status.reason.kind) == (JobState.FAILED, ReasonKind.LEASE)
