@@ -143,19 +143,23 @@ class TestSweeping:
         assert rundir.sweep() == ["0000000a"]
         assert not Path(folder).exists()
 
-    def test_one_that_was_removed_in_part_goes_too(self):
-        folder = left("0000000a")
-        (folder / "run.json").unlink()
+    @pytest.mark.parametrize(
+        "words, missing, swept",
+        [
+            # one that was removed in part goes, and one whose owner is not known stays
+            ((), "run.json", True),
+            ((), "owner", False),
+            # a detached one outlives its program
+            (("detached",), None, False),
+        ],
+    )
+    def test_one_goes_whose_program_is_known_to_have_died(self, words, missing, swept):
+        folder = left("0000000a", *words)
+        if missing:
+            (folder / missing).unlink()
 
-        assert rundir.sweep() == ["0000000a"]
-        assert not folder.exists()
-
-    def test_a_run_whose_owner_is_not_known_stays(self):
-        folder = left("0000000a")
-        (folder / "owner").unlink()
-
-        assert rundir.sweep() == []
-        assert folder.exists()
+        assert rundir.sweep() == ["0000000a"] * swept
+        assert folder.exists() != swept
 
     def test_a_clock_that_is_set_while_a_program_runs_does_not_end_its_run(self, monkeypatch):
         with begun("0000000a") as folder:
@@ -171,10 +175,3 @@ class TestSweeping:
             monkeypatch.setattr(Path, "read_bytes", read)
             assert rundir.sweep() == []
             assert Path(folder).exists()
-
-    def test_a_detached_run_outlives_its_program(self):
-        folder = left("0000000a", "detached")
-
-        assert rundir.sweep() == []
-        assert folder.exists()
-        assert liveness_of(folder) is Liveness.DEAD

@@ -142,11 +142,6 @@ class TestStarting:
         assert play.run() == []
         assert play.group.deadline() is None
 
-    def test_one_that_is_lost_is_replaced_at_once(self):
-        play = at_work(2)
-        play.lose(play.jobs[0])
-        assert starts(play.run()) == [1]
-
     def test_the_missing_one_of_a_job_is_replaced_and_the_others_work_on(self):
         play = at_work(3, per_job=3)
         ended = ProcessStatus(index=1, state=JobState.FAILED, reason=Reason(ReasonKind.SIGNAL, 9))
@@ -189,23 +184,19 @@ class TestStarting:
 
 
 class TestFailingToStart:
-    def test_the_pauses_grow(self):
+    def test_the_pauses_grow_until_it_is_given_up_with_the_last_words(self):
         play, pauses = started(1), []
-        while not isinstance(play.steps[-1], (GiveUp, Stop)):
+        while not play.group.is_closing:
             before = play.now
-            play.lose(play.jobs[-1])
+            play.lose(play.jobs[-1], status(JobState.FAILED, code=1, message="no such module"))
             play.run() or play.wait()
             pauses.append(round(play.now - before, 3))
         assert pauses[:-1] == list(TIMING.worker_backoff[:-1])
-
-    def test_after_a_bounded_number_it_is_given_up_with_the_last_words(self):
-        play = started(1)
-        ended = status(JobState.FAILED, code=1, message="no such module")
-        give_up, *_, last = play.fail(len(TIMING.worker_backoff), ended)
+        give_up, stop = play.steps[-2:]
         assert isinstance(give_up, GiveUp)
         assert "6 workers in a row" in give_up.text
         assert "worker 5: no such module" in give_up.text
-        assert isinstance(last, Stop)
+        assert isinstance(stop, Stop)
 
     def test_the_reason_that_it_never_came_up_is_raised(self):
         play = started(1)
@@ -285,13 +276,6 @@ class TestFailingToStart:
         assert step.cause is error
         assert "quota" in step.text
 
-    def test_what_a_pool_has_given_up_it_does_not_try_again(self):
-        play = started(2)
-        while not play.group.is_closing:
-            play.fail()
-        assert isinstance(play.steps[-1], (GiveUp, Kill))
-        assert starts(play.run()) == []
-
     def test_an_expected_end_is_no_failure(self):
         play = started(1)
         for _ in range(20):
@@ -307,6 +291,14 @@ class TestPlatformThatCannotBeAsked:
 
     AWAY = BackendUnavailableError("the engine does not answer")
     LOST = status(JobState.FAILED, reason=Reason(ReasonKind.NODE_LOST), message="engine away")
+
+    @staticmethod
+    def bereft(count):
+        """A play whose workers were at work and are lost."""
+        play = at_work(count)
+        for job in play.jobs:
+            play.lose(job)
+        return play
 
     def ask_in_vain(self, play, seconds):
         """Time passes, and every submission fails; the steps taken."""
@@ -327,9 +319,7 @@ class TestPlatformThatCannotBeAsked:
                 play.now = max(play.now, due)
 
     def test_it_is_asked_again_with_pauses_and_logged_once(self):
-        play = at_work(2)
-        for job in play.jobs:
-            play.lose(job)
+        play = self.bereft(2)
         steps = self.ask_in_vain(play, TIMING.outage - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
@@ -339,9 +329,7 @@ class TestPlatformThatCannotBeAsked:
         assert "cannot be asked" in reported
 
     def test_the_workers_start_once_it_answers(self):
-        play = at_work(2)
-        for job in play.jobs:
-            play.lose(job)
+        play = self.bereft(2)
         self.ask_in_vain(play, 30)
         steps = []
         while len(starts(steps)) < 2:
@@ -356,16 +344,13 @@ class TestPlatformThatCannotBeAsked:
         assert not any(isinstance(s, GiveUp) for s in self.ask_in_vain(play, 30))
 
     def test_a_short_one_is_not_spoken_of(self):
-        play = at_work(1)
-        play.lose(play.jobs[0])
+        play = self.bereft(1)
         steps = self.ask_in_vain(play, TIMING.outage_notice - 3) + play.wait()
         play.now += 100
         assert not any(isinstance(step, Report) for step in steps + play.run())
 
     def test_when_it_does_not_come_back_the_pool_ends_with_the_reason(self):
-        play = at_work(2)
-        for job in play.jobs:
-            play.lose(job)
+        play = self.bereft(2)
         began = play.now
         *_, give_up, stop = [*self.ask_in_vain(play, 1000), play.group.next(play.now)]
         assert isinstance(give_up, GiveUp)
@@ -394,8 +379,7 @@ class TestPlatformThatCannotBeAsked:
         assert isinstance(play.group.next(play.now), GiveUp)
 
     def test_a_closing_pool_waits_for_nothing(self):
-        play = at_work(1)
-        play.lose(play.jobs[0])
+        play = self.bereft(1)
         self.ask_in_vain(play, 1)
         play.group.close()
         assert isinstance(play.run()[-1], Stop)
@@ -700,12 +684,6 @@ class TestSilence:
         assert play.group.deadline() == play.now + LEASE
         (kill,) = play.wait()
         assert kill.worker.ident == "0"
-
-    def test_terminate_ends_one_that_is_suspended(self):
-        play = at_work(1)
-        play.report(play.jobs[0], SUSPENDED)
-        assert play.group.terminate(play.now) == [play.jobs[0]]
-        assert play.lose(play.jobs[0]).expected
 
     def test_one_whose_connection_ended_is_killed_unless_it_reconnects(self):
         play = at_work(2)

@@ -51,12 +51,6 @@ class Ran:
         return self.who(word)[0]
 
 
-def hold(ran, go):
-    ran.note("hold")
-    assert go.wait(60)
-    return "held"
-
-
 def hold_at(ran, go, held, number):
     ran.note(number)
     if number == held:
@@ -101,21 +95,6 @@ def child_of(pool, pid):
     return next(process._popen for process in pool._pool if process.pid == pid)
 
 
-def test_a_worker_finishes_what_it_runs_while_another_one_takes_its_place(ran):
-    go = fiber.Event()
-    with fiber.Pool(1) as pool:
-        held = pool.apply_async(hold, (ran, go))
-        first = ran.first("hold")
-        child = child_of(pool, first)
-        take_away(first)
-        assert pool.apply(os.getpid) != first
-        go.set()
-        assert held.get(60) == "held"
-        until(lambda: child.returncode is not None)
-        assert child.status.state is JobState.SUCCEEDED
-    assert ran.counts() == {"hold": 1}
-
-
 def test_what_waits_behind_a_task_is_done_by_others_while_it_runs(ran):
     go = fiber.Event()
     with fiber.Pool(1) as pool:
@@ -143,19 +122,6 @@ def test_in_a_map_each_task_runs_once_however_many_workers_have_to_go(ran):
         assert result.get(60) == list(range(100))
     assert set(ran.counts().values()) == {1}
     assert len(ran.counts()) == 100
-
-
-def test_all_workers_of_a_job_hand_over(ran):
-    go = fiber.Event()
-    with fiber.Pool(2, processes_per_job=2) as pool:
-        held = [pool.apply_async(hold, (ran, go)) for _ in range(2)]
-        until(lambda: len(ran.lines()) == 2)
-        first = ran.who("hold")
-        take_away(first[0])
-        assert pool.apply(os.getpid) not in first
-        go.set()
-        assert [one.get(60) for one in held] == ["held"] * 2
-    assert ran.counts() == {"hold": 2}
 
 
 def sigterm(child):

@@ -55,13 +55,6 @@ def complain():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_once(path, x):
-    if x == 5 and not Path(path).exists():
-        Path(path).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x
-
-
 def child_of(process):
     return process._popen
 
@@ -182,11 +175,6 @@ class TestPools:
             assert pool.map(abs, range(50), chunksize=1) == list(range(50))
             pids = [process.pid for process in pool._pool]
             assert len({supervisor_of(pid).pid for pid in pids if pid}) == 1
-
-    def test_a_killed_worker_loses_nothing(self, tmp_path):
-        path = str(tmp_path / "died")
-        with fiber.Pool(2) as pool:
-            assert pool.starmap(die_once, [(path, x) for x in range(10)], 1) == list(range(10))
 
     def test_a_killed_supervisor_loses_nothing(self):
         with fiber.Pool(2) as pool:

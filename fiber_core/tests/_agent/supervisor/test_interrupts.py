@@ -73,22 +73,6 @@ def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(prog
     assert master.pipe.read() == "closed\n"
 
 
-def test_one_that_has_got_it_from_the_group_is_not_interrupted_on_request_besides(program):
-    # asked at once, while the supervisor may not have heard of the signal yet
-    master = program(
-        """
-        job = supervised.ready("wait", foreground=True)
-        report("ready")
-        until_heard(signal.SIGINT)
-        report(supervised.client.interrupt(job.job_id))
-        report(supervised.end(job).exit_code)
-        """
-    )
-    assert master.pipe.readline() == "ready\n"
-    os.killpg(master.pid, signal.SIGINT)
-    assert master.pipe.read() == "False\n1\nclosed\n"
-
-
 def test_a_request_waits_for_what_the_group_was_sent_before(make):
     # so that the answer of the process in the group is waited for until it goes on
     supervised = make(timing=Timing(scale=30.0))
@@ -111,36 +95,28 @@ def test_a_request_waits_for_what_the_group_was_sent_before(make):
     assert supervised.end(job).exit_code == 7
 
 
-def test_a_signal_to_the_master_alone_reaches_no_job(program):
-    master = program(
-        """
-        job = supervised.ready("wait", foreground=True)
-        report("ready")
-        until_heard(signal.SIGINT)
-        report(supervised.client.query()[job.job_id].state.value)
-        report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
-        """
-    )
-    assert master.pipe.readline() == "ready\n"
-    master.send_signal(signal.SIGINT)
-    assert master.pipe.read() == "running\nTrue 1\nclosed\n"
+OTHERS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 
 
-def test_no_other_signal_of_the_group_does_anything(program):
-    others = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+@pytest.mark.parametrize(
+    "send, signals", [(os.kill, (signal.SIGINT,)), (os.killpg, OTHERS)], ids=["alone", "others"]
+)
+def test_a_signal_to_the_master_alone_or_another_one_to_its_group_reaches_no_job(
+    program, send, signals
+):
     master = program(
         f"""
-        others = {list(map(int, others))}
-        expect(*others)
+        signals = {list(map(int, signals))}
+        expect(*signals)
         job = supervised.ready("wait", foreground=True)
         report("ready")
-        until_heard(*others)
+        until_heard(*signals)
         report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
         """
     )
     assert master.pipe.readline() == "ready\n"
-    for number in others:
-        os.killpg(master.pid, number)
+    for number in signals:
+        send(master.pid, number)
     assert master.pipe.read() == "True 1\nclosed\n"
 
 

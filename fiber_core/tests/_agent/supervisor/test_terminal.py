@@ -12,8 +12,6 @@ supervised = Supervised(Path(sys.argv[1]))
 supervised.client.close()
 report("closed")
 """
-#: what lines of jobs begin with on the terminal
-NAMES = (b"[a] ", b"[b] ", b"[c] ", b"0")
 
 
 @pytest.fixture
@@ -21,39 +19,6 @@ def program(tmp_path):
     """Runs a master whose output is a pipe; returns it, and a pipe on which it can write."""
     with masters(tmp_path, MASTER, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as start:
         yield start
-
-
-def test_bytes_pass_unchanged(program):
-    data = bytes(range(256)) * 100 + b"\n\n\r\n end"
-    out, err = program(f"supervised.run('tell', {data!r})").communicate(timeout=50)
-
-    assert out == data
-    assert err == b""
-
-
-def test_lines_of_many_jobs_stay_whole_and_in_order_with_their_names_where_asked(program):
-    body = """
-    jobs = [supervised.submit("write_plenty", b"2000", name=n, log_prefix=True) for n in "abc"]
-    jobs.append(supervised.submit("write_plenty", b"2000"))
-    for job in jobs:
-        supervised.end(job)
-    """
-    out, _ = program(body).communicate(timeout=50)
-
-    lines = out.splitlines(keepends=True)
-    found = {name: [line for line in lines if line.startswith(name)] for name in NAMES}
-    assert sum(map(len, found.values())) == len(lines)
-    for name, written in found.items():
-        text = [line.removeprefix(b"" if name == b"0" else name) for line in written]
-        assert [int(line[:6]) for line in text] == list(range(2000))
-        assert {len(line) for line in text} == {65}
-
-
-def test_the_beginning_of_a_line_is_shown(program):
-    master = program("supervised.until(supervised.submit('write_partial'), lambda s: s.exit_code)")
-
-    assert master.stdout.read(3) == b"50%"
-    master.kill()
 
 
 def test_output_comes_before_the_end_is_reported(program):
