@@ -11,7 +11,6 @@ import pytest
 
 import fiber
 from children import start
-from fiber.model import JobState
 from remote_world import supervisor_of
 from waiting import until
 

@@ -2,7 +2,6 @@
 
 import pickle
 import signal
-import threading
 
 import pytest
 
