@@ -1,7 +1,6 @@
 """The folder of a run is private to its owner, names it, and is swept when it has died."""
 
 import os
-import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -29,14 +28,9 @@ print(rundir.create(sys.argv[1], "some", detached="detached" in sys.argv), flush
 """
 
 
-def begun(run_id, *words, inside=False):
-    """A program that has begun a run, until the block ends."""
-    return owners.running(BEGIN, run_id, *words, inside=inside)
-
-
-def left(run_id, *words, inside=False):
+def left(run_id, *words):
     """Folder of a run whose program was killed."""
-    with begun(run_id, *words, inside=inside) as folder:
+    with owners.running(BEGIN, run_id, *words, inside=False) as folder:
         pass
     return Path(folder)
 
@@ -134,15 +128,6 @@ class TestSweeping:
 
         assert (dead.exists(), alive.exists()) == (False, True)
 
-    def test_a_run_of_another_pid_namespace_goes_when_its_program_has_died_and_not_before(self):
-        owners.need()
-        with begun("0000000a", inside=True) as folder:
-            assert rundir.sweep() == []
-            assert Path(folder).exists()
-
-        assert rundir.sweep() == ["0000000a"]
-        assert not Path(folder).exists()
-
     @pytest.mark.parametrize(
         "words, missing, swept",
         [
@@ -160,18 +145,3 @@ class TestSweeping:
 
         assert rundir.sweep() == ["0000000a"] * swept
         assert folder.exists() != swept
-
-    def test_a_clock_that_is_set_while_a_program_runs_does_not_end_its_run(self, monkeypatch):
-        with begun("0000000a") as folder:
-            # the kernel tells when it was booted by the clock of now
-            text = Path("/proc/stat").read_bytes()
-            real = Path.read_bytes
-
-            def read(path):
-                if str(path) != "/proc/stat":
-                    return real(path)
-                return re.sub(rb"btime (\d+)", lambda at: b"btime %d" % (int(at[1]) + 60), text)
-
-            monkeypatch.setattr(Path, "read_bytes", read)
-            assert rundir.sweep() == []
-            assert Path(folder).exists()

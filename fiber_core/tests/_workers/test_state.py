@@ -425,11 +425,6 @@ class TestDraining:
         assert not loss.counts
         assert play.run() == []
 
-    def test_all_workers_of_a_job_go(self):
-        play = at_work(2, per_job=2)
-        play.report(play.jobs[0], self.DRAINING)
-        assert play.run() == [Retire("0.0", True), Retire("0.1", True), Start(2)]
-
     @pytest.mark.parametrize("was_ready", [False, True], ids=["starting", "dialling again"])
     def test_one_that_comes_up_afterwards_is_retired_then(self, was_ready):
         play = at_work(1) if was_ready else started(1)
@@ -570,13 +565,6 @@ class TestLeaving:
         group.started(Job("0"), 1)
         assert isinstance(group.next(0.0), Kill)
 
-    def test_one_that_asks_again_is_retired_again(self):
-        play = at_work(1)
-        play.group.close()
-        assert play.run() == [Retire("0")]
-        assert not play.group.worker_ready("0")
-        assert play.run() == [Retire("0")]
-
     def test_one_that_was_sent_retire_may_take_its_time(self):
         play = at_work(1)
         play.group.close()
@@ -607,12 +595,6 @@ class TestLeaving:
             losses = play.report(job, KILLED)
             assert all(loss.expected and not loss.counts for loss in losses)
         assert play.run() == [Stop()]
-
-    def test_what_does_not_end_is_killed_again(self):
-        play = started(1)
-        play.group.terminate(play.now)
-        assert [type(step) for step in play.wait()] == [Kill]
-        assert [type(step) for step in play.wait()] == [Kill]
 
     def test_it_does_not_end_while_a_submission_is_under_way(self):
         group = Play(0).group
@@ -673,15 +655,6 @@ class TestSilence:
         assert [type(step) for step in play.run()] == [Report]
         play.report(play.jobs[0], RUNNING)
         assert play.group.deadline() == play.now + TIMING.exit_report
-        (kill,) = play.wait()
-        assert kill.worker.ident == "0"
-
-    def test_one_that_goes_on_and_is_stopped_by_a_signal_then_is_ended_after_its_lease(self):
-        play = at_work(1)
-        play.report(play.jobs[0], SUSPENDED)
-        play.now += 100
-        play.report(play.jobs[0], STOPPED)
-        assert play.group.deadline() == play.now + LEASE
         (kill,) = play.wait()
         assert kill.worker.ident == "0"
 

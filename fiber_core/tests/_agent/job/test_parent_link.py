@@ -12,7 +12,6 @@ from fiber._agent.job.parent_link import (
     Connected,
     Lost,
     ParentLink,
-    Received,
     Refused,
 )
 from fiber._agent.supervisor import messages
@@ -113,32 +112,12 @@ def world(failing):
     return failing
 
 
-def test_words_and_signs_of_life_are_sent(world):
-    world.line.send(messages.Hello(pid=7))
-    world.sent(Kind.CAST, messages.Hello(pid=7))
-    world.sent(Kind.CAST, messages.Ping())
-
-
-def test_messages_of_the_parent_are_events(world):
-    world.links[-1].come(Kind.CAST, messages.Signal(0, "job", None, 15))
-    world.line.send(messages.Ping())
-    assert world.until(Received) == [Received(messages.Signal(0, "job", None, 15))]
-
-
 def test_a_report_has_a_receipt(world):
     world.line.send_acknowledged(messages.Exiting())
     world.sent(Kind.CALL, messages.Exiting())
     world.links[-1].come(Kind.REPLY)
     world.line.send(messages.Ping())
     world.until(Acknowledged)
-
-
-def test_a_connection_that_ends_is_reported_and_made_again(world):
-    world.links[-1].broken = True
-    world.line.send(messages.Ping())
-    world.until(Lost)
-    world.until(Connected, 2)
-    assert len(world.links) == 2
 
 
 def test_all_ways_are_tried_and_then_again(failing):

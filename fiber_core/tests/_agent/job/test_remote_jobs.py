@@ -7,13 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
 import fiber
 from children import start
-from fiber._objects.blocks.block import MAX_BYTES, Block
 from fiber._runtime import runtime
 from fiber.exceptions import StartError
 from fiber.model import JobState, ReasonKind
@@ -209,30 +207,3 @@ class TestJobsThatNeverComeUp:
         remote_host.use(far_python="/nowhere/python3")
         with fiber.Pool(1) as pool, pytest.raises(StartError, match="python3"):
             pool.map(abs, [1])
-
-
-def read(handle, index):
-    return float(handle.value[index])
-
-
-class TestSharedValues:
-    def test_one_crosses_once_to_a_host_however_many_workers_and_tasks_read_it(self, monkeypatch):
-        fetched = []
-        give = Block._send_piece
-
-        def noted(block, peer, message):
-            fetched.append(peer.ident)
-            give(block, peer, message)
-
-        monkeypatch.setattr(Block, "_send_piece", noted)
-        noise = fiber.shared(np.arange(2**19, dtype=float))
-        with fiber.Pool(2) as pool:
-            items = [(noise, index) for index in range(40)]
-            assert pool.starmap(read, items, chunksize=1) == list(range(40))
-            assert len(fetched) == -(-noise.nbytes // MAX_BYTES)
-            assert len(set(fetched)) == 1
-            block = noise._object
-            # those that read it have it until the last handle, which is here, goes
-            assert block._copies.holders()
-            del noise, items
-            until(lambda: block._sealed is None)

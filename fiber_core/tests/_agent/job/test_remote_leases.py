@@ -15,6 +15,7 @@ from children import start
 from cuttable import StreamCutter, Wire
 from fiber._runtime import runtime
 from fiber.model import JobState, ReasonKind
+from fiber.testing.fake_remote import AWAY
 from remote_world import supervisor_of
 from waiting import until
 
@@ -24,13 +25,17 @@ SOON = {"lease": 1.0, "time_scale": 0.2}
 ENDED = 1.5
 
 
-def wait_for_ever():
+def wait_for_ever(ready):
+    ready.set()
     signal.pause()
 
 
 def started():
     """A process that waits, with the ids of it and of its supervisor."""
-    process = start(wait_for_ever)
+    ready = fiber.Event()
+    process = start(wait_for_ever, ready)
+    # one that is still dialling would end by itself
+    assert ready.wait(60)
     return process, [process.pid, supervisor_of(process.pid).pid]
 
 
@@ -84,19 +89,18 @@ def fall_silent(request, remote_host):
 
 class TestLeases:
     @pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "out of reach"])
-    def test_a_job_that_is_silent_is_given_up_and_ends(self, fall_silent, fenced):
+    def test_a_job_that_is_silent_is_given_up_and_ends(self, fall_silent, remote_host, fenced):
         process, pids = started()
-        platform = runtime.current().backend.platform
-        # else it ends by itself
-        platform.available = fenced
+        away = remote_host.home / AWAY
+        if not fenced:
+            # nobody can end it from outside: its supervisor does
+            away.touch()
         fall_silent()
-        # one that is stopped does not notice: its supervisor ends it
-        os.kill(process.pid, signal.SIGSTOP)
         process.join(60)
         status = process._popen.status
         assert (status.state, status.reason.kind) == (JobState.FAILED, ReasonKind.LEASE)
         until_gone(pids)
-        platform.available = True
+        away.unlink(missing_ok=True)
 
     def test_a_job_whose_supervisor_is_stopped_is_given_up_too(self, remote_host):
         remote_host.use(**SOON)

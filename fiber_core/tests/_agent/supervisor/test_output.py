@@ -149,13 +149,6 @@ def world(make_world, tmp_path):
     return make_world(tmp_path / "log")
 
 
-def test_whole_lines_pass_at_once(world):
-    world.write(b"one\ntwo\nthr")
-
-    assert world.terminal.pieces == [b"one\ntwo\n"]
-    assert world.path.read_bytes() == b"one\ntwo\n"
-
-
 def test_a_line_that_is_completed_in_time_comes_in_one_piece(world, clock):
     world.write(b"a")
     clock.time = 0.05
@@ -213,14 +206,6 @@ def test_a_pipe_that_others_hold_stays_open_after_the_end(world):
     assert world.terminal.pieces == [b"a grandchild\n"]
 
 
-def test_each_line_has_the_prefix_on_the_terminal_alone(make_world, tmp_path):
-    world = make_world(tmp_path / "log", prefix=b"[w] ")
-    world.write(b"one\ntwo\n")
-
-    assert world.terminal.pieces == [b"[w] one\n[w] two\n"]
-    assert world.path.read_bytes() == b"one\ntwo\n"
-
-
 def test_nothing_is_read_while_the_terminal_is_full(world):
     world.terminal.is_full = True
     world.write(b"one\n")
@@ -249,13 +234,6 @@ def test_a_log_that_cannot_be_written_is_reported_once_and_stops_nothing(
     assert world.terminal.pieces == [b"one\n", b"two\n"]
     (failure,) = world.failures
     assert words in failure
-
-
-def test_a_silent_job_has_no_log_file(world):
-    world.hang_up()
-    world.relay.finish()
-
-    assert not world.path.exists()
 
 
 @pytest.fixture(params=["pipe", "terminal", "socket"])
