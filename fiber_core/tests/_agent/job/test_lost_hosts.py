@@ -12,12 +12,13 @@ BEGIN = """
     from pathlib import Path
 
     import fiber
+    from fiber._config.settings import Config
     from fiber._runtime import runtime
     from fiber.model import Timing
     from fiber.testing.fake_remote import AWAY
 
     if __name__ == "__main__":
-        runtime.current().timing = Timing(unconfirmed=1.0)
+        Config.timing = Timing(unconfirmed=1.0)
         platform = runtime.current().backend.platform
         platform.unconfirmed = None
 """
@@ -55,6 +56,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_program_ends(remote_host, tmp_path, what):
     script = tmp_path / "program.py"
@@ -65,7 +67,8 @@ def test_a_program_ends(remote_host, tmp_path, what):
         env={**remote_host.environ(), "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=30,
+        # an interpreter alone takes half of that on a busy machine
+        timeout=120,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "1 NODE_LOST\n"), done.stderr

@@ -3,7 +3,6 @@
 # ruff: noqa: N802 - functions are named as pynvml names them
 import json
 import os
-import pickle
 import stat
 import sys
 import types
@@ -286,7 +285,6 @@ class TestMain:
         assert nvidia.main(["--xml"], {}) == 2
         assert "usage:" in capsys.readouterr().err
 
-
     def test_a_process_sees_its_devices_by_uuid(self):
         devices = [Device(kind="gpu", id=f"GPU-{name}", index=i) for i, name in enumerate("ab")]
 
@@ -296,6 +294,7 @@ class TestMain:
         }
 
         assert NvidiaProvider().environment([])["CUDA_VISIBLE_DEVICES"] == ""
+
 
 def test_the_probe_runs_as_a_program_and_answers_with_the_gpus_of_this_host(tmp_path):
     smi = tmp_path / "nvidia-smi"
