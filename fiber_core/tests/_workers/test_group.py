@@ -7,7 +7,6 @@ import pytest
 
 from fiber._base import values
 from fiber._tasks import protocol
-from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
@@ -268,23 +267,6 @@ def test_one_whose_place_is_taken_away_gets_nothing_more_is_replaced_and_is_no_l
     assert world.runtime.notified == []
 
 
-def test_an_end_after_maxtasksperchild_is_no_loss(worlds):
-    world = worlds(size=1, maxtasksperchild=1)
-    world.begin(1)
-    sink = Sink()
-    world.call([5], sink)
-    world.up()
-    head, _ = world.peers["0"].tasks()[0]
-    outcomes = Outcomes()
-    outcomes.add(5)
-    done = protocol.Done(head.entry, 0, 1, 0.1, 1)
-    world.send(world.peers["0"], Kind.DONE, [done.encode(), *outcomes.encode()])
-    world.obey()
-    until(lambda: len(world.children) == 2)
-    assert world.runtime.notified == []
-    assert sink.is_done
-
-
 def test_ended_processes_are_not_kept(worlds):
     world = worlds(size=1)
     world.work(1)
@@ -373,14 +355,6 @@ class TestStoppingWorkers:
         assert not world.group.join(0.01)
         world.obey()
         assert world.group.join(20)
-
-    def test_there_is_one_autoscale_timer_however_often_it_begins_and_stops(self, worlds):
-        world = worlds(size=1, min_size=1, max_size=4)
-        world.group.stop_workers()
-        world.begin(1)
-        world.group.stop_workers()
-        world.begin(2)
-        assert len([t for t in world.runtime.reactor.timers if t.action]) == 1
 
 
 class TestElastic:
@@ -561,18 +535,3 @@ class TestManager:
         until(lambda: signalled)
         assert signalled[0] == (0, 9)
         del child.signal
-
-    def test_it_does_not_spin_while_it_waits_for_the_last_to_go(self, worlds):
-        world, turns = worlds(size=3), []
-        world.work(3)
-        state = world.group.manager._state
-        following = state.next
-        state.next = lambda now: turns.append(now) or following(now)
-        for child in world.children:
-            child.kill = lambda: None
-        world.group.terminate()
-        world.children[0].report(LEFT)
-        assert not world.group.join(0.1)
-        assert len(turns) < 10
-        for child in world.children[1:]:
-            child.report(LEFT)

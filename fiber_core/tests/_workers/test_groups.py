@@ -104,12 +104,3 @@ def test_refusals_are_fresh_and_the_first_one_counts(groups):
     with pytest.raises(ValueError, match="over") as second:
         groups.check()
     assert first.value is not second.value
-
-
-def test_joining_waits_for_what_there_is(groups):
-    sink = result()
-    groups.add(same, Mode.MAP, sink, [3])
-    groups.refuse(ValueError("over"))
-    groups.join()
-    assert sink.get(0) == 3
-    assert groups.processes() == []

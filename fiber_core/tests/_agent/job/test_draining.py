@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -57,12 +56,6 @@ def hold_at(ran, go, held, number):
     return number
 
 
-def nap(ran, number):
-    ran.note(number)
-    time.sleep(0.02)
-    return number
-
-
 def hold_for_ever_once(ran):
     ran.note("try")
     if len(ran.lines()) == 1:
@@ -107,20 +100,6 @@ def test_what_waits_behind_a_task_is_done_by_others_while_it_runs(ran):
     counts = ran.counts()
     assert counts.pop("before") == 200
     assert set(counts.values()) == {1}
-
-
-def test_in_a_map_each_task_runs_once_however_many_workers_have_to_go(ran):
-    with fiber.Pool(2) as pool:
-        result = pool.starmap_async(nap, [(ran, number) for number in range(100)])
-        gone = set()
-        for number in (10, 40, 70):
-            until(lambda number=number: len(ran.lines()) > number)
-            pid = next(int(pid) for _, pid in reversed(ran.lines()) if int(pid) not in gone)
-            take_away(pid)
-            gone.add(pid)
-        assert result.get(60) == list(range(100))
-    assert set(ran.counts().values()) == {1}
-    assert len(ran.counts()) == 100
 
 
 def sigterm(child):

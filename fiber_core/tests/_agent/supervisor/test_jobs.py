@@ -81,31 +81,6 @@ def test_nothing_follows_the_end(running):
     assert running.status("a").state is JobState.SUCCEEDED
 
 
-def test_a_process_is_found_by_its_id_until_it_ends_and_others_never(table):
-    table.add("a", owner=None, processes=2)
-    table.started("a", 1, 100)
-    assert table.find(4711) is None
-    assert table.ended(4711, report_exit(0)) is None
-    assert table.get("nobody") is None
-
-    entry, index = table.find(100)
-    assert (entry.id, index) == ("a", 1)
-    assert entry.pids == (100,)
-    table.ended(100, report_exit(0))
-    assert table.find(100) is None
-    assert entry.pids == ()
-
-
-def test_jobs_belong_to_their_submitter(table):
-    table.add("a", owner=None, processes=1)
-    table.add("b", owner=("a", 0), processes=1)
-    table.add("c", owner=("a", 0), processes=1)
-
-    assert [job.id for job in table.owned_by(("a", 0))] == ["b", "c"]
-    assert [job.id for job in table.owned_by(None)] == ["a"]
-    assert len(table) == 3
-
-
 def test_what_was_not_started_never_will_be(table):
     table.add("a", owner=None, processes=2, waiting="waits")
     table.started("a", 0, 100)

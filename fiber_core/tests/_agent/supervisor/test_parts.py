@@ -58,21 +58,6 @@ class TestLoop:
 
         assert seen == ["early", "second", "late"]
 
-    def test_a_timer_may_cancel_another_and_set_a_new_one(self, loop):
-        seen = []
-
-        def first():
-            second.cancel()
-            loop.call_later(0.0, lambda: seen.append("third"))
-
-        loop.call_later(0.0, first)
-        second = loop.call_later(0.0, lambda: seen.append("second"))
-
-        loop.run_once()
-        assert seen == []
-        loop.run_once()
-        assert seen == ["third"]
-
 
 def is_open(descriptor):
     try:
@@ -207,16 +192,6 @@ class TestKernel:
     def test_a_parent_that_is_gone_already_is_noticed(self):
         assert exit_code_of(lambda: 0 if kernel.die_with_parent(1 << 22) else 3) == 3
 
-    def test_private_bytes_are_read_back_and_are_in_no_folder(self, tmp_path):
-        data = os.urandom(300_000)
-
-        descriptor = kernel.private_descriptor(data, str(tmp_path))
-
-        with os.fdopen(descriptor, "rb") as file:
-            assert file.read() == data
-            assert list(tmp_path.iterdir()) == []
-            assert not os.get_inheritable(descriptor)
-
     @linux
     @pytest.mark.parametrize("refused", ["fork", "pipe"])
     def test_what_cannot_be_forked_leaves_no_descriptor(self, refused, monkeypatch):
@@ -252,10 +227,6 @@ class TestInherited:
         yield made
         ours.close()
         theirs.close()
-
-    def test_a_master_has_none(self):
-        assert inherited.inherited_channel() is None
-        assert inherited.claim_channel("/run") is None
 
     def test_one_client_of_its_own_run_has_it_at_a_time(self, inheritance):
         assert inherited.inherited_channel() is inheritance

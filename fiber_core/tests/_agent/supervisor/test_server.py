@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fiber._agent.supervisor.journal import read_journal
-from fiber.model import JobState, Reason, ReasonKind
 from supervised import is_alive, masters, until_gone
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -181,18 +179,3 @@ def test_a_hundred_jobs_leak_no_descriptor(supervised):
     assert supervised.client.query() == {}
     assert supervised.client.query() == {}
     assert count() <= before
-
-
-def test_jobs_are_written_down_as_they_happen(supervised):
-    failed = supervised.submit("exit_with", bytes([3]))
-    supervised.end(failed)
-    running = supervised.ready("wait")
-    nested = supervised.submit("submit_another", b"wait")
-    supervised.lines(nested, 1)
-
-    jobs = read_journal(supervised.folder)
-
-    assert jobs[failed.job_id].status().reason == Reason(ReasonKind.EXIT, 3)
-    assert jobs[running.job_id].living() == running.pids
-    assert jobs[running.job_id].status().state is JobState.RUNNING
-    assert [job.parent for job in jobs.values() if job.parent == nested.job_id] == [nested.job_id]
