@@ -1,5 +1,6 @@
 """Leases, and ways that end: jobs and their parents notice, and nothing is left."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,10 +20,10 @@ from fiber.testing.fake_remote import AWAY
 from remote_world import supervisor_of
 from waiting import until
 
-#: a sign of life each 0.2 s: five in a row are missed before a lease ends
-SOON = {"lease": 1.0, "time_scale": 0.2}
+#: a sign of life each 0.2 s: ten in a row are missed before a lease ends
+SOON = {"lease": 2.0, "time_scale": 0.2}
 #: in seconds, until a lease that is not renewed has ended
-ENDED = 1.5
+ENDED = 2.5
 
 
 def wait_for_ever(ready):
@@ -50,12 +51,18 @@ def take_all(queue):
     sys.exit(total)
 
 
-@pytest.fixture
-def wire(remote_host):
+@contextlib.contextmanager
+def wired(remote_host, **settings):
     """Proxy that jobs dial in place of their parent."""
     with Wire() as wire:
-        remote_host.use(far_forwarded=wire.address, **SOON)
+        remote_host.use(far_forwarded=wire.address, **settings)
         wire.port = int(runtime.current().urls()[0].rpartition(":")[2])
+        yield wire
+
+
+@pytest.fixture
+def wire(remote_host):
+    with wired(remote_host) as wire:
         yield wire
 
 
@@ -81,7 +88,8 @@ class TestReach:
 def fall_silent(request, remote_host):
     """Cuts off all jobs of this process, however they are reached."""
     if request.param == "dialled":
-        yield request.getfixturevalue("wire").silence
+        with wired(remote_host, **SOON) as wire:
+            yield wire.silence
         return
     remote_host.use(far_streams=True, **SOON)
     yield StreamCutter(runtime.current().backend).cut_for_good

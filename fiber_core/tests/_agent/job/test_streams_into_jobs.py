@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import sys
 import time
 
@@ -74,14 +73,6 @@ def test_a_pool_works_and_the_speed_is_logged_once_with_the_remedy(caplog):
         pool.map(slow_square, range(20), 1)
     assert caplog.text.count("MB/s") == 1
     assert "fiber run -a" in caplog.text
-
-
-def test_signals_arrive():
-    process = start(signal.pause)
-    assert process.pid
-    process.terminate()
-    process.join(60)
-    assert process.exitcode == -signal.SIGTERM
 
 
 def test_no_address_to_dial_is_sent():

@@ -8,11 +8,9 @@ import sys
 import types
 
 import attrs
-import pluggy
 import pytest
 
-from fiber import hookspecs
-from fiber._agent.resources import nvidia, plugin
+from fiber._agent.resources import nvidia
 from fiber._agent.resources.nvidia import Gpu, NvidiaProvider, visible
 from fiber._agent.resources.probe import probe
 from fiber.exceptions import ResourceError
@@ -346,14 +344,3 @@ def test_of_a_partitioned_gpu_an_index_stands_for_the_first_instance():
 
     assert visible((first, second, B), "0,1") == (first, B)
     assert visible((first, second, B), "MIG-2") == (second,)
-
-
-def test_nvidia_is_offered_through_the_hook_of_third_parties():
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    manager.register(plugin)
-    manager.check_pending()
-
-    (answer,) = manager.hook.fiber_resource_providers()
-
-    assert [provider.kind for provider in answer] == ["gpu"]

@@ -106,7 +106,7 @@ def asking():
         yield threads.submit
 
 
-def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(peer, asking):
+def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(asking, peer):
     played = peer()
     reply = asking(played.client.query)
     played.receive(messages.Query)
@@ -119,7 +119,7 @@ def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(pee
     assert played.ends == [""]
 
 
-def test_replies_reach_their_requests_in_any_order(peer, asking):
+def test_replies_reach_their_requests_in_any_order(asking, peer):
     played = peer()
     replies, requests = [], []
     for _ in range(3):
@@ -132,7 +132,7 @@ def test_replies_reach_their_requests_in_any_order(peer, asking):
     assert found == [{"m": str(request.number)} for request in requests]
 
 
-def test_the_acceptance_of_a_job_comes_before_its_statuses(peer, asking):
+def test_the_acceptance_of_a_job_comes_before_its_statuses(asking, peer):
     played = peer()
     spec = JobSpec(run_id="0badcafe", name="a", argv=("a",))
     reply = asking(
@@ -162,7 +162,7 @@ def test_nonsense_is_the_end(peer):
     assert "it speaks nonsense" in played.ends[0]
 
 
-def test_an_import_may_take_longer_than_the_lease(peer, asking):
+def test_an_import_may_take_longer_than_the_lease(asking, peer):
     played = peer(lease=0.05)
     reply = asking(played.client.preload, ("heavy",))
     request = played.receive(messages.Preload)
@@ -175,7 +175,7 @@ def test_an_import_may_take_longer_than_the_lease(peer, asking):
     assert reply.result(30) == {}
 
 
-def test_a_master_that_was_stopped_itself_does_not_judge(peer, asking):
+def test_a_master_that_was_stopped_itself_does_not_judge(asking, peer):
     # this very process is stopped, by a helper that lets it go on
     played = peer(lease=1.0)
     helper = os.fork()
@@ -195,7 +195,7 @@ def test_a_master_that_was_stopped_itself_does_not_judge(peer, asking):
     assert reply.result(30) == {}
 
 
-def test_many_threads_may_close_it_and_more_than_once(own, asking):
+def test_many_threads_may_close_it_and_more_than_once(asking, own):
     for ended in [asking(own.client.close) for _ in range(5)]:
         ended.result(30)
     own.client.close()

@@ -140,17 +140,6 @@ def test_an_end_that_was_written_down_is_one_wherever_it_was(journal, tmp_path):
     assert job.status().state is JobState.SUCCEEDED
 
 
-def test_a_journaled_job_becomes_a_job_for_users(journal, tmp_path):
-    journal.submitted("a", SPEC, None, "host")
-    journal.started("a", 1, 4711)
-
-    job = read_journal(tmp_path)["a"].job("local", "/run")
-
-    assert (job.id, job.name, job.run_id, job.backend) == ("a", "näme", "0badcafe", "local")
-    assert job.data == {"pids": [4711], "host": "host", "directory": "/run"}
-    assert job.argv == SPEC.argv
-
-
 def test_lines_that_make_no_sense_are_passed_over(journal, tmp_path):
     journal.submitted("a", SPEC, None, "host")
     with (tmp_path / JOURNAL).open("ab") as file:
