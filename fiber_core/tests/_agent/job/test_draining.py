@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -26,27 +25,23 @@ class Ran:
     """Record of the tasks that were run, with their processes."""
 
     def __init__(self, path):
-        self.path = str(path)
+        self.path = path
+        path.touch()
 
     def note(self, word):
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(descriptor, f"{word} {os.getpid()}\n".encode())
-        os.close(descriptor)
+        with self.path.open("a") as file:
+            file.write(f"{word} {os.getpid()}\n")
 
     def lines(self):
-        path = Path(self.path)
-        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [line.split() for line in self.path.read_text().splitlines()]
 
     def counts(self):
         return Counter(word for word, _ in self.lines())
 
-    def who(self, word):
-        return [int(pid) for found, pid in self.lines() if found == word]
-
     def first(self, word):
         """Wait for the process that notes this word first."""
-        until(lambda: self.who(word))
-        return self.who(word)[0]
+        until(lambda: self.counts()[str(word)])
+        return next(int(pid) for found, pid in self.lines() if found == word)
 
 
 def hold_at(ran, go, held, number):

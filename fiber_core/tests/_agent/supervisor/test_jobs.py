@@ -1,8 +1,13 @@
-"""Wait statuses become states, reasons and sentences, and those of processes the status of a job."""
+"""Wait statuses become states, reasons and sentences, those of processes the status of a job.
+
+The journal of a run has them: its readers know the run's jobs without the supervisor.
+"""
 
 import os
 import signal
+from pathlib import Path
 
+import attrs
 import pytest
 
 from fiber._agent.supervisor.jobs import (
@@ -13,7 +18,9 @@ from fiber._agent.supervisor.jobs import (
     report_exit,
     signal_name,
 )
-from fiber.model import JobState, ProcessStatus, Reason, ReasonKind
+from fiber._agent.supervisor.journal import JOURNAL, Journal, JournalReader, read_ids, read_journal
+from fiber.backend_parts.liveness import Owner, start_time
+from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
 
 
 @pytest.fixture
@@ -22,7 +29,7 @@ def table():
 
 
 @pytest.fixture
-def running(table):
+def begun(table):
     """A table with a job whose one process runs."""
     table.add("a", owner=None, processes=1)
     table.started("a", 0, 100)
@@ -42,11 +49,11 @@ def test_a_job_is_pending_until_a_process_is_started_and_says_what_it_waits_for(
     assert [p.pid for p in status.processes] == [100, None]
 
 
-def test_a_process_that_ends_is_reported_with_all_details(running):
-    entry = running.ended(100, report_exit(7 << 8), log_tail=["last"], peak_memory=5)
+def test_a_process_that_ends_is_reported_with_all_details(begun):
+    entry = begun.ended(100, report_exit(7 << 8), log_tail=["last"], peak_memory=5)
 
     assert entry is not None and entry.id == "a"
-    status = running.status("a")
+    status = begun.status("a")
     assert (status.state, status.exit_code) == (JobState.FAILED, 7)
     assert status.processes[0] == ProcessStatus(
         index=0,
@@ -60,25 +67,25 @@ def test_a_process_that_ends_is_reported_with_all_details(running):
     )
 
 
-def test_stopping_and_going_on_are_news_once(running):
-    assert running.stopped(100, 19) is not None
-    assert running.stopped(100, 19) is None
-    status = running.status("a")
+def test_stopping_and_going_on_are_news_once(begun):
+    assert begun.stopped(100, 19) is not None
+    assert begun.stopped(100, 19) is None
+    status = begun.status("a")
     assert (status.state, status.reason) == (JobState.SUSPENDED, Reason(ReasonKind.SIGNAL, 19))
     assert "SIGSTOP" in status.message
 
-    assert running.continued(100) is not None
-    assert running.continued(100) is None
-    assert running.status("a").state is JobState.RUNNING
-    assert running.status("a").reason is None
+    assert begun.continued(100) is not None
+    assert begun.continued(100) is None
+    assert begun.status("a").state is JobState.RUNNING
+    assert begun.status("a").reason is None
 
 
-def test_nothing_follows_the_end(running):
-    running.ended(100, report_exit(0))
+def test_nothing_follows_the_end(begun):
+    begun.ended(100, report_exit(0))
 
-    assert running.stopped(100, 19) is None
-    assert running.ended(100, report_exit(9)) is None
-    assert running.status("a").state is JobState.SUCCEEDED
+    assert begun.stopped(100, 19) is None
+    assert begun.ended(100, report_exit(9)) is None
+    assert begun.status("a").state is JobState.SUCCEEDED
 
 
 def test_what_was_not_started_never_will_be(table):
@@ -92,12 +99,12 @@ def test_what_was_not_started_never_will_be(table):
     assert (second.state, second.exit_code) == (JobState.FAILED, -9)
 
 
-def test_a_forgotten_job_leaves_nothing(running):
-    running.forget("a")
+def test_a_forgotten_job_leaves_nothing(begun):
+    begun.forget("a")
 
-    assert "a" not in running
-    assert running.find(100) is None
-    assert list(running) == []
+    assert "a" not in begun
+    assert begun.find(100) is None
+    assert list(begun) == []
 
 
 def process(index, state, code=None):
@@ -182,3 +189,185 @@ def test_ends_without_a_process_have_a_verdict_too():
 
 def test_signals_without_a_name_have_a_number():
     assert signal_name(signal.SIGRTMIN + 3) == f"signal {signal.SIGRTMIN + 3}"
+
+
+SPEC = JobSpec(
+    run_id="0badcafe",
+    name="näme",
+    argv=("prog", "two words"),
+    processes=2,
+    private=b"secret",
+    env={"TOKEN": "secret"},
+)
+
+
+def ended(index, pid, code):
+    """The status of a process that exited with ``code``."""
+    report = report_exit(code << 8)
+    return ProcessStatus(
+        index=index,
+        state=report.state,
+        pid=pid,
+        reason=report.reason,
+        exit_code=report.exit_code,
+        message=report.message,
+        log_tail=("last words",),
+        peak_memory=5,
+    )
+
+
+def running(journal, folder):
+    """Job of which one process of two is this one."""
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 0, os.getpid())
+    return read_journal(folder)["a"]
+
+
+def test_what_happened_is_read_back(journal, tmp_path):
+    journal.submitted("a", SPEC, ("parent", 0), "host")
+    journal.started("a", 0, os.getpid())
+    journal.ended("a", ended(0, os.getpid(), 7))
+    journal.ended("a", ended(1, None, 0))
+
+    (job,) = read_journal(tmp_path).values()
+
+    assert (job.id, job.name, job.run_id, job.parent) == ("a", "näme", "0badcafe", "parent")
+    assert job.argv == ("prog", "two words")
+    assert job.processes[0] == ended(0, os.getpid(), 7)
+    status = job.status()
+    assert (status.state, status.exit_code, status.host) == (JobState.FAILED, 7, "host")
+    assert job.submitted <= job.ended
+
+
+def test_no_secret_is_written_down(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+
+    assert "secret" not in (tmp_path / JOURNAL).read_text()
+    assert (tmp_path / JOURNAL).stat().st_mode & 0o077 == 0
+
+
+def test_supervisors_of_one_run_share_a_journal(tmp_path, failures):
+    journals = [Journal(str(tmp_path), failures.append) for _ in range(2)]
+    descriptors = [journal.open() for journal in journals]
+    for number in range(10):
+        journals[number % 2].submitted(str(number), SPEC, None, "host")
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+    assert list(read_journal(tmp_path)) == [str(number) for number in range(10)]
+
+
+FULL = pytest.param(
+    "/dev/full",
+    "No space left",
+    marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full"),
+)
+
+
+@pytest.mark.parametrize("target, words", [("missing/journal", "is incomplete from here"), FULL])
+def test_one_that_cannot_be_written_is_reported_once(tmp_path, failures, target, words):
+    (tmp_path / JOURNAL).symlink_to(target)
+    journal = Journal(str(tmp_path), failures.append)
+    descriptor = journal.open()
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 0, os.getpid())
+    if descriptor is not None:
+        os.close(descriptor)
+
+    (failure,) = failures
+    assert words in failure
+
+
+def test_a_living_process_is_the_one_that_was_written_down(journal, tmp_path):
+    job = running(journal, tmp_path)
+
+    assert job.living() == (os.getpid(),)
+    assert job.status().state is JobState.RUNNING
+    # the same number, begun at another time, is somebody else
+    job.start_times[os.getpid()] = start_time(os.getpid()) + 1
+    assert job.living() == ()
+
+
+def test_processes_without_an_end_are_lost_with_their_supervisor(journal, tmp_path):
+    job = running(journal, tmp_path)
+    job.supervisor = Owner.current()._replace(started=0.0)
+
+    status = job.status()
+
+    assert status.state is JobState.FAILED
+    assert status.reason == Reason(ReasonKind.NODE_LOST)
+    assert [p.exit_code for p in status.processes] == [-9, -9]
+
+
+def test_of_a_supervisor_in_another_pid_namespace_or_on_another_host_nothing_is_known(
+    journal, tmp_path
+):
+    job = running(journal, tmp_path)
+    job.supervisor = job.supervisor._replace(place="elsewhere/boot/1/1")
+
+    assert job.status().state is JobState.UNKNOWN
+    # its number is another process's here
+    assert job.living() == ()
+
+
+def test_an_end_that_was_written_down_is_one_wherever_it_was(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    for index in range(SPEC.processes):
+        journal.ended("a", ended(index, None, 0))
+    job = read_journal(tmp_path)["a"]
+    job.supervisor = job.supervisor._replace(place="elsewhere/boot/1/1")
+
+    assert job.status().state is JobState.SUCCEEDED
+
+
+def test_lines_that_make_no_sense_are_passed_over(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event":"submitted","jo\n[1]\n\xff\n{"event":"started","job":"a"}\n')
+        file.write(b'{"event":"ended","job":"nobody","index":0}\n{"event":"new","job":"a"}\n')
+    journal.submitted("b", SPEC, None, "host")
+
+    assert list(read_journal(tmp_path)) == ["a", "b"]
+
+
+def test_a_history_reads_what_was_appended(journal, tmp_path):
+    assert read_journal(tmp_path / "missing") == {}
+    history = JournalReader(tmp_path)
+    assert history.jobs() == {}
+    journal.submitted("a", SPEC, None, "host")
+    assert list(history.jobs()) == ["a"]
+
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event":"submitted","jo')
+    assert list(history.jobs()) == ["a"]
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'b":1}\n')
+    journal.submitted("b", SPEC, None, "host")
+    journal.ended("b", ended(0, None, 3))
+
+    assert list(history.jobs()) == ["a", "b"]
+    assert history.jobs()["b"].processes[0].exit_code == 3
+
+
+def test_a_history_begins_anew_with_a_new_file(journal, tmp_path):
+    history = JournalReader(tmp_path)
+    journal.submitted("a", SPEC, None, "host")
+    assert list(history.jobs()) == ["a"]
+
+    (tmp_path / JOURNAL).unlink()
+    assert history.jobs() == {}
+    other = Journal(str(tmp_path), print)
+    descriptor = other.open()
+    other.submitted("b", SPEC, None, "host")
+    os.close(descriptor)
+
+    assert list(history.jobs()) == ["b"]
+
+
+def test_ids_are_read_whatever_names_hold(journal, tmp_path):
+    journal.submitted("a1", attrs.evolve(SPEC, name='\n{"event":"submitted","job":"x"'), None, "h")
+    journal.submitted("b2", SPEC, None, "host")
+    journal.started("c3", 0, 1)
+
+    assert read_ids(tmp_path) == {"a1", "b2"}
+    assert read_ids(tmp_path / "missing") == set()

@@ -94,7 +94,7 @@ class Terminal:
 
 
 class World:
-    def __init__(self, loop, owned, path, prefix=b""):
+    def __init__(self, loop, owned, path):
         self.loop = loop
         self.terminal = Terminal()
         self.tail = LineTail(3)
@@ -112,7 +112,6 @@ class World:
             log=self.log,
             tail=self.tail,
             partial_line=0.1,
-            prefix=prefix,
             on_end=self.ended.append,
         )
 
@@ -132,21 +131,10 @@ class World:
 
 
 @pytest.fixture
-def make_world(ticking, owned):
-    made = []
-
-    def make(path, **options):
-        made.append(World(ticking, owned, path, **options))
-        return made[-1]
-
-    yield make
-    for world in made:
-        world.close()
-
-
-@pytest.fixture
-def world(make_world, tmp_path):
-    return make_world(tmp_path / "log")
+def world(ticking, owned, tmp_path):
+    world = World(ticking, owned, tmp_path / "log")
+    yield world
+    world.close()
 
 
 def test_a_line_that_is_completed_in_time_comes_in_one_piece(world, clock):
@@ -223,11 +211,8 @@ FULL = pytest.param("/dev/full", "No space left", marks=needs_full_device)
 
 
 @pytest.mark.parametrize("target, words", [("missing/log", "is incomplete from here"), FULL])
-def test_a_log_that_cannot_be_written_is_reported_once_and_stops_nothing(
-    make_world, tmp_path, target, words
-):
-    (tmp_path / "log").symlink_to(target)
-    world = make_world(tmp_path / "log")
+def test_a_log_that_cannot_be_written_is_reported_once_and_stops_nothing(world, target, words):
+    world.path.symlink_to(target)
     world.write(b"one\n")
     world.write(b"two\n")
 

@@ -81,15 +81,6 @@ def test_what_a_process_has_started_ends_with_it(supervised, family, end):
     until_gone(*pids)
 
 
-def test_a_program_finds_its_private_bytes_on_a_descriptor(supervised):
-    script = 'cat <&"${FIBER_BOOTSTRAP#fd:}"'
-
-    accepted = supervised.submit(["bash", "-c", script], private=b"x" * 200_000)
-
-    assert supervised.end(accepted).exit_code == 0
-    assert len(supervised.log(accepted)) == 200_000
-
-
 @pytest.mark.parametrize(
     "words, cwd, told",
     [
