@@ -444,16 +444,6 @@ class TestManager:
         ((_, facts),) = world.runtime.notified
         assert facts["worker"] == "worker 0"
 
-    def test_resized_it_adds_and_retires(self, worlds):
-        world = worlds(size=1)
-        world.begin(1)
-        world.group.resize(3)
-        until(lambda: len(world.children) == 3)
-        world.up()
-        world.group.resize(1)
-        until(lambda: sum(bool(p.of_kind(Kind.RETIRE)) for p in world.peers.values()) == 2)
-        assert not world.peers["0"].of_kind(Kind.RETIRE)
-
     def test_one_that_cannot_be_retired_is_ended(self, worlds):
         world = worlds(size=1)
         world.begin(1)

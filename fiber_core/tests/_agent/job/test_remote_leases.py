@@ -149,13 +149,17 @@ MASTER = """
     import signal
     import fiber
 
-    def wait_for_ever():
+    def wait_for_ever(ready):
+        ready.put(True)
         signal.pause()
 
     if __name__ == "__main__":
-        processes = [fiber.Process(target=wait_for_ever) for _ in range(2)]
+        ready = fiber.SimpleQueue()
+        processes = [fiber.Process(target=wait_for_ever, args=(ready,)) for _ in range(2)]
         for process in processes:
             process.start()
+        for _ in processes:
+            ready.get()
         print(*(process.pid for process in processes), flush=True)
         signal.pause()
 """
