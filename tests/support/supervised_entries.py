@@ -160,12 +160,6 @@ def write_plenty(private: bytes, index: int) -> None:
         print(f"{number:06d}", "x" * 57)
 
 
-def write_partial(private: bytes, index: int) -> None:
-    """Write the beginning of a line and wait."""
-    print("50%", end="", flush=True)
-    pause()
-
-
 def allocate(private: bytes, index: int) -> None:
     """Use up memory."""
     held = [bytearray(8 << 20) for _ in range(1000)]
