@@ -111,6 +111,14 @@ class Node:
         self.store.close()
         self.die()
 
+    def end(self, code: int | None) -> None:
+        """End with an exit code; None for being killed."""
+        if code is None:
+            self.die()
+        else:
+            self.exit_code = code
+            self.close()
+
 
 class World:
     """Makes nodes and ends them."""

@@ -1,21 +1,23 @@
-"""Locks and semaphores at their owner and in other processes: threads, interrupts, ends."""
+"""Locks and semaphores: their state, threads of one process, several processes, their ends."""
 
 import threading
 import warnings
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fiber._objects.address import Kind
-from fiber._objects.sync import owned_waitable, remote_waitable
+from fiber._objects.sync import owned_waitable, protocol, remote_waitable
 from fiber._objects.sync.protocol import REQUEST, Op
-from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
+from fiber._objects.sync.semaphore import LocalHold, OwnedSemaphore, SemaphoreState
+from fiber._objects.sync.wait_queue import Request, Status
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import (
     HolderDiedError,
     HolderDiedWarning,
     LeaseLostError,
-    PeerLostError,
     WireError,
 )
 from objects_world import in_thread
@@ -44,9 +46,186 @@ def side(request, other):
     return other.remote if request.param == "other" else lambda lock: lock
 
 
-def inherits(lock):
-    with pytest.warns(HolderDiedWarning):
-        return lock.acquire(True, 20)
+# -- the state
+
+
+def outcomes(answers):
+    return [(one.request.process, one.request.number, one.status) for one in answers]
+
+
+def acquired(processes, value=1, maximum=1, **options):
+    """A semaphore that processes have asked for, in this order."""
+    semaphore = SemaphoreState(value, maximum, **options)
+    for process in processes:
+        semaphore.acquire(Request(process, 1), wait=True)
+    return semaphore
+
+
+def test_requests_are_granted_in_order():
+    semaphore = acquired("abcd")
+
+    assert outcomes(semaphore.release("a")) == [("b", 1, Status.OK)]
+    assert not semaphore.try_acquire("a"), "nobody overtakes"
+    assert semaphore.cancel("b", 1) == [], "it was answered"
+    assert outcomes(semaphore.release("b")) == [("c", 1, Status.OK)]
+
+
+def test_a_number_is_good_for_one_request_at_a_time():
+    semaphore = acquired("ab")
+
+    with pytest.raises(WireError, match="number 1 for two requests"):
+        semaphore.acquire(Request("b", 1), wait=True)
+
+
+def test_a_permit_that_another_gives_back_is_taken_off_its_oldest_taker_and_counts_once():
+    semaphore = acquired("aba", 3, 3)
+
+    assert semaphore.release_for_other(Request("c"))[0] == ["b"], "before the other one's last"
+    assert semaphore.release("b") == []
+    assert (semaphore.holds, semaphore.value) == ({"a": 2}, 1)
+    assert semaphore.release_for_other(Request("a"))[0] == []
+    assert semaphore.holds == {"a": 1}
+
+
+def test_where_nothing_is_traced_what_is_given_is_more():
+    semaphore = acquired("a", 1, 9, track_holders=False)
+
+    assert semaphore.release_for_other(Request("b"))[0] == []
+    assert (semaphore.holds, semaphore.value) == ({"a": 1}, 1)
+
+
+def test_a_death_is_reported_once_to_the_next_that_keeps_the_permit():
+    semaphore = acquired("abcd")
+    (answer,) = semaphore.process_died("a", "process 1")
+    assert (answer.request.process, answer.status) == ("b", Status.OK_HOLDER_DIED)
+
+    # an interrupt: the report is the next one's
+    (answer,) = semaphore.cancel_grant("b", inherited=True)
+    assert (answer.request.process, answer.status) == ("c", Status.OK_HOLDER_DIED)
+    assert answer.text == "process 1"
+    assert outcomes(semaphore.release("c")) == [("d", 1, Status.OK)]
+
+
+def test_a_death_is_reported_to_one_that_comes_later():
+    semaphore = acquired("a")
+    assert semaphore.process_died("a", "process 1") == []
+
+    assert not semaphore.try_acquire("b")
+    (answer,) = semaphore.acquire(Request("b"), wait=False)
+    assert answer.status is Status.OK_HOLDER_DIED
+
+
+def test_where_it_is_refused_one_gets_the_news_and_the_next_one_the_permit():
+    semaphore = acquired("abc", refuse_after_death=True)
+
+    assert outcomes(semaphore.process_died("a", "process 1")) == [
+        ("b", 1, Status.REFUSED_HOLDER_DIED),
+        ("c", 1, Status.OK),
+    ]
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "try", "cancel", "release", "give", "leave", "lose"]),
+        st.sampled_from(["a", "b", None]),
+        st.integers(0, 8),
+    ),
+    max_size=60,
+)
+
+
+@given(EVENTS, st.integers(0, 3), st.booleans(), st.booleans())
+def test_whatever_happens_permits_are_conserved_and_nobody_waits_beside_one(
+    events, value, recover, refuse_after_death
+):
+    semaphore = SemaphoreState(value, 3, recover=recover, refuse_after_death=refuse_after_death)
+    waiting = []
+    total = value
+
+    def heard(answers):
+        for one in answers:
+            key = (one.request.process, one.request.number)
+            if key in waiting:
+                if one.status is Status.OK:
+                    assert key == waiting[0], "first come, first served"
+                waiting.remove(key)
+
+    for number, (event, process, pick) in enumerate(events):
+        held = semaphore.held_by(process)
+        if event in ("ask", "try"):
+            request = Request(process, number)
+            answers = semaphore.acquire(request, wait=event == "ask")
+            if not answers:
+                waiting.append((process, number))
+            heard(answers)
+        elif event == "cancel" and waiting:
+            key = waiting[pick % len(waiting)]
+            (answer,) = semaphore.cancel(*key)
+            assert answer.status is Status.REFUSED
+            waiting.remove(key)
+        elif event == "release":
+            heard(semaphore.release(process))
+        elif event == "give":
+            free_before = semaphore.value
+            taken_before = sum(semaphore.holds.values())
+            _, answers = semaphore.release_for_other(Request(process, -1))
+            assert (answers[0].status is Status.TOO_MANY) == (free_before == 3)
+            if answers[0].status is Status.OK and not taken_before:
+                total += 1
+            heard(answers[1:])
+        elif event in ("leave", "lose"):
+            waiting[:] = [key for key in waiting if key[0] != process]
+            if event == "leave":
+                heard(semaphore.process_exited(process, pick))
+                total -= min(held, pick)
+            else:
+                heard(semaphore.process_died(process, "somebody"))
+                total -= 0 if recover else held
+
+        assert semaphore.value + sum(semaphore.holds.values()) == total
+        assert not (semaphore.value and waiting)
+        assert semaphore.waiting == len(waiting)
+
+
+# -- permits that threads of one process hold
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_what_another_thread_was_given_is_not_taken_for_what_this_one_had(recursive):
+    local = LocalHold("lock", recursive=recursive)
+    local.held = 1
+    local.set_thread()
+    assert local.count_release()
+    # another thread waited, and has not run yet
+    local.held = 1
+
+    assert not local.is_held_by_thread
+    assert not local.try_reenter()
+
+
+# -- messages
+
+
+def test_an_answer_is_read_as_it_was_written():
+    for parts in (
+        (7, Status.OK, -3, ""),
+        (2**64 - 1, Status.REFUSED_HOLDER_DIED, 0, "process 1 on höst"),
+    ):
+        assert protocol.parse_answer(protocol.answer(*parts)) == parts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        protocol.answer(1, Status.OK, 0, "")[:-1],
+        protocol.ANSWER.pack(64, 1, 200, 0),
+        protocol.ANSWER.pack(64, 1, 0, 0) + b"\xff",
+    ],
+)
+def test_nonsense_is_refused(body):
+    with pytest.raises(WireError):
+        protocol.parse_answer(body)
 
 
 # -- threads
@@ -68,28 +247,6 @@ def test_a_free_one_is_taken_at_once_and_a_taken_one_is_not(semaphore_at, side, 
     mine.release()
     assert last.acquire(True, 20)
     assert mine.value() == 0
-
-
-def test_threads_pass_it_on_in_order(semaphore_at, side):
-    lock = semaphore_at()
-    mine = side(lock)
-    mine.acquire(True, None)
-    order, threads = [], []
-
-    def take(number):
-        mine.acquire(True, None)
-        order.append(number)
-        mine.release()
-
-    for number in range(5):
-        threads.append(threading.Thread(target=take, args=(number,)))
-        threads[-1].start()
-        until(lambda n=number: lock._semaphore.waiting == n + 1)
-    mine.release()
-    for thread in threads:
-        thread.join(20)
-
-    assert order == list(range(5))
 
 
 def test_a_lock_is_released_by_any_thread_and_not_twice(semaphore_at, side):
@@ -135,6 +292,9 @@ def test_it_is_released_and_taken_again_as_often_as_it_was(semaphore_at, side):
     assert mine.local_hold.count == 3
 
 
+# -- several processes
+
+
 def test_permits_are_counted(semaphore_at, other):
     semaphore = semaphore_at(Kind.SEMAPHORE, 0, 5)
     theirs = other.remote(semaphore)
@@ -147,47 +307,35 @@ def test_permits_are_counted(semaphore_at, other):
     assert theirs.local_hold.count == 1
 
 
-# -- several processes
-
-
-def test_it_comes_to_those_who_wait_in_order(semaphore_at, other, third):
+def test_it_comes_to_threads_of_all_processes_in_order(semaphore_at, other, third):
     lock = semaphore_at()
-    theirs, last = other.remote(lock), third.remote(lock)
-    lock.acquire(True, None)
-    first = in_thread(lambda: theirs.acquire(True, 20))
-    until(lambda: lock._semaphore.waiting == 1)
-    second = in_thread(lambda: last.acquire(True, 20))
-    until(lambda: lock._semaphore.waiting == 2)
-    lock.release()
+    holder, theirs = third.remote(lock), other.remote(lock)
+    holder.acquire(True, None)
+    takers = [theirs, lock, theirs, holder]
+    waits = []
+    for taker in takers:
+        waits.append(in_thread(lambda taker=taker: taker.acquire(True, 20)))
+        until(lambda: lock._semaphore.waiting == len(waits))
 
-    assert first()
-    assert lock._semaphore.waiting == 1
-    theirs.release()
-    assert second()
+    for taker, wait in zip(takers, waits, strict=True):
+        holder.release()
+        assert wait()
+        holder = taker
 
 
 def test_a_process_without_a_permit_asks_before_releasing_one(semaphore_at, other, third):
     lock = semaphore_at()
-    theirs, last = other.remote(lock), third.remote(lock)
+    theirs = other.remote(lock)
     with pytest.raises(ValueError, match="released too many times"):
         theirs.release()
-    last.acquire(True, None)
-    theirs.release()
-    assert lock.value() == 1
+    for holder in (third.remote(lock), lock):
+        holder.acquire(True, None)
+        theirs.release()
+        assert lock.value() == 1
 
-    until(lambda: last.local_hold.held == 0)
-    with pytest.raises(ValueError, match="released too many times"):
-        last.release()
-
-
-def test_a_permit_of_the_owner_is_given_back_by_another(semaphore_at, other):
-    lock = semaphore_at()
-    lock.acquire(True, None)
-    other.remote(lock).release()
-
-    assert lock.local_hold.held == 0
-    with pytest.raises(ValueError, match="released too many times"):
-        lock.release()
+        until(lambda holder=holder: holder.local_hold.held == 0)
+        with pytest.raises(ValueError, match="released too many times"):
+            holder.release()
 
 
 # -- interrupts
@@ -278,14 +426,23 @@ def test_an_interrupt_at_the_moment_of_the_grant_takes_nothing_with_it(
 # -- ends of processes
 
 
-@pytest.mark.parametrize("heir", ["owner", "third"])
-def test_a_lock_is_inherited_with_a_warning(semaphore_at, other, third, heir):
+def inherits(lock):
+    with pytest.warns(HolderDiedWarning, match="died while it held this lock") as caught:
+        got = lock.acquire(True, 20)
+    assert caught[0].filename == __file__, "it is the user's line"
+    return got
+
+
+@pytest.mark.parametrize("heir, code", [("owner", None), ("third", None), ("owner", 3)])
+def test_a_lock_of_one_that_dies_or_fails_is_inherited_with_a_warning(
+    semaphore_at, other, third, heir, code
+):
     lock = semaphore_at()
     other.remote(lock).acquire(True, None)
     mine = lock if heir == "owner" else third.remote(lock)
     waits = in_thread(lambda: inherits(mine))
     until(lambda: lock._semaphore.waiting)
-    other.die()
+    other.end(code)
 
     assert waits()
     assert (lock.value(), mine.local_hold.held) == (0, 1)
@@ -363,31 +520,6 @@ def test_one_that_is_held_without_a_handle_is_let_go_of_with_the_next(semaphore_
     again.drop(0)
 
     until(lambda: not lock._references.peers(0))
-
-
-def test_an_end_with_a_code_is_a_death(semaphore_at, other):
-    lock = semaphore_at()
-    other.remote(lock).acquire(True, None)
-    other.exit_code = 3
-    other.close()
-
-    with pytest.warns(HolderDiedWarning):
-        assert lock.acquire(True, 20)
-
-
-def test_waiting_threads_get_an_error_when_the_owner_dies(semaphore_at, owner, other):
-    lock = semaphore_at()
-    lock.acquire(True, None)
-    theirs = other.remote(lock)
-    waits = in_thread(lambda: theirs.acquire(True, 20))
-    until(lambda: lock._semaphore.waiting)
-    owner.die()
-
-    with pytest.raises(PeerLostError, match="process that this lock lives in is gone") as caught:
-        waits()
-    assert not isinstance(caught.value, LeaseLostError)
-    with pytest.raises(PeerLostError):
-        theirs.acquire(True, None)
 
 
 @pytest.mark.parametrize("kind", [Kind.LOCK, Kind.RLOCK, Kind.SEMAPHORE])

@@ -1,15 +1,129 @@
-"""A condition's sleepers: woken in order, and no notification lost with a process."""
+"""Events, conditions, and what threads that wait for an object of any kind are told."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fiber._objects.address import Kind
 from fiber._objects.sync import owned_waitable, remote_waitable
+from fiber._objects.sync.barrier import OwnedBarrier
 from fiber._objects.sync.condition import ConditionState, OwnedCondition
+from fiber._objects.sync.event import OwnedEvent
+from fiber._objects.sync.protocol import Op
+from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.wait_queue import Request, Status
-from fiber.exceptions import PeerLostError
+from fiber.exceptions import LeaseLostError, PeerLostError
 from objects_world import in_thread
 from wire_world import until
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def sleep(condition, timeout=20, release=lambda: None, *, certain=False):
+    return condition.wait(release, timeout, certain=certain)
+
+
+# -- any kind
+
+# how one is made for which a thread has to wait, and how it waits
+KINDS = {
+    "lock": (
+        lambda store: OwnedSemaphore(store, Kind.LOCK, SemaphoreState(0, 1)),
+        lambda lock: lock.acquire(True, None),
+    ),
+    "event": (OwnedEvent, lambda event: event.wait(None)),
+    "condition": (OwnedCondition, lambda condition: sleep(condition, None)),
+    "barrier": (
+        lambda store: OwnedBarrier(store, 2),
+        lambda barrier: barrier.arrive(None, has_action=False),
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def waiting(request, owner, other):
+    """An object, one of another process, and a thread of that one that waits."""
+    make, wait = KINDS[request.param]
+    made = make(owner.store)
+    made.hold(0)
+    theirs = other.remote(made)
+    waits = in_thread(lambda: wait(theirs))
+    until(lambda: len(made._state._queue))
+    return made, theirs, waits
+
+
+def test_threads_get_an_error_when_the_owner_dies(waiting, owner):
+    _, theirs, waits = waiting
+    owner.die()
+
+    lost = f"process that this {theirs.shape.name} lives in is gone"
+    with pytest.raises(PeerLostError, match=lost) as caught:
+        waits()
+    assert not isinstance(caught.value, LeaseLostError)
+    with pytest.raises(PeerLostError, match=lost):
+        theirs.request(Op.VALUE)
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_process_that_ends_waits_no_more(waiting, other, code):
+    made, _, waits = waiting
+    other.end(code)
+
+    until(lambda: not len(made._state._queue))
+    with pytest.raises(PeerLostError):
+        waits()
+
+
+# -- events
+
+
+@pytest.fixture
+def event(owner):
+    made = OwnedEvent(owner.store)
+    made.hold(0)
+    return made
+
+
+@pytest.fixture(params=["owner", "other"])
+def mine(request, event, other):
+    """What a process has of the event: its owner, or another one."""
+    return other.remote(event) if request.param == "other" else event
+
+
+def waiting_for(event, mine):
+    """A thread that waits for an event."""
+    waits = in_thread(lambda: mine.wait(20))
+    until(lambda: event._event.waiting)
+    return waits
+
+
+def test_what_one_sets_is_set_for_all(event, mine, third):
+    last = third.remote(event)
+    for timeout in (0, -1, 0.01):
+        assert not mine.wait(timeout)
+    assert event._event.waiting == 0
+    waits = waiting_for(event, last)
+    mine.set()
+
+    assert mine.is_set()
+    assert waits()
+    assert last.wait(0)
+    last.clear()
+    assert not event.is_set()
+    assert not mine.is_set()
+
+
+def test_a_thread_wakes_though_it_is_cleared_at_once(event, mine):
+    waits = waiting_for(event, mine)
+    event.set()
+    event.clear()
+
+    assert waits(), "it was set while it waited"
+
+
+# -- conditions
 
 
 def outcomes(answers):
@@ -24,57 +138,14 @@ def asleep(*parties):
     return condition
 
 
-def test_those_who_slept_for_longest_are_woken():
-    condition = asleep("a", "b", None)
-
-    assert outcomes(condition.notify(2)) == [("a", 0), ("b", 1)]
-    assert outcomes(condition.notify(5)) == [(None, 2)]
-    assert condition.notify(1) == []
-    assert len(condition) == 0
-
-
-def test_a_notification_without_a_waiting_thread_is_not_kept():
-    condition = asleep()
-    assert condition.notify(1) == []
-
-    assert condition.wait(Request("a")) == []
-
-
-def test_negative_counts_wake_none():
-    assert asleep("a").notify(-1) == []
-
-
-def test_one_who_cancels_sleeps_no_more():
-    condition = asleep("a", "b")
-    (answer,) = condition.cancel("a", 0)
-
-    assert answer.status is Status.REFUSED
-    assert condition.cancel("a", 0) == []
-    assert outcomes(condition.notify(1)) == [("b", 1)]
-
-
-def test_an_unacknowledged_notification_of_a_dead_process_wakes_another():
+@pytest.mark.parametrize("acknowledged, woken", [(1, [("b", 2)]), (2, [])])
+def test_a_dead_process_wakes_others_with_what_it_had_not_acknowledged(acknowledged, woken):
     condition = asleep("a", "a", "b", "c")
     condition.notify(2)
-    condition.acknowledge("a")
+    for _ in range(acknowledged):
+        condition.acknowledge("a")
 
-    assert outcomes(condition.process_died("a", "a")) == [("b", 2)]
-    assert len(condition) == 1
-
-
-def test_an_acknowledged_notification_of_a_dead_process_wakes_none():
-    condition = asleep("a", "b")
-    condition.notify(1)
-    condition.acknowledge("a")
-
-    assert condition.process_died("a", "a") == []
-
-
-def test_the_dead_are_not_woken():
-    condition = asleep("a", "b")
-    assert condition.process_died("a", "a") == []
-
-    assert outcomes(condition.notify(1)) == [("b", 1)]
+    assert outcomes(condition.process_died("a", "a")) == woken
 
 
 EVENTS = st.lists(
@@ -116,22 +187,11 @@ def test_whatever_happens_each_request_is_answered_once_and_in_order(events):
         assert len(condition) == len(waiting)
 
 
-# -- between threads and processes
-
-
-class Interrupt(BaseException):
-    pass
-
-
 @pytest.fixture
 def condition(owner):
     made = OwnedCondition(owner.store)
     made.hold(0)
     return made
-
-
-def sleep(condition, timeout=20, release=lambda: None, *, certain=False):
-    return condition.wait(release, timeout, certain=certain)
 
 
 def sleeping(condition, mine, timeout=20):
@@ -238,20 +298,3 @@ def test_a_notification_that_a_dead_process_did_not_hear_wakes_another(
     assert second()
     with pytest.raises(PeerLostError):
         first()
-
-
-def test_a_process_that_ends_normally_sleeps_no_more(condition, other):
-    waits = sleeping(condition, other.remote(condition), None)
-    other.close()
-    until(lambda: condition.waiting() == 0)
-
-    with pytest.raises(PeerLostError):
-        waits()
-
-
-def test_waiting_threads_get_an_error_when_the_owner_dies(condition, owner, other):
-    waits = sleeping(condition, other.remote(condition), None)
-    owner.die()
-
-    with pytest.raises(PeerLostError, match="process that this condition lives in is gone"):
-        waits()
