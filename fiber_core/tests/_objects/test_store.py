@@ -7,43 +7,27 @@ import weakref
 
 import pytest
 
-from fiber._objects.address import Kind
 from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
 from objects_world import in_thread, put, take
 from wire_world import TIMEOUT, until
 
 
-def test_waiting_readers_get_an_error_that_names_the_dead_owner(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
-    got = in_thread(lambda: take(theirs))
-    until(lambda: mine.states[0]._waiting)
+def test_waiting_readers_and_writers_get_an_error_that_names_the_dead_owner(owner, other):
+    empty, full = owner.queue(), owner.queue(1)
+    put(full, b"1")
+    readers, writers = other.remote(empty), other.remote(full)
+    got = in_thread(lambda: take(readers))
+    done = in_thread(lambda: put(writers, b"2"))
+    until(lambda: empty.states[0]._waiting and full.states[0].has_waiting_writers)
     owner.die()
 
-    with pytest.raises(EOFError, match="the process that this queue lives in is gone"):
+    gone = "the process that this queue lives in is gone"
+    with pytest.raises(EOFError, match=gone):
         got()
-
-
-def test_a_put_after_the_owners_death_is_an_error(owner, other):
-    theirs = other.remote(owner.queue())
-    owner.die()
-    until(lambda: theirs.is_lost)
-
-    with pytest.raises(PeerLostError):
-        put(theirs, b"1")
-
-
-def test_a_waiting_bounded_put_gets_an_error_when_the_owner_dies(owner, other):
-    mine = owner.queue(1)
-    put(mine, b"1")
-    theirs = other.remote(mine)
-    done = in_thread(lambda: put(theirs, b"2"))
-    until(lambda: mine.states[0].has_waiting_writers)
-    owner.die()
-
-    with pytest.raises(PeerLostError):
-        done()
+    for late in (done, lambda: put(readers, b"3")):
+        with pytest.raises(PeerLostError, match=gone):
+            late()
 
 
 def test_an_owner_that_cannot_be_reached_shows_when_the_object_is_used(owner, other):
@@ -145,15 +129,6 @@ def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(owner, 
     other.close()
 
     assert [int(take(mine)) for _ in range(999)] == list(range(1, 1000))
-
-
-@pytest.mark.parametrize("kind,end", [(Kind.ONE_WAY, 0), (Kind.ONE_WAY, 1)])
-def test_an_end_of_a_one_way_pipe_has_one_side(owner, other, kind, end):
-    mine = owner.pipe(kind)
-    theirs = other.remote(mine, end=end)
-
-    with pytest.raises(KeyError):
-        theirs.reader(0) if end == 0 else theirs.writer(0)
 
 
 def test_an_object_exported_to_an_auth_domain_alone_is_forgotten_without_an_endpoint_of_the_run(

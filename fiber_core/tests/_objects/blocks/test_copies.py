@@ -27,15 +27,17 @@ def fetch(process):
 def test_one_of_a_host_fetches_it_and_the_others_get_that(copies):
     assert locate(copies, "a") == fetch("a")
     assert locate(copies, "b") == locate(copies, "c") == []
+    assert locate(copies, "a") == fetch("a"), "it asks again"
+    assert locate(copies, "far", host="other") == fetch("far")
+    assert not copies.has("a")
     assert copies.add("h", "a", place("a")) == [Answer(process, 1, place("a")) for process in "bc"]
+    assert copies.has("a")
+    assert locate(copies, "a") == fetch("a"), "it is never told of its own copy"
     assert locate(copies, "d") == [Answer("d", 1, place("a"))]
-
-
-def test_hosts_have_nothing_to_do_with_each_other(copies):
-    assert locate(copies, "a") == fetch("a")
-    assert locate(copies, "b", host="other") == fetch("b")
-    copies.add("h", "a", place("a"))
-    assert locate(copies, "c", host="other") == []
+    for process in ("a", "b", "c", "d", "far"):
+        copies.remove(process)
+    assert not copies.has("a")
+    assert copies._hosts == {}
 
 
 def test_when_the_fetching_process_is_gone_the_next_one_fetches(copies):
@@ -65,30 +67,6 @@ def test_a_process_that_cannot_map_copies_fetches_it_too(copies):
     assert locate(copies, "c") == [Answer("c", 1, place("a"))]
 
 
-def test_a_process_that_asks_again_is_answered_and_never_with_its_own_copy(copies):
-    assert locate(copies, "a") == locate(copies, "a") == fetch("a")
-    copies.add("h", "a", place("a"))
-    assert locate(copies, "a") == fetch("a")
-
-
-def test_processes_with_a_copy_are_known(copies):
-    locate(copies, "a")
-    assert not copies.has("a")
-    copies.add("h", "a", place("a"))
-    assert copies.has("a")
-    copies.remove("a")
-    assert not copies.has("a")
-
-
-def test_nothing_is_kept_of_a_process_that_is_gone(copies):
-    for process in "abc":
-        locate(copies, process)
-    copies.add("h", "a", place("a"))
-    for process in "abc":
-        copies.remove(process)
-    assert copies._hosts == {}
-
-
 def test_a_process_without_handles_keeps_its_copy_and_fetches_nothing(copies):
     locate(copies, "a"), locate(copies, "b")
     assert copies.stop_waiting("a") == fetch("b")
@@ -113,20 +91,19 @@ def test_what_was_used_last_stays_as_long_as_there_is_room(unused):
     assert unused.add("d", 120) == []
 
 
-def test_what_was_used_last_stays_whatever_it_has(unused):
-    unused.add("a", 10)
-    assert unused.add("b", 10_000) == ["a"]
-    assert unused.add("c", 10) == ["b"]
-    assert unused.make_room(10_000) == ["c"]
-    assert unused.add("d", 200) == []
-
-
 def test_there_is_room_for_what_is_about_to_come(unused):
     unused.add("a", 80), unused.add("b", 80)
     assert unused.make_room(40) == []
     assert unused.make_room(41) == ["a"]
-    assert unused.make_room(200) == ["b"]
+    assert unused.add("large", 10_000) == ["b"], "what was used last stays whatever it has"
+    assert unused.make_room(10_000) == ["large"]
     assert unused.make_room(10_000) == []
+
+
+def test_at_the_end_all_go(unused):
+    unused.add("a", 80), unused.add("b", 80)
+    assert unused.clear() == ["a", "b"]
+    assert unused.add("c", 180) == []
 
 
 def test_the_machine_is_not_asked_about_a_little(unused):
@@ -134,13 +111,6 @@ def test_the_machine_is_not_asked_about_a_little(unused):
     unused.add("a", 50), unused.add("b", 50)
     unused.remove("a"), unused.remove("a")
     assert unused.make_room(50) == []
-
-
-def test_at_the_end_all_go(unused):
-    unused.add("a", 80), unused.add("b", 80)
-    assert unused.clear() == ["a", "b"]
-    assert unused.clear() == []
-    assert unused.add("c", 180) == []
 
 
 def test_there_are_never_too_many(unused, monkeypatch):

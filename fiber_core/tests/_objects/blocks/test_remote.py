@@ -14,7 +14,6 @@ from fiber._objects.blocks import copies
 from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op
 from fiber._objects.blocks.contents import read
 from fiber._objects.memory import sealed
-from fiber._objects.memory.backing import Location
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import in_thread
 from wire_world import until
@@ -146,22 +145,6 @@ def test_what_comes_damaged_is_not_used(owner, remote_nodes, monkeypatch):
         remote._piece(0, piece)
 
 
-def test_a_process_with_a_copy_reads_on_when_its_owner_is_gone(owner, other, remote_nodes):
-    made = block(owner)
-    expected = bytes(made.body())
-    mapped, fetched, late = (
-        take(other, made),
-        take(remote_nodes[0], made),
-        take(remote_nodes[1], made),
-    )
-    fetched.body()
-    owner.die()
-    assert bytes(mapped.body()) == bytes(fetched.body()) == expected
-    until(lambda: late.is_lost)
-    with pytest.raises(EOFError, match="the process that this shared value lives in is gone: "):
-        late.body()
-
-
 def test_a_process_that_waits_when_the_owner_dies_gets_an_error(owner, remote_nodes):
     made = block(owner)
     first, second = (take(node, made) for node in remote_nodes)
@@ -281,15 +264,6 @@ def test_a_process_that_needs_room_evicts_unused_copies(owner, remote_nodes, mon
     until(lambda: not any(remote._sealed for remote in remotes))
 
 
-def test_a_process_that_ends_waits_until_holders_have_a_copy(world, remote_nodes):
-    maker = world.node("maker", linger=20.0)
-    made = block(maker)
-    expected = bytes(made.body())
-    remote = take(remote_nodes[0], made)
-    maker.close()
-    assert bytes(remote.body()) == expected
-
-
 def test_a_process_that_ends_waits_for_no_holder_with_a_copy(world, other):
     maker = world.node("maker", linger=3600.0)
     remote = take(other, made := block(maker))
@@ -308,6 +282,8 @@ def test_a_process_that_ends_waits_for_no_holder_with_a_copy(world, other):
         FETCH.pack(Op.FETCH, 2**64 - 1, 2),
         FETCH.pack(Op.FETCH, 0, 1)[:-1],
         bytes([Op.HAS]),
+        bytes([Op.HAS]) + bytes(31),
+        bytes([Op.HAS]) + bytes(32) + b"\xff",
         bytes([Op.LOCATE]),
         bytes([151]),
     ],
@@ -341,20 +317,6 @@ def test_references_in_a_value_live_as_long_as_it(owner, other):
 
 
 # -- messages
-
-
-def test_a_place_comes_back():
-    place = Location("fd:17", 4711, 2**40, bytes(range(16)))
-    assert Location.unpack(place.packed()) == place
-    message = protocol.has(place)
-    assert message[0] == Op.HAS
-    assert protocol.read_has(message) == place
-
-
-@pytest.mark.parametrize("body", [b"", b"\0" * 31, b"\0" * 32 + b"\xff"])
-def test_what_is_no_place_is_an_error(body):
-    with pytest.raises(WireError):
-        Location.unpack(body)
 
 
 def test_a_digest_is_of_bytes_and_their_position():

@@ -1,16 +1,22 @@
 """Managed objects: their methods, called here and from other processes."""
 
 import gc
+import queue
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from fiber._objects.address import Kind
+from fiber._objects.managed import calls
 from fiber._objects.managed.caller_threads import CallerThreads
 from fiber._objects.managed.calls import CreatedObject
 from fiber._objects.managed.referent import NewReferent, Referent
 from fiber._objects.managed.remote_referent import Call, Caller, current_caller
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, WireError
+from fiber.model.timing import Timing
 from objects_world import in_thread
 from wire_world import until
 
@@ -304,15 +310,80 @@ def test_an_interrupted_call_delays_none_and_is_rolled_back(owner, obj, other, m
     until(lambda: mine._caller_threads.threads == 1)
 
 
-def test_other_operations_are_refused(mine):
-    from types import SimpleNamespace
-
-    message = SimpleNamespace(body=memoryview(b"\x7f"), kind=None)
-    with pytest.raises(WireError, match="a managed object is asked for operation 127"):
-        mine.on_message(SimpleNamespace(), message)
-
-
 def test_it_is_of_its_kind(mine):
     assert mine.address.kind is Kind.REFERENT
     assert mine.address.shape.name == "managed object"
     assert "processes=1" in mine.debug_text()
+
+
+# -- the threads on which calls are made
+
+
+@pytest.fixture
+def threads(owner):
+    return CallerThreads(owner.store)
+
+
+@pytest.fixture
+def impatient(world):
+    """Threads that end as soon as they are idle."""
+    return CallerThreads(world.node("impatient", timing=Timing(idle_thread=0.01)).store)
+
+
+def submit(threads, number, task, **options):
+    threads.submit(None, number, task, **{"thread_neutral": True, **options})
+
+
+def test_an_idle_thread_ends_and_another_takes_its_place(impatient):
+    done = threading.Event()
+    submit(impatient, 1, threading.Event)
+    until(lambda: impatient.threads == 0)
+    submit(impatient, 1, done.set)
+
+    assert done.wait(20)
+    until(lambda: impatient.threads == 0)
+
+
+def test_one_that_a_lock_may_belong_to_does_not(impatient):
+    idents = queue.SimpleQueue()
+    submit(impatient, 1, lambda: idents.put(threading.get_ident()), thread_neutral=False)
+    first = idents.get(timeout=20)
+    submit(impatient, 2, threading.Event)
+    # the other one is idle for as long
+    until(lambda: impatient.threads == 1)
+    submit(impatient, 1, lambda: idents.put(threading.get_ident()))
+
+    assert idents.get(timeout=20) == first
+    impatient.end_soon(1)
+
+
+def test_a_failing_task_is_logged_and_ends_no_thread(threads, caplog):
+    done = threading.Event()
+    submit(threads, 1, lambda: 1 / 0)
+    submit(threads, 1, done.set)
+
+    assert done.wait(20)
+    threads.end_soon(1)
+    assert "a call of a managed object was not answered" in caplog.text
+
+
+def test_what_is_closed_is_served_no_more(threads, owner):
+    threads.close()
+
+    assert threads.target not in owner.endpoint._services
+
+
+@pytest.mark.parametrize("body", [b"", b"\x09" * 10, b"\x00"])
+def test_answers_and_calls_that_make_no_sense_are_refused(body):
+    with pytest.raises(WireError):
+        calls.read_answer(memoryview(body))
+    with pytest.raises(WireError):
+        calls.read_call(memoryview(b""))
+
+
+@pytest.mark.parametrize("service", ["mine", "threads"])
+def test_other_operations_are_refused(request, service):
+    served = request.getfixturevalue(service)
+    message = Message(Frame.CAST, 1, 1, memoryview(calls.NUMBERED.pack(127, 1)))
+    with pytest.raises(WireError, match="operation 127"):
+        served.on_message(SimpleNamespace(), message)

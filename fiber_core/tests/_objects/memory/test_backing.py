@@ -33,17 +33,6 @@ def test_it_is_found_by_its_place(memory, tmp_path):
         os.close(found)
 
 
-def test_what_has_another_size_is_not_it(memory, tmp_path):
-    _, location = memory
-    assert backing.find(attrs.evolve(location, size=1), lambda: tmp_path, write=False) is None
-
-
-def test_nothing_is_looked_for_outside_the_folder(tmp_path):
-    location = backing.Location("../secret", os.getpid(), 0, bytes(16))
-    (tmp_path / "secret").write_bytes(b"")
-    assert backing.find(location, lambda: tmp_path / "run", write=False) is None
-
-
 def test_more_than_the_machine_has_is_refused_with_advice(tmp_path):
     with pytest.raises(OSError, match="no room for .* bytes .* in memory: .*; make it smaller"):
         backing.check_room(2**50, None)
@@ -136,8 +125,12 @@ def test_what_is_not_it_is_not_mapped(made, tmp_path):
         assert elsewhere(wrong, tmp_path) is None
 
 
-def test_a_file_is_for_its_user_alone(files, tmp_path):
-    mine = Arena(10, files, "maker")
+@pytest.mark.parametrize("reserves", [True, False])
+def test_a_file_is_for_its_user_alone(files, tmp_path, monkeypatch, reserves):
+    if not reserves:
+        # pages are written where the system does not reserve them
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    mine = Arena(3 * 2**20, files, "maker")
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     # all of it is there, so that no use of it can fail for lack of room
@@ -153,31 +146,20 @@ def test_a_fork_of_the_users_leaves_the_file_to_its_maker(files, tmp_path, monke
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_full_disk_is_an_error_with_the_reason(files, tmp_path, monkeypatch):
-
+@pytest.mark.parametrize("kind", ["an arena", "sealed", "sealed in a file"])
+def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
+    tmp_path, monkeypatch, request, kind
+):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    folder = (lambda: tmp_path) if kind == "sealed" else request.getfixturevalue("files")
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(OSError, match=f"no room for .* bytes of shared memory in {tmp_path}") as e:
-        Arena(10, files, "maker")
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="no room for .* bytes of shared memory") as e:
+        Arena(10, folder, "maker") if kind == "an arena" else sealed_in(folder, b"abc")
     assert e.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []
-
-
-def test_more_than_the_machine_has_is_an_error_with_the_reason(tmp_path):
-    if not hasattr(os, "memfd_create"):
-        pytest.skip("this system has no memory without a name")
-    with pytest.raises(OSError, match=r"no room for .* bytes of shared memory in memory"):
-        Arena(2**50, lambda: tmp_path, "maker")
-
-
-def test_where_pages_cannot_be_asked_for_they_are_written(files, tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    mine = Arena(3 * 2**20, files, "maker")
-    (path,) = tmp_path.iterdir()
-    assert path.stat().st_blocks * 512 >= mine.size
-    mine.close()
 
 
 # -- memory that nobody changes any more
@@ -273,17 +255,4 @@ def test_what_is_given_up_leaves_nothing(folder, tmp_path):
     draft.discard()
     # those of earlier tests' garbage may have been closed meanwhile
     assert set(Path("/proc/self/fd").iterdir()) <= descriptors
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
-    folder, tmp_path, monkeypatch
-):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(OSError, match="no room for .* bytes of shared memory") as e:
-        sealed_in(folder, b"abc")
-    assert e.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,10 @@ from fiber.exceptions import PeerLostError
 from wire_world import until
 
 
+# hypothesis makes up many orders of events, which takes a busy machine long
+pytestmark = pytest.mark.timeout(600)
+
+
 @pytest.fixture
 def heap(tmp_path):
     return Heap(lambda: tmp_path, "maker")
@@ -64,20 +68,6 @@ def test_many_small_allocations_take_few_descriptors(heap):
 # -- free ranges
 
 
-def test_parts_are_handed_out_from_the_beginning():
-    free_list = FreeList(100, begin=10)
-    assert [free_list.allocate(40), free_list.allocate(50), free_list.allocate(1)] == [10, 50, None]
-
-
-def test_neighbours_that_come_back_become_one():
-    free_list = FreeList(90)
-    parts = [free_list.allocate(30) for _ in range(3)]
-    for part in (parts[0], parts[2], parts[1]):
-        free_list.free(part, 30)
-    assert free_list.is_whole
-    assert free_list.allocate(90) == 0
-
-
 class Parts(RuleBasedStateMachine):
     """Against a byte map."""
 
@@ -122,19 +112,6 @@ def block(node, size):
     return made
 
 
-def test_what_is_written_is_read_by_everybody(owner, other, third):
-    mine = block(owner, 10)
-    other.remote(mine).write([(2, b"abc"), (7, b"z")])
-    assert bytes(mine.view) == b"\0\0abc\0\0z\0\0"
-    assert third.remote(mine).read(1, 8) == b"\0abc\0\0z\0"
-
-
-def test_nothing_is_read_and_written(owner, other):
-    theirs = other.remote(block(owner, 0))
-    theirs.write([(0, b"")])
-    assert theirs.read(0, 0) == b""
-
-
 def test_much_goes_in_parts(owner, other):
     size = 10 * MAX_BYTES + 5
     mine = block(owner, size)
@@ -147,14 +124,15 @@ def test_much_goes_in_parts(owner, other):
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=24)), max_size=12))
-def test_parts_are_written_in_order(owner, other, parts):
+def test_parts_are_written_in_order_and_read_by_everybody(owner, other, third, parts):
     mine = block(owner, 64)
     theirs = other.remote(mine)
     expected = bytearray(64)
     for begin, data in parts:
         expected[begin : begin + len(data)] = data
     theirs.write(parts)
-    assert theirs.read(0, 64) == expected
+    assert theirs.read(0, 64) == third.remote(mine).read(0, 64) == expected
+    assert theirs.read(9, 0) == b""
     assert bytes(mine.view) == expected
 
 
@@ -206,24 +184,6 @@ def test_the_block_is_free_when_its_last_holder_let_it_go(owner, other):
     theirs.drop(0)
     until(lambda: mine._allocation is None)
     assert block(owner, 8).begin == begin
-
-
-def test_one_that_was_freed_is_an_error(owner, other):
-    mine = block(owner, 8)
-    address = mine.address
-    mine.drop(0)
-    theirs = other.store.hold(address, 0, 0)
-    with pytest.raises(PeerLostError, match="no longer exists"):
-        theirs.read(0, 8)
-
-
-def test_a_pickle_in_flight_keeps_it(owner, other):
-    mine = block(owner, 8)
-    mine.issue(7, 0, 1)
-    address = mine.address
-    mine.drop(0)
-    theirs = other.store.hold(address, 0, 7)
-    assert theirs.read(0, 8) == bytes(8)
 
 
 def test_operations_are_those_of_memory():

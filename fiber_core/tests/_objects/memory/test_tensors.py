@@ -137,13 +137,6 @@ def test_a_worker_lets_go_of_what_it_returned(torch):
         assert [one.item() for one in found] == [0, 1, 2]
 
 
-def test_a_pool_is_sent_what_is_not_shared_as_a_copy(torch):
-    tensor = torch.zeros(2)
-    with fiber.Pool(1) as pool:
-        found = pool.apply(increase, (tensor,))
-    assert (tensor.tolist(), found.tolist(), found.is_shared()) == ([0, 0], [1, 1], False)
-
-
 def test_tensors_that_share_memory_share_it_in_the_other_process(torch, through_a_queue):
     whole = in_shared_memory(torch, *range(6))
     rows, storage, again = through_a_queue((whole.view(2, 3), whole.untyped_storage(), whole[::2]))

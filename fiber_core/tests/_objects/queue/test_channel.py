@@ -56,6 +56,7 @@ class Silent:
         pass
 
 
+@pytest.mark.timeout(600)
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -28,13 +28,15 @@ def words(page, tmp_path):
     return open_page(page_path(page.name, os.getpid(), tmp_path), page.tag)
 
 
-def test_the_owner_sees_what_the_reader_notes(page, words):
+def test_the_owner_sees_what_the_reader_notes_and_after_its_end(page, words):
     slot = page.slot()
     read = progress_of(words, slot.index)
     slot.words[slot.offset] = 7
     assert read() == (7, 0, 0)
 
     slot.note_given_back(8, 10)
+    page.close()
+    page.close()
     assert read() == (10, 8, 10)
 
 
@@ -47,47 +49,30 @@ def test_slots_do_not_touch_each_other_or_the_head(page, words):
     assert all(slot.index > 0 for slot in slots)
 
 
-def test_the_owner_sees_it_after_the_readers_end(page, words):
-    slot = page.slot()
-    slot.words[slot.offset] = 7
-    page.close()
-    page.close()
-
-    assert progress_of(words, slot.index)() == (7, 0, 0)
-
-
-def test_where_memory_needs_a_name_the_owner_removes_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("opened", [True, False])
+def test_where_memory_needs_a_name_the_owner_removes_it_or_the_reader(
+    tmp_path, monkeypatch, opened
+):
     monkeypatch.setattr("fiber._objects.queue.progress.sys", SimpleNamespace(platform="other"))
     page = ProgressPage(tmp_path, "reader")
     assert (tmp_path / page.name).stat().st_mode & 0o077 == 0
 
-    words = open_page(page_path(page.name, os.getpid(), tmp_path), page.tag)
-    assert words is not None
+    if opened:
+        words = open_page(page_path(page.name, os.getpid(), tmp_path), page.tag)
+        assert words is not None
+    else:
+        page.close()
     assert list(tmp_path.iterdir()) == []
     page.close()
 
 
-def test_the_reader_removes_it_where_the_owner_has_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("fiber._objects.queue.progress.sys", SimpleNamespace(platform="other"))
-    ProgressPage(tmp_path, "reader").close()
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_page_without_the_mark_is_left_alone(page, tmp_path):
-    where = page_path(page.name, os.getpid(), tmp_path)
-
-    assert open_page(where, bytes(progress.TAG_SIZE)) is None
-
-
-def test_what_is_no_page_is_none(tmp_path):
+def test_what_is_no_page_or_not_the_one_that_is_meant_is_none(page, tmp_path):
     (tmp_path / "short").write_bytes(b"x")
     os.mkfifo(tmp_path / "fifo")
+    mine = page_path(page.name, os.getpid(), tmp_path)
 
-    assert open_page(tmp_path / "absent", b"") is None
-    assert open_page(tmp_path / "short", b"") is None
-    assert open_page(tmp_path / "fifo", b"") is None
-    assert open_page(tmp_path, b"") is None
+    for where in (mine, *(tmp_path / name for name in ("absent", "short", "fifo", ""))):
+        assert open_page(where, bytes(progress.TAG_SIZE)) is None
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "/etc/passwd", "fd:", "fd:../1", "fd:-1"])

@@ -95,6 +95,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.timeout(600)
 @given(EVENTS, st.integers(1, 3))
 def test_whatever_happens_each_request_is_answered_once_and_never_in_vain(events, parties):
     barrier = BarrierState(parties)

@@ -134,6 +134,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.timeout(600)
 @given(EVENTS, st.integers(0, 3), st.booleans(), st.booleans())
 def test_whatever_happens_permits_are_conserved_and_nobody_waits_beside_one(
     events, value, recover, refuse_after_death

@@ -158,6 +158,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.timeout(600)
 @given(EVENTS)
 def test_whatever_happens_each_request_is_answered_once_and_in_order(events):
     condition = ConditionState()
