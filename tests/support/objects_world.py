@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import queue
 import select
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,22 +159,13 @@ def readable(ready_fd: ReadyFd) -> bool:
 
 def in_thread(action: Callable[[], Any]) -> Callable[[], Any]:
     """Run an action on a thread of its own; a function that waits for its outcome."""
-    outcome: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
+    outcome: Future[Any] = Future()
 
     def run() -> None:
         try:
-            outcome.put((action(), None))
+            outcome.set_result(action())
         except BaseException as error:
-            outcome.put((None, error))
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def get() -> Any:
-        value, error = outcome.get(timeout=20)
-        thread.join(20)
-        if error is not None:
-            raise error
-        return value
-
-    return get
+    threading.Thread(target=run, daemon=True).start()
+    return lambda: outcome.result(20)

@@ -1,4 +1,4 @@
-"""Entry points and versions read from files agree with ``importlib.metadata``."""
+"""Entry points and versions, read from files as by ``importlib.metadata``; backends known by name."""
 
 import importlib.metadata
 import sys
@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from fiber._base import entry_points as distributions
+from fiber._base.known_backends import known_backends
 
 
 @pytest.fixture
@@ -81,3 +82,13 @@ class TestVersions:
     def test_what_is_not_installed_has_none(self, site):
         with pytest.raises(importlib.metadata.PackageNotFoundError):
             distributions.version("nothing")
+
+
+def test_each_known_backend_names_its_distribution_and_no_word_is_used_twice():
+    backends = known_backends()
+    assert backends["k8s"].aliases == ("kubernetes",)
+    for name, known in backends.items():
+        assert (known.name, known.distribution) == (name, f"fiber-{name}")
+
+    words = [word for known in backends.values() for word in (known.name, *known.aliases)]
+    assert len(words) == len(set(words))

@@ -16,11 +16,8 @@ ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, K
 def test_an_address_of_the_run_is_written_and_read():
     assert text_of(ADDRESS) == "1f2e.3/11@ipc:///run/x.sock,tls+tcp://10.0.0.1:5"
     assert address_of(text_of(ADDRESS)) == ADDRESS
-
-
-@pytest.mark.parametrize("other", [("host", 5), "/tmp/a@b/c", "", None])
-def test_other_addresses_are_not_of_the_run(other):
-    assert address_of(other) is None
+    for other in (("host", 5), "/tmp/a@b/c", "", None):
+        assert address_of(other) is None
 
 
 def test_a_proof_is_of_one_key_and_one_address():
@@ -107,14 +104,6 @@ def test_a_lock_is_released_where_it_was_had(make):
     assert taken == [True]
 
 
-def test_one_that_was_not_had_is_left_alone():
-    lock = threading.Lock()
-    lock.acquire()
-    rollback(lock, "acquire", False)
-
-    assert lock.locked()
-
-
 def test_a_condition_is_released_after_a_wait_in_vain_too():
     condition = threading.Condition()
     condition.acquire()
@@ -124,7 +113,12 @@ def test_a_condition_is_released_after_a_wait_in_vain_too():
         condition.release()
 
 
-@pytest.mark.parametrize("obj", [{}, threading.Event(), queue.LifoQueue(), object()])
-def test_other_objects_are_left_alone(obj):
-    rollback(obj, "get", 1)
-    rollback(obj, "acquire", True)
+def test_a_lock_that_was_not_had_and_other_objects_are_left_alone():
+    lock = threading.Lock()
+    lock.acquire()
+    rollback(lock, "acquire", False)
+    for other in ({}, threading.Event(), queue.LifoQueue(), object()):
+        rollback(other, "get", 1)
+        rollback(other, "acquire", True)
+
+    assert lock.locked()
