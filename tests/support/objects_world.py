@@ -71,6 +71,12 @@ class Node:
             found = self._clients[url] = Client(url, self.credentials, self.hello, self.reactor)
         return found
 
+    def make(self, kind: Callable[..., Any], *arguments: Any) -> Any:
+        """An object of this node, held."""
+        made = kind(self.store, *arguments)
+        made.hold(0)
+        return made
+
     def queue(self, maxsize: int = 0) -> Channel:
         made = self.store.channel(Kind.QUEUE, maxsize)
         made.hold(0)

@@ -33,3 +33,11 @@ def other(world, owner):
 @pytest.fixture
 def third(world, owner):
     return world.node("third")
+
+
+@pytest.fixture(params=["owner", "other"])
+def side(request, owner, other):
+    """What a process has of an object: its owner, or another one."""
+    if request.param == "owner":
+        return lambda made, end=0: made
+    return other.remote

@@ -59,14 +59,6 @@ def test_as_long_as_anybody_has_it_others_get_it(copies):
     assert locate(copies, "d") == fetch("d")
 
 
-def test_a_process_that_cannot_map_copies_fetches_it_too(copies):
-    locate(copies, "a")
-    copies.add("h", "a", place("a"))
-    assert locate(copies, "b", alone=True) == fetch("b")
-    # and is nobody whom others wait for
-    assert locate(copies, "c") == [Answer("c", 1, place("a"))]
-
-
 def test_a_process_without_handles_keeps_its_copy_and_fetches_nothing(copies):
     locate(copies, "a"), locate(copies, "b")
     assert copies.stop_waiting("a") == fetch("b")

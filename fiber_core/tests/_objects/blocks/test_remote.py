@@ -34,9 +34,7 @@ def remote_nodes(world, owner):
 
 
 def block(node, value=None):
-    made = Block(node.store, np.arange(SIZE, dtype=np.uint8) if value is None else value)
-    made.hold(0)
-    return made
+    return node.make(Block, np.arange(SIZE, dtype=np.uint8) if value is None else value)
 
 
 def take(node, made):

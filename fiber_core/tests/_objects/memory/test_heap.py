@@ -12,7 +12,6 @@ from fiber._objects.memory.heap import MAX_BYTES, READ, WRITE, FreeList, Heap, M
 from fiber.exceptions import PeerLostError
 from wire_world import until
 
-
 # hypothesis makes up many orders of events, which takes a busy machine long
 pytestmark = pytest.mark.timeout(600)
 
@@ -107,9 +106,7 @@ TestParts.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 def block(node, size):
-    made = Memory(node.store, size)
-    made.hold(0)
-    return made
+    return node.make(Memory, size)
 
 
 def test_much_goes_in_parts(owner, other):

@@ -12,14 +12,6 @@ from objects_world import in_thread, put, readable, take
 from wire_world import until
 
 
-@pytest.fixture(params=["owner", "other"])
-def side(request, owner, other):
-    """What a process has of an object: its owner, or another one."""
-    if request.param == "owner":
-        return lambda made, end=0: made
-    return other.remote
-
-
 def numbers(count):
     return [b"%d" % n for n in range(count)]
 

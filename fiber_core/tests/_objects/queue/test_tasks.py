@@ -168,9 +168,7 @@ def test_one_that_came_back_from_an_interrupted_thread_is_in_nobodys_hands():
 
 @pytest.fixture
 def tasks(owner):
-    made = TaskChannel(owner.store)
-    made.hold(0)
-    return made
+    return owner.make(TaskChannel)
 
 
 def done(side, count=1):

@@ -1,5 +1,7 @@
 """Barriers: they open when all parties wait, and break for all that do."""
 
+import functools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,26 +139,10 @@ def test_whatever_happens_each_request_is_answered_once_and_never_in_vain(events
 # -- between threads and processes
 
 
-class Interrupt(BaseException):
-    pass
-
-
 @pytest.fixture
 def barrier_of(owner):
     """Makes barriers that live with the owner."""
-
-    def make(parties):
-        made = OwnedBarrier(owner.store, parties)
-        made.hold(0)
-        return made
-
-    return make
-
-
-@pytest.fixture(params=["owner", "other"])
-def side(request, other):
-    """What a process has of a barrier: its owner, or another one."""
-    return other.remote if request.param == "other" else lambda barrier: barrier
+    return functools.partial(owner.make, OwnedBarrier)
 
 
 def waiting(barrier, has_action=False, timeout=20):
@@ -234,14 +220,14 @@ def test_one_who_is_interrupted_leaves(barrier_of, monkeypatch, parties):
     def carry_and_interrupt(answers):
         deliver(answers)
         if answers and answers[0].status is Status.RUN_ACTION:
-            raise Interrupt
+            raise KeyboardInterrupt
 
     def no_patience(gate, timeout):
-        raise Interrupt
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(barrier, "deliver_answers", carry_and_interrupt)
     monkeypatch.setattr(owned_waitable, "wait_for_wakeup", no_patience)
-    with pytest.raises(Interrupt):
+    with pytest.raises(KeyboardInterrupt):
         barrier.arrive(None, has_action=True)
 
     assert barrier.state() == (parties == 1, 0), "whoever was to run the action has not"

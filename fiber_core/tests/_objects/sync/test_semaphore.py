@@ -24,26 +24,14 @@ from objects_world import in_thread
 from wire_world import until
 
 
-class Interrupt(BaseException):
-    pass
-
-
 @pytest.fixture
 def semaphore_at(owner):
     """Makes permits that live with the owner."""
 
     def make(kind: Kind = Kind.LOCK, value: int = 1, maximum: int = 1, **options):
-        made = OwnedSemaphore(owner.store, kind, SemaphoreState(value, maximum, **options))
-        made.hold(0)
-        return made
+        return owner.make(OwnedSemaphore, kind, SemaphoreState(value, maximum, **options))
 
     return make
-
-
-@pytest.fixture(params=["owner", "other"])
-def side(request, other):
-    """What a process has of permits: their owner, or another one."""
-    return other.remote if request.param == "other" else lambda lock: lock
 
 
 # -- the state
@@ -352,10 +340,10 @@ def test_an_interrupted_wait_at_the_owner_takes_nothing_with_it(
     def interrupted(gate, timeout):
         if crossing:
             lock.release()
-        raise Interrupt
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(owned_waitable, "wait_for_wakeup", interrupted)
-    with pytest.raises(Interrupt):
+    with pytest.raises(KeyboardInterrupt):
         lock.acquire(True, None)
     monkeypatch.undo()
 
@@ -378,7 +366,7 @@ def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(
         if crossing:
             lock.release()
             until(lambda: any(sent.reply for sent in seen))
-        raise Interrupt
+        raise KeyboardInterrupt
 
     seen = []
     make = remote_waitable._SentRequest
@@ -386,7 +374,7 @@ def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(
         remote_waitable, "_SentRequest", lambda *given: seen.append(make(*given)) or seen[-1]
     )
     monkeypatch.setattr(remote_waitable, "wait_for_wakeup", interrupted)
-    with pytest.raises(Interrupt):
+    with pytest.raises(KeyboardInterrupt):
         theirs.acquire(True, None)
     monkeypatch.undo()
     if not crossing:
@@ -412,10 +400,10 @@ def test_an_interrupt_at_the_moment_of_the_grant_takes_nothing_with_it(
     def interrupted(gate, timeout):
         lock.release()
         until(lambda: held_up)
-        raise Interrupt
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(remote_waitable, "wait_for_wakeup", interrupted)
-    with pytest.raises(Interrupt):
+    with pytest.raises(KeyboardInterrupt):
         theirs.acquire(True, None)
     assert lock.value() == 0
     take(held_up[0])

@@ -17,10 +17,6 @@ from objects_world import in_thread
 from wire_world import until
 
 
-class Interrupt(BaseException):
-    pass
-
-
 def sleep(condition, timeout=20, release=lambda: None, *, certain=False):
     return condition.wait(release, timeout, certain=certain)
 
@@ -46,8 +42,7 @@ KINDS = {
 def waiting(request, owner, other):
     """An object, one of another process, and a thread of that one that waits."""
     make, wait = KINDS[request.param]
-    made = make(owner.store)
-    made.hold(0)
+    made = owner.make(make)
     theirs = other.remote(made)
     waits = in_thread(lambda: wait(theirs))
     until(lambda: len(made._state._queue))
@@ -81,15 +76,12 @@ def test_a_process_that_ends_waits_no_more(waiting, other, code):
 
 @pytest.fixture
 def event(owner):
-    made = OwnedEvent(owner.store)
-    made.hold(0)
-    return made
+    return owner.make(OwnedEvent)
 
 
-@pytest.fixture(params=["owner", "other"])
-def mine(request, event, other):
-    """What a process has of the event: its owner, or another one."""
-    return other.remote(event) if request.param == "other" else event
+@pytest.fixture
+def mine(event, side):
+    return side(event)
 
 
 def waiting_for(event, mine):
@@ -190,9 +182,7 @@ def test_whatever_happens_each_request_is_answered_once_and_in_order(events):
 
 @pytest.fixture
 def condition(owner):
-    made = OwnedCondition(owner.store)
-    made.hold(0)
-    return made
+    return owner.make(OwnedCondition)
 
 
 def sleeping(condition, mine, timeout=20):
@@ -203,9 +193,8 @@ def sleeping(condition, mine, timeout=20):
     return waits
 
 
-@pytest.mark.parametrize("where", ["owner", "other"])
-def test_a_thread_sleeps_until_it_is_notified(condition, other, where):
-    mine = condition if where == "owner" else other.remote(condition)
+def test_a_thread_sleeps_until_it_is_notified(condition, side):
+    mine = side(condition)
     assert not sleep(mine, 0.01)
     assert not sleep(mine, 0)
     assert condition.waiting() == 0
@@ -241,7 +230,7 @@ def test_the_notification_of_one_that_is_interrupted_at_the_owner_wakes_another(
     def interrupted(gate, timeout):
         if crossing:
             condition.notify(1, certain=False)
-        raise Interrupt
+        raise KeyboardInterrupt
 
     waits = None
 
@@ -255,7 +244,7 @@ def test_the_notification_of_one_that_is_interrupted_at_the_owner_wakes_another(
 
     wait_for_wakeup = owned_waitable.wait_for_wakeup
     monkeypatch.setattr(owned_waitable, "wait_for_wakeup", interrupted)
-    with pytest.raises(Interrupt):
+    with pytest.raises(KeyboardInterrupt):
         sleep(condition, release=release)
     monkeypatch.undo()
 
