@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fiber._wire.link import Link
     from fiber._wire.reactor import Reactor
     from fiber.abc import Backend
-    from fiber.model import BackendInfo, Job, Timing
+    from fiber.model import BackendInfo, Job
 
 log = logging.getLogger("fiber")
 
@@ -145,6 +145,8 @@ class Runtime:
         index: int = 0,
     ) -> None:
         self.config = config
+        #: durations of this run
+        self.timing = config.timing
         #: instructions by which this process reached its parent; None in the master
         self.instructions = instructions
         #: identity of this process within the run
@@ -402,11 +404,6 @@ class Runtime:
         """CPUs that the backend has for jobs, at least 1."""
         cpus = self.backend.capacity().cpus
         return max(1, int(cpus if cpus is not None else os.cpu_count() or 1))
-
-    @property
-    def timing(self) -> Timing:
-        """Durations of this run."""
-        return self.config.timing
 
     @property
     def lease(self) -> float:
