@@ -10,9 +10,7 @@ import threading
 import pytest
 
 import fiber
-from fiber._base.serial_executor import CallbackThread
 from fiber.executor import Executor
-from fiber.results import AsyncResult
 from pool_tasks import fail_at, nap, same
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
@@ -108,14 +106,6 @@ class TestResults:
         # never finished, and nobody is told
         waiting._log_destroy_pending = False
         waiting.get_coro().close()
-
-    def test_a_result_is_available_to_a_late_watcher(self):
-        seen = []
-        result = AsyncResult(CallbackThread("unused"))
-        result.accept(0, [3], {})
-        result.done()
-        result.watch(lambda: seen.append(result.get(0)))
-        assert seen == [3]
 
 
 class TestIterators:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from types import SimpleNamespace
 
 import pytest
 
 from fiber._objects import listener_addresses
-from wire_world import TIMEOUT
 
 
 def node(folder, *urls, same_host=True):
@@ -18,12 +16,6 @@ def node(folder, *urls, same_host=True):
         directory=folder,
         urls=lambda: [*urls, "tls+tcp://10.1.2.3:4"],
     )
-
-
-@pytest.mark.parametrize("family", ["AF_PIPE", "AF_NONE", ""])
-def test_families_that_there_are_not_are_refused(family):
-    with pytest.raises(ValueError, match="is not recognized"):
-        listener_addresses.check_family(family)
 
 
 def test_where_all_processes_are_on_one_host_a_path_is_enough(tmp_path):
@@ -78,18 +70,3 @@ def test_probing_leaves_nothing_behind(tmp_path):
     with pytest.raises(OSError, match="in use"):
         listener_addresses.probe(str(path), "AF_UNIX")
     assert path.exists()
-
-
-def test_the_systems_error_is_raised_where_no_listener_answers(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        listener_addresses.raise_system_error(
-            str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause"), timeout=TIMEOUT
-        )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = free.getsockname()
-    with pytest.raises(ConnectionRefusedError) as caught:
-        listener_addresses.raise_system_error(
-            address, "AF_INET", ValueError("its cause"), timeout=TIMEOUT
-        )
-    assert isinstance(caught.value.__cause__, ValueError)

@@ -4,14 +4,12 @@ import asyncio
 import gc
 import multiprocessing
 import os
-import platform
 import threading
 
 import pytest
 
 import fiber
 from children import finish, start
-from fiber.exceptions import PeerLostError
 from fiber.managers import AsyncManager, AsyncProxy, BaseProxy, gather
 
 pytestmark = [
@@ -41,10 +39,6 @@ class Simulator:
 
     def pid(self):
         return os.getpid()
-
-    def place(self):
-        # containers all count from 1
-        return platform.node(), os.getpid()
 
     def child(self):
         return Simulator(self._steps)
@@ -139,25 +133,6 @@ def test_a_call_returns_before_its_method_does(simulators):
     other.open().get(60)
     assert handle.get(60) is True
     assert handle.ready()
-
-
-def test_calls_of_one_object_wait_for_each_other(simulators):
-    simulator, other = simulators.Shared(), simulators.Shared()
-    handles = [simulator.step(0), simulator.wait(), simulator.step(0)]
-    other.open()
-    first, _, last = gather(handles, 60)
-
-    assert last[0] > first[0]
-
-
-def test_managers_work_in_parallel(simulators):
-    with Simulators() as others:
-        here, there = simulators.Simulator(), others.Simulator()
-        handles = [here.wait(), there.wait()]
-        assert simulators.Simulator().place().get(60) != others.Simulator().place().get(60)
-        assert not any(handle.ready() for handle in handles)
-    with pytest.raises(PeerLostError):
-        handles[1].get(60)
 
 
 def test_a_method_may_return_an_asynchronous_proxy(simulators):

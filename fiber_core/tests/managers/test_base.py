@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import sys
-from multiprocessing import AuthenticationError, ProcessError
+from multiprocessing import ProcessError
 from multiprocessing.managers import RemoteError
 
 import pytest
@@ -52,18 +52,12 @@ class Counter:
     def pid(self):
         return os.getpid()
 
-    def _hidden(self):
-        return "hidden"
-
 
 class CounterProxy(BaseProxy):
-    _exposed_ = ("add", "_hidden")
+    _exposed_ = ("add",)
 
     def add(self, n=1):
         return self._callmethod("add", (n,))
-
-    def hidden(self):
-        return self._callmethod("_hidden")
 
 
 class Counters(BaseManager):
@@ -76,7 +70,6 @@ Counters.register("Counter", Counter, method_to_typeid={"child": "Child", "each"
 Counters.register("Child", create_method=False)
 Counters.register("Proxied", Counter, CounterProxy)
 Counters.register("CreatedObject", Counter, MadeProxy)
-Counters.register("Exposed", Counter, exposed=("pid",))
 Counters.register("Adopted")
 Counters.register("Each", proxytype=fiber.managers.IteratorProxy, create_method=False)
 Counters.register("Lambda", lambda: [1])
@@ -94,12 +87,6 @@ def test_an_object_lives_in_the_managers_process(counters):
     assert counter.add() == 6
     assert counter.add(n=4) == 10
     assert counter.pid() == counters._process.pid != os.getpid()
-
-
-def test_only_public_methods_are_exposed_by_default(counters):
-    assert not hasattr(counters.Counter(), "_hidden")
-    assert counters.Proxied().hidden() == "hidden"
-    assert not hasattr(counters.Exposed(), "add")
 
 
 def test_what_cannot_be_made_is_a_remote_error_that_tells_why(counters):
@@ -197,44 +184,6 @@ def test_a_manager_that_does_not_listen_is_ended():
     manager.shutdown()
 
     assert process.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
-
-
-def connect(address, authkey, results):
-    other = Counters(address, authkey)
-    try:
-        other.connect()
-        results.put(other.Adopted([1, 2]).count(2))
-    except AuthenticationError as error:
-        results.put(error)
-
-
-@pytest.mark.parametrize("authkey,got", [(b"secret", 1), (b"guess", "another authkey")])
-def test_another_process_connects_by_address_and_key(authkey, got):
-    results = fiber.Queue()
-    with Counters(authkey=b"secret") as manager:
-        process = start(connect, manager.address, authkey, results)
-        found = results.get(timeout=60)
-        finish(process)
-
-    assert (got in str(found)) if isinstance(found, AuthenticationError) else (got == found)
-
-
-def serve(results):
-    server = Counters().get_server()
-    results.put((server.address, os.getpid()))
-    server.serve_forever()
-
-
-def test_any_process_may_serve():
-    results = fiber.Queue()
-    process = start(serve, results)
-    address, pid = results.get(timeout=60)
-    manager = Counters(address)
-    manager.connect()
-
-    assert manager.Counter().pid() == pid
-    process.terminate()
-    process.join(60)
 
 
 @pytest.mark.parametrize(

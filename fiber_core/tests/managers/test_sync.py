@@ -23,23 +23,6 @@ def in_thread(target, *args):
     return thread
 
 
-def change(shared):
-    shared["numbers"].append(3)
-    shared["more"] = {"x": 1}
-    del shared["gone"]
-
-
-def test_a_dict_with_a_list_in_it_is_changed_by_another_process(manager):
-    shared = manager.dict(gone=0)
-    shared["numbers"] = manager.list([1, 2])
-    finish(start(change, shared))
-
-    assert list(shared["numbers"]) == [1, 2, 3]
-    assert shared["more"] == {"x": 1}
-    assert "gone" not in shared
-    assert len(shared) == 2
-
-
 def test_a_dict_has_the_methods_of_a_dict(manager):
     shared = manager.dict({"a": 1}, b=2)
 
@@ -234,16 +217,6 @@ def test_a_queue_joins_and_limits(manager):
     assert results.full()
     with pytest.raises(queue.Full):
         results.put(0, timeout=0.01)
-
-
-def test_an_array_holds_numbers(manager):
-    numbers = manager.Array("d", [1, 2, 3])
-    numbers[1] = 5
-
-    assert len(numbers) == 3
-    assert numbers[:].tolist() == [1.0, 5.0, 3.0]
-    with pytest.raises(TypeError):
-        numbers[0] = "x"
 
 
 def test_a_pool_in_the_manager_works(manager):

@@ -182,17 +182,6 @@ def test_without_a_handle_it_stays_for_the_next_one_and_for_others_of_its_host(
     assert len(made._copies.holders()) == 2
 
 
-def test_a_value_is_read_once_for_handles_that_follow_each_other(owner, remote_nodes):
-    made = block(owner, {"a": [1, 2]})
-    remote = take(remote_nodes[0], made)
-    found = remote.cache.lazy_value().value()
-    discard(remote)
-    again = take(remote_nodes[0], made)
-    assert again.cache.lazy_value().value() is found
-    # and by each other process for itself
-    assert take(remote_nodes[1], made).cache.lazy_value().value() is not found
-
-
 def test_what_no_handle_uses_goes_when_the_owner_lets_go(owner, other, remote_nodes, monkeypatch):
     class Watched(list):
         __slots__ = ("__weakref__",)
@@ -270,30 +259,6 @@ def test_a_process_that_ends_waits_for_no_holder_with_a_copy(world, other):
     assert made.is_drained()
     maker.close()
     assert read(remote.body()) is not None
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        FETCH.pack(Op.FETCH, 0, MAX_BYTES + 1),
-        FETCH.pack(Op.FETCH, SIZE * 2, 1),
-        FETCH.pack(Op.FETCH, 2**64 - 1, 2),
-        FETCH.pack(Op.FETCH, 0, 1)[:-1],
-        bytes([Op.HAS]),
-        bytes([Op.HAS]) + bytes(31),
-        bytes([Op.HAS]) + bytes(32) + b"\xff",
-        bytes([Op.LOCATE]),
-        bytes([151]),
-    ],
-)
-def test_a_peer_that_sends_nonsense_is_cut_off_and_others_go_on(
-    owner, other, remote_nodes, message
-):
-    made = block(owner)
-    good, bad = take(remote_nodes[0], made), take(other, made)
-    assert bad.call([message]).wait(20)
-    until(lambda: bad.is_lost)
-    assert bytes(good.body()) == bytes(made.body())
 
 
 def test_references_in_a_value_live_as_long_as_it(owner, other):

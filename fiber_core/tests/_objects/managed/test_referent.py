@@ -3,14 +3,13 @@
 import gc
 import queue
 import threading
+from multiprocessing.managers import RemoteError
 from types import SimpleNamespace
 
 import pytest
 
-from fiber._objects.address import Kind
 from fiber._objects.managed import calls
 from fiber._objects.managed.caller_threads import CallerThreads
-from fiber._objects.managed.calls import CreatedObject
 from fiber._objects.managed.referent import NewReferent, Referent
 from fiber._objects.managed.remote_referent import Call, Caller, current_caller
 from fiber._wire.frames import Kind as Frame
@@ -77,34 +76,27 @@ def test_a_method_is_called_with_copies(side, obj):
     given = [1]
     assert side.call_method("echo", (given,), {"twice": True}) == [[1], [1]]
     assert side.call_method("echo", (given,), {}) is not given
-
-
-def test_an_exception_is_raised(side):
-    with pytest.raises(LookupError, match="why") as caught:
-        side.call_method("fail", (), {})
-    assert 'raise LookupError("why")' in str(caught.value.__cause__)
-
-
-@pytest.mark.parametrize(
-    "name,told",
-    [
-        ("leave", "SystemExit: 1"),
-        ("lock", "Unserializable message"),
-        ("missing", "no attribute 'missing'"),
-        ("gate", "'gate' of <class .*Thing'> object is not in exposed"),
-    ],
-)
-def test_other_failures_are_remote_errors(side, name, told):
-    from multiprocessing.managers import RemoteError
-
-    with pytest.raises(RemoteError, match=told):
-        side.call_method(name, (), {})
-
-
-def test_some_things_may_be_asked_of_everything(side):
+    # some things may be asked of everything
     assert side.call_method("__repr__", (), {}).startswith("<")
     assert side.call_method("#METHODS", (), {}) == tuple(sorted(METHODS))
     assert side.call_method("keys", (), {}) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "name, error, told",
+    [
+        ("fail", LookupError, "why"),
+        ("leave", RemoteError, "SystemExit: 1"),
+        ("lock", RemoteError, "Unserializable message"),
+        ("missing", RemoteError, "no attribute 'missing'"),
+        ("gate", RemoteError, "'gate' of <class .*Thing'> object is not in exposed"),
+    ],
+)
+def test_an_exception_is_raised_and_other_failures_are_remote_errors(side, name, error, told):
+    with pytest.raises(error, match=told) as caught:
+        side.call_method(name, (), {})
+    if name == "fail":
+        assert 'raise LookupError("why")' in str(caught.value.__cause__)
 
 
 def test_a_blocking_call_delays_its_own_caller_alone(side, obj):
@@ -168,34 +160,11 @@ def test_a_caller_gets_an_error_when_the_owner_dies(mine, obj, owner, other):
 
 
 def adopting(owner, obj):
-    caller_threads = CallerThreads(owner.store)
-
     def make_referent(typeid, value):
-        child = Referent(owner.store, caller_threads, value, METHODS)
+        child = Referent(owner.store, CallerThreads(owner.store), value, METHODS)
         return NewReferent(child, typeid, METHODS, dict)
 
-    made = Referent(
-        owner.store,
-        caller_threads,
-        obj,
-        METHODS,
-        typeids={"child": "T"},
-        make_referent=make_referent,
-    )
-    made.hold(0)
-    return made
-
-
-def test_what_a_call_makes_is_held_for_its_caller(owner, obj, other):
-    theirs = other.remote(adopting(owner, obj))
-    made = theirs.call_method("child", (), {})
-    assert isinstance(made, CreatedObject)
-    assert (made.typeid, made.exposed) == ("T", METHODS)
-    child = other.store.hold(made.address, 0, 0)
-    assert child.call_method("echo", (1,), {}) == 1
-    child.drop(0)
-
-    until(lambda: made.address.target not in owner.store._own)
+    return serve(owner, obj, typeids={"child": "T"}, make_referent=make_referent)
 
 
 def let_go(call, other, how):
@@ -308,12 +277,6 @@ def test_an_interrupted_call_delays_none_and_is_rolled_back(owner, obj, other, m
     until(lambda: not mine._caller_threads._abandoned and not mine._caller_threads._unanswered)
     # that which waited has ended
     until(lambda: mine._caller_threads.threads == 1)
-
-
-def test_it_is_of_its_kind(mine):
-    assert mine.address.kind is Kind.REFERENT
-    assert mine.address.shape.name == "managed object"
-    assert "processes=1" in mine.debug_text()
 
 
 # -- the threads on which calls are made

@@ -58,14 +58,6 @@ def open_files():
 # what children do
 
 
-def add(model, amount):
-    import torch
-
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(amount)
-
-
 def increase(tensor):
     tensor += 1
     return tensor
@@ -96,16 +88,6 @@ def get_elsewhere(inbox, outbox):
 
 
 # tests
-
-
-def test_what_children_add_to_a_shared_model_is_seen_in_the_parent(torch):
-    model = torch.nn.Linear(4, 3)
-    model.share_memory()
-    before = copy.deepcopy(model)
-    finish(*(start(add, model, amount) for amount in (1, 2)))
-    for now, then in zip(model.parameters(), before.parameters(), strict=True):
-        assert torch.allclose(now, then + 3)
-        assert now.requires_grad
 
 
 def test_queues_and_pipes_lead_to_the_same_memory(torch):

@@ -130,14 +130,6 @@ def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner, side
 # -- at the owner
 
 
-def test_it_works_without_any_connection(owner):
-    mine = owner.queue()
-    put(mine, b"1")
-    take(mine)
-
-    assert mine.target == 0
-
-
 def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
     mine = owner.queue()
 

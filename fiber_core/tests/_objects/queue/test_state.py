@@ -526,8 +526,3 @@ def test_a_reader_that_is_gone_is_not_notified():
     state.remove_reader("a")
     state.take_now()
     assert state.advance() == [Unready(second)]
-
-
-def test_pollers_get_the_end():
-    state, (first, second) = polled()
-    assert state.close_writers() == [End(first), End(second)]

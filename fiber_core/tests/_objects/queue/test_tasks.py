@@ -104,30 +104,22 @@ def test_tasks_of_a_reader_that_ends_stay_unfinished_and_are_not_given_again():
 # -- whose task is finished
 
 
-def test_a_reader_finishes_its_own_tasks_first():
+@pytest.mark.parametrize(
+    "finisher, left",
+    [("b", [b"1", b"3"]), ("c", [b"2", b"3"])],
+    ids=["its own", "the oldest of others where it has none"],
+)
+def test_a_reader_finishes(finisher, left):
     state = filled(b"1", b"2", b"3")
-    give(state, "a", 1)
-    state.settle("a", 1)
-    give(state, "b", 1)
-    state.settle("b", 1)
-
-    state.task_done("b")
-    lose(state, "b")
-
-    assert rest(state) == [b"3"]
-
-
-def test_one_without_tasks_finishes_the_oldest_of_others():
-    state = filled(b"1", b"2")
     for reader in ("a", "b"):
         give(state, reader, 1)
         state.settle(reader, 1)
 
-    state.task_done("c")
+    state.task_done(finisher)
     for reader in ("a", "b"):
         lose(state, reader)
 
-    assert rest(state) == [b"2"]
+    assert rest(state) == left
 
 
 # -- references that tasks hold
@@ -236,23 +228,3 @@ def test_tasks_of_a_process_come_back_where_it_fails_and_else_do_not(world, task
     assert tasks.size(0) == 0
     assert done(tasks) == [True]
     tasks.join()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        protocol.TASKS_DONE.pack(Op.TASKS_DONE, 1, 0, 0),
-        protocol.TASKS_DONE.pack(Op.TASKS_DONE, 0, 5, 0),
-        protocol.TASKS_DONE.pack(Op.TASKS_DONE, 0, 0, 2**63),
-        bytes([Op.TASKS_DONE]),
-        bytes([Op.PUTS_CONFIRMED]),
-    ],
-)
-def test_nonsense_is_refused(world, owner, tasks, body):
-    remote = world.node("other").remote(tasks)
-    put(tasks, b"1")
-    assert take(remote) == b"1"
-    (peer,) = tasks._references.peers(0)
-
-    with pytest.raises(WireError):
-        tasks.on_message(peer, Message(Frame.CAST, tasks.target, 1, memoryview(body)))

@@ -73,6 +73,8 @@ def test_it_breaks_when_a_process_dies_that_waits_or_may_be_waited_for():
         alive = [process for process in "ab" if process != dead]
         assert outcomes(barrier.process_died(dead, "")) == broken(*alive)
         assert barrier.is_broken
+    # also when it runs the action
+    assert outcomes(acting().process_died("b", "")) == broken("a")
 
 
 def test_a_normal_end_breaks_nothing_but_what_it_was_doing():
@@ -255,12 +257,3 @@ def test_but_not_when_it_ends_normally_or_has_let_go_of_it(barrier_of, other, th
     until(lambda: not barrier._references.peers(0))
 
     assert barrier.state() == (False, 0)
-
-
-def test_it_breaks_when_the_process_dies_that_runs_the_action(barrier_of, other):
-    barrier = barrier_of(2)
-    theirs, waits = other.remote(barrier), waiting(barrier)
-    assert theirs.arrive(20, has_action=True)[0] is Status.RUN_ACTION
-    other.die()
-
-    assert waits()[0] is Status.BROKEN

@@ -49,15 +49,6 @@ def acquired(processes, value=1, maximum=1, **options):
     return semaphore
 
 
-def test_requests_are_granted_in_order():
-    semaphore = acquired("abcd")
-
-    assert outcomes(semaphore.release("a")) == [("b", 1, Status.OK)]
-    assert not semaphore.try_acquire("a"), "nobody overtakes"
-    assert semaphore.cancel("b", 1) == [], "it was answered"
-    assert outcomes(semaphore.release("b")) == [("c", 1, Status.OK)]
-
-
 def test_a_number_is_good_for_one_request_at_a_time():
     semaphore = acquired("ab")
 
@@ -92,24 +83,6 @@ def test_a_death_is_reported_once_to_the_next_that_keeps_the_permit():
     assert (answer.request.process, answer.status) == ("c", Status.OK_HOLDER_DIED)
     assert answer.text == "process 1"
     assert outcomes(semaphore.release("c")) == [("d", 1, Status.OK)]
-
-
-def test_a_death_is_reported_to_one_that_comes_later():
-    semaphore = acquired("a")
-    assert semaphore.process_died("a", "process 1") == []
-
-    assert not semaphore.try_acquire("b")
-    (answer,) = semaphore.acquire(Request("b"), wait=False)
-    assert answer.status is Status.OK_HOLDER_DIED
-
-
-def test_where_it_is_refused_one_gets_the_news_and_the_next_one_the_permit():
-    semaphore = acquired("abc", refuse_after_death=True)
-
-    assert outcomes(semaphore.process_died("a", "process 1")) == [
-        ("b", 1, Status.REFUSED_HOLDER_DIED),
-        ("c", 1, Status.OK),
-    ]
 
 
 EVENTS = st.lists(
@@ -553,17 +526,3 @@ def test_the_owner_does_not_wait_for_processes_that_have_left(semaphore_at, owne
         other.die()
 
     closing()
-
-
-@pytest.mark.parametrize(
-    "body, text",
-    [
-        (REQUEST.pack(Op.RELEASE_FOR_OTHER, 1, 0), "operation"),
-        (REQUEST.pack(200, 1, 0), "operation"),
-        (bytes([Op.VALUE]), "bytes"),
-    ],
-    ids=["another's release of a recursive one", "unknown", "too short"],
-)
-def test_what_makes_no_sense_is_refused(semaphore_at, body, text):
-    with pytest.raises(WireError, match=text):
-        semaphore_at(Kind.RLOCK).on_message(object(), Message(Frame.CAST, 1, 1, memoryview(body)))

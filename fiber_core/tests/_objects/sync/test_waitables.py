@@ -273,18 +273,3 @@ def test_the_notification_of_one_that_is_interrupted_elsewhere_wakes_another(
     theirs._rollback(remote_waitable.Reply(remote_waitable.Status.OK))
 
     assert second()
-
-
-def test_a_notification_that_a_dead_process_did_not_hear_wakes_another(
-    condition, other, third, monkeypatch
-):
-    theirs, last = other.remote(condition), third.remote(condition)
-    monkeypatch.setattr(theirs, "on_notice", lambda message: None)
-    theirs._owner.on_notice(theirs.target, theirs.on_notice)
-    first, second = sleeping(condition, theirs, None), sleeping(condition, last)
-    condition.notify(1, certain=False)
-    other.die()
-
-    assert second()
-    with pytest.raises(PeerLostError):
-        first()
