@@ -23,7 +23,6 @@ from fiber._objects.queue.progress import (
 from fiber._wire import codec
 from fiber.exceptions import TransportError, WireError
 from objects_world import put, take
-from wire_world import until
 
 
 class Silent:

@@ -7,14 +7,9 @@ import functools
 import pytest
 
 import queue_states
-from fiber._objects import protocol
-from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import ItemWithReferences
 from fiber._objects.queue.requests import Drop, Request
 from fiber._objects.queue.tasks import TaskChannel, TaskQueueState
-from fiber._wire.frames import Kind as Frame
-from fiber._wire.frames import Message
-from fiber.exceptions import WireError
 from objects_world import in_thread, put, take
 from queue_states import given, offer, only
 

@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 
 from fiber._objects.address import Kind
 from fiber._objects.sync import owned_waitable, protocol, remote_waitable
-from fiber._objects.sync.protocol import REQUEST, Op
 from fiber._objects.sync.semaphore import LocalHold, OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.wait_queue import Request, Status
-from fiber._wire.frames import Kind as Frame
-from fiber._wire.frames import Message
 from fiber.exceptions import (
     HolderDiedError,
     HolderDiedWarning,
