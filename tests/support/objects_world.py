@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import select
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,7 +16,6 @@ import attrs
 from fiber._launch.router import Router
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
-from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.store import Store
 from fiber._wire import frames
 from fiber._wire.client import Client
@@ -27,7 +26,7 @@ from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
 from wire_world import address, hello
 
-__all__ = ["Node", "World", "in_thread", "put", "readable", "take"]
+__all__ = ["Node", "World", "fetching", "in_thread", "put", "take"]
 
 RUN = Credentials.new()
 
@@ -158,9 +157,11 @@ def put(side: Any, *items: bytes, timeout: float | None = None, block: bool = Tr
         side.writer(0).put(item, block, timeout)
 
 
-def readable(ready_fd: ReadyFd) -> bool:
-    """Wait until a descriptor is readable."""
-    return bool(select.select([ready_fd.fd], [], [], 20)[0])
+def fetching(side: Any) -> Any:
+    """The reader of an object's first direction, made to fetch all that there is with one item."""
+    reader = side.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
+    return reader
 
 
 def in_thread(action: Callable[[], Any]) -> Callable[[], Any]:

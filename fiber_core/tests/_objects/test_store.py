@@ -2,14 +2,13 @@
 
 import gc
 import threading
-import time
 import weakref
 
 import pytest
 
 from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
-from objects_world import in_thread, put, take
+from objects_world import fetching, in_thread, put, take
 from wire_world import TIMEOUT, until
 
 
@@ -121,8 +120,7 @@ def test_it_waits_no_longer_than_linger(world):
 def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(owner, other):
     mine = owner.queue()
     theirs = other.remote(mine)
-    reader = theirs.reader(0)
-    reader._batch, reader._since = 1000, time.monotonic()
+    fetching(theirs)
     put(mine, b"0", b"1", b"2")
     assert take(theirs) == b"0"
     put(theirs, *(b"%d" % n for n in range(3, 1000)))

@@ -15,7 +15,6 @@ from fiber._objects.queue import messages, progress
 from fiber._objects.queue.messages import ItemWithReferences, count_to_none
 from fiber._objects.queue.progress import (
     ProgressPage,
-    ProgressSlot,
     open_page,
     page_path,
     progress_of,
@@ -23,16 +22,6 @@ from fiber._objects.queue.progress import (
 from fiber._wire import codec
 from fiber.exceptions import TransportError, WireError
 from objects_world import put, take
-
-
-class Silent:
-    """A peer that drops what is sent to it."""
-
-    def __init__(self):
-        self.state = {}
-
-    def send(self, *message):
-        pass
 
 
 @pytest.mark.timeout(600)
@@ -46,7 +35,8 @@ def test_any_bytes_of_a_peer_leave_the_owner_working(owner, data):
     op = data.draw(st.sampled_from([*Op, 0, 77]))
     body = bytes([op]) + data.draw(st.binary(max_size=60))
 
-    peer = Silent()
+    # it drops what is sent to it
+    peer = SimpleNamespace(state={}, send=lambda *message: None)
     with contextlib.suppress(TransportError):
         mine.on_message(peer, SimpleNamespace(body=memoryview(body), id=1))
     mine.on_peer_lost(peer)
@@ -230,16 +220,10 @@ def test_a_name_that_leads_elsewhere_is_none(name, tmp_path):
 
 def test_slots_are_private_once_all_are_taken_and_come_back(page):
     taken = [page.slot() for _ in range(progress.SLOTS - 1)]
-    assert page.slot().index == -1
+    private = page.slot()
+    private.note_given_back(1, 2)
+    assert (private.index, private.words[private.offset]) == (-1, 2)
 
+    page.release(private)
     page.release(taken[5])
     assert page.slot().index == taken[5].index
-
-
-def test_a_private_slot_works_and_is_never_given_back(page):
-    slot = ProgressSlot.private()
-    slot.note_given_back(1, 2)
-    page.release(slot)
-
-    assert slot.words[slot.offset] == 2
-    assert page.slot().index > 0

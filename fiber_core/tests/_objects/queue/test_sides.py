@@ -1,30 +1,17 @@
 """A queue or pipe as threads of its owner and other processes use it."""
 
 import queue
-import select
-import time
 
 import pytest
 
 from fiber._objects.address import Kind
 from fiber.exceptions import PeerLostError, TransportError
-from objects_world import in_thread, put, readable, take
-from wire_world import until
+from objects_world import fetching, in_thread, put, take
+from wire_world import readable, until
 
 
 def numbers(count):
     return [b"%d" % n for n in range(count)]
-
-
-def fetching(side):
-    """A reader that fetches all that there is with its first item."""
-    reader = side.reader(0)
-    reader._batch, reader._since = 1000, time.monotonic()
-    return reader
-
-
-def is_readable(ready_fd):
-    return bool(select.select([ready_fd.fd], [], [], 0)[0])
 
 
 # -- on each side
@@ -112,16 +99,16 @@ def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner, side
     made = owner.pipe(kind)
     reader = side(made, 1).reader(0)
     ready_fd = reader.ready_fd()
-    assert not is_readable(ready_fd)
+    assert not readable(ready_fd.fd, 0)
     for item in (b"1", b"2"):
         made.writer(0).put(item, True, None)
-        assert readable(ready_fd)
-        assert readable(ready_fd)
+        assert readable(ready_fd.fd)
+        assert readable(ready_fd.fd)
         assert bytes(reader.take(True, 20)) == item
-        assert not is_readable(ready_fd)
+        assert not readable(ready_fd.fd, 0)
     made.drop(0)
 
-    assert readable(ready_fd)
+    assert readable(ready_fd.fd)
     assert reader.poll(0)
     with pytest.raises(EOFError):
         reader.take(True, 20)
@@ -243,7 +230,7 @@ def test_a_ready_fd_is_readable_at_the_owners_death(owner, other):
     ready_fd = reader.ready_fd()
     owner.die()
 
-    assert readable(ready_fd)
+    assert readable(ready_fd.fd)
 
 
 def test_a_ready_fd_works_beside_threads_that_wait(owner, other):
@@ -257,7 +244,7 @@ def test_a_ready_fd_works_beside_threads_that_wait(owner, other):
     assert got() == b"1"
 
     mine.writer(0).put(b"2", True, None)
-    assert readable(ready_fd)
+    assert readable(ready_fd.fd)
     assert reader.poll(0)
 
 

@@ -254,18 +254,6 @@ def test_it_is_released_and_taken_again_as_often_as_it_was(semaphore_at, side):
 # -- several processes
 
 
-def test_permits_are_counted(semaphore_at, other):
-    semaphore = semaphore_at(Kind.SEMAPHORE, 0, 5)
-    theirs = other.remote(semaphore)
-    theirs.release()
-    theirs.release()
-    assert semaphore.value() == 2
-    assert theirs.acquire(True, 0)
-
-    assert theirs.value() == 1
-    assert theirs.local_hold.count == 1
-
-
 def test_it_comes_to_threads_of_all_processes_in_order(semaphore_at, other, third):
     lock = semaphore_at()
     holder, theirs = third.remote(lock), other.remote(lock)
