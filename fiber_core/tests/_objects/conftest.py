@@ -41,3 +41,15 @@ def side(request, owner, other):
     if request.param == "owner":
         return lambda made, end=0: made
     return other.remote
+
+
+@pytest.fixture
+def mine(owner):
+    """A queue at its owner; files of other kinds have their own."""
+    return owner.queue()
+
+
+@pytest.fixture
+def theirs(other, mine):
+    """The same in another process."""
+    return other.remote(mine)

@@ -155,9 +155,7 @@ def test_a_pickle_in_flight_keeps_an_end_until_it_is_loaded_and_let_go_of(owner,
     until(lambda: is_broken(mine.writer(0)))
 
 
-def test_a_process_passes_on_what_it_holds(owner, other, third):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_a_process_passes_on_what_it_holds(mine, theirs, third):
     theirs.issue(9, 0, 1)
     last = third.store.hold(theirs.address, 0, 9)
     theirs.drop(0)
@@ -166,8 +164,7 @@ def test_a_process_passes_on_what_it_holds(owner, other, third):
     assert take(last) == b"1"
 
 
-def test_one_process_has_one_object_for_all_its_handles_until_the_last_is_gone(owner, other):
-    mine = owner.queue()
+def test_one_process_has_one_object_for_all_its_handles_until_the_last_is_gone(mine, owner, other):
     assert owner.store.hold(mine.address, 0, 0) is mine
     first = other.remote(mine)
     assert other.remote(mine) is first
@@ -179,8 +176,7 @@ def test_one_process_has_one_object_for_all_its_handles_until_the_last_is_gone(o
     assert take(other.remote(mine)) == b"2", "it begins anew"
 
 
-def test_an_object_without_holders_is_served_no_more(owner, other):
-    mine = owner.queue()
+def test_an_object_without_holders_is_served_no_more(mine, owner, other):
     address = mine.address
     theirs = other.remote(mine)
     mine.drop(0)

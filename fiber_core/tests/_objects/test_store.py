@@ -73,10 +73,8 @@ def test_the_error_of_one_that_cannot_be_reached_keeps_nothing_of_its_users(owne
 
 
 def test_waiting_threads_get_the_error_of_a_loss_that_another_thread_finds_first(
-    owner, other, monkeypatch
+    mine, theirs, owner, other, monkeypatch
 ):
-    mine = owner.queue()
-    theirs = other.remote(mine)
     got = in_thread(lambda: take(theirs))
     until(lambda: mine.states[0]._waiting)
     # as where the handler thread has not come to it yet
@@ -87,9 +85,7 @@ def test_waiting_threads_get_the_error_of_a_loss_that_another_thread_finds_first
         got()
 
 
-def test_a_normal_exit_waits_until_remote_readers_have_all_items(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_a_normal_exit_waits_until_remote_readers_have_all_items(mine, theirs, owner):
     put(mine, *(str(n).encode() for n in range(100)))
     closed = in_thread(owner.close)
 
@@ -97,9 +93,7 @@ def test_a_normal_exit_waits_until_remote_readers_have_all_items(owner, other):
     closed()
 
 
-def test_it_does_not_wait_for_readers_that_are_gone(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_it_does_not_wait_for_readers_that_are_gone(mine, theirs, owner):
     put(mine, b"1")
     closed = in_thread(owner.close)
     theirs.drop(0)
@@ -117,9 +111,7 @@ def test_it_waits_no_longer_than_linger(world):
     short.close()
 
 
-def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(mine, theirs, other):
     fetching(theirs)
     put(mine, b"0", b"1", b"2")
     assert take(theirs) == b"0"
@@ -130,10 +122,8 @@ def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(owner, 
 
 
 def test_an_object_exported_to_an_auth_domain_alone_is_forgotten_without_an_endpoint_of_the_run(
-    owner,
+    mine, owner
 ):
-    # the process may be ending, and opens none any more
-    mine = owner.queue()
     mine.target = owner.new_target()
     owner.store._own[mine.target] = mine
     endpoint, owner.endpoint = owner.endpoint, None

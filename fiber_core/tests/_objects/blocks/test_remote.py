@@ -37,6 +37,11 @@ def block(node, value=None):
     return node.make(Block, np.arange(SIZE, dtype=np.uint8) if value is None else value)
 
 
+@pytest.fixture
+def made(owner):
+    return block(owner)
+
+
 def take(node, made):
     """A node's side of a block, as a handle there would have it."""
     remote = node.remote(made)
@@ -65,8 +70,7 @@ def fetches(made, monkeypatch):
     return found
 
 
-def test_on_the_owners_host_it_is_the_owners_memory(owner, other, monkeypatch):
-    made = block(owner)
+def test_on_the_owners_host_it_is_the_owners_memory(made, other, monkeypatch):
     requested = fetches(made, monkeypatch)
     remote = take(other, made)
     assert bytes(remote.body()) == bytes(made.body())
@@ -75,9 +79,8 @@ def test_on_the_owners_host_it_is_the_owners_memory(owner, other, monkeypatch):
 
 
 def test_on_another_host_one_fetches_it_and_the_others_map_its_copy(
-    owner, remote_nodes, monkeypatch
+    made, remote_nodes, monkeypatch
 ):
-    made = block(owner)
     requested = fetches(made, monkeypatch)
     remotes = [take(node, made) for node in remote_nodes]
     bodies = [in_thread(remote.body) for remote in remotes]
@@ -89,8 +92,7 @@ def test_on_another_host_one_fetches_it_and_the_others_map_its_copy(
     assert len(requested) == pieces
 
 
-def test_a_process_that_cannot_map_copies_fetches_it(owner, remote_nodes, monkeypatch):
-    made = block(owner)
+def test_a_process_that_cannot_map_copies_fetches_it(made, owner, remote_nodes, monkeypatch):
     requested = fetches(made, monkeypatch)
     first, second = (take(node, made) for node in remote_nodes)
     first.body()
@@ -101,8 +103,7 @@ def test_a_process_that_cannot_map_copies_fetches_it(owner, remote_nodes, monkey
     assert set(requested) == {"far", "farther"}
 
 
-def test_when_the_fetching_process_dies_the_next_one_fetches(owner, remote_nodes):
-    made = block(owner)
+def test_when_the_fetching_process_dies_the_next_one_fetches(made, remote_nodes):
     first, second = (take(node, made) for node in remote_nodes)
     # it is to fetch it, and never does
     pending = first.call([protocol.LOCATE.pack(Op.LOCATE, 0)])
@@ -114,8 +115,7 @@ def test_when_the_fetching_process_dies_the_next_one_fetches(owner, remote_nodes
     assert bytes(body()) == bytes(made.body())
 
 
-def test_a_lack_of_room_is_an_error_in_its_process_alone(owner, remote_nodes, monkeypatch):
-    made = block(owner)
+def test_a_lack_of_room_is_an_error_in_its_process_alone(made, remote_nodes, monkeypatch):
     first, second = (take(node, made) for node in remote_nodes)
     real = os.pwrite
 
@@ -130,8 +130,7 @@ def test_a_lack_of_room_is_an_error_in_its_process_alone(owner, remote_nodes, mo
     assert bytes(first.body()) == bytes(made.body())
 
 
-def test_what_comes_damaged_is_not_used(owner, remote_nodes, monkeypatch):
-    made = block(owner)
+def test_what_comes_damaged_is_not_used(made, remote_nodes, monkeypatch):
     remote = take(remote_nodes[0], made)
     with monkeypatch.context() as patched:
         patched.setattr(protocol, "piece_digest", lambda begin, data: bytes(32))
@@ -143,8 +142,7 @@ def test_what_comes_damaged_is_not_used(owner, remote_nodes, monkeypatch):
         remote._piece(0, piece)
 
 
-def test_a_process_that_waits_when_the_owner_dies_gets_an_error(owner, remote_nodes):
-    made = block(owner)
+def test_a_process_that_waits_when_the_owner_dies_gets_an_error(made, owner, remote_nodes):
     first, second = (take(node, made) for node in remote_nodes)
     first.call([protocol.LOCATE.pack(Op.LOCATE, 0)]).wait()
     body = in_thread(second.body)
@@ -154,8 +152,7 @@ def test_a_process_that_waits_when_the_owner_dies_gets_an_error(owner, remote_no
         body()
 
 
-def test_its_memory_goes_with_its_last_holder(owner, other, remote_nodes):
-    made = block(owner)
+def test_its_memory_goes_with_its_last_holder(made, other, remote_nodes):
     mapped, fetched = take(other, made), take(remote_nodes[0], made)
     fetched.body()
     made.drop(0)
@@ -169,9 +166,8 @@ def test_its_memory_goes_with_its_last_holder(owner, other, remote_nodes):
 
 
 def test_without_a_handle_it_stays_for_the_next_one_and_for_others_of_its_host(
-    owner, remote_nodes, monkeypatch
+    made, remote_nodes, monkeypatch
 ):
-    made = block(owner)
     requested = fetches(made, monkeypatch)
     for node in [remote_nodes[0], remote_nodes[0], remote_nodes[1], remote_nodes[0]]:
         remote = take(node, made)
@@ -203,8 +199,7 @@ def test_what_no_handle_uses_goes_when_the_owner_lets_go(owner, other, remote_no
     assert [node.store.unused._sizes for node in (other, *remote_nodes)] == [{}, {}, {}]
 
 
-def test_what_no_handle_uses_goes_with_its_owner(owner, remote_nodes):
-    made = block(owner)
+def test_what_no_handle_uses_goes_with_its_owner(made, owner, remote_nodes):
     unused, used = take(remote_nodes[0], made), take(remote_nodes[1], made)
     unused.body()
     expected = bytes(used.body())
@@ -217,8 +212,7 @@ def test_what_no_handle_uses_goes_with_its_owner(owner, remote_nodes):
 
 
 @pytest.mark.parametrize("end", ["close", "die"])
-def test_what_no_handle_uses_goes_with_its_process_and_is_forgotten(owner, remote_nodes, end):
-    made = block(owner)
+def test_what_no_handle_uses_goes_with_its_process_and_is_forgotten(made, remote_nodes, end):
     remote = take(remote_nodes[0], made)
     remote.body()
     discard(remote)

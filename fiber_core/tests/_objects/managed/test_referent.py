@@ -117,8 +117,7 @@ def test_a_blocking_call_delays_its_own_caller_alone(side, obj):
     assert late.is_set()
 
 
-def test_calls_of_one_thread_are_made_on_one_thread(mine, obj, other):
-    theirs = other.remote(mine)
+def test_calls_of_one_thread_are_made_on_one_thread(theirs, mine, obj):
     for _ in range(3):
         theirs.call_method("echo", (0,), {})
     in_thread(lambda: theirs.call_method("echo", (0,), {}))()
@@ -146,8 +145,7 @@ def test_the_thread_of_a_caller_that_is_gone_ends(mine, other, end):
     until(lambda: threads.threads == 0)
 
 
-def test_a_caller_gets_an_error_when_the_owner_dies(mine, obj, owner, other):
-    theirs = other.remote(mine)
+def test_a_caller_gets_an_error_when_the_owner_dies(theirs, mine, obj, owner):
     got = in_thread(lambda: theirs.call_method("wait", (), {}))
     assert obj.waiting.wait(20)
     owner.die()

@@ -44,9 +44,7 @@ def test_any_bytes_of_a_peer_leave_the_owner_working(owner, data):
     assert take(mine) in (b"1", b"2")
 
 
-def test_a_pages_name_outside_the_runs_folder_is_not_opened(owner, other, tmp_path):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_a_pages_name_outside_the_runs_folder_is_not_opened(mine, theirs, tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(4096))
     for name in (str(secret), "../secret", "..", "", "a/b"):

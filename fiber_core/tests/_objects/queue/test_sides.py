@@ -117,9 +117,7 @@ def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner, side
 # -- at the owner
 
 
-def test_an_interrupted_wait_takes_nothing_with_it(owner, monkeypatch):
-    mine = owner.queue()
-
+def test_an_interrupted_wait_takes_nothing_with_it(mine, monkeypatch):
     def interrupted(gate, timeout):
         put(mine, b"1")
         raise KeyboardInterrupt
@@ -154,9 +152,7 @@ def test_a_ready_fd_is_closed_with_the_last_handle(owner):
 # -- reading elsewhere
 
 
-def test_items_of_any_size_arrive(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_items_of_any_size_arrive(mine, theirs):
     large = bytes(range(256)) * 100_000
     put(theirs, b"", large, b"x")
 
@@ -165,8 +161,7 @@ def test_items_of_any_size_arrive(owner, other):
     assert take(theirs) == large
 
 
-def test_many_small_items_keep_their_order(owner, other, third):
-    mine = owner.queue()
+def test_many_small_items_keep_their_order(mine, other, third):
     writer, reader = other.remote(mine), third.remote(mine)
     count = 20_000
     put_all = in_thread(lambda: put(writer, *numbers(count)))
@@ -175,9 +170,7 @@ def test_many_small_items_keep_their_order(owner, other, third):
     put_all()
 
 
-def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(mine, theirs, other):
     reader = fetching(theirs)
     put(mine, *numbers(10))
     assert [take(theirs) for _ in range(3)] == [b"0", b"1", b"2"]
@@ -187,8 +180,7 @@ def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(owner, other)
     assert [take(mine) for _ in range(7)] == numbers(10)[3:]
 
 
-def test_a_remote_reader_reports_what_it_has_handed_out(world, owner):
-    mine = owner.queue()
+def test_a_remote_reader_reports_what_it_has_handed_out(mine, world):
     far = world.node("far", host="elsewhere")
     theirs = far.remote(mine)
     assert fetching(theirs).slot.index == -1
@@ -199,8 +191,7 @@ def test_a_remote_reader_reports_what_it_has_handed_out(world, owner):
     until(lambda: mine.size(0) == 7)
 
 
-def test_items_parked_with_one_reader_go_to_another_that_waits(owner, other, third):
-    mine = owner.queue()
+def test_items_parked_with_one_reader_go_to_another_that_waits(mine, other, third):
     slow, quick = other.remote(mine), third.remote(mine)
     reader = fetching(slow)
     put(mine, *numbers(6))
@@ -212,9 +203,7 @@ def test_items_parked_with_one_reader_go_to_another_that_waits(owner, other, thi
     assert not reader._buffer
 
 
-def test_after_a_recall_its_reader_goes_on(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_after_a_recall_its_reader_goes_on(mine, theirs):
     fetching(theirs)
     put(mine, *numbers(6))
     assert take(theirs) == b"0"
@@ -304,9 +293,7 @@ def test_credit_of_one_writer_goes_to_another_that_finds_no_room(owner, third, s
         put(idle, b"x", block=False)
 
 
-def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(owner, other, monkeypatch):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(mine, theirs, monkeypatch):
     writer = theirs.writer(0)
     cast = theirs.cast
 

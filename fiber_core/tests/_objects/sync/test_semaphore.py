@@ -187,11 +187,20 @@ def test_nonsense_is_refused(body):
         protocol.parse_answer(body)
 
 
+@pytest.fixture
+def lock(semaphore_at):
+    return semaphore_at()
+
+
+@pytest.fixture
+def theirs(lock, other):
+    return other.remote(lock)
+
+
 # -- threads
 
 
-def test_a_free_one_is_taken_at_once_and_a_taken_one_is_not(semaphore_at, side, third):
-    lock = semaphore_at()
+def test_a_free_one_is_taken_at_once_and_a_taken_one_is_not(lock, side, third):
     mine, last = side(lock), third.remote(lock)
 
     assert mine.acquire(True, None)
@@ -254,8 +263,7 @@ def test_it_is_released_and_taken_again_as_often_as_it_was(semaphore_at, side):
 # -- several processes
 
 
-def test_it_comes_to_threads_of_all_processes_in_order(semaphore_at, other, third):
-    lock = semaphore_at()
+def test_it_comes_to_threads_of_all_processes_in_order(lock, other, third):
     holder, theirs = third.remote(lock), other.remote(lock)
     holder.acquire(True, None)
     takers = [theirs, lock, theirs, holder]
@@ -270,9 +278,7 @@ def test_it_comes_to_threads_of_all_processes_in_order(semaphore_at, other, thir
         holder = taker
 
 
-def test_a_process_without_a_permit_asks_before_releasing_one(semaphore_at, other, third):
-    lock = semaphore_at()
-    theirs = other.remote(lock)
+def test_a_process_without_a_permit_asks_before_releasing_one(lock, theirs, third):
     with pytest.raises(ValueError, match="released too many times"):
         theirs.release()
     for holder in (third.remote(lock), lock):
@@ -289,10 +295,7 @@ def test_a_process_without_a_permit_asks_before_releasing_one(semaphore_at, othe
 
 
 @pytest.mark.parametrize("crossing", [False, True])
-def test_an_interrupted_wait_at_the_owner_takes_nothing_with_it(
-    semaphore_at, monkeypatch, crossing
-):
-    lock = semaphore_at()
+def test_an_interrupted_wait_at_the_owner_takes_nothing_with_it(lock, monkeypatch, crossing):
     lock.acquire(True, None)
 
     def interrupted(gate, timeout):
@@ -313,11 +316,7 @@ def test_an_interrupted_wait_at_the_owner_takes_nothing_with_it(
 
 
 @pytest.mark.parametrize("crossing", [False, True])
-def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(
-    semaphore_at, other, monkeypatch, crossing
-):
-    lock = semaphore_at()
-    theirs = other.remote(lock)
+def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(lock, theirs, monkeypatch, crossing):
     lock.acquire(True, None)
 
     def interrupted(gate, timeout):
@@ -344,11 +343,7 @@ def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(
     assert theirs.local_hold.held == 1
 
 
-def test_an_interrupt_at_the_moment_of_the_grant_takes_nothing_with_it(
-    semaphore_at, other, monkeypatch
-):
-    lock = semaphore_at()
-    theirs = other.remote(lock)
+def test_an_interrupt_at_the_moment_of_the_grant_takes_nothing_with_it(lock, theirs, monkeypatch):
     lock.acquire(True, None)
     held_up = []
     take = theirs._on_answer
@@ -382,9 +377,8 @@ def inherits(lock):
 
 @pytest.mark.parametrize("heir, code", [("owner", None), ("third", None), ("owner", 3)])
 def test_a_lock_of_one_that_dies_or_fails_is_inherited_with_a_warning(
-    semaphore_at, other, third, heir, code
+    lock, other, third, heir, code
 ):
-    lock = semaphore_at()
     other.remote(lock).acquire(True, None)
     mine = lock if heir == "owner" else third.remote(lock)
     waits = in_thread(lambda: inherits(mine))
@@ -399,8 +393,7 @@ def test_a_lock_of_one_that_dies_or_fails_is_inherited_with_a_warning(
         assert mine.acquire(True, None), "it is told once"
 
 
-def test_where_warnings_are_errors_it_is_not_kept(semaphore_at, other):
-    lock = semaphore_at()
+def test_where_warnings_are_errors_it_is_not_kept(lock, other):
     other.remote(lock).acquire(True, None)
     other.die()
     until(lambda: lock.value() == 1)
@@ -441,9 +434,7 @@ def test_permits_of_the_dead_are_gone_unless_they_are_to_be_recovered(semaphore_
 
 
 @pytest.mark.parametrize("has_handle", [True, False], ids=["with a handle", "without a handle"])
-def test_after_a_normal_end_it_stays_taken(semaphore_at, other, has_handle):
-    lock = semaphore_at()
-    theirs = other.remote(lock)
+def test_after_a_normal_end_it_stays_taken(lock, theirs, other, has_handle):
     theirs.acquire(True, None)
     if not has_handle:
         theirs.drop(0)
@@ -456,9 +447,7 @@ def test_after_a_normal_end_it_stays_taken(semaphore_at, other, has_handle):
     assert lock.acquire(False, None)
 
 
-def test_one_that_is_held_without_a_handle_is_let_go_of_with_the_next(semaphore_at, other):
-    lock = semaphore_at()
-    theirs = other.remote(lock)
+def test_one_that_is_held_without_a_handle_is_let_go_of_with_the_next(lock, theirs, other):
     theirs.acquire(True, None)
     theirs.drop(0)
     again = other.remote(lock)
@@ -483,8 +472,7 @@ def test_a_holder_that_was_cut_off_is_fenced(semaphore_at, owner, other, kind):
             use()
 
 
-def test_the_owner_ends_when_its_last_words_have_come(semaphore_at, owner, other):
-    lock = semaphore_at()
+def test_the_owner_ends_when_its_last_words_have_come(lock, owner, other):
     lock.acquire(True, None)
     theirs = other.remote(lock)
     waits = in_thread(lambda: theirs.acquire(True, 20))
@@ -496,9 +484,7 @@ def test_the_owner_ends_when_its_last_words_have_come(semaphore_at, owner, other
 
 
 @pytest.mark.parametrize("leave", ["drop", "die"])
-def test_the_owner_does_not_wait_for_processes_that_have_left(semaphore_at, owner, other, leave):
-    lock = semaphore_at()
-    theirs = other.remote(lock)
+def test_the_owner_does_not_wait_for_processes_that_have_left(lock, theirs, owner, other, leave):
     asked = threading.Event()
     # it is going to leave, and answers no more
     theirs._owner.on_notice(theirs.target, lambda message: asked.set())
