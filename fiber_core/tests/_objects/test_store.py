@@ -124,6 +124,7 @@ def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(mine, t
 def test_an_object_exported_to_an_auth_domain_alone_is_forgotten_without_an_endpoint_of_the_run(
     mine, owner
 ):
+    # the process may be ending, and opens none any more
     mine.target = owner.new_target()
     owner.store._own[mine.target] = mine
     endpoint, owner.endpoint = owner.endpoint, None
