@@ -158,12 +158,16 @@ def tasks(owner):
     return owner.make(TaskChannel)
 
 
+@pytest.fixture
+def remote(other, tasks):
+    return other.remote(tasks)
+
+
 def done(side, count=1):
     return [side.finish(side.reader(0)) for _ in range(count)]
 
 
-def test_every_side_counts_the_same_tasks(world, tasks):
-    remote = world.node("other").remote(tasks)
+def test_every_side_counts_the_same_tasks(tasks, remote):
     put(tasks, b"1")
     put(remote, b"2")
     assert {take(remote), take(remote)} == {b"1", b"2"}
@@ -174,8 +178,7 @@ def test_every_side_counts_the_same_tasks(world, tasks):
     remote.join()
 
 
-def test_a_join_waits_for_all_and_for_every_waiter(world, tasks):
-    remote = world.node("other").remote(tasks)
+def test_a_join_waits_for_all_and_for_every_waiter(tasks, remote):
     put(tasks, b"1")
     waits = [in_thread(tasks.join), in_thread(remote.join)]
 
@@ -207,9 +210,7 @@ def test_a_dead_holder_keeps_nobody_waiting(world, tasks):
 
 
 @pytest.mark.parametrize("how", ["fails", "ends", "lets go"])
-def test_tasks_of_a_process_come_back_where_it_fails_and_else_do_not(world, tasks, how):
-    other = world.node("other")
-    remote = other.remote(tasks)
+def test_tasks_of_a_process_come_back_where_it_fails_and_else_do_not(other, tasks, remote, how):
     put(tasks, b"1")
     assert take(remote) == b"1"
     if how == "lets go":

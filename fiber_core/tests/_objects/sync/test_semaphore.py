@@ -165,14 +165,6 @@ def test_what_another_thread_was_given_is_not_taken_for_what_this_one_had(recurs
 # -- messages
 
 
-def test_an_answer_is_read_as_it_was_written():
-    for parts in (
-        (7, Status.OK, -3, ""),
-        (2**64 - 1, Status.REFUSED_HOLDER_DIED, 0, "process 1 on höst"),
-    ):
-        assert protocol.parse_answer(protocol.answer(*parts)) == parts
-
-
 @pytest.mark.parametrize(
     "body",
     [
