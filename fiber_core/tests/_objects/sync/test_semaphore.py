@@ -307,54 +307,41 @@ def test_an_interrupted_wait_at_the_owner_takes_nothing_with_it(lock, monkeypatc
     assert lock.acquire(False, None)
 
 
-@pytest.mark.parametrize("crossing", [False, True])
-def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(lock, theirs, monkeypatch, crossing):
+@pytest.mark.parametrize("grant", ["comes later", "came", "is on its way"])
+def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(lock, theirs, monkeypatch, grant):
     lock.acquire(True, None)
+    heard, held_up, take = threading.Event(), [], theirs.on_notice
+
+    def hear(message):
+        if grant == "is on its way":
+            held_up.append(message)
+        else:
+            take(message)
+        heard.set()
 
     def interrupted(gate, timeout):
-        if crossing:
+        if grant != "comes later":
             lock.release()
-            until(lambda: any(sent.reply for sent in seen))
+            assert heard.wait(20)
         raise KeyboardInterrupt
 
-    seen = []
-    make = remote_waitable._SentRequest
-    monkeypatch.setattr(
-        remote_waitable, "_SentRequest", lambda *given: seen.append(make(*given)) or seen[-1]
-    )
+    theirs.owner.on_notice(theirs.target, hear)
     monkeypatch.setattr(remote_waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(KeyboardInterrupt):
         theirs.acquire(True, None)
     monkeypatch.undo()
-    if not crossing:
+    theirs.owner.on_notice(theirs.target, take)
+    if grant == "comes later":
         lock.release()
-
-    assert lock.acquire(True, 20)
-    lock.release()
-    assert theirs.acquire(True, 20)
-    assert theirs.local_hold.held == 1
-
-
-def test_an_interrupt_at_the_moment_of_the_grant_takes_nothing_with_it(lock, theirs, monkeypatch):
-    lock.acquire(True, None)
-    held_up = []
-    take = theirs._on_answer
-    monkeypatch.setattr(theirs, "on_notice", held_up.append)
-    theirs._owner.on_notice(theirs.target, theirs.on_notice)
-
-    def interrupted(gate, timeout):
-        lock.release()
-        until(lambda: held_up)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(remote_waitable, "wait_for_wakeup", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        theirs.acquire(True, None)
-    assert lock.value() == 0
-    take(held_up[0])
+    for message in held_up:
+        assert lock.value() == 0
+        take(message)
 
     assert lock.acquire(True, 20)
     assert theirs.local_hold.held == 0
+    lock.release()
+    assert theirs.acquire(True, 20)
+    assert theirs.local_hold.held == 1
 
 
 # -- ends of processes

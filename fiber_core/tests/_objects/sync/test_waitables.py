@@ -1,5 +1,7 @@
 """Events, conditions, and what threads that wait for an object of any kind are told."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,33 +225,24 @@ def test_processes_sleep_until_they_are_notified(condition, other, third):
     until(lambda: not condition._condition._unacknowledged)
 
 
-@pytest.mark.parametrize("crossing", [False, True])
 def test_the_notification_of_one_that_is_interrupted_at_the_owner_wakes_another(
-    condition, monkeypatch, crossing
+    condition, monkeypatch
 ):
+    me, wait_for_wakeup, waits = threading.get_ident(), owned_waitable.wait_for_wakeup, []
+
     def interrupted(gate, timeout):
-        if crossing:
-            condition.notify(1, certain=False)
+        if threading.get_ident() != me:
+            return wait_for_wakeup(gate, timeout)
+        condition.notify(1, certain=False)
         raise KeyboardInterrupt
 
-    waits = None
-
-    def release():
-        nonlocal waits
-        if crossing:
-            # later than the one that is interrupted
-            with monkeypatch.context() as undone:
-                undone.setattr(owned_waitable, "wait_for_wakeup", wait_for_wakeup)
-                waits = sleeping(condition, condition)
-
-    wait_for_wakeup = owned_waitable.wait_for_wakeup
     monkeypatch.setattr(owned_waitable, "wait_for_wakeup", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        sleep(condition, release=release)
-    monkeypatch.undo()
+        # the other sleeps later than the one that is interrupted
+        sleep(condition, release=lambda: waits.append(sleeping(condition, condition)))
 
-    if waits is not None:
-        assert waits()
+    (woken,) = waits
+    assert woken()
     assert condition.waiting() == 0
 
 
