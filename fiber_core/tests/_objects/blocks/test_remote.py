@@ -103,7 +103,10 @@ def test_a_process_that_cannot_map_copies_fetches_it(made, owner, remote_nodes, 
     assert set(requested) == {"far", "farther"}
 
 
-def test_when_the_fetching_process_dies_the_next_one_fetches(made, remote_nodes):
+@pytest.mark.parametrize("dies", ["the fetching process", "the owner"])
+def test_one_that_waits_fetches_it_itself_when_the_fetching_process_dies(
+    made, owner, remote_nodes, dies
+):
     first, second = (take(node, made) for node in remote_nodes)
     # it is to fetch it, and never does
     pending = first.call([protocol.LOCATE.pack(Op.LOCATE, 0)])
@@ -111,8 +114,13 @@ def test_when_the_fetching_process_dies_the_next_one_fetches(made, remote_nodes)
     assert not len(pending.result())
     body = in_thread(second.body)
     until(lambda: made._copies._hosts["another"].waiting)
-    remote_nodes[0].die()
-    assert bytes(body()) == bytes(made.body())
+    if dies == "the owner":
+        owner.die()
+        with pytest.raises(PeerLostError, match="shared value"):
+            body()
+    else:
+        remote_nodes[0].die()
+        assert bytes(body()) == bytes(made.body())
 
 
 def test_a_lack_of_room_is_an_error_in_its_process_alone(made, remote_nodes, monkeypatch):
@@ -140,16 +148,6 @@ def test_what_comes_damaged_is_not_used(made, remote_nodes, monkeypatch):
         WireError, match=f"{MAX_BYTES} bytes from 0 on of a shared value came damaged"
     ):
         remote._piece(0, piece)
-
-
-def test_a_process_that_waits_when_the_owner_dies_gets_an_error(made, owner, remote_nodes):
-    first, second = (take(node, made) for node in remote_nodes)
-    first.call([protocol.LOCATE.pack(Op.LOCATE, 0)]).wait()
-    body = in_thread(second.body)
-    until(lambda: made._copies._hosts["another"].waiting)
-    owner.die()
-    with pytest.raises(PeerLostError, match="shared value"):
-        body()
 
 
 def test_its_memory_goes_with_its_last_holder(made, other, remote_nodes):

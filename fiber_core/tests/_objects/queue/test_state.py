@@ -492,15 +492,6 @@ def test_several_are_notified_once_and_the_first_request_gets_it():
     assert only(state.request(Request("b")), Unready) == [Unready(first)]
 
 
-def test_what_a_thread_of_the_owner_takes_is_not_there_for_others():
-    state, pollers = polled()
-    state.offer(offer(b"1"))
-    assert state.pollers
-    state.take_now()
-    assert state.advance() == [Unready(one) for one in pollers]
-    assert not state.pollers
-
-
 def test_a_reader_alone_is_sent_what_comes_until_threads_of_the_owner_poll():
     state, request = QueueState(), standing("a")
     state.request(request)
@@ -520,9 +511,13 @@ def test_a_request_that_is_kept_ends_where_another_reader_comes_to_poll():
     assert only(state.request(standing("b")), Nothing) == [Nothing(request)]
 
 
-def test_a_reader_that_is_gone_is_not_notified():
-    state, (_, second) = polled()
+@pytest.mark.parametrize("gone", [[], ["a"]])
+def test_what_a_thread_of_the_owner_takes_is_not_there_for_those_that_poll(gone):
+    state, pollers = polled()
     state.offer(offer(b"1"))
-    state.remove_reader("a")
+    for reader in gone:
+        state.remove_reader(reader)
+    assert state.pollers
     state.take_now()
-    assert state.advance() == [Unready(second)]
+    assert state.advance() == [Unready(one) for one in pollers if one.reader not in gone]
+    assert not state.pollers
