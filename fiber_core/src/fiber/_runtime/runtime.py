@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import secrets
+import signal
 import sys
 import threading
 from collections.abc import Mapping
@@ -91,7 +92,20 @@ def current() -> Runtime:
     with _lock:
         if _current is None or _current.closed:
             _current = Runtime.of_master(_arguments)
+            _end_by_sigterm()
         return _current
+
+
+def _end_by_sigterm() -> None:
+    """Have SIGTERM end the first process of a container, as it ends any other.
+
+    Linux gives the first process of a PID namespace no default actions: it, and all its jobs
+    elsewhere, would go on until the platform's SIGKILL. A program's own handler is left alone.
+    """
+    if os.getpid() != 1 or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def started() -> Runtime | None:
