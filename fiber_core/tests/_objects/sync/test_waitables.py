@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from fiber._objects.address import Kind
 from fiber._objects.sync import owned_waitable, remote_waitable
-from fiber._objects.sync.barrier import OwnedBarrier
+from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
 from fiber._objects.sync.condition import ConditionState, OwnedCondition
-from fiber._objects.sync.event import OwnedEvent
+from fiber._objects.sync.event import EventState, OwnedEvent
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.wait_queue import Request, Status
@@ -71,6 +71,13 @@ def test_a_process_that_ends_waits_no_more(waiting, other, code):
     until(lambda: not len(made._state._queue))
     with pytest.raises(PeerLostError):
         waits()
+
+
+@pytest.mark.parametrize(
+    "state", [SemaphoreState(0, 1), EventState(), ConditionState(), BarrierState(2)]
+)
+def test_a_request_that_was_answered_before_is_not_cancelled(state):
+    assert state.cancel("a", 1) == []
 
 
 # -- events
