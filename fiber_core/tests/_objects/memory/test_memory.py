@@ -17,6 +17,9 @@ from fiber._objects.memory.backing import HEAD, Arena, map_arena
 from fiber._objects.memory.heap import MAX_BYTES, FreeList, Heap, Memory
 from wire_world import until
 
+# hypothesis makes up many orders of events, which takes a busy machine long
+pytestmark = pytest.mark.timeout(600)
+
 # -- arenas
 
 
@@ -223,10 +226,6 @@ def test_what_is_given_up_leaves_nothing(folder, tmp_path):
 
 
 # -- allocations: side by side in arenas, large ones by themselves
-
-
-# hypothesis makes up many orders of events, which takes a busy machine long
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
