@@ -37,7 +37,7 @@ LEFT_OUT: Mapping[str, str] = {
     "plugins/fiber_local/tests/test_conformance.py::TestLocalBackend": _KIT,
     "fiber_core/tests/_agent/test_lease.py": _PURE,
     "fiber_core/tests/_workers/test_state.py": _PURE,
-    "fiber_core/tests/_objects/queue/test_channel.py::test_any_bytes": _PURE,
+    "fiber_core/tests/_objects/queue/test_channel.py": _PURE,
     "fiber_core/tests/_objects/queue/test_state_machine.py": _PURE,
     "fiber_core/tests/_tasks/pending/": _PURE,
     "fiber_core/tests/_agent/resources/test_allocator.py": _PURE,
