@@ -306,15 +306,15 @@ def test_an_idle_thread_ends_and_another_takes_its_place(impatient):
 
 
 def test_one_that_a_lock_may_belong_to_does_not(impatient):
-    idents = queue.SimpleQueue()
-    submit(impatient, 1, lambda: idents.put(threading.get_ident()), thread_neutral=False)
-    first = idents.get(timeout=20)
+    seen = queue.SimpleQueue()
+    submit(impatient, 1, lambda: seen.put(threading.current_thread()), thread_neutral=False)
+    first = seen.get(timeout=20)
     submit(impatient, 2, threading.Event)
     # the other one is idle for as long
     until(lambda: impatient.threads == 1)
-    submit(impatient, 1, lambda: idents.put(threading.get_ident()))
+    submit(impatient, 1, lambda: seen.put(threading.current_thread()))
 
-    assert idents.get(timeout=20) == first
+    assert seen.get(timeout=20) is first, "numbers of threads are used again"
     impatient.end_soon(1)
 
 
