@@ -17,7 +17,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 #: the modules that a program cannot do without
 NEEDS = {
-    "baselines_vectorised": ["cloudpickle", "numpy"],
     "deap_onemax": ["deap"],
     "dynesty_nested": ["dynesty"],
     "emcee_gaussian": ["emcee"],

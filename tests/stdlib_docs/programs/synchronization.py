@@ -1,5 +1,6 @@
 """Every type of synchronization, between processes."""
 
+import sys
 import time
 from multiprocessing import (
     Barrier,
@@ -46,10 +47,7 @@ def with_semaphores():
     print("semaphore:", codes, running.value, most.value <= 2)
     bounded = BoundedSemaphore(1)
     print(bounded.acquire(), bounded.acquire(timeout=0.01), bounded.release())
-    try:
-        bounded.release()
-    except ValueError as error:
-        print("ValueError:", error)
+    fails(bounded.release)
 
 
 def sleep_until_told(condition, sleeping, woken):
@@ -117,15 +115,33 @@ def with_barrier():
     print(barrier.broken)
 
 
-def with_rlock():
+def print_slowly(lock, word):
+    with lock:
+        for letter in word:
+            sys.stdout.write(letter)
+            sys.stdout.flush()
+        print(flush=True)
+
+
+def with_locks():
     lock = RLock()
     print("rlock:", lock.acquire(), lock.acquire(), lock.release(), lock.release())
+    fails(lock.release)
+    lock = Lock()
+    with lock as entered:
+        print(entered, flush=True)
+        blocked = run(print_slowly, 1, lock, "blocked")
+        blocked[0].join(0.2)
+        print("it waits:", blocked[0].is_alive(), flush=True)
+    print(join(blocked), lock.acquire(block=False), lock.acquire(timeout=0.05), lock.release())
+    fails(lock.release)
+
+
+def fails(call):
     try:
-        lock.release()
-    except AssertionError as error:
-        print("AssertionError:", error)
-    with Lock() as entered:
-        print(entered)
+        call()
+    except (AssertionError, ValueError) as error:
+        print(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":
@@ -133,4 +149,4 @@ if __name__ == "__main__":
     with_condition()
     with_event()
     with_barrier()
-    with_rlock()
+    with_locks()
