@@ -51,7 +51,11 @@ def test_train_installs_what_the_examples_need_and_becomes_the_main_job(bootstra
 
 @pytest.mark.parametrize(
     "words, part",
-    [(["-x"], ["--quick", "-x"]), (["-x", "--all"], ["-x"]), (["--rest"], ["--rest"])],
+    [
+        (["-x"], ["--part", "quick", "-x"]),
+        (["-x", "--all"], ["-x"]),
+        (["--part", "rest"], ["--part", "rest"]),
+    ],
     ids=["quick", "all", "rest"],
 )
 def test_test_becomes_pytest_in_the_checkout(bootstrap, words, part):

@@ -54,28 +54,23 @@ def run(folder, *words):
 
 
 @pytest.mark.parametrize(
-    "options, ran, told",
+    "part, options, ran, told",
     [
-        (["--other-python"], 3 + 4, "all but one case of each test"),
-        (["--between"], 3 + 2, "all but one test of each class and file"),
-        (["--followers"], 3, "pickle: all"),
-        (["--quick"], 1 + 2, "bootstrap.py test --all runs all"),
-        (["--rest"], 9 - 3, "6 passed"),
-        (["--quick", "test_plain.py"], 6, "6 passed"),
-        (["--quick", "-k", "test_with_cases"], 3 + 3, "6 passed"),
+        ("python", [], 3 + 4, "all but one case of each test"),
+        ("between", [], 3 + 2, "all but one test of each class and file"),
+        ("followers", [], 3, "pickle: all"),
+        # workers run the part that their session chose
+        ("quick", ["-n", "1"], 1 + 2, "bootstrap.py test --all runs all"),
+        ("rest", [], 9 - 3, "6 passed"),
+        ("quick", ["test_plain.py"], 6, "6 passed"),
+        ("quick", ["-k", "test_with_cases"], 3 + 3, "6 passed"),
     ],
 )
-def test_of_some_files_all_tests_run_and_of_the_rest_a_part(tmp_path, options, ran, told):
-    done = run(tmp_path, *options)
+def test_of_some_files_all_tests_run_and_of_the_rest_a_part(tmp_path, part, options, ran, told):
+    done = run(tmp_path, "--part", part, *options)
 
     assert f"{ran} passed" in done.stdout, done.stdout + done.stderr
     assert told in done.stdout
-
-
-def test_workers_run_the_part_that_their_session_chose(tmp_path):
-    done = run(tmp_path, "-n", "1", "--quick")
-
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_readme_promises_is_run_whole():
