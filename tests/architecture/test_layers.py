@@ -41,15 +41,11 @@ def upward(tmp_path, changed=None, added=""):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + (added if name == changed else ""))
-    modules = dict(layout.modules(tmp_path))
-    found = [
-        one for name, path in modules.items() for one in layout.imports(name, path, types=True)
-    ]
-    return layers.upward(found, modules, LAYERS)
+    return layers.upward(dict(layout.modules(tmp_path)), LAYERS)
 
 
 def test_no_import_of_the_core_points_up():
-    assert list(map(str, layers.of_the_core())) == []
+    assert layers.of_the_core() == []
 
 
 def test_every_layer_is_there():
@@ -68,8 +64,7 @@ def test_an_edge_that_is_turned_round_is_told_with_both_names(name, tmp_path):
 
     (found,) = upward(tmp_path, file, text)
 
-    assert (found.importer, found.imported) == (importer, imported)
-    assert f"{importer} imports {imported}" in str(found)
+    assert f": {importer} imports {imported}: " in found
 
 
 def test_a_module_without_a_layer_is_told(tmp_path):
@@ -78,7 +73,7 @@ def test_a_module_without_a_layer_is_told(tmp_path):
 
     (found,) = upward(tmp_path)
 
-    assert "app.other is in no layer" in str(found)
+    assert "app.other is in no layer" in found
 
 
 def test_pynng_is_imported_by_one_package_alone():
