@@ -100,86 +100,63 @@ def place(request, tmp_path):
 def test_who_knows_the_key_is_connected_and_values_queues_and_pipes_travel(program, place):
     first = program(
         """
-        def main():
-            with listen() as listener, listener.accept() as end:
-                while (value := end.recv()) is not None:
-                    end.send(value)
-                tasks = fiber.Queue()
-                end.send(tasks)
-                results = end.recv()
-                results.put(tasks.get() * 2)
-                inner, outer = fiber.Pipe()
-                end.send(outer)
-                outer.close()
-                print(inner.recv())
-                try:
-                    end.recv()
-                except EOFError:
-                    print("over")
-        """,
-        place,
-    )
-    second = program(
-        """
-        def main():
-            for key in (b"another", None):
-                try:
-                    Client(address(), authkey=key)
-                except AuthenticationError as error:
-                    print("refused")
-            with dial() as end:
-                for value in (0, {"a": [1]}, "x" * 10, bytes(20_000_000), lambda x: x + 1):
-                    end.send(value)
-                    back = end.recv()
-                    assert back(1) == 2 if callable(back) else back == value
-                assert wait([end], 0) == []
-                end.send(None)
-                tasks, results = end.recv(), fiber.Queue()
-                tasks.put(21)
-                end.send(results)
-                print(results.get(timeout=30))
-                end.recv().send("inner")
-        """,
-        first.line(),
-    )
-    assert second.ends() == ["refused", "refused", "42"]
-    assert first.ends() == ["inner", "over"]
-
-
-def test_children_of_both_programs_use_the_connection(program, place):
-    first = program(
-        """
         def serve(end):
-            with end:
-                end.send(end.recv() + 1)
+            while (value := end.recv()) is not None:
+                end.send(value)
+            tasks = fiber.Queue()
+            end.send(tasks)
+            results = end.recv()
+            results.put(tasks.get() * 2)
+            inner, outer = fiber.Pipe()
+            end.send(outer)
+            outer.close()
+            print(inner.recv())
+            try:
+                end.recv()
+            except EOFError:
+                print("over", flush=True)
 
         def main():
             with listen() as listener:
                 end = listener.accept()
+                # a child uses it as the program would
                 child = start(serve, end)
                 end.close()
                 child.join()
-            print(child.exitcode)
         """,
         place,
     )
     second = program(
         """
         def ask(end, answers):
-            end.send(41)
-            answers.put(end.recv())
+            for value in (0, {"a": [1]}, "x" * 10, bytes(20_000_000), lambda x: x + 1):
+                end.send(value)
+                back = end.recv()
+                assert back(1) == 2 if callable(back) else back == value
+            assert wait([end], 0) == []
+            end.send(None)
+            tasks, results = end.recv(), fiber.Queue()
+            tasks.put(21)
+            end.send(results)
+            answers.put(results.get(timeout=30))
+            end.recv().send("inner")
 
         def main():
+            for key in (b"another", None):
+                try:
+                    Client(address(), authkey=key)
+                except AuthenticationError as error:
+                    print("refused")
             answers = fiber.Queue()
             with dial() as end:
                 child = start(ask, end, answers)
-            print(answers.get())
+            print(answers.get(timeout=30))
             child.join()
         """,
         first.line(),
     )
-    assert second.ends() == ["42"]
-    assert first.ends() == ["0"]
+    assert second.ends() == ["refused", "refused", "42"]
+    assert first.ends() == ["inner", "over"]
 
 
 @pytest.mark.parametrize("dies", ["listener", "client"])
@@ -247,36 +224,8 @@ def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place
 
 # -- managers
 
-USER = """
-    Store.register("table")
-    Store.register("numbers", proxytype=ListProxy)
-    Store.register("queue")
 
-    def work(table, numbers, queue):
-        table.update({"child": os.getpid()})
-        numbers.append(3)
-        queue.put(numbers)
-
-    def main():
-        try:
-            Store(address(), b"open sesame").connect()
-        except AuthenticationError:
-            print("refused")
-        store = Store(address(), KEY)
-        store.connect()
-        table, numbers, queue = store.table(), store.numbers(), store.queue()
-        numbers.append(2)
-        child = start(work, table, numbers, queue)
-        child.join()
-        print(table.get("child") == child.pid, *queue.get(timeout=30), flush=True)
-        table.update({"ours": fiber.Queue()})
-        table.get("ours").put("from-its-maker")
-        print("put", flush=True)
-        sys.stdin.read()
-    """
-
-
-def test_two_programs_share_a_managers_objects(program, place):
+def test_a_program_serves_a_managers_objects_to_another_and_its_children(program, place):
     first = program(
         """
         table, numbers = {}, [1]
@@ -284,52 +233,43 @@ def test_two_programs_share_a_managers_objects(program, place):
         def the_table():
             return table
 
-        def the_numbers():
-            return numbers
-
         Store.register("table", the_table, exposed=("update", "get"))
-        Store.register("numbers", the_numbers, ListProxy)
-        Store.register("queue", queue.Queue)
-
-        def main():
-            with Store(address(), KEY) as store:
-                tell(store.address)
-                sys.stdin.readline()
-                # it lives in the other program
-                print(*store.numbers(), store.table().get("ours").get(timeout=30))
-        """,
-        place,
-    )
-    second = program(USER, first.line())
-    assert [second.line() for _ in range(3)] == ["refused", "True 1 2 3", "put"]
-    first.process.stdin.write("look\n")
-    assert first.ends() == ["1", "2", "3", "from-its-maker"]
-    assert second.ends() == []
-
-
-def test_a_program_may_be_a_server_and_nothing_else(program):
-    first = program(
-        """
-        numbers = [1]
         Store.register("numbers", lambda: numbers, ListProxy)
+        Store.register("queue", queue.Queue)
 
         def main():
             server = Store(address(), KEY).get_server()
             tell(server.address)
             server.serve_forever()
         """,
-        0,
+        place,
     )
     second = program(
         """
+        Store.register("table")
         Store.register("numbers", proxytype=ListProxy)
+        Store.register("queue")
+
+        def work(table, numbers, queue):
+            # it lives in the other process
+            queue.put(table.get("ours").get(timeout=30))
+            numbers.append(3)
+            queue.put(numbers)
 
         def main():
+            try:
+                Store(address(), b"open sesame").connect()
+            except AuthenticationError:
+                print("refused")
             store = Store(address(), KEY)
             store.connect()
-            numbers = store.numbers()
+            table, numbers, queue = store.table(), store.numbers(), store.queue()
             numbers.append(2)
-            print(list(numbers) == [1, 2], flush=True)
+            table.update({"ours": fiber.Queue()})
+            table.get("ours").put("from-its-maker")
+            child = start(work, table, numbers, queue)
+            print(queue.get(timeout=30), *queue.get(timeout=30), flush=True)
+            child.join()
             sys.stdin.readline()
             try:
                 numbers.append(3)
@@ -338,7 +278,7 @@ def test_a_program_may_be_a_server_and_nothing_else(program):
         """,
         first.line(),
     )
-    assert second.line() == "True"
+    assert [second.line() for _ in range(2)] == ["refused", "from-its-maker 1 2 3"]
     first.process.send_signal(signal.SIGINT)
     assert first.ends() == []
     second.process.stdin.write("go on\n")
