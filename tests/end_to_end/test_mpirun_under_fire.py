@@ -17,6 +17,7 @@ import pytest
 import soak
 from children import marked
 from mpi_stacks import stack
+from waiting import until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1200)]
 
@@ -82,11 +83,9 @@ def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
         except subprocess.TimeoutExpired:
             code = None
         took = time.monotonic() - began
+        with contextlib.suppress(AssertionError):
+            until(lambda mark=mark: not marked(mark), timeout=GONE)
         left = marked(mark)
-        while left and time.monotonic() < began + took + GONE:
-            # nobody is left who would tell
-            time.sleep(0.05)
-            left = marked(mark)
         told = (tmp_path / "out").read_text()
         still = {process.pid: process.cmdline() for process in left}
         for process in left:
