@@ -80,15 +80,6 @@ def test_a_task_costs_no_more_than_it_did(pool, method, function, count, most):
     within(counts.each(count), most)
 
 
-def test_a_function_crosses_once_for_each_worker_whatever_it_closes_over(pool):
-    weight = os.urandom(2_000_000)
-
-    with counting(pids(pool)) as counts:
-        pool.map(lambda item: len(weight) + item, range(2_000))
-
-    assert counts.bytes < 1.1 * len(weight) * len(pids(pool))
-
-
 def test_a_large_argument_and_its_result_cross_once_and_are_held_three_times_at_most():
     payload = os.urandom(8_000_000)
     with fiber.Pool(1) as pool:
