@@ -1,7 +1,6 @@
 """``import fiber`` is light, and what a program's first result waits for is no more than it was."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -63,7 +62,7 @@ NEEDLESS = {
     "pynng",
 }
 #: about a quarter above what there was when this was written
-MOST = {"master": 400, "worker": 310}
+MOST = {"import": 80, "master": 400, "worker": 310}
 
 PROGRAM = """
 import json, sys
@@ -97,23 +96,7 @@ def test_it_opens_starts_and_changes_nothing_and_loads_no_heavy_module():
     assert found["descriptors"] == 0
     assert found["threads"] == ["MainThread"]
     assert HEAVY & {name.split(".")[0] for name in found["modules"]} == set()
-
-
-def test_it_is_quick(record_property, request, capsys):
-    def once():
-        report = python("-X", "importtime", "-c", "import fiber").stderr
-        lines = re.findall(r"^import time:\s+\d+ \|\s+(\d+) \| fiber$", report, re.MULTILINE)
-        return int(lines[-1]) / 1000
-
-    python("-c", "import fiber")  # byte code is compiled once, not at each start
-    milliseconds = min(once() for _ in range(3))
-
-    record_property("import_fiber_ms", milliseconds)
-    text = f"\nimport fiber: {milliseconds:.0f} ms (the aim on a quiet machine is below 150)"
-    with capsys.disabled():
-        request.config.get_terminal_writer().line(text)
-    # a bound for a busy machine: what it must catch is a heavy import, at several hundred
-    assert milliseconds < 600
+    assert len(found["modules"]) < MOST["import"]
 
 
 def test_a_pools_first_result_waits_for_no_needless_module(tmp_path):

@@ -128,12 +128,6 @@ class TestIterables:
 
         assert list(pool.imap(tasks.same, items())) == [0, 1, 2, 3, 4]
 
-    def test_what_is_no_iterable_is_told_when_results_are_asked_for(self, pool):
-        with pytest.raises(TypeError, match="iterable"):
-            next(pool.imap(tasks.same, 5))
-        with pytest.raises(TypeError, match="iterable"):
-            pool.map(tasks.same, 5)
-
     def test_one_that_waits_for_ever_or_is_left_does_not_keep_the_pool_from_ending(self):
         go_on = threading.Event()
 
@@ -284,17 +278,6 @@ class TestEnding:
         until(lambda: not any(t.name.startswith("fiber-pool") for t in threading.enumerate()))
         with fiber.Pool(1) as pool:
             assert pool.apply(tasks.same, (2,)) == 2
-
-    def test_terminated_results_are_errors_for_whoever_waits(self):
-        pool = fiber.Pool(2)
-        one = pool.apply_async(tasks.nap, (60,))
-        many = pool.map_async(tasks.nap, [60] * 3)
-        stream = pool.imap(tasks.nap, [60] * 3)
-        pool.terminate()
-        pool.join()
-        for wait in (one.get, many.get, lambda: next(stream)):
-            with pytest.raises(TerminatedError):
-                wait()
 
 
 class TestExceptions:
