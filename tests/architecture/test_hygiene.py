@@ -54,8 +54,8 @@ WAITING = "import signal; signal.alarm(20); signal.pause()"
             """,
             [
                 "file fiber/left",
-                "os.environ['FIBER_X'] was None, is '1'",
-                "handlers: was ()",
+                "os.environ['FIBER_X']: was None, is '1'",
+                "handlers: was []",
                 "signals: was",
             ],
         ),

@@ -33,6 +33,8 @@ CORE = "fiber-core[examples,testing]"
 TESTS = ("fiber_core/tests", "tests/compat", "plugins/fiber_local/tests")
 PLUGINS = ("docker", "k8s", "local", "ssh")
 PATH = "/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+#: where programs of this machine are
+SYSTEM = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 #: of the caller's environment what goes in, besides pip's own
 KEPT = re.compile(
     r"(https?|no)_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|PIP_.*|FIBER_REQUIRE", re.IGNORECASE
@@ -64,7 +66,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("words", nargs="*", metavar="PYTEST ARGUMENT")
     chosen = parser.parse_args(arguments)
     try:
-        look_for_programs()
+        if os.geteuid() != 0:
+            raise MissingError("only root may make a root folder and mount what tests need in it")
+        for program, package in PROGRAMS.items():
+            if shutil.which(program, path=SYSTEM) is None:
+                raise MissingError(f"there is no {program}; run apt-get install {package}")
         suite = Suite(chosen.cache.resolve())
         suite.make()
         suite.install()
@@ -78,15 +84,6 @@ def main(arguments: Sequence[str]) -> int:
     if not any((ROOT / word.partition("::")[0]).exists() for word in chosen.words):
         words += TESTS
     return suite.call("/venv/bin/python", "-m", "pytest", *words)
-
-
-def look_for_programs() -> None:
-    """Raise MissingError where this machine cannot do it."""
-    if os.geteuid() != 0:
-        raise MissingError("only root may make a root folder and mount what tests need in it")
-    for program, package in PROGRAMS.items():
-        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
-            raise MissingError(f"there is no {program}; run apt-get install {package}")
 
 
 class Suite:
@@ -118,19 +115,18 @@ class Suite:
         if not (scripts / SUITE).exists():
             # this machine's debootstrap is older than the suite
             words.append(str(scripts / "sid"))
-        # it mounts too
-        environ = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
         log = self._cache / "debootstrap.log"
         with log.open("w") as output:
-            done = subprocess.run(
+            # it mounts too
+            code = subprocess.call(
                 ["unshare", "--mount", *words],
-                env=environ,
+                env={**os.environ, "PATH": SYSTEM},
                 stdout=output,
                 stderr=output,
-                check=False,
             )
-        if done.returncode:
-            raise MissingError(f"debootstrap failed: {last_line(log)} (all of it is in {log})")
+        if code:
+            last = log.read_text().splitlines()[-1:]
+            raise MissingError(f"debootstrap failed: {last} (all of it is in {log})")
         unfinished.rename(self._root)
 
     def install(self) -> None:
@@ -146,9 +142,7 @@ class Suite:
             self._run(PYTHON, "-m", "venv", "/venv")
         folders = ["fiber_core", *(f"plugins/fiber_{name}" for name in PLUGINS)]
         shutil.rmtree(self._root / "wheels", ignore_errors=True)
-        self._pip(
-            "wheel", "--no-deps", "--wheel-dir", "/wheels", *(f"./{name}" for name in folders)
-        )
+        self._pip("wheel", "--no-deps", "--wheel-dir", "/wheels", *(f"./{one}" for one in folders))
         names = (CORE, *(f"fiber-{name}" for name in PLUGINS))
         self._pip("install", "--find-links", "/wheels", *names, *DEPENDENCIES)
         # the versions are those of the last time, their content is not
@@ -157,11 +151,8 @@ class Suite:
 
     def call(self, *words: str) -> int:
         """Run a command in the checkout inside; its exit code."""
-        shown = [
-            path
-            for path in dict.fromkeys((*SHOWN, *named_paths(self._environ)))
-            if Path(path).exists()
-        ]
+        paths = dict.fromkeys((*SHOWN, *named_paths(self._environ)))
+        shown = [path for path in paths if Path(path).exists()]
         inside = ("sh", "-c", 'cd /checkout && exec "$@"', "sh", *words)
         mounting = ("unshare", "--mount", "sh", "-ec", MOUNT, "sh", str(self._root))
         return subprocess.call([*mounting, *shown, "--", *inside], env=self._environ)
@@ -218,11 +209,6 @@ def files_of_checkout() -> list[str]:
     words = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
     return [name for name in names if name and (ROOT / name).exists()]
-
-
-def last_line(log: Path) -> str:
-    """What a program said last."""
-    return next(iter(log.read_text().splitlines()[::-1]), "it said nothing")
 
 
 if __name__ == "__main__":
