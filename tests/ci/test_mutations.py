@@ -45,30 +45,12 @@ def test_faults_are_comparisons_calls_and_arguments(module, source, faulty):
     assert faults() == faulty
 
 
-def test_a_seed_gives_an_order(module):
-    module("\n".join(f"x = a{number} < b" for number in range(20)))
-
-    first, again, other = ([one.start for one in mutations.mutations(seed)] for seed in (1, 1, 2))
-
-    assert first == again != other
-    assert sorted(first) == sorted(other)
-
-
-@pytest.mark.parametrize("caught", [True, False])
-def test_a_command_that_fails_has_caught_a_fault_which_is_taken_back(module, caught):
+def test_a_command_that_fails_has_caught_a_fault_which_is_taken_back(module):
     path = module("x = 1 < 2\n")
     (fault,) = mutations.mutations(1)
-    wanted = "x = (1) >= (2)" if caught else "nothing"
-    script = "import sys; print('ran'); sys.exit(sys.argv[1] in open(sys.argv[2]).read())"
+    script = "import sys; print('ran'); sys.exit('(1) >= (2)' in open(sys.argv[1]).read())"
 
-    came = mutations.attempt(fault, (sys.executable, "-c", script, wanted, str(path)))
+    came = mutations.attempt(fault, (sys.executable, "-c", script, str(path)))
 
-    assert came["caught"] is caught
-    assert came["last"] == ["ran"]
+    assert (came["caught"], came["last"]) == (True, ["ran"])
     assert path.read_text() == "x = 1 < 2\n"
-
-
-def test_as_many_are_shown_as_are_asked_for(capsys):
-    mutations.main(["--seed", "3", "--count", "5"])
-
-    assert capsys.readouterr().out.count("\n+++ ") == 5
