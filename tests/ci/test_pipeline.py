@@ -148,14 +148,12 @@ class TestChoice:
 def test_the_summary_ends_with_flaky_tests_by_name(load, pipeline, capsys):
     result = load("reports").Result
     results = [result(f"t::{number}", float(number), failed=False) for number in range(30)]
-    stage = SimpleNamespace(name="some")
-    one = SimpleNamespace(
-        stage=stage, verdict="ok, flaky", seconds=9.0, cpu=3.0, results=results, flaky=["t::3"]
-    )
+    facts = {"verdict": "ok, flaky", "seconds": 9.0, "cpu": 3.0, "flaky": ["t::3"]}
+    one = SimpleNamespace(stage=SimpleNamespace(name="some"), results=results, **facts)
 
     pipeline.print_summary([one], 10.0)
 
     lines = capsys.readouterr().out.splitlines()
-    slowest = [line for line in lines if "t::" in line and " s  " in line]
-    assert [line.split()[2] for line in slowest] == [f"t::{n}" for n in range(29, 9, -1)]
+    slowest = [line.split()[2] for line in lines if "t::" in line and " s  " in line]
+    assert slowest == [f"t::{n}" for n in range(29, 9, -1)]
     assert lines[-1] == "  t::3 (some)"

@@ -141,6 +141,16 @@ def test_what_a_command_leaves_running_is_named_and_ended(stages, run, untidy):
     until_gone(pid())
 
 
+def test_all_is_over_in_time_whatever_a_stage_may_take(stages, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "LAST_WORDS", 5.0)
+    patient = [stages.Stage(name, shell("sleep 1000"), minutes=20) for name in ("one", "other")]
+    lanes = stages.Lanes([patient], tmp_path, minutes=1 / 60)
+
+    lanes.run()
+
+    assert [one.verdict for one in lanes.done] == ["FAILED (hung)", "FAILED (hung)"]
+
+
 # what pytest does with these arguments: the first time a test fails, alone it does not
 TESTS = """
     import pathlib, sys
