@@ -8,6 +8,7 @@ import itertools
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import MaybeEncodingError
 
 import numpy as np
@@ -206,52 +207,34 @@ class TestEnding:
     def test_from_several_threads_at_once(self):
         pool = fiber.Pool(2)
         results = [pool.map_async(tasks.nap, [0.01] * 20) for _ in range(3)]
-        errors = []
 
         def end(method):
-            try:
-                getattr(pool, method)()
-                pool.join()
-            except BaseException as error:
-                errors.append(error)
+            getattr(pool, method)()
+            pool.join()
 
-        methods = ["close", "terminate", "close", "terminate"]
-        threads = [threading.Thread(target=end, args=(method,)) for method in methods]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        assert errors == []
-        for result in results:
-            assert result.ready()
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(end, ["close", "terminate"] * 2)) == [None] * 4
+        assert all(result.ready() for result in results)
         for end_again in (pool.terminate, pool.join, pool.close, pool.join):
             end_again()
 
     @pytest.mark.parametrize("method", ["close", "terminate"])
     def test_calls_of_other_threads_have_results_or_errors(self, method):
-        pool, got, ends = fiber.Pool(2), [], []
+        pool, got = fiber.Pool(2), []
+        # what was taken on is done unless it was terminated
+        ends = ValueError if method == "close" else (ValueError, TerminatedError)
 
         def call():
-            while True:
-                try:
+            with pytest.raises(ends):
+                while True:
                     got.append(pool.map(tasks.same, range(3)))
-                except (ValueError, TerminatedError) as error:
-                    ends.append(type(error))
-                    return
 
-        threads = [threading.Thread(target=call) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        until(lambda: got)
-        getattr(pool, method)()
-        pool.join()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        assert len(ends) == 4
-        # what was taken on is done unless it was terminated
-        assert method == "terminate" or set(ends) == {ValueError}
+        with ThreadPoolExecutor(4) as threads:
+            calls = [threads.submit(call) for _ in range(4)]
+            until(lambda: got)
+            getattr(pool, method)()
+            pool.join()
+        assert [one.result() for one in calls] == [None] * 4
         assert got == [[0, 1, 2]] * len(got)
 
     @pytest.mark.filterwarnings("ignore:unclosed running:ResourceWarning")

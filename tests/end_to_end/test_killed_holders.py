@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -256,7 +257,7 @@ def own(results):
 
 def test_whoever_waits_is_told_when_the_owner_is_killed():
     for current in soak.rounds("killed owner", 200):
-        results, told = fiber.SimpleQueue(), []
+        results = fiber.SimpleQueue()
         victim = start(own, results)
         lock, semaphore, condition, event, barrier = results.get()
         lock.acquire()
@@ -265,20 +266,11 @@ def test_whoever_waits_is_told_when_the_owner_is_killed():
             with condition:
                 condition.wait()
 
-        def use(wait, told=told):
-            try:
-                wait()
-            except PeerLostError as error:
-                told.append(error)
-
         waits = (lock.acquire, semaphore.acquire, sleep, event.wait, barrier.wait)
-        threads = [threading.Thread(target=use, args=(wait,)) for wait in waits]
-        with killed_meanwhile(victim, current.rng):
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(PATIENCE)
-                assert not thread.is_alive()
-        assert len(told) == len(waits)
+        with ThreadPoolExecutor(len(waits)) as threads:
+            with killed_meanwhile(victim, current.rng):
+                ends = [threads.submit(wait) for wait in waits]
+            told = [one.exception(PATIENCE) for one in ends]
+        assert [isinstance(one, PeerLostError) for one in told] == [True] * len(waits)
         with pytest.raises(LeaseLostError):
             lock.release()

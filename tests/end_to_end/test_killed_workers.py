@@ -6,6 +6,7 @@ import contextlib
 import random
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -70,40 +71,32 @@ def test_nothing_is_lost_when_workers_are(signum, record_property):
     record_property("soak", {"signal": int(signum), "hit": killer.hit})
 
 
-def call_again_and_again(pool, rng, stop, errors):
+def call_again_and_again(pool, rng, stop):
     """Maps, applies and streams of all kinds, which have the right results."""
-    try:
-        while not stop.is_set():
-            want = list(range(rng.randint(1, 400)))
-            calls = {
-                "map": lambda want=want: pool.map(tasks.same, want, rng.choice([None, 1, 3])),
-                "starmap": lambda want=want: pool.starmap(max, [(x, -1) for x in want]),
-                "imap": lambda want=want: list(pool.imap(tasks.same, want, rng.choice([1, 5]))),
-                "unordered": lambda want=want: sorted(pool.imap_unordered(tasks.same, want)),
-                "apply": lambda want=want: pool.apply(tasks.same, (want,)),
-            }
-            assert rng.choice(list(calls.values()))() == want
-    except BaseException as error:
-        errors.append(error)
+    while not stop.is_set():
+        want = list(range(rng.randint(1, 400)))
+        chunksize = rng.choice([1, 5])
+        calls = [
+            lambda want=want, size=chunksize: pool.map(tasks.same, want, size),
+            lambda want=want: pool.map(tasks.same, want),
+            lambda want=want: pool.starmap(max, [(x, -1) for x in want]),
+            lambda want=want, size=chunksize: list(pool.imap(tasks.same, want, size)),
+            lambda want=want: sorted(pool.imap_unordered(tasks.same, want)),
+            lambda want=want: pool.apply(tasks.same, (want,)),
+        ]
+        assert rng.choice(calls)() == want
 
 
 def test_callers_on_many_threads_lose_nothing_while_workers_die_and_the_pool_is_resized():
-    errors, stop, rng = [], threading.Event(), random.Random(12)
-    with fiber.Pool(3) as pool:
-        threads = [
-            threading.Thread(
-                target=call_again_and_again, args=(pool, random.Random(seed), stop, errors)
-            )
+    stop, rng = threading.Event(), random.Random(12)
+    with fiber.Pool(3) as pool, ThreadPoolExecutor(4) as threads:
+        callers = [
+            threads.submit(call_again_and_again, pool, random.Random(seed), stop)
             for seed in range(4)
         ]
-        for thread in threads:
-            thread.start()
         with Killer(pool, random.Random(11), signal.SIGKILL, 8) as killer:
             while killer.is_alive():
                 pool.resize(rng.randint(2, 4))
                 killer.join(rng.uniform(0.1, 0.4))
         stop.set()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive()
-    assert errors == []
+        assert [one.result(60) for one in callers] == [None] * 4
