@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 
@@ -156,12 +155,11 @@ def test_handles_of_a_killed_manager_end_and_those_of_others_go_on():
 def take(own, queue, lock, condition, numbers):
     """Wait in several ways at once, holding what is its own."""
     own["numbers"] = numbers
-    numbers.append(1)
-    ways = (queue.get, lock.acquire, functools.partial(wait_for_word, condition))
-    for way in ways:
+    for way in (queue.get, lock.acquire):
         threading.Thread(target=way, daemon=True).start()
-    numbers.append(1)
-    threading.Event().wait()
+    with condition:
+        numbers.append(1)
+        condition.wait()
 
 
 def test_killed_users_cost_the_others_nothing():
@@ -172,7 +170,10 @@ def test_killed_users_cost_the_others_nothing():
         lock.acquire()
         before = manager._number_of_objects()
         users = [start(take, manager.dict(), queue, lock, condition, numbers) for _ in range(3)]
-        until(lambda: len(numbers) == 6)
+        until(lambda: len(numbers) == 3)
+        # a lock that somebody held would stay taken: it is free once all of them wait
+        with condition:
+            pass
         for user in users:
             killed(user)
         until(lambda: manager._number_of_objects() <= before)
