@@ -10,7 +10,6 @@ checkout. What is mounted for the tests is seen by them alone, and gone with the
 from __future__ import annotations
 
 import argparse
-import configparser
 import os
 import re
 import shlex
@@ -178,16 +177,12 @@ def mirror() -> str:
 
 def pip_options() -> dict[str, str]:
     """What pip is told by this machine's files, as variables."""
-    home = Path.home()
-    files = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf"]
-    files += [home / ".config/pip/pip.conf", Path(os.environ.get("PIP_CONFIG_FILE", os.devnull))]
-    parser = configparser.RawConfigParser()
-    parser.read(files)
+    words = [sys.executable, "-m", "pip", "config", "list"]
+    told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = re.findall(r"^(?:global|install)\.([\w-]+)='(.*)'$", told, re.MULTILINE)
     return {
-        f"PIP_{option.upper().replace('-', '_')}": " ".join(value.split())
-        for section in ("global", "install")
-        if parser.has_section(section)
-        for option, value in parser.items(section)
+        f"PIP_{option.upper().replace('-', '_')}": " ".join(value.replace("\\n", " ").split())
+        for option, value in found
     }
 
 
