@@ -31,16 +31,6 @@ def words_of_code(path):
                     yield getattr(node, "lineno", 0), word
 
 
-def test_a_module_says_what_it_is_for():
-    silent = [
-        name
-        for name, path in layout.modules(*layout.SOURCES)
-        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-
-    assert not silent, "\n".join(silent)
-
-
 def test_a_private_module_with_one_user_says_why_it_stands_alone():
     """What one other module of its package imports belongs into that one, as a rule."""
     modules = dict(CORE)
