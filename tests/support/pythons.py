@@ -47,7 +47,7 @@ _ROOT = Path(__file__).parents[2]
 OF_USERS = ("fiber_core/tests/test_", "plugins/fiber_local/tests/")
 #: and those that are about this checkout, whatever machine it is on
 OF_CHECKOUT = tuple(
-    f"tests/{name}" for name in ("architecture/", "benchmarks/", "ci/", "docs/", "test_", "typing/")
+    f"tests/{name}" for name in ("architecture/", "benchmarks/", "ci/", "docs/", "test_")
 )
 #: a link to a file of tests in a table
 _PROMISED = re.compile(r"^\|.*", re.MULTILINE), re.compile(r"\]\(([\w/]+\.py)\)")
