@@ -25,9 +25,7 @@ def unlisted(name):
     """What the tables do not say of a name; None where they are right."""
     found = compat_walk.compare(name)
     listed = compat_table.deviation(name.key)
-    if name.key in compat_table.MISSING:
-        right, advice = found.what == "missing", "is there now: take it out of MISSING"
-    elif found.what == "more":
+    if found.what == "more":
         right, advice = listed is not None, "is not listed"
     else:
         is_listed = listed is not None and listed.verdict == "different"
@@ -63,8 +61,7 @@ def test_every_name_of_the_package_is_in_fibers_all():
 @pytest.mark.skipif(not compat_page.is_for_this_python(), reason="the tables are for one Python")
 def test_nothing_is_listed_that_no_python_has():
     newer = {"Process.interrupt"}
-    assert sorted(set(compat_table.keys()) - KEYS - newer) == []
-    assert sorted(compat_table.MISSING - KEYS) == []
+    assert sorted(set(compat_table.TABLE) - KEYS - newer) == []
 
 
 @pytest.mark.skipif(not compat_page.is_for_this_python(), reason="the page is for one Python")
