@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         print(
             "usage: python3 bootstrap.py train [ARGUMENT ...]   evolution strategies on CartPole\n"
             "       python3 bootstrap.py test  [ARGUMENT ...]   whether Fiber works here, in minutes\n"
-            "       python3 bootstrap.py test --all [ARGUMENT ...]   all tests; --rest: the others\n"
+            "       python3 bootstrap.py test --all [ARGUMENT ...]   all tests; --part rest: the others\n"
             "arguments of test are pytest's; where they name tests, these run whole",
             file=sys.stderr,
         )
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         program = [str(python), str(ROOT / "examples" / "es_cartpole.py"), *rest]
     else:
         chosen = [word for word in rest if word != "--all"]
-        part = [] if {"--all", "--rest"} & set(rest) else ["--quick"]
+        part = [] if {"--all", "--part"} & set(rest) else ["--part", "quick"]
         # most tests wait for processes to start and end, so several at once cost no more CPU
         several = ["-n", "4", "--dist", "loadfile"]
         # its own letters and percents would stand between the lines

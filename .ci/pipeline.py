@@ -155,7 +155,7 @@ def _number(version: str) -> tuple[int, ...]:
 def all_tests(shop: Workshop, it: Running) -> None:
     """The README's command, then the other tests, with nothing else in the environment."""
     python = shop.pythons[shop.main]
-    for which in ((), ("--rest",)):
+    for which in ((), ("--part", "rest")):
         words = ("bootstrap.py", "test", *which, "-q", *AT_ONCE)
         it.tests(python, *words, keeps=BARE, FIBER_REQUIRE=REQUIRED)
 
@@ -175,23 +175,23 @@ def ordinary_user(shop: Workshop, it: Running) -> None:
 def other_python(shop: Workshop, it: Running, version: str) -> None:
     """What depends on the Python; what does not is named at the end of the output."""
     between = min(shop.pythons) < version < max(shop.pythons)
-    _on_python(shop, it, version, "--between" if between else "--other-python")
+    _on_python(shop, it, version, "between" if between else "python")
 
 
 def followers(shop: Workshop, it: Running, version: str) -> None:
     """What does as the standard library does, and so may differ from Python to Python."""
-    _on_python(shop, it, version, "--followers")
+    _on_python(shop, it, version, "followers")
 
 
-def _on_python(shop: Workshop, it: Running, version: str, which: str) -> None:
+def _on_python(shop: Workshop, it: Running, version: str, part: str) -> None:
     factor = f"py{version.replace('.', '')}"
     for distribution in ("core", "local"):
-        shop.tox_tests(it, f"{factor}-{distribution}", which, *AT_ONCE)
+        shop.tox_tests(it, f"{factor}-{distribution}", "--part", part, *AT_ONCE)
 
 
 def python314(shop: Workshop, it: Running) -> None:
     """The newest Python, in a root folder of Debian's next suite."""
-    it.tests(shop.pythons[shop.main], "tests/support/forky.py", "--", "-q", "--other-python")
+    it.tests(shop.pythons[shop.main], "tests/support/forky.py", "--", "-q", "--part", "python")
 
 
 def on_engine(shop: Workshop, it: Running, *words: str, **environ: str) -> None:

@@ -21,9 +21,13 @@ def main() -> None:
     Console().print(table)
 
 
-def found(*, few: bool = False) -> list[tuple[str, int, Costs]]:
-    """Name, number and costs of each kind of task; of a hundredth as many where few are enough."""
-    share = 100 if few else 1
+def found(*, tasks: Any = tasks, **options: Any) -> list[tuple[str, int, Costs]]:
+    """Name, number and costs of each kind of task.
+
+    Args:
+        tasks: where ``noop`` and ``sleep`` are from.
+        options: of the pool.
+    """
     kinds: list[tuple[str, int, Callable[[Any, int], Any]]] = [
         ("map, no-ops", 20_000, lambda pool, count: pool.map(tasks.noop, range(count))),
         ("map, 1 ms", 2_000, lambda pool, count: pool.map(tasks.sleep, [0.001] * count)),
@@ -40,19 +44,19 @@ def found(*, few: bool = False) -> list[tuple[str, int, Costs]]:
         ),
     ]
     all_found = []
-    with fiber.Pool(2) as pool:
+    with fiber.Pool(2, **options) as pool:
         pool.map(tasks.sleep, [0.02] * 8)
         pids = [process.pid for process in pool._pool]  # noqa: SLF001 - as multiprocessing's pool has it
-        for name, usual, run in kinds:
-            count = max(2, usual // share)
+        for name, count, run in kinds:
             run(pool, count)  # the function is known, its pace too
             with counting(pids) as counts:
                 run(pool, count)
             all_found.append((name, count, counts.each(count)))
-    return [*all_found, _queue(20_000 // share), _pipe(1_000 // share)]
+    return [*all_found, queue(20_000), _pipe(1_000)]
 
 
-def _queue(count: int) -> tuple[str, int, Costs]:
+def queue(count: int) -> tuple[str, int, Costs]:
+    """The same for a queue that another process writes to."""
     items, ready, go = fiber.Queue(), fiber.SimpleQueue(), fiber.SimpleQueue()
     process = fiber.Process(target=tasks.write_and_stay, args=(items, ready, go, count))
     process.start()

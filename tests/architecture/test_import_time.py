@@ -1,11 +1,8 @@
-"""``import fiber`` is light: it opens nothing, starts nothing and loads no heavy module."""
+"""``import fiber`` is light, and what a program's first result waits for is no more than it was."""
 
 import json
-import re
 import subprocess
 import sys
-
-import pytest
 
 HEAVY = {
     "click",
@@ -52,8 +49,37 @@ print(json.dumps({
 """
 
 
+#: each takes 5 to 40 ms, and nothing on the way to a first result needs it
+NEEDLESS = {
+    "attr",
+    "cloudpickle",
+    "cryptography",
+    "decimal",
+    "difflib",
+    "importlib.metadata",
+    "platform",
+    "psutil",
+    "pynng",
+}
+#: about a quarter above what there was when this was written
+MOST = {"import": 80, "master": 400, "worker": 310}
+
+PROGRAM = """
+import json, sys
+
+def loaded(_):
+    return sorted(sys.modules)
+
+if __name__ == "__main__":
+    import fiber
+
+    with fiber.Pool(1) as pool:
+        worker = pool.apply(loaded, (0,))
+        print(json.dumps({"master": loaded(0), "worker": worker}))
+"""
+
+
 def python(*arguments):
-    # -P and isolation from the environment, so that what is measured is what users have
     return subprocess.run(
         [sys.executable, "-W", "ignore", *arguments],
         capture_output=True,
@@ -63,44 +89,22 @@ def python(*arguments):
     )
 
 
-def test_it_opens_starts_and_changes_nothing():
+def test_it_opens_starts_and_changes_nothing_and_loads_no_heavy_module():
     found = json.loads(python("-B", "-c", WATCH).stdout)
 
     assert found["events"] == []
     assert found["descriptors"] == 0
     assert found["threads"] == ["MainThread"]
-
-
-def test_it_loads_no_heavy_module():
-    found = json.loads(python("-B", "-c", WATCH).stdout)
-
     assert HEAVY & {name.split(".")[0] for name in found["modules"]} == set()
+    assert len(found["modules"]) < MOST["import"]
 
 
-@pytest.mark.parametrize("sdk", ["docker", "kubernetes", "paramiko", "fiber_ssh"])
-def test_an_sdk_that_it_imports_is_noticed(sdk, tmp_path):
-    # whether it is installed or not: what is looked at is the name
-    (tmp_path / sdk).mkdir()
-    (tmp_path / sdk / "__init__.py").write_text("")
-    watch = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {sdk}\n{WATCH}"
+def test_a_pools_first_result_waits_for_no_needless_module(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
 
-    found = json.loads(python("-B", "-c", watch).stdout)
+    found = json.loads(python(script).stdout)
 
-    assert HEAVY & {name.split(".")[0] for name in found["modules"]} == {sdk}
-
-
-def test_it_is_quick(record_property, request, capsys):
-    def once():
-        report = python("-X", "importtime", "-c", "import fiber").stderr
-        lines = re.findall(r"^import time:\s+\d+ \|\s+(\d+) \| fiber$", report, re.MULTILINE)
-        return int(lines[-1]) / 1000
-
-    python("-c", "import fiber")  # byte code is compiled once, not at each start
-    milliseconds = min(once() for _ in range(3))
-
-    record_property("import_fiber_ms", milliseconds)
-    text = f"\nimport fiber: {milliseconds:.0f} ms (the aim on a quiet machine is below 150)"
-    with capsys.disabled():
-        request.config.get_terminal_writer().line(text)
-    # a bound for a busy machine: what it must catch is a heavy import, at several hundred
-    assert milliseconds < 600
+    for process, modules in found.items():
+        assert NEEDLESS.intersection(modules) == set(), process
+        assert len(modules) < MOST[process], process

@@ -1,4 +1,4 @@
-"""What runs on other Pythons, and of all tests on a user's machine; where a newer Python comes from."""
+"""What runs on other Pythons, and of all tests on a user's machine."""
 
 import os
 import sys
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import forky
 import pythons
 from commands import ran
 
@@ -54,28 +53,23 @@ def run(folder, *words):
 
 
 @pytest.mark.parametrize(
-    "options, ran, told",
+    "part, options, ran, told",
     [
-        (["--other-python"], 3 + 4, "all but one case of each test"),
-        (["--between"], 3 + 2, "all but one test of each class and file"),
-        (["--followers"], 3, "pickle: all"),
-        (["--quick"], 1 + 2, "bootstrap.py test --all runs all"),
-        (["--rest"], 9 - 3, "6 passed"),
-        (["--quick", "test_plain.py"], 6, "6 passed"),
-        (["--quick", "-k", "test_with_cases"], 3 + 3, "6 passed"),
+        ("python", [], 3 + 4, "all but one case of each test"),
+        ("between", [], 3 + 2, "all but one test of each class and file"),
+        ("followers", [], 3, "pickle: all"),
+        # workers run the part that their session chose
+        ("quick", ["-n", "1"], 1 + 2, "bootstrap.py test --all runs all"),
+        ("rest", [], 9 - 3, "6 passed"),
+        ("quick", ["test_plain.py"], 6, "6 passed"),
+        ("quick", ["-k", "test_with_cases"], 3 + 3, "6 passed"),
     ],
 )
-def test_of_some_files_all_tests_run_and_of_the_rest_a_part(tmp_path, options, ran, told):
-    done = run(tmp_path, *options)
+def test_of_some_files_all_tests_run_and_of_the_rest_a_part(tmp_path, part, options, ran, told):
+    done = run(tmp_path, "--part", part, *options)
 
     assert f"{ran} passed" in done.stdout, done.stdout + done.stderr
     assert told in done.stdout
-
-
-def test_workers_run_the_part_that_their_session_chose(tmp_path):
-    done = run(tmp_path, "-n", "1", "--quick")
-
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_readme_promises_is_run_whole():
@@ -96,33 +90,3 @@ def test_progress_is_told_and_failures_as_they_come(tmp_path):
     assert any(line.startswith("100%") and "10 of 10 tests, 1 failed" in line for line in lines)
     assert not any(line.startswith("...") for line in lines)
     assert done.returncode == 1
-
-
-@pytest.mark.parametrize(
-    "user, found, told",
-    [
-        (1000, "/usr/bin/true", "only root may make a root folder"),
-        (0, None, "there is no debootstrap; run apt-get install debootstrap"),
-    ],
-)
-def test_what_a_forky_lacks_is_told(monkeypatch, capsys, tmp_path, user, found, told):
-    monkeypatch.setattr(forky.os, "geteuid", lambda: user)
-    monkeypatch.setattr(forky.shutil, "which", lambda name, path: found)
-
-    assert forky.main(["--cache", str(tmp_path), "--", "-q"]) == 2
-    assert told in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_forky_has_this_machines_settings_of_pip_and_what_they_name(tmp_path, monkeypatch):
-    file = tmp_path / ".config" / "pip" / "pip.conf"
-    file.parent.mkdir(parents=True)
-    index = "file:///srv/index/simple"
-    file.write_text(f"[global]\nindex-url = {index}\n[install]\nfind-links =\n  /srv/a\n  /srv/b\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-    options = forky.pip_options()
-
-    assert options["PIP_INDEX_URL"] == index
-    assert options["PIP_FIND_LINKS"] == "/srv/a /srv/b"
-    assert {"/srv/index", "/srv/a", "/srv/b"} <= set(forky.named_paths(options))

@@ -10,7 +10,6 @@ import pytest
 
 import layout
 
-SOURCES = [path for _, path in layout.modules(*layout.SOURCES)]
 #: what makes a socket with the default timeout
 MAKERS = {"socket", "socketpair", "accept", "create_server", "create_connection", "fromfd"}
 MODES = {"setblocking", "settimeout"}
@@ -32,93 +31,75 @@ def makes_a_socket(node):
     return not (called.attr == "create_connection" and is_timed)
 
 
-def names_of(target, maker):
-    """Source of what holds a new socket."""
-    if isinstance(target, ast.Tuple):
-        # accept() returns the socket and an address
-        ends = target.elts[:1] if maker == "accept" else target.elts
-        return [ast.unparse(end) for end in ends]
-    return [ast.unparse(target)]
-
-
 def own_nodes(function):
-    """The nodes of a function without those of functions within it."""
+    """The nodes of a function, each with the one around it, without those of functions within it."""
     for child in ast.iter_child_nodes(function):
-        yield child
+        yield child, function
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             yield from own_nodes(child)
 
 
+def names_of(node, around):
+    """Source of what holds a new socket; nothing where nothing does."""
+    while node is not None:
+        targets = getattr(node, "targets", [None])
+        target = getattr(node, "target", None) or getattr(node, "optional_vars", None) or targets[0]
+        if isinstance(target, ast.Tuple):
+            return list(map(ast.unparse, target.elts))
+        if target is not None:
+            return [ast.unparse(target)]
+        node = around.get(node)
+    return []
+
+
 def sockets_without_a_mode(tree):
     """Lines that make a socket whose mode the same function does not set."""
-    scopes = [tree, *(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))]
-    for scope in scopes:
-        nodes = list(own_nodes(scope))
-        called = {ast.unparse(n.func) for n in nodes if isinstance(n, ast.Call)}
+    for scope in [tree, *(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef))]:
+        around = dict(own_nodes(scope))
+        called = {ast.unparse(n.func) for n in around if isinstance(n, ast.Call)}
         if "socket.setdefaulttimeout" in called:
             # the only thing that can be done about a socket that others use too
             continue
-        held = {}
-        for node in nodes:
-            if isinstance(node, ast.Assign):
-                held[node.value] = node.targets[0]
-            elif isinstance(node, (ast.NamedExpr, ast.AnnAssign)) and node.value is not None:
-                held[node.value] = node.target
-            elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-                held[node.context_expr] = node.optional_vars
-        # a context manager may be entered by an ExitStack
-        entered = {
-            argument: target
-            for call, target in held.items()
-            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("enter_context")
-            for argument in call.args
-        }
-        held |= entered
-        for node in nodes:
-            if not makes_a_socket(node):
-                continue
-            names = names_of(held[node], node.func.attr) if node in held else [None]
-            if any(not {f"{name}.{mode}" for mode in MODES} & called for name in names):
+        for node in filter(makes_a_socket, around):
+            names = names_of(node, around)
+            if node.func.attr == "accept":
+                # it returns the socket and an address
+                names = names[:1]
+            if not names or any(
+                not {f"{name}.{mode}" for mode in MODES} & called for name in names
+            ):
                 yield node.lineno
 
 
 @pytest.mark.parametrize(
-    "source",
+    "source, count",
     [
-        "one = socket.socket(socket.AF_UNIX)",
-        "self._one = socket.socket()\nother.setblocking(True)",
-        "near, far = socket.socketpair()\nnear.setblocking(False)",
-        "with socket.create_server(('', 0)) as one:\n    one.listen()",
-        "def f():\n    return socket.create_connection(place)",
-        "peer, _ = one.accept()\none.setblocking(False)",
-        "f(socket.socket(fileno=3))",
-        "def f():\n    one = socket.socket()\n    def g():\n        one.setblocking(True)",
+        ("one = socket.socket(socket.AF_UNIX)", 1),
+        ("self._one = socket.socket()\nother.setblocking(True)", 1),
+        ("near, far = socket.socketpair()\nnear.setblocking(False)", 1),
+        ("with socket.create_server(('', 0)) as one:\n    one.listen()", 1),
+        ("def f():\n    return socket.create_connection(place)", 1),
+        ("peer, _ = one.accept()\none.setblocking(False)", 1),
+        ("f(socket.socket(fileno=3))", 1),
+        ("def f():\n    one = socket.socket()\n    def g():\n        one.setblocking(True)", 1),
+        # those that say their mode
+        ("one = socket.socket()\none.settimeout(3)", 0),
+        ("near, far = socket.socketpair()\nnear.setblocking(False)\nfar.setblocking(True)", 0),
+        ("self._one = socket.create_server(('', 0))\nself._one.setblocking(True)", 0),
+        ("socket.create_connection(place, 3).close()", 0),
+        ("return_ = socket.create_connection(place, timeout=None)", 0),
+        ("peer, _ = one.accept()\npeer.setblocking(False)", 0),
+        ("one = stack.enter_context(socket.socket())\none.setblocking(True)", 0),
     ],
 )
-def test_a_socket_without_a_mode_of_its_own_is_found(source):
-    assert len(list(sockets_without_a_mode(ast.parse(source)))) == 1
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "one = socket.socket()\none.settimeout(3)",
-        "near, far = socket.socketpair()\nnear.setblocking(False)\nfar.setblocking(True)",
-        "self._one = socket.create_server(('', 0))\nself._one.setblocking(True)",
-        "socket.create_connection(place, 3).close()",
-        "return_ = socket.create_connection(place, timeout=None)",
-        "peer, _ = one.accept()\npeer.setblocking(False)",
-        "one = stack.enter_context(socket.socket())\none.setblocking(True)",
-    ],
-)
-def test_a_socket_that_says_its_mode_is_let_be(source):
-    assert list(sockets_without_a_mode(ast.parse(source))) == []
+def test_a_socket_without_a_mode_of_its_own_is_found(source, count):
+    assert len(list(sockets_without_a_mode(ast.parse(source)))) == count
 
 
 def test_no_socket_of_ours_takes_the_programs_default_timeout():
     found = [
         f"{path}:{line}"
-        for path in SOURCES
+        for _, path in layout.modules(*layout.SOURCES)
         for line in sockets_without_a_mode(ast.parse(path.read_text(encoding="utf-8")))
     ]
 

@@ -37,37 +37,31 @@ def program(text):
     return (sys.executable, "-c", textwrap.dedent(text))
 
 
-def test_a_stage_whose_commands_end_with_0_has_passed(stages, run):
-    done, printed = run([stages.Stage("quick", shell("echo so far so good"))])
+def test_a_stage_passes_or_ends_at_its_first_command_that_fails_and_the_others_run(stages, run):
+    found = []
 
-    assert done["quick"].verdict == "ok"
-    assert "so far so good" in printed
-
-
-def test_a_stage_ends_at_the_first_command_that_fails_and_the_others_run(stages, run):
-    def do(it):
+    def fail(it):
         it.run("sh", "-c", "exit 3")
         it.run("echo", "never")
 
-    done, printed = run([stages.Stage("bad", do), stages.Stage("good", shell("true"))])
+    done, printed = run(
+        [
+            stages.Stage("good", shell("echo so far so good")),
+            stages.Stage("bad", fail),
+            stages.Stage("absent", lambda it: it.run("/no/such/program")),
+            # where it asks, a command may fail
+            stages.Stage("asks", lambda it: found.extend([it.can("false"), it.can("true")])),
+        ]
+    )
 
-    assert {name: one.verdict for name, one in done.items()} == {"bad": "FAILED (3)", "good": "ok"}
-    assert "\nnever" not in printed
-
-
-def test_what_cannot_be_run_at_all_has_failed(stages, run):
-    done, printed = run([stages.Stage("absent", lambda it: it.run("/no/such/program"))])
-
+    verdicts = {name: one.verdict for name, one in done.items()}
     assert not done["absent"].passed
-    assert "No such file" in printed
-
-
-def test_a_command_may_fail_where_the_stage_asks(stages, run):
-    found = []
-    stage = stages.Stage("asking", lambda it: found.extend([it.can("false"), it.can("true")]))
-
-    assert run([stage])[0]["asking"].passed
+    assert verdicts.pop("absent").startswith("FAILED")
+    assert verdicts == {"good": "ok", "bad": "FAILED (3)", "asks": "ok"}
     assert found == [False, True]
+    assert "so far so good" in printed
+    assert "No such file" in printed
+    assert "\nnever" not in printed
 
 
 def test_tests_may_have_an_environment_of_no_more_than_what_is_named(stages, run, monkeypatch):
@@ -105,65 +99,52 @@ def test_stages_of_two_lanes_run_at_once_and_are_printed_apart(stages, run):
         assert inside.count("begins") == 1
 
 
-def test_a_lane_that_has_no_more_takes_over_the_last_of_the_fullest(stages, run):
-    others_ran = threading.Event()
-    first = stages.Stage("first", lambda it: others_ran.wait(20) or it.run("false"))
-    last = stages.Stage("last", lambda it: others_ran.set())
-
-    done, _ = run([first, last], [])
-
-    assert [one.verdict for one in done.values()] == ["ok", "ok"]
-
-
-def test_a_command_that_hangs_shows_where_and_is_ended_with_all_it_started(
-    stages, run, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(stages, "LAST_WORDS", 5.0)
-    script = program(
-        f"""
-        import faulthandler, subprocess, time
+@pytest.fixture
+def untidy(tmp_path):
+    """A program that starts a process in a session of its own, and its number afterwards."""
+    script = f"""
+        import faulthandler, subprocess, sys, time
 
         faulthandler.enable()
         child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
 
-        def wait_for_nobody():
-            time.sleep(1000)
+        def wait(seconds):
+            time.sleep(seconds)
 
-        wait_for_nobody()
+        wait(int(sys.argv[1]))
         """
-    )
+    return program(script), lambda: int((tmp_path / "child").read_text())
 
-    done, printed = run([stages.Stage("hung", lambda it: it.run(*script), minutes=1 / 60)])
+
+def test_a_command_that_hangs_shows_where_and_is_ended_with_all_it_started(
+    stages, run, monkeypatch, untidy
+):
+    script, pid = untidy
+    monkeypatch.setattr(stages, "LAST_WORDS", 5.0)
+
+    stage = stages.Stage("hung", lambda it: it.run(*script, "1000"), minutes=1 / 60)
+    done, printed = run([stage])
 
     assert done["hung"].verdict == "FAILED (hung)"
-    assert "in wait_for_nobody" in printed
-    until_gone(int((tmp_path / "child").read_text()))
+    assert "in wait" in printed
+    until_gone(pid())
 
 
-def test_what_a_command_leaves_running_is_named_and_ended(stages, run, tmp_path):
-    script = program(
-        f"""
-        import subprocess
+def test_what_a_command_leaves_running_is_named_and_ended(stages, run, untidy):
+    script, pid = untidy
 
-        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
-        """
-    )
+    done, printed = run([stages.Stage("untidy", lambda it: it.run(*script, "0"))])
 
-    done, printed = run([stages.Stage("untidy", lambda it: it.run(*script))])
-
-    pid = int((tmp_path / "child").read_text())
     assert done["untidy"].passed
-    assert f"killed what was left running: {pid} (sleep 1000)" in printed
-    until_gone(pid)
+    assert f"killed what was left running: {pid()} (sleep 1000)" in printed
+    until_gone(pid())
 
 
-def test_all_is_over_in_time_whatever_a_stage_may_take(stages, tmp_path, monkeypatch, capsys):
+def test_all_is_over_in_time_whatever_a_stage_may_take(stages, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "LAST_WORDS", 5.0)
-    patient = stages.Stage("patient", shell("sleep 1000"), minutes=20)
-    late = stages.Stage("late", shell("sleep 1000"), minutes=20)
-    lanes = stages.Lanes([[patient, late]], tmp_path, minutes=1 / 60)
+    patient = [stages.Stage(name, shell("sleep 1000"), minutes=20) for name in ("one", "other")]
+    lanes = stages.Lanes([patient], tmp_path, minutes=1 / 60)
 
     lanes.run()
 
@@ -209,18 +190,12 @@ def test_tests_that_failed_are_run_once_more_at_the_end(stages, run, first, alon
     assert done["tests"].flaky == flaky
     if flaky:
         assert over
+        # results of single tests are those of the first attempt
+        found = {(one.name, one.seconds, one.failed) for one in done["tests"].results}
+        assert found == {("here::test_it", 1.5, True), ("here::test_other", 1.5, False)}
         at_first, at_last = re.findall(r"^(?:among others|alone) (\S+)$", printed, re.MULTILINE)
         assert at_first == at_last
         assert printed.index("later begins") < printed.index("once more, alone")
-
-
-def test_results_of_single_tests_are_those_of_the_first_attempt(stages, run):
-    script = program(TESTS.format(first=1, alone=0, name="here"))
-
-    done, _ = run([stages.Stage("tests", lambda it: it.tests(*script))])
-
-    found = {(one.name, one.seconds, one.failed) for one in done["tests"].results}
-    assert found == {("here::test_it", 1.5, True), ("here::test_other", 1.5, False)}
 
 
 def test_a_command_that_fails_counts_though_tests_may_be_tried_again(stages, run):
@@ -229,11 +204,3 @@ def test_a_command_that_fails_counts_though_tests_may_be_tried_again(stages, run
         it.run("false")
 
     assert run([stages.Stage("both", do)])[0]["both"].verdict == "FAILED (1)"
-
-
-def test_processor_time_is_told(stages, run):
-    script = program("while __import__('time').process_time() < 0.2: pass")
-
-    done, _ = run([stages.Stage("busy", lambda it: it.run(*script))])
-
-    assert done["busy"].cpu >= 0.2

@@ -6,6 +6,7 @@ import importlib
 import multiprocessing
 import operator
 import queue
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ import compat_walk
 import fiber
 import fiber.queues
 
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 NAMES = list(compat_walk.names())
 KEYS = {name.key for name in NAMES}
 
@@ -23,9 +25,7 @@ def unlisted(name):
     """What the tables do not say of a name; None where they are right."""
     found = compat_walk.compare(name)
     listed = compat_table.deviation(name.key)
-    if name.key in compat_table.MISSING:
-        right, advice = found.what == "missing", "is there now: take it out of MISSING"
-    elif found.what == "more":
+    if found.what == "more":
         right, advice = listed is not None, "is not listed"
     else:
         is_listed = listed is not None and listed.verdict == "different"
@@ -57,13 +57,18 @@ def test_every_name_of_the_package_is_in_fibers_all():
     assert set(multiprocessing.__all__) - constants <= set(fiber.__all__)
 
 
+# of one Python only; what another one lacks may be listed all the same
+@pytest.mark.skipif(not compat_page.is_for_this_python(), reason="the tables are for one Python")
 def test_nothing_is_listed_that_no_python_has():
-    # of one Python only; what another one lacks may be listed all the same
-    if not compat_page.is_for_this_python():
-        pytest.skip("the tables are kept for one Python")
     newer = {"Process.interrupt"}
-    assert sorted(set(compat_table.keys()) - KEYS - newer) == []
-    assert sorted(compat_table.MISSING - KEYS) == []
+    assert sorted(set(compat_table.TABLE) - KEYS - newer) == []
+
+
+@pytest.mark.skipif(not compat_page.is_for_this_python(), reason="the page is for one Python")
+def test_the_page_is_what_the_tables_say():
+    assert PAGE.read_text(encoding="utf-8") == compat_page.page(), (
+        "write it anew with `python tests/support/compat_page.py > docs/reference/compatibility.md`"
+    )
 
 
 # what crosses processes is Fiber's own, what is raised is the stdlib's

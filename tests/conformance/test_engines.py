@@ -1,11 +1,12 @@
 """``--fiber-backend`` chooses the backend and the tests that can run on it."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from commands import ran
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -40,7 +41,7 @@ def test_of_nobody():
 """
 
 
-def run(folder, name, *words):
+def run(folder, name):
     (folder / "test_it.py").write_text(TESTS)
     (folder / "conftest.py").write_text(
         f"import sys\nsys.path.insert(0, {str(SUPPORT)!r})\npytest_plugins = ['engines']\n"
@@ -49,37 +50,30 @@ def run(folder, name, *words):
         "[pytest]\naddopts = --import-mode=importlib\nmarkers =\n    any_backend\n    one_host\n"
     )
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "FIBER_"))}
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-rs", "-s", "-p", "no:cacheprovider"),
-            *("--fiber-backend", name, *words),
-        ],
-        cwd=folder,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    words = ("-m", "pytest", "-rs", "-s", "-p", "no:cacheprovider", "--fiber-backend", name)
+    return ran([sys.executable, *words], cwd=folder, env=environ)
 
 
 @pytest.mark.timeout(120)
-def test_on_this_machine_all_that_is_marked_runs(tmp_path):
-    done = run(tmp_path, "local")
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("local", ["ran on local; as at home: True", "2 passed, 1 deselected"]),
+        (
+            "far",
+            [
+                "ran on far; as at home: False",
+                "1 passed, 1 skipped, 1 deselected",
+                "one host only: it has a reason",
+            ],
+        ),
+    ],
+)
+def test_what_is_marked_runs_on_the_chosen_backend(tmp_path, name, told):
+    done = run(tmp_path, name)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "ran on local; as at home: True" in done.stdout
-    assert "2 passed, 1 deselected" in done.stdout
-
-
-@pytest.mark.timeout(120)
-def test_elsewhere_what_is_about_one_host_is_skipped_with_its_reason(tmp_path):
-    done = run(tmp_path, "far")
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ran on far; as at home: False" in done.stdout
-    assert "1 passed, 1 skipped, 1 deselected" in done.stdout
-    assert "one host only: it has a reason" in done.stdout
+    assert [words for words in told if words not in done.stdout] == []
 
 
 def test_an_unknown_backend_is_refused(tmp_path):

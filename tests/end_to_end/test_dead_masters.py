@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -20,9 +20,15 @@ import soak
 from children import marked
 from waiting import until
 
-POOL = """
+PROGRAMS = {
+    "pool": """
 import multiprocessing, sys, time
 import fiber
+
+def work_for_ever(numbers):
+    while True:
+        numbers.append(1)
+        numbers.pop()
 
 def work(n):
     time.sleep(0.001)
@@ -39,15 +45,16 @@ if __name__ == "__main__":
             other = multiprocessing.get_context("fork").Pool(2)
             other.map_async(bystander, range(2))
             pids = [process.pid for process in other._pool]
-        child = fiber.Process(target=time.sleep, args=(600,))
+        manager = fiber.Manager()
+        child = fiber.Process(target=work_for_ever, args=(manager.list(),))
         child.start()
         queue = fiber.Queue()
         print("ready", *pids, flush=True)
         while True:
             pool.map(work, range(1000))
             queue.put(queue.qsize())
-"""
-RING = """
+""",
+    "ring": """
 import time
 from fiber.experimental import Ring
 
@@ -59,12 +66,14 @@ if __name__ == "__main__":
     ring.start()
     print("ready", flush=True)
     ring.join()
-"""
+""",
+}
 
 
-def kill_master(tmp_path, mark, program, delay, *arguments):
+def kill_master(tmp_path, mark, kind, delay, *arguments):
+    """Kill the master of a run at some moment; what is left of it, and forks of its own."""
     script, out = tmp_path / f"master_{mark}.py", tmp_path / f"out{mark}"
-    script.write_text(program)
+    script.write_text(PROGRAMS[kind])
     # a short path: sockets are made in it
     runtime = Path(tempfile.mkdtemp(prefix="fm-"))
     environ = {**os.environ, "TEST_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
@@ -76,50 +85,38 @@ def kill_master(tmp_path, mark, program, delay, *arguments):
     assert master.poll() is None, out.read_text()
     # the moment is random: faults come when they come
     time.sleep(delay)
-    said = out.read_text().split("ready", 1)[1].split("\n")[0].split()
+    strangers = set(map(int, out.read_text().split("ready", 1)[1].split("\n")[0].split()))
     master.kill()
     master.wait(30)
-    return runtime, {int(word) for word in said}
 
+    def left():
+        processes = [f"{p.pid} {p}" for p in marked(mark) if p.pid not in strangers]
+        return processes + [str(path) for path in runtime.glob("fiber/*")]
 
-def left_after(mark, runtime, strangers, seconds):
-    """What is left of a run so many seconds after its master's death, looking until it is nothing."""
-    deadline = time.monotonic() + seconds
-    while True:
-        processes = [p for p in marked(mark) if p.pid not in strangers]
-        files = [str(path) for path in runtime.glob("fiber/*")]
-        if not processes and not files:
-            shutil.rmtree(runtime)
-            return []
-        if time.monotonic() > deadline:
-            return [f"{p.pid} {p.name()}" for p in processes if p.is_running()] + files
-        time.sleep(0.05)
+    with contextlib.suppress(AssertionError):
+        until(lambda: not left(), timeout=10)
+    found = left()
+    shutil.rmtree(runtime)
+    for pid in strangers:
+        os.kill(pid, signal.SIGKILL)
+    return found, strangers
 
 
 @pytest.mark.timeout(3600 if soak.is_full() else 120)
-@pytest.mark.parametrize(
-    "kind, program, rounds, latest",
-    [("pool", POOL, 50, 0.5), ("ring", RING, 100, 1.5)],
-    ids=["pool", "ring"],
-)
-def test_a_killed_master_leaves_nothing(tmp_path, kind, program, rounds, latest):
+@pytest.mark.parametrize("kind, rounds, latest", [("pool", 50, 0.5), ("ring", 100, 1.5)])
+def test_a_killed_master_leaves_nothing(tmp_path, kind, rounds, latest):
     for current in soak.rounds(f"dead master of a {kind}", rounds, least=2):
-        rng = random.Random(current.seed)
         mark = f"{os.getpid()}-{current.seed}"
-        runtime, _ = kill_master(tmp_path, mark, program, rng.uniform(0, latest))
-        assert left_after(mark, runtime, set(), 10) == []
+        left, _ = kill_master(tmp_path, mark, kind, current.rng.uniform(0, latest))
+        assert left == []
 
 
 def test_a_killed_master_leaves_nothing_though_its_own_forks_live_on(tmp_path):
-    mark = f"{os.getpid()}-forked"
     # the stdlib's pool, forked by the user, outlives its master: those two are not ours
-    runtime, bystanders = kill_master(tmp_path, mark, POOL, 0.2, "forked")
+    left, bystanders = kill_master(tmp_path, f"{os.getpid()}-forked", "pool", 0.2, "forked")
+
+    assert left == []
     assert len(bystanders) == 2
-    try:
-        assert left_after(mark, runtime, bystanders, 10) == []
-    finally:
-        for pid in bystanders:
-            os.kill(pid, signal.SIGKILL)
 
 
 def nap(n):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 
 import pytest
 
@@ -12,42 +11,38 @@ from commands import ran
 
 # scrapers call it at import; children import the program too
 PROGRAM = """
-import os
-import socket
-import threading
-import time
+import os, socket, threading, time
 
 TIMEOUT = 0.02
 socket.setdefaulttimeout(TIMEOUT)
 
 import fiber
+from fiber.connection import Client, Listener
 
-# every connection of the run is silent for so long
-IDLE = 5 * TIMEOUT
-
-def idle(_):
-    time.sleep(IDLE)
+def idle(_=None):
+    # every connection of the run is silent for so long
+    time.sleep(5 * TIMEOUT)
     return os.getpid()
 
 def answer_late(queue, connection, lock, shared):
     with lock:
-        time.sleep(IDLE)
+        idle()
         shared.append(queue.get())
     connection.send(connection.recv() + 1)
 
 def answer(listener):
     with listener.accept() as connection:
-        time.sleep(IDLE)
+        idle()
         connection.send(connection.recv())
 
-def main():
+if __name__ == "__main__":
     queue, lock = fiber.Queue(), fiber.Lock()
     near, far = fiber.Pipe()
     with fiber.Manager() as manager:
         shared = manager.list()
         process = fiber.Process(target=answer_late, args=(queue, far, lock, shared))
         process.start()
-        time.sleep(IDLE)
+        idle()
         queue.put(1)
         near.send(2)
         assert near.recv() == 3
@@ -57,29 +52,25 @@ def main():
             assert list(shared) == [1]
     with fiber.Pool(2) as pool:
         before = set(pool.map(idle, range(4), chunksize=1))
-        time.sleep(IDLE)
+        idle()
         assert set(pool.map(idle, range(4), chunksize=1)) <= before
-    from fiber.connection import Client, Listener
     for family in ("AF_UNIX", "AF_INET"):
         with Listener(family=family, authkey=b"key") as listener:
             thread = threading.Thread(target=answer, args=(listener,))
             thread.start()
             with Client(listener.address, authkey=b"key") as connection:
-                time.sleep(IDLE)
+                idle()
                 connection.send("late")
                 assert connection.recv() == "late"
             thread.join()
     print("done")
-
-if __name__ == "__main__":
-    main()
 """
 
 
 @pytest.mark.parametrize("transport", ["unix", "tls"])
 def test_connections_may_be_idle_for_longer_than_the_programs_default_timeout(transport, tmp_path):
     program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
+    program.write_text(PROGRAM)
 
     done = ran([sys.executable, program], env={**os.environ, "FIBER_LOCAL_TRANSPORT": transport})
 

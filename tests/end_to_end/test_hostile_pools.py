@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
-import os
-import pickle
 import sys
 import threading
-import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import MaybeEncodingError
 
 import numpy as np
@@ -19,8 +17,6 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
-from fiber._tasks.dispatcher import Dispatcher
-from fiber._tasks.worker import FunctionCache
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 from waiting import until
 
@@ -98,101 +94,32 @@ class TestFunctions:
             next(pool.imap(bad, [1]))
         until(lambda: seen)
 
-    def test_a_large_closure_crosses_once_to_a_host_and_else_to_each_worker(
-        self, pool, monkeypatch
-    ):
-        from fiber._wire.endpoint import Peer
-
-        sent = []
-        send = Peer.send
-
-        def count(self, kind, target, number, segments=()):
-            sent.append(sum(len(segment) for segment in segments))
-            return send(self, kind, target, number, segments)
-
-        monkeypatch.setattr(Peer, "send", count)
-        size = 16 * 2**20
-        array = np.ones(size // 8)
-
-        def total(x):
-            return x + array[0]
-
-        for _ in range(3):
-            assert pool.map(total, range(200)) == [n + 1 for n in range(200)]
-        # one worker may do all of it
-        least, most = (1, 2) if os.environ.get("FIBER_LOCAL_TRANSPORT") == "tls" else (0, 0)
-        assert least * size <= sum(sent) < most * size + 2**20
-
-    def test_those_that_a_worker_had_to_drop_are_sent_again(self, monkeypatch):
-        missed = []
-        answer = Dispatcher._missing
-        monkeypatch.setattr(
-            Dispatcher, "_missing", lambda *args, **how: missed.append(args) or answer(*args, **how)
-        )
-
-        def limited():
-            # as small a cache as there can be, in the worker that is there already
-            (found,) = (f for f in gc.get_objects() if isinstance(f, FunctionCache))
-            found.__init__(2**16, 2**16)
-
-        big = [bytes([n]) * 2**16 for n in range(3)]
-        functions = [lambda x, b=b: (x, b[0]) for b in big]
-        with fiber.Pool(1, initializer=limited) as pool:
-            for _ in range(3):
-                for number, function in enumerate(functions):
-                    assert pool.apply(function, (5,)) == (5, number)
-        assert len(missed) == 6
-
 
 class TestIterables:
-    def test_an_endless_one_is_drawn_a_bounded_number_ahead(self, pool):
+    @pytest.mark.parametrize(
+        "item, count, most",
+        [(b"", 500, 4096 + 128), (bytes(4 * 2**20), 80, 64 + 4)],
+        ids=["many small items", "few large ones"],
+    )
+    def test_an_endless_one_is_drawn_a_bounded_number_ahead(self, pool, item, count, most):
         drawn = itertools.count()
-        results = pool.imap(tasks.same, drawn)
-        assert [next(results) for _ in range(500)] == list(range(500))
-        assert next(drawn) < 500 + 4096 + 128
+        results = pool.imap(len, (item for _ in drawn))
+        assert len([next(results) for _ in range(count)]) == count
+        assert next(drawn) < count + most
 
-    def test_large_items_of_an_endless_one_are_held_by_their_size(self, pool):
-        drawn = []
-
-        def blocks():
-            while True:
-                drawn.append(1)
-                yield bytes(4 * 2**20)
-
-        results = pool.imap(len, blocks())
-        assert [next(results) for _ in range(80)] == [4 * 2**20] * 80
-        assert len(drawn) <= 80 + 64 + 4
-
-    def test_the_next_item_may_depend_on_the_last_result(self, pool):
-        results, last = None, [0]
-
-        def items():
-            for _ in range(50):
-                yield last[0]
-                while not seen:
-                    time.sleep(0.0005)
-                seen.clear()
-
-        seen = []
-        results = pool.imap(lambda x: x + 1, items())
-        for _ in range(50):
-            last[0] = next(results)
-            seen.append(1)
-        assert last[0] == 50
-
-    def test_also_while_the_pool_is_busy_with_a_large_map(self, pool):
+    def test_the_next_item_may_depend_on_the_last_result_of_a_busy_pool(self, pool):
         big = pool.map_async(tasks.nap, [0.002] * 2000)
-        asked, answers = threading.Semaphore(0), []
+        asked, answers = threading.Semaphore(0), [1]
 
         def items():
-            for number in range(5):
-                yield number
+            for _ in range(5):
+                yield answers[-1]
                 assert asked.acquire(timeout=30)
 
-        for result in pool.imap(tasks.same, items()):
+        for result in pool.imap(lambda x: 2 * x, items()):
             answers.append(result)
             asked.release()
-        assert answers == [0, 1, 2, 3, 4]
+        assert answers == [1, 2, 4, 8, 16, 32]
         assert not big.ready()
 
     def test_one_may_use_the_pool_itself(self, pool):
@@ -202,34 +129,7 @@ class TestIterables:
 
         assert list(pool.imap(tasks.same, items())) == [0, 1, 2, 3, 4]
 
-    @pytest.mark.parametrize("error", [KeyError, SystemExit, KeyboardInterrupt])
-    def test_what_one_raises_is_raised_to_the_consumer(self, pool, error):
-        def items():
-            yield 1
-            raise error
-
-        results = pool.imap_unordered(tasks.same, items())
-        assert next(results) == 1
-        with pytest.raises(error):
-            next(results)
-        assert pool.apply(tasks.same, (2,)) == 2
-
-    def test_what_is_no_iterable_is_told_when_results_are_asked_for(self, pool):
-        with pytest.raises(TypeError, match="iterable"):
-            next(pool.imap(tasks.same, 5))
-        with pytest.raises(TypeError, match="iterable"):
-            pool.map(tasks.same, 5)
-
-    def test_a_consumer_that_stops_early_leaves_nothing_at_the_end_of_the_pool(self):
-        with fiber.Pool(2) as pool:
-            results = pool.imap_unordered(tasks.same, itertools.count())
-            for _, _ in zip(range(10), results, strict=False):
-                pass
-            del results
-            assert feeders()
-        until(lambda: not feeders())
-
-    def test_one_that_waits_for_ever_does_not_keep_the_pool_from_ending(self):
+    def test_one_that_waits_for_ever_or_is_left_does_not_keep_the_pool_from_ending(self):
         go_on = threading.Event()
 
         def items():
@@ -238,6 +138,9 @@ class TestIterables:
             yield 2
 
         with fiber.Pool(2) as pool:
+            left = pool.imap_unordered(tasks.same, itertools.count())
+            next(left)
+            del left
             results = pool.imap(tasks.same, items())
             assert next(results) == 1
         with pytest.raises(TerminatedError):
@@ -245,26 +148,18 @@ class TestIterables:
         go_on.set()
         until(lambda: not feeders())
 
-    def test_results_that_nobody_takes_are_run_for_their_effects(self, tmp_path):
+    def test_results_that_nobody_takes_are_run_for_their_effects_and_kept(self, tmp_path):
         path = tmp_path / "ran"
         work = functools.partial(tasks.note, str(path))
-        with fiber.Pool(2) as pool:
-            pool.imap_unordered(work, range(500))
-            until(lambda: len(tasks.executions(path)) == 500)
-            results = pool.imap(work, range(500, 1000))
-            assert next(results) == 500
-            pool.close()
-            pool.join()
-            assert list(results) == list(range(501, 1000))
-        assert sorted(tasks.executions(path)) == list(range(1000))
-
-    def test_joined_in_the_middle_the_rest_is_drawn_and_kept(self):
         pool = fiber.Pool(2)
-        results = pool.imap(tasks.same, range(10_000))
-        assert next(results) == 0
+        pool.imap_unordered(work, range(500))
+        until(lambda: len(tasks.executions(path)) == 500)
+        results = pool.imap(work, range(500, 10_000))
+        assert next(results) == 500
         pool.close()
         pool.join()
-        assert list(results) == list(range(1, 10_000))
+        assert list(results) == list(range(501, 10_000))
+        assert sorted(tasks.executions(path)) == list(range(10_000))
 
 
 class TestCallbacks:
@@ -281,28 +176,19 @@ class TestCallbacks:
         assert done.wait(30)
         assert raised == [SystemExit]
 
-    def test_one_may_use_the_pool(self, pool):
-        got, done = [], threading.Event()
-
-        def again(value):
-            got.append(pool.map(tasks.same, range(value)))
-            done.set()
-
-        pool.apply_async(tasks.same, (5,), callback=again)
-        assert done.wait(30)
-        assert got == [[0, 1, 2, 3, 4]]
-
     @pytest.mark.parametrize("method", ["close", "terminate"])
-    def test_one_may_end_the_pool(self, method):
-        pool, ended = fiber.Pool(2), threading.Event()
+    def test_one_may_use_the_pool_and_end_it(self, method):
+        pool, got, ended = fiber.Pool(2), [], threading.Event()
 
         def end(_):
+            got.extend(pool.map(tasks.same, range(5)))
             getattr(pool, method)()
             pool.join()
             ended.set()
 
         pool.apply_async(tasks.same, (1,), callback=end)
         assert ended.wait(30)
+        assert got == [0, 1, 2, 3, 4]
         pool.join()
         with pytest.raises(ValueError, match="not running"):
             pool.apply(tasks.same, (1,))
@@ -321,69 +207,34 @@ class TestEnding:
     def test_from_several_threads_at_once(self):
         pool = fiber.Pool(2)
         results = [pool.map_async(tasks.nap, [0.01] * 20) for _ in range(3)]
-        errors = []
 
         def end(method):
-            try:
-                getattr(pool, method)()
-                pool.join()
-            except BaseException as error:
-                errors.append(error)
-
-        methods = ["close", "terminate", "close", "terminate"]
-        threads = [threading.Thread(target=end, args=(method,)) for method in methods]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        assert errors == []
-        for result in results:
-            assert result.ready()
-
-    def test_calls_made_meanwhile_end_too(self):
-        for _ in range(5):
-            pool, ends = fiber.Pool(1), []
-
-            def call(pool=pool, ends=ends):
-                while True:
-                    try:
-                        pool.map(tasks.same, range(3))
-                    except (ValueError, TerminatedError) as error:
-                        ends.append(error)
-                        return
-
-            threads = [threading.Thread(target=call) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            pool.terminate()
+            getattr(pool, method)()
             pool.join()
-            for thread in threads:
-                thread.join(30)
-                assert not thread.is_alive()
-            assert len(ends) == 4
 
-    def test_closed_while_threads_call_join_waits_for_what_was_taken_on(self):
-        pool, got, ends = fiber.Pool(2), [], []
+        with ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(end, ["close", "terminate"] * 2)) == [None] * 4
+        assert all(result.ready() for result in results)
+        for end_again in (pool.terminate, pool.join, pool.close, pool.join):
+            end_again()
+
+    @pytest.mark.parametrize("method", ["close", "terminate"])
+    def test_calls_of_other_threads_have_results_or_errors(self, method):
+        pool, got = fiber.Pool(2), []
+        # what was taken on is done unless it was terminated
+        ends = ValueError if method == "close" else (ValueError, TerminatedError)
 
         def call():
-            while True:
-                try:
+            with pytest.raises(ends):
+                while True:
                     got.append(pool.map(tasks.same, range(3)))
-                except ValueError as error:
-                    ends.append(error)
-                    return
 
-        threads = [threading.Thread(target=call) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        until(lambda: got)
-        pool.close()
-        pool.join()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        assert len(ends) == 4
+        with ThreadPoolExecutor(4) as threads:
+            calls = [threads.submit(call) for _ in range(4)]
+            until(lambda: got)
+            getattr(pool, method)()
+            pool.join()
+        assert [one.result() for one in calls] == [None] * 4
         assert got == [[0, 1, 2]] * len(got)
 
     @pytest.mark.filterwarnings("ignore:unclosed running:ResourceWarning")
@@ -411,51 +262,24 @@ class TestEnding:
         with fiber.Pool(1) as pool:
             assert pool.apply(tasks.same, (2,)) == 2
 
-    def test_terminated_results_are_errors_for_whoever_waits(self):
-        pool = fiber.Pool(2)
-        one = pool.apply_async(tasks.nap, (60,))
-        many = pool.map_async(tasks.nap, [60] * 3)
-        stream = pool.imap(tasks.nap, [60] * 3)
-        pool.terminate()
-        pool.join()
-        for wait in (one.get, many.get, lambda: next(stream)):
-            with pytest.raises(TerminatedError):
-                wait()
-
-    def test_terminate_and_join_may_be_called_again(self):
-        pool = fiber.Pool(1)
-        for _ in range(2):
-            pool.terminate()
-            pool.join()
-        pool.close()
-        pool.join()
-
 
 class TestExceptions:
     @pytest.mark.parametrize(
-        "kind,reason",
-        [(KeyboardInterrupt, "EXIT(1)"), (GeneratorExit, "EXIT(1)"), (BaseException, "EXIT(1)")],
+        "task, argument, reason",
+        [
+            (tasks.raise_it, KeyboardInterrupt, "EXIT(1)"),
+            (tasks.raise_it, GeneratorExit, "EXIT(1)"),
+            (tasks.leave, 0, "EXIT(0)"),
+            (tasks.leave, 7, "EXIT(7)"),
+        ],
     )
-    def test_what_is_no_exception_ends_the_worker_and_is_told_in_the_end(self, pool, kind, reason):
+    def test_what_ends_its_worker_is_told_in_the_end(self, pool, task, argument, reason):
         with pytest.raises(WorkerCrashedError) as caught:
-            pool.apply(tasks.raise_it, (kind,))
-        assert [str(attempt.reason) for attempt in caught.value.attempts] == [reason] * 3
-        tail = "\n".join(caught.value.attempts[0].log_tail)
-        assert "on purpose" in tail
+            pool.apply(task, (argument,))
+        attempts = caught.value.attempts
+        assert [str(attempt.reason) for attempt in attempts] == [reason] * 3
+        assert task is tasks.leave or "on purpose" in "\n".join(attempts[0].log_tail)
         assert pool.apply(tasks.same, (1,)) == 1
-
-    @pytest.mark.parametrize("code", [0, 7])
-    def test_a_task_that_leaves_is_told_with_its_code(self, pool, code):
-        with pytest.raises(WorkerCrashedError) as caught:
-            pool.apply(tasks.leave, (code,))
-        assert {str(attempt.reason) for attempt in caught.value.attempts} == {f"EXIT({code})"}
-
-    def test_a_crash_can_be_pickled_with_its_attempts(self, pool):
-        with pytest.raises(WorkerCrashedError) as caught:
-            pool.map(tasks.leave, [3])
-        copy = pickle.loads(pickle.dumps(caught.value))
-        assert str(copy) == str(caught.value)
-        assert copy.attempts == caught.value.attempts
 
     def test_a_crash_in_a_pool_of_a_worker_reaches_the_top(self, pool):
         def inner(_):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import queue
-import random
 import threading
-import time
 
 import pytest
 
 import fiber
 import process_signals
 import soak
-from children import PATIENCE, start
+from children import PATIENCE, finish, start
 from fiber.connection import wait
 
 pytestmark = [
@@ -61,6 +59,11 @@ def own_and_fill(end, maxsize):
     fill(numbers)
 
 
+def killer(child, latest, rng):
+    """Kills a child at some moment, once it is started."""
+    return threading.Timer(rng.uniform(0, latest), process_signals.kill, (child,))
+
+
 # what goes on
 
 
@@ -96,31 +99,17 @@ def use(end):
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    ways = {name: ended.get(name, ()) for name in actions}
-    return (
-        len(numbers),
-        numbers == list(range(len(numbers))),
-        EOFError in ways["read"],
-        [name for name, bases in ways.items() if not bases],
-    )
+    hanging = [name for name in actions if name not in ended]
+    return numbers, EOFError in ended.get("read", ()), hanging
 
 
 def use_and_tell(end, results):
     results.put(use(end))
 
 
-def is_right(found):
-    count, in_order, ended, hanging = found
-    assert hanging == []
-    assert in_order
-    assert ended
-    return count
-
-
 @pytest.mark.parametrize("lives", ["with the survivor", "with the dead", "with a third"])
 def test_the_other_end_of_a_pipe_is_killed(lives):
     for current in soak.rounds(f"killed end of a pipe {lives}", 200, least=4):
-        rng = random.Random(current.seed)
         here, there = fiber.Pipe()
         if lives == "with the dead":
             dying = start(own_and_talk, there)
@@ -128,34 +117,35 @@ def test_the_other_end_of_a_pipe_is_killed(lives):
         else:
             dying, end = start(talk, there), here
         there.close()
-        killer = threading.Timer(rng.uniform(0, 0.3), process_signals.kill, (dying,))
-        killer.start()
+        killing = killer(dying, 0.3, current.rng)
+        killing.start()
         if lives == "with a third":
             results = fiber.Queue()
             survivor = start(use_and_tell, end, results)
             end.close()
-            found = results.get(timeout=2 * PATIENCE)
-            survivor.join(PATIENCE)
+            numbers, ended, hanging = results.get(timeout=2 * PATIENCE)
+            finish(survivor)
         else:
-            found = use(end)
-        killer.join()
+            numbers, ended, hanging = use(end)
+        killing.join()
         dying.join(PATIENCE)
         here.close()
         end.close()
-        current.note(read=is_right(found))
+        assert (hanging, ended) == ([], True)
+        assert numbers == list(range(len(numbers)))
+        current.note(read=len(numbers))
 
 
 @pytest.mark.parametrize("maxsize", [0, 10])
 def test_the_only_writer_of_a_queue_is_killed(maxsize):
     """What it had put is read, and then there is nothing; another writer goes on."""
     for current in soak.rounds(f"killed writer of a queue of {maxsize}", 200, least=4):
-        rng = random.Random(current.seed)
         numbers = fiber.Queue(maxsize)
         dying = start(fill, numbers)
         # it is up once something came
         read = [numbers.get(timeout=PATIENCE)]
-        killer = threading.Timer(rng.uniform(0, 0.2), process_signals.kill, (dying,))
-        killer.start()
+        killing = killer(dying, 0.2, current.rng)
+        killing.start()
         while True:
             # asked before looking: what it sent before its death may come a moment after it
             is_dead = not dying.is_alive()
@@ -164,13 +154,13 @@ def test_the_only_writer_of_a_queue_is_killed(maxsize):
             except queue.Empty:
                 if is_dead:
                     break
-        killer.join()
+        killing.join()
         dying.join(PATIENCE)
         assert read == list(range(len(read)))
 
         another = start(put_one, numbers)
         assert numbers.get(timeout=PATIENCE) == "from another"
-        another.join(PATIENCE)
+        finish(another)
         numbers.close()
         current.note(read=len(read))
 
@@ -183,34 +173,24 @@ def put_one(numbers):
 def test_the_only_writer_of_a_queue_that_lives_with_it_is_killed(maxsize):
     """Whoever waits for an item, then or later, is told that it will not come."""
     for current in soak.rounds(f"killed owner of a queue of {maxsize}", 200, least=4):
-        rng = random.Random(current.seed)
         here, there = fiber.Pipe()
         dying = start(own_and_fill, there, maxsize)
-        numbers = here.recv()
-        counts: list[int] = []
-        readers = [threading.Thread(target=read_all, args=(numbers, counts)) for _ in range(2)]
+        numbers, ended = here.recv(), []
+        readers = [threading.Thread(target=read_all, args=(numbers, ended)) for _ in range(2)]
         for reader in readers:
             reader.start()
-        time.sleep(rng.uniform(0, 0.2))
-        process_signals.kill(dying)
+        killing = killer(dying, 0.2, current.rng)
+        killing.start()
         for reader in readers:
             reader.join(PATIENCE)
+        killing.join()
         dying.join(PATIENCE)
-        assert len(counts) == 2, "a reader hangs"
+        assert [EOFError in how for how in ended] == [True, True], "a reader hangs"
         with pytest.raises(EOFError):
             numbers.get()
-        numbers.close()
-        here.close()
-        there.close()
-        current.note(read=sum(counts))
+        for end in (numbers, here, there):
+            end.close()
 
 
-def read_all(numbers, counts):
-    count = 0
-    while True:
-        try:
-            numbers.get()
-        except EOFError:
-            counts.append(count)
-            return
-        count += 1
+def read_all(numbers, ended):
+    ended.append(outcome(numbers.get))

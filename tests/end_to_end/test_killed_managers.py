@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import random
-import subprocess
-import sys
 import threading
 import time
 
-import psutil
 import pytest
 
 import fiber
 import process_signals
 import soak
+from children import PATIENCE, killed, start
 from fiber.managers import AsyncManager, SyncManager, gather
+from waiting import until
 
-pytestmark = pytest.mark.timeout(3600 if soak.is_full() else 120)
+pytestmark = [
+    pytest.mark.any_backend,
+    pytest.mark.usefixtures("shared_runtime"),
+    pytest.mark.timeout(3600 if soak.is_full() else 120),
+]
 
 #: what users of multiprocessing catch
 LOST = (EOFError, ConnectionError)
@@ -32,8 +33,7 @@ def read_and_write(shared):
         queue.get()
 
 
-def make(shared):
-    table = shared["table"]
+def make_proxies(table):
     while True:
         again = table["again"]
         assert again.items() == [("y", 1)] and next(iter(again)) == "y"
@@ -43,7 +43,7 @@ def call_in_many_ways(shared):
     """How each way to use a manager ended, by a thread each: whether as it should, and how."""
     ways = {
         "calls": lambda: read_and_write(shared),
-        "proxies": lambda: make(shared),
+        "proxies": lambda: make_proxies(shared["table"]),
         "get": shared["empty"].get,
         "acquire": shared["lock"].acquire,
         "event": shared["event"].wait,
@@ -64,7 +64,7 @@ def call_in_many_ways(shared):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     return {way: ended.get(way, (False, "still waits")) for way in ways}
 
 
@@ -77,10 +77,8 @@ def report(shared, reports):
     reports.put(call_in_many_ways(shared))
 
 
-@pytest.mark.any_backend
-def test_a_killed_manager_is_heard_of_by_everybody(shared_runtime):
+def test_a_killed_manager_is_heard_of_by_everybody():
     for current in soak.rounds("killed manager", 200, least=4):
-        rng = random.Random(current.seed)
         manager = SyncManager()
         manager.start()
         shared = {
@@ -97,15 +95,14 @@ def test_a_killed_manager_is_heard_of_by_everybody(shared_runtime):
         shared["lock"].acquire()
         shared["tasks"].put(1)
         reports = fiber.Queue()
-        users = [fiber.Process(target=report, args=(shared, reports)) for _ in range(2)]
+        users = [start(report, shared, reports) for _ in range(2)]
         users.append(threading.Thread(target=report, args=(shared, reports)))
-        for user in users:
-            user.start()
-        time.sleep(rng.uniform(0, 0.5))
+        users[-1].start()
+        time.sleep(current.rng.uniform(0, 0.5))
         process_signals.kill(manager._process)
-        found = [reports.get(timeout=60) for _ in users]
+        found = [reports.get(timeout=PATIENCE) for _ in users]
         for user in users:
-            user.join(60)
+            user.join(PATIENCE)
 
         wrong = {way: text for one in found for way, (good, text) in one.items() if not good}
         assert wrong == {}, f"seed {current.seed}"
@@ -130,26 +127,26 @@ class Simulators(AsyncManager):
 Simulators.register("Simulator", Simulator)
 
 
-@pytest.mark.any_backend
-def test_handles_of_a_killed_manager_end_and_those_of_others_go_on(shared_runtime):
+def test_handles_of_a_killed_manager_end_and_those_of_others_go_on():
     for current in soak.rounds("killed asynchronous manager", 200, least=4):
-        rng = random.Random(current.seed)
         dying, living = Simulators(), Simulators()
         busy, idle, other = dying.Simulator(), dying.Simulator(), living.Simulator()
-        killer = threading.Timer(rng.uniform(0, 0.2), process_signals.kill, (dying._process,))
+        killer = threading.Timer(
+            current.rng.uniform(0, 0.2), process_signals.kill, (dying._process,)
+        )
         killer.start()
         handles = [idle.wait(), *(busy.step(n) for n in range(100))]
         others = [other.step(n) for n in range(100)]
 
-        assert gather(others, 60) == list(range(100))
+        assert gather(others, PATIENCE) == list(range(100))
         killer.join()
-        results = gather(handles, 60, return_exceptions=True)
+        results = gather(handles, PATIENCE, return_exceptions=True)
         assert isinstance(results[0], LOST)
         done = [result for result in results[1:] if not isinstance(result, LOST)]
         assert done == list(range(len(done)))
-        assert isinstance(busy.step(0).wait(60), bool)
+        assert isinstance(busy.step(0).wait(PATIENCE), bool)
         with pytest.raises(LOST):
-            busy.step(0).get(60)
+            busy.step(0).get(PATIENCE)
         living.shutdown()
         dying.shutdown()
         current.note(done=len(done))
@@ -158,74 +155,32 @@ def test_handles_of_a_killed_manager_end_and_those_of_others_go_on(shared_runtim
 def take(own, queue, lock, condition, numbers):
     """Wait in several ways at once, holding what is its own."""
     own["numbers"] = numbers
-    numbers.append(1)
-    ways = (queue.get, lock.acquire, functools.partial(wait_for_word, condition))
-    for way in ways:
+    for way in (queue.get, lock.acquire):
         threading.Thread(target=way, daemon=True).start()
-    numbers.append(1)
-    threading.Event().wait()
+    with condition:
+        numbers.append(1)
+        condition.wait()
 
 
-@pytest.mark.any_backend
-def test_killed_users_cost_the_others_nothing(shared_runtime):
+def test_killed_users_cost_the_others_nothing():
     """What they alone held dies, and what they waited for is for others."""
     with SyncManager() as manager:
         numbers, queue = manager.list(), manager.Queue()
         lock, condition = manager.Lock(), manager.Condition()
         lock.acquire()
         before = manager._number_of_objects()
-        users = [
-            fiber.Process(target=take, args=(manager.dict(), queue, lock, condition, numbers))
-            for _ in range(3)
-        ]
+        users = [start(take, manager.dict(), queue, lock, condition, numbers) for _ in range(3)]
+        until(lambda: len(numbers) == 3)
+        # a lock that somebody held would stay taken: it is free once all of them wait
+        with condition:
+            pass
         for user in users:
-            user.start()
-        deadline = time.monotonic() + 60
-        while len(numbers) < 6:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        for user in users:
-            process_signals.kill(user)
-            user.join(60)
-        while manager._number_of_objects() > before:
-            assert time.monotonic() < deadline, manager._debug_info()
-            time.sleep(0.01)
+            killed(user)
+        until(lambda: manager._number_of_objects() <= before)
         queue.put("not lost with those that waited")
-        assert queue.get(timeout=20) == "not lost with those that waited"
+        assert queue.get(timeout=PATIENCE) == "not lost with those that waited"
         lock.release()
-        assert lock.acquire(timeout=20)
+        assert lock.acquire(timeout=PATIENCE)
         with condition:
             condition.notify_all()
-        assert condition.acquire(timeout=20)
-
-
-MASTER = """
-import sys, time
-from fiber.managers import SyncManager
-
-def work(numbers):
-    while True:
-        numbers.append(1)
-        numbers.pop()
-
-if __name__ == "__main__":
-    import fiber
-    manager = SyncManager()
-    manager.start()
-    process = fiber.Process(target=work, args=(manager.list(),))
-    process.start()
-    print(manager._process.pid, process.pid, flush=True)
-    time.sleep(600)
-"""
-
-
-def test_a_killed_master_takes_its_manager_with_it(tmp_path):
-    script = tmp_path / "master.py"
-    script.write_text(MASTER)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as master:
-        children = [psutil.Process(int(word)) for word in master.stdout.readline().split()]
-        master.kill()
-    gone, alive = psutil.wait_procs(children, timeout=10)
-
-    assert alive == []
-    assert len(gone) == 2
+        assert condition.acquire(timeout=PATIENCE)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import fiber
+import pool_tasks as tasks
 import process_signals
 import soak
 from short_work import work
@@ -24,68 +26,77 @@ ATTEMPTS = 15
 WANT = [(n * 2654435761) % 2**32 for n in range(ITEMS)]
 
 
-class Killer:
-    """Sends a signal to random workers of a pool, one at a time, each once it was seen to work."""
+class Killer(threading.Thread):
+    """Sends a signal to random workers of a pool, one at a time, so often."""
 
-    def __init__(self, pool, rng: random.Random, signum: int, wanted: int) -> None:
+    def __init__(self, pool, rng, signum, wanted):
+        super().__init__(name="killer")
         self.pool, self.rng, self.signum, self.wanted = pool, rng, signum, wanted
         self.hit = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="killer")
+        self.over = threading.Event()
 
     def __enter__(self):
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join()
+        self.over.set()
+        self.join()
 
-    @property
-    def done(self) -> bool:
-        return self.hit >= self.wanted
-
-    def _run(self):
+    def run(self):
         # the pace is random, not waiting for anything: faults come when they come
-        while not self.done and not self._stop.wait(self.rng.uniform(0.05, 0.25)):
+        while self.hit < self.wanted and not self.over.wait(self.rng.uniform(0.05, 0.25)):
             workers = [process for process in self.pool._pool if process.is_alive()]
-            if workers:
-                self.hit += self._send(self.rng.choice(workers))
-
-    def _send(self, worker):
-        try:
-            process_signals.send(worker, self.signum)
-        except ProcessLookupError:
-            return False
-        return True
-
-
-def maps_right_under(signum: int, full: int, name: str, note: Callable[..., None]) -> None:
-    """Map with chunk sizes 1, 7 and automatic until enough workers were hit; all results right."""
-    wanted = soak.count(full, least=6)
-    rng = random.Random(f"{name} {full}")
-    maps = 0
-    with fiber.Pool(WORKERS, max_attempts=ATTEMPTS) as pool:
-        assert pool.map(work, range(100)) == WANT[:100]
-        with Killer(pool, rng, signum, wanted) as killer:
-            while not killer.done:
-                for chunksize in (1, 7, None):
-                    assert pool.map(work, range(ITEMS), chunksize) == WANT
-                    seen = list(pool.imap_unordered(work, range(2000), chunksize or 1))
-                    assert sorted(seen) == sorted(WANT[:2000]), "each exactly once"
-                    maps += 1
-        assert pool.map(work, range(100)) == WANT[:100]
-    pool.join()
-    note(signal=int(signum), hit=killer.hit, maps=maps)
-
-
-@pytest.mark.any_backend
-@pytest.mark.timeout(3600 if soak.is_full() else 120)
-def test_nothing_is_lost_when_workers_are_killed(record_property):
-    maps_right_under(signal.SIGKILL, 1000, "kill", lambda **f: record_property("soak", f))
+            with contextlib.suppress(IndexError, ProcessLookupError):
+                process_signals.send(self.rng.choice(workers), self.signum)
+                self.hit += 1
 
 
 @pytest.mark.any_backend
 @pytest.mark.timeout(7200 if soak.is_full() else 120)
-def test_nothing_is_lost_when_workers_are_stopped(record_property):
-    maps_right_under(signal.SIGSTOP, 1000, "stop", lambda **f: record_property("soak", f))
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_nothing_is_lost_when_workers_are(signum, record_property):
+    """Maps with chunk sizes 1, 7 and automatic are right until enough workers were hit."""
+    rng = random.Random(int(signum))
+    with fiber.Pool(WORKERS, max_attempts=ATTEMPTS) as pool:
+        assert pool.map(work, range(100)) == WANT[:100]
+        with Killer(pool, rng, signum, soak.count(1000, least=6)) as killer:
+            while killer.is_alive():
+                for chunksize in (1, 7, None):
+                    assert pool.map(work, range(ITEMS), chunksize) == WANT
+                    seen = list(pool.imap_unordered(work, range(2000), chunksize or 1))
+                    assert sorted(seen) == sorted(WANT[:2000]), "each exactly once"
+        assert pool.map(work, range(100)) == WANT[:100]
+    pool.join()
+    record_property("soak", {"signal": int(signum), "hit": killer.hit})
+
+
+def call_again_and_again(pool, rng, stop):
+    """Maps, applies and streams of all kinds, which have the right results."""
+    while not stop.is_set():
+        want = list(range(rng.randint(1, 400)))
+        chunksize = rng.choice([1, 5])
+        calls = [
+            lambda want=want, size=chunksize: pool.map(tasks.same, want, size),
+            lambda want=want: pool.map(tasks.same, want),
+            lambda want=want: pool.starmap(max, [(x, -1) for x in want]),
+            lambda want=want, size=chunksize: list(pool.imap(tasks.same, want, size)),
+            lambda want=want: sorted(pool.imap_unordered(tasks.same, want)),
+            lambda want=want: pool.apply(tasks.same, (want,)),
+        ]
+        assert rng.choice(calls)() == want
+
+
+def test_callers_on_many_threads_lose_nothing_while_workers_die_and_the_pool_is_resized():
+    stop, rng = threading.Event(), random.Random(12)
+    with fiber.Pool(3) as pool, ThreadPoolExecutor(4) as threads:
+        callers = [
+            threads.submit(call_again_and_again, pool, random.Random(seed), stop)
+            for seed in range(4)
+        ]
+        with Killer(pool, random.Random(11), signal.SIGKILL, 8) as killer:
+            while killer.is_alive():
+                pool.resize(rng.randint(2, 4))
+                killer.join(rng.uniform(0.1, 0.4))
+        stop.set()
+        assert [one.result(60) for one in callers] == [None] * 4

@@ -50,7 +50,7 @@ def at_three(act, number):
     return number
 
 
-def close_and_go_on(_):
+def close_and_go_on():
     close_those_above_the_standard_ones()
     time.sleep(FOR_EVER)
 
@@ -83,30 +83,28 @@ def test_such_a_task_is_given_up_and_all_others_have_results(act):
         assert pool.map_async(tasks.same, range(8), 1).get(60) == list(range(8))
 
 
-def test_one_that_must_not_run_twice_is_given_up_at_once():
-    with fiber.Pool(1, error_handling=False) as pool:
-        with pytest.raises(WorkerCrashedError):
-            pool.apply_async(close_all).get(60)
+def is_given_up_at_once(act, **options):
+    with fiber.Pool(1, **options) as pool:
+        with pytest.raises(WorkerCrashedError, match="descriptors that it did not open"):
+            pool.apply_async(act).get(60)
         assert pool.apply_async(tasks.same, (1,)).get(60) == 1
+
+
+def test_one_that_must_not_run_twice_is_given_up_at_once():
+    is_given_up_at_once(close_all, error_handling=False)
 
 
 @pytest.mark.usefixtures("tenth_timing")
 def test_a_task_that_goes_on_without_them_is_ended():
     # a worker within a host is ended by its pool, one between hosts ends by itself
-    with fiber.Pool(1, max_attempts=1) as pool:
-        with pytest.raises(WorkerCrashedError, match="descriptors that it did not open"):
-            pool.apply_async(close_and_go_on, (1,)).get(60)
-        assert pool.apply_async(tasks.same, (1,)).get(60) == 1
+    is_given_up_at_once(close_and_go_on, max_attempts=1)
 
 
 def test_between_hosts_its_worker_finds_out_itself(transport, monkeypatch):
     if transport != "tls":
         pytest.skip("within a host the pool sees it at once")
     monkeypatch.setattr("fiber._config.settings.Config.timing", Timing(exit_report=FOR_EVER))
-    with fiber.Pool(1, max_attempts=1) as pool:
-        with pytest.raises(WorkerCrashedError):
-            pool.apply_async(close_and_go_on, (1,)).get(60)
-        assert pool.apply_async(tasks.same, (1,)).get(60) == 1
+    is_given_up_at_once(close_and_go_on, max_attempts=1)
 
 
 def test_a_worker_that_may_open_no_files_any_more_works_on():

@@ -63,118 +63,111 @@ def run():
     print("all right")
 """
 GUARDED = BODY + "\nif __name__ == '__main__':\n    run()\n"
+UNGUARDED = BODY + "\nrun()\n"
 
 
-def python(*arguments, stdin=None, cwd):
-    return ran([sys.executable, *arguments], input=stdin, cwd=cwd)
+@pytest.fixture
+def python(tmp_path):
+    """Runs Python with a program in the current folder; what it printed, where it said nothing else."""
+
+    def run(*arguments, program=GUARDED, stdin=None):
+        (tmp_path / "program.py").write_text(textwrap.dedent(program))
+        done = ran([sys.executable, *arguments], input=stdin, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
 
 
-@pytest.mark.parametrize("way", ["script", "module", "package", "command", "stdin"])
-def test_globals_exceptions_and_enums_are_the_same_in_workers(tmp_path, way):
-    (tmp_path / "program.py").write_text(GUARDED)
+@pytest.mark.parametrize(
+    "arguments, stdin",
+    [
+        (["program.py"], None),
+        (["-m", "program"], None),
+        (["-m", "package"], None),
+        (["-c", UNGUARDED], None),
+        (["-"], UNGUARDED),
+    ],
+    ids=["script", "module", "package", "command", "stdin"],
+)
+def test_globals_exceptions_and_enums_are_the_same_in_workers(python, tmp_path, arguments, stdin):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
-    (tmp_path / "package" / "__main__.py").write_text(BODY + "\nrun()\n")
-    arguments, stdin = {
-        "script": (["program.py"], None),
-        "module": (["-m", "program"], None),
-        "package": (["-m", "package"], None),
-        "command": (["-c", BODY + "\nrun()\n"], None),
-        "stdin": (["-"], BODY + "\nrun()\n"),
-    }[way]
-    done = python(*arguments, stdin=stdin, cwd=tmp_path)
-    assert done.stdout == "all right\n", done.stderr
-    assert done.returncode == 0
+    (tmp_path / "package" / "__main__.py").write_text(UNGUARDED)
+
+    assert python(*arguments, stdin=stdin) == "all right\n"
 
 
 def test_an_unguarded_main_gets_the_stdlibs_explanation(tmp_path):
     (tmp_path / "program.py").write_text(
-        textwrap.dedent(
-            """
-            import fiber
-
-            def f():
-                pass
-
-            process = fiber.Process(target=f)
-            process.start()
-            process.join()
-            print("exit code", process.exitcode)
-            """
-        )
+        "import fiber\n"
+        "process = fiber.Process(target=print)\n"
+        "process.start()\n"
+        "process.join()\n"
+        "print('exit code', process.exitcode)\n"
     )
-    done = python("program.py", cwd=tmp_path)
+    done = ran([sys.executable, "program.py"], cwd=tmp_path)
+
     assert "if __name__ == '__main__':" in done.stderr
     assert "exit code 1" in done.stdout
 
 
-def test_arguments_flags_and_warnings_are_those_of_the_parent(tmp_path):
-    (tmp_path / "program.py").write_text(
-        textwrap.dedent(
-            """
-            import sys, warnings
-            import fiber
+def test_arguments_flags_and_warnings_are_those_of_the_parent(python):
+    flags = ("-O", "-W", "error::UserWarning")
+    program = """
+        import sys
+        import fiber
 
-            def facts(_):
-                return sys.argv, sys.flags.optimize, sys.warnoptions
+        def facts(_):
+            return sys.argv, sys.flags.optimize, sys.warnoptions
 
-            if __name__ == "__main__":
-                with fiber.Pool(1) as pool:
-                    there, here = pool.apply(facts, (1,)), facts(1)
-                pool.join()
-                print("the same" if there == here else (there, here))
-            """
-        )
-    )
-    done = python("-O", "-W", "error::UserWarning", "program.py", "one", "two", cwd=tmp_path)
-    assert done.stdout == "the same\n", done.stderr
+        if __name__ == "__main__":
+            with fiber.Pool(1) as pool:
+                there, here = pool.apply(facts, (1,)), facts(1)
+            pool.join()
+            print("the same" if there == here else (there, here))
+        """
+
+    assert python(*flags, "program.py", "one", "two", program=program) == "the same\n"
 
 
-def test_a_module_that_was_loaded_by_file_is_found_in_children(tmp_path):
+def test_a_module_that_was_loaded_by_file_is_found_in_children(python, tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "odd_module.py").write_text("def triple(x):\n    return 3 * x\n")
-    (tmp_path / "program.py").write_text(
-        textwrap.dedent(
-            """
-            import importlib.util, sys
-            import fiber
+    odd = tmp_path / "elsewhere" / "odd_module.py"
+    odd.write_text("def triple(x):\n    return 3 * x\n")
+    program = """
+        import importlib.util, sys
+        import fiber
 
-            if __name__ == "__main__":
-                spec = importlib.util.spec_from_file_location("odd_module", sys.argv[1])
-                module = sys.modules["odd_module"] = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(module)
-                with fiber.Pool(1) as pool:
-                    print(pool.map(module.triple, [1, 2]))
-                pool.join()
-            """
-        )
-    )
-    done = python("program.py", str(tmp_path / "elsewhere" / "odd_module.py"), cwd=tmp_path)
-    assert done.stdout == "[3, 6]\n", done.stderr
+        if __name__ == "__main__":
+            spec = importlib.util.spec_from_file_location("odd_module", sys.argv[1])
+            module = sys.modules["odd_module"] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            with fiber.Pool(1) as pool:
+                print(pool.map(module.triple, [1, 2]))
+            pool.join()
+        """
+
+    assert python("program.py", str(odd), program=program) == "[3, 6]\n"
 
 
-def test_processes_that_start_when_the_last_line_has_run_have_the_programs_functions(tmp_path):
-    (tmp_path / "program.py").write_text(
-        textwrap.dedent(
-            """
-            import threading
-            import fiber
+def test_processes_that_start_when_the_last_line_has_run_have_the_programs_functions(python):
+    program = """
+        import threading
+        import fiber
 
-            def double(number):
-                return number * 2
+        def double(number):
+            return number * 2
 
-            def late():
-                threading.main_thread().join()
-                with fiber.Pool(1) as pool:
-                    print(pool.apply(double, (4,)))
-                fiber.Process(target=print, args=(double(5),)).start()
+        def late():
+            threading.main_thread().join()
+            with fiber.Pool(1) as pool:
+                print(pool.apply(double, (4,)))
+            fiber.Process(target=print, args=(double(5),)).start()
 
-            if __name__ == "__main__":
-                fiber.Pool(1).apply(double, (3,))
-                threading.Thread(target=late).start()
-            """
-        )
-    )
-    done = python("program.py", cwd=tmp_path)
-    assert done.stdout == "8\n10\n", done.stderr
-    assert done.stderr == ""
+        if __name__ == "__main__":
+            fiber.Pool(1).apply(double, (3,))
+            threading.Thread(target=late).start()
+        """
+
+    assert python("program.py", program=program) == "8\n10\n"

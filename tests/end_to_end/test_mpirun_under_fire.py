@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -17,6 +17,7 @@ import pytest
 import soak
 from children import marked
 from mpi_stacks import stack
+from waiting import until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1200)]
 
@@ -28,37 +29,27 @@ MPIRUN = {"mpirun", "orterun", "prterun", "mpiexec", "mpiexec.hydra"}
 DAEMONS = {"orted", "prted", "prte", "hydra_pmi_proxy"}
 
 
-def kinds(mark, command):
+def parts(mark, command):
     """What there is to be killed, by what it is: the command, mpirun, its daemons, all others."""
     found = {}
     for process in marked(mark):
-        try:
+        with contextlib.suppress(psutil.Error):
             name = process.name()
-        except psutil.Error:
-            continue
-        if process.pid == command.pid:
-            kind = "command"
-        elif name in MPIRUN:
-            kind = "mpirun"
-        else:
-            kind = "daemon" if name in DAEMONS else "other"
-        found.setdefault(kind, []).append(process)
+            kind = "mpirun" if name in MPIRUN else "daemon" if name in DAEMONS else "other"
+            kind = "command" if process.pid == command.pid else kind
+            found.setdefault(kind, []).append(process)
     return found
 
 
-def kill_one(mark, command, chance):
+def kill_one(found, chance):
     """Kill one process of the run; what it was, and how."""
-    found = kinds(mark, command)
-    if not found:
-        return "nobody", 0
-    kind = chance.choice(sorted(found))
-    victim = chance.choice(sorted(found[kind], key=lambda process: process.pid))
-    number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
-    try:
+    with contextlib.suppress(IndexError, psutil.NoSuchProcess):
+        kind = chance.choice(sorted(found))
+        victim = chance.choice(sorted(found[kind], key=lambda process: process.pid))
+        number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
         victim.send_signal(number)
-    except psutil.NoSuchProcess:
-        return "nobody", 0
-    return kind, int(number)
+        return kind, int(number)
+    return "nobody", 0
 
 
 @pytest.mark.parametrize("name, rounds", [("debian", 100), ("openmpi", 10), ("mpich", 10)])
@@ -66,7 +57,7 @@ def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
     mpi = stack(name)
     words = ["-np", "3", "--slots", "2", "--mpirun", mpi.mpirun, "--", "sleep", "2"]
     for current in soak.rounds(f"parts of mpirun killed: {name}", rounds, least=2):
-        chance = random.Random(current.seed)
+        chance = current.rng
         mark = f"{os.getpid()}-{current.seed}"
         # a short path: sockets are made in it
         runtime = tempfile.mkdtemp(prefix="fm-")
@@ -81,22 +72,20 @@ def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
             )
         # on a busy machine all moments might be before there is an mpirun: some are after that
         is_late = chance.random() < 0.7
-        while is_late and command.poll() is None and "mpirun" not in kinds(mark, command):
+        while is_late and command.poll() is None and "mpirun" not in parts(mark, command):
             time.sleep(0.1)
         # the moment itself is random: faults come when they come
         time.sleep(chance.uniform(0, 2))
-        kind, number = kill_one(mark, command, chance)
+        kind, number = kill_one(parts(mark, command), chance)
         began = time.monotonic()
         try:
             code = command.wait(BOUND)
         except subprocess.TimeoutExpired:
             code = None
         took = time.monotonic() - began
+        with contextlib.suppress(AssertionError):
+            until(lambda mark=mark: not marked(mark), timeout=GONE)
         left = marked(mark)
-        while left and time.monotonic() < began + took + GONE:
-            # nobody is left who would tell
-            time.sleep(0.05)
-            left = marked(mark)
         told = (tmp_path / "out").read_text()
         still = {process.pid: process.cmdline() for process in left}
         for process in left:

@@ -11,12 +11,11 @@ import psutil
 import pytest
 
 from children import marked
-from ring_command import RingCommand, check_failed_rank
-from waiting import until
+from ring_command import RingCommand, check_failed_rank, check_lifecycle
+from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(180)
 
-PATIENCE = 60.0
 LASTING = 'echo "up $RANK of $WORLD_SIZE, restarted $FIBER_RING_RESTARTS"; sleep 1000'
 UP = {"up 0 of 2, restarted 0\n", "up 1 of 2, restarted 0\n"}
 
@@ -47,24 +46,13 @@ def two_lines(process):
     return {process.stdout.readline().split("] ")[1] for _ in range(2)}
 
 
-@pytest.fixture
-def detached(ring, tmp_path):
-    """A ring of two, called 'r', left alone; its owner's process."""
-    assert ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", LASTING) == "r\n"
-    record = json.loads((tmp_path / "state/fiber/rings/r/ring.json").read_text())
-    owner = psutil.Process(record["pid"])
-    yield owner
-    if owner.is_running():
-        ring.ask("delete", "r")
-    psutil.wait_procs([owner], PATIENCE)
-
-
 def test_a_command_runs_in_every_rank_and_its_code_is_the_rings(ring):
     check_failed_rank(ring)
 
 
 def test_it_is_suspended_resumed_and_deleted_while_it_runs(ring, lasting):
     assert ring.status()["phase"] == "running"
+    assert "a ring 'r' is there already" in ring.ask("run", "-n", "1", "--name", "r", "true").stderr
 
     ring("suspend", "r")
     ring.until("suspended")
@@ -76,87 +64,44 @@ def test_it_is_suspended_resumed_and_deleted_while_it_runs(ring, lasting):
     assert lasting.wait(PATIENCE) == 1
 
 
-def test_a_signal_ends_all_ranks(ring, lasting):
-    lasting.send_signal(signal.SIGTERM)
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_signal_ends_all_ranks_and_it_has_failed(ring, lasting, number, code, tmp_path):
+    lasting.send_signal(number)
 
-    assert lasting.wait(PATIENCE) == 143
-    assert ring.status()["phase"] == "failed"
-
-
-def test_a_ring_whose_program_was_killed_is_told_and_can_be_deleted(ring, lasting):
-    lasting.kill()
-    lasting.wait(PATIENCE)
-
+    assert lasting.wait(PATIENCE) == code
+    until(lambda: not marked(str(tmp_path)))
     assert ring.status()["phase"] == "failed"
     assert "r has ended" in ring.ask("suspend", "r").stderr
     ring("delete", "r")
 
 
-def test_a_name_is_given_once(ring, lasting):
-    assert "a ring 'r' is there already" in ring.ask("run", "-n", "1", "--name", "r", "true").stderr
-
-
 # -- detached
 
 
-def test_it_is_looked_after_from_other_shells_until_it_is_deleted(ring, detached, tmp_path):
-    found = ring.until("running")
-    assert (found["up"], found["backend"]) == (2, "local")
+def test_it_is_looked_after_from_other_shells_until_it_is_deleted(ring, tmp_path):
+    def ranks():
+        return [p for p in marked(str(tmp_path)) if p.is_running() and p.name() == "sleep"]
 
-    ring("suspend", "r")
-    ring.until("suspended")
-    assert "is Suspended: RingSuspended" in ring("describe", "r")
-    ring("resume", "r")
-    ring.until("running")
-    until(lambda: len(ring("logs", "r").splitlines()) == 4)
-    assert ring("logs", "r", "--rank", "1").count("up 1 of 2, restarted 0") == 2
+    def are_gone():
+        until(lambda: not ranks())
+        return True
 
-    ring("delete", "r")
-
-    assert psutil.wait_procs([detached], PATIENCE)[1] == []
-    assert "no ring is called" in ring.ask("status", "r").stderr
+    check_lifecycle(ring, "local", lambda: len(ranks()) == 2, are_gone)
 
 
-#: rank 1 fails once rank 0 has ended, which it would be made to do otherwise
-ONE_FAILS = """
-echo "bye $RANK"
-if [ $RANK = 0 ]; then echo $$ > "$1.new"; mv "$1.new" "$1"; exit 0; fi
-until [ -e "$1" ]; do sleep 0.05; done
-while kill -0 $(cat "$1") 2>/dev/null; do sleep 0.05; done
-exit 3
-"""
-
-
-def test_its_end_is_told_afterwards(ring, tmp_path):
-    pid = str(tmp_path / "rank-0")
-    ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", ONE_FAILS, "sh", pid)
-
-    # until it is over
-    lines = ring("logs", "-f", "r").splitlines()
-
-    assert sorted(line.split("] ")[1] for line in lines) == ["bye 0", "bye 1"]
-    found = ring.until("failed")
-    assert found["codes"] == {"0": 0, "1": 3}
-    described = ring("describe", "r")
-    assert "phase: failed" in described
-    assert "is Failed: EXIT(3)" in described
-    assert "ended with 3" in described
-    metrics = ring("status", "--metrics")
-    assert "fiber_rings_created_total 1" in metrics
-    assert 'fiber_ring_info{name="r",backend="local",phase="failed"} 1' in metrics
-    ring("delete", "r")
-    assert "fiber_rings_failed_total 1" in ring("status", "--metrics")
-
-
-def test_a_rank_that_dies_is_started_again_and_that_is_seen(ring, tmp_path):
+def test_a_rank_that_dies_is_started_again_and_that_is_seen(ring):
     words = ["run", "-d", "-n", "2", "--max-restarts", "1", "--name", "r", "sh", "-c"]
     once = 'echo "restarted $FIBER_RING_RESTARTS"; [ $FIBER_RING_RESTARTS = 1 ] || exit 4'
 
     ring(*words, once)
 
+    # until it is over
+    assert ring("logs", "-f", "r").count("restarted 1") == 2
     assert ring.until("succeeded")["restarts"] == 1
-    assert ring("logs", "r").count("restarted 1") == 2
     assert "restart 1 of 1" in ring("describe", "r")
+    metrics = ring("status", "--metrics")
+    assert "fiber_rings_created_total 1" in metrics
+    assert 'fiber_ring_info{name="r",backend="local",phase="succeeded"} 1' in metrics
 
 
 def test_an_elastic_one_is_resized_and_those_that_are_there_go_on(ring):
@@ -174,12 +119,15 @@ def test_an_elastic_one_is_resized_and_those_that_are_there_go_on(ring):
     ring("delete", "r")
 
 
-def test_when_its_owner_is_killed_its_members_end_and_it_has_failed(ring, detached, tmp_path):
+def test_when_its_owner_is_killed_its_members_end_and_it_has_failed(ring, tmp_path):
+    assert ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", LASTING) == "r\n"
     ring.until("running")
+    record = json.loads((tmp_path / "state/fiber/rings/r/ring.json").read_text())
+    owner = psutil.Process(record["pid"])
 
-    detached.send_signal(signal.SIGKILL)
+    owner.kill()
 
-    psutil.wait_procs([detached], PATIENCE)
+    psutil.wait_procs([owner], PATIENCE)
     assert ring.until("failed")["failure"]["reason"] == "OwnerLost"
     until(lambda: not marked(str(tmp_path)))
     assert "r has ended" in ring.ask("suspend", "r").stderr

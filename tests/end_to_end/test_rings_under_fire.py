@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -17,6 +17,7 @@ import fiber
 import soak
 from commands import ran
 from fiber.experimental import ConditionKind, Ring, RingError, current_ring
+from waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.timeout(1200)]
 
@@ -55,21 +56,13 @@ def expected(ring, size):
 
 
 @pytest.mark.usefixtures("shared_runtime")
-def test_no_two_rings_ever_meet_on_a_port_one_after_another():
-    for current in soak.rounds("rings one after another", 100, least=3):
-        ring = Ring(2, hand_round)
-        assert ring.run() == expected(ring, 2)
-        current.note(members=2)
-
-
-@pytest.mark.usefixtures("shared_runtime")
-def test_no_two_rings_ever_meet_on_a_port_ten_at_once():
-    for current in soak.rounds("ten rings at once", 10):
-        rings = [Ring(2, hand_round) for _ in range(10)]
+@pytest.mark.parametrize("at_once, full, least", [(1, 100, 3), (10, 10, 1)])
+def test_no_two_rings_ever_meet_on_a_port(at_once, full, least):
+    for _ in soak.rounds(f"{at_once} rings at once", full, least=least):
+        rings = [Ring(2, hand_round) for _ in range(at_once)]
         for ring in rings:
             ring.start()
         assert [ring.join(BOUND) for ring in rings] == [expected(ring, 2) for ring in rings]
-        current.note(rings=len(rings))
 
 
 def step(rank, size):
@@ -89,140 +82,89 @@ def members_of(ring):
     ]
 
 
-def outcome(ring):
-    try:
-        return ring.join(BOUND), None
-    except RingError as error:
-        return None, error.failure
+#: a member that a live ring loses is not started again, unless the others depend on it
+LIVE = {"min": 1, "max": 3, "elastic": "live"}
+SIGNALS = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSTOP]
 
 
 @pytest.mark.usefixtures("shared_runtime")
-def test_a_ring_whose_members_die_at_random_moments_ends_as_it_should():
-    for current in soak.rounds("members killed", 100, least=2):
-        chance = random.Random(current.seed)
-        restarts, size = chance.randrange(3), chance.randint(2, 3)
-        kinds = [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSTOP]
+@pytest.mark.parametrize("is_live", [False, True], ids=["restarted", "live"])
+def test_a_ring_whose_members_die_at_random_moments_ends_as_it_should(is_live):
+    """Newcomers know what the others know: all have done each step in the end."""
+    for current in soak.rounds(f"members killed, live: {is_live}", 100, least=2):
+        chance = current.rng
+        restarts, size = (2, 3) if is_live else (chance.randrange(3), chance.randint(2, 3))
         ring = Ring(
             size,
             step,
+            **(LIVE if is_live else {}),
             max_restarts=restarts,
             # a member may be killed before all are up, too
             backoff_limit=3,
             heartbeat=HEARTBEAT,
             start_timeout=START_TIMEOUT,
         )
-        began = time.monotonic()
         ring.start()
-        killed = 0
-        while killed < restarts + chance.randrange(2) and time.monotonic() - began < BOUND:
+        began, killed, wanted = time.monotonic(), 0, restarts + chance.randrange(2)
+        while killed < wanted and time.monotonic() - began < BOUND:
             if ring.wait_for(lambda status: status.phase.is_over, chance.uniform(0.1, 1.5)):
                 break
-            pids = members_of(ring)
-            if not pids:
-                continue
-            try:
-                os.kill(chance.choice(pids), chance.choice(kinds))
-            except ProcessLookupError:
-                continue
-            killed += 1
-        results, failure = outcome(ring)
-        status = ring.status()
-        if failure is None:
-            assert results == [30] * size, status
-            assert status.has(ConditionKind.SUCCEEDED)
-        else:
-            # never without a word
-            assert failure.reason
-            assert status.has(ConditionKind.FAILED)
-        assert status.restarts <= min(restarts, killed)
-        assert results is not None or killed > 0
-        assert members_of(ring) == []
-        current.note(killed=killed, restarts=status.restarts, succeeded=results is not None)
-
-
-@pytest.mark.usefixtures("shared_runtime")
-def test_a_live_ring_goes_on_whoever_dies_and_newcomers_know_what_the_others_know():
-    for current in soak.rounds("members of live rings killed", 100, least=2):
-        chance = random.Random(current.seed)
-        ring = Ring(
-            3,
-            step,
-            min=1,
-            max=3,
-            elastic="live",
-            # for the member that the others depend on
-            max_restarts=2,
-            backoff_limit=3,
-            heartbeat=HEARTBEAT,
-            start_timeout=START_TIMEOUT,
-        )
-        ring.start()
-        killed = 0
-        for _ in range(chance.randint(1, 3)):
-            if ring.wait_for(lambda status: status.phase.is_over, chance.uniform(0.1, 1.5)):
-                break
-            pids = members_of(ring)
-            if not pids:
-                continue
-            kind = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
-            try:
-                os.kill(chance.choice(pids), kind)
-            except ProcessLookupError:
-                continue
-            killed += 1
-        results, failure = outcome(ring)
+            with contextlib.suppress(IndexError, ProcessLookupError):
+                os.kill(chance.choice(members_of(ring)), chance.choice(SIGNALS))
+                killed += 1
+        try:
+            results, failure = ring.join(BOUND), None
+        except RingError as error:
+            results, failure = [], error.failure
         status = ring.status()
         if failure is None:
             assert results == [30] * len(results), status
-            assert 1 <= len(results) <= 3
+            assert len(results) in (range(1, 4) if is_live else [size])
+            assert status.has(ConditionKind.SUCCEEDED)
         else:
-            # never without a word
+            # never without a word, or a cause
             assert failure.reason
             assert killed > 0
-        assert status.restarts <= min(2, killed)
+            assert status.has(ConditionKind.FAILED)
+        assert status.restarts <= min(restarts, killed)
         assert members_of(ring) == []
-        current.note(
-            killed=killed,
-            restarts=status.restarts,
-            changes=status.changes,
-            succeeded=failure is None,
-        )
+        current.note(killed=killed, restarts=status.restarts, succeeded=failure is None)
 
 
-def test_a_program_that_ends_waits_for_its_ring(tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(
-        "import time\n"
-        "from fiber.experimental import Ring\n"
-        "def member(rank, size):\n"
-        "    time.sleep(1)\n"
-        "    print(f'done {rank}', flush=True)\n"
-        "if __name__ == '__main__':\n"
-        "    Ring(2, member).start()\n"
-    )
+# -- programs
 
-    done = ran([sys.executable, script])
+PROGRAM = """
+import sys, time
+from fiber.experimental import Ring
 
-    assert (done.returncode, sorted(done.stdout.split("\n"))) == (0, ["", "done 0", "done 1"])
+def member(rank, size):
+    time.sleep(float(sys.argv[2]))
+    print(f"done {rank}", flush=True)
+
+if __name__ == "__main__":
+    getattr(Ring(2, member, max_restarts=3), sys.argv[1])()
+"""
 
 
-def test_ctrl_c_ends_a_ring_and_its_program(tmp_path):
-    script = tmp_path / "program.py"
-    script.write_text(
-        "import time\n"
-        "from fiber.experimental import Ring\n"
-        "def member(rank, size):\n"
-        "    time.sleep(600)\n"
-        "if __name__ == '__main__':\n"
-        "    Ring(3, member, max_restarts=3).run()\n"
-    )
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_program_that_ends_waits_for_its_ring(program):
+    done = ran([sys.executable, program, "start", "1"])
+
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["done 0", "done 1"])
+
+
+def test_ctrl_c_ends_a_ring_and_its_program(program, tmp_path):
     with open(tmp_path / "out", "w") as out:
-        program = subprocess.Popen([sys.executable, script], stdout=out, stderr=out)
-    deadline = time.monotonic() + 60
-    while len(psutil.Process(program.pid).children(recursive=True)) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    program.send_signal(signal.SIGINT)
+        words = [sys.executable, program, "run", "600"]
+        running = subprocess.Popen(words, stdout=out, stderr=out)
+    until(lambda: len(psutil.Process(running.pid).children(recursive=True)) == 3)
+    running.send_signal(signal.SIGINT)
 
-    assert program.wait(30) != 0
+    assert running.wait(PATIENCE) != 0
     assert "KeyboardInterrupt" in (tmp_path / "out").read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,26 +10,40 @@ import textwrap
 import pytest
 
 from fiber._agent import rundir
-
-PATIENCE = 60
+from fiber.managers import SyncManager
+from waiting import PATIENCE
 
 #: what both programs begin with; the port or path comes by standard output of the first
 HEAD = """
-import os, pickle, sys
+import os, pickle, queue, sys
 from multiprocessing import AuthenticationError, current_process
 import fiber
 from fiber.connection import Client, Listener, wait
+from fiber.managers import BaseManager, ListProxy
 
 KEY = b"known to both"
 
 def address():
     return ("127.0.0.1", int(sys.argv[1])) if sys.argv[1].isdigit() else sys.argv[1]
 
+def tell(where):
+    print(where[1] if isinstance(where, tuple) else where, flush=True)
+
 def listen():
     listener = Listener(address(), authkey=KEY)
-    where = listener.address
-    print(where[1] if isinstance(where, tuple) else where, flush=True)
+    tell(listener.address)
     return listener
+
+def dial():
+    return Client(address(), authkey=KEY)
+
+def start(target, *args):
+    child = fiber.Process(target=target, args=args)
+    child.start()
+    return child
+
+class Store(BaseManager):
+    pass
 """
 
 
@@ -48,7 +61,6 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=dict(os.environ),
         )
 
     def line(self):
@@ -86,106 +98,66 @@ def place(request, tmp_path):
     return 0 if request.param == "AF_INET" else str(tmp_path / "meeting")
 
 
-def test_values_of_any_kind_and_size_travel(program, place):
-    first = program(
-        """
-        def main():
-            with listen() as listener, listener.accept() as end:
-                while True:
-                    try:
-                        end.send(end.recv())
-                    except EOFError:
-                        break
-            print("over")
-        """,
-        place,
-    )
-    second = program(
-        """
-        def main():
-            with Client(address(), authkey=KEY) as end:
-                for value in (None, {"a": [1]}, "x" * 10, bytes(20_000_000), lambda x: x + 1):
-                    end.send(value)
-                    back = end.recv()
-                    print(back(1) == 2 if callable(back) else back == value)
-                print(wait([end], 0) == [])
-        """,
-        first.line(),
-    )
-    assert second.ends() == ["True"] * 6
-    assert first.ends() == ["over"]
-
-
-def test_children_of_both_programs_use_the_connection(program, place):
+def test_who_knows_the_key_is_connected_and_values_queues_and_pipes_travel(program, place):
     first = program(
         """
         def serve(end):
-            with end:
-                end.send(end.recv() + 1)
+            while (value := end.recv()) is not None:
+                end.send(value)
+            tasks = fiber.Queue()
+            end.send(tasks)
+            results = end.recv()
+            results.put(tasks.get() * 2)
+            inner, outer = fiber.Pipe()
+            end.send(outer)
+            outer.close()
+            print(inner.recv())
+            try:
+                end.recv()
+            except EOFError:
+                print("over", flush=True)
 
         def main():
             with listen() as listener:
                 end = listener.accept()
-                child = fiber.Process(target=serve, args=(end,))
-                child.start()
+                # a child uses it as the program would
+                child = start(serve, end)
                 end.close()
                 child.join()
-            print(child.exitcode)
         """,
         place,
     )
     second = program(
         """
         def ask(end, answers):
-            end.send(41)
-            answers.put(end.recv())
+            for value in (0, {"a": [1]}, "x" * 10, bytes(20_000_000), lambda x: x + 1):
+                end.send(value)
+                back = end.recv()
+                assert back(1) == 2 if callable(back) else back == value
+            assert wait([end], 0) == []
+            end.send(None)
+            tasks, results = end.recv(), fiber.Queue()
+            tasks.put(21)
+            end.send(results)
+            answers.put(results.get(timeout=30))
+            end.recv().send("inner")
 
         def main():
+            for key in (b"another", None):
+                try:
+                    Client(address(), authkey=key)
+                except AuthenticationError as error:
+                    print("refused")
             answers = fiber.Queue()
-            with Client(address(), authkey=KEY) as end:
-                child = fiber.Process(target=ask, args=(end, answers))
-                child.start()
-            print(answers.get())
+            with dial() as end:
+                child = start(ask, end, answers)
+            print(answers.get(timeout=30))
             child.join()
         """,
         first.line(),
     )
-    assert second.ends() == ["42"]
-    assert first.ends() == ["0"]
-
-
-def test_queues_and_pipes_of_either_program_travel(program, place):
-    first = program(
-        """
-        def main():
-            with listen() as listener, listener.accept() as end:
-                tasks = fiber.Queue()
-                end.send(tasks)
-                results = end.recv()
-                results.put(tasks.get() * 2)
-                inner, outer = fiber.Pipe()
-                end.send(outer)
-                outer.close()
-                print(inner.recv())
-                end.recv()
-        """,
-        place,
-    )
-    second = program(
-        """
-        def main():
-            with Client(address(), authkey=KEY) as end:
-                tasks, results = end.recv(), fiber.Queue()
-                tasks.put(21)
-                end.send(results)
-                print(results.get(timeout=30))
-                end.recv().send("inner")
-                end.send("over")
-        """,
-        first.line(),
-    )
-    assert second.ends() == ["42"]
-    assert first.ends() == ["inner"]
+    assert second.ends() == ["refused", "refused", "42"]
+    assert first.ends() == ["inner", "over"]
 
 
 @pytest.mark.parametrize("dies", ["listener", "client"])
@@ -201,40 +173,14 @@ def test_the_death_of_a_program_is_the_end_of_its_connections(program, place, di
                     print("gone")
         """
     first = program(waits.format("listen().accept()"), place)
-    second = program(waits.format("Client(address(), authkey=KEY)"), first.line())
+    second = program(waits.format("dial()"), first.line())
     assert first.line() == second.line() == "here"
     dead, other = (first, second) if dies == "listener" else (second, first)
-    dead.process.send_signal(signal.SIGKILL)
+    dead.process.kill()
     assert other.ends() == ["gone"]
 
 
-def test_another_authkey_and_none_are_refused(program, place):
-    first = program(
-        """
-        def main():
-            with listen() as listener, listener.accept() as end:
-                print(end.recv())
-        """,
-        place,
-    )
-    second = program(
-        """
-        def main():
-            for key in (b"another", None):
-                try:
-                    Client(address(), authkey=key)
-                except AuthenticationError as error:
-                    print("refused")
-            with Client(address(), authkey=KEY) as end:
-                end.send("right")
-        """,
-        first.line(),
-    )
-    assert second.ends() == ["refused", "refused"]
-    assert first.ends() == ["right"]
-
-
-def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place, tmp_path):
+def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place):
     first = program(
         """
         def main():
@@ -249,7 +195,7 @@ def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place
     second = program(
         """
         def main():
-            with Client(address(), authkey=KEY) as end:
+            with dial() as end:
                 queue = end.recv()
                 with open("pickled", "wb") as stream:
                     stream.write(pickle.dumps(queue))
@@ -275,3 +221,77 @@ def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place
     )
     assert third.ends() == ["True"]
     assert first.line() == "third"
+
+
+# -- managers
+
+
+def test_a_program_serves_a_managers_objects_to_another_and_its_children(program, place):
+    first = program(
+        """
+        table, numbers = {}, [1]
+
+        def the_table():
+            return table
+
+        Store.register("table", the_table, exposed=("update", "get"))
+        Store.register("numbers", lambda: numbers, ListProxy)
+        Store.register("queue", queue.Queue)
+
+        def main():
+            server = Store(address(), KEY).get_server()
+            tell(server.address)
+            server.serve_forever()
+        """,
+        place,
+    )
+    second = program(
+        """
+        Store.register("table")
+        Store.register("numbers", proxytype=ListProxy)
+        Store.register("queue")
+
+        def work(table, numbers, queue):
+            # it lives in the other process
+            queue.put(table.get("ours").get(timeout=30))
+            numbers.append(3)
+            queue.put(numbers)
+
+        def main():
+            try:
+                Store(address(), b"open sesame").connect()
+            except AuthenticationError:
+                print("refused")
+            store = Store(address(), KEY)
+            store.connect()
+            table, numbers, queue = store.table(), store.numbers(), store.queue()
+            numbers.append(2)
+            table.update({"ours": fiber.Queue()})
+            table.get("ours").put("from-its-maker")
+            child = start(work, table, numbers, queue)
+            print(queue.get(timeout=30), *queue.get(timeout=30), flush=True)
+            child.join()
+            sys.stdin.readline()
+            try:
+                numbers.append(3)
+            except (EOFError, ConnectionError):
+                print("gone")
+        """,
+        first.line(),
+    )
+    assert [second.line() for _ in range(2)] == ["refused", "from-its-maker 1 2 3"]
+    first.process.send_signal(signal.SIGINT)
+    assert first.ends() == []
+    second.process.stdin.write("go on\n")
+    assert second.ends() == ["gone"]
+
+
+def test_a_manager_that_was_shut_down_can_be_started_again_at_its_address():
+    first = SyncManager(("127.0.0.1", 0), b"known to both")
+    first.start()
+    numbers = first.list()
+    first.shutdown()
+    with SyncManager(first.address, b"known to both") as second:
+        assert second.list([1]).pop() == 1
+        with pytest.raises((EOFError, ConnectionError)):
+            numbers.append(1)

@@ -28,29 +28,35 @@ NEEDS = {
 pytestmark = [pytest.mark.examples, pytest.mark.timeout(300)]
 
 
-def run(name, *arguments, folder):
-    for module in NEEDS.get(name, []):
-        require.need_module(module)
-    done = ran(
-        [sys.executable, FOLDER / f"{name}.py", *arguments],
-        cwd=folder,
-        env={**os.environ, "MPLBACKEND": "Agg"},
-    )
-    assert done.returncode == 0, f"{name} {arguments}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done.stdout
+@pytest.fixture
+def run(tmp_path):
+    """Runs an example to its end; what it printed."""
+
+    def run_example(name, *arguments, code=0):
+        for module in NEEDS.get(name, []):
+            require.need_module(module)
+        done = ran(
+            [sys.executable, FOLDER / f"{name}.py", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "MPLBACKEND": "Agg"},
+        )
+        assert done.returncode == code, f"{name} {arguments}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    return run_example
 
 
 # these have tests of their own
 @pytest.mark.parametrize(
     "name", sorted({path.stem for path in EXAMPLES} - {"async_manager", "es_cartpole", "mpi_pi"})
 )
-def test_an_example_runs(name, tmp_path):
-    run(name, *ARGUMENTS.get(name, []), folder=tmp_path)
+def test_an_example_runs(name, run):
+    run(name, *ARGUMENTS.get(name, []))
 
 
-def test_environments_step_at_once(tmp_path):
-    output = run("async_manager", "--steps", "50", "--delay", "20", folder=tmp_path)
+def test_environments_step_at_once(run):
+    output = run("async_manager", "--steps", "50", "--delay", "20")
 
     ratios = [float(found) for found in re.findall(r"([\d.]+)x$", output, re.MULTILINE)]
     assert len(ratios) == 2
@@ -59,8 +65,8 @@ def test_environments_step_at_once(tmp_path):
     assert re.search(r"^the same \d+ episodes each time$", output, re.MULTILINE)
 
 
-def test_the_main_job_saves_what_it_learned(tmp_path):
-    output = run("es_cartpole", "--out", "found", folder=tmp_path)
+def test_the_main_job_saves_what_it_learned(run, tmp_path):
+    output = run("es_cartpole", "--out", "found")
 
     assert re.search(r"mean return over 100 fresh episodes: (4[789]|5)\d+", output)
     numpy = pytest.importorskip("numpy")
@@ -71,27 +77,39 @@ def test_the_main_job_saves_what_it_learned(tmp_path):
     assert (tmp_path / "found" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_policy_that_has_not_learned_enough_is_a_failure(tmp_path):
-    for module in NEEDS["es_cartpole"]:
-        require.need_module(module)
-    done = ran(
-        [sys.executable, FOLDER / "es_cartpole.py", "--generations", "1", "--population", "4"],
-        cwd=tmp_path,
-    )
-
-    assert done.returncode == 1, done.stderr
-    assert "not solved" in done.stdout
+def test_a_policy_that_has_not_learned_enough_is_a_failure(run):
+    assert "not solved" in run("es_cartpole", "--generations", "1", "--population", "4", code=1)
 
 
-def test_killed_workers_change_no_bit_of_the_trained_policy(tmp_path):
-    def digest(*arguments):
-        output = run("es_cartpole", "--seed", "3", *arguments, folder=tmp_path)
-        (found,) = re.findall(r"sha256 of the parameters: (\w+)", output)
-        (killed,) = re.findall(r"(\d+) workers killed", output)
-        return found, int(killed)
+@pytest.mark.parametrize(
+    "name, words, chaos, result, losses",
+    [
+        (
+            "es_cartpole",
+            ["--seed", "3"],
+            "--chaos",
+            r"sha256 of the parameters: (\w+)",
+            r"(\d+) workers killed",
+        ),
+        ("ring", [], "--crash", r"rank \d: accuracy [\d.]+, network (\w+)", r"restarts: (\d)"),
+    ],
+)
+def test_what_is_killed_changes_no_bit_of_what_is_learned(run, name, words, chaos, result, losses):
+    undisturbed, disturbed = run(name, *words), run(name, *words, chaos)
 
-    undisturbed, nobody = digest()
-    disturbed, killed = digest("--chaos")
+    lost = [int(*re.findall(losses, output)) for output in (undisturbed, disturbed)]
+    assert lost[0] == 0 < lost[1]
+    assert re.findall(result, disturbed) == re.findall(result, undisturbed) != []
+    assert len(set(re.findall(result, undisturbed))) == 1
 
-    assert (nobody, killed > 0) == (0, True)
-    assert disturbed == undisturbed
+
+def test_four_members_train_one_network(run):
+    assert len(set(re.findall(r"network (\w+)", run("ring", "--members", "4")))) == 1
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_a_member_of_the_allreduce_sends_twice_as_many_messages_as_it_has_fellows(members, run):
+    output = run("ring_allreduce", "--members", str(members), "--numbers", "103")
+
+    sent = re.findall(r"rank \d+: the sums are right, after (\d+) messages", output)
+    assert sent == [str(2 * (members - 1))] * members

@@ -17,7 +17,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 #: the modules that a program cannot do without
 NEEDS = {
-    "baselines_vectorised": ["cloudpickle", "numpy"],
     "deap_onemax": ["deap"],
     "dynesty_nested": ["dynesty"],
     "emcee_gaussian": ["emcee"],
@@ -28,7 +27,6 @@ NEEDS = {
     "scikit_learn_grid": ["sklearn"],
     "scipy_evolution": ["scipy"],
     "stable_baselines3_ppo": ["stable_baselines3", "torch"],
-    "torch_data_loader": ["torch"],
     "torch_hogwild": ["torch"],
     "tqdm_unordered": ["tqdm"],
 }
@@ -46,7 +44,6 @@ CHANGES = {
         'BACKEND = "loky"': 'import fiber.joblib\n\nfiber.joblib.register()\nBACKEND = "fiber"'
     },
     "stable_baselines3_ppo": {'METHOD = "spawn"': "METHOD = multiprocessing.get_context()"},
-    "torch_data_loader": {'CONTEXT = "spawn"': "CONTEXT = multiprocessing.get_context()"},
     "torch_hogwild": {'CONTEXT = "spawn"': 'CONTEXT = "fiber"'},
 }
 

@@ -26,20 +26,3 @@ def test_with_another_import_a_program_prints_the_same(name, transport, tmp_path
     printed = swapped.prints_with_fiber(script, tmp_path, FIBER_LOCAL_TRANSPORT=transport)
 
     assert printed == swapped.prints(script)
-
-
-def test_only_imports_are_changed():
-    source = (
-        "import multiprocessing\n"
-        "import multiprocessing as mp\n"
-        "from multiprocessing import Pool\n"
-        "    from multiprocessing.pool import ThreadPool\n"
-        "print(multiprocessing.Pool)\n"
-    )
-    assert swapped.imports_changed(source) == (
-        "import fiber as multiprocessing\n"
-        "import fiber as mp\n"
-        "from fiber import Pool\n"
-        "    from fiber.pool import ThreadPool\n"
-        "print(multiprocessing.Pool)\n"
-    )

@@ -9,8 +9,7 @@ python tests/support/backends_page.py > docs/reference/backends.md
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +70,11 @@ class Subject:
 
     name: str
     capabilities: frozenset[str]
-    python: str
-    fiber: str
     tests: tuple[dict[str, Any], ...]
 
     def count(self, level: int, *outcomes: str) -> int:
         """Tests of a level with one of these outcomes."""
-        counts = Counter(test["outcome"] for test in self.tests if test["level"] == level)
-        return sum(counts[outcome] for outcome in outcomes)
+        return sum(test["level"] == level and test["outcome"] in outcomes for test in self.tests)
 
     def measured(self) -> dict[str, float]:
         """The worst of what was measured, by its words."""
@@ -95,59 +91,59 @@ def subjects() -> list[Subject]:
 
 
 def _read(path: Path) -> Iterator[Subject]:
-    results = json.loads(path.read_text(encoding="utf-8"))
-    plugins = [subject for subject in results["subjects"] if subject["kit"] == "plugin"]
-    for subject in results["subjects"]:
-        if subject["kit"] == "backend":
-            tests = [*subject["tests"], *(test for plugin in plugins for test in plugin["tests"])]
-            yield Subject(
-                subject["name"],
-                frozenset(subject["capabilities"]),
-                results["python"],
-                results["fiber"],
-                tuple(tests),
-            )
+    found = json.loads(path.read_text(encoding="utf-8"))["subjects"]
+    of_plugins = [test for one in found if one["kit"] == "plugin" for test in one["tests"]]
+    for one in found:
+        if one["kit"] == "backend":
+            tests = (*one["tests"], *of_plugins)
+            yield Subject(one["name"], frozenset(one["capabilities"]), tests)
 
 
 def render(found: Sequence[Subject]) -> str:
     """The page."""
-    names = [f"`{subject.name}`" for subject in found]
-    can = [
-        [words, *("yes" if name in subject.capabilities else "" for subject in found)]
-        for name, words in WORDS.items()
-    ]
-    levels = [
-        [
-            f"{level}: {about}",
-            *(
-                f"{subject.count(level, 'passed')} ({subject.count(level, 'skipped', 'xfailed')})"
-                for subject in found
-            ),
-        ]
-        for level, about in LEVELS.items()
-    ]
     what = sorted({words for subject in found for words in subject.measured()})
-    times = [
-        [words, *(_number(subject.measured().get(words)) for subject in found)] for words in what
-    ]
     return "\n".join(
         [
             _TOP,
-            _table(["", *names], can),
+            _table(
+                found,
+                "",
+                {
+                    words: ["yes" if name in subject.capabilities else "" for subject in found]
+                    for name, words in WORDS.items()
+                },
+            ),
             _KIT,
-            _table(["level", *names], levels),
+            _table(
+                found,
+                "level",
+                {
+                    f"{level}: {about}": [
+                        f"{one.count(level, 'passed')} ({one.count(level, 'skipped', 'xfailed')})"
+                        for one in found
+                    ]
+                    for level, about in LEVELS.items()
+                },
+            ),
             _TIMES,
-            _table(["", *names], times),
+            _table(
+                found,
+                "",
+                {
+                    words: [
+                        "" if (value := one.measured().get(words)) is None else f"{value:.3g}"
+                        for one in found
+                    ]
+                    for words in what
+                },
+            ),
         ]
     )
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
+def _table(found: Sequence[Subject], corner: str, rows: Mapping[str, Sequence[str]]) -> str:
+    header = [corner, *(f"`{subject.name}`" for subject in found)]
+    lines = [header, ["---"] * len(header), *([name, *cells] for name, cells in rows.items())]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 

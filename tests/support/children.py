@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 
 import fiber
+import process_signals
 from fiber._base import values
 from fiber._runtime import runtime
 from waiting import PATIENCE
@@ -25,6 +27,41 @@ def finish(*children: fiber.Process) -> None:
     for child in children:
         child.join(PATIENCE)
         assert child.exitcode == 0, f"{child.name} ended with {child.exitcode}"
+
+
+def killed(child: fiber.Process) -> None:
+    """Kill a child behind Fiber's back, and wait until it is gone."""
+    process_signals.kill(child)
+    child.join(PATIENCE)
+    assert child.exitcode == -signal.SIGKILL
+
+
+class Crew:
+    """Children with a number each, which is taken by another one where one was killed.
+
+    Args:
+        count: how many there are.
+        begin: starts the one with a number.
+    """
+
+    def __init__(self, count: int, begin: Callable[[int], fiber.Process]) -> None:
+        self._begin = begin
+        self.children = [begin(number) for number in range(count)]
+
+    def kill(self, number: int) -> None:
+        """Kill the child with a number."""
+        killed(self.children[number])
+
+    def replace(self, number: int) -> None:
+        """Start another one in place of one that was killed."""
+        self.children[number] = self._begin(number)
+
+    def close(self) -> None:
+        """End them."""
+        for child in self.children:
+            child.kill()
+        for child in self.children:
+            child.join(PATIENCE)
 
 
 def be_elsewhere() -> None:

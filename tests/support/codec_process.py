@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fiber._wire import codec, frames
@@ -55,12 +54,7 @@ class CodecProcess:
     def __enter__(self) -> CodecProcess:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.communicate(timeout=20)
 
     def call(self, function: Any, *arguments: Any) -> Any:

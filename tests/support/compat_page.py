@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 
-from compat_table import MISSING, TABLE, deviation
+from compat_table import TABLE, deviation
 from compat_walk import Name, compare, names
 
 #: the Python whose names the page has
@@ -65,9 +65,7 @@ def _section(module: str, found: list[Name]) -> str:
         if name.owner and _covered(name):
             continue
         listed = TABLE.get(name.key)
-        if name.key in MISSING:
-            rows.append(f"| `{name.path}` | different | still to come |")
-        elif listed is not None and listed.note.startswith(_ABSENT_FOR):
+        if listed is not None and listed.note.startswith(_ABSENT_FOR):
             absent.setdefault(listed.note[len(_ABSENT_FOR) :], []).append(f"`{name.path}`")
         elif listed is not None:
             rows.append(f"| `{name.path}` | {listed.verdict} | {listed.note} |")
@@ -84,7 +82,7 @@ def _section(module: str, found: list[Name]) -> str:
 
 def _covered(name: Name) -> bool:
     """True for a member that is the same, or of which its class's row tells."""
-    if name.key in TABLE or name.key in MISSING:
+    if name.key in TABLE:
         return False
     return compare(name).what == "same" or deviation(name.key) is not None
 

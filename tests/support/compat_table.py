@@ -6,11 +6,10 @@ A key is a name, or a class for all its members if it says so. A name that is in
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 
 import attrs
 
-__all__ = ["MISSING", "OLDER", "TABLE", "Deviation", "deviation"]
+__all__ = ["OLDER", "TABLE", "Deviation", "deviation"]
 
 
 @attrs.frozen
@@ -191,9 +190,6 @@ OLDER: dict[str, Deviation] = _all(
     "managers", "BaseManager SyncManager", better("`shutdown_timeout`, which is of Python 3.11")
 )
 
-#: names that are still to come; each must really be missing
-MISSING: set[str] = set()
-
 
 def deviation(key: str) -> Deviation | None:
     """How a name differs: its own entry, or that of its class where it covers members."""
@@ -204,8 +200,3 @@ def deviation(key: str) -> Deviation | None:
         of_class = TABLE.get(key.rpartition(".")[0])
         return of_class if of_class is not None and of_class.covers else None
     return found
-
-
-def keys() -> Iterable[str]:
-    """Every key of the table."""
-    return TABLE.keys()

@@ -44,6 +44,7 @@ _OPERATORS = (
     "__setitem__",
 )
 _MISSING = object()
+_EMPTY = inspect.Parameter.empty
 
 
 @attrs.frozen
@@ -136,14 +137,10 @@ def _belongs(home: types.ModuleType, name: str, thing: Any) -> bool:
         return True
     origin = getattr(thing, "__module__", None)
     if origin is None or not isinstance(origin, str):
-        return name.isupper() and not _is_of_logging(name, thing)
+        return name.isupper() and getattr(logging, name, _MISSING) is not thing
     return origin in (home.__name__, "queue", "_queue") or (
         home.__name__ == "multiprocessing.dummy" and origin in ("threading", "_thread")
     )
-
-
-def _is_of_logging(name: str, thing: Any) -> bool:
-    return getattr(logging, name, _MISSING) is thing
 
 
 def _member(thing: Any, name: str) -> Any:
@@ -174,24 +171,7 @@ def compare(name: Name) -> Finding:
     return Finding(name, what, _text(wanted), _text(had))
 
 
-@attrs.frozen
-class _Parameter:
-    name: str
-    kind: int
-    default: Any
-
-    @property
-    def is_optional(self) -> bool:
-        """True where a call may leave it out."""
-        return self.default is not inspect.Parameter.empty or self.kind in (2, 4)
-
-    def __str__(self) -> str:
-        star = {2: "*", 4: "**"}.get(self.kind, "")
-        default = "" if self.default is inspect.Parameter.empty else f"={self.default!r}"
-        return f"{star}{self.name}{default}"
-
-
-def _parameters(thing: Any, name: Name) -> list[_Parameter] | None:
+def _parameters(thing: Any, name: Name) -> list[inspect.Parameter] | None:
     try:
         found = list(inspect.signature(thing).parameters.values())
     except (ValueError, TypeError):
@@ -199,32 +179,36 @@ def _parameters(thing: Any, name: Name) -> list[_Parameter] | None:
         return None
     if name.owner and found and found[0].name == "self":
         found = found[1:]
-    return [_Parameter(one.name, int(one.kind), _normal(one.default)) for one in found]
-
-
-def _normal(default: Any) -> Any:
     # an empty mapping that nobody may change is the same as none
-    return None if default == {} else default
+    return [
+        one.replace(annotation=_EMPTY, default=None if one.default == {} else one.default)
+        for one in found
+    ]
 
 
-def _accepts(had: list[_Parameter], wanted: list[_Parameter]) -> bool:
+def _accepts(had: list[inspect.Parameter], wanted: list[inspect.Parameter]) -> bool:
     """True where every call that fits what is wanted fits what we have, and means the same."""
-    positional = [one for one in wanted if one.kind <= 1]
-    mine = [one for one in had if one.kind <= 1]
+    positional = [one for one in wanted if one.kind <= one.POSITIONAL_OR_KEYWORD]
+    mine = [one for one in had if one.kind <= one.POSITIONAL_OR_KEYWORD]
     if not all(map(_fits, mine, positional)) or len(mine) < len(positional):
         return False
     by_name = {one.name: one for one in had}
-    others = [one for one in wanted if one.kind > 1]
+    others = [one for one in wanted if one.kind > one.POSITIONAL_OR_KEYWORD]
     if not all(one.name in by_name and _fits(by_name[one.name], one) for one in others):
         return False
     known = {one.name for one in wanted}
-    return all(one.name in known or one.is_optional for one in had)
+    return all(one.name in known or _is_optional(one) for one in had)
 
 
-def _fits(had: _Parameter, wanted: _Parameter) -> bool:
+def _fits(had: inspect.Parameter, wanted: inspect.Parameter) -> bool:
     same = had.name == wanted.name and had.kind == wanted.kind
-    return same and (had.default == wanted.default or not wanted.is_optional)
+    return same and (had.default == wanted.default or not _is_optional(wanted))
 
 
-def _text(parameters: list[_Parameter]) -> str:
+def _is_optional(one: inspect.Parameter) -> bool:
+    """True where a call may leave it out."""
+    return one.default is not _EMPTY or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+
+
+def _text(parameters: list[inspect.Parameter]) -> str:
     return f"({', '.join(map(str, parameters))})"

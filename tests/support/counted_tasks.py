@@ -18,20 +18,23 @@ def own_clock() -> None:
     worker.time = SimpleNamespace(perf_counter=lambda: _now)
 
 
-def micro(item: Any) -> Any:
+def noop(item: Any) -> Any:
     """A task of a microsecond."""
-    return _take(1e-6, item)
+    _take(1e-6)
+    return item
 
 
-def milli(item: Any) -> Any:
-    """A task of a millisecond."""
-    return _take(1e-3, item)
+def sleep(seconds: float) -> float:
+    """A task that takes so long; a long one really does, so that another worker takes the next."""
+    _take(seconds)
+    if seconds > 0.01:
+        time.sleep(seconds)
+    return seconds
 
 
-def _take(seconds: float, item: Any) -> Any:
+def _take(seconds: float) -> None:
     global _now  # noqa: PLW0603 - a clock a process
     _now += seconds
-    return item
 
 
 def same(item: Any) -> Any:
@@ -51,27 +54,9 @@ def most_traced(_: Any = None) -> int:
     return most
 
 
-def put_in_rounds(items: Any, count: int, go: Any) -> None:
-    """Put ``count`` items into a queue for each true item of ``go``, until a false one."""
-    while go.get():
-        for number in range(count):
-            items.put(number)
-
-
 def get_all(items: Any, count: int, done: Any, go: Any) -> None:
     """Take ``count`` items from a queue, put into ``done``, and stay until ``go`` has an item."""
     for _ in range(count):
         items.get()
     done.put(None)
     go.get()
-
-
-def echo(end: Any) -> None:
-    """Send items of a pipe back until None comes."""
-    while (item := end.recv()) is not None:
-        end.send(item)
-
-
-def pause(_: Any = None) -> None:
-    """Long enough that another worker takes the next one."""
-    time.sleep(0.05)

@@ -10,7 +10,6 @@ checkout. What is mounted for the tests is seen by them alone, and gone with the
 from __future__ import annotations
 
 import argparse
-import configparser
 import os
 import re
 import shlex
@@ -37,6 +36,8 @@ CORE = "fiber-core[examples,testing]"
 PLUGINS = ("docker", "k8s", "local", "ssh")
 TESTS = ("fiber_core/tests", "tests/compat", *(f"plugins/fiber_{name}/tests" for name in PLUGINS))
 PATH = "/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+#: where programs of this machine are
+SYSTEM = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 #: of the caller's environment what goes in, besides pip's own
 KEPT = re.compile(
     r"(https?|no)_proxy|SSL_CERT_.*|REQUESTS_CA_BUNDLE|PIP_.*|FIBER_REQUIRE", re.IGNORECASE
@@ -68,7 +69,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("words", nargs="*", metavar="PYTEST ARGUMENT")
     chosen = parser.parse_args(arguments)
     try:
-        look_for_programs()
+        if os.geteuid() != 0:
+            raise MissingError("only root may make a root folder and mount what tests need in it")
+        for program, package in PROGRAMS.items():
+            if shutil.which(program, path=SYSTEM) is None:
+                raise MissingError(f"there is no {program}; run apt-get install {package}")
         suite = Suite(chosen.cache.resolve())
         suite.make()
         suite.install()
@@ -82,15 +87,6 @@ def main(arguments: Sequence[str]) -> int:
     if not any((ROOT / word.partition("::")[0]).exists() for word in chosen.words):
         words += TESTS
     return suite.call("/venv/bin/python", "-m", "pytest", *words)
-
-
-def look_for_programs() -> None:
-    """Raise MissingError where this machine cannot do it."""
-    if os.geteuid() != 0:
-        raise MissingError("only root may make a root folder and mount what tests need in it")
-    for program, package in PROGRAMS.items():
-        if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None:
-            raise MissingError(f"there is no {program}; run apt-get install {package}")
 
 
 class Suite:
@@ -125,19 +121,18 @@ class Suite:
         if not (scripts / SUITE).exists():
             # this machine's debootstrap is older than the suite
             command.append(str(scripts / "sid"))
-        # it mounts too
-        environ = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
         log = self._cache / "debootstrap.log"
         with log.open("w") as output:
-            done = subprocess.run(
+            # it mounts too
+            code = subprocess.call(
                 ["unshare", "--mount", *command],
-                env=environ,
+                env={**os.environ, "PATH": SYSTEM},
                 stdout=output,
                 stderr=output,
-                check=False,
             )
-        if done.returncode:
-            raise MissingError(f"debootstrap failed: {last_line(log)} (all of it is in {log})")
+        if code:
+            last = log.read_text().splitlines()[-1:]
+            raise MissingError(f"debootstrap failed: {last} (all of it is in {log})")
         unfinished.rename(self._root)
         made.write_text(" ".join(words))
 
@@ -154,9 +149,7 @@ class Suite:
             self._run(PYTHON, "-m", "venv", "/venv")
         folders = ["fiber_core", *(f"plugins/fiber_{name}" for name in PLUGINS)]
         shutil.rmtree(self._root / "wheels", ignore_errors=True)
-        self._pip(
-            "wheel", "--no-deps", "--wheel-dir", "/wheels", *(f"./{name}" for name in folders)
-        )
+        self._pip("wheel", "--no-deps", "--wheel-dir", "/wheels", *(f"./{one}" for one in folders))
         names = (CORE, *(f"fiber-{name}" for name in PLUGINS))
         self._pip("install", "--find-links", "/wheels", *names, *DEPENDENCIES)
         # the versions are those of the last time, their content is not
@@ -165,11 +158,8 @@ class Suite:
 
     def call(self, *words: str) -> int:
         """Run a command in the checkout inside; its exit code."""
-        shown = [
-            path
-            for path in dict.fromkeys((*SHOWN, *named_paths(self._environ)))
-            if Path(path).exists()
-        ]
+        paths = dict.fromkeys((*SHOWN, *named_paths(self._environ)))
+        shown = [path for path in paths if Path(path).exists()]
         inside = ("sh", "-c", 'cd /checkout && exec "$@"', "sh", *words)
         mounting = ("unshare", "--mount", "sh", "-ec", MOUNT, "sh", str(self._root))
         return subprocess.call([*mounting, *shown, "--", *inside], env=self._environ)
@@ -195,16 +185,12 @@ def mirror() -> str:
 
 def pip_options() -> dict[str, str]:
     """What pip is told by this machine's files, as variables."""
-    home = Path.home()
-    files = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"), home / ".pip/pip.conf"]
-    files += [home / ".config/pip/pip.conf", Path(os.environ.get("PIP_CONFIG_FILE", os.devnull))]
-    parser = configparser.RawConfigParser()
-    parser.read(files)
+    words = [sys.executable, "-m", "pip", "config", "list"]
+    told = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = re.findall(r"^(?:global|install)\.([\w-]+)='(.*)'$", told, re.MULTILINE)
     return {
-        f"PIP_{option.upper().replace('-', '_')}": " ".join(value.split())
-        for section in ("global", "install")
-        if parser.has_section(section)
-        for option, value in parser.items(section)
+        f"PIP_{option.upper().replace('-', '_')}": " ".join(value.replace("\\n", " ").split())
+        for option, value in found
     }
 
 
@@ -226,11 +212,6 @@ def files_of_checkout() -> list[str]:
     words = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
     return [name for name in names if name and (ROOT / name).exists()]
-
-
-def last_line(log: Path) -> str:
-    """What a program said last."""
-    return next(iter(log.read_text().splitlines()[::-1]), "it said nothing")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +48,12 @@ class Snapshot:
     threads: frozenset[threading.Thread]
     processes: frozenset[int]
     files: frozenset[str]
-    environ: dict[str, str]
-    handlers: tuple[logging.Handler, ...]
-    levels: tuple[int, ...]
-    signals: tuple[object, ...]
-    cwd: str
+    settings: dict[str, object]
 
     @classmethod
     def take(cls) -> Snapshot:
         loggers = (logging.getLogger(), logging.getLogger("fiber"))
+        environ = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
         return cls(
             threads=frozenset(
                 thread
@@ -66,16 +63,18 @@ class Snapshot:
             ),
             processes=frozenset(_descendants(os.getpid())),
             files=frozenset(_listing(Path(os.environ.get("XDG_RUNTIME_DIR", os.devnull)))),
-            environ={k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
-            handlers=tuple(
-                handler
-                for logger in loggers
-                for handler in logger.handlers
-                if not type(handler).__module__.startswith("_pytest.")
-            ),
-            levels=tuple(logger.level for logger in loggers),
-            signals=tuple(signal.getsignal(number) for number in _SIGNALS),
-            cwd=str(Path.cwd()),
+            settings={
+                **{f"os.environ[{name!r}]": value for name, value in environ.items()},
+                "handlers": [
+                    handler
+                    for logger in loggers
+                    for handler in logger.handlers
+                    if not type(handler).__module__.startswith("_pytest.")
+                ],
+                "levels": [logger.level for logger in loggers],
+                "signals": [signal.getsignal(number) for number in _SIGNALS],
+                "cwd": str(Path.cwd()),
+            },
         )
 
     def lingering(self, *, kept: bool) -> list[str]:
@@ -108,17 +107,12 @@ class Snapshot:
 
     def changed(self) -> list[str]:
         """Settings that are not as they were."""
-        now = Snapshot.take()
-        found = [
-            f"os.environ[{name!r}] was {self.environ.get(name)!r}, is {now.environ.get(name)!r}"
-            for name in sorted(self.environ.keys() | now.environ.keys())
-            if self.environ.get(name) != now.environ.get(name)
+        now = Snapshot.take().settings
+        return [
+            f"{name}: was {self.settings.get(name)!r}, is {now.get(name)!r}"
+            for name in sorted(self.settings.keys() | now.keys())
+            if self.settings.get(name) != now.get(name)
         ]
-        for what in ("handlers", "levels", "signals", "cwd"):
-            before, after = getattr(self, what), getattr(now, what)
-            if before != after:
-                found.append(f"{what}: was {before!r}, is {after!r}")
-        return found
 
 
 @pytest.fixture(autouse=True)
@@ -132,13 +126,7 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         _close_runtime()
     if request.node.get_closest_marker("lingers"):
         return
-    left = before.lingering(kept=shared is not None)
-    deadline = time.monotonic() + _PATIENCE
-    while left and time.monotonic() < deadline:
-        # threads, descendants of any depth and files have no common event to wait for
-        time.sleep(0.01)
-        left = before.lingering(kept=shared is not None)
-    problems = left + before.changed()
+    problems = _still(lambda: before.lingering(kept=shared is not None)) + before.changed()
     if problems:
         problems += before.whereabouts()
         pytest.fail("this test left behind:\n  " + "\n  ".join(problems), pytrace=False)
@@ -168,13 +156,7 @@ def pytest_configure() -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     _close_runtime()
-    left = _orphans()
-    deadline = time.monotonic() + _PATIENCE
-    while left and time.monotonic() < deadline:
-        # orphans are no children of ours, so nothing tells of their end
-        time.sleep(0.05)
-        left = _orphans()
-    if left:
+    if left := _still(_orphans):
         lines = [f"  {process.pid}: {_command(process.pid)}" for process in left]
         print("\nthese processes outlived the tests:", *lines, sep="\n", file=sys.stderr)
         for process in left:
@@ -187,6 +169,15 @@ def pytest_unconfigure() -> None:
     if _previous_root is not None:
         os.environ["XDG_RUNTIME_DIR"] = _previous_root
     del os.environ[_MARK]
+
+
+def _still(look: Callable[[], list[Any]]) -> list[Any]:
+    """What is left after a while, looking until it is nothing."""
+    deadline = time.monotonic() + _PATIENCE
+    while (left := look()) and time.monotonic() < deadline:
+        # threads, descendants of any depth, orphans and files have no common event to wait for
+        time.sleep(0.01)
+    return left
 
 
 def _is_of_a_run(file: str) -> bool:

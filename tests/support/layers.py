@@ -7,8 +7,8 @@ is imported: files are parsed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import layout
 
@@ -70,19 +70,6 @@ fiber.cli                   the command
 """
 
 
-class Edge(NamedTuple):
-    """An import that points up, or from or to a module that no layer has."""
-
-    importer: str
-    imported: str
-    file: str
-    line: int
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.importer} imports {self.imported}: {self.problem}"
-
-
 def names(text: str = LAYERS) -> list[str]:
     """The names in the list, lowest first."""
     return [line.split()[0] for line in text.splitlines() if line.strip()]
@@ -100,38 +87,32 @@ def layer_of(module: str, layers: Sequence[str]) -> str | None:
     return None
 
 
-def upward(
-    imports: Iterable[layout.Import], modules: Iterable[str], layers: Sequence[str]
-) -> list[Edge]:
-    """The imports among ``modules`` that point up in the list."""
-    known = set(modules)
+def upward(modules: Mapping[str, Path], layers: Sequence[str]) -> list[str]:
+    """The imports among modules that point up in the list, or from or to one that is in no layer."""
     rank = {name: number for number, name in enumerate(layers)}
     found = []
-    for one in imports:
-        imported = layout.module_of(one.imported, known)
-        if imported is None:
-            continue
-        mine, theirs = layer_of(one.importer, layers), layer_of(imported, layers)
-        if mine is None or theirs is None:
-            problem = f"{one.importer if mine is None else imported} is in no layer"
-        elif rank[theirs] > rank[mine]:
-            problem = f"{theirs} is above {mine}"
-        else:
-            continue
-        found.append(Edge(one.importer, imported, one.file, one.line, problem))
+    for name, path in modules.items():
+        for one in layout.imports(name, path, types=True):
+            imported = layout.module_of(one.imported, modules)
+            if imported is None:
+                continue
+            mine, theirs = layer_of(name, layers), layer_of(imported, layers)
+            if mine is None or theirs is None:
+                problem = f"{name if mine is None else imported} is in no layer"
+            elif rank[theirs] > rank[mine]:
+                problem = f"{theirs} is above {mine}"
+            else:
+                continue
+            found.append(f"{path}:{one.line}: {name} imports {imported}: {problem}")
     return found
 
 
-def of_the_core() -> list[Edge]:
+def of_the_core() -> list[str]:
     """The imports of the core that point up."""
-    modules = dict(layout.modules(layout.CORE))
-    found = [
-        one for name, path in modules.items() for one in layout.imports(name, path, types=True)
-    ]
-    return upward(found, modules, names())
+    return upward(dict(layout.modules(layout.CORE)), names())
 
 
 if __name__ == "__main__":
     edges = of_the_core()
-    print("\n".join(map(str, edges)) or "no import points up")
+    print("\n".join(edges) or "no import points up")
     sys.exit(bool(edges))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +18,6 @@ class Import(NamedTuple):
     importer: str
     imported: str
     line: int
-    file: str
-    #: True for imports that run when the importer is imported, False inside functions
-    at_load: bool
 
 
 def modules(*sources: Path) -> Iterator[tuple[str, Path]]:
@@ -40,39 +37,27 @@ def module_of(name: str, modules: Collection[str]) -> str | None:
 
 def imports(name: str, path: Path, *, types: bool = False) -> Iterator[Import]:
     """Every import of a module, with ``types`` those for type checkers, too."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    yield from _Imports(name, package, str(path), types=types).of(tree, at_load=True)
+    package = (name if path.name == "__init__.py" else name.rpartition(".")[0]).split(".")
 
+    def imported(node: ast.AST) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        if not isinstance(node, ast.ImportFrom):
+            return []
+        base = node.module or ""
+        if node.level:
+            above = package[: len(package) - node.level + 1]
+            base = ".".join([*above, base] if base else above)
+        # `from package import name` imports a submodule where there is one of that name
+        return [f"{base}.{alias.name}" for alias in node.names]
 
-class _Imports:
-    def __init__(self, name: str, package: str, file: str, *, types: bool) -> None:
-        self._name = name
-        self._package = package.split(".")
-        self._file = file
-        self._types = types
+    def within(node: ast.AST) -> Iterator[Import]:
+        children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test) and not types:
+            children = node.orelse
+        for child in children:
+            for whole in imported(child):
+                yield Import(name, whole, getattr(child, "lineno", 0))
+            yield from within(child)
 
-    def of(self, node: ast.AST, *, at_load: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
-            if (
-                isinstance(child, ast.If)
-                and "TYPE_CHECKING" in ast.dump(child.test)
-                and not self._types
-            ):
-                for other in child.orelse:
-                    yield from self.of(other, at_load=at_load)
-                continue
-            if isinstance(child, ast.Import):
-                for alias in child.names:
-                    yield Import(self._name, alias.name, child.lineno, self._file, at_load)
-            elif isinstance(child, ast.ImportFrom):
-                base = child.module or ""
-                if child.level:
-                    above = self._package[: len(self._package) - child.level + 1]
-                    base = ".".join([*above, base] if base else above)
-                # `from package import name` imports a submodule where there is one of that name
-                for alias in child.names:
-                    whole = f"{base}.{alias.name}"
-                    yield Import(self._name, whole, child.lineno, self._file, at_load)
-            inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            yield from self.of(child, at_load=at_load and not inside)
+    return within(ast.parse(path.read_text(encoding="utf-8"), str(path)))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import queue
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,11 +33,10 @@ def main():
 if __name__ == "__main__":
     main()
 """
-_TIMEOUT = 120.0
 
 
 class Maps:
-    """The program, running; each of its maps takes about a second.
+    """The program, running; each of its maps takes about a second. A test's own timeout ends waits.
 
     Args:
         folder: its working directory.
@@ -56,37 +53,26 @@ class Maps:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, name="maps")
-        self._reader.start()
 
     def wait_right(self) -> None:
         """Wait until one more map has ended, which had the right results."""
-        try:
-            line_read = self._lines.get(timeout=_TIMEOUT)
-        except queue.Empty:
-            raise AssertionError("it hangs") from None
-        assert line_read == "right", line_read or f"it ended with {self._process.wait()}"
+        assert self._line() == "right"
 
     def end(self) -> None:
         """Have it end by itself, which goes well."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        while (line_read := self._lines.get(timeout=_TIMEOUT)) != "over":
-            assert line_read == "right", line_read or f"it ended with {self._process.wait()}"
-        assert self._process.wait(_TIMEOUT) == 0
+        while (line := self._line()) != "over":
+            assert line == "right"
+        assert self._process.wait() == 0
 
     def close(self) -> None:
         """End it, if it has not ended. Idempotent."""
         self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
+        with self._process:
+            pass
 
-    def _read(self) -> None:
+    def _line(self) -> str:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line.strip())
-        self._lines.put("")
+        line = self._process.stdout.readline().strip()
+        return line or f"it ended with {self._process.wait()}"

@@ -17,27 +17,10 @@ import attrs
 
 from require import need
 
-__all__ = ["STACKS", "Stack", "compiled", "stack"]
+__all__ = ["STACKS", "Stack", "stack"]
 
 #: distributions by name; Debian's has none of its own
 STACKS = {"debian": (), "openmpi": ("openmpi",), "mpich": ("mpich",), "intel": ("impi-rt",)}
-
-HELLO = """
-#include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-int main(int argc, char **argv) {
-    int rank, size, sum, one = 1;
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    printf("rank %d of %d on %s, sum %d\\n", rank, size, getenv("FIBER_MPI_MEMBER"), sum);
-    MPI_Finalize();
-    return 0;
-}
-"""
 
 
 @attrs.frozen
@@ -82,16 +65,6 @@ def stack(name: str) -> Stack:
     hint = "run python tests/support/mpi_stacks.py, and apt-get install openmpi-bin"
     need("mpi", f"{', '.join(missing)} is not there; {hint}" if missing else None)
     return Stack(name, str(mpirun), str(folder / "python"))
-
-
-def compiled(folder: Path) -> Path:
-    """An MPI program in C, by Debian's compiler."""
-    compiler = shutil.which("mpicc")
-    need("mpi", None if compiler else "no mpicc; apt-get install libopenmpi-dev gcc")
-    source = folder / "hello.c"
-    source.write_text(HELLO)
-    subprocess.run([str(compiler), "-o", folder / "hello", source], check=True)
-    return folder / "hello"
 
 
 def make() -> None:

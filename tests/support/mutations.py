@@ -1,10 +1,8 @@
 """Small seeded faults in the sources, to see whether tests find them.
 
-``python tests/support/mutations.py show --seed 1 --count 20`` prints what it would change, one unified
-diff each; ``apply --seed 1 --number 7`` changes the file of the seventh in this checkout, and
-``git checkout`` of it takes that back. ``try --seed 1 --count 20 -- COMMAND`` applies each in turn,
-runs the command, which fails if tests find the fault, and takes it back; in COMMAND ``{tests}`` stands
-for the folder of tests that mirrors the changed file's. A line of JSON tells what came of each.
+``python tests/support/mutations.py --seed 1 --count 20`` prints what it would change, one unified diff
+each. With ``-- COMMAND`` it makes each change in turn, runs the command, which fails if tests find the
+fault, and takes it back; a line of JSON tells what came of each.
 
 A fault is a comparison turned round, a call that is a statement dropped, or the first two arguments
 of a call swapped.
@@ -15,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import itertools
 import json
 import random
 import subprocess
@@ -61,16 +60,6 @@ class Mutation(NamedTuple):
         before = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
         after = self.changed().splitlines(keepends=True)
         return "".join(difflib.unified_diff(before, after, name, name, n=1))
-
-    def tests(self) -> str:
-        """The folder of tests that mirrors the file's."""
-        parts = self.path.relative_to(ROOT).parts
-        below = parts[parts.index("src") + 2 : -1]
-        folder = Path(*parts[: parts.index("src")], "tests")
-        for depth in range(len(below), -1, -1):
-            if (ROOT / folder / Path(*below[:depth])).is_dir():
-                return str(folder / Path(*below[:depth]))
-        return str(folder)
 
 
 def mutations(seed: int) -> Iterator[Mutation]:
@@ -122,11 +111,10 @@ def attempt(mutation: Mutation, command: Sequence[str]) -> dict[str, object]:
     """Run a command with the fault in place; what came of it."""
     before = mutation.path.read_bytes()
     diff, changed = mutation.diff(), mutation.changed()
-    words = [word.replace("{tests}", mutation.tests()) for word in command]
     began = time.monotonic()
     try:
         mutation.path.write_text(changed, encoding="utf-8")
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     finally:
         mutation.path.write_bytes(before)
     return {
@@ -137,29 +125,19 @@ def attempt(mutation: Mutation, command: Sequence[str]) -> dict[str, object]:
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Show, apply or try faults."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("action", choices=["show", "apply", "try"])
+def main(arguments: Sequence[str]) -> None:
+    """Show faults, or try them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=20, help="faults to show or try")
-    parser.add_argument("--number", type=int, help="the one to apply or try, from 1")
+    parser.add_argument("--count", type=int, default=20)
     parser.add_argument("command", nargs="*", help="what finds a fault, by failing")
     options = parser.parse_args(arguments)
-    for number, mutation in enumerate(mutations(options.seed), 1):
-        if number > max(options.count, options.number or 0):
-            break
-        if options.number not in {None, number}:
-            continue
-        if options.action == "show":
-            print(f"{number}: tests in {mutation.tests()}\n{mutation.diff()}")
-        elif options.action == "apply":
-            print(mutation.diff())
-            mutation.path.write_text(mutation.changed(), encoding="utf-8")
+    for mutation in itertools.islice(mutations(options.seed), options.count):
+        if options.command:
+            print(json.dumps(attempt(mutation, options.command)), flush=True)
         else:
-            print(json.dumps({"number": number, **attempt(mutation, options.command)}), flush=True)
-    return 0
+            print(mutation.diff())
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 
-def open_memory() -> int:
-    """How much memory without a name this process has open."""
+def open_memory(pid: int | str = "self") -> int:
+    """How much memory without a name a process has open."""
     found = 0
-    for path in Path("/proc/self/fd").iterdir():
-        try:
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
             found += "memfd:fiber-memory" in str(path.readlink())
-        except OSError:
-            continue
     return found

@@ -1,23 +1,19 @@
-"""Options that run a part of the tests: of a user's machine, or of what depends on the Python.
+"""``--part NAME`` runs a part of the tests: of a user's machine, or of what depends on the Python.
 
-``--quick``: whether Fiber works on this machine. Whole files run of what users call: the tests of
-the core's public modules, the backend ``local``, and what README's table of promises names; of
-every other class or file without classes one test, but for those that are about the checkout.
-Where files are named, or tests by ``-k``, it does nothing. ``--rest`` runs all that it leaves out.
+``quick``: whether Fiber works on this machine. Whole files run of what users call: the tests of the
+core's public modules, the backend ``local``, and what README's table of promises names; of every
+other class or file without classes one test, but for those that are about the checkout. Where files
+are named, or tests by ``-k``, it does nothing. ``rest``: all that it leaves out.
 
-``--other-python``: on Pythons besides the main one, tests run of what depends on the Python.
-
-Whole files run that use themselves what of the standard library differs from Python to Python, and
-every test of the others, of its cases one: another one on each Python. What is named below runs on
-the main Python alone: it is one piece of code, and does not depend on the Python.
-
-``--between``: on a Python between two that run all of that, one test of each class and file runs
-in place of every test. ``--followers``: of all that only the whole files.
+The others are for Pythons besides the main one. Files run whole that use themselves what of the
+standard library differs from Python to Python; of the other files ``python`` runs every test, of its
+cases one, another one on each Python; ``between``, on a Python between two of these, one test of
+each class and file; ``followers`` none. What is named below runs on the main Python alone: it is one
+piece of code, and does not depend on the Python.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import re
 import sys
@@ -51,69 +47,57 @@ _ROOT = Path(__file__).parents[2]
 OF_USERS = ("fiber_core/tests/test_", "plugins/fiber_local/tests/")
 #: and those that are about this checkout, whatever machine it is on
 OF_CHECKOUT = tuple(
-    f"tests/{name}" for name in ("architecture/", "benchmarks/", "ci/", "docs/", "test_", "typing/")
+    f"tests/{name}" for name in ("architecture/", "benchmarks/", "ci/", "docs/", "test_")
 )
 #: a link to a file of tests in a table
 _PROMISED = re.compile(r"^\|.*", re.MULTILINE), re.compile(r"\]\(([\w/]+\.py)\)")
 
 
+#: of what depends on the Python: what is left out of the files that do not follow it
+LEFT = {
+    "python": "all but one case of each test",
+    "between": "all but one test of each class and file",
+    "followers": "all",
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("fiber")
-    group.addoption(
-        "--quick",
-        action="store_true",
-        help="run what tells whether Fiber works on this machine; see tests/support/pythons.py",
-    )
-    group.addoption("--rest", action="store_true", help="run what --quick leaves out")
-    group.addoption(
-        "--other-python",
-        action="store_true",
-        help="run what depends on the Python; see tests/support/pythons.py",
-    )
-    group.addoption(
-        "--between",
-        action="store_true",
-        help="as --other-python, on a Python between two that do so: still less",
-    )
-    group.addoption(
-        "--followers",
-        action="store_true",
-        help="of --other-python the files that use what differs from Python to Python",
+    parser.getgroup("fiber").addoption(
+        "--part", choices=["quick", "rest", *LEFT], help="see tests/support/pythons.py"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    all_are_meant = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     # workers of xdist are told the outcome
-    if not hasattr(config, "workerinput"):
-        all_are_meant = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-        config.option.quick &= all_are_meant and not config.option.keyword
+    is_master = not hasattr(config, "workerinput")
+    if is_master and config.option.part == "quick":
+        config.option.part = "quick" if all_are_meant and not config.option.keyword else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    kept = _chosen(config.option, items)
-    if kept is not None:
+    part = config.option.part
+    if part is not None:
+        kept = _chosen(part, items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
 
 
-def _chosen(option: argparse.Namespace, items: list[pytest.Item]) -> set[pytest.Item] | None:
-    """The tests that an option has chosen; None where there is none."""
-    if option.quick or option.rest:
+def _chosen(part: str, items: list[pytest.Item]) -> set[pytest.Item]:
+    if part in {"quick", "rest"}:
         whole = promised()
         here = [item for item in items if not item.nodeid.startswith(OF_CHECKOUT)]
         quick = set(_one_of_each(here, lambda item: item.nodeid.startswith(whole), _group))
-        return quick if option.quick else set(items) - quick
+        return quick if part == "quick" else set(items) - quick
     here = [item for item in items if not item.nodeid.startswith(tuple(LEFT_OUT))]
-    if option.followers:
+    if part == "followers":
         return {item for item in here if _follows(item.path)}
-    if option.between or option.other_python:
-        group = _group if option.between else _function
-        return set(_one_of_each(here, lambda item: _follows(item.path), group))
-    return None
+    group = _group if part == "between" else _function
+    return set(_one_of_each(here, lambda item: _follows(item.path), group))
 
 
 def promised() -> tuple[str, ...]:
-    """Beginnings of tests' names that ``--quick`` runs whole: what users call and are promised."""
+    """Beginnings of tests' names that ``--part quick`` runs whole: what users call and are promised."""
     rows, links = _PROMISED
     tables = "\n".join(rows.findall((_ROOT / "README.md").read_text(encoding="utf-8")))
     return (*OF_USERS, *links.findall(tables))
@@ -153,20 +137,11 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Tell what was left out, also where workers of xdist collected."""
-    option = config.option
-    if option.quick:
+    part = config.option.part
+    if part == "quick":
         terminalreporter.line("a part of the tests, for users: bootstrap.py test --all runs all")
-    if not (option.between or option.other_python or option.followers):
-        return
-    terminalreporter.section("left to the main Python")
-    for reason in dict.fromkeys(LEFT_OUT.values()):
-        terminalreporter.line(f"{reason}:")
+    if part in LEFT:
+        terminalreporter.section("left to the main Python")
         for name, why in LEFT_OUT.items():
-            if why == reason:
-                terminalreporter.line(f"  {name}")
-    left = "all but one case of each test"
-    if option.between:
-        left = "all but one test of each class and file"
-    elif option.followers:
-        left = "all"
-    terminalreporter.line(f"in files that use none of {', '.join(FOLLOWED)}: {left}")
+            terminalreporter.line(f"{name}: {why}")
+        terminalreporter.line(f"in files that use none of {', '.join(FOLLOWED)}: {LEFT[part]}")

@@ -57,30 +57,27 @@ def started(folder: Path) -> Iterator[Registry]:
     (folder / "users").write_text(f"{USER}:{_HASH}\n")
     (folder / "config.yml").write_text(_CONFIG.format(folder=folder))
     # it ends with the tests, also if they are killed
-    process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "KILL", "docker-registry", "serve", str(folder / "config.yml")],
+    ends = ("setpriv", "--pdeathsig", "KILL")
+    with subprocess.Popen(
+        [*ends, "docker-registry", "serve", str(folder / "config.yml")],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    assert process.stdout is not None
-    with contextlib.ExitStack() as stack:
-        stack.callback(process.stdout.close)
-        stack.callback(process.wait)
-        stack.callback(process.kill)
-        log: list[str] = []
-        address = _address(process.stdout, log)
-        # it logs each request, and would wait for a reader
-        reader = threading.Thread(target=log.extend, args=(process.stdout,), name="registry")
-        reader.start()
-        stack.pop_all()
+    ) as process:
+        assert process.stdout is not None
         try:
-            yield Registry(address)
+            log: list[str] = []
+            address = _address(process.stdout, log)
+            # it logs each request, and would wait for a reader
+            reader = threading.Thread(target=log.extend, args=(process.stdout,), name="registry")
+            reader.start()
+            try:
+                yield Registry(address)
+            finally:
+                process.kill()
+                reader.join()
         finally:
             process.kill()
-            process.wait()
-            reader.join()
-            process.stdout.close()
 
 
 def _address(output: Iterable[str], log: list[str]) -> str:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from commands import ran
+from waiting import PATIENCE, until
 
 __all__ = ["RingCommand", "check_failed_rank", "check_lifecycle", "ring_command"]
-
-PATIENCE = 120.0
 
 
 class RingCommand:
@@ -50,11 +49,10 @@ class RingCommand:
 
     def until(self, phase: str) -> dict[str, Any]:
         """Wait until that ring has a phase; returns its status."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + 2 * PATIENCE
         while (found := self.status())["phase"] != phase:
+            # another process's ring has no event here, and what it is instead tells why
             assert time.monotonic() < deadline, found
-            # another process's ring has no event here
-            time.sleep(0.2)
         return found
 
 
@@ -91,9 +89,7 @@ def check_lifecycle(
     assert are_gone()
     ring("resume", "r")
     ring.until("running")
-    deadline = time.monotonic() + PATIENCE
-    while ring("logs", "r", "--rank", "1").count("] up 1") < 2:
-        assert time.monotonic() < deadline
+    until(lambda: ring("logs", "r", "--rank", "1").count("] up 1") == 2)
     assert 'fiber_ring_up{name="r"} 2' in ring("status", "--metrics")
     assert "Suspended" in ring("describe", "r")
     ring("delete", "r")

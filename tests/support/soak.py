@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,13 @@ class Round:
 
     name: str
     seed: int
+    #: chance of its own, by its seed
+    rng: random.Random = attrs.field(init=False)
     facts: dict[str, Any] = attrs.field(factory=dict)
+
+    @rng.default
+    def _seeded(self) -> random.Random:
+        return random.Random(self.seed)
 
     def note(self, **facts: Any) -> None:
         """Remember what was counted."""

@@ -7,19 +7,14 @@ stands for anything.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import attrs
 
 from distributions import Site
 
-_SECTION = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
 _BLOCK = re.compile(
     r"^```(?:\{code-block\} )?(?P<kind>\w+)\n(?::caption: (?P<caption>[^\n]+)\n)?(?P<body>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -30,27 +25,10 @@ _INSTALL = 'pip install -e ".[test]"'
 _PATIENCE = 900
 
 
-@attrs.frozen
-class Block:
-    """A fenced block of a page."""
-
-    kind: str
-    caption: str | None
-    body: str
-
-
 def sections(page: Path) -> list[tuple[str, str]]:
     """Titles and texts of a page's sections that say what to do, in order."""
-    text = page.read_text(encoding="utf-8")
-    starts = [found.start() for found in _SECTION.finditer(text)]
-    parts = [text[i:j] for i, j in itertools.pairwise([*starts, len(text)])]
-    return [(part.splitlines()[0][3:], part) for part in parts if _BLOCK.search(part)]
-
-
-def blocks(text: str) -> Iterator[Block]:
-    """The blocks of a text, in order."""
-    for found in _BLOCK.finditer(text):
-        yield Block(found["kind"], found["caption"], found["body"])
+    parts = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return [(part.partition("\n")[0], part) for part in parts if _BLOCK.search(part)]
 
 
 class Reader:
@@ -77,24 +55,23 @@ class Reader:
         """Do all that is said up to the end of a section, and was not done yet."""
         while title in [todo for todo, _ in self._todo]:
             _, text = self._todo.pop(0)
-            for block in blocks(text):
-                if block.kind == "console":
-                    self._console(block.body)
-                elif block.caption is not None:
-                    self._file(block)
+            for block in _BLOCK.finditer(text):
+                if block["kind"] == "console":
+                    self._console(block["body"])
+                elif block["caption"] is not None:
+                    self._file(block["kind"], block["caption"], block["body"])
 
     # -- files
 
-    def _file(self, block: Block) -> None:
-        caption = block.caption or ""
+    def _file(self, kind: str, caption: str, body: str) -> None:
         path = self.folder / caption.removesuffix(_AS_IT_IS)
         if caption.endswith(_AS_IT_IS):
-            assert block.body in path.read_text(), f"{path} does not have:\n{block.body}"
-        elif block.kind == "diff":
-            path.write_text(changed(path.read_text(), block.body, str(path)))
+            assert body in path.read_text(), f"{path} does not have:\n{body}"
+        elif kind == "diff":
+            path.write_text(changed(path.read_text(), body, str(path)))
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.body)
+            path.write_text(body)
 
     # -- commands
 

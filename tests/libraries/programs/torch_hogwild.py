@@ -54,8 +54,8 @@ def main():
         with context.Pool(1) as pool:
             print(pool.map(double, [tensor, tensor], chunksize=1), tensor.tolist())
         cached = Cached(6)
-        loader = DataLoader(cached, num_workers=1, multiprocessing_context=context)
-        print(sum(batch.item() for batch in loader), cached.cache.tolist())
+        loader = DataLoader(cached, 2, num_workers=2, multiprocessing_context=context)
+        print([batch.tolist() for batch in loader], cached.cache.tolist())
 
 
 if __name__ == "__main__":

@@ -1,24 +1,13 @@
 """Every type of synchronization, between processes."""
 
+import multiprocessing as mp
+import sys
 import time
-from multiprocessing import (
-    Barrier,
-    BoundedSemaphore,
-    Condition,
-    Event,
-    Lock,
-    Process,
-    Queue,
-    RLock,
-    Semaphore,
-    Value,
-    current_process,
-)
 from threading import BrokenBarrierError
 
 
 def run(target, count, *args):
-    processes = [Process(target=target, args=args, name=f"part {i}") for i in range(count)]
+    processes = [mp.Process(target=target, args=args, name=f"part {i}") for i in range(count)]
     for process in processes:
         process.start()
     return processes
@@ -41,26 +30,23 @@ def be_one_of_few(semaphore, mutex, running, most):
 
 
 def with_semaphores():
-    mutex, running, most = RLock(), Value("i", 0), Value("i", 0)
-    codes = join(run(be_one_of_few, 5, Semaphore(2), mutex, running, most))
+    mutex, running, most = mp.RLock(), mp.Value("i", 0), mp.Value("i", 0)
+    codes = join(run(be_one_of_few, 5, mp.Semaphore(2), mutex, running, most))
     print("semaphore:", codes, running.value, most.value <= 2)
-    bounded = BoundedSemaphore(1)
+    bounded = mp.BoundedSemaphore(1)
     print(bounded.acquire(), bounded.acquire(timeout=0.01), bounded.release())
-    try:
-        bounded.release()
-    except ValueError as error:
-        print("ValueError:", error)
+    fails(bounded.release)
 
 
 def sleep_until_told(condition, sleeping, woken):
     with condition:
         sleeping.release()
         condition.wait()
-        woken.put(current_process().name)
+        woken.put(mp.current_process().name)
 
 
 def with_condition():
-    condition, sleeping, woken = Condition(), Semaphore(0), Queue()
+    condition, sleeping, woken = mp.Condition(), mp.Semaphore(0), mp.Queue()
     processes = run(sleep_until_told, 3, condition, sleeping, woken)
     for _ in processes:
         sleeping.acquire()
@@ -82,7 +68,7 @@ def wait_for_event(event, seen):
 
 
 def with_event():
-    event, seen = Event(), Queue()
+    event, seen = mp.Event(), mp.Queue()
     processes = run(wait_for_event, 2, event, seen)
     print(event.is_set(), event.wait(0.2))
     event.set()
@@ -107,7 +93,7 @@ def never_meet(barrier, places):
 
 
 def with_barrier():
-    barrier, met, places = Barrier(3), Value("i", 0), Queue()
+    barrier, met, places = mp.Barrier(3), mp.Value("i", 0), mp.Queue()
     processes = run(meet, 3, barrier, met, places)
     found = sorted(places.get() for _ in range(6))
     print("barrier:", join(processes), found, met.value, barrier.parties, barrier.n_waiting)
@@ -117,15 +103,33 @@ def with_barrier():
     print(barrier.broken)
 
 
-def with_rlock():
-    lock = RLock()
+def print_slowly(lock, word):
+    with lock:
+        for letter in word:
+            sys.stdout.write(letter)
+            sys.stdout.flush()
+        print(flush=True)
+
+
+def with_locks():
+    lock = mp.RLock()
     print("rlock:", lock.acquire(), lock.acquire(), lock.release(), lock.release())
+    fails(lock.release)
+    lock = mp.Lock()
+    with lock as entered:
+        print(entered, flush=True)
+        blocked = run(print_slowly, 1, lock, "blocked")
+        blocked[0].join(0.2)
+        print("it waits:", blocked[0].is_alive(), flush=True)
+    print(join(blocked), lock.acquire(block=False), lock.acquire(timeout=0.05), lock.release())
+    fails(lock.release)
+
+
+def fails(call):
     try:
-        lock.release()
-    except AssertionError as error:
-        print("AssertionError:", error)
-    with Lock() as entered:
-        print(entered)
+        call()
+    except (AssertionError, ValueError) as error:
+        print(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":
@@ -133,4 +137,4 @@ if __name__ == "__main__":
     with_condition()
     with_event()
     with_barrier()
-    with_rlock()
+    with_locks()

@@ -1,6 +1,6 @@
-"""Structures and arrays of ctypes that a child changes in place."""
+"""Numbers, arrays and structures in shared memory, which children change in place."""
 
-from ctypes import Structure, c_double, c_short
+from ctypes import Structure, c_double
 from multiprocessing import Array, Lock, Process, RawArray, RawValue, Value
 from multiprocessing.sharedctypes import copy, synchronized
 
@@ -9,18 +9,21 @@ class Position(Structure):
     _fields_ = [("east", c_double), ("north", c_double)]
 
 
-def change(small, real, text, positions):
+def change(small, real, text, positions, raw, numbers):
     small.value **= 2
     real.value /= 4
     text.value = text.value.upper()
     for position in positions:
         position.east += 1
         position.north *= position.north
-
-
-def raise_all(raw, numbers):
     for i in range(len(numbers)):
         numbers[i] += raw.value
+
+
+def count(counter, times):
+    for _ in range(times):
+        with counter.get_lock():
+            counter.value += 1
 
 
 if __name__ == "__main__":
@@ -29,17 +32,14 @@ if __name__ == "__main__":
     real = Value(c_double, 1.0, lock=False)
     text = Array("c", b"good morning", lock=lock)
     positions = Array(Position, [(1.5, -2.0), (0.5, 3.0), (2.25, 9.0)], lock=lock)
-    process = Process(target=change, args=(small, real, text, positions))
+    raw, numbers = RawValue("h", 5), RawArray("d", [1, 2, 3])
+    process = Process(target=change, args=(small, real, text, positions, raw, numbers))
     process.start()
     process.join()
-    print(small.value, real.value, text.value)
+    print(small.value, real.value, text.value, text[2:5], len(text))
     print([(position.east, position.north) for position in positions])
-
-    raw, numbers = RawValue(c_short, 5), RawArray("d", [1, 2, 3])
-    process = Process(target=raise_all, args=(raw, numbers))
-    process.start()
-    process.join()
     print(raw.value, list(numbers), numbers[1:], list(RawArray("i", 3)))
+
     private = copy(numbers)
     private[0] = 77
     print(private[0], numbers[0])
@@ -47,3 +47,15 @@ if __name__ == "__main__":
     with guarded.get_lock():
         guarded[0] = 11
     print(numbers[0], guarded.get_obj()[0])
+    try:
+        guarded[3] = 1
+    except IndexError:
+        print("IndexError")
+
+    counter = Value("L", 0)
+    processes = [Process(target=count, args=(counter, 300)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    print(counter.value)

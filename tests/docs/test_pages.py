@@ -1,0 +1,72 @@
+"""Pages and pictures that are made of something say what that is now, and names in them are there."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import backends_page
+import layout
+from fiber._plugins.manager import load_plugins
+
+ROOT = Path(__file__).parents[2]
+DESIGN = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
+MODULES = dict(layout.modules(*layout.SOURCES))
+#: private modules and packages by their dotted names, and whatever is named behind them
+DOTTED = re.compile(r"(?<![\w./-])(?:fiber\._\w+|fiber_(?:docker|k8s|local|ssh))(?:\.\w+)+")
+#: a file or folder below the core's package, as the tables of the design pages name it
+PATH = re.compile(r"`(_[a-z]+/[\w/]*(?:\.py)?|plugins/[\w/]+\.py)`")
+SUBJECTS = backends_page.subjects()
+
+
+def test_the_page_on_backends_is_made_of_the_results():
+    assert backends_page.PAGE.read_text(encoding="utf-8") == backends_page.render(SUBJECTS), (
+        "write it anew: python tests/support/backends_page.py > docs/reference/backends.md"
+    )
+    assert backends_page.missing_words() == set()
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
+def test_the_kit_passed_and_what_is_declared_is_what_was_tested(subject):
+    assert [test["name"] for test in subject.tests if test["outcome"] == "failed"] == []
+    info = load_plugins().backends().get(subject.name)
+    if info is None:
+        pytest.skip(f"{subject.name} is not installed here")
+    assert set(info.capabilities.names()) == subject.capabilities, (
+        "run the kit again and commit its results in docs/reference/conformance"
+    )
+
+
+def test_the_picture_in_the_readme_is_the_one_that_its_script_draws():
+    images = ROOT / "docs" / "images"
+    drawn = runpy.run_path(str(images / "draw_architecture.py"))["draw"]()
+
+    assert drawn == (images / "architecture.svg").read_text(encoding="utf-8")
+
+
+def is_there(name):
+    """True for a module, and for a name that a module defines."""
+    if name in MODULES:
+        return True
+    module, _, attribute = name.rpartition(".")
+    if module not in MODULES:
+        return False
+    text = MODULES[module].read_text(encoding="utf-8")
+    return re.search(rf"\b{attribute}\b", text) is not None
+
+
+@pytest.mark.parametrize("document", DESIGN, ids=lambda path: path.name)
+def test_modules_and_files_that_a_document_names_are_there(document):
+    text = document.read_text(encoding="utf-8")
+    above = (layout.CORE / "fiber", ROOT / "fiber_core" / "tests", ROOT)
+    gone = [name for name in DOTTED.findall(text) if not is_there(name)]
+    gone += [path for path in PATH.findall(text) if not any((one / path).exists() for one in above)]
+
+    assert gone == []
+
+
+def test_a_module_that_is_gone_is_noticed():
+    assert is_there("fiber._wire.handshake.Hello")
+    assert not is_there("fiber._wire.ferry")
+    assert not is_there("fiber._wire.frames.NoSuchName")
