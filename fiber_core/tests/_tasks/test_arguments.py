@@ -68,10 +68,6 @@ def test_an_object_in_several_units_becomes_one_of_each():
     assert third is not first
 
 
-def test_units_keep_their_order():
-    assert round_trip([[[1]], [[2], [3]], [[4]]]) == [[1], [2], [3], [4]]
-
-
 def test_a_buffer_of_several_units_is_sent_once_and_is_one_of_each():
     array = OutOfBand(bytes(SIZE))
     _, segments = encode([[array], [array], [array]])
@@ -99,14 +95,6 @@ def test_a_shared_buffer_is_mapped_for_each_unit():
     assert [bytes(one[:1]) for one in found] == [b"x", b"y", b"x"]
     found[0][0] = 0
     assert found[2][0] == ord("x")
-
-
-def test_one_unit_with_a_shared_buffer_has_its_locator():
-    array = OutOfBand(bytes(SHARE_THRESHOLD))
-    asked = []
-    apart, _ = encode([[array]], asked.append)
-    assert apart
-    assert [raw.nbytes for raw in asked] == [SHARE_THRESHOLD]
 
 
 def test_one_unit_with_nothing_large_is_as_it_always_was():

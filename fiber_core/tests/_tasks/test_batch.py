@@ -112,23 +112,6 @@ def test_a_unit_is_never_handed_over_in_parts(clock):
     assert [(start, stop) for start, stop, _ in run.ranges] == [(0, 3), (3, 6)]
 
 
-def test_a_unit_is_reported_whole_and_its_first_exception_ends_it(clock):
-    run = Run(tasks(0, 8, chunk=3))
-
-    def fails(n):
-        clock.now += 0.01
-        if n == 1:
-            raise KeyError(n)
-        return n
-
-    run(fails)
-    assert run.ranges == [(0, 3, 0), (3, 6, 0), (6, 8, 1)]
-    assert run.values == [0, None, None, 3, 4, 5, 6, 7]
-    _, _, errors = run.reports[0]
-    assert isinstance(errors[1], KeyError)
-    assert errors[2] is None
-
-
 def test_many_bytes_of_short_results_do_not_wait(clock):
     run = Run(tasks(0, 6))
     run(lambda n: [bytes(100_000)])
@@ -141,25 +124,6 @@ def test_a_result_that_goes_on_changing_is_reported_as_it_was(clock):
     run(lambda n: state.append(n) or state)
     assert run.ranges == [(0, 4, 1)]
     assert run.values == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
-
-
-def test_what_is_no_exception_ends_the_worker_as_in_multiprocessing(clock):
-    run = Run(tasks())
-
-    def leaves(n):
-        raise SystemExit(3)
-
-    with pytest.raises(SystemExit):
-        run(leaves)
-    assert run.reports == []
-
-
-def test_a_function_that_could_not_be_loaded_is_the_error_of_each_item():
-    run = Run(tasks(2, 5))
-    run.batch.fail(ImportError("no such module"))
-    assert run.ranges == [(2, 5, 1)]
-    _, _, errors = run.reports[0]
-    assert [type(errors[n]) for n in (2, 3, 4)] == [ImportError] * 3
 
 
 @pytest.mark.parametrize(

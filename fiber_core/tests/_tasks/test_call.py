@@ -69,22 +69,11 @@ def test_an_item_that_cannot_be_pickled_comes_as_its_error_and_the_others_as_the
     assert isinstance(second.error, TypeError)
 
 
-def test_an_item_that_pickles_once_only_is_an_error_not_the_end():
-    mode, segments = call([Once(), (i for i in "x")]).encode(0, 2)
-    assert [type(item) for item in items_of(mode, segments)] == [Unsendable, Unsendable]
-
-
 def test_an_item_that_ends_its_pickler_is_an_error_not_the_end():
     mode, segments = call([Exits(), 2]).encode(0, 2)
     error, two = items_of(mode, segments)
     assert isinstance(error.error, SystemExit)
     assert two == 2
-
-
-def test_items_can_be_sent_each_by_itself():
-    mode, segments = call([1, 2], Mode.APPLY).encode_singly(0, 2)
-    assert mode == Mode.APPLY | Mode.SINGLY
-    assert items_of(mode, segments) == [1, 2]
 
 
 def test_a_call_that_grows_forgets_what_has_its_outcome():

@@ -49,12 +49,6 @@ def test_what_comes_while_a_subject_runs_is_attended_to_and_the_interval_reporte
     assert watched.ticked.wait(20)
 
 
-def test_no_thread_is_started_before_there_is_something_to_watch():
-    before = threading.active_count()
-    ControlReader(print, print, INTERVAL).close()
-    assert threading.active_count() == before
-
-
 def test_nothing_is_attended_to_once_the_subject_is_done(watched):
     watched.begin("first")
     assert watched.ticked.wait(20)

@@ -61,7 +61,6 @@ def test_the_least_recently_used_function_is_dropped_first():
 def test_one_that_is_larger_than_the_cache_is_kept_all_the_same():
     functions = FunctionCache(pickled=KB)
     functions.put(b"big", pickled(closure(bytes(100 * KB))))
-    assert b"big" in functions
     assert len(functions.load(1, b"big")()) == 100 * KB
 
 
@@ -92,12 +91,3 @@ def test_few_large_functions_stay_ready_and_many_small_ones():
     for call in range(100, 130):
         functions.load(call, b"small")
     assert all(functions.get(call) is not None for call in range(100, 130))
-
-
-def test_calls_can_be_forgotten_without_the_pickles():
-    functions = FunctionCache()
-    functions.put(b"f", pickled(closure(1)))
-    functions.load(1, b"f")
-    functions.forget_calls()
-    assert functions.get(1) is None
-    assert b"f" in functions

@@ -48,17 +48,6 @@ def test_values_arrive_as_they_were(values):
     assert crossed(gathered(*values)) == (values, {})
 
 
-def test_a_result_that_goes_on_changing_arrives_as_it_was_at_its_time():
-    buffer, outcomes = [], Outcomes()
-    for number in range(3):
-        buffer.append(number)
-        outcomes.add(buffer)
-        outcomes.pickle_mutable()
-    values, errors = crossed(outcomes)
-    assert values == [[0], [0, 1], [0, 1, 2]]
-    assert not errors
-
-
 def test_an_array_that_is_used_again_arrives_as_it_was_at_its_time():
     frame, outcomes = np.zeros(10_000), Outcomes()
     for number in range(3):
@@ -75,12 +64,6 @@ def test_equal_results_are_objects_of_their_own():
     values, _ = crossed(gathered(shared, shared))
     assert values == [shared, shared]
     assert values[0] is not values[1]
-
-
-def test_numbers_and_texts_need_no_pickle_of_their_own():
-    outcomes = gathered(1, "two", (3, None))
-    outcomes.pickle_mutable()
-    assert outcomes.packed_bytes == 0
 
 
 class TestBadResults:

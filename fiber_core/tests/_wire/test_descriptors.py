@@ -22,28 +22,23 @@ def limits(monkeypatch):
     return found
 
 
-def test_a_program_with_few_connections_keeps_its_limit(limits):
-    descriptors.raise_limit(511)
-    assert limits == [1024, 20_000]
-
-
-def test_the_limit_grows_with_the_connections_up_to_the_hard_one(limits):
-    descriptors.raise_limit(512)
-    assert limits == [4096, 20_000]
-    descriptors.raise_limit(2048)
-    descriptors.raise_limit(8192)
-    assert limits == [20_000, 20_000]
-    descriptors.raise_limit(20_000)
-    assert limits == [20_000, 20_000]
-
-
-def test_where_there_is_no_hard_limit_the_soft_one_still_grows_bit_by_bit(limits):
-    limits[1] = resource.RLIM_INFINITY
-    descriptors.raise_limit(600)
-    assert limits == [4096, resource.RLIM_INFINITY]
-    limits[0] = resource.RLIM_INFINITY
-    descriptors.raise_limit(10**6)
-    assert limits == [resource.RLIM_INFINITY, resource.RLIM_INFINITY]
+@pytest.mark.parametrize(
+    "soft, hard, connections, raised",
+    [
+        (1024, 20_000, 511, 1024),
+        (1024, 20_000, 512, 4096),
+        (16_384, 20_000, 8192, 20_000),
+        (20_000, 20_000, 20_000, 20_000),
+        (1024, resource.RLIM_INFINITY, 600, 4096),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 10**6, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_limit_grows_with_many_connections_up_to_the_hard_one(
+    limits, soft, hard, connections, raised
+):
+    limits[:] = soft, hard
+    descriptors.raise_limit(connections)
+    assert limits == [raised, hard]
 
 
 def test_what_the_system_refuses_is_left_as_it_is(limits, monkeypatch):
@@ -90,12 +85,6 @@ class TestConnections:
         near.sendall(b"x")
         assert far.recv(1) == b"x"
         assert not connections.is_silent(found)
-
-    def test_one_that_is_ended_is_ended_on_both_sides(self, connections, pair):
-        near, far, found = pair
-        connections.end(found)
-        assert near.recv(1) == b""
-        assert far.recv(1) == b""
 
     def test_another_one_with_the_same_descriptor_is_left_alone(self, connections, pair):
         near, far, found = pair

@@ -71,13 +71,6 @@ class TestStrangers:
         assert answers_echo(link)
         assert answers_echo(listening.link("another"))
 
-    def test_a_silent_one_delays_no_other(self, listening, link):
-        with contextlib.ExitStack() as held:
-            for _ in range(30):
-                held.enter_context(bare(listening))
-            assert answers_echo(link)
-            assert answers_echo(listening.link("another"))
-
     def test_a_silent_one_with_a_proper_connection_is_closed(self, listen, scheme, caplog):
         listening = listen(scheme, timing=Timing(handshake=0.2))
         silent = listening.stranger()
@@ -220,15 +213,6 @@ class TestStrangers:
                     probe.sendall(b"\x01" + (frames.MAX_FRAME).to_bytes(8, "big"))
             assert answers_echo(listening.link())
             assert process.memory_info().rss - before < 64 * 2**20
-
-    def test_an_ordinary_requester_of_nng_gets_nothing(self, listen):
-        listening = listen("ipc")
-        with pynng.Req0(dial=listening.url, recv_timeout=50, block_on_dial=True) as request:
-            for body in (b"", b"junk", frame(Kind.CALL, b"x"), os.urandom(1000)):
-                request.send(body)
-                with pytest.raises(pynng.Timeout):
-                    request.recv()
-        assert answers_echo(listening.link())
 
     def test_tls_without_a_certificate_of_the_run_gets_no_connection(self, listen):
         listening = listen("tls+tcp")

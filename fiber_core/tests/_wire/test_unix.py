@@ -14,7 +14,7 @@ from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
 from fiber._wire.listener import UnixListener
 from fiber._wire.reactor import Reactor
-from fiber.exceptions import PeerLostError, TransportError, WireError
+from fiber.exceptions import PeerLostError, TransportError
 from wire_world import TIMEOUT, readable
 
 RUN = Credentials(run_id="0badcafe", key=bytes(32))
@@ -184,14 +184,6 @@ def test_the_end_of_the_listener_comes_after_all_its_frames(ours, theirs, number
     assert readable(theirs.end_fd, 0)
     with pytest.raises(PeerLostError):
         send_bytes(theirs, b"more")
-
-
-def test_a_stranger_may_announce_little_only(ours, theirs):
-    _, number = ours.next()
-    theirs._socket.send((2**17).to_bytes(4, "little"))
-    told, error = ours.next()
-    assert told == number
-    assert isinstance(error, WireError)
 
 
 def test_the_folder_is_clean_when_it_is_closed(ours, folder):

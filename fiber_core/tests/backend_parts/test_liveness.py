@@ -83,26 +83,11 @@ def rewritten(folder, **changes):
     path.write_text(json.dumps({**found, "owner": owner}))
 
 
-class TestStartTimes:
-    def test_this_process_is_itself(self):
-        assert start_time(os.getpid()) is not None
-        assert is_same(os.getpid(), start_time(os.getpid()))
-
-    def test_the_same_pid_with_another_start_time_is_another_process(self):
-        assert not is_same(os.getpid(), start_time(os.getpid()) + 1)
-
-    def test_an_ended_process_is_no_owner(self):
-        with zombie() as pid:
-            assert start_time(pid) is None
-        assert start_time(pid) is None
-        assert not is_same(pid, None)
-
+class TestProcesses:
     def test_group_ids_are_no_owner(self):
         assert not is_same(0, 1.0)
         assert not is_same(-1, 1.0)
 
-
-class TestProcesses:
     def test_this_process_lives(self):
         assert Owner.current().liveness() is ALIVE
         assert Owner.decode(Owner.current().encode()) == Owner.current()

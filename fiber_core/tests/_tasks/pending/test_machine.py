@@ -251,6 +251,7 @@ class World:
         assert not task.done
         assert len(model.pieces) < 2
         assert not any(piece.alone for piece in model.pieces)
+        assert all(piece.revoked_at is None for piece in model.pieces[:1])
         assert 0 <= done.start < done.stop <= task.count
         assert done.start % task.chunk == 0
         assert done.stop % task.chunk == 0 or (task.closed and done.stop == task.count)

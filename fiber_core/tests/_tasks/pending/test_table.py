@@ -29,15 +29,8 @@ from fiber._tasks.pending import (
     WorkerLost,
 )
 from fiber.exceptions import WireError
-from fiber.model import ReasonKind
 
 # Assignment of units to workers.
-
-
-def test_work_waits_until_a_worker_asks(play):
-    assert play(CallAdded(1, 10)) == []
-    assert play(WorkerJoined("a")) == []
-    assert play(WorkerAsked("a")) == [Dispatch("a", 1, 1, 0, 1, 1)]
 
 
 def test_a_worker_waits_until_there_is_work(play):
@@ -79,16 +72,6 @@ def test_units_of_middling_length_wait_behind_one_another_until_the_end_is_near(
         held.append(play.spans("a"))
     # of the last two each waits for a worker that is free
     assert held == [[(1, 2), (2, 3)], [(2, 3), (3, 4)], [(3, 4)], [(4, 5)]]
-
-
-def test_a_chunk_stays_together_and_the_last_may_be_short(play):
-    play.join("a", slots=2)
-    play(CallAdded(1, 10, 4))
-    assert play.spans("a") == [(0, 4)]
-    play.turn("a", seconds=1.0)
-    play.turn("a", seconds=1.0)
-    assert play.spans("a") == [(8, 10)]
-    assert play.entry("a").chunk == 4
 
 
 def test_the_last_units_spread_evenly(play):
@@ -138,62 +121,7 @@ def test_calls_of_one_kind_share_what_was_measured(play):
     assert play.spans("a") == [(0, 15), (15, 30)]
 
 
-def test_a_growing_call_is_served_as_it_grows(play):
-    play.join("a")
-    play(CallAdded(1, 0, closed=False))
-    assert play(ItemsAdded(1, 1))[0] == Dispatch("a", 1, 1, 0, 1, 1)
-    play.turn("a")
-    assert play(ItemsAdded(1, 2, closed=True))[0] == Dispatch("a", 2, 1, 1, 2, 1)
-
-
-def test_a_dropped_call_gives_its_turn_away(play):
-    play(CallAdded(1, 100))
-    play(CallAdded(2, 100))
-    play(CallDropped(1))
-    assert play.table.queued == 100
-    play.join("a")
-    assert play.entry("a").call == 2
-
-
 # Results.
-
-
-def test_a_call_ends_when_its_last_result_is_in(play):
-    play.join("a", "b")
-    play(CallAdded(1, 2))
-    assert play.finish("b") == [Accept(1, 0, 1)]
-    assert play.finish("a") == [Accept(1, 1, 2), CallDone(1)]
-    assert play.table.is_idle
-
-
-def test_a_call_without_items_is_done_at_once(play):
-    assert play(CallAdded(1, 0)) == [CallDone(1)]
-    assert play(CallAdded(2, 0, closed=False)) == []
-    assert play(ItemsAdded(2, 0, closed=True)) == [CallDone(2)]
-
-
-def test_an_open_call_is_not_done_however_many_results_are_in(play):
-    play.join("a")
-    play(CallAdded(1, 1, closed=False))
-    assert play.finish("a") == [Accept(1, 0, 1)]
-    assert play(ItemsAdded(1, 0, closed=True)) == [CallDone(1)]
-
-
-def test_results_of_a_dropped_call_are_dropped(play):
-    play.join("a")
-    play(CallAdded(1, 5))
-    play(CallDropped(1))
-    assert play.table.queued == 0
-    assert play.finish("a") == []
-    assert play.kill("a") == []
-
-
-def test_a_late_result_of_a_lost_worker_is_dropped(play):
-    play.join("a")
-    play(CallAdded(1, 5))
-    sent = play.entry("a")
-    play.kill("a")
-    assert play(UnitsDone("a", sent.entry, 0, 1, 0.1)) == []
 
 
 @pytest.mark.parametrize(
@@ -270,35 +198,6 @@ def test_what_a_lost_worker_held_runs_again_each_unit_alone(play):
     assert not play.table.held("b")[0].is_suspect
 
 
-def test_suspects_run_on_many_workers_at_once(play):
-    start, _ = batch_on(play)
-    play.kill("a")
-    play.join("b", "c", "d", slots=2)
-    assert [play.spans(worker) for worker in "bcd"] == [
-        [(start + n, start + n + 1)] for n in range(3)
-    ]
-
-
-def test_a_suspect_waits_for_a_worker_that_holds_nothing(play):
-    play.join("b")
-    batch_on(play)
-    play.finish("b")
-    play(WorkerAsked("b", 2))
-    assert len(play.spans("b")) == 2
-    play.kill("a")
-    play.turn("b")
-    assert len(play.spans("b")) == 1
-    play.finish("b")
-    assert play.table.held("b")[0].is_suspect
-
-
-def test_results_that_were_reported_do_not_run_again(play):
-    start, stop = batch_on(play)
-    play.finish("a", units=3)
-    requeued = [item for done in play.kill("a") for item in range(done.start, done.stop)]
-    assert requeued == list(range(start + 3, stop))
-
-
 def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play, died):
     play(CallAdded(1, 1))
     for name in ("a", "b"):
@@ -309,46 +208,6 @@ def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play, d
         Abandon(1, 0, 1, (died("a"), died("b"), died("c"))),
         CallDone(1),
     ]
-
-
-def test_a_death_among_many_counts_for_none(play_with):
-    play = play_with(policy=RetryPolicy(max_attempts=1))
-    batch_on(play)
-    play.finish("a")
-    assert len(play.spans("a")) == 1
-    (requeue,) = play.kill("a")
-    assert isinstance(requeue, Requeue)
-
-
-def test_a_death_in_front_of_another_entry_counts_for_none(play_with):
-    play = play_with(policy=RetryPolicy(max_attempts=1))
-    play.join("a", slots=2)
-    play(CallAdded(1, 3))
-    play.turn("a")
-    assert play.spans("a") == [(1, 2), (2, 3)]
-    assert play.kill("a") == [Requeue(1, 1, 2), Requeue(1, 2, 3)]
-
-
-@pytest.mark.parametrize(
-    "kind, counts",
-    [(ReasonKind.EVICTED, True), (ReasonKind.LEASE, True), (ReasonKind.SIGNAL, False)],
-)
-def test_a_loss_that_is_not_the_works_fault_is_no_attempt(play, kind, counts):
-    play(CallAdded(1, 1))
-    for number in range(5):
-        play.join(f"w{number}")
-        assert play.kill(f"w{number}", kind, counts) == [Requeue(1, 0, 1)]
-    play.join("a")
-    assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
-
-
-def test_a_chunk_is_given_up_as_a_whole(play_with, died):
-    play = play_with(policy=RetryPolicy(max_attempts=1))
-    play.join("a")
-    play(CallAdded(1, 5, 3))
-    assert play.kill("a") == [Abandon(1, 0, 3, (died("a"),))]
-    play.join("b")
-    assert play.finish("b") == [Accept(1, 3, 5), CallDone(1)]
 
 
 def test_the_history_of_an_innocent_unit_is_forgotten_with_its_result(play):
@@ -373,17 +232,6 @@ def test_at_most_once_goes_alone_and_never_again(play, died):
     play.join("b", slots=2)
     assert play.spans("b") == [(2, 3)]
     assert play(WorkerLost("b", None, False)) == [Abandon(1, 2, 3, ()), CallDone(1)]
-
-
-def test_nothing_of_another_call_goes_behind_at_most_once(play):
-    play.join("a", slots=2)
-    play(CallAdded(2, 1, kind="f"))
-    play.turn("a")
-    play(CallAdded(1, 1, retry=False))
-    play(CallAdded(2, 100, kind="f"))
-    assert play.spans("a") == [(0, 1)]
-    play.finish("a")
-    assert len(play.spans("a")) == 1
 
 
 # The ends of workers.
@@ -426,18 +274,6 @@ def test_what_is_withdrawn_in_time_is_never_dispatched(play):
     assert play.finish("a") == [Accept(1, 0, 1)]
     play(WorkerAsked("a"))
     assert play.finish("a") == [Accept(1, 4, 5), CallDone(1)]
-
-
-def test_what_was_dispatched_is_not_withdrawn(play):
-    play.join("a")
-    play(CallAdded(1, 1))
-    assert play(ItemsWithdrawn(1, 0, 1)) == []
-    assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
-
-
-def test_a_call_whose_last_items_are_withdrawn_is_done(play):
-    play(CallAdded(1, 3))
-    assert play(ItemsWithdrawn(1, 0, 3)) == [Withdraw(1, 0, 3), CallDone(1)]
 
 
 def test_parts_of_units_cannot_be_withdrawn(play):
@@ -501,15 +337,6 @@ def test_the_longest_idle_worker_is_the_one_that_may_be_let_go(play):
 def test_an_event_that_cannot_be_is_refused_by_field(make, field):
     with pytest.raises(ValueError, match=field):
         make()
-
-
-def test_events_and_commands_are_values():
-    assert CallAdded(1, 5) == CallAdded(1, 5, None, True, True, None)
-    with pytest.raises(AttributeError):
-        CallAdded(1, 5).count = 6
-    assert Accept(1, 0, 5) == Accept(1, 0, 5)
-    with pytest.raises(AttributeError):
-        Dispatch("w", 1, 1, 0, 5, 1).stop = 6
 
 
 def test_the_defaults_are_those_that_the_documentation_names():
