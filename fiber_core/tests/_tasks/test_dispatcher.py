@@ -9,7 +9,6 @@ import pytest
 from fiber._tasks import protocol
 from fiber._tasks.call import Unsendable
 from fiber._tasks.dispatcher import DeadlineTimer
-from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Done, Mode
 from fiber._wire import codec
 from fiber._wire.frames import Kind
@@ -79,17 +78,6 @@ def test_what_is_not_for_a_pool_is_refused(master, kind):
         master.send(master.peers["a"], kind)
 
 
-def test_a_report_that_contradicts_what_was_given_is_refused_and_changes_nothing(master, peer):
-    _, sink = master.begin(square, [1, 2, 3])
-    head, _ = peer.tasks()[0]
-    done = Done(head.entry, head.start, head.stop + 5, 0.1, 1)
-    with pytest.raises(WireError):
-        master.send(peer, Kind.DONE, [done.encode(), *Outcomes().encode()])
-    assert sink.outcomes == {}
-    master.work(peer, square)
-    assert sink.is_done
-
-
 def test_results_that_cannot_be_read_are_errors_of_their_items(master, peer):
     _, sink = master.begin(square, [1])
     head, _ = peer.tasks()[0]
@@ -97,16 +85,6 @@ def test_results_that_cannot_be_read_are_errors_of_their_items(master, peer):
     master.send(peer, Kind.DONE, [done.encode(), b"nonsense"])
     assert isinstance(sink.outcomes[0], Exception)
     assert sink.is_done
-
-
-def test_the_tasks_of_a_lost_worker_go_to_another_alone(master):
-    a, b = master.peers.values()
-    _, sink = master.call(square, [1, 2])
-    master.ask(a)
-    assert master.dispatcher.lost("a", death(), counts=True) == (1, 0)
-    master.ask(b)
-    master.work(b, square)
-    assert sink.outcomes == {0: 1, 1: 4}
 
 
 def lose_workers(master, count, *, counts):
@@ -184,15 +162,6 @@ def test_one_that_never_asked_cannot_be_drained(master):
     assert not master.dispatcher.drain("a")
 
 
-def test_a_worker_is_retired_after_maxtasksperchild():
-    master = Master("a", maxtasksperchild=2)
-    peer = master.peers["a"]
-    _, sink = master.begin(square, [1, 2, 3])
-    master.work(peer, square)
-    assert sink.outcomes == {0: 1, 1: 4}
-    assert len(peer.of_kind(Kind.RETIRE)) == 1
-
-
 def test_a_failed_initializer_is_reported_with_its_error(master):
     segments = codec.dumps(codec.with_traceback(KeyError("initializer")))
     master.send(master.peers["a"], Kind.BROKEN, segments)
@@ -218,15 +187,6 @@ class TestFunctionsThatAreMissing:
         assert len(peer.of_kind(Kind.FUNCTION)) == 3
         assert len(peer.of_kind(Kind.FUNCTION)[-1].body) > len(call.digest)
         master.work(peer, square, seen=seen)
-
-    def test_the_memory_of_what_a_worker_knows_is_bounded(self, master, monkeypatch):
-        monkeypatch.setattr("fiber._tasks.session._KNOWN", 3)
-        peer, seen = master.peers["a"], 0
-        master.ask(peer)
-        for number in [1, 2, 3, 1, 2, 3, 4, 1]:
-            master.call(lambda x, n=number: x + n, [1])
-            seen = master.work(peer, lambda x: x, seen=seen)
-        assert len(peer.of_kind(Kind.FUNCTION)) == 5
 
 
 class TestItemsThatCannotBeRead:
@@ -282,17 +242,6 @@ class TestWorkThatIsStuck:
         head, items = a.tasks()[seen]
         master.ask(b)
         return sink, head, items, master.work(b, square)
-
-    def test_is_revoked_and_given_to_an_idle_worker(self, master, later, stuck):
-        a, b = master.peers.values()
-        sink, head, items, _ = stuck
-        later()
-        assert protocol.read_entry(a.of_kind(Kind.REVOKE)[0].body) == head.entry
-        master.send(a, Kind.KEPT, [protocol.kept(head.entry, head.start + 1)])
-        master.work(b, square, seen=len(b.tasks()) - 1)
-        master.finish(a, head, [square(items[0])], stop=head.start + 1)
-        assert sink.outcomes == {n: n * n for n in range(40)}
-        assert sink.is_done
 
     def test_without_an_answer_the_first_result_counts_and_the_caller_sees_one(
         self, master, later, stuck
@@ -356,26 +305,6 @@ class TestTheEnd:
             master.call(square, [1])
 
 
-class TestCallsThatGrow:
-    def test_items_are_given_as_they_come(self, master, peer):
-        call, sink = master.begin(square, None)
-        assert peer.tasks() == []
-        master.dispatcher.extend(call, [1, 2])
-        seen = master.work(peer, square)
-        assert sink.outcomes == {0: 1, 1: 4}
-        assert not sink.is_done
-        master.dispatcher.extend(call, [3], closed=True)
-        master.work(peer, square, seen=seen)
-        assert sink.is_done
-
-    def test_those_of_a_call_that_ended_are_dropped(self, master):
-        call, sink = master.call(square, None)
-        master.dispatcher.end(TerminatedError("over"))
-        master.dispatcher.extend(call, [1, 2])
-        assert call.count == 0
-        assert sink.outcomes == {}
-
-
 class Watched:
     """An item whose pickling calls a function."""
 
@@ -387,19 +316,6 @@ class Watched:
 
 
 class TestPicklingThatGoesWrong:
-    @pytest.mark.parametrize("error", [KeyError, SystemExit], ids=lambda error: error.__name__)
-    def test_an_item_that_raises_is_the_error_of_its_own(self, master, error):
-        def fail():
-            raise error
-
-        Watched.action = fail
-        _, sink = master.call(square, [Watched(), 2])
-        master.ask(master.peers["a"])
-        head, items = master.peers["a"].tasks()[0]
-        assert isinstance(items[0], Unsendable)
-        master.finish(master.peers["a"], head, [items[0].error])
-        assert isinstance(sink.outcomes[0], error)
-
     def test_an_interruption_is_raised_and_its_worker_starts_over(self, master):
         def interrupt():
             raise KeyboardInterrupt
@@ -473,15 +389,6 @@ class TestWithdrawing:
         master.serve("a", square)
         assert (sink.outcomes[0], sink.outcomes[3]) == (1, 16)
         assert all(isinstance(sink.outcomes[index], CancelledError) for index in (1, 2))
-        assert sink.is_done
-
-    def test_a_call_that_grows_goes_on_after_a_withdrawal(self, master):
-        call, sink = master.call(square, None)
-        master.dispatcher.extend(call, [1, 2])
-        master.dispatcher.withdraw(call, 0, 2)
-        master.dispatcher.extend(call, [3], closed=True)
-        master.serve("a", square)
-        assert sink.outcomes[2] == 9
         assert sink.is_done
 
     def test_on_dispatch_is_called_for_sent_items_only(self, master):

@@ -238,20 +238,19 @@ class TestFunctions:
         assert len(store.payloads) == 2
         assert functions(other, "local") == [store.payloads[1].locator]
 
-    def test_of_those_without_a_call_the_oldest_go_and_workers_drop_them(
-        self, master, store, monkeypatch
+    @pytest.mark.parametrize(
+        "room, closed",
+        [(3, [True, True, False, False]), (0, [True, True, True, False])],
+        ids=["the oldest", "all but the last, whatever its size"],
+    )
+    def test_of_those_without_a_call_some_go_and_workers_drop_them(
+        self, master, store, monkeypatch, room, closed
     ):
-        monkeypatch.setattr(master.dispatcher._shared_functions, "_kept", 3 * SHARE_THRESHOLD)
+        monkeypatch.setattr(master.dispatcher._shared_functions, "_kept", room * SHARE_THRESHOLD)
         for number in range(4):
             run(master, "local", function=function(number))
-        assert [one.closed for one in store.payloads] == [True, True, False, False]
-        assert functions(master, "local").count(0) == 2
-
-    def test_the_last_one_is_kept_whatever_its_size(self, master, store, monkeypatch):
-        monkeypatch.setattr(master.dispatcher._shared_functions, "_kept", 0)
-        run(master, "local", function=function(1))
-        run(master, "local", function=function(2))
-        assert [one.closed for one in store.payloads] == [True, False]
+        assert [one.closed for one in store.payloads] == closed
+        assert functions(master, "local").count(0) == sum(closed)
 
     def test_a_worker_that_cannot_map_it_is_sent_the_bytes(self, master, store):
         master.call(function(), [1])

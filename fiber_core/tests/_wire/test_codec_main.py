@@ -210,11 +210,11 @@ class TestWhatAPromptChanges:
     def test_an_older_pickle_does_not_bring_an_older_value_back(self, prompt, there):
         """Tasks of a call that was made before may come after."""
         prompt.type("value = 1\ndef work(): return value")
-        older = Frozen(prompt["work"])
-        assert there.call(older) == 1
+        older = frames.joined(codec.dumps((prompt["work"], ())))
+        assert there.call_pickled(older) == 1
         prompt.type("value = 2")
         assert there.call(prompt["work"]) == 2
-        assert there.call(older) == 2
+        assert there.call_pickled(older) == 2
 
     def test_a_pickle_of_this_process_changes_no_globals_of_it(self, prompt, monkeypatch):
         module = type(sys)("__main__")
@@ -237,36 +237,6 @@ class TestWhatAPromptChanges:
         assert there.call(prompt["work"]) == 2
         prompt.type("value = 4")
         assert there.call(prompt["work"]) == 4
-
-
-class Frozen:
-    """A function as it was pickled once."""
-
-    def __init__(self, function):
-        self._body = frames.joined(codec.dumps(function))
-
-    def __reduce__(self):
-        return _load, (self._body,)
-
-
-def _load(body):
-    return codec.loads(memoryview(body))
-
-
-# the other process has no such module as this one, but the codec
-_load.__module__ = "elsewhere_load"
-
-
-@pytest.fixture(autouse=True)
-def _loader_goes_by_value(monkeypatch):
-    module = type(sys)("elsewhere_load")
-    module._load = _load
-    from cloudpickle import cloudpickle
-
-    monkeypatch.setitem(sys.modules, "elsewhere_load", module)
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
 
 
 class TestModulesWithAHome:

@@ -133,9 +133,6 @@ def pipe():
 
 
 class TestHeld:
-    def test_they_are_intact_until_closed_or_replaced(self, pipe):
-        assert descriptors.OwnedDescriptors(pipe).are_intact
-
     def test_one_that_was_closed_is_not(self):
         reader, writer = os.pipe()
         held = descriptors.OwnedDescriptors((reader, writer))
@@ -143,16 +140,6 @@ class TestHeld:
         assert not held.are_intact
         os.close(reader)
         assert not held.are_intact
-
-    def test_another_file_of_the_same_number_is_not(self, pipe):
-        held = descriptors.OwnedDescriptors(pipe)
-        mine, (other, end) = os.dup(pipe[0]), os.pipe()
-        os.dup2(other, pipe[0])
-        assert not held.are_intact
-        os.dup2(mine, pipe[0])
-        assert held.are_intact
-        for number in (mine, other, end):
-            os.close(number)
 
 
 def test_all_descriptors_of_this_process_are_found_and_no_other(pipe):
@@ -168,11 +155,6 @@ class TestWaiting:
         poll = select.poll()
         poll.register(pipe[0], select.POLLIN)
         return poll
-
-    def test_until_readable_or_timed_out(self, poll, pipe):
-        assert not descriptors.await_readable(poll, pipe[:1], 0.001)
-        os.write(pipe[1], b"x")
-        assert descriptors.await_readable(poll, pipe[:1], None)
 
     def test_also_where_no_file_may_be_opened_any_more(self, poll, pipe):
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -212,12 +212,13 @@ class TestAddresses:
 
 
 class TestItsEnd:
-    def test_it_leaves_no_file_no_descriptor_and_no_thread(self, folder):
-        ListeningEndpoint("ipc", folder).close()
+    @pytest.mark.parametrize("scheme", ["unix", "ipc"])
+    def test_it_leaves_no_file_no_descriptor_and_no_thread(self, folder, scheme):
+        ListeningEndpoint(scheme, folder).close()
         process = psutil.Process()
         before = process.num_fds(), threading.active_count()
         for _ in range(5):
-            one = ListeningEndpoint("ipc", folder)
+            one = ListeningEndpoint(scheme, folder)
             assert answers_echo(one.link())
             one.close()
             one.endpoint.close()

@@ -30,6 +30,7 @@ from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing
+from tasks_world import Sink
 from wire_world import (
     TIMEOUT,
     Echo,
@@ -71,9 +72,14 @@ class TestStrangers:
         assert answers_echo(link)
         assert answers_echo(listening.link("another"))
 
-    def test_a_silent_one_with_a_proper_connection_is_closed(self, listen, scheme, caplog):
-        listening = listen(scheme, timing=Timing(handshake=0.2))
+    @pytest.mark.parametrize("begins", [False, True], ids=["at once", "in the midst of its proof"])
+    def test_one_that_falls_silent_is_cut_off(self, listen, scheme, caplog, begins):
+        listening = listen(scheme, timing=Timing(handshake=0.5))
         silent = listening.stranger()
+        if begins:
+            kind, body = DialerHandshake(listening.credentials, hello("x")).hello()
+            silent.send_bytes(frame(kind, body))
+            assert silent.receive_frame().kind is Kind.CHALLENGE
         assert silent.is_cut_off()
         assert "a peer did not prove who it is in time" in caplog.text
         until(lambda: not listening.endpoint._peers)
@@ -132,14 +138,6 @@ class TestStrangers:
             assert answers_echo(link("new"))
             assert answers_echo(before)
             until(lambda: ask_to_open(program) == "opened")
-
-    def test_one_that_stops_in_the_midst_of_its_proof_is_cut_off(self, listen, scheme):
-        listening = listen(scheme, timing=Timing(handshake=0.5))
-        stranger = listening.stranger()
-        kind, body = DialerHandshake(listening.credentials, hello("x")).hello()
-        stranger.send_bytes(frame(kind, body))
-        assert stranger.receive_frame().kind is Kind.CHALLENGE
-        assert stranger.is_cut_off()
 
     def test_each_word_of_the_proof_has_its_own_time(self, listen):
         """While the listener is busy no deadline passes."""
@@ -351,25 +349,6 @@ handler.stop()
 DAMAGED = soak.count(10_000)
 
 
-class Sink:
-    """Sink that tells when a call is over."""
-
-    def __init__(self):
-        self.over = threading.Event()
-
-    def accept(self, start, values, errors):
-        """Its results are another test's."""
-
-    def fail(self, start, stop, error):
-        """As above."""
-
-    def done(self):
-        self.over.set()
-
-    def broken(self, error):
-        self.over.set()
-
-
 def double(x):
     return 2 * x
 
@@ -473,7 +452,7 @@ class TestLiars:
             liar.close()
 
         for sink in sinks:
-            assert sink.over.wait(TIMEOUT)
+            until(lambda sink=sink: sink.is_done)
         assert answers_echo(listening.link("last"), target=2)
         assert cut_off > DAMAGED // 4
         assert "an event handler failed" not in caplog.text

@@ -39,6 +39,16 @@ def frames_of(kind, target, number, segments, max_frame):
     ]
 
 
+def peak_memory(action):
+    """The most bytes that Python held while it ran."""
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 class TestFrames:
     @given(st.sampled_from(Kind), st.integers(0, 2**32 - 1), WHOLE, WHOLE, st.binary())
     def test_a_frame_is_read_as_it_was_written(self, kind, ack, target, number, body):
@@ -157,15 +167,8 @@ class TestAssembling:
             assembler.feed(frames.parse(frame(Kind.PART, 1, 1, 1, b"b")))
 
     def test_an_announced_size_costs_no_memory(self):
-        assembler = Assembler()
-        data = frame(Kind.CALL, 1, 1, 2**62, b"x" * 1000)
-        tracemalloc.start()
-        try:
-            assembler.feed(frames.parse(data))
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert peak < 100_000
+        parsed = frames.parse(frame(Kind.CALL, 1, 1, 2**62, b"x" * 1000))
+        assert peak_memory(lambda: Assembler().feed(parsed)) < 100_000
 
 
 class TestObjectBodies:
@@ -174,15 +177,6 @@ class TestObjectBodies:
         body = frames.joined(frames.pack(pickled, buffers))
         read, views = frames.unpack(memoryview(body))
         assert (bytes(read), [bytes(view) for view in views]) == (pickled, buffers)
-
-    @given(st.binary(max_size=50), st.lists(st.binary(max_size=50), min_size=1, max_size=4))
-    def test_every_buffer_begins_where_an_array_may(self, pickled, buffers):
-        buffers = [bytearray(buffer) for buffer in buffers]
-        begin = 0
-        for segment in frames.pack(pickled, buffers):
-            if any(segment is buffer for buffer in buffers):
-                assert begin % 16 == 0
-            begin += len(segment)
 
     @pytest.mark.parametrize(
         "body",
@@ -212,14 +206,12 @@ class TestObjectBodies:
 
     def test_a_count_of_buffers_that_cannot_be_costs_no_memory(self):
         body = memoryview(struct.pack("<I", 2**32 - 1) + bytes(1000))
-        tracemalloc.start()
-        try:
+
+        def refuse():
             with pytest.raises(WireError):
                 frames.unpack(body)
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert peak < 100_000
+
+        assert peak_memory(refuse) < 100_000
 
 
 class TestDamage:

@@ -137,28 +137,6 @@ class TestWindows:
         assert bytes(mailbox.next()[1].body) == b"y" * 20_000
         assert not link._socket._waiters
 
-    def test_two_handlers_that_owe_acknowledgements_never_wait_for_each_other(self, listen):
-        """A reader never blocks on its acknowledgements."""
-        listening = listen(max_frame=4096)
-        link = listening.link()
-        peer = listening.peer()
-        with listening.held():
-            # fill the way up, as other threads of this side do
-            filler = in_thread(
-                lambda: [link.send(Kind.CAST, 9, n, [b"x" * 4000]) for n in range(1000)]
-            )
-            # and read what comes down, while nobody up there reads
-            for number in range(frames.WINDOW):
-                peer.send(Kind.CAST, 1, number)
-            reader = in_thread(
-                lambda: [link.receive(timeout=TIMEOUT).id for _ in range(frames.WINDOW)]
-            )
-            assert reader() == list(range(frames.WINDOW))
-        for number in range(100):
-            peer.send(Kind.CAST, 1, number)
-        assert [link.receive(timeout=TIMEOUT).id for _ in range(100)] == list(range(100))
-        filler()
-
 
 @contextlib.contextmanager
 def replaced(number):

@@ -169,30 +169,6 @@ def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, m
     assert theirs.lost
 
 
-def test_each_gets_the_end_of_the_other_after_all_frames(ours, theirs, number):
-    send_bytes(theirs, b"last")
-    theirs.close()
-    assert [ours.next(), ours.next()] == [(number, b"hlast"), ("closed", number)]
-
-
-def test_the_end_of_the_listener_comes_after_all_its_frames(ours, theirs, number):
-    ours.listener.send(number, b"last", [])
-    ours.listener.close()
-    assert receive_frame(theirs) == b"last"
-    assert theirs.receive() is None
-    assert theirs.lost
-    assert readable(theirs.end_fd, 0)
-    with pytest.raises(PeerLostError):
-        send_bytes(theirs, b"more")
-
-
-def test_the_folder_is_clean_when_it_is_closed(ours, folder):
-    assert [path.name for path in folder.iterdir()] == ["s"]
-    ours.listener.close()
-    ours.listener.close()
-    assert not list(folder.iterdir())
-
-
 def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
     stopped = socket.socket(socket.AF_UNIX)
     stopped.bind(f"{folder}/s")

@@ -18,40 +18,26 @@ def feed():
     return Feed()
 
 
-def collect(feed, run_id="r"):
-    events = feed.events(run_id)
-    feed.close()
-    return [(one.id, status.state) for one, status in events]
-
-
-def test_a_stream_begins_with_what_is(feed):
+def test_a_stream_begins_with_what_is_in_its_run(feed):
     feed.publish(job(), PENDING)
     feed.publish(job(), RUNNING)
-
-    assert collect(feed) == [("a", JobState.RUNNING)]
-
-
-def test_changes_follow_in_their_order_and_going_back_is_dropped(feed):
+    feed.publish(job("b", "other"), RUNNING)
     events = feed.events("r")
+    feed.close()
+
+    assert list(events) == [(job(), RUNNING)]
+
+
+def test_changes_follow_in_their_order_and_going_back_is_dropped_and_each_end_told_once():
+    ends = []
+    feed = Feed(ends.append)
+    events = feed.events("r")
+    feed.publish(job("b", "other"), RUNNING)
     for status in (PENDING, RUNNING, PENDING, RUNNING, ENDED, RUNNING, ENDED):
         feed.publish(job(), status)
     feed.close()
 
-    assert [status for _, status in events] == [PENDING, RUNNING, ENDED]
-
-
-def test_statuses_go_to_their_own_runs_subscribers(feed):
-    feed.publish(job("b", "other"), RUNNING)
-
-    assert collect(feed) == []
-
-
-def test_each_end_is_reported_once():
-    ends = []
-    feed = Feed(ends.append)
-    feed.publish(job(), ENDED)
-    feed.publish(job(), ENDED)
-
+    assert list(events) == [(job(), PENDING), (job(), RUNNING), (job(), ENDED)]
     assert ends == [job()]
 
 

@@ -496,21 +496,14 @@ class Histories(World, RuleBasedStateMachine):
             if not (task.closed or task.dropped):
                 task.closed = True
                 self.feed(ItemsAdded(task.call, 0, closed=True))
-        fresh = []
         for _ in range(3):
-            self.names += 1
-            fresh.append(ModelWorker(f"w{self.names}", None))
-            self.models[fresh[-1].name] = fresh[-1]
-            self.feed(WorkerJoined(fresh[-1].name))
-            self.ask_for(fresh[-1], 2)
+            self.join(None, 2)
         for _ in range(10_000):
-            busy = [model for model in fresh if model.pieces]
+            busy = [model for model in self.models.values() if model.pieces]
             if not busy:
                 break
             for model in busy:
-                if model.pieces:
-                    self.report_for(model, 5, 1e-4)
-                self.ask_for(model, 2)
+                self.report_and_ask_for(model, 5, 1e-4)
         assert self.table.queued == 0
         assert self.table.is_idle
         assert all(task.done or task.dropped for task in self.tasks.values())
