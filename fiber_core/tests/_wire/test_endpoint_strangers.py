@@ -20,7 +20,7 @@ import pynng
 import pytest
 
 import soak
-from fiber._tasks.call import Call
+from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.protocol import Done, Mode
 from fiber._tasks.worker import Worker
 from fiber._wire import codec, frames, nng
@@ -30,12 +30,11 @@ from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing
-from tasks_world import Sink
+from tasks_world import FakeObserver, Sink
 from wire_world import (
     TIMEOUT,
     Echo,
     Mailbox,
-    Pool,
     answers_echo,
     damaged,
     frame,
@@ -44,6 +43,22 @@ from wire_world import (
     until,
     warnings,
 )
+
+
+class Pool(FakeObserver):
+    """Master's side of a pool at target 1; every peer is one of its workers."""
+
+    def __init__(self, reactor):
+        super().__init__()
+        self.dispatcher = Dispatcher(
+            1, reactor, max_attempts=3, maxtasksperchild=None, observer=self
+        )
+
+    def accepts(self, ident):
+        return True
+
+    def worker_disconnected(self, ident):
+        self.dispatcher.lost(ident, None, counts=False)
 
 
 class TestStrangers:
@@ -426,16 +441,9 @@ class TestLiars:
         for number in range(DAMAGED):
             if number % 50 == 0:
                 sinks.append(Sink())
+                items = [number, number + 1]
                 pool.dispatcher.add(
-                    Call(
-                        number + 1,
-                        double,
-                        Mode.MAP,
-                        sinks[-1],
-                        items=[number, number + 1],
-                        chunksize=None,
-                        retry=True,
-                    )
+                    pool.dispatcher.prepare(double, Mode.MAP, sinks[-1], items=items)
                 )
             if liar is None:
                 liar = listening.stranger()

@@ -1,16 +1,25 @@
+"""What the wire takes from the system: descriptors, interfaces, and threads that accept."""
+
 from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import resource
 import select
 import socket
+import stat
 import sys
+import tempfile
+import threading
+from pathlib import Path
 
 import pytest
 
 from fiber._wire import descriptors
+from fiber._wire.accept_thread import AcceptThread, private_listener
+from fiber._wire.interfaces import interfaces
 
 
 @pytest.fixture
@@ -189,3 +198,100 @@ def test_looking_at_anothers_socket_does_not_make_it_non_blocking():
         finally:
             socket.setdefaulttimeout(None)
         assert os.get_blocking(near.fileno())
+
+
+# The interfaces of this host, as the system reports them.
+
+
+def test_the_loopback_is_listed_and_marked():
+    found = [one for one in interfaces() if one.address == "127.0.0.1"]
+    assert [one.is_loopback for one in found] == [True]
+    assert found[0].is_up
+
+
+def test_every_address_is_numeric_and_has_the_name_of_its_interface():
+    for one in interfaces():
+        assert one.name
+        assert ipaddress.ip_address(one.address.partition("%")[0])
+
+
+def test_only_addresses_that_stay_on_the_host_are_loopback():
+    for one in interfaces():
+        assert one.is_loopback == ipaddress.ip_address(one.address.partition("%")[0]).is_loopback
+
+
+def test_they_are_read_once():
+    assert interfaces() is interfaces()
+
+
+# A thread that accepts connections: each is served, and none after its end.
+
+
+@pytest.fixture
+def path():
+    # pytest's own folders have names too long for a socket
+    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        yield f"{folder}/door"
+
+
+def call(path):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        return connection.recv(100)
+
+
+def test_each_connection_is_served_until_it_is_closed(path):
+    def serve(connection):
+        with connection:
+            connection.sendall(b"hello")
+
+    accepting = AcceptThread(private_listener(path), serve, name="test-door")
+    assert [call(path) for _ in range(3)] == [b"hello"] * 3
+
+    accepting.close()
+    accepting.close()
+
+    with pytest.raises(ConnectionRefusedError):
+        call(path)
+    assert not [one for one in threading.enumerate() if one.name == "test-door"]
+
+
+def test_many_are_served_at_once_where_one_may_take_long(path):
+    both = threading.Barrier(2)
+
+    def serve(connection):
+        with connection:
+            both.wait(20)
+            connection.sendall(b"both are here")
+
+    with contextlib.closing(
+        AcceptThread(private_listener(path), serve, name="test-door", thread_per_connection=True)
+    ):
+        first = threading.Thread(target=call, args=(path,))
+        first.start()
+        assert call(path) == b"both are here"
+        first.join(20)
+
+
+def test_it_may_be_closed_by_what_it_serves(path):
+    accepting = None
+    closed = threading.Event()
+
+    def serve(connection):
+        connection.close()
+        accepting.close()
+        closed.set()
+
+    listener = private_listener(path)
+    accepting = AcceptThread(listener, serve, name="test-door")
+    call(path)
+
+    assert closed.wait(20)
+    assert listener.fileno() == -1
+
+
+def test_a_private_listener_is_its_users_alone(path):
+    with private_listener(path):
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+        with pytest.raises(OSError):
+            private_listener(path)
