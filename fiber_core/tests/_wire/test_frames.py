@@ -172,12 +172,6 @@ class TestAssembling:
 
 
 class TestObjectBodies:
-    @given(st.binary(max_size=100), st.lists(st.binary(max_size=100), max_size=6))
-    def test_a_pickle_and_its_buffers_come_back(self, pickled, buffers):
-        body = frames.joined(frames.pack(pickled, buffers))
-        read, views = frames.unpack(memoryview(body))
-        assert (bytes(read), [bytes(view) for view in views]) == (pickled, buffers)
-
     @pytest.mark.parametrize(
         "body",
         [
@@ -290,13 +284,6 @@ def test_a_frame_over_the_limit_is_refused_when_it_is_announced():
     deframer.feed(memoryview(sent(bytes(100))))
     with pytest.raises(WireError, match="a frame of 101 bytes is announced, 100 are the most"):
         deframer.feed(memoryview(frames.LENGTH.pack(101)))
-
-
-def test_the_limit_may_be_raised_between_frames():
-    deframer = frames.Deframer(10)
-    assert deframer.feed(memoryview(sent(bytes(10)))) == [bytes(10)]
-    deframer.limit = 1000
-    assert deframer.feed(memoryview(sent(bytes(1000)))) == [bytes(1000)]
 
 
 @pytest.mark.parametrize(

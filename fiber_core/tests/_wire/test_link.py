@@ -43,13 +43,6 @@ class TestMessages:
         assert link.peer == hello("listener")
         assert listening.peer("worker").hello == hello("worker")
 
-    def test_64_mib_are_echoed(self, link):
-        block = os.urandom(2**20)
-        link.send(Kind.CALL, 1, 1, [block] * 64)
-        message = link.receive(timeout=60)
-        assert len(message.body) == 64 * 2**20
-        assert all(message.body[at << 20 : (at + 1) << 20] == block for at in range(64))
-
     @pytest.mark.parametrize("size", [-1, 0, 1, 16])
     def test_sizes_around_that_of_a_frame(self, listen, scheme, size):
         link = listen(scheme, max_frame=4096).link()

@@ -1,4 +1,4 @@
-"""Events and commands of a pending table: assignment, results, losses and ends of workers."""
+"""Events and commands of a pending table: assignment, results, losses, and work taken from the stuck."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from fiber._tasks.pending import (
     Requeue,
     Retire,
     RetryPolicy,
+    Revoke,
+    RevokeAnswered,
     RevokePolicy,
     SizeObserved,
     Tick,
@@ -29,6 +31,71 @@ from fiber._tasks.pending import (
     WorkerLost,
 )
 from fiber.exceptions import WireError
+from fiber.model import Reason, ReasonKind
+from fiber.model.job import Attempt
+
+
+def death(worker):
+    return Attempt(worker=worker, host="here", pid=1, reason=Reason(ReasonKind.SIGNAL, 9))
+
+
+class Play:
+    """A table with a clock and the entries that were dispatched from it."""
+
+    def __init__(self):
+        # the tests' numbers are those of this target, whatever the default is
+        self.table = PendingTable(
+            batching=BatchPolicy(target=0.0015, cost=0.0), revoking=RevokePolicy(per_worker=0.0)
+        )
+        self.now = 100.0
+        self.sent = []
+
+    def __call__(self, event):
+        out = self.table.handle(event, self.now)
+        self.sent += [done for done in out if isinstance(done, Dispatch)]
+        return out
+
+    def join(self, *workers, slots=1, maxtasksperchild=None):
+        """Let workers join and ask; returns the commands."""
+        out = []
+        for worker in workers:
+            out += self(WorkerJoined(worker, maxtasksperchild))
+            out += self(WorkerAsked(worker, slots))
+        return out
+
+    def entry(self, worker):
+        """The entry that was sent to a worker last."""
+        return [sent for sent in self.sent if sent.worker == worker][-1]
+
+    def finish(self, worker, seconds=1e-4, units=None):
+        """Report the next ``units`` of the entry that a worker runs, or all; each took ``seconds``."""
+        held = self.table.held(worker)[0]
+        chunk = next(sent.chunk for sent in self.sent if sent.entry == held.entry)
+        stop = held.stop if units is None else min(held.stop, held.done + units * chunk)
+        took = seconds * -(-(stop - held.done) // chunk)
+        return self(UnitsDone(worker, held.entry, held.done, stop, took))
+
+    def turn(self, worker, seconds=1e-4):
+        """Report the entry that a worker runs, and let it ask for another."""
+        self.finish(worker, seconds)
+        self(WorkerAsked(worker))
+
+    def kill(self, worker):
+        return self(WorkerLost(worker, death(worker), True))
+
+    def wait(self, seconds):
+        self.now += seconds
+        return self(Tick())
+
+    def spans(self, worker):
+        """The entries of a worker, as (start, stop) of items."""
+        return [(held.start, held.stop) for held in self.table.held(worker)]
+
+
+@pytest.fixture
+def play():
+    return Play()
+
 
 # Assignment of units to workers.
 
@@ -198,14 +265,14 @@ def test_what_a_lost_worker_held_runs_again_each_unit_alone(play):
     assert not play.table.held("b")[0].is_suspect
 
 
-def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play, died):
+def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play):
     play(CallAdded(1, 1))
     for name in ("a", "b"):
         play.join(name)
         assert play.kill(name) == [Requeue(1, 0, 1)]
     play.join("c")
     assert play.kill("c") == [
-        Abandon(1, 0, 1, (died("a"), died("b"), died("c"))),
+        Abandon(1, 0, 1, (death("a"), death("b"), death("c"))),
         CallDone(1),
     ]
 
@@ -222,13 +289,13 @@ def test_the_history_of_an_innocent_unit_is_forgotten_with_its_result(play):
 # At most once.
 
 
-def test_at_most_once_goes_alone_and_never_again(play, died):
+def test_at_most_once_goes_alone_and_never_again(play):
     play.join("a", slots=2)
     play(CallAdded(1, 3, retry=False))
     assert play.spans("a") == [(0, 1)]
     play.turn("a")
     assert play.spans("a") == [(1, 2)]
-    assert play.kill("a") == [Abandon(1, 1, 2, (died("a"),))]
+    assert play.kill("a") == [Abandon(1, 1, 2, (death("a"),))]
     play.join("b", slots=2)
     assert play.spans("b") == [(2, 3)]
     assert play(WorkerLost("b", None, False)) == [Abandon(1, 2, 3, ()), CallDone(1)]
@@ -361,3 +428,114 @@ def test_the_defaults_are_those_that_the_documentation_names():
 def test_a_number_that_makes_no_sense_is_refused_by_name(policy, field):
     with pytest.raises(ValueError, match=field):
         policy(**{field: 0})
+
+
+# Work that waits behind a slow unit, and the idle workers it is asked back for.
+
+
+@pytest.fixture
+def stuck(play):
+    """Worker a holds items 2 to 11 and reports nothing; b is idle."""
+    play.join("a", maxtasksperchild=20)
+    play.join("b")
+    play(CallAdded(1, 38))
+    play.turn("a", seconds=1e-6)
+    assert play.spans("a") == [(2, 11)]
+    while play.spans("b"):
+        play.turn("b", seconds=1e-6)
+    return play
+
+
+def asked_back(play):
+    return [done for done in play.wait(0.05) if isinstance(done, Revoke)]
+
+
+def test_the_table_says_when_it_must_look_again(stuck):
+    assert stuck.table.next_deadline() == pytest.approx(stuck.now + 0.05)
+    assert stuck.wait(0.049) == []
+    (revoke,) = asked_back(stuck)
+    assert revoke == Revoke("a", stuck.entry("a").entry)
+    assert stuck.table.next_deadline() == pytest.approx(stuck.now + 0.1)
+    assert stuck.wait(0.09) == []
+
+
+def test_nothing_is_asked_back_while_work_is_queued(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 10_000))
+    play.turn("a")
+    assert play.table.next_deadline() is None
+    assert play.wait(5.0) == []
+
+
+def test_a_worker_that_makes_progress_is_left_alone(stuck):
+    for _ in range(4):
+        assert stuck.wait(0.04) == []
+        stuck.finish("a", units=1, seconds=0.04)
+
+
+def test_what_is_handed_back_goes_to_the_idle_worker_as_a_batch(stuck):
+    (revoke,) = asked_back(stuck)
+    out = stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert out == [Dispatch("b", stuck.entry("b").entry, 1, 3, 5, 1)]
+    assert not stuck.table.held("b")[0].is_suspect
+    assert stuck.spans("a") == [(2, 3)]
+
+
+def test_a_worker_that_keeps_everything_is_not_asked_twice(stuck):
+    (revoke,) = asked_back(stuck)
+    assert stuck(RevokeAnswered("a", revoke.entry, 11)) == []
+    assert stuck.wait(5.0) == []
+
+
+def test_units_handed_back_count_as_left_again(stuck):
+    assert stuck.table.snapshot().workers[0].units_left == 10
+    (revoke,) = asked_back(stuck)
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert stuck.table.snapshot().workers[0].units_left == 18
+
+
+def test_without_an_answer_the_work_is_duplicated_and_the_first_result_wins(stuck):
+    asked_back(stuck)
+    (sent,) = stuck.wait(0.1)
+    assert (sent.worker, sent.start) == ("b", 3)
+    copy = stuck.spans("b")[0]
+    assert stuck.finish("b", seconds=0.0)[0] == Accept(1, *copy)
+    late = stuck.finish("a", seconds=0.0)
+    assert [done for done in late if isinstance(done, Accept)] == [
+        Accept(1, 2, 3),
+        Accept(1, copy[1], 11),
+    ]
+    assert late[-1] == CallDone(1)
+    assert stuck.table.queued == 0
+
+
+@pytest.mark.parametrize("kept, is_asked", [(1, True), (12, True), (3, False)])
+def test_an_answer_that_makes_no_sense_is_refused(stuck, kept, is_asked):
+    if is_asked:
+        asked_back(stuck)
+    with pytest.raises(WireError, match="worker a keeps"):
+        stuck(RevokeAnswered("a", stuck.entry("a").entry, kept))
+
+
+def test_an_answer_that_comes_after_the_end_changes_nothing(stuck):
+    (revoke,) = asked_back(stuck)
+    out = stuck.finish("a")
+    assert out[-1] == CallDone(1)
+    assert not any(isinstance(done, Abandon) for done in out)
+    assert stuck(RevokeAnswered("a", revoke.entry, 3)) == []
+
+
+# Workers whose place is taken away.
+
+
+def test_what_it_gives_back_goes_to_others_at_once_and_it_exits_after_its_last_unit(stuck):
+    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
+    assert revoke == Revoke("a", stuck.entry("a").entry)
+    (sent,) = stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert (sent.worker, sent.start) == ("b", 3)
+    assert stuck.finish("a") == [Accept(1, 2, 3), Retire("a")]
+
+
+def test_one_that_had_begun_nothing_exits_when_it_has_given_all_back(stuck):
+    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
+    assert Retire("a") in stuck(RevokeAnswered("a", revoke.entry, 2))
