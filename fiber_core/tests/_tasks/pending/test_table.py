@@ -35,17 +35,19 @@ from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
 
 
-def death(worker):
-    return Attempt(worker=worker, host="here", pid=1, reason=Reason(ReasonKind.SIGNAL, 9))
+def death(worker, kind=ReasonKind.SIGNAL):
+    return Attempt(worker=worker, host="here", pid=1, reason=Reason(kind, 9))
 
 
 class Play:
     """A table with a clock and the entries that were dispatched from it."""
 
-    def __init__(self):
+    def __init__(self, policy=None):
         # the tests' numbers are those of this target, whatever the default is
         self.table = PendingTable(
-            batching=BatchPolicy(target=0.0015, cost=0.0), revoking=RevokePolicy(per_worker=0.0)
+            policy=policy,
+            batching=BatchPolicy(target=0.0015, cost=0.0),
+            revoking=RevokePolicy(per_worker=0.0),
         )
         self.now = 100.0
         self.sent = []
@@ -80,8 +82,8 @@ class Play:
         self.finish(worker, seconds)
         self(WorkerAsked(worker))
 
-    def kill(self, worker):
-        return self(WorkerLost(worker, death(worker), True))
+    def kill(self, worker, kind=ReasonKind.SIGNAL, counts=True):
+        return self(WorkerLost(worker, death(worker, kind), counts))
 
     def wait(self, seconds):
         self.now += seconds
@@ -121,6 +123,15 @@ def test_measured_work_comes_in_batches_with_a_second_one_behind(play):
     play(CallAdded(1, 10_000))
     play.turn("a", seconds=1e-4)
     assert play.spans("a") == [(1, 16), (16, 31)]
+
+
+def test_a_worker_gets_a_second_entry_once_others_have_measured(play):
+    play.join("a", slots=2)
+    play.join("b")
+    play(CallAdded(1, 10_000))
+    assert len(play.spans("a")) == 1
+    play.finish("b")
+    assert len(play.spans("a")) == 2
 
 
 def test_behind_a_slow_unit_nothing_waits(play):
@@ -275,6 +286,46 @@ def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play):
         Abandon(1, 0, 1, (death("a"), death("b"), death("c"))),
         CallDone(1),
     ]
+
+
+def test_a_death_among_many_counts_for_none():
+    play = Play(policy=RetryPolicy(max_attempts=1))
+    batch_on(play)
+    play.finish("a")
+    assert len(play.spans("a")) == 1
+    (requeue,) = play.kill("a")
+    assert isinstance(requeue, Requeue)
+
+
+def test_a_death_in_front_of_another_entry_counts_for_none():
+    play = Play(policy=RetryPolicy(max_attempts=1))
+    play.join("a", slots=2)
+    play(CallAdded(1, 3))
+    play.turn("a")
+    assert play.spans("a") == [(1, 2), (2, 3)]
+    assert play.kill("a") == [Requeue(1, 1, 2), Requeue(1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    "kind, counts",
+    [(ReasonKind.EVICTED, True), (ReasonKind.LEASE, True), (ReasonKind.SIGNAL, False)],
+)
+def test_a_loss_that_is_not_the_works_fault_is_no_attempt(play, kind, counts):
+    play(CallAdded(1, 1))
+    for number in range(5):
+        play.join(f"w{number}")
+        assert play.kill(f"w{number}", kind, counts) == [Requeue(1, 0, 1)]
+    play.join("a")
+    assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
+
+
+def test_a_chunk_is_given_up_as_a_whole():
+    play = Play(policy=RetryPolicy(max_attempts=1))
+    play.join("a")
+    play(CallAdded(1, 5, 3))
+    assert play.kill("a") == [Abandon(1, 0, 3, (death("a"),))]
+    play.join("b")
+    assert play.finish("b") == [Accept(1, 3, 5), CallDone(1)]
 
 
 def test_the_history_of_an_innocent_unit_is_forgotten_with_its_result(play):
@@ -507,6 +558,46 @@ def test_without_an_answer_the_work_is_duplicated_and_the_first_result_wins(stuc
     ]
     assert late[-1] == CallDone(1)
     assert stuck.table.queued == 0
+
+
+def test_the_loss_of_the_copy_requeues_nothing_that_the_other_still_holds(stuck):
+    asked_back(stuck)
+    stuck.wait(0.1)
+    assert stuck.kill("b") == []
+    out = stuck.kill("a")
+    items = sorted(item for done in out for item in range(done.start, done.stop))
+    assert items == list(range(2, 11))
+    stuck.join("c", slots=2)
+    assert stuck.table.held("c")[0].is_suspect
+
+
+def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(stuck):
+    (revoke,) = asked_back(stuck)
+    stuck.wait(0.1)
+    copy = stuck.spans("b")[0]
+    stuck.kill("b")
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    stuck.join("c", slots=2)
+    for item in range(*copy):
+        assert stuck.spans("c") == [(item, item + 1)]
+        assert stuck.table.held("c")[0].is_suspect
+        stuck.turn("c")
+    assert not stuck.table.held("c")[0].is_suspect
+
+
+def test_the_loss_of_the_stuck_worker_leaves_the_copy_running(stuck):
+    asked_back(stuck)
+    stuck.wait(0.1)
+    start, stop = stuck.spans("b")[0]
+    lost = [
+        item
+        for done in stuck.kill("a")
+        if isinstance(done, Requeue)
+        for item in range(done.start, done.stop)
+    ]
+    assert lost == [2, *range(stop, 11)]
+    assert stuck.table.queued == len(lost)
+    assert stuck.finish("b")[0] == Accept(1, start, stop)
 
 
 @pytest.mark.parametrize("kept, is_asked", [(1, True), (12, True), (3, False)])
