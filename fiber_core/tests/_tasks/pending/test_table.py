@@ -134,6 +134,18 @@ def test_a_worker_gets_a_second_entry_once_others_have_measured(play):
     assert len(play.spans("a")) == 2
 
 
+def test_nothing_waits_behind_work_that_has_turned_slow(play):
+    play.join("a", slots=2)
+    play.join("b")
+    play(CallAdded(1, 2, closed=False))
+    for event, seconds in ((ItemsAdded(1, 1), 1e-4), (CallAdded(2, 1, closed=False), 0.5)):
+        play.turn("b", seconds)
+        play(event)
+    # work of a fast call, for which only the worker of the slow one has asked
+    play.finish("b")
+    assert play(ItemsAdded(2, 1)) == []
+
+
 def test_behind_a_slow_unit_nothing_waits(play):
     play.join("a", slots=2)
     play(CallAdded(1, 10_000))
