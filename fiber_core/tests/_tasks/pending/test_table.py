@@ -349,6 +349,12 @@ def test_the_history_of_an_innocent_unit_is_forgotten_with_its_result(play):
     assert not play.table._ledger.calls[1].history
 
 
+def test_an_idle_worker_that_is_lost_gets_nothing_more(play):
+    play.join("a")
+    play.kill("a")
+    assert play(CallAdded(1, 1)) == []
+
+
 # At most once.
 
 
