@@ -22,7 +22,7 @@ import struct, sys, types
 from fiber._wire import codec, frames
 module = types.ModuleType("__mp_main__")
 sys.modules["__main__"] = sys.modules["__mp_main__"] = module
-codec.set_main_by_reference(sys.argv[1] == "by reference")
+codec.set_main_by_reference(False)
 length, given, taken = struct.Struct("<Q"), sys.stdin.buffer, sys.stdout.buffer
 sys.stdout = sys.stderr
 while head := given.read(8):
@@ -41,11 +41,10 @@ while head := given.read(8):
 class CodecProcess:
     """Process that calls the functions sent to it, one after another."""
 
-    def __init__(self, *, paths: Iterable[Path] = (), main_by_reference: bool = False) -> None:
+    def __init__(self, *, paths: Iterable[Path] = ()) -> None:
         known = [str(path) for path in paths] + [os.environ.get("PYTHONPATH", "")]
-        how = "by reference" if main_by_reference else "by value"
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SCRIPT, how],
+            [sys.executable, "-c", _SCRIPT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, known))},
@@ -59,7 +58,10 @@ class CodecProcess:
 
     def call(self, function: Any, *arguments: Any) -> Any:
         """Call a function in the process; returns its result or raises its exception."""
-        whole = frames.joined(codec.dumps((function, arguments)))
+        return self.call_pickled(frames.joined(codec.dumps((function, arguments))))
+
+    def call_pickled(self, whole: bytes) -> Any:
+        """As :meth:`call`, of a pickled function with its arguments."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(_LENGTH.pack(len(whole)) + whole)

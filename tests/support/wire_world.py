@@ -19,7 +19,6 @@ from typing import Any
 import attrs
 import pytest
 
-from fiber._tasks.dispatcher import Dispatcher
 from fiber._wire import frames
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind, Message
@@ -38,7 +37,6 @@ __all__ = [
     "Echo",
     "ListeningEndpoint",
     "Mailbox",
-    "Pool",
     "RawDialer",
     "address",
     "answers_echo",
@@ -115,30 +113,6 @@ class Echo:
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Do nothing."""
-
-
-class Pool:
-    """Master's side of a pool at target 1; every peer is one of its workers."""
-
-    def __init__(self, reactor: Reactor) -> None:
-        self.dispatcher = Dispatcher(
-            1, reactor, max_attempts=3, maxtasksperchild=None, observer=self
-        )
-
-    def accepts(self, ident: str) -> bool:
-        return True
-
-    def worker_ready(self, ident: str) -> None:
-        """Nothing follows."""
-
-    def initializer_failed(self, ident: str, error: BaseException) -> None:
-        """Nothing follows."""
-
-    def worker_retired(self, ident: str) -> None:
-        """Nothing follows."""
-
-    def worker_disconnected(self, ident: str) -> None:
-        self.dispatcher.lost(ident, None, counts=False)
 
 
 class ListeningEndpoint:

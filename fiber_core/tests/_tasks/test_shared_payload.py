@@ -57,8 +57,17 @@ class TestArgumentsOfACall:
             assert repeated.locate(raw(value)) is None
         assert store.payloads == []
 
-    def test_small_ones_are_sent(self, repeated, store):
-        value = array(size=SHARE_THRESHOLD - 1)
+    @pytest.mark.parametrize(
+        "value, room",
+        [
+            (array(size=SHARE_THRESHOLD - 1), True),
+            (bytes(SHARE_THRESHOLD), True),
+            (array(), False),
+        ],
+        ids=["small", "without weak references", "without room"],
+    )
+    def test_what_is_not_shared_is_sent_each_time(self, repeated, store, value, room):
+        store.room = room
         assert [repeated.locate(raw(value)) for _ in range(3)] == [None] * 3
 
     def test_an_object_at_the_place_of_one_that_is_gone_is_another(self, repeated, store):
@@ -68,10 +77,6 @@ class TestArgumentsOfACall:
             gc.collect()
         assert store.payloads == []
 
-    def test_a_buffer_whose_owner_has_no_weak_reference_is_sent(self, repeated, store):
-        value = bytes(SHARE_THRESHOLD)
-        assert [repeated.locate(memoryview(value)) for _ in range(3)] == [None] * 3
-
     def test_no_more_is_shared_than_there_is_room_for(self, repeated, store):
         kept = [array(fill, 2 * SHARE_THRESHOLD) for fill in range(3)]
         mapped = [[repeated.locate(raw(value)) for value in kept] for _ in range(2)][1]
@@ -80,11 +85,6 @@ class TestArgumentsOfACall:
     def test_the_first_is_shared_whatever_its_size(self, repeated, store):
         value = array(size=5 * SHARE_THRESHOLD)
         assert [repeated.locate(raw(value)) is None for _ in range(2)] == [True, False]
-
-    def test_where_there_is_no_memory_it_is_sent(self, repeated, store):
-        store.room = False
-        value = array()
-        assert [repeated.locate(raw(value)) for _ in range(3)] == [None] * 3
 
     def test_closed_they_are_not_found(self, repeated, store):
         value = array()
@@ -151,13 +151,6 @@ class TestArgumentsOfAPool:
         assert sink.is_done
         assert store.payloads[0].closed
 
-    def test_it_is_gone_when_the_pool_is(self, master, store):
-        value = array()
-        master.call(max, [(value, 1)] * 3, mode=Mode.STARMAP, chunksize=1)
-        self.does(master, "local", 2)
-        master.dispatcher.end(RuntimeError("enough"))
-        assert store.payloads[0].closed
-
 
 class Refers:
     """Is pickled with a reference that is released with the call that carries it."""
@@ -212,20 +205,18 @@ class TestFunctions:
         assert functions(master, "local") == [payload.locator]
         assert functions(master, "remote") == [payload.size]
 
-    def test_small_ones_are_sent(self, master, store):
-        run(master, "local", function=function(size=SHARE_THRESHOLD // 2))
+    @pytest.mark.parametrize("why", ["small", "no room", "no store", "nobody is local"])
+    def test_it_is_sent_where_it_is_not_shared(self, master, store, why):
+        store.room = why != "no room"
+        if why == "no store":
+            master = Master("local")
+        master.peers["local"].is_same_host = why != "nobody is local"
+        # known before the call is
+        master.ask(master.peers["local"])
+        size = SHARE_THRESHOLD // (2 if why == "small" else 1)
+        run(master, "local", function=function(size=size))
+        assert functions(master, "local")[0] > size
         assert store.payloads == []
-        assert functions(master, "local")[0] > SHARE_THRESHOLD // 2
-
-    def test_without_a_local_worker_nothing_is_shared(self, master, store):
-        master.ask(master.peers["remote"])
-        run(master, "remote")
-        assert store.payloads == []
-
-    def test_where_there_is_no_room_it_is_sent(self, master, store):
-        store.room = False
-        run(master, "local", "remote")
-        assert functions(master, "local") == functions(master, "remote")
 
     def test_the_shared_bytes_count_whatever_becomes_of_the_original(self, master):
         content = bytearray(SHARE_THRESHOLD)
@@ -247,20 +238,19 @@ class TestFunctions:
         assert len(store.payloads) == 2
         assert functions(other, "local") == [store.payloads[1].locator]
 
-    def test_of_those_without_a_call_the_oldest_go_and_workers_drop_them(
-        self, master, store, monkeypatch
+    @pytest.mark.parametrize(
+        "room, closed",
+        [(3, [True, True, False, False]), (0, [True, True, True, False])],
+        ids=["the oldest", "all but the last, whatever its size"],
+    )
+    def test_of_those_without_a_call_some_go_and_workers_drop_them(
+        self, master, store, monkeypatch, room, closed
     ):
-        monkeypatch.setattr(master.dispatcher._shared_functions, "_kept", 3 * SHARE_THRESHOLD)
+        monkeypatch.setattr(master.dispatcher._shared_functions, "_kept", room * SHARE_THRESHOLD)
         for number in range(4):
             run(master, "local", function=function(number))
-        assert [one.closed for one in store.payloads] == [True, True, False, False]
-        assert functions(master, "local").count(0) == 2
-
-    def test_the_last_one_is_kept_whatever_its_size(self, master, store, monkeypatch):
-        monkeypatch.setattr(master.dispatcher._shared_functions, "_kept", 0)
-        run(master, "local", function=function(1))
-        run(master, "local", function=function(2))
-        assert [one.closed for one in store.payloads] == [True, False]
+        assert [one.closed for one in store.payloads] == closed
+        assert functions(master, "local").count(0) == sum(closed)
 
     def test_a_worker_that_cannot_map_it_is_sent_the_bytes(self, master, store):
         master.call(function(), [1])
@@ -307,9 +297,3 @@ class TestFunctions:
         assert [one.closed for one in store.payloads] == [True, True]
         master.dispatcher.prepare(function(3), protocol.Mode.MAP, None, items=[1])
         assert len(store.payloads) == 2
-
-    def test_a_pool_may_have_no_memory(self):
-        master = Master("local")
-        master.peers["local"].is_same_host = True
-        run(master, "local")
-        assert functions(master, "local")[0] > SHARE_THRESHOLD

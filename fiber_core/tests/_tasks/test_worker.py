@@ -205,14 +205,6 @@ def test_an_item_is_passed_as_its_call_says(pool, mode, item, function, value, s
     assert pool.done()[1] == [value]
 
 
-def test_a_function_that_it_has_not_is_asked_for(pool):
-    call = pool.call(square, [3])
-    pool.give(call)
-    assert pool.missing() == (call.digest, 0)
-    pool.teach(call)
-    assert pool.done()[1] == [9]
-
-
 def test_what_comes_while_it_waits_for_a_function_keeps_its_order(pool):
     first, second = pool.call(square, [3]), pool.call(abs, [-5], number=2)
     pool.give(first)

@@ -53,29 +53,15 @@ class TestValues:
             assert roundtrip(thing) is thing
             assert sum(map(len, codec.dumps(thing))) < 200
 
-    def test_shared_and_cyclic_structure_is_kept(self):
-        shared = [1]
-        value = {"a": shared, "b": shared}
-        value["self"] = value
-        back = roundtrip(value)
-        assert back["a"] is back["b"]
-        assert back["self"] is back
-
     def test_lambdas_and_closures_come_back(self):
         def adder(n):
             return lambda x: x + n
 
-        assert roundtrip(adder(5))(1) == 6
+        def factorial(n):
+            return 1 if n < 2 else n * factorial(n - 1)
+
         assert roundtrip(functools.partial(adder(1), 2))() == 3
-
-    def test_a_recursive_closure_comes_back(self):
-        def outer():
-            def factorial(n):
-                return 1 if n < 2 else n * factorial(n - 1)
-
-            return factorial
-
-        assert roundtrip(outer())(5) == 120
+        assert roundtrip(factorial)(5) == 120
 
     @pytest.mark.parametrize("value", [threading.Lock(), (x for x in ""), sys._getframe()])
     def test_what_cannot_be_pickled_is_an_error(self, value):
@@ -99,17 +85,15 @@ class TestValues:
 
 @pytest.mark.usefixtures("main_either_way")
 class TestArrays:
-    def test_large_ones_are_not_copied_on_their_way_out(self):
+    def test_large_ones_are_copied_neither_on_their_way_out_nor_in(self):
         array = np.arange(100_000)
-        segments = codec.dumps({"x": array})
+        segments = codec.dumps(array)
         views = [s for s in segments if isinstance(s, memoryview)]
         assert any(np.shares_memory(np.frombuffer(view, np.uint8), array) for view in views)
-        assert sum(len(s) for s in segments) < array.nbytes + 1000
-
-    def test_nor_on_their_way_in(self):
-        body = bytearray(frames.joined(codec.dumps(np.arange(100_000))))
-        array = codec.loads(memoryview(body))
-        assert np.shares_memory(array, np.frombuffer(body, np.uint8))
+        body = bytearray(frames.joined(segments))
+        assert len(body) < array.nbytes + 1000
+        back = codec.loads(memoryview(body))
+        assert np.shares_memory(back, np.frombuffer(body, np.uint8))
 
     @pytest.mark.parametrize("count", [0, 1, 10, 511, 512, 513, 100_000])
     @pytest.mark.parametrize("name", ["", "x", "yz" * 7])
@@ -122,23 +106,14 @@ class TestArrays:
             # an empty one has no place
             assert array.ctypes.data % 16 == 0 or not count
 
-    def test_read_only_buffers_stay_read_only_after_loading(self):
-        array = np.arange(10)
-        array.flags.writeable = False
-        assert not roundtrip(array).flags.writeable
-
     def test_small_ones_do_not_keep_each_other_alive(self):
         body = bytearray(frames.joined(codec.dumps([np.arange(4), np.arange(100_000)])))
         small, _ = codec.loads(memoryview(body))
         assert not np.shares_memory(small, np.frombuffer(body, np.uint8))
 
-    def test_thousands_of_small_ones_are_one_segment(self):
-        assert len(codec.dumps([np.arange(4) for _ in range(5000)])) <= 2
-
     @pytest.mark.parametrize(
         "array",
         [
-            np.arange(20_000).reshape(100, 200).T,
             np.arange(20_000)[::2],
             np.asfortranarray(np.ones((100, 100))),
             np.array(["a", None], dtype=object),
@@ -147,10 +122,6 @@ class TestArrays:
     )
     def test_of_any_layout_they_arrive_equal(self, array):
         assert np.array_equal(roundtrip(array), array)
-
-    def test_a_buffer_with_gaps_is_an_error(self):
-        with pytest.raises(Exception, match="contiguous"):
-            codec.dumps(pickle.PickleBuffer(memoryview(bytearray(10_000))[::2]))
 
     def test_one_pickle_has_nothing_out_of_band(self):
         array = np.arange(100_000)
@@ -173,13 +144,11 @@ class TestCarriers:
             with codec.pickling_into("inner"):
                 codec.dumps(Curious())
             codec.dumps(Curious())
+            with pytest.raises(TypeError), codec.pickling_into("failing"):
+                codec.dumps(threading.Lock())
+            codec.dumps(Curious())
         codec.dumps(Curious())
-        assert seen == ["outer", "inner", "outer", None]
-
-    def test_also_when_pickling_fails(self):
-        with pytest.raises(TypeError), codec.pickling_into("it"):
-            codec.dumps(threading.Lock())
-        assert codec.envelope() is None
+        assert seen == ["outer", "inner", "outer", "outer", None]
 
     def test_each_thread_has_its_own(self):
         seen = []
@@ -188,12 +157,6 @@ class TestCarriers:
             thread.start()
             thread.join()
         assert seen == [None]
-
-    def test_it_can_be_set_and_set_back(self):
-        before = codec.set_envelope("it")
-        assert codec.envelope() == "it"
-        codec.set_envelope(before)
-        assert codec.envelope() is None
 
 
 class TestFindingOut:
@@ -264,10 +227,6 @@ class FrozenError(Exception):
         raise AttributeError(name)
 
 
-class NotedError(Exception):
-    """Has state of its own."""
-
-
 def raised(error):
     """The error with a traceback."""
     try:
@@ -291,21 +250,6 @@ class TestErrors:
         assert "in raised" in shown
         assert "raise error" in shown
         assert "ValueError: ('as meant', 5)" in shown
-
-    def test_its_own_cause_is_in_the_text(self):
-        try:
-            try:
-                raise KeyError("first")
-            except KeyError as error:
-                raise ValueError("second") from error
-        except ValueError as error:
-            back = roundtrip(codec.with_traceback(error))
-        assert "KeyError: 'first'" in str(back.__cause__)
-
-    def test_its_attributes_arrive(self):
-        error = NotedError("x")
-        error.detail = {"a": 1}
-        assert carried(error).detail == {"a": 1}
 
     def test_one_whose_constructor_takes_other_arguments_arrives(self):
         back = carried(AwkwardError(5, "not found"))
@@ -351,10 +295,6 @@ class TestErrors:
         assert type(error) is MaybeEncodingError
         assert "only_there" in str(error)
         assert "Strange: far" in str(error.__cause__)
-
-    def test_the_same_error_can_travel_twice(self):
-        back = carried(carried(ValueError("x")))
-        assert back.args == ("x",)
 
     def test_a_result_that_cannot_be_sent_has_the_stdlibs_word_for_it(self):
         failure = raised(TypeError("cannot pickle it"))

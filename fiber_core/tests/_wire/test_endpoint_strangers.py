@@ -20,7 +20,7 @@ import pynng
 import pytest
 
 import soak
-from fiber._tasks.call import Call
+from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.protocol import Done, Mode
 from fiber._tasks.worker import Worker
 from fiber._wire import codec, frames, nng
@@ -30,11 +30,11 @@ from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing
+from tasks_world import FakeObserver, Sink
 from wire_world import (
     TIMEOUT,
     Echo,
     Mailbox,
-    Pool,
     answers_echo,
     damaged,
     frame,
@@ -43,6 +43,22 @@ from wire_world import (
     until,
     warnings,
 )
+
+
+class Pool(FakeObserver):
+    """Master's side of a pool at target 1; every peer is one of its workers."""
+
+    def __init__(self, reactor):
+        super().__init__()
+        self.dispatcher = Dispatcher(
+            1, reactor, max_attempts=3, maxtasksperchild=None, observer=self
+        )
+
+    def accepts(self, ident):
+        return True
+
+    def worker_disconnected(self, ident):
+        self.dispatcher.lost(ident, None, counts=False)
 
 
 class TestStrangers:
@@ -71,16 +87,14 @@ class TestStrangers:
         assert answers_echo(link)
         assert answers_echo(listening.link("another"))
 
-    def test_a_silent_one_delays_no_other(self, listening, link):
-        with contextlib.ExitStack() as held:
-            for _ in range(30):
-                held.enter_context(bare(listening))
-            assert answers_echo(link)
-            assert answers_echo(listening.link("another"))
-
-    def test_a_silent_one_with_a_proper_connection_is_closed(self, listen, scheme, caplog):
-        listening = listen(scheme, timing=Timing(handshake=0.2))
+    @pytest.mark.parametrize("begins", [False, True], ids=["at once", "in the midst of its proof"])
+    def test_one_that_falls_silent_is_cut_off(self, listen, scheme, caplog, begins):
+        listening = listen(scheme, timing=Timing(handshake=0.5))
         silent = listening.stranger()
+        if begins:
+            kind, body = DialerHandshake(listening.credentials, hello("x")).hello()
+            silent.send_bytes(frame(kind, body))
+            assert silent.receive_frame().kind is Kind.CHALLENGE
         assert silent.is_cut_off()
         assert "a peer did not prove who it is in time" in caplog.text
         until(lambda: not listening.endpoint._peers)
@@ -139,14 +153,6 @@ class TestStrangers:
             assert answers_echo(link("new"))
             assert answers_echo(before)
             until(lambda: ask_to_open(program) == "opened")
-
-    def test_one_that_stops_in_the_midst_of_its_proof_is_cut_off(self, listen, scheme):
-        listening = listen(scheme, timing=Timing(handshake=0.5))
-        stranger = listening.stranger()
-        kind, body = DialerHandshake(listening.credentials, hello("x")).hello()
-        stranger.send_bytes(frame(kind, body))
-        assert stranger.receive_frame().kind is Kind.CHALLENGE
-        assert stranger.is_cut_off()
 
     def test_each_word_of_the_proof_has_its_own_time(self, listen):
         """While the listener is busy no deadline passes."""
@@ -220,15 +226,6 @@ class TestStrangers:
                     probe.sendall(b"\x01" + (frames.MAX_FRAME).to_bytes(8, "big"))
             assert answers_echo(listening.link())
             assert process.memory_info().rss - before < 64 * 2**20
-
-    def test_an_ordinary_requester_of_nng_gets_nothing(self, listen):
-        listening = listen("ipc")
-        with pynng.Req0(dial=listening.url, recv_timeout=50, block_on_dial=True) as request:
-            for body in (b"", b"junk", frame(Kind.CALL, b"x"), os.urandom(1000)):
-                request.send(body)
-                with pytest.raises(pynng.Timeout):
-                    request.recv()
-        assert answers_echo(listening.link())
 
     def test_tls_without_a_certificate_of_the_run_gets_no_connection(self, listen):
         listening = listen("tls+tcp")
@@ -367,25 +364,6 @@ handler.stop()
 DAMAGED = soak.count(10_000)
 
 
-class Sink:
-    """Sink that tells when a call is over."""
-
-    def __init__(self):
-        self.over = threading.Event()
-
-    def accept(self, start, values, errors):
-        """Its results are another test's."""
-
-    def fail(self, start, stop, error):
-        """As above."""
-
-    def done(self):
-        self.over.set()
-
-    def broken(self, error):
-        self.over.set()
-
-
 def double(x):
     return 2 * x
 
@@ -463,16 +441,9 @@ class TestLiars:
         for number in range(DAMAGED):
             if number % 50 == 0:
                 sinks.append(Sink())
+                items = [number, number + 1]
                 pool.dispatcher.add(
-                    Call(
-                        number + 1,
-                        double,
-                        Mode.MAP,
-                        sinks[-1],
-                        items=[number, number + 1],
-                        chunksize=None,
-                        retry=True,
-                    )
+                    pool.dispatcher.prepare(double, Mode.MAP, sinks[-1], items=items)
                 )
             if liar is None:
                 liar = listening.stranger()
@@ -489,7 +460,7 @@ class TestLiars:
             liar.close()
 
         for sink in sinks:
-            assert sink.over.wait(TIMEOUT)
+            until(lambda sink=sink: sink.is_done)
         assert answers_echo(listening.link("last"), target=2)
         assert cut_off > DAMAGED // 4
         assert "an event handler failed" not in caplog.text

@@ -14,7 +14,6 @@ import time
 import psutil
 import pytest
 
-from fiber._wire import fork
 from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError
 from forking import Program, environ, run, whole
@@ -321,19 +320,3 @@ class TestTheParentsDeath:
             parent.kill()
             # ends with the last that holds its output
             parent.communicate(timeout=TIMEOUT)
-
-
-class TestHere:
-    def test_a_process_that_was_not_forked_is_no_stranger(self):
-        assert not fork.is_forked_child()
-        fork.check()
-
-    def test_addresses_of_all_kinds_are_remembered(self, monkeypatch):
-        for name in ("_addresses", "_own_ports", "_peer_ports"):
-            monkeypatch.setattr(fork, name, set())
-        fork.remember_listener("ipc:///run/x")
-        fork.remember_listener("tls+tcp://0.0.0.0:7001")
-        fork.remember_dialed("tls+tcp://[::1]:7002")
-        fork.remember_dialed("inproc://nothing")
-        assert fork._addresses == {"/run/x"}
-        assert (fork._own_ports, fork._peer_ports) == ({7001}, {7002})

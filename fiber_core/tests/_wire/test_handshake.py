@@ -216,12 +216,9 @@ class TestNonsense:
         "body",
         [
             b"",
-            b"nonsense",
             b"[]",
-            b"null",
             b"\xff\xfe\x00",
             b"[" * 60_000,
-            b'{"a":' * 10_000,
             b"1" * 60_000,
             b"{}",
         ],
@@ -234,7 +231,6 @@ class TestNonsense:
         "fields",
         [
             {"pid": "x"},
-            {"pid": None},
             {"pid": 1e999},
             {"pid": float("nan")},
             {"pid": []},
@@ -283,9 +279,9 @@ class TestNonsense:
 
 
 def test_every_run_has_its_own_secrets():
-    runs = [Credentials.new() for _ in range(20)]
-    assert len({run.run_id for run in runs}) == 20
-    assert len({run.key for run in runs}) == 20
+    runs = [Credentials.new().with_certificate() for _ in range(5)]
+    for secret in ("run_id", "key", "private_key", "certificate"):
+        assert len({getattr(run, secret) for run in runs}) == 5
     assert all(len(run.key) == 32 and len(run.run_id) == 8 for run in runs)
 
 
@@ -328,20 +324,15 @@ def test_the_certificate_is_what_nng_accepts():
     assert certificate.not_valid_after_utc > now + dt.timedelta(days=1000)
 
 
-def test_two_runs_share_no_certificate():
-    first, second = (Credentials.new().with_certificate() for _ in range(2))
-    assert first.private_key != second.private_key
-    assert first.certificate != second.certificate
-
-
 class TestAuthkeys:
     """Programs that share an authkey derive the same from it, and show nothing of it."""
 
-    def test_the_same_key_is_derived_by_every_process(self):
-        first, second = (Credentials.of_authkey(b"secret") for _ in range(2))
-        assert (first.run_id, first.key, first.seed) == (second.run_id, second.key, second.seed)
-        assert Credentials.of_authkey(b"Secret").key != first.key
-        assert Credentials.of_authkey(b"Secret").run_id != first.run_id
+    def test_every_process_derives_the_same_from_a_key_save_the_certificate(self):
+        first, second = (Credentials.of_authkey(b"secret").with_certificate() for _ in range(2))
+        assert attrs.evolve(first, certificate=None) == attrs.evolve(second, certificate=None)
+        assert first.certificate != second.certificate
+        other = Credentials.of_authkey(b"Secret")
+        assert (other.key == first.key, other.run_id == first.run_id) == (False, False)
 
     def test_it_is_what_it_was_so_that_programs_of_different_versions_meet(self):
         derived = Credentials.of_authkey(b"secret")
@@ -349,12 +340,6 @@ class TestAuthkeys:
         assert (
             derived.key.hex() == "d66d1ac9e16cbbeed3fc54295eb91a645aafdae98dbee3935370c0c6d5d7263a"
         )
-
-    def test_each_makes_a_certificate_of_its_own_with_the_same_key(self):
-        first = Credentials.of_authkey(b"secret").with_certificate()
-        second = Credentials.of_authkey(b"secret").with_certificate()
-        assert first.private_key == second.private_key
-        assert first.certificate != second.certificate
 
     def test_processes_of_a_run_derive_the_same_certificate_key_from_the_runs(self):
         run = Credentials.new()

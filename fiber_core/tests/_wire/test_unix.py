@@ -14,7 +14,7 @@ from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
 from fiber._wire.listener import UnixListener
 from fiber._wire.reactor import Reactor
-from fiber.exceptions import PeerLostError, TransportError, WireError
+from fiber.exceptions import PeerLostError, TransportError
 from wire_world import TIMEOUT, readable
 
 RUN = Credentials(run_id="0badcafe", key=bytes(32))
@@ -167,38 +167,6 @@ def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, m
     monkeypatch.undo()
     assert theirs.receive() is None
     assert theirs.lost
-
-
-def test_each_gets_the_end_of_the_other_after_all_frames(ours, theirs, number):
-    send_bytes(theirs, b"last")
-    theirs.close()
-    assert [ours.next(), ours.next()] == [(number, b"hlast"), ("closed", number)]
-
-
-def test_the_end_of_the_listener_comes_after_all_its_frames(ours, theirs, number):
-    ours.listener.send(number, b"last", [])
-    ours.listener.close()
-    assert receive_frame(theirs) == b"last"
-    assert theirs.receive() is None
-    assert theirs.lost
-    assert readable(theirs.end_fd, 0)
-    with pytest.raises(PeerLostError):
-        send_bytes(theirs, b"more")
-
-
-def test_a_stranger_may_announce_little_only(ours, theirs):
-    _, number = ours.next()
-    theirs._socket.send((2**17).to_bytes(4, "little"))
-    told, error = ours.next()
-    assert told == number
-    assert isinstance(error, WireError)
-
-
-def test_the_folder_is_clean_when_it_is_closed(ours, folder):
-    assert [path.name for path in folder.iterdir()] == ["s"]
-    ours.listener.close()
-    ours.listener.close()
-    assert not list(folder.iterdir())
 
 
 def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):

@@ -83,26 +83,11 @@ def rewritten(folder, **changes):
     path.write_text(json.dumps({**found, "owner": owner}))
 
 
-class TestStartTimes:
-    def test_this_process_is_itself(self):
-        assert start_time(os.getpid()) is not None
-        assert is_same(os.getpid(), start_time(os.getpid()))
-
-    def test_the_same_pid_with_another_start_time_is_another_process(self):
-        assert not is_same(os.getpid(), start_time(os.getpid()) + 1)
-
-    def test_an_ended_process_is_no_owner(self):
-        with zombie() as pid:
-            assert start_time(pid) is None
-        assert start_time(pid) is None
-        assert not is_same(pid, None)
-
+class TestProcesses:
     def test_group_ids_are_no_owner(self):
         assert not is_same(0, 1.0)
         assert not is_same(-1, 1.0)
 
-
-class TestProcesses:
     def test_this_process_lives(self):
         assert Owner.current().liveness() is ALIVE
         assert Owner.decode(Owner.current().encode()) == Owner.current()
@@ -289,38 +274,24 @@ class TestFileSystems:
         assert liveness._is_local(folder) is is_local
 
 
-class TestObservation:
-    @pytest.fixture
-    def seen(self):
-        return Observation(gap=3.0)
-
-    def test_time_counts_from_the_first_look(self, seen):
-        assert seen.unchanged("a") == 0.0
-        for now in (100.0, 102.0, 105.0):
-            seen.looked({"a": 1}, now)
-        assert seen.unchanged("a") == 5.0
-
-    def test_a_value_that_changes_begins_anew(self, seen):
-        seen.looked({"a": 1, "b": 1}, 100.0)
-        seen.looked({"a": 2, "b": 1}, 102.0)
-        seen.looked({"a": 2, "b": 1}, 104.0)
-        assert (seen.unchanged("a"), seen.unchanged("b")) == (2.0, 4.0)
-
-    def test_a_look_that_was_not_answered_begins_anew(self, seen):
-        seen.looked({"a": 1}, 100.0)
-        seen.failed()
-        seen.looked({"a": 1}, 102.0)
-        assert seen.unchanged("a") == 0.0
-
-    def test_a_look_that_came_late_begins_anew(self, seen):
-        seen.looked({"a": 1}, 100.0)
-        seen.looked({"a": 1}, 103.5)
-        assert seen.unchanged("a") == 0.0
-        seen.looked({"a": 1}, 105.5)
-        assert seen.unchanged("a") == 2.0
-
-    def test_what_is_not_there_any_more_is_forgotten(self, seen):
-        seen.looked({"a": 1}, 100.0)
-        seen.looked({}, 101.0)
-        seen.looked({"a": 1}, 102.0)
-        assert seen.unchanged("a") == 0.0
+@pytest.mark.parametrize(
+    "looks, unchanged",
+    [
+        pytest.param([(100, "x"), (102, "x"), (105, "x")], 5.0, id="from the first look"),
+        pytest.param([(100, "x"), (102, "y"), (104, "y")], 2.0, id="anew after a change"),
+        pytest.param([(100, "x"), (102, None), (104, "x")], 0.0, id="anew after it was gone"),
+        pytest.param([(100, "x"), "failed", (102, "x")], 0.0, id="anew after a failed look"),
+        pytest.param([(100, "x"), (103.5, "x")], 0.0, id="anew after a late look"),
+        pytest.param([(100, "x"), (103.5, "x"), (105, "x")], 1.5, id="and on from there"),
+    ],
+)
+def test_the_time_counts_for_which_a_value_was_seen_unchanged(looks, unchanged):
+    seen = Observation(gap=3.0)
+    assert seen.unchanged("a") == 0.0
+    for look in looks:
+        if look == "failed":
+            seen.failed()
+        else:
+            now, value = look
+            seen.looked({"b": 1} if value is None else {"a": value, "b": 1}, float(now))
+    assert seen.unchanged("a") == unchanged

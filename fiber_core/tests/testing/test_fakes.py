@@ -8,9 +8,7 @@ import pytest
 from fiber._plugins.manager import load_plugins
 from fiber.exceptions import (
     BackendUnavailableError,
-    CapabilityError,
     SubmitError,
-    UnknownJobError,
 )
 from fiber.model import (
     BackendContext,
@@ -18,8 +16,6 @@ from fiber.model import (
     JobState,
     Reason,
     ReasonKind,
-    ResourceRequest,
-    Volume,
 )
 from fiber.testing import FakeBackend, FakePlatform, FakePlugin, FakeProvider, programs
 from fiber.testing.fakes import CAPABILITIES
@@ -145,66 +141,11 @@ def test_a_lost_job_ends_for_the_reason_given(backend, platform):
     assert status.message == "the node was drained"
 
 
-def test_a_job_waits_for_devices_and_gives_them_back(backend):
-    both = ResourceRequest(devices={"fake": 2})
-    first = backend.submit(spec(resources=both))
-    second = backend.submit(
-        spec(programs.expect_env({"FAKE_VISIBLE_DEVICES": "F-0,F-1"}), resources=both)
-    )
-    assert backend.status([second])[0].state is JobState.PENDING
-    assert backend.capacity().devices == {"fake": 0}
-
-    backend.kill(first)
-
-    assert end(backend, second).exit_code == 0
-    assert backend.capacity().devices == {"fake": 2}
-
-
-def test_devices_without_an_installed_provider_are_refused(platform):
-    backend = FakeBackend(BackendContext(run_id=RUN), platform)
-
-    with pytest.raises(SubmitError, match="no 'fake' devices"):
-        backend.submit(spec(resources=ResourceRequest(devices={"fake": 1})))
-
-
-def test_volumes_are_refused(backend):
-    with pytest.raises(CapabilityError, match="not supported by fake"):
-        backend.submit(spec(volumes=(Volume(source="x", path="/x"),)))
-
-
 def test_a_closed_backend_starts_nothing(backend):
     backend.close()
 
     with pytest.raises(BackendUnavailableError, match="closed"):
         backend.submit(spec())
-
-
-def test_a_job_that_was_cleaned_up_is_unknown(backend):
-    job = backend.submit(spec())
-    backend.cleanup(RUN)
-
-    with pytest.raises(UnknownJobError, match=job.id):
-        backend.status([job])
-
-
-def test_two_backends_of_one_platform_see_the_same_jobs(backend, platform):
-    job = backend.submit(spec())
-
-    assert FakeBackend(platform=platform).list() == [job]
-
-
-def test_one_process_that_is_stopped_does_not_suspend_the_others(backend):
-    entry = "fiber.testing.programs:die_or_wait"
-    job = backend.submit(spec(entry=entry, private=b"\x09", processes=2))
-    told = backend.events(RUN)
-    next(s for _, s in told if all(p.pid for p in s.processes) and s.processes)
-
-    backend.signal(job, 0, signal.SIGSTOP)
-
-    status = next(s for _, s in told if s.processes[0].state is JobState.SUSPENDED)
-    assert status.state is JobState.RUNNING
-    backend.signal(job, 1, signal.SIGSTOP)
-    assert next(s for _, s in told if s.state is JobState.SUSPENDED)
 
 
 def test_the_plugin_offers_the_backend_on_one_platform(platform):

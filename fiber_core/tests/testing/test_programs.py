@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import tempfile
 
@@ -24,17 +23,6 @@ def run_with_private(argv, private, **environ):
         file.seek(0)
         environ = {**os.environ, "FIBER_BOOTSTRAP": f"fd:{file.fileno()}", **environ}
         return run(argv, env=environ, pass_fds=[file.fileno()])
-
-
-def test_exit_codes_and_signals():
-    assert run(programs.exit_with(7)).returncode == 7
-    assert run(programs.die_by(signal.SIGKILL)).returncode == -signal.SIGKILL
-
-
-def test_output():
-    assert run(programs.print_lines(2)).stdout == b"line 0\nline 1\n"
-    done = run(programs.print_text(b"\xff\n", b"err"))
-    assert (done.stdout, done.stderr) == (b"\xff\n", b"err")
 
 
 def test_arguments():
@@ -86,45 +74,6 @@ def test_files(tmp_path):
     assert run(programs.write_file(file, "a\n")).returncode == 0
     assert run(programs.expect_file(file, "a\n")).returncode == 0
     assert run(programs.expect_file(file, "b\n")).returncode == 1
-
-
-def test_resources():
-    assert run(programs.allocate(1)).returncode == 0
-    assert float(run(programs.burn(1, 1.0)).stdout) > 0
-
-
-@pytest.mark.parametrize(
-    "argv, number, code",
-    [
-        (programs.sleep_forever(), signal.SIGTERM, -signal.SIGTERM),
-        (programs.exit_on_sigterm(9), signal.SIGTERM, 9),
-        (programs.stop_itself(), signal.SIGCONT, 0),
-    ],
-)
-def test_programs_that_wait_print_ready_first(argv, number, code):
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        if number == signal.SIGCONT:
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-        process.send_signal(number)
-        assert process.wait(30) == code
-
-
-def test_sigterm_can_be_ignored():
-    with subprocess.Popen(programs.ignore_sigterm(), stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
-        process.terminate()
-        process.kill()
-        assert process.wait(30) == -signal.SIGKILL
-
-
-def test_a_child_is_named_before_ready():
-    argv = programs.with_child()
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as process:
-        child = int(process.stdout.readline())
-        assert process.stdout.readline() == b"ready\n"
-        assert os.getpgid(child) == process.pid
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_an_entry_is_called_with_the_private_bytes_and_the_index(monkeypatch):

@@ -251,6 +251,7 @@ class World:
         assert not task.done
         assert len(model.pieces) < 2
         assert not any(piece.alone for piece in model.pieces)
+        assert all(piece.revoked_at is None for piece in model.pieces[:1])
         assert 0 <= done.start < done.stop <= task.count
         assert done.start % task.chunk == 0
         assert done.stop % task.chunk == 0 or (task.closed and done.stop == task.count)
@@ -495,21 +496,14 @@ class Histories(World, RuleBasedStateMachine):
             if not (task.closed or task.dropped):
                 task.closed = True
                 self.feed(ItemsAdded(task.call, 0, closed=True))
-        fresh = []
         for _ in range(3):
-            self.names += 1
-            fresh.append(ModelWorker(f"w{self.names}", None))
-            self.models[fresh[-1].name] = fresh[-1]
-            self.feed(WorkerJoined(fresh[-1].name))
-            self.ask_for(fresh[-1], 2)
+            self.join(None, 2)
         for _ in range(10_000):
-            busy = [model for model in fresh if model.pieces]
+            busy = [model for model in self.models.values() if model.pieces]
             if not busy:
                 break
             for model in busy:
-                if model.pieces:
-                    self.report_for(model, 5, 1e-4)
-                self.ask_for(model, 2)
+                self.report_and_ask_for(model, 5, 1e-4)
         assert self.table.queued == 0
         assert self.table.is_idle
         assert all(task.done or task.dropped for task in self.tasks.values())

@@ -1,4 +1,4 @@
-"""Events and commands of a pending table: assignment, results, losses and ends of workers."""
+"""Events and commands of a pending table: assignment, results, losses, and work taken from the stuck."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from fiber._tasks.pending import (
     Requeue,
     Retire,
     RetryPolicy,
+    Revoke,
+    RevokeAnswered,
     RevokePolicy,
     SizeObserved,
     Tick,
@@ -29,15 +31,75 @@ from fiber._tasks.pending import (
     WorkerLost,
 )
 from fiber.exceptions import WireError
-from fiber.model import ReasonKind
+from fiber.model import Reason, ReasonKind
+from fiber.model.job import Attempt
+
+
+def death(worker, kind=ReasonKind.SIGNAL):
+    return Attempt(worker=worker, host="here", pid=1, reason=Reason(kind, 9))
+
+
+class Play:
+    """A table with a clock and the entries that were dispatched from it."""
+
+    def __init__(self, policy=None):
+        # the tests' numbers are those of this target, whatever the default is
+        self.table = PendingTable(
+            policy=policy,
+            batching=BatchPolicy(target=0.0015, cost=0.0),
+            revoking=RevokePolicy(per_worker=0.0),
+        )
+        self.now = 100.0
+        self.sent = []
+
+    def __call__(self, event):
+        out = self.table.handle(event, self.now)
+        self.sent += [done for done in out if isinstance(done, Dispatch)]
+        return out
+
+    def join(self, *workers, slots=1, maxtasksperchild=None):
+        """Let workers join and ask; returns the commands."""
+        out = []
+        for worker in workers:
+            out += self(WorkerJoined(worker, maxtasksperchild))
+            out += self(WorkerAsked(worker, slots))
+        return out
+
+    def entry(self, worker):
+        """The entry that was sent to a worker last."""
+        return [sent for sent in self.sent if sent.worker == worker][-1]
+
+    def finish(self, worker, seconds=1e-4, units=None):
+        """Report the next ``units`` of the entry that a worker runs, or all; each took ``seconds``."""
+        held = self.table.held(worker)[0]
+        chunk = next(sent.chunk for sent in self.sent if sent.entry == held.entry)
+        stop = held.stop if units is None else min(held.stop, held.done + units * chunk)
+        took = seconds * -(-(stop - held.done) // chunk)
+        return self(UnitsDone(worker, held.entry, held.done, stop, took))
+
+    def turn(self, worker, seconds=1e-4):
+        """Report the entry that a worker runs, and let it ask for another."""
+        self.finish(worker, seconds)
+        self(WorkerAsked(worker))
+
+    def kill(self, worker, kind=ReasonKind.SIGNAL, counts=True):
+        return self(WorkerLost(worker, death(worker, kind), counts))
+
+    def wait(self, seconds):
+        self.now += seconds
+        return self(Tick())
+
+    def spans(self, worker):
+        """The entries of a worker, as (start, stop) of items."""
+        return [(held.start, held.stop) for held in self.table.held(worker)]
+
+
+@pytest.fixture
+def play():
+    return Play()
+
 
 # Assignment of units to workers.
-
-
-def test_work_waits_until_a_worker_asks(play):
-    assert play(CallAdded(1, 10)) == []
-    assert play(WorkerJoined("a")) == []
-    assert play(WorkerAsked("a")) == [Dispatch("a", 1, 1, 0, 1, 1)]
 
 
 def test_a_worker_waits_until_there_is_work(play):
@@ -63,6 +125,27 @@ def test_measured_work_comes_in_batches_with_a_second_one_behind(play):
     assert play.spans("a") == [(1, 16), (16, 31)]
 
 
+def test_a_worker_gets_a_second_entry_once_others_have_measured(play):
+    play.join("a", slots=2)
+    play.join("b")
+    play(CallAdded(1, 10_000))
+    assert len(play.spans("a")) == 1
+    play.finish("b")
+    assert len(play.spans("a")) == 2
+
+
+def test_nothing_waits_behind_work_that_has_turned_slow(play):
+    play.join("a", slots=2)
+    play.join("b")
+    play(CallAdded(1, 2, closed=False))
+    for event, seconds in ((ItemsAdded(1, 1), 1e-4), (CallAdded(2, 1, closed=False), 0.5)):
+        play.turn("b", seconds)
+        play(event)
+    # work of a fast call, for which only the worker of the slow one has asked
+    play.finish("b")
+    assert play(ItemsAdded(2, 1)) == []
+
+
 def test_behind_a_slow_unit_nothing_waits(play):
     play.join("a", slots=2)
     play(CallAdded(1, 10_000))
@@ -79,16 +162,6 @@ def test_units_of_middling_length_wait_behind_one_another_until_the_end_is_near(
         held.append(play.spans("a"))
     # of the last two each waits for a worker that is free
     assert held == [[(1, 2), (2, 3)], [(2, 3), (3, 4)], [(3, 4)], [(4, 5)]]
-
-
-def test_a_chunk_stays_together_and_the_last_may_be_short(play):
-    play.join("a", slots=2)
-    play(CallAdded(1, 10, 4))
-    assert play.spans("a") == [(0, 4)]
-    play.turn("a", seconds=1.0)
-    play.turn("a", seconds=1.0)
-    assert play.spans("a") == [(8, 10)]
-    assert play.entry("a").chunk == 4
 
 
 def test_the_last_units_spread_evenly(play):
@@ -138,62 +211,7 @@ def test_calls_of_one_kind_share_what_was_measured(play):
     assert play.spans("a") == [(0, 15), (15, 30)]
 
 
-def test_a_growing_call_is_served_as_it_grows(play):
-    play.join("a")
-    play(CallAdded(1, 0, closed=False))
-    assert play(ItemsAdded(1, 1))[0] == Dispatch("a", 1, 1, 0, 1, 1)
-    play.turn("a")
-    assert play(ItemsAdded(1, 2, closed=True))[0] == Dispatch("a", 2, 1, 1, 2, 1)
-
-
-def test_a_dropped_call_gives_its_turn_away(play):
-    play(CallAdded(1, 100))
-    play(CallAdded(2, 100))
-    play(CallDropped(1))
-    assert play.table.queued == 100
-    play.join("a")
-    assert play.entry("a").call == 2
-
-
 # Results.
-
-
-def test_a_call_ends_when_its_last_result_is_in(play):
-    play.join("a", "b")
-    play(CallAdded(1, 2))
-    assert play.finish("b") == [Accept(1, 0, 1)]
-    assert play.finish("a") == [Accept(1, 1, 2), CallDone(1)]
-    assert play.table.is_idle
-
-
-def test_a_call_without_items_is_done_at_once(play):
-    assert play(CallAdded(1, 0)) == [CallDone(1)]
-    assert play(CallAdded(2, 0, closed=False)) == []
-    assert play(ItemsAdded(2, 0, closed=True)) == [CallDone(2)]
-
-
-def test_an_open_call_is_not_done_however_many_results_are_in(play):
-    play.join("a")
-    play(CallAdded(1, 1, closed=False))
-    assert play.finish("a") == [Accept(1, 0, 1)]
-    assert play(ItemsAdded(1, 0, closed=True)) == [CallDone(1)]
-
-
-def test_results_of_a_dropped_call_are_dropped(play):
-    play.join("a")
-    play(CallAdded(1, 5))
-    play(CallDropped(1))
-    assert play.table.queued == 0
-    assert play.finish("a") == []
-    assert play.kill("a") == []
-
-
-def test_a_late_result_of_a_lost_worker_is_dropped(play):
-    play.join("a")
-    play(CallAdded(1, 5))
-    sent = play.entry("a")
-    play.kill("a")
-    assert play(UnitsDone("a", sent.entry, 0, 1, 0.1)) == []
 
 
 @pytest.mark.parametrize(
@@ -270,49 +288,20 @@ def test_what_a_lost_worker_held_runs_again_each_unit_alone(play):
     assert not play.table.held("b")[0].is_suspect
 
 
-def test_suspects_run_on_many_workers_at_once(play):
-    start, _ = batch_on(play)
-    play.kill("a")
-    play.join("b", "c", "d", slots=2)
-    assert [play.spans(worker) for worker in "bcd"] == [
-        [(start + n, start + n + 1)] for n in range(3)
-    ]
-
-
-def test_a_suspect_waits_for_a_worker_that_holds_nothing(play):
-    play.join("b")
-    batch_on(play)
-    play.finish("b")
-    play(WorkerAsked("b", 2))
-    assert len(play.spans("b")) == 2
-    play.kill("a")
-    play.turn("b")
-    assert len(play.spans("b")) == 1
-    play.finish("b")
-    assert play.table.held("b")[0].is_suspect
-
-
-def test_results_that_were_reported_do_not_run_again(play):
-    start, stop = batch_on(play)
-    play.finish("a", units=3)
-    requeued = [item for done in play.kill("a") for item in range(done.start, done.stop)]
-    assert requeued == list(range(start + 3, stop))
-
-
-def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play, died):
+def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play):
     play(CallAdded(1, 1))
     for name in ("a", "b"):
         play.join(name)
         assert play.kill(name) == [Requeue(1, 0, 1)]
     play.join("c")
     assert play.kill("c") == [
-        Abandon(1, 0, 1, (died("a"), died("b"), died("c"))),
+        Abandon(1, 0, 1, (death("a"), death("b"), death("c"))),
         CallDone(1),
     ]
 
 
-def test_a_death_among_many_counts_for_none(play_with):
-    play = play_with(policy=RetryPolicy(max_attempts=1))
+def test_a_death_among_many_counts_for_none():
+    play = Play(policy=RetryPolicy(max_attempts=1))
     batch_on(play)
     play.finish("a")
     assert len(play.spans("a")) == 1
@@ -320,8 +309,8 @@ def test_a_death_among_many_counts_for_none(play_with):
     assert isinstance(requeue, Requeue)
 
 
-def test_a_death_in_front_of_another_entry_counts_for_none(play_with):
-    play = play_with(policy=RetryPolicy(max_attempts=1))
+def test_a_death_in_front_of_another_entry_counts_for_none():
+    play = Play(policy=RetryPolicy(max_attempts=1))
     play.join("a", slots=2)
     play(CallAdded(1, 3))
     play.turn("a")
@@ -342,11 +331,11 @@ def test_a_loss_that_is_not_the_works_fault_is_no_attempt(play, kind, counts):
     assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
 
 
-def test_a_chunk_is_given_up_as_a_whole(play_with, died):
-    play = play_with(policy=RetryPolicy(max_attempts=1))
+def test_a_chunk_is_given_up_as_a_whole():
+    play = Play(policy=RetryPolicy(max_attempts=1))
     play.join("a")
     play(CallAdded(1, 5, 3))
-    assert play.kill("a") == [Abandon(1, 0, 3, (died("a"),))]
+    assert play.kill("a") == [Abandon(1, 0, 3, (death("a"),))]
     play.join("b")
     assert play.finish("b") == [Accept(1, 3, 5), CallDone(1)]
 
@@ -360,30 +349,25 @@ def test_the_history_of_an_innocent_unit_is_forgotten_with_its_result(play):
     assert not play.table._ledger.calls[1].history
 
 
+def test_an_idle_worker_that_is_lost_gets_nothing_more(play):
+    play.join("a")
+    play.kill("a")
+    assert play(CallAdded(1, 1)) == []
+
+
 # At most once.
 
 
-def test_at_most_once_goes_alone_and_never_again(play, died):
+def test_at_most_once_goes_alone_and_never_again(play):
     play.join("a", slots=2)
     play(CallAdded(1, 3, retry=False))
     assert play.spans("a") == [(0, 1)]
     play.turn("a")
     assert play.spans("a") == [(1, 2)]
-    assert play.kill("a") == [Abandon(1, 1, 2, (died("a"),))]
+    assert play.kill("a") == [Abandon(1, 1, 2, (death("a"),))]
     play.join("b", slots=2)
     assert play.spans("b") == [(2, 3)]
     assert play(WorkerLost("b", None, False)) == [Abandon(1, 2, 3, ()), CallDone(1)]
-
-
-def test_nothing_of_another_call_goes_behind_at_most_once(play):
-    play.join("a", slots=2)
-    play(CallAdded(2, 1, kind="f"))
-    play.turn("a")
-    play(CallAdded(1, 1, retry=False))
-    play(CallAdded(2, 100, kind="f"))
-    assert play.spans("a") == [(0, 1)]
-    play.finish("a")
-    assert len(play.spans("a")) == 1
 
 
 # The ends of workers.
@@ -426,18 +410,6 @@ def test_what_is_withdrawn_in_time_is_never_dispatched(play):
     assert play.finish("a") == [Accept(1, 0, 1)]
     play(WorkerAsked("a"))
     assert play.finish("a") == [Accept(1, 4, 5), CallDone(1)]
-
-
-def test_what_was_dispatched_is_not_withdrawn(play):
-    play.join("a")
-    play(CallAdded(1, 1))
-    assert play(ItemsWithdrawn(1, 0, 1)) == []
-    assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
-
-
-def test_a_call_whose_last_items_are_withdrawn_is_done(play):
-    play(CallAdded(1, 3))
-    assert play(ItemsWithdrawn(1, 0, 3)) == [Withdraw(1, 0, 3), CallDone(1)]
 
 
 def test_parts_of_units_cannot_be_withdrawn(play):
@@ -503,15 +475,6 @@ def test_an_event_that_cannot_be_is_refused_by_field(make, field):
         make()
 
 
-def test_events_and_commands_are_values():
-    assert CallAdded(1, 5) == CallAdded(1, 5, None, True, True, None)
-    with pytest.raises(AttributeError):
-        CallAdded(1, 5).count = 6
-    assert Accept(1, 0, 5) == Accept(1, 0, 5)
-    with pytest.raises(AttributeError):
-        Dispatch("w", 1, 1, 0, 5, 1).stop = 6
-
-
 def test_the_defaults_are_those_that_the_documentation_names():
     assert RetryPolicy().max_attempts == 3
     assert BatchPolicy() == BatchPolicy(
@@ -534,3 +497,154 @@ def test_the_defaults_are_those_that_the_documentation_names():
 def test_a_number_that_makes_no_sense_is_refused_by_name(policy, field):
     with pytest.raises(ValueError, match=field):
         policy(**{field: 0})
+
+
+# Work that waits behind a slow unit, and the idle workers it is asked back for.
+
+
+@pytest.fixture
+def stuck(play):
+    """Worker a holds items 2 to 11 and reports nothing; b is idle."""
+    play.join("a", maxtasksperchild=20)
+    play.join("b")
+    play(CallAdded(1, 38))
+    play.turn("a", seconds=1e-6)
+    assert play.spans("a") == [(2, 11)]
+    while play.spans("b"):
+        play.turn("b", seconds=1e-6)
+    return play
+
+
+def asked_back(play):
+    return [done for done in play.wait(0.05) if isinstance(done, Revoke)]
+
+
+def test_the_table_says_when_it_must_look_again(stuck):
+    assert stuck.table.next_deadline() == pytest.approx(stuck.now + 0.05)
+    assert stuck.wait(0.049) == []
+    (revoke,) = asked_back(stuck)
+    assert revoke == Revoke("a", stuck.entry("a").entry)
+    assert stuck.table.next_deadline() == pytest.approx(stuck.now + 0.1)
+    assert stuck.wait(0.09) == []
+
+
+def test_nothing_is_asked_back_while_work_is_queued(play):
+    play.join("a", slots=2)
+    play(CallAdded(1, 10_000))
+    play.turn("a")
+    assert play.table.next_deadline() is None
+    assert play.wait(5.0) == []
+
+
+def test_a_worker_that_makes_progress_is_left_alone(stuck):
+    for _ in range(4):
+        assert stuck.wait(0.04) == []
+        stuck.finish("a", units=1, seconds=0.04)
+
+
+def test_what_is_handed_back_goes_to_the_idle_worker_as_a_batch(stuck):
+    (revoke,) = asked_back(stuck)
+    out = stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert out == [Dispatch("b", stuck.entry("b").entry, 1, 3, 5, 1)]
+    assert not stuck.table.held("b")[0].is_suspect
+    assert stuck.spans("a") == [(2, 3)]
+
+
+def test_a_worker_that_keeps_everything_is_not_asked_twice(stuck):
+    (revoke,) = asked_back(stuck)
+    assert stuck(RevokeAnswered("a", revoke.entry, 11)) == []
+    assert stuck.wait(5.0) == []
+
+
+def test_units_handed_back_count_as_left_again(stuck):
+    assert stuck.table.snapshot().workers[0].units_left == 10
+    (revoke,) = asked_back(stuck)
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert stuck.table.snapshot().workers[0].units_left == 18
+
+
+def test_without_an_answer_the_work_is_duplicated_and_the_first_result_wins(stuck):
+    asked_back(stuck)
+    (sent,) = stuck.wait(0.1)
+    assert (sent.worker, sent.start) == ("b", 3)
+    copy = stuck.spans("b")[0]
+    assert stuck.finish("b", seconds=0.0)[0] == Accept(1, *copy)
+    late = stuck.finish("a", seconds=0.0)
+    assert [done for done in late if isinstance(done, Accept)] == [
+        Accept(1, 2, 3),
+        Accept(1, copy[1], 11),
+    ]
+    assert late[-1] == CallDone(1)
+    assert stuck.table.queued == 0
+
+
+def test_the_loss_of_the_copy_requeues_nothing_that_the_other_still_holds(stuck):
+    asked_back(stuck)
+    stuck.wait(0.1)
+    assert stuck.kill("b") == []
+    out = stuck.kill("a")
+    items = sorted(item for done in out for item in range(done.start, done.stop))
+    assert items == list(range(2, 11))
+    stuck.join("c", slots=2)
+    assert stuck.table.held("c")[0].is_suspect
+
+
+def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(stuck):
+    (revoke,) = asked_back(stuck)
+    stuck.wait(0.1)
+    copy = stuck.spans("b")[0]
+    stuck.kill("b")
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    stuck.join("c", slots=2)
+    for item in range(*copy):
+        assert stuck.spans("c") == [(item, item + 1)]
+        assert stuck.table.held("c")[0].is_suspect
+        stuck.turn("c")
+    assert not stuck.table.held("c")[0].is_suspect
+
+
+def test_the_loss_of_the_stuck_worker_leaves_the_copy_running(stuck):
+    asked_back(stuck)
+    stuck.wait(0.1)
+    start, stop = stuck.spans("b")[0]
+    lost = [
+        item
+        for done in stuck.kill("a")
+        if isinstance(done, Requeue)
+        for item in range(done.start, done.stop)
+    ]
+    assert lost == [2, *range(stop, 11)]
+    assert stuck.table.queued == len(lost)
+    assert stuck.finish("b")[0] == Accept(1, start, stop)
+
+
+@pytest.mark.parametrize("kept, is_asked", [(1, True), (12, True), (3, False)])
+def test_an_answer_that_makes_no_sense_is_refused(stuck, kept, is_asked):
+    if is_asked:
+        asked_back(stuck)
+    with pytest.raises(WireError, match="worker a keeps"):
+        stuck(RevokeAnswered("a", stuck.entry("a").entry, kept))
+
+
+def test_an_answer_that_comes_after_the_end_changes_nothing(stuck):
+    (revoke,) = asked_back(stuck)
+    out = stuck.finish("a")
+    assert out[-1] == CallDone(1)
+    assert not any(isinstance(done, Abandon) for done in out)
+    assert stuck(RevokeAnswered("a", revoke.entry, 3)) == []
+
+
+# Workers whose place is taken away.
+
+
+def test_what_it_gives_back_goes_to_others_at_once_and_it_exits_after_its_last_unit(stuck):
+    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
+    assert revoke == Revoke("a", stuck.entry("a").entry)
+    (sent,) = stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert (sent.worker, sent.start) == ("b", 3)
+    assert stuck.finish("a") == [Accept(1, 2, 3), Retire("a")]
+
+
+def test_one_that_had_begun_nothing_exits_when_it_has_given_all_back(stuck):
+    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
+    assert Retire("a") in stuck(RevokeAnswered("a", revoke.entry, 2))

@@ -1,16 +1,25 @@
+"""What the wire takes from the system: descriptors, interfaces, and threads that accept."""
+
 from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import resource
 import select
 import socket
+import stat
 import sys
+import tempfile
+import threading
+from pathlib import Path
 
 import pytest
 
 from fiber._wire import descriptors
+from fiber._wire.accept_thread import AcceptThread, private_listener
+from fiber._wire.interfaces import interfaces
 
 
 @pytest.fixture
@@ -22,28 +31,23 @@ def limits(monkeypatch):
     return found
 
 
-def test_a_program_with_few_connections_keeps_its_limit(limits):
-    descriptors.raise_limit(511)
-    assert limits == [1024, 20_000]
-
-
-def test_the_limit_grows_with_the_connections_up_to_the_hard_one(limits):
-    descriptors.raise_limit(512)
-    assert limits == [4096, 20_000]
-    descriptors.raise_limit(2048)
-    descriptors.raise_limit(8192)
-    assert limits == [20_000, 20_000]
-    descriptors.raise_limit(20_000)
-    assert limits == [20_000, 20_000]
-
-
-def test_where_there_is_no_hard_limit_the_soft_one_still_grows_bit_by_bit(limits):
-    limits[1] = resource.RLIM_INFINITY
-    descriptors.raise_limit(600)
-    assert limits == [4096, resource.RLIM_INFINITY]
-    limits[0] = resource.RLIM_INFINITY
-    descriptors.raise_limit(10**6)
-    assert limits == [resource.RLIM_INFINITY, resource.RLIM_INFINITY]
+@pytest.mark.parametrize(
+    "soft, hard, connections, raised",
+    [
+        (1024, 20_000, 511, 1024),
+        (1024, 20_000, 512, 4096),
+        (16_384, 20_000, 8192, 20_000),
+        (20_000, 20_000, 20_000, 20_000),
+        (1024, resource.RLIM_INFINITY, 600, 4096),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 10**6, resource.RLIM_INFINITY),
+    ],
+)
+def test_the_limit_grows_with_many_connections_up_to_the_hard_one(
+    limits, soft, hard, connections, raised
+):
+    limits[:] = soft, hard
+    descriptors.raise_limit(connections)
+    assert limits == [raised, hard]
 
 
 def test_what_the_system_refuses_is_left_as_it_is(limits, monkeypatch):
@@ -90,12 +94,6 @@ class TestConnections:
         near.sendall(b"x")
         assert far.recv(1) == b"x"
         assert not connections.is_silent(found)
-
-    def test_one_that_is_ended_is_ended_on_both_sides(self, connections, pair):
-        near, far, found = pair
-        connections.end(found)
-        assert near.recv(1) == b""
-        assert far.recv(1) == b""
 
     def test_another_one_with_the_same_descriptor_is_left_alone(self, connections, pair):
         near, far, found = pair
@@ -144,9 +142,6 @@ def pipe():
 
 
 class TestHeld:
-    def test_they_are_intact_until_closed_or_replaced(self, pipe):
-        assert descriptors.OwnedDescriptors(pipe).are_intact
-
     def test_one_that_was_closed_is_not(self):
         reader, writer = os.pipe()
         held = descriptors.OwnedDescriptors((reader, writer))
@@ -154,16 +149,6 @@ class TestHeld:
         assert not held.are_intact
         os.close(reader)
         assert not held.are_intact
-
-    def test_another_file_of_the_same_number_is_not(self, pipe):
-        held = descriptors.OwnedDescriptors(pipe)
-        mine, (other, end) = os.dup(pipe[0]), os.pipe()
-        os.dup2(other, pipe[0])
-        assert not held.are_intact
-        os.dup2(mine, pipe[0])
-        assert held.are_intact
-        for number in (mine, other, end):
-            os.close(number)
 
 
 def test_all_descriptors_of_this_process_are_found_and_no_other(pipe):
@@ -179,11 +164,6 @@ class TestWaiting:
         poll = select.poll()
         poll.register(pipe[0], select.POLLIN)
         return poll
-
-    def test_until_readable_or_timed_out(self, poll, pipe):
-        assert not descriptors.await_readable(poll, pipe[:1], 0.001)
-        os.write(pipe[1], b"x")
-        assert descriptors.await_readable(poll, pipe[:1], None)
 
     def test_also_where_no_file_may_be_opened_any_more(self, poll, pipe):
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -218,3 +198,100 @@ def test_looking_at_anothers_socket_does_not_make_it_non_blocking():
         finally:
             socket.setdefaulttimeout(None)
         assert os.get_blocking(near.fileno())
+
+
+# The interfaces of this host, as the system reports them.
+
+
+def test_the_loopback_is_listed_and_marked():
+    found = [one for one in interfaces() if one.address == "127.0.0.1"]
+    assert [one.is_loopback for one in found] == [True]
+    assert found[0].is_up
+
+
+def test_every_address_is_numeric_and_has_the_name_of_its_interface():
+    for one in interfaces():
+        assert one.name
+        assert ipaddress.ip_address(one.address.partition("%")[0])
+
+
+def test_only_addresses_that_stay_on_the_host_are_loopback():
+    for one in interfaces():
+        assert one.is_loopback == ipaddress.ip_address(one.address.partition("%")[0]).is_loopback
+
+
+def test_they_are_read_once():
+    assert interfaces() is interfaces()
+
+
+# A thread that accepts connections: each is served, and none after its end.
+
+
+@pytest.fixture
+def path():
+    # pytest's own folders have names too long for a socket
+    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        yield f"{folder}/door"
+
+
+def call(path):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        return connection.recv(100)
+
+
+def test_each_connection_is_served_until_it_is_closed(path):
+    def serve(connection):
+        with connection:
+            connection.sendall(b"hello")
+
+    accepting = AcceptThread(private_listener(path), serve, name="test-door")
+    assert [call(path) for _ in range(3)] == [b"hello"] * 3
+
+    accepting.close()
+    accepting.close()
+
+    with pytest.raises(ConnectionRefusedError):
+        call(path)
+    assert not [one for one in threading.enumerate() if one.name == "test-door"]
+
+
+def test_many_are_served_at_once_where_one_may_take_long(path):
+    both = threading.Barrier(2)
+
+    def serve(connection):
+        with connection:
+            both.wait(20)
+            connection.sendall(b"both are here")
+
+    with contextlib.closing(
+        AcceptThread(private_listener(path), serve, name="test-door", thread_per_connection=True)
+    ):
+        first = threading.Thread(target=call, args=(path,))
+        first.start()
+        assert call(path) == b"both are here"
+        first.join(20)
+
+
+def test_it_may_be_closed_by_what_it_serves(path):
+    accepting = None
+    closed = threading.Event()
+
+    def serve(connection):
+        connection.close()
+        accepting.close()
+        closed.set()
+
+    listener = private_listener(path)
+    accepting = AcceptThread(listener, serve, name="test-door")
+    call(path)
+
+    assert closed.wait(20)
+    assert listener.fileno() == -1
+
+
+def test_a_private_listener_is_its_users_alone(path):
+    with private_listener(path):
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+        with pytest.raises(OSError):
+            private_listener(path)

@@ -1,8 +1,10 @@
-"""One entry on a worker: which items run, which are handed back, when outcomes are sent."""
+"""What a worker is made of: one entry as it runs, the functions it keeps, and its control reader."""
 
+import os
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,12 @@ from fiber._tasks import protocol
 from fiber._tasks import worker as module
 from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Tasks
-from fiber._tasks.worker import Batch, RunningEntry
+from fiber._tasks.worker import Batch, ControlReader, FunctionCache, RunningEntry
+from fiber._wire import codec, frames
+from tasks_world import FakePayload
+from waiting import until
+
+# One entry: which items run, which are handed back, when outcomes are sent.
 
 LONG_UNIT = 0.05
 
@@ -112,23 +119,6 @@ def test_a_unit_is_never_handed_over_in_parts(clock):
     assert [(start, stop) for start, stop, _ in run.ranges] == [(0, 3), (3, 6)]
 
 
-def test_a_unit_is_reported_whole_and_its_first_exception_ends_it(clock):
-    run = Run(tasks(0, 8, chunk=3))
-
-    def fails(n):
-        clock.now += 0.01
-        if n == 1:
-            raise KeyError(n)
-        return n
-
-    run(fails)
-    assert run.ranges == [(0, 3, 0), (3, 6, 0), (6, 8, 1)]
-    assert run.values == [0, None, None, 3, 4, 5, 6, 7]
-    _, _, errors = run.reports[0]
-    assert isinstance(errors[1], KeyError)
-    assert errors[2] is None
-
-
 def test_many_bytes_of_short_results_do_not_wait(clock):
     run = Run(tasks(0, 6))
     run(lambda n: [bytes(100_000)])
@@ -141,25 +131,6 @@ def test_a_result_that_goes_on_changing_is_reported_as_it_was(clock):
     run(lambda n: state.append(n) or state)
     assert run.ranges == [(0, 4, 1)]
     assert run.values == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
-
-
-def test_what_is_no_exception_ends_the_worker_as_in_multiprocessing(clock):
-    run = Run(tasks())
-
-    def leaves(n):
-        raise SystemExit(3)
-
-    with pytest.raises(SystemExit):
-        run(leaves)
-    assert run.reports == []
-
-
-def test_a_function_that_could_not_be_loaded_is_the_error_of_each_item():
-    run = Run(tasks(2, 5))
-    run.batch.fail(ImportError("no such module"))
-    assert run.ranges == [(2, 5, 1)]
-    _, _, errors = run.reports[0]
-    assert [type(errors[n]) for n in (2, 3, 4)] == [ImportError] * 3
 
 
 @pytest.mark.parametrize(
@@ -267,18 +238,150 @@ def test_before_the_next_unit_somebody_looks_what_came_during_a_long_one(clock):
     assert batch.was_long
 
 
-def test_what_is_handed_back_at_that_look_does_not_begin(clock):
-    ran = []
+# The function cache.
 
-    def look():
-        batch.current.hand_back()
+KB = 1024
 
-    batch = Batch(tasks(0, 4), lambda _: None, look, LONG_UNIT)
 
-    def function(n):
-        ran.append(n)
-        clock.now += 1.0
+def pickled(function):
+    return frames.joined(codec.dumps(function))
 
-    batch.run(function, range(4))
-    assert ran == [0]
-    assert not batch.was_long
+
+def closure(value):
+    return lambda: value
+
+
+def test_a_function_is_unpickled_afresh_for_each_call():
+    functions = FunctionCache()
+    functions.put(b"f", pickled(closure([1])))
+    assert functions.get(1) is None
+    first, second = functions.load(1, b"f"), functions.load(2, b"f")
+    assert functions.get(1) is first
+    first().append(2)
+    assert first() == [1, 2]
+    assert second() == [1]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["sent", "mapped"])
+def test_an_array_in_a_closure_can_be_written_to_and_no_call_sees_that_of_another(shared):
+    functions, content = FunctionCache(), pickled(closure(np.zeros(10_000)))
+    functions.put(b"f", FakePayload(b"place", content) if shared else content)
+    first, second = functions.load(1, b"f"), functions.load(2, b"f")
+    first()[:] = 7
+    assert second()[0] == 0
+
+
+def test_one_that_is_dropped_is_gone_and_so_is_what_was_made_of_it():
+    functions = FunctionCache()
+    for name in (b"f", b"g"):
+        functions.put(name, pickled(closure(1)))
+    functions.load(1, b"f"), functions.load(2, b"g")
+    functions.forget(b"f")
+    functions.forget(b"never seen")
+    assert [name in functions for name in (b"f", b"g")] == [False, True]
+    assert [functions.get(call) is None for call in (1, 2)] == [True, False]
+
+
+def test_the_least_recently_used_function_is_dropped_first():
+    functions = FunctionCache(pickled=250 * KB)
+    for name in (b"a", b"b"):
+        functions.put(name, pickled(closure(bytes(100 * KB))))
+    functions.load(1, b"a")
+    functions.put(b"c", pickled(closure(bytes(100 * KB))))
+    assert [name in functions for name in (b"a", b"b", b"c")] == [True, False, True]
+
+
+def test_one_that_is_larger_than_the_cache_is_kept_all_the_same():
+    functions = FunctionCache(pickled=KB)
+    functions.put(b"big", pickled(closure(bytes(100 * KB))))
+    assert len(functions.load(1, b"big")()) == 100 * KB
+
+
+def test_many_small_ones_are_bounded_too():
+    functions = FunctionCache(pickled=100 * KB)
+    names = [str(number).encode() for number in range(1000)]
+    for name in names:
+        functions.put(name, b"x")
+    assert sum(name in functions for name in names) < 100
+
+
+def test_few_large_functions_stay_ready_and_many_small_ones():
+    functions = FunctionCache(ready=250 * KB)
+    functions.put(b"big", pickled(closure(bytes(100 * KB))))
+    functions.put(b"small", pickled(closure(1)))
+    for call in range(4):
+        functions.load(call, b"big")
+    assert functions.get(0) is None
+    assert functions.get(3) is not None
+    for call in range(100, 130):
+        functions.load(call, b"small")
+    assert all(functions.get(call) is not None for call in range(100, 130))
+
+
+# The control reader reads a worker's link while a task takes long, and only then.
+
+INTERVAL = 0.02
+
+
+class Watched:
+    """A link's descriptors, the reader that watches them, and what it noticed."""
+
+    def __init__(self):
+        self.fds = os.pipe()
+        self.seen = []
+        self.noticed, self.ticked = threading.Event(), threading.Event()
+        self.reader = ControlReader(self._on_message, lambda _: self.ticked.set(), INTERVAL)
+
+    def _on_message(self, subject):
+        os.read(self.fds[0], 1)
+        self.seen.append(subject)
+        self.noticed.set()
+
+    def begin(self, subject):
+        self.reader.watch(subject, self.fds[:1])
+
+    def send(self):
+        os.write(self.fds[1], b"x")
+
+
+@pytest.fixture
+def watched():
+    watched = Watched()
+    yield watched
+    watched.reader.close()
+    for fd in watched.fds:
+        os.close(fd)
+
+
+def test_what_comes_while_a_subject_runs_is_attended_to_and_the_interval_reported(watched):
+    watched.begin("long")
+    watched.send()
+    assert watched.noticed.wait(20)
+    assert watched.seen == ["long"]
+    assert watched.ticked.wait(20)
+
+
+def test_nothing_is_attended_to_once_the_subject_is_done(watched):
+    watched.begin("first")
+    assert watched.ticked.wait(20)
+    watched.reader.rest()
+    watched.send()
+    until(lambda: watched.reader._idle)
+    assert watched.seen == []
+
+
+def test_subjects_may_follow_one_another_at_any_pace(watched):
+    for number in range(2000):
+        watched.begin(number)
+        watched.reader.rest()
+    watched.begin("last")
+    watched.send()
+    assert watched.noticed.wait(20)
+    assert watched.seen == ["last"]
+
+
+def test_it_ends_in_the_middle_of_a_subject(watched):
+    watched.begin("long")
+    assert watched.ticked.wait(20)
+    watched.reader.close()
+    assert not watched.reader._thread.is_alive()
