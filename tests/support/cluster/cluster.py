@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import ssl
 import tempfile
 import threading
 import time
@@ -16,7 +17,8 @@ from typing import Any, TypeVar
 import attrs
 import yaml
 
-from .access import Authority, make_certificates
+from .access import Authority, User
+from .certificates import Certificates
 from .deletion import Deletion
 from .hollow import Act, Ended, Hollow
 from .kubelet import ENDED, Kubelet, Stop, Volumes, Worker
@@ -30,7 +32,6 @@ from .objects import (
     Store,
     Subscription,
     clone,
-    now,
     of,
     quantity,
 )
@@ -65,22 +66,22 @@ class Parts:
         cls,
         folder: Path,
         runtime: Any,
-        addresses: Sequence[str],
         *,
-        bookmark_every: float,
         identified: bool,
     ) -> Parts:
         """Make and start everything but the nodes."""
         await runtime.open(folder / "notes")
-        addresses = (*addresses, *runtime.addresses)
-        certificate, context = make_certificates(folder, addresses, identified=identified)
-        (folder / "ca.crt").write_text(certificate)
+        addresses = ("127.0.0.1", *runtime.addresses)
+        certificates = Certificates(folder, identified=identified)
+        certificates.make("server", "kube-apiserver", addresses=addresses)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
         store = Store()
         authority, deletion = Authority(store), Deletion(store)
         volumes = Volumes(store, authority, folder / "volumes", runtime.real)
         kubelet = Kubelet(store, deletion, runtime, volumes)
-        scheduler = Scheduler(store, deletion, kubelet)
-        server = Server(store, authority, deletion, Streams(kubelet), context, bookmark_every)
+        scheduler = Scheduler(store)
+        server = Server(store, authority, deletion, Streams(kubelet), context)
         parts = cls(store, authority, deletion, kubelet, scheduler, server)
         groups = [one.resource for one in GROUP_SCHEDULERS.values()]
         parts.follow(scheduler.run, store.subscribe(PODS, NODES, *groups))
@@ -127,7 +128,6 @@ class Cluster:
         runtime: Any = None,
         nodes: Sequence[str] = ("knode",),
         capacity: dict[str, str] | None = None,
-        bookmark_every: float = 60.0,
         identified: bool = True,
     ) -> Iterator[Cluster]:
         """Start a cluster, and end all of it.
@@ -137,7 +137,6 @@ class Cluster:
             runtime: runs containers instead of the hollow one (see ``cluster.real``).
             nodes: names of the nodes.
             capacity: of each node; default 4 cpu, 8Gi, 110 pods.
-            bookmark_every: seconds between a watch's bookmarks.
             identified: False for certificates without key identifiers.
         """
         folder = Path(tempfile.mkdtemp(prefix="fk-"))
@@ -145,13 +144,7 @@ class Cluster:
         thread = threading.Thread(target=loop.run_forever, name="cluster")
         thread.start()
         try:
-            start = Parts.start(
-                folder,
-                runtime or Hollow(script),
-                ("127.0.0.1",),
-                bookmark_every=bookmark_every,
-                identified=identified,
-            )
+            start = Parts.start(folder, runtime or Hollow(script), identified=identified)
             parts = _on(loop, start)
             cluster = cls(folder, loop, parts)
             try:
@@ -214,8 +207,8 @@ class Cluster:
         if "/" in user:
             namespace, name = user.split("/")
             return self.call(lambda: authority.account_token(namespace, name))
-        groups = ("system:masters",) if user == "admin" else ()
-        return self.call(lambda: authority.user_token(user, groups))
+        known = User(user, is_admin=user == "admin")
+        return self.call(lambda: authority.user_token(known))
 
     @property
     def requests(self) -> list[Call]:
@@ -289,8 +282,7 @@ class Cluster:
 
     def create_claim(self, name: str) -> None:
         """Make a claim, whose storage is there at once."""
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-        self.create("persistentvolumeclaims", {"metadata": {"name": name}, "spec": spec})
+        self.create("persistentvolumeclaims", {"metadata": {"name": name}})
 
     def add_account(
         self, name: str, rules: Sequence[Object] = (), namespace: str = "default"
@@ -428,30 +420,16 @@ class Cluster:
 
     # -- nodes
 
-    def add_node(
-        self,
-        name: str,
-        capacity: dict[str, str] | None = None,
-        *,
-        taints: Sequence[Object] = (),
-    ) -> None:
+    def add_node(self, name: str, capacity: dict[str, str] | None = None) -> None:
         """A node joins."""
         holds = _CAPACITY | (capacity or {})
         # no machine's memory is a round number: the firmware has its part
         holds["memory"] = f"{int(quantity(holds['memory'])) // 1024 - 4}Ki"
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        address = self.parts.server.addresses[-1]
-        node = {
-            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            "spec": {"taints": list(taints)},
-            "status": {
-                "capacity": dict(holds),
-                "allocatable": dict(holds),
-                "conditions": [{**ready, "lastTransitionTime": now()}],
-                "addresses": [{"type": "InternalIP", "address": address}],
-            },
-        }
-        self.create("nodes", node)
+        labels = {"kubernetes.io/hostname": name}
+        status = {"allocatable": holds}
+        self.create(
+            "nodes", {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
+        )
 
     def add_gpus(self, count: int) -> None:
         """Each node gets GPUs."""
@@ -467,17 +445,13 @@ class Cluster:
         """A node takes pods again."""
         self._change(self.get("nodes", name), spec={"unschedulable": False})
 
-    def node_lost(self, node: str) -> None:
-        """A node is cut off: its processes go on, its pods are said to be not ready."""
-        self.call(lambda: self.parts.scheduler.lose(node))
-
     def node_silent(self, node: str) -> None:
-        """A node is cut off, and still said to be ready: pods are bound to it, and never run."""
+        """A node is cut off: its processes go on, and pods that are bound to it never run."""
         self.call(lambda: self.parts.kubelet.lose(node))
 
     def node_back(self, node: str) -> None:
-        """A node that was lost is there again."""
-        self.call(lambda: self.parts.scheduler.regain(node))
+        """A node that was silent is there again."""
+        self.call(lambda: self.parts.kubelet.regain(node))
 
     def install(self, scheduler: str) -> None:
         """Install the kinds of a scheduler of groups: ``scheduler-plugins`` or ``volcano``."""

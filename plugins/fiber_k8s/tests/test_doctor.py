@@ -1,7 +1,12 @@
-"""Checks of the doctor, from outside and from inside a pod, and their advice."""
+"""The doctor's checks, from outside and from inside a pod, their advice, and the probe in that pod."""
 
 import contextlib
+import io
 import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +16,9 @@ from fiber.model import BackendContext
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.client import ApiError
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.doctor import pod_checks
+from fiber_k8s.doctor import pod_checks, probe
 from fiber_k8s.doctor.probe import LINE_PREFIX
+from fiber_k8s.doctor.probe_pod import listening
 from fiber_k8s.rbac import RULES, rights
 
 VERSION = pod_checks.metadata.version("fiber-core")
@@ -44,12 +50,9 @@ class Pods:
         if self.act is not None:
             return self.act
         listens = pod["spec"]["containers"][0]["command"][-1] == "listen"
-        kept = {
-            key: value
-            for key, value in self.found.items()
-            if key != ("dialled" if listens else "port")
-        }
-        log = "a word of the image's\n" + LINE_PREFIX + json.dumps(kept) + "\n"
+        told = dict(self.found)
+        del told["dialled" if listens else "port"]
+        log = "a word of the image's\n" + LINE_PREFIX + json.dumps(told) + "\n"
         return Act(log=log, code=None if listens else 0)
 
 
@@ -121,11 +124,12 @@ class TestFromOutside:
         rules = [
             {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
             for rule in RULES
-            if rule.resource not in {"secrets", "pods/exec"}
         ]
-        user = cluster.add_account("partly", rules)
+        assert failed(doctor(cluster.add_account("enough", rules))) == set()
+        absent = {"secrets", "pods/exec"}
+        some = [rule for rule in rules if not absent & set(rule["resources"])]
 
-        found = doctor(user)
+        found = doctor(cluster.add_account("partly", some))
 
         assert failed(found) == {"you may: secrets"}
         check = found["you may: secrets"]
@@ -137,17 +141,11 @@ class TestFromOutside:
         # no pod is tried where that must fail
         assert pod_checks._POD not in found
 
-    def test_the_list_of_rights_is_enough(self, doctor, cluster):
-        rules = [
-            {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
-            for rule in RULES
-        ]
-
-        assert failed(doctor(cluster.add_account("enough", rules))) == set()
-
     def test_an_unreachable_cluster_is_the_only_check(self, doctor, cluster):
         with cluster.outage():
-            found = doctor_alone(cluster)
+            config = K8sConfig(kubeconfig=str(cluster.kubeconfig))
+            with contextlib.closing(K8sBackend(BackendContext(config=config))) as backend:
+                found = {check.name: check for check in backend.check()}
 
         assert list(found) == ["cluster"]
         assert "kubectl cluster-info" in found["cluster"].fix
@@ -195,30 +193,33 @@ class TestFromInside:
         wanted = f"RUN python3 -m pip install fiber-core=={VERSION} fiber-k8s=={VERSION}"
         assert found["fiber in the image"].fix.endswith(wanted)
 
-    def test_rights_of_the_pods_account_are_reported(self, doctor, pods):
-        pods.will(allowed=[right.rule.resource != "leases" for right in rights()])
+    @pytest.mark.parametrize(
+        "change, name, detail, fix",
+        [
+            (
+                {"allowed": [right.rule.resource != "leases" for right in rights()]},
+                "default may: leases",
+                "",
+                "| kubectl apply -f -, and fiber run --service-account fiber",
+            ),
+            (
+                {"account": "timed out", "allowed": None},
+                "the cluster from inside a pod",
+                "timed out",
+                "",
+            ),
+            ({"dialled": "timed out"}, "pods reach each other", "", "networkpolicy"),
+        ],
+        ids=["rights of the pod's account", "the cluster", "other pods"],
+    )
+    def test_what_a_pod_lacks_is_reported(self, doctor, pods, change, name, detail, fix):
+        pods.will(**change)
 
         found = doctor()
 
-        assert failed(found) == {"default may: leases"}
-        wanted = "| kubectl apply -f -, and fiber run --service-account fiber"
-        assert found["default may: leases"].fix.endswith(wanted)
-
-    def test_a_cluster_that_pods_cannot_reach_is_reported(self, doctor, pods):
-        pods.will(account="timed out", allowed=None)
-
-        found = doctor()
-
-        assert failed(found) == {"the cluster from inside a pod"}
-        assert found["the cluster from inside a pod"].detail == "timed out"
-
-    def test_traffic_that_does_not_come_through_is_reported(self, doctor, pods):
-        pods.will(dialled="timed out")
-
-        found = doctor()
-
-        assert failed(found) == {"pods reach each other"}
-        assert "networkpolicy" in found["pods reach each other"].fix
+        assert failed(found) == {name}
+        assert detail in found[name].detail
+        assert fix in found[name].fix
 
     @pytest.mark.parametrize(
         "act,name,detail,fix",
@@ -255,9 +256,61 @@ class TestFromInside:
         assert "node affinity/selector" in found[pod_checks._POD].detail
 
 
-def doctor_alone(cluster):
-    backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(cluster.kubeconfig))))
-    try:
-        return {check.name: check for check in backend.check()}
-    finally:
-        backend.close()
+def told(text):
+    found = {}
+    for line in text.splitlines():
+        assert line.startswith(LINE_PREFIX), text
+        found.update(json.loads(line.removeprefix(LINE_PREFIX)))
+    return found
+
+
+def run_probe(*words, python=(sys.executable,)):
+    asked = json.dumps([["create", "", "pods", ""]])
+    done = subprocess.run(
+        [*python, "-c", Path(probe.__file__).read_text(), asked, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return told(done.stdout)
+
+
+def test_python_fiber_and_the_account_are_reported():
+    with listening("127.0.0.1") as port:
+        found = run_probe("dial", "127.0.0.1", str(port))
+
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["executable"] == sys.executable
+    assert found["versions"]["fiber-core"]
+    assert found["failure"] == ""
+    # no pod's account is here
+    assert found["allowed"] is None
+    assert "token" in found["account"]
+    assert found["dialled"] == ""
+
+
+def test_a_python_without_fiber_reports_what_is_missing():
+    found = run_probe("dial", "127.0.0.1", "1", python=(sys.executable, "-I", "-S"))
+
+    assert found["versions"] == {"fiber-core": "", "fiber-k8s": ""}
+    assert found["dialled"] != ""
+
+
+def test_a_listener_is_dialled():
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        thread = threading.Thread(target=probe.listen, args=(0.5,))
+        thread.start()
+        while not said.getvalue().endswith("\n"):
+            thread.join(0.01)
+        assert probe.dial("127.0.0.1", told(said.getvalue())["port"]) == ""
+        thread.join()
+
+    assert "refused" in probe.dial("127.0.0.1", told(said.getvalue())["port"])
+
+
+def test_somebody_else_is_noticed(monkeypatch):
+    monkeypatch.setattr("fiber_k8s.doctor.probe_pod.ANSWER", b"other\n")
+    with listening("127.0.0.1") as port:
+        assert "somebody else answers" in probe.dial("127.0.0.1", port)
