@@ -20,6 +20,7 @@ from fiber.model import (
 )
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
+from fiber_k8s.in_pod import OwnPod
 from fiber_k8s.run_objects import LEASES
 from k8s_site import set_durations
 from k8s_world import QUOTA_EXCEEDED, spec
@@ -35,11 +36,6 @@ class TestLife:
         assert [one.state for one in backend.recorder.of(job)][-2:] == [RUNNING, JobState.SUCCEEDED]
         assert backend.recorder.of(job)[0].state is PENDING
 
-    def test_a_processs_pod_goes_when_it_has_ended(self, site, backend):
-        job = site.start(backend, Act(code=0))
-        backend.recorder.end(job)
-        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
-
     def test_a_programs_pod_stays_for_its_log_until_its_run_is_removed(self, site, backend):
         job = site.start(backend, Act(code=0, log="a line\n"), entry=None, argv=("true",))
         backend.recorder.end(job)
@@ -54,20 +50,15 @@ class TestLife:
         assert status.processes[0].log_tail == ("one", "two")
         assert list(backend.logs(job)) == ["one", "two"]
 
-    def test_failures_can_be_kept(self, site):
+    def test_a_processs_pod_goes_when_it_has_ended_but_failures_can_be_kept(self, site):
         backend = site.open(keep_failed=True)
-        job, good = site.start(backend, Act(code=3)), site.start(backend, Act(code=0))
-        backend.recorder.end(job)
+        job, good = site.start(backend, Act(oom=True)), site.start(backend, Act(code=0))
+        assert backend.recorder.end(job).reason == Reason(ReasonKind.OOM)
         backend.recorder.end(good)
         left = site.cluster.wait_for(
             "pods", lambda pods: good.id not in names(pods) and names(pods)
         )
         assert job.id in left
-
-    def test_out_of_memory_is_reported(self, site, backend):
-        assert backend.recorder.end(site.start(backend, Act(oom=True))).reason == Reason(
-            ReasonKind.OOM
-        )
 
     def test_a_pod_that_is_to_be_evicted_is_reported_while_it_works(self, site, backend):
         job = site.start(backend, Act(on_term=None))
@@ -84,7 +75,7 @@ class TestLife:
         backend.terminate(job, grace=20)
         assert backend.recorder.end(job).exit_code == 4
 
-    def test_kill_ends_what_does_not_listen(self, site, backend):
+    def test_kill_ends_what_does_not_listen_and_is_no_error_afterwards(self, site, backend):
         job = site.start(backend, Act(on_term=None))
         backend.recorder.running(job)
         backend.kill(job)
@@ -138,17 +129,25 @@ class TestLife:
 class TestBelongings:
     def test_all_of_a_run_belongs_to_its_lease(self, site, backend):
         job = site.start(backend, private=b"x")
-        lease = site.cluster.get("leases", f"fiber-{backend.run}")
-        owner = {
-            "apiVersion": LEASES,
-            "kind": "Lease",
-            "name": lease["metadata"]["name"],
-            "uid": lease["metadata"]["uid"],
-        }
+        meta = site.cluster.get("leases", f"fiber-{backend.run}")["metadata"]
+        owner = {"apiVersion": LEASES, "kind": "Lease", "name": meta["name"], "uid": meta["uid"]}
         assert site.cluster.get("pods", job.id)["metadata"]["ownerReferences"] == [owner]
         secret = site.cluster.get("secrets", f"fiber-{backend.run}")
         assert secret["metadata"]["ownerReferences"] == [owner]
         assert secret["immutable"] is True
+
+    def test_a_program_in_a_pod_of_several_containers_is_inherited_from(self, site, monkeypatch):
+        containers = [{"name": name, "image": f"{name}:1"} for name in ("proxy", "app")]
+        pod = {"metadata": {"name": "master"}, "spec": {"containers": containers}}
+        uid = site.cluster.create("pods", pod)["metadata"]["uid"]
+        # as its mounts tell it
+        own = OwnPod(namespace="default", name="master", uid=uid, container="app")
+        monkeypatch.setattr("fiber_k8s.connection.pod_evidence", lambda _: "a token")
+        monkeypatch.setattr("fiber_k8s.connection.read_own_pod", lambda: own)
+        job = site.start(site.open(), image=None)
+        (one,) = site.cluster.get("pods", job.id)["spec"]["containers"]
+        assert one["image"] == "app:1"
+        site.cluster.delete_pod("master", grace=0)
 
     def test_nothing_is_left_at_the_end_and_close_waits_for_the_pods(self, site, backend):
         for _ in range(3):
@@ -171,13 +170,6 @@ class TestBelongings:
         second.cleanup(first.run)
         site.wait_until_gone(first.run)
 
-    def test_a_run_that_renews_its_lease_is_left_alone(self, site):
-        first, second = site.open(), site.open()
-        job = site.start(first)
-        site.start(second)
-        assert second.sweep() == []
-        assert job.id in names(site.cluster.objects("pods"))
-
     def test_programs_that_have_ended_are_swept_when_asked(self, site, backend):
         other = site.open()
         job = site.start(other, Act(code=0), entry=None, argv=("true",), detached=True)
@@ -192,10 +184,24 @@ class TestRefusals:
         with pytest.raises(SubmitError, match="FIBER_IMAGE"):
             site.start(backend, image=None)
 
-    def test_a_quota_is_reported_with_the_clusters_message(self, site):
-        backend = site.open()
-        refusal = site.cluster.refuse_pods(QUOTA_EXCEEDED)
-        with refusal, pytest.raises(SubmitError, match="exceeded quota"):
+    @pytest.mark.parametrize(
+        "words, told",
+        [
+            (QUOTA_EXCEEDED, "exceeded quota"),
+            (
+                'pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot',
+                "violates PodSecurity.*FIBER_K8S_SECURITY",
+            ),
+        ],
+        ids=["quota", "policy"],
+    )
+    def test_a_refusal_is_reported_with_the_clusters_message(self, site, backend, words, told):
+        with site.cluster.refuse_pods(words), pytest.raises(SubmitError, match=told):
+            site.start(backend)
+
+    def test_a_missing_account_is_reported_with_the_command_that_creates_it(self, site):
+        backend = site.open(service_account="fiber")
+        with pytest.raises(SubmitError, match="fiber k8s rbac --namespace default | kubectl"):
             site.start(backend)
 
     def test_a_missing_right_is_reported_with_what_grants_it(self, site):
@@ -212,12 +218,12 @@ class TestRefusals:
         path = tmp_path / "pod.yaml"
         path.write_text("spec: {tolerationz: []}")
         backend = site.open(pod_template=str(path))
-        told = 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.tolerationz"'
 
-        def is_invalid(call):
+        def is_strict(call):
             return call.resource == "pods" and call.query.get("fieldValidation") == "Strict"
 
-        refusal = site.cluster.refuse(400, matching=is_invalid, message=told)
+        told = 'strict decoding error: unknown field "spec.tolerationz"'
+        refusal = site.cluster.refuse(400, matching=is_strict, message=told)
         with refusal, pytest.raises(SubmitError, match="unknown field .*tolerationz"):
             site.start(backend)
 
@@ -296,27 +302,23 @@ class TestGroups:
             backend.submit_group(specs, 1.0)
         site.wait_until_gone(backend.run, ("pods",))
 
-    def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site):
-        backend = site.open(gang="kueue", queue="team")
-        gangs = [
-            Gang(name="ring-1", size=2, timeout=60.0),
-            Gang(name="ring-2", size=1, timeout=60.0),
-        ]
-        jobs = [site.start(backend, gang=gang) for gang in (gangs[0], gangs[0], gangs[1], None)]
-        wanted = {job.id for job in jobs}
-        site.cluster.wait_for(
-            "pods", lambda pods: wanted <= {one["metadata"]["name"] for one in pods}
-        )
-        pods = [site.cluster.get("pods", job.id)["metadata"] for job in jobs]
-        names = [pod["labels"].get("kueue.x-k8s.io/pod-group-name") for pod in pods]
-        assert names[0] == names[1] != names[2]
-        assert names[3] is None
-        counts = [pod["annotations"].get("kueue.x-k8s.io/pod-group-total-count") for pod in pods]
-        assert counts == ["2", "2", "1", None]
+    def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site, backend):
+        def gang(name, size):
+            return Gang(name=name, size=size, timeout=60.0)
 
-    def test_without_a_gang_scheduler_there_is_no_pod_group(self, site, backend):
-        job = site.start(backend, gang=Gang(name="ring-1", size=2, timeout=60.0))
-        assert "kueue" not in str(site.cluster.get("pods", job.id)["metadata"])
+        kueue = site.open(gang="kueue", queue="team")
+        gangs = [gang("ring-1", 2), gang("ring-1", 2), gang("ring-2", 1), None]
+        jobs = [site.start(kueue, gang=gang) for gang in gangs]
+        # nor is there a group without a scheduler of groups
+        jobs.append(site.start(backend, gang=gang("ring-1", 2)))
+        wanted = {job.id for job in jobs}
+        site.cluster.wait_for("pods", lambda pods: wanted <= {*names(pods)})
+        pods = [site.cluster.get("pods", job.id)["metadata"] for job in jobs]
+        groups = [pod["labels"].get("kueue.x-k8s.io/pod-group-name") for pod in pods]
+        assert groups[0] == groups[1] != groups[2]
+        assert groups[3:] == [None, None]
+        counts = [pod["annotations"].get("kueue.x-k8s.io/pod-group-total-count") for pod in pods]
+        assert counts == ["2", "2", "1", None, None]
 
 
 def names(pods):

@@ -5,23 +5,11 @@ import time
 
 import pytest
 
-from fiber.exceptions import SubmitError
 from fiber.model import JobState, Reason, ReasonKind, ResourceRequest
-from fiber_k8s.cluster_events import latest_messages
 from fiber_k8s.run_objects import micro_time
 from k8s_site import set_durations
 
 MANY = ResourceRequest(devices={"gpu": 99})
-
-
-def event(pod, reason, message="", at="2026-11-21T12:00:00Z", **more):
-    return {
-        "involvedObject": {"kind": "Pod", "name": pod},
-        "reason": reason,
-        "message": message,
-        "lastTimestamp": at,
-        **more,
-    }
 
 
 class TestAutoscaler:
@@ -97,32 +85,3 @@ class TestSlow:
             "secrets", {"metadata": {"name": "none"}, "data": {"word": "Zm9v"}, "type": "Opaque"}
         )
         backend.recorder.running(job)
-
-    def test_the_last_word_of_each_pod_counts(self):
-        events = [
-            event("a", "FailedMount", "second", "2026-11-21T12:00:09Z"),
-            event("a", "FailedMount", "first"),
-            event(
-                "b", "FailedCreatePodSandBox", "none left", None, eventTime="2026-11-21T12:00:01Z"
-            ),
-        ]
-        assert latest_messages(events) == {
-            "a": "FailedMount: second",
-            "b": "FailedCreatePodSandBox: none left",
-        }
-
-
-class TestPolicies:
-    def test_a_restricted_namespace_is_an_error_with_the_setting(self, site, backend):
-        told = (
-            'pods "p" is forbidden: violates PodSecurity "restricted:latest": '
-            "allowPrivilegeEscalation != false"
-        )
-        refusal = site.cluster.refuse_pods(told)
-        with refusal, pytest.raises(SubmitError, match="violates PodSecurity.*FIBER_K8S_SECURITY"):
-            site.start(backend)
-
-    def test_a_missing_account_is_reported_with_the_command_that_creates_it(self, site):
-        backend = site.open(service_account="fiber")
-        with pytest.raises(SubmitError, match="fiber k8s rbac --namespace default | kubectl"):
-            site.start(backend)

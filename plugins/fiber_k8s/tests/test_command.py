@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import threading
 
@@ -38,7 +37,7 @@ def shared():
 
 
 @pytest.fixture
-def cluster(shared, monkeypatch):
+def cluster(shared):
     """The cluster, which has nothing of ours at the end."""
     yield shared
     shared.wait_for("pods", lambda pods: not pods)
@@ -139,16 +138,11 @@ class TestRun:
         ]
         assert claims == ["nfs", "data"]
 
-    @pytest.mark.parametrize("memory,told", [("4Gi", "4096Mi"), ("1500", "1500Mi")])
-    def test_memory_is_read_as_a_quantity_and_as_a_number(self, fiber, cluster, memory, told):
-        name = created(fiber("run", "--memory", memory, "sleep", "1"))
+    def test_memory_may_be_a_number_and_gpus_are_what_the_cluster_calls_them(self, fiber, cluster):
+        name = created(fiber("run", "--memory", "1500", "--gpu", "2", "sleep", "1"))
 
-        assert container(cluster, name)["resources"]["limits"]["memory"] == told
-
-    def test_gpus_are_what_the_cluster_calls_them(self, fiber, cluster):
-        name = created(fiber("run", "--gpu", "2", "sleep", "1"))
-
-        assert container(cluster, name)["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+        limits = container(cluster, name)["resources"]["limits"]
+        assert limits == {"memory": "1500Mi", "nvidia.com/gpu": "2"}
 
     def test_another_namespace_is_used_throughout(self, fiber, cluster):
         name = created(fiber("run", "--namespace", "lab", "sleep", "1"))
@@ -172,10 +166,22 @@ class TestRun:
         names = {each["name"] for each in container(cluster, name)["env"]}
         assert not {"FIBER_K8S_CONTEXT", "FIBER_K8S_ADDRESS", "KUBECONFIG"} & names
 
-    def test_it_has_the_account_that_is_granted_the_rights(self, fiber, granted):
-        name = created(fiber("run", "--namespace", "granted", "sleep", "1"))
+    @pytest.mark.parametrize(
+        "words, account",
+        [
+            ((), "fiber"),
+            (("--service-account", "default"), "default"),
+            # what is to use another backend has none of our rights
+            (("-e", "FIBER_BACKEND=local"), "default"),
+        ],
+        ids=["nothing is said", "one is named", "another backend"],
+    )
+    def test_it_has_the_account_that_is_granted_the_rights_unless(
+        self, fiber, granted, words, account
+    ):
+        name = created(fiber("run", "--namespace", "granted", *words, "sleep", "1"))
 
-        assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "fiber"
+        assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == account
 
     def test_where_there_is_none_it_has_the_default_account(self, fiber, cluster):
         cluster.forget_requests()
@@ -191,20 +197,13 @@ class TestRun:
         assert len(tries) == 2
 
     @pytest.mark.parametrize("field", ["serviceAccountName", "serviceAccount"])
-    def test_an_account_that_is_named_is_kept(self, fiber, granted, monkeypatch, tmp_path, field):
+    def test_an_account_that_a_template_names_is_kept(
+        self, fiber, granted, monkeypatch, tmp_path, field
+    ):
         (tmp_path / "pod.yaml").write_text(f"spec: {{{field}: default}}")
         monkeypatch.setenv("FIBER_K8S_POD_TEMPLATE", str(tmp_path / "pod.yaml"))
-        by_template = created(fiber("run", "--namespace", "granted", "sleep", "1"))
-        monkeypatch.delenv("FIBER_K8S_POD_TEMPLATE")
-        words = ("--namespace", "granted", "--service-account", "default")
-        by_option = created(fiber("run", *words, "sleep", "1"))
 
-        for name in (by_template, by_option):
-            assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "default"
-
-    def test_what_is_to_use_another_backend_has_none_of_our_rights(self, fiber, granted):
-        words = ("run", "--namespace", "granted", "-e", "FIBER_BACKEND=local", "sleep", "1")
-        name = created(fiber(*words))
+        name = created(fiber("run", "--namespace", "granted", "sleep", "1"))
 
         assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "default"
 
@@ -229,31 +228,19 @@ class TestRun:
 
 
 class TestAttached:
-    def test_it_shows_the_output_and_ends_as_the_program(self, fiber):
+    def test_it_shows_the_output_ends_as_the_program_and_leaves_nothing(self, fiber, cluster):
+        cluster.forget_requests()
+
         done = fiber("run", "-a", "say", "hello", "there")
 
         assert (done.exit_code, done.stdout) == (0, "hello there\n")
         assert done.stderr == f"Created pod: {created(done)}\n"
-
-    def test_an_exit_code_is_returned(self, fiber):
         assert fiber("run", "-a", "end", "7").exit_code == 7
-
-    def test_nothing_is_left(self, fiber, cluster):
-        fiber("run", "-a", "end", "0")
-
         cluster.wait_for("pods", lambda pods: not pods)
         assert list(rundir.runs()) == []
-
-    def test_it_does_not_live_by_a_lease_of_this_host(self, fiber, cluster):
-        cluster.forget_requests()
-
-        fiber("run", "-a", "end", "0")
-
-        assert not [
-            call
-            for call in cluster.requests
-            if call.resource in {"leases", "secrets"} and call.verb == "create"
-        ]
+        # it does not live by a lease of this host
+        made = {call.resource for call in cluster.requests if call.verb == "create"}
+        assert made == {"pods"}
 
     def test_more_gpus_than_exist_fails_with_the_schedulers_message(
         self, fiber, cluster, monkeypatch
@@ -345,30 +332,9 @@ class TestLookingAfter:
         assert cluster.get("pods", name) is None
         assert list(rundir.runs()) == []
 
-
-class TestRights:
-    @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-    def test_what_is_printed_is_what_kubectl_applies(self, fiber, cluster):
-        printed = fiber("k8s", "rbac").stdout
-
-        # the emulated server has no schema for kubectl to look at
-        done = subprocess.run(
-            ["kubectl", "apply", "--validate=false", "-f", "-"],
-            input=printed,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-        assert (done.returncode, done.stderr) == (0, "")
-        assert [word.split()[0] for word in done.stdout.splitlines()] == [
-            "serviceaccount/fiber",
-            "role.rbac.authorization.k8s.io/fiber",
-            "rolebinding.rbac.authorization.k8s.io/fiber",
-        ]
-
-    def test_they_are_enough_for_a_program(self, fiber, cluster, monkeypatch, tmp_path):
+    def test_the_rights_that_are_printed_are_enough_for_it(
+        self, fiber, cluster, monkeypatch, tmp_path
+    ):
         grant(cluster, account="enough")
         config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
         monkeypatch.setenv("KUBECONFIG", str(config))

@@ -171,8 +171,8 @@ class Emptiness:
         return await start_process(["/bin/sh", "-c", program, "sh", *argv], has_input=has_input)
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        message = f"nothing listens on port {port} of a hollow pod"
-        raise ConnectionRefusedError(message)
+        """Connect to a port of this host."""
+        return await asyncio.open_connection("127.0.0.1", port)
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
