@@ -100,13 +100,6 @@ def test_ranks_in_pods_find_each_other(fiber, mpi):
     ), errors
 
 
-def test_a_rank_that_fails_is_named(fiber):
-    code, _, errors = mpirun(fiber, "-np", 3, program=["sh", "-c", 'exit "$PMI_RANK"'])
-
-    assert code in (1, 2), errors
-    assert f"fiber: rank {code} on member-{code} ended with {code}" in errors
-
-
 def test_launcher_and_members_have_resources_and_claims_of_their_own(fiber, kube):
     before = len(kube.history("pods"))
     code, lines, errors = mpirun(
@@ -141,15 +134,6 @@ def test_the_first_member_may_be_in_the_launchers_pod(fiber, kube):
 
     assert (code, lines) == (0, ["rank 0 on member-0: 3", "rank 1 on member-1: 3"]), errors
     assert sum(kind == "ADDED" for kind, _ in kube.history("pods")[before:]) == 2
-
-
-def test_members_without_capacity_are_reported_with_the_clusters_message(fiber):
-    code, lines, errors = mpirun(
-        *(fiber, "-np", 3, "--cpu", 1.5, "--start-timeout", 5), program=["true"]
-    )
-
-    assert (code, lines) == (1, [])
-    assert "Insufficient cpu" in errors
 
 
 def test_words_run_where_a_pod_is(fiber):

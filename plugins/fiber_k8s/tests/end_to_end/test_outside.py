@@ -1,6 +1,5 @@
 """A program outside the cluster: everything goes by streams through the API server."""
 
-import io
 import os
 import sys
 import time
@@ -14,7 +13,6 @@ from fiber.exceptions import BackendError
 from fiber.testing.kit.delivery import Streams
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.pod_exec import execute
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -33,10 +31,6 @@ def outside(kube, engine):
     fiber.init()
     left = [pod["metadata"]["name"] for pod in kube.objects("pods")]
     assert [name for name in left if run in name] == []
-
-
-def square(x):
-    return x * x
 
 
 def slow_square(x):
@@ -60,11 +54,6 @@ def own_queue(sender):
     queue = fiber.Queue()
     sender.send(queue)
     take_all(queue)
-
-
-def test_a_pool_works(outside):
-    with fiber.Pool(2) as pool:
-        assert pool.map(square, range(1000)) == [x * x for x in range(1000)]
 
 
 def test_jobs_reach_each_other(outside):
@@ -126,25 +115,6 @@ def job(outside):
 
 
 class TestBesideAJob:
-    def test_a_program_runs_in_the_pod_with_its_arguments_and_its_exit_code(self, job):
-        client = runtime.current().backend._client
-        heard = io.BytesIO()
-        program = ["python3", "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "a b", "", "'"]
-        write = lambda _, data: heard.write(data)  # noqa: E731 - it is one
-        assert execute(client, job.id, program, write=write) == 7
-        assert heard.getvalue() == b"""['a b', '', "'"]\n"""
-
-    def test_it_reads_what_it_is_given(self, job):
-        client = runtime.current().backend._client
-        data = os.urandom(3 * 2**20)
-        heard = io.BytesIO()
-        write = lambda _, data: heard.write(data)  # noqa: E731 - it is one
-        assert execute(client, job.id, ["cat"], stdin=io.BytesIO(data), write=write) == 0
-        assert heard.getvalue() == data
-
-    def test_a_missing_program_is_127(self, job):
-        assert runtime.current().backend.exec(job, ["no-such-command"]) == 127
-
     def test_files_are_copied_in_both_directions(self, job, tmp_path):
         backend = runtime.current().backend
         folder = tmp_path / "here" / "deep"
