@@ -140,30 +140,3 @@ class Site:
             timeout=200,
             check=False,
         )
-
-    def wait_until_gone(self, run_id, plurals=("pods", "secrets", "leases")):
-        """Wait until nothing is left of a run."""
-        for plural in plurals:
-            self.cluster.wait_for(
-                plural,
-                lambda things: (
-                    not [
-                        one
-                        for one in things
-                        if one["metadata"].get("labels", {}).get("fiber/run") == run_id
-                    ]
-                ),
-            )
-
-    def left(self, run_id):
-        """Objects that exist of a run: ``KIND NAME``."""
-        things = [
-            (plural, one["metadata"])
-            for plural in ("pods", "secrets", "leases")
-            for one in self.cluster.objects(plural)
-        ]
-        return [
-            f"{plural} {metadata['name']}"
-            for plural, metadata in things
-            if metadata.get("labels", {}).get("fiber/run") == run_id
-        ]

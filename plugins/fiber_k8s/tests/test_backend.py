@@ -1,4 +1,7 @@
-"""Jobs as pods of a cluster whose pods are hollow: states, ends, refusals, removal."""
+"""Jobs as hollow pods: what is Kubernetes' own of their ends, refusals and removal.
+
+What all backends do is shown by the kit, on containers.
+"""
 
 import base64
 import contextlib
@@ -7,16 +10,14 @@ import pytest
 
 from cluster import Act
 from fiber.backend_parts.private import read_private
-from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
+from fiber.exceptions import SubmitError
 from fiber.model import (
     BackendContext,
     Gang,
-    Job,
     JobState,
     Reason,
     ReasonKind,
     ResourceRequest,
-    Timing,
 )
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
@@ -30,18 +31,12 @@ PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
 
 
 class TestLife:
-    def test_a_job_is_accepted_runs_and_ends(self, site, backend):
-        job = site.start(backend, Act(code=0, after=0.2))
-        assert backend.recorder.end(job).exit_code == 0
-        assert [one.state for one in backend.recorder.of(job)][-2:] == [RUNNING, JobState.SUCCEEDED]
-        assert backend.recorder.of(job)[0].state is PENDING
-
     def test_a_programs_pod_stays_for_its_log_until_its_run_is_removed(self, site, backend):
         job = site.start(backend, Act(code=0, log="a line\n"), entry=None, argv=("true",))
         backend.recorder.end(job)
         assert list(backend.logs(job)) == ["a line"]
         backend.cleanup(backend.run)
-        site.wait_until_gone(backend.run)
+        site.cluster.wait_until_gone(backend.run)
 
     def test_a_failure_has_its_last_lines(self, site, backend):
         job = site.start(backend, Act(code=3, log="one\ntwo\n"))
@@ -69,21 +64,6 @@ class TestLife:
         backend.kill(job)
         assert backend.recorder.end(job).reason == Reason(ReasonKind.EVICTED)
 
-    def test_terminate_lets_it_end_in_its_own_way(self, site, backend):
-        job = site.start(backend, Act(on_term=4))
-        backend.recorder.running(job)
-        backend.terminate(job, grace=20)
-        assert backend.recorder.end(job).exit_code == 4
-
-    def test_kill_ends_what_does_not_listen_and_is_no_error_afterwards(self, site, backend):
-        job = site.start(backend, Act(on_term=None))
-        backend.recorder.running(job)
-        backend.kill(job)
-        backend.kill(job)
-        assert backend.recorder.end(job).reason == Reason(ReasonKind.SIGNAL, 9)
-        backend.kill(job)
-        backend.terminate(job)
-
     def test_a_pod_that_others_delete_has_ended(self, site, backend):
         job = site.start(backend)
         backend.recorder.running(job)
@@ -102,16 +82,6 @@ class TestLife:
         status = backend.recorder.end(job)
         assert status.reason == Reason(kind)
         assert not status.reason.counts_as_attempt
-
-    def test_a_log_is_followed_to_the_jobs_end(self, site, backend):
-        job = site.start(backend, Act(log="first\n"))
-        backend.recorder.running(job)
-        lines = backend.logs(job, follow=True)
-        assert next(lines) == "first"
-        site.cluster.say(job.id, "second\n")
-        assert next(lines) == "second"
-        site.cluster.end(job.id, code=0)
-        assert list(lines) == []
 
     def test_what_is_private_comes_sealed_with_the_runs_key(self, site, backend, tmp_path):
         job = site.start(backend, private=b"a secret")
@@ -149,13 +119,6 @@ class TestBelongings:
         assert one["image"] == "app:1"
         site.cluster.delete_pod("master", grace=0)
 
-    def test_nothing_is_left_at_the_end_and_close_waits_for_the_pods(self, site, backend):
-        for _ in range(3):
-            backend.recorder.running(site.start(backend, private=b"x"))
-        backend.close()
-        assert [one for one in site.left(backend.run) if one.startswith("pods")] == []
-        site.wait_until_gone(backend.run)
-
     def test_what_outlives_its_starter_stays(self, site):
         first = site.open()
         deaf = Act(on_term=None)
@@ -168,7 +131,7 @@ class TestBelongings:
         set_durations(second, deletion=3600.0)
         assert [one.id for one in second.list(first.run)] == [job.id]
         second.cleanup(first.run)
-        site.wait_until_gone(first.run)
+        site.cluster.wait_until_gone(first.run)
 
     def test_programs_that_have_ended_are_swept_when_asked(self, site, backend):
         other = site.open()
@@ -272,35 +235,14 @@ class TestRefusals:
         assert status.reason == Reason(ReasonKind.IMAGE)
         assert "connection refused" in status.message
 
-    def test_an_unknown_job_is_an_error(self, site, backend):
-        job = Job(id="none-1", name="none", run_id=backend.run, backend="k8s")
-        for call in (backend.kill, backend.terminate, lambda j: list(backend.logs(j)), lambda j: backend.status([j])):  # fmt: skip
-            with pytest.raises(UnknownJobError, match="none-1"):
-                call(job)
-
-    def test_a_missing_cluster_is_named(self, site, tmp_path):
-        path = tmp_path / "config"
-        path.write_text(
-            site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9")
-        )
-        config, timing = K8sConfig(kubeconfig=str(path)), Timing(outage=0.0)
-        backend = K8sBackend(BackendContext(config=config, run_id="00000002", timing=timing))
-        with pytest.raises(BackendUnavailableError, match="127.0.0.1:9.*FIBER_K8S_CONTEXT"):
-            backend.submit(spec(run_id="00000002", image="app:1"))
-        backend.close()
-
 
 class TestGroups:
-    def test_all_run_or_none(self, site, backend):
-        jobs = backend.submit_group([site.spec(backend) for _ in range(3)], 20.0)
-        assert {status.state for status in backend.status(jobs)} == {RUNNING}
-
     def test_where_not_all_find_room_none_stays(self, site, backend):
         wanted = ResourceRequest(cpu=3)
         specs = [site.spec(backend, resources=wanted) for _ in range(4)]
         with pytest.raises(SubmitError, match="Insufficient cpu"):
             backend.submit_group(specs, 1.0)
-        site.wait_until_gone(backend.run, ("pods",))
+        site.cluster.wait_until_gone(backend.run, ("pods",))
 
     def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site, backend):
         def gang(name, size):

@@ -207,7 +207,7 @@ class TestBusy:
         job = site.start(backend, private=b"x")
         backend.recorder.running(job)
         assert {url.rpartition("/")[2].partition("?")[0] for url in lost} == {"leases", "secrets", "pods"}  # fmt: skip
-        left = site.left(backend.run)
+        left = site.cluster.left(backend.run)
         assert sorted(one.split()[0] for one in left) == ["leases", "pods", "secrets"]
         owners = site.cluster.get("pods", job.id)["metadata"]["ownerReferences"]
         assert [one["name"] for one in owners] == [f"fiber-{backend.run}"]

@@ -24,7 +24,7 @@ def cluster(hollow):
 
 
 def groups(cluster, gang):
-    return cluster.call(lambda: list(cluster.parts.store.list(GROUPS[gang])))
+    return cluster.call(lambda: list(cluster.store.list(GROUPS[gang])))
 
 
 @pytest.mark.parametrize("gang", GROUPS)
@@ -54,7 +54,7 @@ def test_where_not_all_have_room_none_runs_and_none_stays(site, cluster, gang):
     specs = [site.spec(backend, resources=wanted) for _ in range(5)]
     with pytest.raises(SubmitError, match="not all of the 5 pods of PodGroup"):
         backend.submit_group(specs, 2.0)
-    site.wait_until_gone(backend.run, ("pods",))
+    site.cluster.wait_until_gone(backend.run, ("pods",))
     until(lambda: not groups(cluster, gang))
     pods = [
         pod

@@ -222,4 +222,4 @@ def test_jobs_that_are_started_after_their_lease_was_deleted_run_and_nothing_is_
     # those that were sealed before can be opened still
     assert base64.b64decode(secret["data"]["key"]) == base64.b64decode(before)
     backend.close()
-    site.wait_until_gone(backend.run)
+    site.cluster.wait_until_gone(backend.run)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import attrs
 import yaml
 
 from .access import Authority, User
@@ -39,85 +38,38 @@ from .scheduling import GROUP_SCHEDULERS, Scheduler
 from .server import Call, Refusal, Server
 from .streams import Streams
 
-__all__ = ["Cluster", "Parts"]
+__all__ = ["Cluster"]
 
 T = TypeVar("T")
 _PATIENCE = 120.0
 _CAPACITY = {"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "50Gi"}
 _GPU = "nvidia.com/gpu"
-
-
-@attrs.define
-class Parts:
-    """All parts of a running cluster."""
-
-    store: Store
-    authority: Authority
-    deletion: Deletion
-    kubelet: Kubelet
-    scheduler: Scheduler
-    server: Server
-    failures: list[str] = attrs.field(factory=list)
-    _tasks: list[asyncio.Task[None]] = attrs.field(factory=list)
-    _subscriptions: list[Subscription] = attrs.field(factory=list)
-
-    @classmethod
-    async def start(
-        cls,
-        folder: Path,
-        runtime: Any,
-        *,
-        identified: bool,
-    ) -> Parts:
-        """Make and start everything but the nodes."""
-        await runtime.open(folder / "notes")
-        addresses = ("127.0.0.1", *runtime.addresses)
-        certificates = Certificates(folder, identified=identified)
-        certificates.make("server", "kube-apiserver", addresses=addresses)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
-        store = Store()
-        authority, deletion = Authority(store), Deletion(store)
-        volumes = Volumes(store, authority, folder / "volumes", runtime.real)
-        kubelet = Kubelet(store, deletion, runtime, volumes)
-        scheduler = Scheduler(store)
-        server = Server(store, authority, deletion, Streams(kubelet), context)
-        parts = cls(store, authority, deletion, kubelet, scheduler, server)
-        groups = [one.resource for one in GROUP_SCHEDULERS.values()]
-        parts.follow(scheduler.run, store.subscribe(PODS, NODES, *groups))
-        parts.follow(kubelet.run, store.subscribe(PODS, SECRETS, CONFIG_MAPS))
-        parts.follow(deletion.collect, store.subscribe())
-        await server.listen(addresses)
-        host, port = addresses[-1], str(server.port)
-        kubelet.services |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-        return parts
-
-    def follow(self, work: Any, subscription: Subscription) -> None:
-        """Run a controller on its changes."""
-        self._subscriptions.append(subscription)
-        self._tasks.append(asyncio.ensure_future(self._guard(work(subscription))))
-
-    async def close(self) -> None:
-        """End all of it."""
-        await self.server.stop()
-        for subscription in self._subscriptions:
-            subscription.close()
-        await self.kubelet.close()
-        await asyncio.gather(*self._tasks)
-        self.failures += [*self.kubelet.failures, *self.server.failures]
-
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:
-            self.failures.append(traceback.format_exc())
+#: what Fiber makes for a run
+RUN_KINDS = ("pods", "secrets", "leases")
 
 
 class Cluster:
     """A cluster that runs until its block ends. Made by ``Cluster.start``."""
 
-    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop, parts: Parts) -> None:
-        self._folder, self._loop, self.parts = folder, loop, parts
+    def __init__(self, folder: Path, runtime: Any, *, identified: bool) -> None:
+        self._folder, self._runtime = folder, runtime
+        self._loop = asyncio.get_running_loop()
+        addresses = ("127.0.0.1", *runtime.addresses)
+        certificates = Certificates(folder, identified=identified)
+        certificates.make("server", "kube-apiserver", addresses=addresses)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
+        self.store = Store()
+        self._authority, self._deletion = Authority(self.store), Deletion(self.store)
+        self.volumes = Volumes(self.store, self._authority, folder / "volumes", runtime.real)
+        self._kubelet = Kubelet(self.store, self._deletion, runtime, self.volumes)
+        self._scheduler = Scheduler(self.store)
+        streams = Streams(self._kubelet)
+        self._server = Server(
+            self.store, self._authority, self._deletion, streams, context, addresses
+        )
+        self._subscriptions: list[Subscription] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     @contextlib.contextmanager
@@ -143,19 +95,25 @@ class Cluster:
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="cluster")
         thread.start()
+        runtime = runtime or Hollow(script)
+
+        async def make() -> Cluster:
+            await runtime.open(folder / "notes")
+            cluster = cls(folder, runtime, identified=identified)
+            await cluster._begin()
+            return cluster
+
         try:
-            start = Parts.start(folder, runtime or Hollow(script), identified=identified)
-            parts = _on(loop, start)
-            cluster = cls(folder, loop, parts)
+            cluster = _on(loop, make())
             try:
                 cluster.add_namespace("default")
                 for name in nodes:
                     cluster.add_node(name, capacity)
                 yield cluster
             finally:
-                _on(loop, parts.close())
-            if parts.failures:
-                raise AssertionError("\n".join(parts.failures))
+                _on(loop, cluster._end())
+            if failures := [*cluster._kubelet.failures, *cluster._server.failures]:
+                raise AssertionError("\n".join(failures))
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
@@ -163,12 +121,40 @@ class Cluster:
             loop.close()
             shutil.rmtree(folder)
 
+    async def _begin(self) -> None:
+        groups = [one.resource for one in GROUP_SCHEDULERS.values()]
+        self._follow(self._scheduler.run, PODS, NODES, *groups)
+        self._follow(self._kubelet.run, PODS, SECRETS, CONFIG_MAPS)
+        self._follow(self._deletion.collect)
+        await self._server.listen()
+        host, port = self._server.addresses[-1], str(self._server.port)
+        self._kubelet.services |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+
+    def _follow(self, work: Any, *resources: Resource) -> None:
+        """Run a controller on its changes."""
+        subscription = self.store.subscribe(*resources)
+        self._subscriptions.append(subscription)
+        self._tasks.append(asyncio.ensure_future(self._guard(work(subscription))))
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            self._kubelet.failures.append(traceback.format_exc())
+
+    async def _end(self) -> None:
+        await self._server.stop()
+        for subscription in self._subscriptions:
+            subscription.close()
+        await self._kubelet.close()
+        await asyncio.gather(*self._tasks)
+
     # -- clients
 
     @property
     def url(self) -> str:
         """Where the API server listens."""
-        return f"https://127.0.0.1:{self.parts.server.port}"
+        return f"https://127.0.0.1:{self._server.port}"
 
     @property
     def authority_file(self) -> Path:
@@ -203,7 +189,7 @@ class Cluster:
 
     def token(self, user: str = "admin") -> str:
         """A token of a user, named as for ``write_kubeconfig``."""
-        authority = self.parts.authority
+        authority = self._authority
         if "/" in user:
             namespace, name = user.split("/")
             return self.call(lambda: authority.account_token(namespace, name))
@@ -213,42 +199,48 @@ class Cluster:
     @property
     def requests(self) -> list[Call]:
         """Every call that reached the server so far."""
-        return list(self.parts.server.calls)
+        return list(self._server.calls)
 
     def forget_requests(self) -> None:
         """Count from here."""
-        self.parts.server.calls.clear()
+        self._server.calls.clear()
 
     # -- objects, without a client
 
     def objects(self, plural: str, namespace: str | None = None) -> list[Object]:
         """Copies of all objects of a kind."""
         resource = _resource(plural)
-        return self.call(lambda: clone(self.parts.store.list(resource, namespace)))
+        return self.call(lambda: clone(self.store.list(resource, namespace)))
 
     def history(self, plural: str, namespace: str | None = None) -> list[tuple[str, Object]]:
         """Every change of a kind so far: ADDED, MODIFIED or DELETED, and the object after it."""
         resource = _resource(plural)
-        return self.call(lambda: clone(self.parts.store.history(resource, namespace)))
+        changes = self.call(lambda: list(self.store.changes))
+        return [
+            (one.type, clone(one.object))
+            for one in changes
+            if one.resource is resource
+            and namespace in {None, one.object["metadata"].get("namespace")}
+        ]
 
     def get(self, plural: str, name: str, namespace: str = "default") -> Object | None:
         """A copy of an object; None where there is none."""
         resource = _resource(plural)
         where = namespace if resource.namespaced else None
-        return self.call(lambda: clone(self.parts.store.get(resource, where, name)))
+        return self.call(lambda: clone(self.store.get(resource, where, name)))
 
     def create(self, plural: str, thing: Object, namespace: str = "default") -> Object:
         """Make an object as the administrator would."""
         resource = _resource(plural)
         where = namespace if resource.namespaced else None
-        return self.call(lambda: clone(self.parts.server.create(resource, where, clone(thing))))
+        return self.call(lambda: clone(self._server.create(resource, where, clone(thing))))
 
     def wait_for(
         self, plural: str, test: Callable[[list[Object]], Any], *, timeout: float = 30.0
     ) -> Any:
         """Wait until a test of all objects of a kind is true; the answer is the test's."""
         resource = _resource(plural)
-        store, deadline = self.parts.store, time.monotonic() + timeout
+        store, deadline = self.store, time.monotonic() + timeout
 
         def look() -> tuple[int, list[Object]]:
             return store.version, clone(store.list(resource))
@@ -268,9 +260,25 @@ class Cluster:
             try:
                 _on(self._loop, news(version))
             except asyncio.TimeoutError:
-                broken = "\n".join(self.parts.kubelet.failures)
+                broken = "\n".join(self._kubelet.failures)
                 msg = f"{plural} did not become so within {timeout:g} s: {things}\n{broken}"
                 raise AssertionError(msg) from None
+
+    def left(self, run_id: str, plurals: Sequence[str] = RUN_KINDS) -> list[str]:
+        """Objects that exist of a run, or of any where it is empty: ``KIND NAME``."""
+        things = [(plural, one["metadata"]) for plural in plurals for one in self.objects(plural)]
+        runs = [(meta.get("labels") or {}).get("fiber/run") for _, meta in things]
+        return [
+            f"{plural} {meta['name']}"
+            for (plural, meta), run in zip(things, runs, strict=True)
+            if run and run_id in {"", run}
+        ]
+
+    def wait_until_gone(self, run_id: str = "", plurals: Sequence[str] = RUN_KINDS) -> None:
+        """Wait until nothing is left of a run, or of any."""
+        for plural in plurals:
+            kind = (plural,)
+            self.wait_for(plural, lambda _, kind=kind: not self.left(run_id, kind), timeout=60.0)
 
     def add_namespace(self, name: str) -> None:
         """Make a namespace with its default service account."""
@@ -310,50 +318,44 @@ class Cluster:
     # -- faults of the API
 
     @contextlib.contextmanager
-    def outage(self, *, restarts: bool = True) -> Iterator[None]:
-        """The API server is away: connections are cut, new ones refused; the pods go on.
-
-        Args:
-            restarts: whether it forgets, as a server that is started again does: watches from
-                versions of before get 410. Else it was only out of reach.
-        """
+    def outage(self) -> Iterator[None]:
+        """The API server is away: connections are cut, new ones refused; the pods go on."""
         self.stop_api()
         try:
             yield
         finally:
-            self.start_api(restarts=restarts)
+            self.start_api()
 
     def stop_api(self) -> None:
         """Begin an outage."""
-        _on(self._loop, self.parts.server.stop())
+        _on(self._loop, self._server.stop())
 
-    def start_api(self, *, restarts: bool = True) -> None:
-        """End an outage; see ``outage``."""
-        if restarts:
-            self.expire()
-        _on(self._loop, self.parts.server.restart())
+    def start_api(self) -> None:
+        """End it; a server that is started again has forgotten what was before."""
+        self.expire()
+        _on(self._loop, self._server.listen())
 
     def cut_watches(self) -> None:
         """Cut the connection of each watch."""
-        self.call(lambda: self.parts.server.end_watches(cut=True))
+        self.call(lambda: self._server.end_watches(cut=True))
 
     def end_watches(self) -> None:
         """End each watch regularly, as the server does after its timeout."""
-        self.call(self.parts.server.end_watches)
+        self.call(self._server.end_watches)
 
     @contextlib.contextmanager
     def hasty_watches(self) -> Iterator[None]:
         """In this block each watch ends regularly as soon as it has begun, as some proxies have it."""
-        self.parts.server.hasty = True
+        self._server.hasty = True
         try:
             self.end_watches()
             yield
         finally:
-            self.parts.server.hasty = False
+            self._server.hasty = False
 
     def expire(self) -> None:
         """Forget the history: watches from before get 410."""
-        self.call(self.parts.store.forget_history)
+        self.call(self.store.forget_history)
 
     def refuse(
         self,
@@ -366,12 +368,12 @@ class Cluster:
     ) -> Refusal:
         """Refuse requests, until ``stop()`` or the end of a block, or a number of times."""
         refusal = Refusal(code, retry_after, matching, times, message)
-        self.call(lambda: self.parts.server.refusals.append(refusal))
+        self.call(lambda: self._server.refusals.append(refusal))
         return refusal
 
     def refuse_pods(self, message: str, *, beyond: int = 0) -> Refusal:
         """Refuse to create pods where so many exist that have not ended, as policies and quotas do."""
-        store = self.parts.store
+        store = self.store
 
         def matches(call: Call) -> bool:
             pods = [one for one in store.list(PODS) if one["status"].get("phase") not in ENDED]
@@ -386,12 +388,12 @@ class Cluster:
     ) -> None:
         """Delete a pod as somebody else would."""
         options = {"gracePeriodSeconds": grace}
-        self._on_pod(name, lambda pod: self.parts.deletion.delete(PODS, pod, options), namespace)
+        self._on_pod(name, lambda pod: self._deletion.delete(PODS, pod, options), namespace)
 
     def evict(self, name: str, *, grace: int | None = None) -> None:
         """Evict a pod through the API, as a drain does."""
         options = {"gracePeriodSeconds": grace}
-        self._on_pod(name, lambda pod: self.parts.deletion.evict(pod, options))
+        self._on_pod(name, lambda pod: self._deletion.evict(pod, options))
 
     def kubelet_evict(
         self, name: str, namespace: str = "default", *, pressure: bool = True
@@ -408,7 +410,7 @@ class Cluster:
 
     def preempt(self, name: str) -> None:
         """End a pod as the scheduler does for a more important one."""
-        self._on_pod(name, self.parts.deletion.preempt)
+        self._on_pod(name, self._deletion.preempt)
 
     def end(self, name: str, *, code: int = 0) -> None:
         """A hollow pod's process ends."""
@@ -447,37 +449,37 @@ class Cluster:
 
     def node_silent(self, node: str) -> None:
         """A node is cut off: its processes go on, and pods that are bound to it never run."""
-        self.call(lambda: self.parts.kubelet.lose(node))
+        self.call(lambda: self._kubelet.lose(node))
 
     def node_back(self, node: str) -> None:
         """A node that was silent is there again."""
-        self.call(lambda: self.parts.kubelet.regain(node))
+        self.call(lambda: self._kubelet.regain(node))
 
     def install(self, scheduler: str) -> None:
         """Install the kinds of a scheduler of groups: ``scheduler-plugins`` or ``volcano``."""
         (group,) = [
             one.resource.group for name, one in GROUP_SCHEDULERS.items() if scheduler in name
         ]
-        self.call(lambda: self.parts.server.absent.discard(group))
+        self.call(lambda: self._server.absent.discard(group))
 
     @contextlib.contextmanager
     def older_scheduler(self) -> Iterator[None]:
         """Do not say which nodes could never take a pod: no scheduler before 1.34 does."""
-        self.parts.scheduler.is_frank = False
+        self._scheduler.is_frank = False
         try:
             yield
         finally:
-            self.parts.scheduler.is_frank = True
+            self._scheduler.is_frank = True
 
     # -- within
 
     def _on_pod(
         self, name: str, work: Callable[[Object], object], namespace: str = "default"
     ) -> None:
-        self.call(lambda: work(self.parts.store.need(PODS, namespace, name)))
+        self.call(lambda: work(self.store.need(PODS, namespace, name)))
 
     def _worker(self, pod: Object) -> Worker:
-        worker = self.parts.kubelet.worker(pod)
+        worker = self._kubelet.worker(pod)
         assert worker is not None, f"pod {pod['metadata']['name']} was not started"
         return worker
 
@@ -485,7 +487,7 @@ class Cluster:
         assert node is not None
         for name, changes in parts.items():
             node[name] |= changes
-        self.call(lambda: self.parts.store.update(NODES, node))
+        self.call(lambda: self.store.update(NODES, node))
 
 
 def _resource(plural: str) -> Resource:

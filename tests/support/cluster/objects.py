@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import pickle
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from fractions import Fraction
@@ -255,6 +256,7 @@ class Change:
     resource: Resource
     object: Object
     before: Object | None
+    time: float = attrs.field(factory=time.time)
 
 
 class Subscription:
@@ -294,7 +296,7 @@ class Store:
         self.floor = 0
         self.subscriptions: set[Subscription] = set()
         self._objects: dict[Resource, dict[tuple[str, str], Object]] = {}
-        self._log: list[Change] = []
+        self.changes: list[Change] = []
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object | None:
         """The object as it is, not to be changed; None where there is none."""
@@ -349,7 +351,7 @@ class Store:
             if since < self.floor:
                 message = f"too old resource version: {since} ({self.floor})"
                 raise Refused(410, "Expired", message)
-            for change in self._log:
+            for change in self.changes:
                 subscription.put(change)
         self.subscriptions.add(subscription)
         return subscription
@@ -357,16 +359,6 @@ class Store:
     def forget_history(self) -> None:
         """Refuse watches from before now."""
         self.floor = self.version
-        self._log = [change for change in self._log if change.version >= self.floor]
-
-    def history(self, resource: Resource, namespace: str | None) -> list[tuple[str, Object]]:
-        """What has happened to a kind, as far as it is kept."""
-        return [
-            (change.type, change.object)
-            for change in self._log
-            if change.resource is resource
-            and namespace in {None, change.object["metadata"].get("namespace")}
-        ]
 
     def _write(self, kind: str, resource: Resource, thing: Object, before: Object | None) -> Object:
         self.version += 1
@@ -379,7 +371,7 @@ class Store:
         else:
             kept[key] = thing
         change = Change(self.version, kind, resource, thing, before)
-        self._log.append(change)
+        self.changes.append(change)
         for subscription in list(self.subscriptions):
             subscription.put(change)
         return thing

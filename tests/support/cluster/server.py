@@ -152,6 +152,7 @@ class Server:
     deletion: Deletion
     streams: Streams
     context: ssl.SSLContext
+    addresses: Sequence[str]
     calls: list[Call] = attrs.field(factory=list)
     refusals: list[Refusal] = attrs.field(factory=list)
     #: what went wrong inside, for whoever closes the cluster
@@ -161,25 +162,26 @@ class Server:
     #: True while each watch is ended as soon as it has begun
     hasty: bool = False
     port: int = 0
-    addresses: Sequence[str] = ()
     _runner: web.AppRunner | None = None
     _watches: dict[Subscription, asyncio.Transport] = attrs.field(factory=dict)
 
-    async def listen(self, addresses: Sequence[str]) -> None:
+    async def listen(self) -> None:
         """Begin to listen; on the same port again after a ``stop``."""
+        if self._runner is not None:
+            return
         app = web.Application(client_max_size=3 * 2**20)
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
         await runner.setup()
-        for address in addresses:
+        for address in self.addresses:
             site = web.TCPSite(
                 runner, address, self.port, ssl_context=self.context, reuse_address=True
             )
             await site.start()
             self.port = runner.addresses[0][1]
-        self._runner, self.addresses = runner, addresses
+        self._runner = runner
 
     async def stop(self) -> None:
         """Cut all connections and listen no more."""
@@ -194,11 +196,6 @@ class Server:
             if handler.transport is not None:
                 handler.transport.abort()
         await runner.cleanup()
-
-    async def restart(self) -> None:
-        """Listen again."""
-        if self._runner is None:
-            await self.listen(self.addresses)
 
     def end_watches(self, *, cut: bool = False) -> None:
         """End all watches as a server does that wants to be asked anew, or cut their connections."""

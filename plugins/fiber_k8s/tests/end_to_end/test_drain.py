@@ -48,24 +48,6 @@ if __name__ == "__main__":
         print(pool.apply(work), flush=True)
 """
 
-PLAIN = """
-import os, signal, sys
-import fiber
-
-def work(queue):
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-    queue.put("up")
-    signal.pause()
-
-if __name__ == "__main__":
-    queue = fiber.SimpleQueue()
-    process = fiber.Process(target=work, args=(queue,))
-    process.start()
-    print(queue.get(), flush=True)
-    process.join()
-    print(process.exitcode, flush=True)
-"""
-
 FULL = """
 import time
 import fiber
@@ -146,18 +128,6 @@ def test_nodes_are_drained_during_a_map_and_each_task_runs_once(masters, kube, c
     assert gone & {host for _, host in counted.lines()}, "nobody who had to go had done anything"
 
 
-@pytest.mark.parametrize("how", ["preempted", "deleted"])
-def test_tasks_of_a_lost_worker_run_once(masters, kube, counted, how):
-    act = {"preempted": kube.preempt, "deleted": kube.delete_pod}[how]
-    name = masters.start(MAP, nodeName="master", **counted.pod)
-    masters.wait_for_workers(3)
-    counted.wait(20)
-    act(min(masters.workers()))
-    code, lines = masters.wait(name)
-    assert (code, lines[-1:]) == (0, ["right"]), lines
-    assert set(counted.counts().values()) == {1}
-
-
 def test_a_task_that_takes_longer_than_the_grace_runs_again_and_is_not_to_blame(
     masters, kube, counted
 ):
@@ -169,15 +139,6 @@ def test_a_task_that_takes_longer_than_the_grace_runs_again_and_is_not_to_blame(
     assert code == 0, lines
     assert lines[-1] != first
     assert counted.counts() == {"long": 2}
-
-
-def test_a_process_of_the_programs_own_gets_sigterm_at_once(masters, kube):
-    name = masters.start(PLAIN, nodeName="master")
-    until(lambda: masters.output(name)[-1:] == ["up"], timeout=120.0)
-    (pod,) = masters.workers()
-    kube.evict(pod)
-    code, lines = masters.wait(name)
-    assert (code, lines[-1]) == (0, "5"), lines
 
 
 def test_a_quota_does_not_keep_a_pool_from_the_workers_within_it(masters, kube):

@@ -69,7 +69,7 @@ def test_processes_of_processes_are_pods_too_and_what_they_write_is_shown(master
     assert "and to stderr" in lines
     lines.remove("and to stderr")
     assert lines[-2:] == ["k8s 0 0", "3 True"], lines
-    masters.wait_until_gone()
+    masters.cluster.wait_until_gone()
 
 
 def test_children_inherit_what_their_parents_pod_has(masters, kube):
@@ -92,4 +92,4 @@ def test_a_master_that_is_deleted_takes_all_with_it(masters, kube, how):
 
     kube.delete_pod(name, grace=1 if how == "deleted" else 0)
 
-    masters.wait_until_gone()
+    masters.cluster.wait_until_gone()

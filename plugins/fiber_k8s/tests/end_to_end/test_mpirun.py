@@ -33,7 +33,7 @@ CAPACITY = {"cpu": "2", "memory": "16Gi"}
 @pytest.fixture(scope="module", autouse=True)
 def claims(kube):
     """The MPIs, and the program, on claims."""
-    where = kube.parts.kubelet.volumes.claim_folder
+    where = kube.volumes.claim_folder
     for name in (*MPIS, "data"):
         kube.create_claim(name)
     for name in MPIS:
@@ -56,8 +56,7 @@ def environ(address, kube, engine):
             "KUBECONFIG": str(config),
             "XDG_RUNTIME_DIR": folder,
         }
-    for plural in ("pods", "secrets", "leases"):
-        kube.wait_for(plural, lambda things: not things)
+    kube.wait_until_gone()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def test_pi_is_estimated_by_a_pool(masters):
 
     assert code == 0, lines
     assert re.search(r"3\.1[34]", "\n".join(lines)), lines
-    masters.wait_until_gone()
+    masters.cluster.wait_until_gone()
 
 
 def test_pi_is_estimated_by_a_program_outside_the_cluster(tmp_path, kube, engine):
