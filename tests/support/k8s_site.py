@@ -27,18 +27,15 @@ def set_durations(backend, **durations):
 
 
 class Scripts:
-    """Scripts of a test's pods, by the names of their processes."""
+    """What a test's pods do, by the names of their processes."""
 
     def __init__(self):
-        self._acts = {}
+        self.acts = {}
         self.numbers = itertools.count()
-
-    def set(self, name, act):
-        self._acts[name] = act
 
     def __call__(self, pod):
         name = pod["metadata"].get("annotations", {}).get("fiber/name", "")
-        return self._acts.get(name, Act())
+        return self.acts.get(name) or Act()
 
 
 class StatusRecorder:
@@ -110,8 +107,7 @@ class Site:
 
     def spec(self, backend, act=None, **changes):
         name = changes.pop("name", f"Process-{next(self.scripts.numbers)}")
-        if act is not None:
-            self.scripts.set(name, act)
+        self.scripts.acts[name] = act
         return process(**{"run_id": backend.run, "name": name, "image": "app:1", **changes})
 
     def start(self, backend, act=None, **changes):

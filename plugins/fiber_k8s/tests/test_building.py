@@ -150,25 +150,22 @@ class TestBuilding:
             build(folder, registry="lab.azurecr.io")
 
     @pytest.mark.parametrize("engine, host", [("docker", ""), ("podman", "localhost/")])
-    def test_for_a_cluster_of_this_host_it_is_loaded(self, engine, host, programs, folder):
+    def test_for_a_cluster_of_this_host_it_is_loaded_where_that_is_needed(
+        self, engine, host, programs, folder
+    ):
         calls = programs(engine, "kind")
 
+        build(folder, Cluster(context="docker-desktop"))
         image = build(folder, Cluster(context="kind-lab"))
 
         assert image == f"{host}fiber-my-project:0123456789ab"
-        assert calls()[1:] == [
+        assert [words[1] for words in calls()] == ["build", "tag", "build", "tag", "load"]
+        assert calls()[-2:] == [
             [engine, "tag", ID, image],
             ["kind", "load", "docker-image", image, "--name", "lab"],
         ]
         with pytest.raises(BackendError, match="minikube is not on PATH to load images"):
             build(folder, Cluster(context="minikube"))
-
-    def test_nodes_that_have_the_engines_images_need_nothing(self, programs, folder):
-        calls = programs("docker")
-
-        build(folder, Cluster(context="docker-desktop"))
-
-        assert [words[1] for words in calls()] == ["build", "tag"]
 
 
 class TestWithoutAnEngine:
@@ -211,25 +208,18 @@ class TestWithoutAnEngine:
             build(folder, registry="host:5000")
 
 
-class TestCredentials:
-    def test_registries_that_engines_know_are_found_and_no_credentials(self, tmp_path):
-        (tmp_path / ".docker").mkdir()
-        auths = {"https://index.docker.io/v1/": {"auth": "c2VjcmV0"}, "ghcr.io": {}}
-        helpers = {"lab.azurecr.io": "acr"}
-        (tmp_path / ".docker" / "config.json").write_text(
-            json.dumps({"auths": auths, "credHelpers": helpers})
-        )
-        (tmp_path / "auth.json").write_text(json.dumps({"auths": {"host:5000": {}}}))
-        environ = {"HOME": str(tmp_path), "REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
+def test_registries_that_engines_know_are_found_and_no_credentials(tmp_path):
+    environ = {"HOME": str(tmp_path), "REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
+    config = tmp_path / ".docker" / "config.json"
+    config.parent.mkdir()
+    auths = {"https://index.docker.io/v1/": {"auth": "c2VjcmV0"}, "ghcr.io": {}}
+    config.write_text(json.dumps({"auths": auths, "credHelpers": {"lab.azurecr.io": "acr"}}))
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": {"host:5000": {}}}))
 
-        assert known_hosts(environ) == ["host:5000", "index.docker.io", "ghcr.io", "lab.azurecr.io"]
-
-    @pytest.mark.parametrize("text", ["", "[]", '{"auths": null}'])
-    def test_a_file_that_makes_no_sense_has_none(self, text, tmp_path):
-        (tmp_path / ".docker").mkdir()
-        (tmp_path / ".docker" / "config.json").write_text(text)
-
-        assert known_hosts({"HOME": str(tmp_path)}) == []
+    assert known_hosts(environ) == ["host:5000", "index.docker.io", "ghcr.io", "lab.azurecr.io"]
+    for nonsense in ("", "[]", '{"auths": null}'):
+        config.write_text(nonsense)
+        assert known_hosts(environ) == ["host:5000"]
 
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
@@ -279,15 +269,13 @@ class TestRegistries:
 
         assert told in str(caught.value)
 
-    @pytest.mark.parametrize("host", ["12.dkr.ecr.eu-west-1.amazonaws.com", "my-gcr.io", "acr.io"])
-    def test_a_host_that_only_looks_like_one_is_any_other(self, host):
-        assert kind_of(host) is RegistryKind.OTHER
+    def test_a_host_that_only_looks_like_one_is_any_other(self):
+        for host in ("12.dkr.ecr.eu-west-1.amazonaws.com", "my-gcr.io", "acr.io"):
+            assert kind_of(host) is RegistryKind.OTHER
 
-    @pytest.mark.parametrize(
-        "text, image", [(f"{ECR}/team", f"{ECR}/team/train:0a1b"), ("alice", "docker.io/alice/train:0a1b")]
-    )  # fmt: skip
-    def test_an_image_is_named_in_it(self, text, image):
-        assert str(registry(text).named("train", "0a1b")) == image
+    def test_an_image_is_named_in_it(self):
+        assert str(registry(f"{ECR}/team").named("train", "0a1b")) == f"{ECR}/team/train:0a1b"
+        assert str(registry("alice").named("train", "0a1b")) == "docker.io/alice/train:0a1b"
 
     @pytest.mark.parametrize(
         "text, output, told",
@@ -389,9 +377,9 @@ class TestRegistriesOfClusters:
     def test_on_this_host_images_are_loaded(self, cluster, argv):
         assert load_command(cluster, "a:1") == tuple(argv.split())
 
-    @pytest.mark.parametrize("context", ["", "lab", "kindly", "gke_a_b_c"])
-    def test_all_others_need_a_registry(self, context):
-        assert load_command(Cluster(context=context), "a:1") is None
+    def test_all_others_need_a_registry(self):
+        for context in ("", "lab", "kindly", "gke_a_b_c"):
+            assert load_command(Cluster(context=context), "a:1") is None
 
 
 INFO = {"name": "cluster_info", "extension": {"provider": "minikube.sigs.k8s.io"}}

@@ -343,16 +343,6 @@ class Cluster:
         """End each watch regularly, as the server does after its timeout."""
         self.call(self._server.end_watches)
 
-    @contextlib.contextmanager
-    def hasty_watches(self) -> Iterator[None]:
-        """In this block each watch ends regularly as soon as it has begun, as some proxies have it."""
-        self._server.hasty = True
-        try:
-            self.end_watches()
-            yield
-        finally:
-            self._server.hasty = False
-
     def expire(self) -> None:
         """Forget the history: watches from before get 410."""
         self.call(self.store.forget_history)

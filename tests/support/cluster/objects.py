@@ -255,7 +255,6 @@ class Change:
     type: str
     resource: Resource
     object: Object
-    before: Object | None
     time: float = attrs.field(factory=time.time)
 
 
@@ -329,20 +328,20 @@ class Store:
             raise Refused.already_exists(resource, meta["name"], deleting=deleting)
         meta["uid"] = str(uuid.uuid4())
         meta["creationTimestamp"] = now()
-        return self._write("ADDED", resource, thing, None)
+        return self._write("ADDED", resource, thing)
 
     def update(self, resource: Resource, thing: Object) -> Object:
         """Replace an object; one that is the same gets no new version."""
         meta = thing["metadata"]
         before = self.need(resource, meta.get("namespace"), meta["name"])
         meta["resourceVersion"] = before["metadata"]["resourceVersion"]
-        return before if thing == before else self._write("MODIFIED", resource, thing, before)
+        return before if thing == before else self._write("MODIFIED", resource, thing)
 
     def delete(self, resource: Resource, thing: Object) -> Object:
         """Remove an object; the answer is as it was, under the version of its removal."""
         meta = thing["metadata"]
         before = self.need(resource, meta.get("namespace"), meta["name"])
-        return self._write("DELETED", resource, clone(before), before)
+        return self._write("DELETED", resource, clone(before))
 
     def subscribe(self, *resources: Resource, since: int | None = None) -> Subscription:
         """Hear of changes after a version, or from now on."""
@@ -360,7 +359,7 @@ class Store:
         """Refuse watches from before now."""
         self.floor = self.version
 
-    def _write(self, kind: str, resource: Resource, thing: Object, before: Object | None) -> Object:
+    def _write(self, kind: str, resource: Resource, thing: Object) -> Object:
         self.version += 1
         meta = thing["metadata"]
         meta["resourceVersion"] = str(self.version)
@@ -370,7 +369,7 @@ class Store:
             del kept[key]
         else:
             kept[key] = thing
-        change = Change(self.version, kind, resource, thing, before)
+        change = Change(self.version, kind, resource, thing)
         self.changes.append(change)
         for subscription in list(self.subscriptions):
             subscription.put(change)

@@ -214,9 +214,6 @@ class Docker:
         try:
             image = await self._wire.ask("GET", f"/images/{name}/json")
         except EngineError as error:
-            if container.get("imagePullPolicy") == "Never":
-                text = f'Container image "{name}" is not present with pull policy of Never'
-                raise StartRefused("ErrImageNeverPull", text) from error
             text = f'failed to pull and unpack image "{name}": dial tcp: lookup: no such host'
             raise StartRefused("ErrImagePull", text) from error
         # as a kubelet has it, and a container's own list of mounts shows

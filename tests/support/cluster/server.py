@@ -20,7 +20,6 @@ from .objects import (
     CUSTOM,
     NAMESPACES,
     REVIEWS,
-    Change,
     Object,
     Refused,
     Resource,
@@ -159,8 +158,6 @@ class Server:
     failures: list[str] = attrs.field(factory=list)
     #: groups of kinds that are not installed
     absent: set[str] = attrs.field(factory=lambda: set(CUSTOM))
-    #: True while each watch is ended as soon as it has begun
-    hasty: bool = False
     port: int = 0
     _runner: web.AppRunner | None = None
     _watches: dict[Subscription, asyncio.Transport] = attrs.field(factory=dict)
@@ -342,8 +339,6 @@ class Server:
             await response.prepare(request)
             await response.write(_line("ERROR", refused.status))
             return response
-        if self.hasty:
-            subscription.close()
         assert request.transport is not None
         self._watches[subscription] = request.transport
         try:
@@ -371,33 +366,14 @@ class Server:
                 continue
             if change is None:
                 return
-            line = _told(change, call.namespace, chosen)
-            if line is not None:
-                yield line
+            namespace = change.object["metadata"].get("namespace")
+            if call.namespace in {None, namespace} and chosen(change.object):
+                yield _line(change.type, change.object)
 
     def _bookmark(self, call: Call) -> Object:
         assert call.about is not None
         meta = {"resourceVersion": str(self.store.version)}
         return {"kind": call.about.kind, "apiVersion": call.about.api_version, "metadata": meta}
-
-
-def _told(change: Change, namespace: str | None, chosen: Callable[[Object], bool]) -> bytes | None:
-    """What a change is to one who sees only a part of all."""
-    if namespace not in {None, change.object["metadata"].get("namespace")}:
-        return None
-    is_in = change.type != "DELETED" and chosen(change.object)
-    was_in = change.before is not None and chosen(change.before)
-    if is_in:
-        return _line("MODIFIED" if was_in else "ADDED", change.object)
-    if not was_in:
-        return None
-    gone = change.object
-    if change.type != "DELETED":
-        # it is shown as it last matched, under the version at which it left
-        assert change.before is not None
-        meta = {**change.before["metadata"], "resourceVersion": str(change.version)}
-        gone = {**change.before, "metadata": meta}
-    return _line("DELETED", gone)
 
 
 def _line(kind: str, thing: Object) -> bytes:

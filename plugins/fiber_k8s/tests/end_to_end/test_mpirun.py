@@ -99,32 +99,6 @@ def test_ranks_in_pods_find_each_other(fiber, mpi):
     ), errors
 
 
-def test_launcher_and_members_have_resources_and_claims_of_their_own(fiber, kube):
-    before = len(kube.history("pods"))
-    code, lines, errors = mpirun(
-        *(fiber, "--group", "1:slots=2,cpu=500m", "--group", "1:memory=200"),
-        *("--memory", "160", "--launcher-cpu", "250m", "--launcher-memory", "130"),
-        program=["sh", "-c", 'echo "$PMI_RANK $FIBER_MPI_MEMBER $(ls /data)"'],
-    )
-
-    assert (code, lines) == (
-        0,
-        ["0 member-0 program.py", "1 member-0 program.py", "2 member-1 program.py"],
-    ), errors
-    pods = [pod for kind, pod in kube.history("pods")[before:] if kind == "ADDED"]
-    found = {
-        pod["metadata"]["annotations"]["fiber/name"]: pod["spec"]["containers"][0] for pod in pods
-    }
-    limits = {name: one["resources"]["limits"] for name, one in found.items()}
-    assert limits == {
-        "launcher": {"cpu": "250m", "memory": "130Mi"},
-        "member-0": {"cpu": "500m", "memory": "160Mi"},
-        "member-1": {"memory": "200Mi"},
-    }
-    mounts = [{m["mountPath"] for m in one["volumeMounts"]} for one in found.values()]
-    assert all({"/mpi", "/data"} <= one for one in mounts)
-
-
 def test_the_first_member_may_be_in_the_launchers_pod(fiber, kube):
     before = len(kube.history("pods"))
     code, lines, errors = mpirun(

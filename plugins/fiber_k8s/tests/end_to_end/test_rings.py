@@ -72,21 +72,6 @@ def test_each_member_is_a_pod_and_knows_the_others(master):
     assert all(one[3] == hosts for one in found)
 
 
-@fiber.meta(cpu=0.5, memory=200)
-def modest(rank, size):
-    return rank
-
-
-def test_every_rank_has_what_its_function_asks_for(master, kube):
-    before = len(kube.history("pods"))
-
-    assert Ring(2, modest).run() == [0, 1]
-
-    made = [pod for kind, pod in kube.history("pods")[before:] if kind == "ADDED"]
-    limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in made]
-    assert limits == [{"cpu": "500m", "memory": "200Mi"}] * 2
-
-
 @pytest.mark.parametrize("how", ["deleted", "deleted by force", "evicted"])
 def test_a_member_whose_pod_goes_ends_the_ring_with_the_reason(master, kube, how):
     ring = Ring(2, last, heartbeat=10.0)
