@@ -27,7 +27,7 @@ from .objects import Object, quantity
 
 __all__ = ["Docker", "EngineError"]
 
-_LABEL, _POD = "emulated.cluster", "emulated.pod"
+_LABEL = "emulated.cluster"
 _PARTS = range(233, 253)
 #: seconds that containers may take to let go of their network
 _PATIENCE = 20.0
@@ -124,7 +124,7 @@ class Docker:
         self.gateway = ""
         self._name = f"kube-{secrets.token_hex(4)}"
         self._addresses: dict[str, str] = {}
-        self._starts: dict[str, set[asyncio.Task[Any]]] = {}
+        self._starts: dict[str, asyncio.Task[Container]] = {}
         self._free: list[str] = []
         self._notes = Path(os.devnull)
 
@@ -165,7 +165,9 @@ class Docker:
         deadline = asyncio.get_running_loop().time() + _PATIENCE
         try:
             while True:
-                await self._remove(f"{_LABEL}={self._name}")
+                filters = json.dumps({"label": [f"{_LABEL}={self._name}"]})
+                found = await self._wire.ask("GET", "/containers/json", all=1, filters=filters)
+                await asyncio.gather(*(self._remove(item["Id"]) for item in found))
                 try:
                     await self._wire.ask("DELETE", f"/networks/{self._name}")
                 except EngineError as error:
@@ -189,20 +191,17 @@ class Docker:
         self, pod: Object, container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
     ) -> Container:
         """Make a container and start it."""
-        uid = pod["metadata"]["uid"]
         work = asyncio.ensure_future(self._start(pod, container, environ, mounts))
-        mine = self._starts.setdefault(uid, set())
-        mine.add(work)
-        work.add_done_callback(mine.discard)
+        self._starts[pod["metadata"]["uid"]] = work
         # whoever waits may be cancelled, the engine is asked to the end
         return await asyncio.shield(work)
 
     async def discard(self, pod: Object) -> None:
-        """Remove a pod's containers."""
+        """Remove a pod's container."""
         uid = pod["metadata"]["uid"]
-        if starts := self._starts.pop(uid, None):
-            await asyncio.gather(*starts, return_exceptions=True)
-        await self._remove(f"{_POD}={uid}")
+        if (start := self._starts.pop(uid, None)) is not None:
+            await asyncio.gather(start, return_exceptions=True)
+            await self._remove(f"k8s_{uid}")
         address = self._addresses.pop(uid, None)
         if address is not None:
             self._free.append(address)
@@ -221,44 +220,33 @@ class Docker:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
         note.chmod(0o666)
-        config = _config(pod, container, environ, mounts)
+        config = _config(container, environ, mounts)
+        config["Hostname"] = pod["spec"].get("hostname") or meta["name"]
+        config["Labels"] = {_LABEL: self._name}
         config["HostConfig"]["Binds"].append(f"{note}:{container['terminationMessagePath']}")
         config["HostConfig"]["NetworkMode"] = self._name
         place = {"IPAMConfig": {"IPv4Address": self._addresses[meta["uid"]]}}
         config["NetworkingConfig"] = {"EndpointsConfig": {self._name: place}}
-        label = f"k8s_{container['name']}_{meta['name']}_{meta['namespace']}_{meta['uid']}"
-        identity = await self._create(label, pod, config)
-        return Container(self._wire, identity, (name, image["Id"]), note)
-
-    async def _create(self, name: str, pod: Object, config: dict[str, Any]) -> str:
-        """Create a container and start it."""
-        config["Labels"] = {_LABEL: self._name, _POD: pod["metadata"]["uid"]}
+        label = f"k8s_{meta['uid']}"
         try:
-            made = await self._wire.ask("POST", "/containers/create", config, name=name)
+            await self._wire.ask("POST", "/containers/create", config, name=label)
         except EngineError as error:
             raise StartRefused("CreateContainerError", error.message) from error
-        identity = str(made["Id"])
         try:
-            await self._wire.ask("POST", f"/containers/{identity}/start")
+            await self._wire.ask("POST", f"/containers/{label}/start")
         except EngineError as error:
-            await self._wire.ask("DELETE", f"/containers/{identity}", force=1)
             text = f"failed to create containerd task: {error.message}"
             raise StartRefused("StartError", text) from error
-        return identity
+        return Container(self._wire, label, (name, image["Id"]), note)
 
-    async def _remove(self, label: str) -> None:
-        filters = json.dumps({"label": [label]})
-        found = await self._wire.ask("GET", "/containers/json", all=1, filters=filters)
-
-        async def one(identity: str) -> None:
-            with contextlib.suppress(EngineError):
-                await self._wire.ask("DELETE", f"/containers/{identity}", force=1, v=1)
-
-        await asyncio.gather(*(one(item["Id"]) for item in found))
+    async def _remove(self, identity: str) -> None:
+        # it may not have been made
+        with contextlib.suppress(EngineError):
+            await self._wire.ask("DELETE", f"/containers/{identity}", force=1, v=1)
 
 
 def _config(
-    pod: Object, container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
+    container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
 ) -> dict[str, Any]:
     """What the engine is to make of a container."""
     known = dict(environ)
@@ -276,7 +264,6 @@ def _config(
     config: dict[str, Any] = {
         "Image": container["image"],
         "Env": [f"{name}={value}" for name, value in environ.items()],
-        "Hostname": pod["spec"].get("hostname") or pod["metadata"]["name"],
         "HostConfig": host,
     }
     if container.get("command"):
