@@ -214,6 +214,7 @@ def test_jobs_that_are_started_after_their_lease_was_deleted_run_and_nothing_is_
         assert owner["uid"] == lease["metadata"]["uid"]
     secret = site.cluster.get("secrets", f"fiber-{backend.run}")
     assert secret["metadata"]["ownerReferences"] == [owner]
+    assert secret["immutable"] is True
     # those that were sealed before can be opened still
     assert base64.b64decode(secret["data"]["key"]) == base64.b64decode(before)
     backend.close()
