@@ -4,7 +4,10 @@ What all backends do is shown by the kit, on containers.
 """
 
 import base64
+import collections
 import contextlib
+import threading
+import time
 
 import pytest
 
@@ -20,8 +23,10 @@ from fiber.model import (
     ResourceRequest,
 )
 from fiber_k8s.backend import K8sBackend
+from fiber_k8s.cluster_events import is_scaling_up
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import OwnPod
+from fiber_k8s.run_objects import micro_time
 from k8s_site import set_durations
 from k8s_world import QUOTA_EXCEEDED, spec
 from wire_world import until
@@ -215,6 +220,57 @@ class TestRefusals:
         status = backend.recorder.end(job)
         assert status.reason == Reason(ReasonKind.IMAGE)
         assert "connection refused" in status.message
+
+
+class TestWaiting:
+    @pytest.mark.parametrize("reason", ["TriggeredScaleUp", "Nominated"])
+    def test_a_pod_is_waited_for_while_a_node_is_made_for_it_but_not_for_ever(
+        self, site, monkeypatch, reason
+    ):
+        looked = collections.defaultdict(lambda: threading.Semaphore(0))
+
+        def look(client, pod):
+            try:
+                return is_scaling_up(client, pod)
+            finally:
+                looked[pod].release()
+
+        monkeypatch.setattr("fiber_k8s.lifecycle.is_scaling_up", look)
+        backend = site.open(unschedulable_timeout=1.0)
+        set_durations(backend, scale_up_check=0.05)
+        many = ResourceRequest(devices={"gpu": 99})
+        job, late = (site.start(backend, resources=many) for _ in range(2))
+        for one, at in ((job, time.time()), (late, 1.0e9)):
+            backend.recorder.until(one, lambda status: status.message)
+            # as Karpenter tells it
+            told = {
+                "metadata": {"name": f"{one.id}.1"},
+                "involvedObject": {"kind": "Pod", "name": one.id},
+                "reason": reason,
+                "message": "Pod should schedule on: nodeclaim/default-x2x4z",
+                "eventTime": micro_time(at),
+                "type": "Normal",
+            }
+            site.cluster.create("events", told)
+        assert backend.recorder.end(late).reason == Reason(ReasonKind.UNSCHEDULABLE)
+        for _ in range(3):
+            assert looked[job.id].acquire(timeout=30)
+        assert not any(status.state.is_terminal for status in backend.recorder.of(job))
+
+    def test_why_a_container_is_not_made_is_reported(self, site, tmp_path):
+        path = tmp_path / "pod.yaml"
+        path.write_text(
+            "spec: {volumes: [{name: words, secret: {secretName: none}}], containers: "
+            "[{name: fiber, volumeMounts: [{name: words, mountPath: /words}]}]}"
+        )
+        backend = site.open(pod_template=str(path))
+        set_durations(backend, stuck=0.3)
+        job = site.start(backend)
+        told = backend.recorder.until(job, lambda one: "FailedMount" in one.message)
+        assert told.state is PENDING
+        assert 'secret "none" not found' in told.message
+        site.cluster.create("secrets", {"metadata": {"name": "none"}, "data": {"word": "Zm9v"}})
+        backend.recorder.running(job)
 
 
 class TestGroups:

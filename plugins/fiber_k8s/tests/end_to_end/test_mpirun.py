@@ -107,15 +107,3 @@ def test_the_first_member_may_be_in_the_launchers_pod(fiber, kube):
 
     assert (code, lines) == (0, ["rank 0 on member-0: 3", "rank 1 on member-1: 3"]), errors
     assert sum(kind == "ADDED" for kind, _ in kube.history("pods")[before:]) == 2
-
-
-def test_words_run_where_a_pod_is(fiber):
-    _, told, _ = fiber("run", "sh", "-c", "sleep 1000")
-    name = told[0].removeprefix("Created pod: ").strip()
-    try:
-        # remote shells' options before the name mean nothing
-        found = fiber("rsh", "-x", "-o", "A=b", name, "echo", '"$HOSTNAME $0";', "exit", "3")
-        assert found[:2] == (3, [f"{name} /bin/sh"]), found[2]
-    finally:
-        fiber("kill", "--now", name)
-        fiber("gc")
