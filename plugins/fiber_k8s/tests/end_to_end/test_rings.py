@@ -126,28 +126,3 @@ def test_rings_that_fit_one_after_the_other_do_not_hold_what_each_other_lack(kub
     finally:
         runtime.started().close()
         fiber.init()
-
-
-def test_a_ring_whose_program_is_killed_leaves_no_member(kube, masters):
-    program = """
-from fiber.experimental import Ring
-import time
-
-def last(rank, size):
-    time.sleep(600)
-
-if __name__ == "__main__":
-    Ring(2, last).run()
-"""
-    name = masters.start(program, env={"FIBER_LEASE": "3"})
-    masters.wait_for_workers(2)
-    masters.kill(name)
-    kube.wait_for(
-        "pods",
-        lambda pods: all(
-            pod["status"].get("phase") in {"Succeeded", "Failed"}
-            for pod in pods
-            if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
-        ),
-        timeout=30.0,
-    )
