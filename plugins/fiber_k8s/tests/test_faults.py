@@ -82,6 +82,7 @@ class TestStream:
         site.cluster.end(job.id, code=5)
         assert backend.recorder.end(job).exit_code == 5
         assert "list" in {one.verb for one in site.cluster.requests}
+        assert backend.status([other])[0].state is RUNNING
 
 
 BEGINNING = """
