@@ -72,7 +72,11 @@ PARENT = {
                     {"name": "kube-api-access-w5fwm", "mountPath": "/var/run/secrets/x"},
                 ],
             },
-            {"name": "migrate", "image": "db:1"},
+            {
+                "name": "migrate",
+                "image": "db:1",
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            },
             {
                 "name": "sidecar",
                 "image": "proxy:1",

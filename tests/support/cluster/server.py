@@ -37,7 +37,7 @@ __all__ = ["Call", "Refusal", "Server"]
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
 #: seconds; a real one has a minute, and tests are to see some
-_BOOKMARK_EVERY = 0.5
+_BOOKMARK_EVERY = 0.1
 
 
 @attrs.define(kw_only=True)

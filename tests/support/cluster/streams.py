@@ -129,7 +129,9 @@ async def _exec(socket: web.WebSocketResponse, query: Any, handle: Any) -> None:
             await socket.send_bytes(bytes([channel]) + data)
 
     async def say_all() -> None:
-        await asyncio.gather(say(1, process.stdout), say(2, process.stderr))
+        outputs = [(1, "stdout", process.stdout), (2, "stderr", process.stderr)]
+        wanted = [say(n, reader) for n, name, reader in outputs if query.get(name) == "true"]
+        await asyncio.gather(*wanted)
         await socket.send_bytes(bytes([_ERROR]) + json.dumps(_ended(await process.wait())).encode())
 
     async def hear() -> None:
