@@ -324,7 +324,7 @@ class Server:
             return _json(_VERSION)
         if path.removeprefix("/apis/") in CUSTOM - self.absent:
             return _json({"kind": "APIGroup"})
-        raise Refused(404, "NotFound", "the server could not find the requested resource")
+        return web.Response(status=404, text="404 page not found\n")
 
     # -- watches
 

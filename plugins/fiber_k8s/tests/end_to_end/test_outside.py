@@ -13,6 +13,7 @@ from fiber.exceptions import BackendError
 from fiber.testing.kit.delivery import Streams
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
+from wire_world import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -70,7 +71,8 @@ def test_jobs_reach_each_other(outside):
 class TestFaults:
     def test_the_api_server_goes_away_during_a_map_and_results_are_right(self, outside):
         with fiber.Pool(2) as pool:
-            workers = set(pool.map(pid_of, range(20), 1))
+            workers = set()
+            until(lambda: workers.update(pool.map(pid_of, range(20), 1)) or len(workers) == 2)
             result = pool.map_async(slow_square, range(200), 1)
             for _ in range(3):
                 time.sleep(0.5)
