@@ -54,10 +54,17 @@ class TestLife:
         job, good = site.start(backend, Act(oom=True)), site.start(backend, Act(code=0))
         assert backend.recorder.end(job).reason == Reason(ReasonKind.OOM)
         backend.recorder.end(good)
-        left = site.cluster.wait_for(
-            "pods", lambda pods: good.id not in names(pods) and names(pods)
-        )
-        assert job.id in left
+
+        def kept(pods):
+            mine = [one["metadata"] for one in pods if one["metadata"]["name"] in {job.id, good.id}]
+            return [(one["name"], one.get("ownerReferences")) for one in mine] == [(job.id, None)]
+
+        site.cluster.wait_for("pods", kept)
+        backend.close()
+        # its run is over, and it is there
+        assert job.id in names(site.cluster.objects("pods"))
+        assert site.open().sweep() == [backend.run]
+        site.cluster.wait_until_gone(backend.run)
 
     def test_a_pod_that_is_to_be_evicted_is_reported_while_it_works(self, site, backend):
         job = site.start(backend, Act(on_term=None))
@@ -127,14 +134,6 @@ class TestBelongings:
         assert [one.id for one in second.list(first.run)] == [job.id]
         second.cleanup(first.run)
         site.cluster.wait_until_gone(first.run)
-
-    def test_programs_that_have_ended_are_swept_when_asked(self, site, backend):
-        other = site.open()
-        job = site.start(other, Act(code=0), entry=None, argv=("true",), detached=True)
-        backend.recorder.running(site.start(backend))
-        other.recorder.end(job)
-        assert backend.sweep() == [other.run]
-        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
 
 
 class TestRefusals:

@@ -357,3 +357,22 @@ def test_bodies_round_trip_through_the_official_clients_models(inherited, job):
 def test_a_real_parent_makes_a_child_that_the_models_know():
     for _, pod in k8s_world.pods_of("pod-life/01-success-exit-0")[-1:]:
         assert_round_trip(make(pod_context=PodContext(parent=pod, owner=LEASE)))
+
+
+def test_other_nodes_than_lost_ones_are_preferred_and_an_affinity_of_the_parents_stays():
+    key = "preferredDuringSchedulingIgnoredDuringExecution"
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [one]} for one in "ab"]
+    away = {"weight": 100, "preference": {"matchFields": fields}}
+    job = process(avoid_hosts=("a", "b"))
+    assert make(job)["spec"]["affinity"] == {"nodeAffinity": {key: [away]}}
+
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"]}]}
+    theirs = {
+        "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+        "nodeAffinity": {key: [{"weight": 1, "preference": zone}]},
+    }
+    above = parent()
+    above["spec"]["affinity"] = theirs
+    found = make(job, PodContext(parent=above))["spec"]["affinity"]
+    assert found["podAffinity"] == theirs["podAffinity"]
+    assert found["nodeAffinity"][key] == [*theirs["nodeAffinity"][key], away]
