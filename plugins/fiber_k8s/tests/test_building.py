@@ -1,4 +1,4 @@
-"""Images: built by an installed engine, tagged by content, pushed where the cluster pulls, or loaded."""
+"""Images: built by an installed engine, tagged by content, pushed or loaded for the cluster."""
 
 import json
 import stat
@@ -135,10 +135,14 @@ class TestBuilding:
     @pytest.mark.parametrize(
         "step, words, told",
         [
-            ("tag", "no space left", r"docker could not name an image.*\(exit code 3\): no space left$"),
+            (
+                "tag",
+                "no space left",
+                r"docker could not name an image.*\(exit code 3\): no space left$",
+            ),
             ("push", "unauthorized: authentication required", "az acr login --name lab$"),
         ],
-    )  # fmt: skip
+    )
     def test_a_step_that_fails_is_reported_with_its_last_line_or_with_what_mends_it(
         self, programs, folder, monkeypatch, step, words, told
     ):
@@ -416,11 +420,14 @@ class TestTheConfiguredCluster:
         "context, found",
         [
             (None, ONE),
-            ("two", Cluster(context="two", name="c2", server="https://two:6443", provider="minikube")),
+            (
+                "two",
+                Cluster(context="two", name="c2", server="https://two:6443", provider="minikube"),
+            ),
             ("bare", Cluster(context="bare")),
             ("unknown", Cluster(context="unknown")),
         ],
-    )  # fmt: skip
+    )
     def test_the_current_context_is_meant_unless_one_is_named(self, kubeconfig, context, found):
         kubeconfig(CONTENT)
 
