@@ -66,19 +66,6 @@ def test_where_not_all_have_room_none_runs_and_none_stays(site, cluster, gang):
 
 
 @pytest.mark.parametrize("gang", GROUPS)
-def test_a_run_has_several_groups_one_after_another_and_at_once(site, cluster, gang):
-    backend = site.open(gang=gang, queue="team")
-    first = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
-    second = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
-    for job in (*first, *second):
-        assert backend.recorder.running(job)
-    for job in first:
-        backend.kill(job)
-        backend.recorder.end(job)
-    assert backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
-
-
-@pytest.mark.parametrize("gang", GROUPS)
 def test_a_scheduler_that_is_not_installed_is_named(scripts, gang):
     with Cluster.start(script=scripts) as bare:
         site = Site(bare, scripts)

@@ -174,7 +174,14 @@ class Refused(Exception):  # noqa: N818 - an answer, no failure
 
 # -- quantities
 
-_UNITS = {
+_UNITS: dict[str, int | Fraction] = {
+    "": 1,
+    "m": Fraction(1, 1000),
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
     "": Fraction(1),
     "m": Fraction(1, 1000),
     "Ki": 2**10,
