@@ -182,13 +182,6 @@ _UNITS: dict[str, int | Fraction] = {
     "Gi": 2**30,
     "Ti": 2**40,
 }
-    "": Fraction(1),
-    "m": Fraction(1, 1000),
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
 
 
 def quantity(text: object) -> Fraction:
