@@ -102,7 +102,8 @@ def is_session(pid):
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return words.startswith(b"sshd: root@")
+    # the latter since OpenSSH 9.8
+    return words.startswith((b"sshd: root@", b"sshd-session: root@"))
 
 
 def test_a_job_does_not_notice_that_the_connection_dropped(backend, statuses, run_id, world):
