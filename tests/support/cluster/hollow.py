@@ -180,13 +180,17 @@ class Emptiness:
 
 
 async def start_process(
-    argv: Sequence[str], *, has_input: bool, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    has_input: bool,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
     """A process whose streams are pipes; its input is empty unless it has one."""
     nothing, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
     stdin = pipe if has_input else nothing
     return await asyncio.create_subprocess_exec(
-        *argv, stdin=stdin, stdout=pipe, stderr=pipe, env=env
+        *argv, stdin=stdin, stdout=pipe, stderr=pipe, env=env, pass_fds=pass_fds
     )
 
 

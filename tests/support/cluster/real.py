@@ -38,6 +38,8 @@ _KILLED = 137
 #: most bytes of a termination message
 _MESSAGE = 4096
 _CLONE_NEWNET = 0x40000000
+#: namespaces of a container, by their names in /proc, as nsenter calls them
+_SPACES = {"mnt": "mount", "uts": "uts", "ipc": "ipc", "net": "net", "pid": "pid"}
 
 
 # -- the engine's interface
@@ -332,19 +334,26 @@ class Container:
                     yield data
 
     async def exec(self, argv: Sequence[str], *, has_input: bool) -> asyncio.subprocess.Process:
-        """Start a process in its namespaces, with its variables."""
+        """Start a process in its namespaces, with its variables; LookupError once it has ended."""
         pid = await self._pid()
-        told = psutil.Process(pid).environ()
-        words = [
-            "/usr/bin/nsenter",
-            f"--target={pid}",
-            "--mount",
-            "--uts",
-            "--ipc",
-            "--net",
-            "--pid",
-        ]
-        return await start_process([*words, *argv], has_input=has_input, env=told)
+        with contextlib.ExitStack() as stack:
+            try:
+                environ = psutil.Process(pid).environ()
+                spaces = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in _SPACES}
+            except (OSError, psutil.Error) as error:
+                raise LookupError(pid) from error
+            for space in spaces.values():
+                stack.callback(os.close, space)
+            # what is executed may kill all that it sees: never in a process that got the number since
+            if _is_ours(spaces["pid"]):
+                raise LookupError(pid)
+            words = [f"--{_SPACES[kind]}=/proc/self/fd/{space}" for kind, space in spaces.items()]
+            return await start_process(
+                ["/usr/bin/nsenter", *words, *argv],
+                has_input=has_input,
+                env=environ,
+                pass_fds=tuple(spaces.values()),
+            )
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port of its loopback."""
@@ -372,6 +381,11 @@ class Container:
         # it may have ended meanwhile
         with contextlib.suppress(EngineError):
             await self._wire.ask("POST", f"{self._path}/kill", signal=name)
+
+
+def _is_ours(space: int) -> bool:
+    """Whether this process is in a namespace of processes."""
+    return os.path.samestat(os.fstat(space), Path("/proc/self/ns/pid").stat())
 
 
 def _connect(pid: int, port: int) -> socket.socket:

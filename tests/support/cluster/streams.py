@@ -122,7 +122,12 @@ async def _exec(socket: web.WebSocketResponse, query: Any, handle: Any) -> None:
     """A process in a container: input on channel 0, output on 1 and 2, its end on 3."""
     has_input = query.get("stdin") == "true"
     await socket.send_bytes(b"\1")
-    process = await handle.exec(query.getall("command"), has_input=has_input)
+    try:
+        process = await handle.exec(query.getall("command"), has_input=has_input)
+    except LookupError:
+        # its container has ended meanwhile, and with it all that was in it
+        await socket.send_bytes(bytes([_ERROR]) + json.dumps(_ended(-9)).encode())
+        return
 
     async def say(channel: int, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(_PIECE):
