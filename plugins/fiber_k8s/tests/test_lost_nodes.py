@@ -132,4 +132,7 @@ def test_a_program_whose_pods_never_ran_ends(site, tmp_path):
     done = site.run_program(tmp_path, PROGRAM)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stderr.count("is given up: it was to end") == 3
+    # a worker that no node had by then is none to be given up
+    given_up = [line for line in done.stderr.splitlines() if "is given up: it was to end" in line]
+    assert any("pod poolworker-" in line for line in given_up), done.stderr
+    assert any("pod process-" in line for line in given_up), done.stderr

@@ -160,6 +160,8 @@ class Server:
     absent: set[str] = attrs.field(factory=lambda: set(CUSTOM))
     port: int = 0
     _runner: web.AppRunner | None = None
+    #: those that were stopped too: a connection whose handshake took longer comes afterwards
+    _servers: list[web.Server] = attrs.field(factory=list)
     _watches: dict[Subscription, asyncio.Transport] = attrs.field(factory=dict)
 
     async def listen(self) -> None:
@@ -172,6 +174,8 @@ class Server:
             app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
         await runner.setup()
+        assert runner.server is not None
+        self._servers.append(runner.server)
         for address in self.addresses:
             site = web.TCPSite(
                 runner, address, self.port, ssl_context=self.context, reuse_address=True
@@ -185,11 +189,10 @@ class Server:
         runner, self._runner = self._runner, None
         if runner is None:
             return
-        assert runner.server is not None
         for site in list(runner.sites):
             await site.stop()
         self.end_watches()
-        for handler in list(runner.server.connections):
+        for handler in [one for server in self._servers for one in server.connections]:
             if handler.transport is not None:
                 handler.transport.abort()
         await runner.cleanup()
