@@ -9,10 +9,7 @@ what to export, and goes on until Ctrl-C or SIGTERM; then nothing of it is left 
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
-import datetime as dt
-import ipaddress
 import json
 import os
 import shutil
@@ -27,14 +24,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
 sys.path.insert(0, str(Path(__file__).parent))
 import dockerd
+from cluster.certificates import Certificates
 
 #: where pods, and this host, find the API server: the first address of the services
 SERVER = "10.96.0.1"
@@ -51,86 +43,6 @@ done
 exec runc "${words[@]}" "$@"
 """
 _PATIENCE = 60.0
-
-
-@attrs.frozen
-class Identities:
-    """An authority, and certificates of servers and users that it signed, as PEM files."""
-
-    folder: Path
-    key: rsa.RSAPrivateKey = attrs.field(factory=lambda: rsa.generate_private_key(65537, 2048))
-
-    def __attrs_post_init__(self) -> None:
-        self._sign("ca", "kubernetes-ca", self.key, is_authority=True)
-
-    def path(self, name: str) -> str:
-        return str(self.folder / name)
-
-    def make(self, name: str, user: str, group: str | None = None, addresses: str = "") -> None:
-        """``NAME.crt`` and ``NAME.key``, of a server at some addresses too."""
-        self._sign(name, user, rsa.generate_private_key(65537, 2048), group, addresses)
-
-    def kubeconfig(self, name: str) -> Path:
-        """A kubeconfig of somebody who was made."""
-
-        def data(path: str) -> str:
-            return base64.b64encode((self.folder / path).read_bytes()).decode()
-
-        server = {"server": f"https://{SERVER}", "certificate-authority-data": data("ca.crt")}
-        user = {
-            "client-certificate-data": data(f"{name}.crt"),
-            "client-key-data": data(f"{name}.key"),
-        }
-        path = self.folder / f"{name}.kubeconfig"
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "real", "cluster": server}],
-            "users": [{"name": name, "user": user}],
-            "contexts": [{"name": "real", "context": {"cluster": "real", "user": name}}],
-            "current-context": "real",
-        }
-        path.write_text(json.dumps(config))
-        return path
-
-    def _sign(
-        self,
-        name: str,
-        user: str,
-        key: rsa.RSAPrivateKey,
-        group: str | None = None,
-        addresses: str = "",
-        *,
-        is_authority: bool = False,
-    ) -> None:
-        now = dt.datetime.now(dt.timezone.utc)
-        words = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
-        if group is not None:
-            words.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, group))
-        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kubernetes-ca")])
-        uses = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
-        names = [x509.IPAddress(ipaddress.ip_address(one)) for one in addresses.split()]
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name(words))
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(days=3))
-        )
-        if is_authority:
-            certificate = certificate.add_extension(x509.BasicConstraints(True, None), True)
-        else:
-            certificate = certificate.add_extension(x509.ExtendedKeyUsage(uses), False)
-        if names:
-            certificate = certificate.add_extension(x509.SubjectAlternativeName(names), False)
-        signed = certificate.sign(self.key, hashes.SHA256())
-        pem = serialization.Encoding.PEM
-        (self.folder / f"{name}.crt").write_bytes(signed.public_bytes(pem))
-        plain = serialization.NoEncryption()
-        form = serialization.PrivateFormat.TraditionalOpenSSL
-        (self.folder / f"{name}.key").write_bytes(key.private_bytes(pem, form, plain))
 
 
 class Programs:
@@ -206,19 +118,37 @@ def started(binaries: Path, folder: Path) -> Iterator[Path]:
             dockerd.unmount(folder)
 
 
-def _identities(folder: Path, gateway: str) -> Identities:
-    made = Identities(folder)
-    made.make("server", "kube-apiserver", addresses=f"{SERVER} {gateway}")
+def _identities(folder: Path, gateway: str) -> Certificates:
+    made = Certificates(folder)
+    made.make("server", "kube-apiserver", addresses=[SERVER, gateway])
     made.make("admin", "admin", "system:masters")
     made.make("client", "kube-apiserver-kubelet-client", "system:masters")
     made.make("manager", "system:kube-controller-manager")
     made.make("scheduler", "system:kube-scheduler")
-    made.make("kubelet", f"system:node:{NODE}", "system:nodes", addresses=gateway)
+    made.make("kubelet", f"system:node:{NODE}", "system:nodes", addresses=[gateway])
     made.make("accounts", "service-accounts")
     return made
 
 
-def _start_server(programs: Programs, identities: Identities, folder: Path) -> Path:
+def _kubeconfig(identities: Certificates, name: str) -> Path:
+    """A kubeconfig of somebody who was made."""
+    path = identities.path
+    server = {"server": f"https://{SERVER}", "certificate-authority": path("ca.crt")}
+    user = {"client-certificate": path(f"{name}.crt"), "client-key": path(f"{name}.key")}
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "real", "cluster": server}],
+        "users": [{"name": name, "user": user}],
+        "contexts": [{"name": "real", "context": {"cluster": "real", "user": name}}],
+        "current-context": "real",
+    }
+    written = Path(path(f"{name}.kubeconfig"))
+    written.write_text(json.dumps(config))
+    return written
+
+
+def _start_server(programs: Programs, identities: Certificates, folder: Path) -> Path:
     path = identities.path
     store = "http://127.0.0.1:23790"
     programs.start(
@@ -251,17 +181,17 @@ def _start_server(programs: Programs, identities: Identities, folder: Path) -> P
         service_account_signing_key_file=path("accounts.key"),
     )
     _wait(programs, lambda: _ask(identities, "/readyz") == b"ok")
-    return identities.kubeconfig("admin")
+    return _kubeconfig(identities, "admin")
 
 
-def _start_controllers(programs: Programs, identities: Identities) -> None:
+def _start_controllers(programs: Programs, identities: Certificates) -> None:
     # they lead without an election, which they would not survive where the API server is away
     programs.start(
-        "kube-scheduler", kubeconfig=identities.kubeconfig("scheduler"), leader_elect="false"
+        "kube-scheduler", kubeconfig=_kubeconfig(identities, "scheduler"), leader_elect="false"
     )
     programs.start(
         "kube-controller-manager",
-        kubeconfig=identities.kubeconfig("manager"),
+        kubeconfig=_kubeconfig(identities, "manager"),
         leader_elect="false",
         root_ca_file=identities.path("ca.crt"),
         service_account_private_key_file=identities.path("accounts.key"),
@@ -270,7 +200,7 @@ def _start_controllers(programs: Programs, identities: Identities) -> None:
 
 
 def _start_kubelet(
-    programs: Programs, identities: Identities, folder: Path, engine: dockerd.Engine
+    programs: Programs, identities: Certificates, folder: Path, engine: dockerd.Engine
 ) -> None:
     config = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -299,7 +229,7 @@ def _start_kubelet(
     programs.start(
         "kubelet",
         config=folder / "kubelet.json",
-        kubeconfig=identities.kubeconfig("kubelet"),
+        kubeconfig=_kubeconfig(identities, "kubelet"),
         root_dir=folder / "kubelet",
         cert_dir=folder / "kubelet-certificates",
         hostname_override=NODE,
@@ -319,7 +249,7 @@ def _make_images(engine: dockerd.Engine) -> None:
         client.images.build(path=context, tag="pause:1")
 
 
-def _is_ready(identities: Identities) -> bool:
+def _is_ready(identities: Certificates) -> bool:
     nodes = json.loads(_ask(identities, "/api/v1/nodes"))["items"]
     return any(
         condition["type"] == "Ready" and condition["status"] == "True"
@@ -328,7 +258,7 @@ def _is_ready(identities: Identities) -> bool:
     )
 
 
-def _ask(identities: Identities, path: str) -> bytes:
+def _ask(identities: Certificates, path: str) -> bytes:
     context = ssl.create_default_context(cafile=identities.path("ca.crt"))
     context.load_cert_chain(identities.path("admin.crt"), identities.path("admin.key"))
     with urllib.request.urlopen(f"https://{SERVER}{path}", timeout=5, context=context) as answer:

@@ -1,11 +1,7 @@
 """Programs that run in pods of an emulated cluster, as users' masters do."""
 
 import contextlib
-import json
 import secrets
-import sysconfig
-import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -17,7 +13,7 @@ from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.logs import last_lines
 
-__all__ = ["Masters", "PodEndTimes", "grant", "libraries"]
+__all__ = ["Masters", "grant", "time_of_end"]
 
 _PLURALS = {"ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
 
@@ -28,41 +24,19 @@ def grant(cluster, namespace="default", account="fiber"):
         cluster.create(_PLURALS[thing["kind"]], thing, namespace)
 
 
-def libraries(**env):
-    """Mounts and variables with which a master's pod and its children find this Python's libraries.
+def time_of_end(cluster, pod):
+    """The time at which the API first reported a pod's end, by this host's clock; waits for it."""
 
-    Args:
-        env: more variables.
-    """
-    path = sysconfig.get_path("purelib")
-    return {
-        "env": {"PYTHONPATH": "/libraries", **env},
-        "mounts": [{"name": "libraries", "mountPath": "/libraries", "readOnly": True}],
-        "volumes": [{"name": "libraries", "hostPath": {"path": path}}],
-    }
+    def find():
+        return [
+            change.time
+            for change in cluster.store.changes
+            if change.resource is PODS
+            and change.object["metadata"]["name"] == pod
+            and (change.type == "DELETED" or _has_ended(change.object))
+        ]
 
-
-class PodEndTimes:
-    """Times at which the API first reported the end of each pod, by this host's clock."""
-
-    def __init__(self, cluster):
-        self._changed = threading.Condition()
-        self._times = {}
-        parts = cluster.parts
-        cluster.call(lambda: parts.follow(self._read, parts.store.subscribe(PODS)))
-
-    async def _read(self, changes):
-        async for change in changes:
-            if change.type == "DELETED" or _has_ended(change.object):
-                with self._changed:
-                    self._times.setdefault(change.object["metadata"]["name"], time.time())
-                    self._changed.notify_all()
-
-    def wait(self, pod, timeout=60.0):
-        """The time of a pod's end, once it has come."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: pod in self._times, timeout), f"{pod} goes on"
-            return self._times[pod]
+    return cluster.wait_for("pods", lambda _: cluster.call(find), timeout=60.0)[0]
 
 
 def _has_ended(pod):
@@ -81,19 +55,13 @@ class Masters:
         self._image = image
         self._client = Client(K8sConfig(kubeconfig=str(cluster.kubeconfig)))
 
-    def start(
-        self, program, *words, env=None, mounts=(), memory="1Gi", name="main", proxy=None, **spec
-    ):
+    def start(self, program, env=None, mounts=(), **spec):
         """A plain pod that runs a program's source, as ``kubectl run`` makes one.
 
         Args:
             program: source, or path of a file.
-            words: arguments of the program.
             env: variables.
             mounts: of volumes.
-            memory: limit.
-            name: of the container.
-            proxy: source of a program that runs in a container before it.
             spec: further fields of the pod.
         """
         pod_name = f"master-{secrets.token_hex(3)}"
@@ -101,30 +69,23 @@ class Masters:
         run = (
             "import os, sys; os.chdir('/tmp'); "
             f"open('program.py', 'w').write({source!r}); "
-            f"os.execvp('python3', ['python3', 'program.py', *{json.dumps(words)}])"
+            "os.execvp('python3', ['python3', 'program.py'])"
         )
-        variables = [{"name": key, "value": text} for key, text in (env or {}).items()]
         container = {
-            "name": name,
+            "name": "main",
             "image": self._image,
             "imagePullPolicy": "Never",
             "command": ["python3", "-c", run],
-            "env": [{"name": "MPLBACKEND", "value": "Agg"}, *variables],
-            "resources": {"limits": {"cpu": "2", "memory": memory}},
+            "env": [{"name": key, "value": text} for key, text in (env or {}).items()],
+            "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
             "volumeMounts": list(mounts),
         }
-        containers = [container]
-        if proxy is not None:
-            command = ["python3", "-c", proxy]
-            containers.insert(
-                0, {**container, "name": "linkerd-proxy", "command": command, "env": []}
-            )
         pod = {
             "metadata": {"name": pod_name, "labels": {"app": "mine"}},
             "spec": {
                 "serviceAccountName": "fiber",
                 "restartPolicy": "Never",
-                "containers": containers,
+                "containers": [container],
                 **spec,
             },
         }
@@ -135,14 +96,6 @@ class Masters:
         """The exit code of a master, and the last lines that it wrote."""
         (code,) = self.cluster.wait_for("pods", lambda pods: _code(pods, name), timeout=timeout)
         return code, self.output(name)
-
-    def has_ended(self, name, within=0.0):
-        """Whether a master has ended, or does so within some seconds."""
-        try:
-            self.cluster.wait_for("pods", lambda pods: _code(pods, name), timeout=within)
-        except AssertionError:
-            return False
-        return True
 
     def touch(self, name, path):
         """Make a file in a pod that runs."""
@@ -159,27 +112,13 @@ class Masters:
         """The last lines that a master has written so far."""
         return list(last_lines(self._client, name, 1000, "main"))
 
-    def workers(self, phase="Running"):
-        """The names of pods of Fiber's processes."""
-        return _workers(self.cluster.objects("pods"), phase)
+    def workers(self):
+        """The names of pods of Fiber's processes that run."""
+        return _workers(self.cluster.objects("pods"))
 
-    def wait_for_workers(self, count, timeout=120.0):
+    def wait_for_workers(self, count):
         """Wait until so many processes run."""
-
-        self.cluster.wait_for("pods", lambda pods: len(_workers(pods)) >= count, timeout=timeout)
-
-    def wait_until_gone(self, timeout=60.0):
-        """Wait until nothing of any run is left."""
-        for plural in ("pods", "secrets", "leases"):
-            self.cluster.wait_for(
-                plural,
-                lambda things: not [
-                    one
-                    for one in things
-                    if "fiber/run" in one["metadata"].get("labels", {})
-                ],
-                timeout=timeout,
-            )  # fmt: skip
+        self.cluster.wait_for("pods", lambda pods: len(_workers(pods)) >= count, timeout=120.0)
 
     def clear(self):
         """Remove the masters."""
@@ -197,12 +136,12 @@ def _processes(pod):
                 yield process
 
 
-def _workers(pods, phase="Running"):
+def _workers(pods):
     return [
         pod["metadata"]["name"]
         for pod in pods
         if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
-        and pod["status"].get("phase") == phase
+        and pod["status"].get("phase") == "Running"
         and not pod["metadata"].get("deletionTimestamp")
     ]
 

@@ -27,18 +27,15 @@ def set_durations(backend, **durations):
 
 
 class Scripts:
-    """Scripts of a test's pods, by the names of their processes."""
+    """What a test's pods do, by the names of their processes."""
 
     def __init__(self):
-        self._acts = {}
+        self.acts = {}
         self.numbers = itertools.count()
-
-    def set(self, name, act):
-        self._acts[name] = act
 
     def __call__(self, pod):
         name = pod["metadata"].get("annotations", {}).get("fiber/name", "")
-        return self._acts.get(name, Act())
+        return self.acts.get(name) or Act()
 
 
 class StatusRecorder:
@@ -110,8 +107,7 @@ class Site:
 
     def spec(self, backend, act=None, **changes):
         name = changes.pop("name", f"Process-{next(self.scripts.numbers)}")
-        if act is not None:
-            self.scripts.set(name, act)
+        self.scripts.acts[name] = act
         return process(**{"run_id": backend.run, "name": name, "image": "app:1", **changes})
 
     def start(self, backend, act=None, **changes):
@@ -140,30 +136,3 @@ class Site:
             timeout=200,
             check=False,
         )
-
-    def wait_until_gone(self, run_id, plurals=("pods", "secrets", "leases")):
-        """Wait until nothing is left of a run."""
-        for plural in plurals:
-            self.cluster.wait_for(
-                plural,
-                lambda things: (
-                    not [
-                        one
-                        for one in things
-                        if one["metadata"].get("labels", {}).get("fiber/run") == run_id
-                    ]
-                ),
-            )
-
-    def left(self, run_id):
-        """Objects that exist of a run: ``KIND NAME``."""
-        things = [
-            (plural, one["metadata"])
-            for plural in ("pods", "secrets", "leases")
-            for one in self.cluster.objects(plural)
-        ]
-        return [
-            f"{plural} {metadata['name']}"
-            for plural, metadata in things
-            if metadata.get("labels", {}).get("fiber/run") == run_id
-        ]

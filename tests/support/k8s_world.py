@@ -13,6 +13,17 @@ from fiber_k8s.manifest import CONTAINER, PodContext, manifest
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "k8s-recordings"
 
+#: what a child has no use for, or what is not its own; whatever the values
+_OWN = {
+    *("nodeName", "hostname", "subdomain", "activeDeadlineSeconds", "priority", "preemptionPolicy"),
+    *("overhead", "schedulingGates", "readinessGates", "resourceClaims", "ephemeralContainers"),
+    *("topologySpreadConstraints", "serviceAccount"),
+}
+_CONTAINERS_OWN = {
+    *("args", "ports", "resources", "livenessProbe", "readinessProbe", "startupProbe"),
+    *("lifecycle", "stdin", "tty", "terminationMessagePath"),
+}
+
 PARENT = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -31,35 +42,21 @@ PARENT = {
         ],
     },
     "spec": {
-        "nodeName": "node-7",
-        "hostname": "parent-host",
-        "subdomain": "sub",
+        **dict.fromkeys(_OWN, "the parent's"),
         "restartPolicy": "Always",
         "serviceAccountName": "builder",
-        "serviceAccount": "builder",
         "automountServiceAccountToken": True,
         "enableServiceLinks": True,
-        "activeDeadlineSeconds": 3600,
         "terminationGracePeriodSeconds": 600,
-        "priority": 777,
         "priorityClassName": "batch",
-        "preemptionPolicy": "Never",
-        "overhead": {"cpu": "250m"},
         "runtimeClassName": "gvisor",
         "schedulerName": "default-scheduler",
-        "schedulingGates": [{"name": "wait"}],
-        "readinessGates": [{"conditionType": "ready"}],
-        "resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}],
         "dnsPolicy": "ClusterFirst",
         "imagePullSecrets": [{"name": "registry"}],
         "nodeSelector": {"pool": "big"},
         "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "securityContext": {"runAsUser": 1000, "fsGroup": 1000},
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
-        ],
-        "ephemeralContainers": [{"name": "debug", "image": "busybox"}],
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
             {"name": "code", "emptyDir": {}},
@@ -75,7 +72,11 @@ PARENT = {
                     {"name": "kube-api-access-w5fwm", "mountPath": "/var/run/secrets/x"},
                 ],
             },
-            {"name": "migrate", "image": "db:1"},
+            {
+                "name": "migrate",
+                "image": "db:1",
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            },
             {
                 "name": "sidecar",
                 "image": "proxy:1",
@@ -85,13 +86,12 @@ PARENT = {
         ],
         "containers": [
             {
+                **dict.fromkeys(_CONTAINERS_OWN, "the parent's"),
                 "name": "main",
                 "image": "registry.example/team/app:3",
                 "imagePullPolicy": "Always",
                 "command": ["python", "train.py"],
-                "args": ["--fast"],
                 "workingDir": "/work",
-                "ports": [{"containerPort": 8080, "hostPort": 8080}],
                 "env": [
                     {"name": "PLAIN", "value": "one"},
                     {"name": "HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -104,24 +104,12 @@ PARENT = {
                     {"name": "FIBER_BOOTSTRAP", "value": "file:/mine"},
                 ],
                 "envFrom": [{"secretRef": {"name": "credentials"}}],
-                "resources": {
-                    "requests": {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "8"},
-                    "limits": {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "8"},
-                    "claims": [{"name": "gpu"}],
-                },
                 "volumeMounts": [
                     {"name": "data", "mountPath": "/data"},
                     {"name": "code", "mountPath": "/code", "readOnly": True},
                     {"name": "kube-api-access-w5fwm", "mountPath": "/var/run/secrets/x"},
                 ],
-                "livenessProbe": {"tcpSocket": {"port": 8080}},
-                "readinessProbe": {"tcpSocket": {"port": 8080}},
-                "startupProbe": {"tcpSocket": {"port": 8080}},
-                "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
                 "securityContext": {"capabilities": {"drop": ["ALL"]}},
-                "stdin": True,
-                "tty": True,
-                "terminationMessagePath": "/dev/termination-log",
             },
             {
                 "name": "proxy",

@@ -1,26 +1,32 @@
-"""Jobs as pods of a cluster whose pods are hollow: states, ends, refusals, removal."""
+"""Jobs as hollow pods: what is Kubernetes' own of their ends, refusals and removal.
+
+What all backends do is shown by the kit, on containers.
+"""
 
 import base64
+import collections
 import contextlib
+import threading
+import time
 
 import pytest
 
 from cluster import Act
 from fiber.backend_parts.private import read_private
-from fiber.exceptions import BackendUnavailableError, SubmitError, UnknownJobError
+from fiber.exceptions import SubmitError
 from fiber.model import (
     BackendContext,
     Gang,
-    Job,
     JobState,
     Reason,
     ReasonKind,
     ResourceRequest,
-    Timing,
 )
 from fiber_k8s.backend import K8sBackend
+from fiber_k8s.cluster_events import is_scaling_up
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.run_objects import LEASES
+from fiber_k8s.in_pod import OwnPod
+from fiber_k8s.run_objects import micro_time
 from k8s_site import set_durations
 from k8s_world import QUOTA_EXCEEDED, spec
 from wire_world import until
@@ -29,23 +35,12 @@ PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
 
 
 class TestLife:
-    def test_a_job_is_accepted_runs_and_ends(self, site, backend):
-        job = site.start(backend, Act(code=0, after=0.2))
-        assert backend.recorder.end(job).exit_code == 0
-        assert [one.state for one in backend.recorder.of(job)][-2:] == [RUNNING, JobState.SUCCEEDED]
-        assert backend.recorder.of(job)[0].state is PENDING
-
-    def test_a_processs_pod_goes_when_it_has_ended(self, site, backend):
-        job = site.start(backend, Act(code=0))
-        backend.recorder.end(job)
-        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
-
     def test_a_programs_pod_stays_for_its_log_until_its_run_is_removed(self, site, backend):
         job = site.start(backend, Act(code=0, log="a line\n"), entry=None, argv=("true",))
         backend.recorder.end(job)
         assert list(backend.logs(job)) == ["a line"]
         backend.cleanup(backend.run)
-        site.wait_until_gone(backend.run)
+        site.cluster.wait_until_gone(backend.run)
 
     def test_a_failure_has_its_last_lines(self, site, backend):
         job = site.start(backend, Act(code=3, log="one\ntwo\n"))
@@ -54,30 +49,22 @@ class TestLife:
         assert status.processes[0].log_tail == ("one", "two")
         assert list(backend.logs(job)) == ["one", "two"]
 
-    def test_failures_can_be_kept(self, site):
+    def test_a_processs_pod_goes_when_it_has_ended_but_failures_can_be_kept(self, site):
         backend = site.open(keep_failed=True)
-        job, good = site.start(backend, Act(code=3)), site.start(backend, Act(code=0))
-        backend.recorder.end(job)
+        job, good = site.start(backend, Act(oom=True)), site.start(backend, Act(code=0))
+        assert backend.recorder.end(job).reason == Reason(ReasonKind.OOM)
         backend.recorder.end(good)
-        site.cluster.wait_for(
-            "pods",
-            lambda pods: (
-                [(one["metadata"]["name"], one["metadata"].get("ownerReferences")) for one in pods]
-                == [(job.id, None)]
-            ),
-        )
+
+        def kept(pods):
+            mine = [one["metadata"] for one in pods if one["metadata"]["name"] in {job.id, good.id}]
+            return [(one["name"], one.get("ownerReferences")) for one in mine] == [(job.id, None)]
+
+        site.cluster.wait_for("pods", kept)
         backend.close()
         # its run is over, and it is there
-        (left,) = site.cluster.objects("pods")
-        assert left["metadata"]["name"] == job.id
-        gc = site.open()
-        assert gc.sweep() == [backend.run]
-        site.wait_until_gone(backend.run)
-
-    def test_out_of_memory_is_reported(self, site, backend):
-        assert backend.recorder.end(site.start(backend, Act(oom=True))).reason == Reason(
-            ReasonKind.OOM
-        )
+        assert job.id in names(site.cluster.objects("pods"))
+        assert site.open().sweep() == [backend.run]
+        site.cluster.wait_until_gone(backend.run)
 
     def test_a_pod_that_is_to_be_evicted_is_reported_while_it_works(self, site, backend):
         job = site.start(backend, Act(on_term=None))
@@ -87,21 +74,6 @@ class TestLife:
         assert (status.state, status.reason) == (RUNNING, Reason(ReasonKind.EVICTED))
         backend.kill(job)
         assert backend.recorder.end(job).reason == Reason(ReasonKind.EVICTED)
-
-    def test_terminate_lets_it_end_in_its_own_way(self, site, backend):
-        job = site.start(backend, Act(on_term=4))
-        backend.recorder.running(job)
-        backend.terminate(job, grace=20)
-        assert backend.recorder.end(job).exit_code == 4
-
-    def test_kill_ends_what_does_not_listen(self, site, backend):
-        job = site.start(backend, Act(on_term=None))
-        backend.recorder.running(job)
-        backend.kill(job)
-        backend.kill(job)
-        assert backend.recorder.end(job).reason == Reason(ReasonKind.SIGNAL, 9)
-        backend.kill(job)
-        backend.terminate(job)
 
     def test_a_pod_that_others_delete_has_ended(self, site, backend):
         job = site.start(backend)
@@ -122,16 +94,6 @@ class TestLife:
         assert status.reason == Reason(kind)
         assert not status.reason.counts_as_attempt
 
-    def test_a_log_is_followed_to_the_jobs_end(self, site, backend):
-        job = site.start(backend, Act(log="first\n"))
-        backend.recorder.running(job)
-        lines = backend.logs(job, follow=True)
-        assert next(lines) == "first"
-        site.cluster.say(job.id, "second\n")
-        assert next(lines) == "second"
-        site.cluster.end(job.id, code=0)
-        assert list(lines) == []
-
     def test_what_is_private_comes_sealed_with_the_runs_key(self, site, backend, tmp_path):
         job = site.start(backend, private=b"a secret")
         pod = site.cluster.get("pods", job.id)
@@ -146,26 +108,18 @@ class TestLife:
 
 
 class TestBelongings:
-    def test_all_of_a_run_belongs_to_its_lease(self, site, backend):
-        job = site.start(backend, private=b"x")
-        lease = site.cluster.get("leases", f"fiber-{backend.run}")
-        owner = {
-            "apiVersion": LEASES,
-            "kind": "Lease",
-            "name": lease["metadata"]["name"],
-            "uid": lease["metadata"]["uid"],
-        }
-        assert site.cluster.get("pods", job.id)["metadata"]["ownerReferences"] == [owner]
-        secret = site.cluster.get("secrets", f"fiber-{backend.run}")
-        assert secret["metadata"]["ownerReferences"] == [owner]
-        assert secret["immutable"] is True
-
-    def test_nothing_is_left_at_the_end_and_close_waits_for_the_pods(self, site, backend):
-        for _ in range(3):
-            backend.recorder.running(site.start(backend, private=b"x"))
-        backend.close()
-        assert [one for one in site.left(backend.run) if one.startswith("pods")] == []
-        site.wait_until_gone(backend.run)
+    def test_a_program_in_a_pod_of_several_containers_is_inherited_from(self, site, monkeypatch):
+        containers = [{"name": name, "image": f"{name}:1"} for name in ("proxy", "app")]
+        pod = {"metadata": {"name": "master"}, "spec": {"containers": containers}}
+        uid = site.cluster.create("pods", pod)["metadata"]["uid"]
+        # as its mounts tell it
+        own = OwnPod(namespace="default", name="master", uid=uid, container="app")
+        monkeypatch.setattr("fiber_k8s.connection.pod_evidence", lambda _: "a token")
+        monkeypatch.setattr("fiber_k8s.connection.read_own_pod", lambda: own)
+        job = site.start(site.open(), image=None)
+        (one,) = site.cluster.get("pods", job.id)["spec"]["containers"]
+        assert one["image"] == "app:1"
+        site.cluster.delete_pod("master", grace=0)
 
     def test_what_outlives_its_starter_stays(self, site):
         first = site.open()
@@ -179,33 +133,23 @@ class TestBelongings:
         set_durations(second, deletion=3600.0)
         assert [one.id for one in second.list(first.run)] == [job.id]
         second.cleanup(first.run)
-        site.wait_until_gone(first.run)
-
-    def test_a_run_that_renews_its_lease_is_left_alone(self, site):
-        first, second = site.open(), site.open()
-        job = site.start(first)
-        site.start(second)
-        assert second.sweep() == []
-        assert job.id in names(site.cluster.objects("pods"))
-
-    def test_programs_that_have_ended_are_swept_when_asked(self, site, backend):
-        other = site.open()
-        job = site.start(other, Act(code=0), entry=None, argv=("true",), detached=True)
-        backend.recorder.running(site.start(backend))
-        other.recorder.end(job)
-        assert backend.sweep() == [other.run]
-        site.cluster.wait_for("pods", lambda pods: job.id not in names(pods))
+        site.cluster.wait_until_gone(first.run)
 
 
 class TestRefusals:
-    def test_no_image_is_reported_with_what_to_set(self, site, backend):
-        with pytest.raises(SubmitError, match="FIBER_IMAGE"):
-            site.start(backend, image=None)
-
-    def test_a_quota_is_reported_with_the_clusters_message(self, site):
-        backend = site.open()
-        refusal = site.cluster.refuse_pods(QUOTA_EXCEEDED)
-        with refusal, pytest.raises(SubmitError, match="exceeded quota"):
+    @pytest.mark.parametrize(
+        "words, told",
+        [
+            (QUOTA_EXCEEDED, "exceeded quota"),
+            (
+                'pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot',
+                "violates PodSecurity.*FIBER_K8S_SECURITY",
+            ),
+        ],
+        ids=["quota", "policy"],
+    )
+    def test_a_refusal_is_reported_with_the_clusters_message(self, site, backend, words, told):
+        with site.cluster.refuse_pods(words), pytest.raises(SubmitError, match=told):
             site.start(backend)
 
     def test_a_missing_right_is_reported_with_what_grants_it(self, site):
@@ -222,12 +166,12 @@ class TestRefusals:
         path = tmp_path / "pod.yaml"
         path.write_text("spec: {tolerationz: []}")
         backend = site.open(pod_template=str(path))
-        told = 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: unknown field "spec.tolerationz"'
 
-        def is_invalid(call):
+        def is_strict(call):
             return call.resource == "pods" and call.query.get("fieldValidation") == "Strict"
 
-        refusal = site.cluster.refuse(400, matching=is_invalid, message=told)
+        told = 'strict decoding error: unknown field "spec.tolerationz"'
+        refusal = site.cluster.refuse(400, matching=is_strict, message=told)
         with refusal, pytest.raises(SubmitError, match="unknown field .*tolerationz"):
             site.start(backend)
 
@@ -276,57 +220,83 @@ class TestRefusals:
         assert status.reason == Reason(ReasonKind.IMAGE)
         assert "connection refused" in status.message
 
-    def test_an_unknown_job_is_an_error(self, site, backend):
-        job = Job(id="none-1", name="none", run_id=backend.run, backend="k8s")
-        for call in (backend.kill, backend.terminate, lambda j: list(backend.logs(j)), lambda j: backend.status([j])):  # fmt: skip
-            with pytest.raises(UnknownJobError, match="none-1"):
-                call(job)
 
-    def test_a_missing_cluster_is_named(self, site, tmp_path):
-        path = tmp_path / "config"
+class TestWaiting:
+    @pytest.mark.parametrize("reason", ["TriggeredScaleUp", "Nominated"])
+    def test_a_pod_is_waited_for_while_a_node_is_made_for_it_but_not_for_ever(
+        self, site, monkeypatch, reason
+    ):
+        looked = collections.defaultdict(lambda: threading.Semaphore(0))
+
+        def look(client, pod):
+            try:
+                return is_scaling_up(client, pod)
+            finally:
+                looked[pod].release()
+
+        monkeypatch.setattr("fiber_k8s.lifecycle.is_scaling_up", look)
+        backend = site.open(unschedulable_timeout=1.0)
+        set_durations(backend, scale_up_check=0.05)
+        many = ResourceRequest(devices={"gpu": 99})
+        job, late = (site.start(backend, resources=many) for _ in range(2))
+        for one, at in ((job, time.time()), (late, 1.0e9)):
+            backend.recorder.until(one, lambda status: status.message)
+            # as Karpenter tells it
+            told = {
+                "metadata": {"name": f"{one.id}.1"},
+                "involvedObject": {"kind": "Pod", "name": one.id},
+                "reason": reason,
+                "message": "Pod should schedule on: nodeclaim/default-x2x4z",
+                "eventTime": micro_time(at),
+                "type": "Normal",
+            }
+            site.cluster.create("events", told)
+        assert backend.recorder.end(late).reason == Reason(ReasonKind.UNSCHEDULABLE)
+        for _ in range(3):
+            assert looked[job.id].acquire(timeout=30)
+        assert not any(status.state.is_terminal for status in backend.recorder.of(job))
+
+    def test_why_a_container_is_not_made_is_reported(self, site, tmp_path):
+        path = tmp_path / "pod.yaml"
         path.write_text(
-            site.cluster.kubeconfig.read_text().replace(site.cluster.url, "https://127.0.0.1:9")
+            "spec: {volumes: [{name: words, secret: {secretName: none}}], containers: "
+            "[{name: fiber, volumeMounts: [{name: words, mountPath: /words}]}]}"
         )
-        config, timing = K8sConfig(kubeconfig=str(path)), Timing(outage=0.0)
-        backend = K8sBackend(BackendContext(config=config, run_id="00000002", timing=timing))
-        with pytest.raises(BackendUnavailableError, match="127.0.0.1:9.*FIBER_K8S_CONTEXT"):
-            backend.submit(spec(run_id="00000002", image="app:1"))
-        backend.close()
+        backend = site.open(pod_template=str(path))
+        set_durations(backend, stuck=0.3)
+        job = site.start(backend)
+        told = backend.recorder.until(job, lambda one: "FailedMount" in one.message)
+        assert told.state is PENDING
+        assert 'secret "none" not found' in told.message
+        site.cluster.create("secrets", {"metadata": {"name": "none"}, "data": {"word": "Zm9v"}})
+        backend.recorder.running(job)
 
 
 class TestGroups:
-    def test_all_run_or_none(self, site, backend):
-        jobs = backend.submit_group([site.spec(backend) for _ in range(3)], 20.0)
-        assert {status.state for status in backend.status(jobs)} == {RUNNING}
-
     def test_where_not_all_find_room_none_stays(self, site, backend):
         wanted = ResourceRequest(cpu=3)
         specs = [site.spec(backend, resources=wanted) for _ in range(4)]
         with pytest.raises(SubmitError, match="Insufficient cpu"):
             backend.submit_group(specs, 1.0)
-        site.wait_until_gone(backend.run, ("pods",))
+        site.cluster.wait_until_gone(backend.run, ("pods",))
 
-    def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site):
-        backend = site.open(gang="kueue", queue="team")
-        gangs = [
-            Gang(name="ring-1", size=2, timeout=60.0),
-            Gang(name="ring-2", size=1, timeout=60.0),
-        ]
-        jobs = [site.start(backend, gang=gang) for gang in (gangs[0], gangs[0], gangs[1], None)]
+    def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site, backend):
+        def gang(name, size):
+            return Gang(name=name, size=size, timeout=60.0)
+
+        kueue = site.open(gang="kueue", queue="team")
+        gangs = [gang("ring-1", 2), gang("ring-1", 2), gang("ring-2", 1), None]
+        jobs = [site.start(kueue, gang=gang) for gang in gangs]
+        # nor is there a group without a scheduler of groups
+        jobs.append(site.start(backend, gang=gang("ring-1", 2)))
         wanted = {job.id for job in jobs}
-        site.cluster.wait_for(
-            "pods", lambda pods: wanted <= {one["metadata"]["name"] for one in pods}
-        )
+        site.cluster.wait_for("pods", lambda pods: wanted <= {*names(pods)})
         pods = [site.cluster.get("pods", job.id)["metadata"] for job in jobs]
-        names = [pod["labels"].get("kueue.x-k8s.io/pod-group-name") for pod in pods]
-        assert names[0] == names[1] != names[2]
-        assert names[3] is None
+        groups = [pod["labels"].get("kueue.x-k8s.io/pod-group-name") for pod in pods]
+        assert groups[0] == groups[1] != groups[2]
+        assert groups[3:] == [None, None]
         counts = [pod["annotations"].get("kueue.x-k8s.io/pod-group-total-count") for pod in pods]
-        assert counts == ["2", "2", "1", None]
-
-    def test_without_a_gang_scheduler_there_is_no_pod_group(self, site, backend):
-        job = site.start(backend, gang=Gang(name="ring-1", size=2, timeout=60.0))
-        assert "kueue" not in str(site.cluster.get("pods", job.id)["metadata"])
+        assert counts == ["2", "2", "1", None, None]
 
 
 def names(pods):

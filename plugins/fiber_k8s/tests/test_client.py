@@ -1,17 +1,21 @@
 """The client: choice of the cluster and user, retries, and errors."""
 
-import base64
 import json
+import ssl
+import time
 
 import pytest
+import urllib3
+import websocket
 import yaml
+from kubernetes.client import Configuration
+from websocket._url import get_proxy_info
 
 from cluster import Cluster
 from fiber.exceptions import BackendUnavailableError
+from fiber_k8s import websocket_client
 from fiber_k8s.client import ApiError, Client
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.flow_control import RateLimiter, backoff
-from fiber_k8s.in_pod import pod_evidence, read_own_pod
 from fiber_k8s.timing import K8sTiming
 
 
@@ -44,53 +48,30 @@ def test_the_namespace_is_the_contexts_unless_it_is_set(ask):
     assert ask(add_context, context="other", namespace="mine").namespace == "mine"
 
 
-def test_a_missing_context_is_reported_with_the_command_that_lists_them(ask):
+def test_what_is_missing_is_reported_with_what_to_do(ask, tmp_path):
     with pytest.raises(BackendUnavailableError, match="kubectl config get-contexts"):
         ask(context="none").pods("a=b")
-
-
-def test_no_kubeconfig_is_reported_with_what_to_set(tmp_path):
     with pytest.raises(BackendUnavailableError, match="FIBER_K8S_KUBECONFIG"):
         Client(K8sConfig(kubeconfig=str(tmp_path / "none"))).pods("a=b")
 
 
-def logging_in_by(script):
-    """Has a kubeconfig's user log in by a plugin."""
-    script.chmod(0o700)
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": str(script),
-        "interactiveMode": "Never",
-    }
-
-    def change(found):
-        found["users"][0]["user"] = {"exec": plugin}
-
-    return change
-
-
-def test_an_exec_plugin_gives_the_token(ask, hollow, tmp_path):
-    answer = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "kind": "ExecCredential",
-        "status": {"token": hollow.token("admin")},
-    }
-    script = tmp_path / "login"
-    script.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
-    assert ask(logging_in_by(script)).pods("a=b") == []
-
-
-def test_a_plugin_is_asked_again_once_its_token_is_not_taken_any_more(ask, hollow, tmp_path):
+def test_a_login_plugin_is_asked_again_once_its_token_is_not_taken_any_more(ask, hollow, tmp_path):
     """The plugin gave no expiration time."""
-    token = tmp_path / "token"
+    kind = '"apiVersion": "client.authentication.k8s.io/v1"'
+    token, script = tmp_path / "token", tmp_path / "login"
     token.write_text("is not taken")
-    script = tmp_path / "login"
-    kind = '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"'
     script.write_text(f"""#!/bin/sh
-printf '{kind}, "status": {{"token": "%s"}}}}' "$(cat {token})"
+printf '{{{kind}, "kind": "ExecCredential", "status": {{"token": "%s"}}}}' "$(cat {token})"
 echo '{hollow.token("admin")}' > {token}
 """)
-    client = ask(logging_in_by(script))
+    script.chmod(0o700)
+
+    def change(found):
+        plugin = json.loads(f"{{{kind}}}")
+        plugin |= {"command": str(script), "interactiveMode": "Never"}
+        found["users"][0]["user"] = {"exec": plugin}
+
+    client = ask(change)
     client.timing = K8sTiming(login=0.0)
     assert client.pods("a=b") == []
 
@@ -106,10 +87,6 @@ def test_a_certificate_without_a_user_is_refused(ask):
 def test_certificates_without_key_identifiers_are_taken_as_other_clients_take_them(
     monkeypatch, tmp_path
 ):
-    import ssl
-
-    import urllib3
-
     def strict(*args, **options):
         # what newer Pythons do by themselves
         context = urllib3.util.create_urllib3_context(*args, **options)
@@ -125,12 +102,6 @@ def test_certificates_without_key_identifiers_are_taken_as_other_clients_take_th
 
 @pytest.mark.parametrize("exempt,is_direct", [("cluster.lab", True), ("other.lab", False)])
 def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direct):
-    import websocket
-    from kubernetes.client import Configuration
-    from websocket._url import get_proxy_info
-
-    from fiber_k8s import websocket_client
-
     asked = []
     monkeypatch.setattr(
         websocket.WebSocket, "connect", lambda self, url, **told: asked.append(told)
@@ -156,73 +127,10 @@ def test_wrong_credentials_are_reported_as_such(ask):
     assert failure.value.status == 401
 
 
-def test_calls_are_counted_by_kind(ask):
+def test_calls_are_counted_by_kind_and_the_clusters_clock_is_known(ask):
     client = ask()
     client.pods("a=b")
     client.delete("pods", "none")
     assert client.calls == 2
     assert client.calls_by_kind == {"GET pods": 1, "DELETE pods": 1}
-
-
-def test_the_clusters_clock_is_known(ask):
-    import time
-
-    client = ask()
-    client.pods("a=b")
     assert abs(client.now() - time.time()) < 3
-
-
-class TestInside:
-    def test_a_pod_knows_itself_by_its_token(self, tmp_path):
-        claims = {"kubernetes.io": {"pod": {"name": "trainer-0", "uid": "u1"}}}
-        middle = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-        (tmp_path / "token").write_text(f"a.{middle}.c")
-        (tmp_path / "namespace").write_text("research\n")
-        found = read_own_pod(tmp_path)
-        assert (found.namespace, found.name, found.uid) == ("research", "trainer-0", "u1")
-
-    @pytest.mark.parametrize(
-        "root",
-        [
-            "/var/lib/kubelet/pods/2f1c0a3b-1111-2222-3333-444455556666/containers/main/6d5f1a3b",
-            # a disk of its own, a volume of another engine (kind), a sub-volume
-            "/kubelet/pods/2f1c0a3b-1111-2222-3333-444455556666/containers/main/6d5f1a3b",
-            "/volumes/ab12/_data/lib/kubelet/pods/2f1c/containers/main/6d5f1a3b",
-            "/@/var/lib/k0s/kubelet/pods/2f1c/containers/main/0",
-        ],
-    )
-    def test_its_container_is_found_by_its_mounts(self, tmp_path, root):
-        (tmp_path / "token").write_text("opaque")
-        (tmp_path / "namespace").write_text("research\n")
-        mounts = tmp_path / "mountinfo"
-        mounts.write_text(
-            "1190 1180 0:52 / / rw,relatime - overlay overlay rw\n"
-            "1200 1190 8:1 /var/lib/kubelet/pods/2f1c/etc-hosts /etc/hosts rw - ext4 /dev/sda rw\n"
-            f"1201 1190 8:1 {root} /dev/termination-log rw,relatime - ext4 /dev/sda1 rw\n"
-        )
-        assert read_own_pod(tmp_path, mounts).container == "main"
-        mounts.write_text("1190 1180 0:52 / / rw,relatime - overlay overlay rw\n")
-        read_own_pod.cache_clear()
-        assert read_own_pod(tmp_path, mounts).container is None
-
-    def test_it_takes_a_service_and_a_token(self, tmp_path):
-        environ = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
-        assert pod_evidence(environ, tmp_path) is None
-        (tmp_path / "token").write_text("x")
-        assert "KUBERNETES_SERVICE_HOST" in pod_evidence(environ, tmp_path)
-        assert pod_evidence({}, tmp_path) is None
-
-
-class TestPacing:
-    def test_waits_grow_and_end(self):
-        waits = list(backoff(1.0, 5.0, 5))
-        assert len(waits) == 5
-        for wait, about in zip(waits, (1, 2, 4, 5, 5), strict=True):
-            assert 0.8 * about <= wait <= 1.2 * about
-
-    def test_a_burst_passes_and_the_rest_is_spread(self):
-        slept = []
-        limiter = RateLimiter(3, 10.0, clock=lambda: 0.0, sleep=slept.append)
-        for _ in range(5):
-            limiter.acquire()
-        assert slept == [pytest.approx(0.1), pytest.approx(0.2)]

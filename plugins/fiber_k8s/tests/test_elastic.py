@@ -37,7 +37,9 @@ def running(pods):
 
 
 @pytest.mark.timeout(120)
-def test_fewer_workers_are_reported_with_the_schedulers_message(pool, hollow, caplog):
+def test_fewer_workers_are_reported_with_the_schedulers_message_and_the_others_come_with_new_nodes(
+    pool, hollow, caplog
+):
     with caplog.at_level(logging.WARNING, "fiber"):
         pool.map_async(abs, range(3))
         hollow.wait_for("pods", lambda pods: len(running(pods)) == 2)
@@ -46,10 +48,6 @@ def test_fewer_workers_are_reported_with_the_schedulers_message(pool, hollow, ca
     assert "2 of 4 workers run, 2 wait for a place: 0/1 nodes are available" in said
     assert "Insufficient cpu" in said
 
-
-@pytest.mark.timeout(120)
-def test_those_that_wait_run_as_soon_as_nodes_have_capacity(pool, hollow):
-    pool.map_async(abs, range(3))
-    hollow.wait_for("pods", lambda pods: len(running(pods)) == 2)
     hollow.add_node("two", {"cpu": "2"})
+
     hollow.wait_for("pods", lambda pods: len(running(pods)) == 4)

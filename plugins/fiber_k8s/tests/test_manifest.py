@@ -1,4 +1,4 @@
-"""Pods of specs."""
+"""Pods of specs, by settings and a template, and what they inherit from the parent's pod."""
 
 import json
 import re
@@ -7,9 +7,9 @@ import pytest
 from kubernetes import client as models
 
 import k8s_world
+from fiber.exceptions import SubmitError
 from fiber.model import ResourceRequest, Volume
-from fiber_k8s.config import K8sConfig
-from fiber_k8s.manifest import CONTAINER, PodContext, manifest
+from fiber_k8s.manifest import CONTAINER, PodContext
 from fiber_k8s.pod_group import PodGroup
 from k8s_world import LEASE, container, env, make, parent, process, spec
 
@@ -18,30 +18,17 @@ GPUS = {"gpu": "nvidia.com/gpu", "tpu": "google.com/tpu"}
 
 class TestNames:
     @pytest.mark.parametrize(
-        "name",
-        [
-            "Process-3",
-            "MyTrainer:1",
-            "eins zwei",
-            "ü",
-            "",
-            "-",
-            "x" * 200,
-            "a" * 53 + "-b",
-            "9",
-            "A.B",
-        ],
+        "name", ["Process-3", "MyTrainer:1", "eins zwei", "ü", "", "x" * 200, "a" * 53 + "-b", "9"]
     )
     def test_any_name_of_a_program_makes_a_host_name(self, name):
         made = make(process(name=name))["metadata"]["name"]
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", made)
         assert len(made) <= 63
 
-    def test_it_begins_as_the_process_is_called(self):
-        assert re.fullmatch(r"process-3-[0-9a-f]{8}", make()["metadata"]["name"])
-
-    def test_two_of_one_name_are_two(self):
-        assert make()["metadata"]["name"] != make()["metadata"]["name"]
+    def test_it_begins_as_the_process_is_called_and_two_of_one_name_are_two(self):
+        names = [make()["metadata"]["name"] for _ in range(2)]
+        assert all(re.fullmatch(r"process-3-[0-9a-f]{8}", name) for name in names)
+        assert names[0] != names[1]
 
     def test_labels_name_run_process_and_parent(self):
         job = process(labels={"process": "Process-3", "parent": "0a:1"})
@@ -65,31 +52,29 @@ class TestNames:
         assert json.loads(annotations["fiber/argv"]) == ["echo", "a b"]
 
 
-class TestOwnership:
-    def test_it_belongs_to_the_runs_lease(self):
+class TestLife:
+    def test_it_belongs_to_the_runs_lease_unless_it_is_detached(self):
         pod = make(pod_context=PodContext(owner=LEASE))
         assert pod["metadata"]["ownerReferences"] == [LEASE]
-
-    def test_detached_jobs_have_no_owner(self):
         assert "ownerReferences" not in make(spec(detached=True))["metadata"]
 
-    def test_nothing_starts_it_again(self):
-        assert make(pod_context=PodContext(parent=parent()))["spec"]["restartPolicy"] == "Never"
+    def test_nothing_starts_it_again_and_services_set_no_variables(self):
+        found = make(pod_context=PodContext(parent=parent()))["spec"]
+        assert found["restartPolicy"] == "Never"
+        assert found["enableServiceLinks"] is False
 
-    def test_services_set_no_variables(self):
-        assert make(pod_context=PodContext(parent=parent()))["spec"]["enableServiceLinks"] is False
-
-    def test_it_has_time_to_hand_back_its_work(self):
-        assert make(grace=45)["spec"]["terminationGracePeriodSeconds"] == 45
+    @pytest.mark.parametrize("around", [PodContext(), PodContext(parent=parent())])
+    def test_a_process_has_time_to_hand_back_its_work_and_is_told(self, around):
+        pod = make(pod_context=around, grace=45)
+        assert env(pod)["FIBER_GRACE"] == "45"
+        assert pod["spec"]["terminationGracePeriodSeconds"] == 45
+        assert "FIBER_GRACE" not in env(make(spec(), around))
 
 
 class TestSecurity:
-    def test_nothing_is_asked_of_images_by_default(self):
+    def test_the_restricted_standard_is_met_where_it_is_asked_for(self):
         assert "securityContext" not in container(make())
-
-    def test_the_restricted_standard_is_met(self):
-        found = container(make(security="restricted"))["securityContext"]
-        assert found == {
+        assert container(make(security="restricted"))["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             "runAsNonRoot": True,
@@ -112,25 +97,15 @@ class TestResources:
         amounts = {"cpu": "1500m", "memory": "2048Mi", "nvidia.com/gpu": "2"}
         assert found["resources"] == {"requests": amounts, "limits": amounts}
 
-    def test_a_parents_devices_are_its_own(self):
-        assert "resources" not in container(make(pod_context=PodContext(parent=parent())))
-
-    def test_limits_can_be_left_out_but_not_those_of_devices(self):
-        wanted = ResourceRequest(cpu=1, memory=512, devices={"tpu": 1})
-        found = container(
-            make(process(resources=wanted), PodContext(device_classes=GPUS), limits="none")
-        )
-        assert found["resources"]["limits"] == {"google.com/tpu": "1"}
-        found = container(
-            make(process(resources=wanted), PodContext(device_classes=GPUS), limits="memory")
-        )
-        assert found["resources"]["limits"] == {"memory": "512Mi", "google.com/tpu": "1"}
+    @pytest.mark.parametrize("limits, more", [("none", {}), ("memory", {"memory": "512Mi"})])
+    def test_limits_can_be_left_out_but_not_those_of_devices(self, limits, more):
+        job = process(resources=ResourceRequest(cpu=1, memory=512, devices={"tpu": 1}))
+        found = container(make(job, PodContext(device_classes=GPUS), limits=limits))
+        assert found["resources"]["limits"] == {"google.com/tpu": "1", **more}
 
     def test_none_of_a_kind_is_nothing(self):
-        wanted = ResourceRequest(devices={"gpu": 0})
-        assert "resources" not in container(
-            make(process(resources=wanted), PodContext(device_classes=GPUS))
-        )
+        job = process(resources=ResourceRequest(devices={"gpu": 0}))
+        assert "resources" not in container(make(job, PodContext(device_classes=GPUS)))
 
 
 class TestProgram:
@@ -151,12 +126,9 @@ class TestProgram:
     def test_what_is_private_is_sealed_and_its_key_mounted(self):
         found = make(pod_context=PodContext(parent=parent(), secret="fiber-r", sealed="Zm9v"))
         assert env(found)["FIBER_BOOTSTRAP"] == "sealed:/var/run/secrets/fiber/key:Zm9v"
-        assert found["spec"]["volumes"][-1] == {
-            "name": "fiber-run",
-            "secret": {"secretName": "fiber-r", "defaultMode": 0o444},
-        }
-        mount = container(found)["volumeMounts"][-1]
-        assert mount == {
+        key = {"secretName": "fiber-r", "defaultMode": 0o444}
+        assert found["spec"]["volumes"][-1] == {"name": "fiber-run", "secret": key}
+        assert container(found)["volumeMounts"][-1] == {
             "name": "fiber-run",
             "mountPath": "/var/run/secrets/fiber",
             "readOnly": True,
@@ -199,25 +171,23 @@ TEMPLATE = {
 
 
 class TestTemplate:
-    def made(self, job=None):
-        return make(job, PodContext(parent=parent(), template=TEMPLATE, owner=LEASE))
+    def test_fibers_fields_take_precedence_and_the_others_are_kept(self):
+        job = process(resources=ResourceRequest(cpu=2))
+        pod = make(job, PodContext(parent=parent(), template=TEMPLATE, owner=LEASE))
+        metadata, found = pod["metadata"], pod["spec"]
+        own, other = found["containers"]
 
-    def test_fibers_fields_take_precedence(self):
-        pod = self.made()
-        assert pod["spec"]["restartPolicy"] == "Never"
-        assert pod["metadata"]["labels"]["fiber/run"] == "0a1b2c3d"
-        assert pod["metadata"]["name"].startswith("process-3-")
-        assert pod["spec"]["containers"][0]["image"] == "registry.example/team/app:3"
-        assert pod["spec"]["nodeSelector"] == {"pool": "big", "zone": "a"}
-
-    def test_the_other_lines_are_kept(self):
-        pod = self.made(process(resources=ResourceRequest(cpu=2)))
-        own, other = pod["spec"]["containers"]
-        assert pod["metadata"]["labels"]["team"] == "rl"
-        assert {"key": "spot", "operator": "Exists"} in pod["spec"]["tolerations"]
-        assert [one["name"] for one in pod["spec"]["volumes"]] == ["shm", "data", "code"]
-        assert own["name"] == CONTAINER
+        assert found["restartPolicy"] == "Never"
+        assert metadata["labels"]["fiber/run"] == "0a1b2c3d"
+        assert metadata["name"].startswith("process-3-")
+        assert own["image"] == "registry.example/team/app:3"
+        assert found["nodeSelector"] == {"pool": "big", "zone": "a"}
         assert {one["name"]: one.get("value") for one in own["env"]}["PLAIN"] == "one"
+
+        assert metadata["labels"]["team"] == "rl"
+        assert {"key": "spot", "operator": "Exists"} in found["tolerations"]
+        assert [one["name"] for one in found["volumes"]] == ["shm", "data", "code"]
+        assert own["name"] == CONTAINER
         assert {"name": "T", "value": "1"} in own["env"]
         assert own["resources"]["requests"] == {"cpu": "2000m", "ephemeral-storage": "1Gi"}
         assert other == {"name": "watcher", "image": "watcher:1"}
@@ -248,18 +218,115 @@ class TestGangs:
         assert group["spec"] == {"minMember": 4, "queue": "team"}
         assert group["metadata"] == {"name": "ring", "ownerReferences": [LEASE]}
 
-    def test_scheduler_plugins(self):
-        gang = PodGroup(kind="scheduler-plugins", name="ring", size=4)
-        pod = make(pod_context=PodContext(gang=gang))
-        assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "ring"
-        group = gang.group(60.0, None)
-        assert group["spec"] == {"minMember": 4, "scheduleTimeoutSeconds": 60}
-
-    def test_a_scheduler_of_another_name_is_named_by_the_template(self):
+    def test_scheduler_plugins_whose_scheduler_a_template_may_name(self):
         gang = PodGroup(kind="scheduler-plugins", name="ring", size=4)
         template = {"spec": {"schedulerName": "default-scheduler"}}
         pod = make(pod_context=PodContext(gang=gang, template=template))
         assert pod["spec"]["schedulerName"] == "default-scheduler"
+        assert pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] == "ring"
+        assert gang.group(60.0, None)["spec"] == {"minMember": 4, "scheduleTimeoutSeconds": 60}
+
+
+class TestInheritance:
+    @pytest.fixture
+    def pod(self):
+        return make(pod_context=PodContext(parent=parent(), owner=LEASE))
+
+    def test_a_child_has_what_its_parent_was_given_and_not_what_is_the_parents_alone(self, pod):
+        copied = {
+            *("affinity", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName"),
+            *("imagePullSecrets", "priorityClassName", "securityContext", "serviceAccountName"),
+            *("dnsPolicy", "automountServiceAccountToken"),
+        }
+        own = {
+            *("containers", "initContainers", "volumes", "restartPolicy", "enableServiceLinks"),
+            "terminationGracePeriodSeconds",
+        }
+        assert pod["spec"].keys() == copied | own
+        assert {name: pod["spec"][name] for name in copied} == {
+            name: k8s_world.PARENT["spec"][name] for name in copied
+        }
+
+    def test_and_so_has_its_container(self, pod):
+        copied = {"image", "imagePullPolicy", "envFrom", "securityContext", "workingDir"}
+        theirs = k8s_world.PARENT["spec"]["containers"][0]
+        assert container(pod).keys() == copied | {"name", "command", "env", "volumeMounts"}
+        assert {name: container(pod)[name] for name in copied} == {
+            name: theirs[name] for name in copied
+        }
+
+    def test_not_the_labels_owners_and_finalizers_by_which_a_controller_would_end_it(self, pod):
+        metadata = pod["metadata"]
+        assert metadata.keys() == {"name", "labels", "annotations", "ownerReferences"}
+        assert not {"app", "pod-template-hash", "job-name"} & metadata["labels"].keys()
+        assert metadata["ownerReferences"] == [LEASE]
+
+    def test_variables_come_along_and_the_childs_own_win(self):
+        job = process(env={"PLAIN": "two", "MINE": "3"}, unset_env=frozenset({"HOST"}))
+        found = env(make(job, PodContext(parent=parent())))
+        assert found["PLAIN"] == "two"
+        assert found["MINE"] == "3"
+        assert "HOST" not in found
+        assert "FIBER_BOOTSTRAP" not in found
+        # one about resources is about the child's own
+        assert found["CPUS"] == {"resourceFieldRef": {"resource": "limits.cpu"}}
+
+    def test_volumes_and_mounts_come_along_but_for_the_token_and_those_of_sidecars(self, pod):
+        assert [one["name"] for one in pod["spec"]["volumes"]] == ["data", "code"]
+        assert [one["mountPath"] for one in container(pod)["volumeMounts"]] == ["/data", "/code"]
+
+    def test_what_fills_a_mounted_folder_runs_again_and_nothing_else_does(self, pod):
+        assert [one["name"] for one in pod["spec"]["initContainers"]] == ["clone"]
+        mounts = pod["spec"]["initContainers"][0]["volumeMounts"]
+        assert [one["name"] for one in mounts] == ["code"]
+
+    def test_the_inherited_container_is_the_first_or_the_default_one_or_fibers_or_the_one_named(
+        self,
+    ):
+        def image(pod, **settings):
+            return container(make(pod_context=PodContext(parent=pod), **settings))["image"]
+
+        pod = parent()
+        assert image(pod) == "registry.example/team/app:3"
+        assert image(pod, container="proxy") == "proxy:1"
+        # one that was added to the pod later is none to inherit
+        around = PodContext(parent=pod, container="debugger-x2x")
+        assert container(make(pod_context=around))["image"] == "registry.example/team/app:3"
+        # meshes put their proxies first
+        pod["spec"]["containers"].reverse()
+        assert image(pod) == "proxy:1"
+        around = PodContext(parent=pod, container="main")
+        assert container(make(pod_context=around))["image"] == "registry.example/team/app:3"
+        pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "main"
+        assert image(pod) == "registry.example/team/app:3"
+        pod = parent()
+        pod["spec"]["containers"].append({"name": "fiber", "image": "own:1"})
+        assert image(pod) == "own:1"
+        with pytest.raises(SubmitError, match="no container 'none', it has main, proxy"):
+            image(parent(), container="none")
+
+    def test_volumes_of_parents_that_were_started_with_some_keep_their_names(self):
+        volumes = (Volume(source="nfs", path="/persistent"), Volume(source="two", path="/two"))
+        program = make(spec(volumes=volumes), PodContext(secret="fiber-r", sealed="Zm9v"))
+        volume = Volume(source="three", path="/three")
+        around = PodContext(parent=program, secret="fiber-s", sealed="Zm9v")
+        child = make(process(volumes=(volume,)), around)
+        names = [one["name"] for one in child["spec"]["volumes"]]
+        assert names == ["fiber-0", "fiber-1", "fiber-2", "fiber-run"]
+        assert child["spec"]["volumes"][-1]["secret"]["secretName"] == "fiber-s"
+        paths = [one["mountPath"] for one in container(child)["volumeMounts"]]
+        assert paths == ["/persistent", "/two", "/three", "/var/run/secrets/fiber"]
+
+    def test_another_image_has_its_own_pull_policy(self):
+        found = container(make(process(image="other:1"), PodContext(parent=parent())))
+        assert found["image"] == "other:1"
+        assert "imagePullPolicy" not in found
+
+    def test_the_parents_object_is_left_alone(self):
+        original = parent()
+        gang = PodGroup(kind="volcano", name="g", size=2)
+        make(pod_context=PodContext(parent=original, gang=gang))
+        assert original == k8s_world.PARENT
 
 
 def assert_round_trip(pod):
@@ -273,18 +340,18 @@ def assert_round_trip(pod):
     assert api.sanitize_for_serialization(model) == pod
 
 
-@pytest.mark.parametrize("has_parent", [True, False])
-@pytest.mark.parametrize("job", [process(), spec(argv=("echo", "$(x)"))])
-def test_bodies_round_trip_through_the_official_clients_models(has_parent, job):
+@pytest.mark.parametrize("inherited", [None, parent()], ids=["no parent", "parent"])
+@pytest.mark.parametrize("job", [process(), spec(argv=("echo", "$(x)"))], ids=["process", "program"])  # fmt: skip
+def test_bodies_round_trip_through_the_official_clients_models(inherited, job):
     around = PodContext(
-        parent=parent() if has_parent else None,
+        parent=inherited,
         owner=LEASE,
         secret="fiber-r",
         sealed="Zm9v",
         device_classes=GPUS,
         template=TEMPLATE,
     )
-    assert_round_trip(manifest(job, K8sConfig(pull_secrets=("extra",)), around))
+    assert_round_trip(make(job, around, pull_secrets=("extra",)))
 
 
 def test_a_real_parent_makes_a_child_that_the_models_know():
@@ -292,41 +359,20 @@ def test_a_real_parent_makes_a_child_that_the_models_know():
         assert_round_trip(make(pod_context=PodContext(parent=pod, owner=LEASE)))
 
 
-@pytest.mark.parametrize("has_parent", [True, False])
-def test_a_process_gets_its_grace_period_and_a_program_does_not(has_parent):
-    around = PodContext(parent=parent() if has_parent else None)
-    pod = manifest(process(), K8sConfig(grace=45), around)
-    (told,) = [one for one in pod["spec"]["containers"][0]["env"] if one["name"] == "FIBER_GRACE"]
-    assert told["value"] == "45"
-    assert pod["spec"]["terminationGracePeriodSeconds"] == 45
-    program = manifest(spec(), K8sConfig(), around)
-    assert "FIBER_GRACE" not in [one["name"] for one in program["spec"]["containers"][0]["env"]]
+def test_other_nodes_than_lost_ones_are_preferred_and_an_affinity_of_the_parents_stays():
+    key = "preferredDuringSchedulingIgnoredDuringExecution"
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [one]} for one in "ab"]
+    away = {"weight": 100, "preference": {"matchFields": fields}}
+    job = process(avoid_hosts=("a", "b"))
+    assert make(job)["spec"]["affinity"] == {"nodeAffinity": {key: [away]}}
 
-
-class TestLostNodes:
-    def away(self, *nodes):
-        fields = [{"key": "metadata.name", "operator": "NotIn", "values": [one]} for one in nodes]
-        return {"weight": 100, "preference": {"matchFields": fields}}
-
-    def test_other_nodes_are_preferred(self):
-        affinity = make(process(avoid_hosts=("a", "b")))["spec"]["affinity"]
-        key = "preferredDuringSchedulingIgnoredDuringExecution"
-        assert affinity == {"nodeAffinity": {key: [self.away("a", "b")]}}
-
-    def test_an_affinity_of_the_parents_stays(self):
-        zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"]}]}
-        theirs = {
-            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
-            "nodeAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [
-                    {"weight": 1, "preference": zone}
-                ]
-            },
-        }
-        above = k8s_world.parent()
-        above["spec"]["affinity"] = theirs
-        pod = make(process(avoid_hosts=("a",)), PodContext(parent=above))
-        found = pod["spec"]["affinity"]
-        assert found["podAffinity"] == theirs["podAffinity"]
-        key = "preferredDuringSchedulingIgnoredDuringExecution"
-        assert found["nodeAffinity"][key] == [*theirs["nodeAffinity"][key], self.away("a")]
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"]}]}
+    theirs = {
+        "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+        "nodeAffinity": {key: [{"weight": 1, "preference": zone}]},
+    }
+    above = parent()
+    above["spec"]["affinity"] = theirs
+    found = make(job, PodContext(parent=above))["spec"]["affinity"]
+    assert found["podAffinity"] == theirs["podAffinity"]
+    assert found["nodeAffinity"][key] == [*theirs["nodeAffinity"][key], away]

@@ -13,7 +13,6 @@ GROUPS = {
     "volcano": of("podgroups", "scheduling.volcano.sh", "v1beta1"),
     "scheduler-plugins": of("podgroups", "scheduling.x-k8s.io", "v1alpha1"),
 }
-SCHEDULERS = ("volcano", "scheduler-plugins", "kueue")
 CAPACITY = {"cpu": "2"}
 
 
@@ -25,35 +24,38 @@ def cluster(hollow):
 
 
 def groups(cluster, gang):
-    return cluster.call(lambda: list(cluster.parts.store.list(GROUPS[gang])))
+    return cluster.call(lambda: list(cluster.store.list(GROUPS[gang])))
 
 
-@pytest.mark.parametrize("gang", SCHEDULERS)
-def test_all_members_start_together_and_nothing_of_the_group_is_left(site, cluster, gang):
+@pytest.mark.parametrize("gang", GROUPS)
+def test_all_members_start_together_and_the_group_exists_until_its_last_pod_is_gone(
+    site, cluster, gang
+):
     backend = site.open(gang=gang, queue="team")
     jobs = backend.submit_group([site.spec(backend) for _ in range(3)], 20.0)
     for job in jobs:
         assert backend.recorder.running(job)
-    if gang in GROUPS:
-        (group,) = groups(cluster, gang)
-        assert group["spec"]["minMember"] == 3
-        (owner,) = group["metadata"]["ownerReferences"]
-        assert owner["kind"] == "Lease"
-    backend.close()
-    site.wait_until_gone(backend.run)
-    if gang in GROUPS:
-        until_none(cluster, gang)
+    (group,) = groups(cluster, gang)
+    assert group["spec"]["minMember"] == 3
+    (owner,) = group["metadata"]["ownerReferences"]
+    assert owner["kind"] == "Lease"
+    for job in jobs[1:]:
+        backend.kill(job)
+        backend.recorder.end(job)
+    assert len(groups(cluster, gang)) == 1
+    backend.kill(jobs[0])
+    until(lambda: not groups(cluster, gang))
 
 
-@pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
+@pytest.mark.parametrize("gang", GROUPS)
 def test_where_not_all_have_room_none_runs_and_none_stays(site, cluster, gang):
     backend = site.open(gang=gang)
     wanted = ResourceRequest(cpu=1)
     specs = [site.spec(backend, resources=wanted) for _ in range(5)]
     with pytest.raises(SubmitError, match="not all of the 5 pods of PodGroup"):
         backend.submit_group(specs, 2.0)
-    site.wait_until_gone(backend.run, ("pods",))
-    until_none(cluster, gang)
+    site.cluster.wait_until_gone(backend.run, ("pods",))
+    until(lambda: not groups(cluster, gang))
     pods = [
         pod
         for kind, pod in cluster.history("pods")
@@ -63,31 +65,7 @@ def test_where_not_all_have_room_none_runs_and_none_stays(site, cluster, gang):
     assert not any(pod["spec"].get("nodeName") for pod in pods)
 
 
-@pytest.mark.parametrize("gang", SCHEDULERS)
-def test_a_run_has_several_groups_one_after_another_and_at_once(site, cluster, gang):
-    backend = site.open(gang=gang, queue="team")
-    first = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
-    second = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
-    for job in (*first, *second):
-        assert backend.recorder.running(job)
-    for job in first:
-        backend.kill(job)
-        backend.recorder.end(job)
-    assert backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
-
-
-@pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
-def test_a_pod_group_exists_until_its_last_pod_is_gone(site, cluster, gang):
-    backend = site.open(gang=gang)
-    jobs = backend.submit_group([site.spec(backend) for _ in range(2)], 20.0)
-    backend.kill(jobs[0])
-    backend.recorder.end(jobs[0])
-    assert len(groups(cluster, gang)) == 1
-    backend.kill(jobs[1])
-    until_none(cluster, gang)
-
-
-@pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
+@pytest.mark.parametrize("gang", GROUPS)
 def test_a_scheduler_that_is_not_installed_is_named(scripts, gang):
     with Cluster.start(script=scripts) as bare:
         site = Site(bare, scripts)
@@ -97,7 +75,3 @@ def test_a_scheduler_that_is_not_installed_is_named(scripts, gang):
                 backend.submit_group([site.spec(backend) for _ in range(2)], 5.0)
         finally:
             site.close()
-
-
-def until_none(cluster, gang):
-    until(lambda: not groups(cluster, gang))

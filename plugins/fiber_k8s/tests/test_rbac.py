@@ -1,18 +1,18 @@
-"""The printed manifests have the rights of the list, as valid YAML."""
+"""The printed manifests have the rights of the list, as valid YAML, for the namespace in use."""
+
+import json
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from kubernetes import client
 
+from fiber.cli.main import cli
 from fiber_k8s.rbac import NODES, RULES, gang_rules, grant, manifests, rights
 
 
-def documents(*args, **kwargs):
-    return list(yaml.safe_load_all(manifests(*args, **kwargs)))
-
-
 def by_kind(*args, **kwargs):
-    return {document["kind"]: document for document in documents(*args, **kwargs)}
+    return {one["kind"]: one for one in yaml.safe_load_all(manifests(*args, **kwargs))}
 
 
 def as_rules(rules):
@@ -23,122 +23,138 @@ def as_rules(rules):
 
 
 class TestTheList:
-    def test_nothing_is_in_it_twice(self):
-        assert len({str(right) for right in rights()}) == len(rights())
-
-    def test_a_right_reads_as_it_is_asked_for(self):
+    def test_each_right_is_in_it_once_reads_as_it_is_asked_for_and_names_what_it_is_for(self):
         told = [str(right) for right in rights()]
 
-        assert "create pods" in told
-        assert "patch leases.coordination.k8s.io" in told
+        assert len(set(told)) == len(told)
+        assert {"create pods", "patch leases.coordination.k8s.io"} <= set(told)
+        assert not {"*"} & {word for rule in RULES for word in (*rule.verbs, rule.resource)}
+        assert all(f"# {rule.why}\n" in manifests("lab") for rule in RULES)
 
     def test_secrets_are_not_read(self):
-        assert {right.verb for right in rights() if right.rule.resource == "secrets"} == {
-            "create",
-            "delete",
-        }
-
-    def test_no_rule_has_wildcards(self):
-        assert not {"*"} & {word for rule in RULES for word in (*rule.verbs, rule.resource)}
+        verbs = {right.verb for right in rights() if right.rule.resource == "secrets"}
+        assert verbs == {"create", "delete"}
 
 
-class TestGranting:
-    @pytest.mark.parametrize(
-        "user,told",
-        [
-            ("alice@lab.org", "--user alice@lab.org | kubectl apply -f -"),
-            ("O'Hara", """--user 'O'"'"'Hara' | kubectl"""),
-            ("system:serviceaccount:lab:jobs", "--service-account jobs | kubectl apply -f -"),
-            ("system:serviceaccount:lab:default", "have the program's pod use the account fiber"),
-            ("system:serviceaccount:lab:default", ": fiber run --service-account fiber, or"),
-        ],
-    )
-    def test_the_refused_subject_is_granted_the_right(self, user, told):
-        refusal = f'pods is forbidden: User "{user}" cannot list resource "pods" in API group "" in the namespace "lab"'
+@pytest.mark.parametrize(
+    "user, told",
+    [
+        ("alice@lab.org", "--user alice@lab.org | kubectl apply -f -"),
+        ("O'Hara", """--user 'O'"'"'Hara' | kubectl"""),
+        ("system:serviceaccount:lab:jobs", "--service-account jobs | kubectl apply -f -"),
+        ("system:serviceaccount:lab:default", "have the program's pod use the account fiber"),
+        ("system:serviceaccount:lab:default", ": fiber run --service-account fiber, or"),
+    ],
+)
+def test_the_refused_subject_is_granted_the_right(user, told):
+    refusal = f'pods is forbidden: User "{user}" cannot list resource "pods" in API group "" in the namespace "lab"'
 
-        command = grant(refusal)
+    command = grant(refusal)
 
-        assert command.startswith("fiber k8s rbac --namespace lab ")
-        assert told in command
-
-    def test_without_a_name_it_is_the_default(self):
-        assert grant("no") == "fiber k8s rbac | kubectl apply -f -"
+    assert command.startswith("fiber k8s rbac --namespace lab ")
+    assert told in command
+    assert grant("no") == "fiber k8s rbac | kubectl apply -f -"
 
 
 class TestYaml:
-    def test_an_account_has_a_role_with_the_rights_in_its_namespace(self):
-        found = by_kind("lab")
+    def test_an_account_and_people_have_a_role_with_the_rights_in_its_namespace(self):
+        people = ['alice@lab.org"', "no"]
+        found = by_kind("lab", users=people)
 
         assert list(found) == ["ServiceAccount", "Role", "RoleBinding"]
         for document in found.values():
             assert document["metadata"]["name"] == "fiber"
             assert document["metadata"]["namespace"] == "lab"
         assert found["Role"]["rules"] == as_rules(RULES)
+        group = "rbac.authorization.k8s.io"
         assert found["RoleBinding"]["roleRef"] == {
-            "apiGroup": "rbac.authorization.k8s.io",
+            "apiGroup": group,
             "kind": "Role",
             "name": "fiber",
         }
         assert found["RoleBinding"]["subjects"] == [
-            {"kind": "ServiceAccount", "name": "fiber", "namespace": "lab"}
-        ]
-
-    def test_people_may_have_them_too(self):
-        subjects = by_kind("lab", users=['alice@lab.org"', "no"])["RoleBinding"]["subjects"]
-
-        assert subjects[1:] == [
-            {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}
-            for name in ('alice@lab.org"', "no")
+            {"kind": "ServiceAccount", "name": "fiber", "namespace": "lab"},
+            *({"apiGroup": group, "kind": "User", "name": name} for name in people),
         ]
 
     @pytest.mark.parametrize(
-        "gang,group",
+        "gang, group",
         [("volcano", "scheduling.volcano.sh"), ("scheduler-plugins", "scheduling.x-k8s.io")],
     )
     def test_groups_are_allowed_where_a_scheduler_needs_them(self, gang, group):
         rule = by_kind("lab", gang=gang)["Role"]["rules"][-1]
 
-        assert rule["apiGroups"] == [group]
-        assert rule["resources"] == ["podgroups"]
-
-    @pytest.mark.parametrize("gang", ["none", "kueue"])
-    def test_others_need_none(self, gang):
-        assert gang_rules(gang) == ()
+        assert (rule["apiGroups"], rule["resources"]) == ([group], ["podgroups"])
+        assert gang_rules("none") == gang_rules("kueue") == ()
 
     def test_nodes_are_the_clusters(self):
         found = by_kind("lab", "jobs", nodes=True)
+        role, binding = found["ClusterRole"], found["ClusterRoleBinding"]
 
-        assert found["ClusterRole"]["rules"] == as_rules([NODES])
-        assert "namespace" not in found["ClusterRole"]["metadata"]
-        assert found["ClusterRoleBinding"]["subjects"][0] == {
-            "kind": "ServiceAccount",
-            "name": "jobs",
-            "namespace": "lab",
-        }
-        assert (
-            found["ClusterRoleBinding"]["roleRef"]["name"]
-            == (found["ClusterRole"]["metadata"]["name"])
-        )
+        assert role["rules"] == as_rules([NODES])
+        assert "namespace" not in role["metadata"]
+        account = {"kind": "ServiceAccount", "name": "jobs", "namespace": "lab"}
+        assert binding["subjects"][0] == account
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
-    def test_each_rule_says_what_it_is_for(self):
-        text = manifests("lab")
-
-        assert all(f"# {rule.why}\n" in text for rule in RULES)
-
-    @pytest.mark.parametrize("name", ["null", "1e3", "on", "lab"])
+    @pytest.mark.parametrize("name", ["null", "1e3", "on"])
     def test_names_stay_text(self, name):
-        assert documents(name)[0]["metadata"]["namespace"] == name
+        assert by_kind(name)["Role"]["metadata"]["namespace"] == name
 
     def test_the_official_client_reads_the_same(self):
         api = client.ApiClient()
-        kinds = {
-            "ServiceAccount": "V1ServiceAccount",
-            "Role": "V1Role",
-            "RoleBinding": "V1RoleBinding",
-            "ClusterRole": "V1ClusterRole",
-            "ClusterRoleBinding": "V1ClusterRoleBinding",
-        }
-        for document in documents("lab", users=["a"], nodes=True):
+        for kind, document in by_kind("lab", users=["a"], nodes=True).items():
             # the names of the two versions of the client for a subject differ, what is sent not
-            model = api._ApiClient__deserialize(document, kinds[document["kind"]])
+            model = api._ApiClient__deserialize(document, f"V1{kind}")
             assert api.sanitize_for_serialization(model) == document
+
+
+class TestTheCommand:
+    """``fiber k8s rbac`` asks no cluster."""
+
+    @pytest.fixture
+    def printed(self, monkeypatch, tmp_path):
+        for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "FIBER_K8S_NAMESPACE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+
+        def run(*words):
+            done = CliRunner().invoke(cli, ("k8s", "rbac", *words), prog_name="fiber")
+            assert (done.exit_code, done.stderr) == (0, ""), done.output
+            return done.stdout
+
+        return run
+
+    def test_the_namespace_is_the_options_the_settings_the_contexts_or_the_default(
+        self, printed, monkeypatch, tmp_path
+    ):
+        def namespace(*words):
+            return next(yaml.safe_load_all(printed(*words)))["metadata"]["namespace"]
+
+        assert namespace() == "default"
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "one",
+            "contexts": [
+                {"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "lab"}}
+            ],
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {}}],
+        }
+        (tmp_path / "config").write_text(json.dumps(content))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        assert namespace() == "lab"
+        monkeypatch.setenv("FIBER_K8S_NAMESPACE", "set")
+        assert namespace() == "set"
+        assert namespace("--namespace", "given") == "given"
+
+    def test_all_of_it_can_be_chosen(self, printed):
+        told = printed(
+            *("--namespace", "lab", "--service-account", "jobs", "--user", "me"),
+            *("--gang", "volcano", "--nodes"),
+        )
+
+        wanted = manifests("lab", "jobs", users=["me"], gang="volcano", nodes=True)
+        assert told.strip() == wanted.strip()

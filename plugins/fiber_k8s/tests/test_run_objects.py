@@ -2,12 +2,10 @@
 
 import base64
 import contextlib
-import logging
 import threading
 
 import pytest
 
-from cluster import Act
 from fiber.exceptions import BackendUnavailableError, SubmitError
 from fiber.model import Timing
 from fiber_k8s.client import ApiError, Client
@@ -79,6 +77,11 @@ def refused(status):
     return ApiError("no", status)
 
 
+def owned_pod(name, *owners, **metadata):
+    owners = [{"kind": "Lease", "uid": uid} for uid in owners]
+    return {"metadata": {"name": name, "uid": name, "ownerReferences": owners, **metadata}}
+
+
 @pytest.fixture
 def server():
     return Server()
@@ -99,15 +102,11 @@ class TestADeletedLease:
         run.seal(b"x", None)
         server.refusals["PATCH", "leases"] = refused(404)
 
-    def test_it_is_made_again_before_anything_is_created_under_it(self, server, run, caplog):
+    def test_it_is_made_again_though_nothing_is_created(self, server, run, caplog):
         run.recheck()
-        with caplog.at_level(logging.WARNING, "fiber"):
-            owner = run.owner(None)
+        server.until("POST", "secrets", 2)
         # a Lease and a Secret before, and after
-        assert owner["uid"] == "uid-3"
-        before, after = server.of("POST", "secrets")
-        assert before["data"] == after["data"]
-        assert after["metadata"]["ownerReferences"] == [owner]
+        assert run.owner(None)["uid"] == "uid-3"
         assert server.of("DELETE", "secrets") != []
         assert "was deleted by somebody else; it was made again" in caplog.text
 
@@ -133,41 +132,24 @@ class TestADeletedLease:
         assert owners == ["uid-3"]
         assert len(server.of("POST", "leases")) == 2
 
-    def test_it_is_made_again_though_nothing_is_created(self, server, run):
-        run.recheck()
-        server.until("POST", "secrets", 2)
-
     def test_existing_pods_belong_to_the_new_lease(self, server, run):
-        def pod(name, *owners, **metadata):
-            owners = [{"kind": "Lease", "uid": uid} for uid in owners]
-            return {"metadata": {"name": name, "uid": name, "ownerReferences": owners, **metadata}}
-
         server.pod_list = [
-            pod("a", "another", "uid-1"),
-            pod("b", "uid-1", deletionTimestamp="2026-11-20T10:00:00Z"),
-            pod("c", "another"),
-            pod("d"),
+            owned_pod("a", "another", "uid-1"),
+            owned_pod("b", "uid-1", deletionTimestamp="2026-11-20T10:00:00Z"),
+            owned_pod("c", "another"),
+            owned_pod("d"),
         ]
         run.recheck()
         new = run.owner(None)
         server.until("PATCH", "pods", 1)
-        assert server.of("PATCH", "pods") == [
-            {
-                "metadata": {
-                    "uid": "a",
-                    "ownerReferences": [{"kind": "Lease", "uid": "another"}, new],
-                }
-            }
-        ]
+        owners = [{"kind": "Lease", "uid": "another"}, new]
+        assert server.of("PATCH", "pods") == [{"metadata": {"uid": "a", "ownerReferences": owners}}]
 
     def test_without_the_right_to_patch_pods_it_is_logged(self, server, run, caplog):
-        server.pod_list = [
-            {"metadata": {"name": "a", "uid": "a", "ownerReferences": [{"uid": "uid-1"}]}}
-        ]
+        server.pod_list = [owned_pod("a", "uid-1")]
         server.refusals["PATCH", "pods"] = refused(403)
         run.recheck()
-        with caplog.at_level(logging.WARNING, "fiber"):
-            assert run.owner(None)["uid"] == "uid-3"
+        assert run.owner(None)["uid"] == "uid-3"
         assert "cannot be handed over to the new one: no" in caplog.text
 
     def test_where_it_cannot_be_created_again_submission_fails_with_the_reason(self, server, run):
@@ -209,40 +191,31 @@ def test_a_renewal_that_failed_is_tried_again_soon(server, run):
     server.until("PATCH", "leases", 3)
 
 
-class TestOnACluster:
-    @pytest.fixture
-    def delete(self, site):
-        """Deletes the Lease of a run, as an administrator does."""
-        config = K8sConfig(kubeconfig=str(site.cluster.kubeconfig))
-        with contextlib.closing(Client(config)) as client:
-            yield lambda backend: client.delete("leases", f"fiber-{backend.run}", group=LEASES)
+def test_jobs_that_are_started_after_their_lease_was_deleted_run_and_nothing_is_left_at_the_end(
+    site, backend
+):
+    first = site.start(backend, private=b"x")
+    backend.recorder.running(first)
+    before = site.cluster.get("secrets", f"fiber-{backend.run}")["data"]["key"]
+    # as an administrator does
+    config = K8sConfig(kubeconfig=str(site.cluster.kubeconfig))
+    with contextlib.closing(Client(config)) as client:
+        assert client.delete("leases", f"fiber-{backend.run}", group=LEASES)
+    backend.recorder.end(first)
 
-    def test_jobs_that_are_started_after_their_lease_was_deleted_run(self, site, backend, delete):
-        first = site.start(backend, private=b"x")
-        backend.recorder.running(first)
-        before = site.cluster.get("secrets", f"fiber-{backend.run}")["data"]["key"]
-        assert delete(backend)
-        backend.recorder.end(first)
+    # as a pool does
+    others = [site.start(backend, private=b"x") for _ in range(4)]
 
-        # as a pool does
-        others = [site.start(backend, private=b"x") for _ in range(4)]
-
-        for job in others:
-            backend.recorder.running(job)
-        lease = site.cluster.get("leases", f"fiber-{backend.run}")
-        for job in others:
-            (owner,) = site.cluster.get("pods", job.id)["metadata"]["ownerReferences"]
-            assert owner["uid"] == lease["metadata"]["uid"]
-        secret = site.cluster.get("secrets", f"fiber-{backend.run}")
-        assert secret["metadata"]["ownerReferences"] == [owner]
-        # those that were sealed before can be opened still
-        assert base64.b64decode(secret["data"]["key"]) == base64.b64decode(before)
-
-    def test_nothing_is_left_of_such_a_run_at_its_end(self, site, backend, delete):
-        first = site.start(backend, private=b"x")
-        backend.recorder.running(first)
-        delete(backend)
-        backend.recorder.end(first)
-        backend.recorder.running(site.start(backend, Act(), private=b"x"))
-        backend.close()
-        site.wait_until_gone(backend.run)
+    for job in others:
+        backend.recorder.running(job)
+    lease = site.cluster.get("leases", f"fiber-{backend.run}")
+    for job in others:
+        (owner,) = site.cluster.get("pods", job.id)["metadata"]["ownerReferences"]
+        assert owner["uid"] == lease["metadata"]["uid"]
+    secret = site.cluster.get("secrets", f"fiber-{backend.run}")
+    assert secret["metadata"]["ownerReferences"] == [owner]
+    assert secret["immutable"] is True
+    # those that were sealed before can be opened still
+    assert base64.b64decode(secret["data"]["key"]) == base64.b64decode(before)
+    backend.close()
+    site.cluster.wait_until_gone(backend.run)

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import secrets
-from collections.abc import Callable
 
-from .objects import (
-    ACCOUNTS,
-    CLAIMS,
-    NAMESPACES,
-    PODS,
-    SECRETS,
-    Object,
-    Refused,
-    Resource,
-    Store,
-)
+from .objects import ACCOUNTS, PODS, Object, Refused, Resource, Store
 
 __all__ = ["complete"]
 
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-#: keeps Kueue's pods until their whole group has ended
-KUEUE_MANAGED = "kueue.x-k8s.io/managed"
-KUEUE_GATE = "kueue.x-k8s.io/admission"
 
 
 def complete(store: Store, resource: Resource, thing: Object) -> None:
     """Complete a new object, or refuse it."""
-    work = _WORK.get(resource)
-    if work is not None:
-        work(store, thing)
+    if resource is PODS:
+        _pod(store, thing)
+    elif resource.plural == "persistentvolumeclaims":
+        # its storage is there at once
+        thing["status"] = {"phase": "Bound"}
 
 
 def _pod(store: Store, pod: Object) -> None:
@@ -50,21 +37,9 @@ def _pod(store: Store, pod: Object) -> None:
         for kind in ("secret", "configMap", "projected"):
             if kind in volume:
                 volume[kind].setdefault("defaultMode", 0o644)
-    spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
-    spec.setdefault("dnsPolicy", "ClusterFirst")
-    spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
-    spec.setdefault("enableServiceLinks", True)
-    spec.setdefault("priority", 0)
     _account(store, pod)
-    _tolerations(spec)
-    labels = pod["metadata"].get("labels") or {}
-    if "kueue.x-k8s.io/queue-name" in labels:
-        # by a webhook of Kueue's
-        labels[KUEUE_MANAGED] = "true"
-        pod["metadata"]["finalizers"] = [KUEUE_MANAGED]
-        spec["schedulingGates"] = [{"name": KUEUE_GATE}]
 
 
 def _account(store: Store, pod: Object) -> None:
@@ -101,35 +76,3 @@ def _token_volume(spec: Object) -> None:
         ]
         volume = {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}
         spec.setdefault("volumes", []).append(volume)
-
-
-def _tolerations(spec: Object) -> None:
-    """Have a pod tolerate a lost node for five minutes."""
-    there = spec.setdefault("tolerations", [])
-    for word in ("not-ready", "unreachable"):
-        key = f"node.kubernetes.io/{word}"
-        if not any(one.get("key") == key for one in there):
-            rest = {"effect": "NoExecute", "tolerationSeconds": 300}
-            there.append({"key": key, "operator": "Exists", **rest})
-
-
-def _secret(_: Store, thing: Object) -> None:
-    thing.setdefault("type", "Opaque")
-    for key, text in (thing.pop("stringData", None) or {}).items():
-        thing.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
-
-
-def _claim(_: Store, thing: Object) -> None:
-    thing["status"] = {"phase": "Bound", "accessModes": thing["spec"]["accessModes"]}
-
-
-def _namespace(_: Store, thing: Object) -> None:
-    thing["status"] = {"phase": "Active"}
-
-
-_WORK: dict[Resource, Callable[[Store, Object], None]] = {
-    PODS: _pod,
-    SECRETS: _secret,
-    CLAIMS: _claim,
-    NAMESPACES: _namespace,
-}

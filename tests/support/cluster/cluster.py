@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import ssl
 import tempfile
 import threading
 import time
@@ -13,10 +14,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import attrs
 import yaml
 
-from .access import Authority, make_certificates
+from .access import Authority, User
+from .certificates import Certificates
 from .deletion import Deletion
 from .hollow import Act, Ended, Hollow
 from .kubelet import ENDED, Kubelet, Stop, Volumes, Worker
@@ -30,7 +31,6 @@ from .objects import (
     Store,
     Subscription,
     clone,
-    now,
     of,
     quantity,
 )
@@ -38,85 +38,38 @@ from .scheduling import GROUP_SCHEDULERS, Scheduler
 from .server import Call, Refusal, Server
 from .streams import Streams
 
-__all__ = ["Cluster", "Parts"]
+__all__ = ["Cluster"]
 
 T = TypeVar("T")
 _PATIENCE = 120.0
 _CAPACITY = {"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "50Gi"}
 _GPU = "nvidia.com/gpu"
-
-
-@attrs.define
-class Parts:
-    """All parts of a running cluster."""
-
-    store: Store
-    authority: Authority
-    deletion: Deletion
-    kubelet: Kubelet
-    scheduler: Scheduler
-    server: Server
-    failures: list[str] = attrs.field(factory=list)
-    _tasks: list[asyncio.Task[None]] = attrs.field(factory=list)
-    _subscriptions: list[Subscription] = attrs.field(factory=list)
-
-    @classmethod
-    async def start(
-        cls,
-        folder: Path,
-        runtime: Any,
-        addresses: Sequence[str],
-        *,
-        bookmark_every: float,
-        identified: bool,
-    ) -> Parts:
-        """Make and start everything but the nodes."""
-        await runtime.open(folder / "notes")
-        addresses = (*addresses, *runtime.addresses)
-        certificate, context = make_certificates(folder, addresses, identified=identified)
-        (folder / "ca.crt").write_text(certificate)
-        store = Store()
-        authority, deletion = Authority(store), Deletion(store)
-        volumes = Volumes(store, authority, folder / "volumes", runtime.real)
-        kubelet = Kubelet(store, deletion, runtime, volumes)
-        scheduler = Scheduler(store, deletion, kubelet)
-        server = Server(store, authority, deletion, Streams(kubelet), context, bookmark_every)
-        parts = cls(store, authority, deletion, kubelet, scheduler, server)
-        groups = [one.resource for one in GROUP_SCHEDULERS.values()]
-        parts.follow(scheduler.run, store.subscribe(PODS, NODES, *groups))
-        parts.follow(kubelet.run, store.subscribe(PODS, SECRETS, CONFIG_MAPS))
-        parts.follow(deletion.collect, store.subscribe())
-        await server.listen(addresses)
-        host, port = addresses[-1], str(server.port)
-        kubelet.services |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-        return parts
-
-    def follow(self, work: Any, subscription: Subscription) -> None:
-        """Run a controller on its changes."""
-        self._subscriptions.append(subscription)
-        self._tasks.append(asyncio.ensure_future(self._guard(work(subscription))))
-
-    async def close(self) -> None:
-        """End all of it."""
-        await self.server.stop()
-        for subscription in self._subscriptions:
-            subscription.close()
-        await self.kubelet.close()
-        await asyncio.gather(*self._tasks)
-        self.failures += [*self.kubelet.failures, *self.server.failures]
-
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception:
-            self.failures.append(traceback.format_exc())
+#: what Fiber makes for a run
+RUN_KINDS = ("pods", "secrets", "leases")
 
 
 class Cluster:
     """A cluster that runs until its block ends. Made by ``Cluster.start``."""
 
-    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop, parts: Parts) -> None:
-        self._folder, self._loop, self.parts = folder, loop, parts
+    def __init__(self, folder: Path, runtime: Any, *, identified: bool) -> None:
+        self._folder, self._runtime = folder, runtime
+        self._loop = asyncio.get_running_loop()
+        addresses = ("127.0.0.1", *runtime.addresses)
+        certificates = Certificates(folder, identified=identified)
+        certificates.make("server", "kube-apiserver", addresses=addresses)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
+        self.store = Store()
+        self._authority, self._deletion = Authority(self.store), Deletion(self.store)
+        self.volumes = Volumes(self.store, self._authority, folder / "volumes", runtime.real)
+        self._kubelet = Kubelet(self.store, self._deletion, runtime, self.volumes)
+        self._scheduler = Scheduler(self.store)
+        streams = Streams(self._kubelet)
+        self._server = Server(
+            self.store, self._authority, self._deletion, streams, context, addresses
+        )
+        self._subscriptions: list[Subscription] = []
+        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     @contextlib.contextmanager
@@ -127,7 +80,6 @@ class Cluster:
         runtime: Any = None,
         nodes: Sequence[str] = ("knode",),
         capacity: dict[str, str] | None = None,
-        bookmark_every: float = 60.0,
         identified: bool = True,
     ) -> Iterator[Cluster]:
         """Start a cluster, and end all of it.
@@ -137,32 +89,31 @@ class Cluster:
             runtime: runs containers instead of the hollow one (see ``cluster.real``).
             nodes: names of the nodes.
             capacity: of each node; default 4 cpu, 8Gi, 110 pods.
-            bookmark_every: seconds between a watch's bookmarks.
             identified: False for certificates without key identifiers.
         """
         folder = Path(tempfile.mkdtemp(prefix="fk-"))
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="cluster")
         thread.start()
+        runtime = runtime or Hollow(script)
+
+        async def make() -> Cluster:
+            await runtime.open(folder / "notes")
+            cluster = cls(folder, runtime, identified=identified)
+            await cluster._begin()
+            return cluster
+
         try:
-            start = Parts.start(
-                folder,
-                runtime or Hollow(script),
-                ("127.0.0.1",),
-                bookmark_every=bookmark_every,
-                identified=identified,
-            )
-            parts = _on(loop, start)
-            cluster = cls(folder, loop, parts)
+            cluster = _on(loop, make())
             try:
                 cluster.add_namespace("default")
                 for name in nodes:
                     cluster.add_node(name, capacity)
                 yield cluster
             finally:
-                _on(loop, parts.close())
-            if parts.failures:
-                raise AssertionError("\n".join(parts.failures))
+                _on(loop, cluster._end())
+            if failures := [*cluster._kubelet.failures, *cluster._server.failures]:
+                raise AssertionError("\n".join(failures))
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
@@ -170,12 +121,40 @@ class Cluster:
             loop.close()
             shutil.rmtree(folder)
 
+    async def _begin(self) -> None:
+        groups = [one.resource for one in GROUP_SCHEDULERS.values()]
+        self._follow(self._scheduler.run, PODS, NODES, *groups)
+        self._follow(self._kubelet.run, PODS, SECRETS, CONFIG_MAPS)
+        self._follow(self._deletion.collect)
+        await self._server.listen()
+        host, port = self._server.addresses[-1], str(self._server.port)
+        self._kubelet.services |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+
+    def _follow(self, work: Any, *resources: Resource) -> None:
+        """Run a controller on its changes."""
+        subscription = self.store.subscribe(*resources)
+        self._subscriptions.append(subscription)
+        self._tasks.append(asyncio.ensure_future(self._guard(work(subscription))))
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            self._kubelet.failures.append(traceback.format_exc())
+
+    async def _end(self) -> None:
+        await self._server.stop()
+        for subscription in self._subscriptions:
+            subscription.close()
+        await self._kubelet.close()
+        await asyncio.gather(*self._tasks)
+
     # -- clients
 
     @property
     def url(self) -> str:
         """Where the API server listens."""
-        return f"https://127.0.0.1:{self.parts.server.port}"
+        return f"https://127.0.0.1:{self._server.port}"
 
     @property
     def authority_file(self) -> Path:
@@ -210,52 +189,58 @@ class Cluster:
 
     def token(self, user: str = "admin") -> str:
         """A token of a user, named as for ``write_kubeconfig``."""
-        authority = self.parts.authority
+        authority = self._authority
         if "/" in user:
             namespace, name = user.split("/")
             return self.call(lambda: authority.account_token(namespace, name))
-        groups = ("system:masters",) if user == "admin" else ()
-        return self.call(lambda: authority.user_token(user, groups))
+        known = User(user, is_admin=user == "admin")
+        return self.call(lambda: authority.user_token(known))
 
     @property
     def requests(self) -> list[Call]:
         """Every call that reached the server so far."""
-        return list(self.parts.server.calls)
+        return list(self._server.calls)
 
     def forget_requests(self) -> None:
         """Count from here."""
-        self.parts.server.calls.clear()
+        self._server.calls.clear()
 
     # -- objects, without a client
 
     def objects(self, plural: str, namespace: str | None = None) -> list[Object]:
         """Copies of all objects of a kind."""
         resource = _resource(plural)
-        return self.call(lambda: clone(self.parts.store.list(resource, namespace)))
+        return self.call(lambda: clone(self.store.list(resource, namespace)))
 
     def history(self, plural: str, namespace: str | None = None) -> list[tuple[str, Object]]:
         """Every change of a kind so far: ADDED, MODIFIED or DELETED, and the object after it."""
         resource = _resource(plural)
-        return self.call(lambda: clone(self.parts.store.history(resource, namespace)))
+        changes = self.call(lambda: list(self.store.changes))
+        return [
+            (one.type, clone(one.object))
+            for one in changes
+            if one.resource is resource
+            and namespace in {None, one.object["metadata"].get("namespace")}
+        ]
 
     def get(self, plural: str, name: str, namespace: str = "default") -> Object | None:
         """A copy of an object; None where there is none."""
         resource = _resource(plural)
         where = namespace if resource.namespaced else None
-        return self.call(lambda: clone(self.parts.store.get(resource, where, name)))
+        return self.call(lambda: clone(self.store.get(resource, where, name)))
 
     def create(self, plural: str, thing: Object, namespace: str = "default") -> Object:
         """Make an object as the administrator would."""
         resource = _resource(plural)
         where = namespace if resource.namespaced else None
-        return self.call(lambda: clone(self.parts.server.create(resource, where, clone(thing))))
+        return self.call(lambda: clone(self._server.create(resource, where, clone(thing))))
 
     def wait_for(
         self, plural: str, test: Callable[[list[Object]], Any], *, timeout: float = 30.0
     ) -> Any:
         """Wait until a test of all objects of a kind is true; the answer is the test's."""
         resource = _resource(plural)
-        store, deadline = self.parts.store, time.monotonic() + timeout
+        store, deadline = self.store, time.monotonic() + timeout
 
         def look() -> tuple[int, list[Object]]:
             return store.version, clone(store.list(resource))
@@ -275,9 +260,28 @@ class Cluster:
             try:
                 _on(self._loop, news(version))
             except asyncio.TimeoutError:
-                broken = "\n".join(self.parts.kubelet.failures)
+                broken = "\n".join(self._kubelet.failures)
                 msg = f"{plural} did not become so within {timeout:g} s: {things}\n{broken}"
                 raise AssertionError(msg) from None
+
+    def left(self, run_id: str, plurals: Sequence[str] = RUN_KINDS) -> list[str]:
+        """Objects that exist of a run, or of any where it is empty: ``KIND NAME``."""
+        things = [(plural, one["metadata"]) for plural in plurals for one in self.objects(plural)]
+        runs = [(meta.get("labels") or {}).get("fiber/run") for _, meta in things]
+        return [
+            f"{plural} {meta['name']}"
+            for (plural, meta), run in zip(things, runs, strict=True)
+            if run and run_id in {"", run}
+        ]
+
+    def wait_until_gone(self, run_id: str = "", plurals: Sequence[str] = RUN_KINDS) -> None:
+        """Wait until nothing is left of a run, or of any."""
+        for plural in plurals:
+
+            def is_gone(_: list[Object], kinds: Sequence[str] = (plural,)) -> bool:
+                return not self.left(run_id, kinds)
+
+            self.wait_for(plural, is_gone, timeout=60.0)
 
     def add_namespace(self, name: str) -> None:
         """Make a namespace with its default service account."""
@@ -289,8 +293,7 @@ class Cluster:
 
     def create_claim(self, name: str) -> None:
         """Make a claim, whose storage is there at once."""
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-        self.create("persistentvolumeclaims", {"metadata": {"name": name}, "spec": spec})
+        self.create("persistentvolumeclaims", {"metadata": {"name": name}})
 
     def add_account(
         self, name: str, rules: Sequence[Object] = (), namespace: str = "default"
@@ -318,50 +321,34 @@ class Cluster:
     # -- faults of the API
 
     @contextlib.contextmanager
-    def outage(self, *, restarts: bool = True) -> Iterator[None]:
-        """The API server is away: connections are cut, new ones refused; the pods go on.
-
-        Args:
-            restarts: whether it forgets, as a server that is started again does: watches from
-                versions of before get 410. Else it was only out of reach.
-        """
+    def outage(self) -> Iterator[None]:
+        """The API server is away: connections are cut, new ones refused; the pods go on."""
         self.stop_api()
         try:
             yield
         finally:
-            self.start_api(restarts=restarts)
+            self.start_api()
 
     def stop_api(self) -> None:
         """Begin an outage."""
-        _on(self._loop, self.parts.server.stop())
+        _on(self._loop, self._server.stop())
 
-    def start_api(self, *, restarts: bool = True) -> None:
-        """End an outage; see ``outage``."""
-        if restarts:
-            self.expire()
-        _on(self._loop, self.parts.server.restart())
+    def start_api(self) -> None:
+        """End it; a server that is started again has forgotten what was before."""
+        self.expire()
+        _on(self._loop, self._server.listen())
 
     def cut_watches(self) -> None:
         """Cut the connection of each watch."""
-        self.call(lambda: self.parts.server.end_watches(cut=True))
+        self.call(lambda: self._server.end_watches(cut=True))
 
     def end_watches(self) -> None:
         """End each watch regularly, as the server does after its timeout."""
-        self.call(self.parts.server.end_watches)
-
-    @contextlib.contextmanager
-    def hasty_watches(self) -> Iterator[None]:
-        """In this block each watch ends regularly as soon as it has begun, as some proxies have it."""
-        self.parts.server.hasty = True
-        try:
-            self.end_watches()
-            yield
-        finally:
-            self.parts.server.hasty = False
+        self.call(self._server.end_watches)
 
     def expire(self) -> None:
         """Forget the history: watches from before get 410."""
-        self.call(self.parts.store.forget_history)
+        self.call(self.store.forget_history)
 
     def refuse(
         self,
@@ -374,12 +361,12 @@ class Cluster:
     ) -> Refusal:
         """Refuse requests, until ``stop()`` or the end of a block, or a number of times."""
         refusal = Refusal(code, retry_after, matching, times, message)
-        self.call(lambda: self.parts.server.refusals.append(refusal))
+        self.call(lambda: self._server.refusals.append(refusal))
         return refusal
 
     def refuse_pods(self, message: str, *, beyond: int = 0) -> Refusal:
         """Refuse to create pods where so many exist that have not ended, as policies and quotas do."""
-        store = self.parts.store
+        store = self.store
 
         def matches(call: Call) -> bool:
             pods = [one for one in store.list(PODS) if one["status"].get("phase") not in ENDED]
@@ -394,12 +381,12 @@ class Cluster:
     ) -> None:
         """Delete a pod as somebody else would."""
         options = {"gracePeriodSeconds": grace}
-        self._on_pod(name, lambda pod: self.parts.deletion.delete(PODS, pod, options), namespace)
+        self._on_pod(name, lambda pod: self._deletion.delete(PODS, pod, options), namespace)
 
     def evict(self, name: str, *, grace: int | None = None) -> None:
         """Evict a pod through the API, as a drain does."""
         options = {"gracePeriodSeconds": grace}
-        self._on_pod(name, lambda pod: self.parts.deletion.evict(pod, options))
+        self._on_pod(name, lambda pod: self._deletion.evict(pod, options))
 
     def kubelet_evict(
         self, name: str, namespace: str = "default", *, pressure: bool = True
@@ -416,7 +403,7 @@ class Cluster:
 
     def preempt(self, name: str) -> None:
         """End a pod as the scheduler does for a more important one."""
-        self._on_pod(name, self.parts.deletion.preempt)
+        self._on_pod(name, self._deletion.preempt)
 
     def end(self, name: str, *, code: int = 0) -> None:
         """A hollow pod's process ends."""
@@ -428,30 +415,16 @@ class Cluster:
 
     # -- nodes
 
-    def add_node(
-        self,
-        name: str,
-        capacity: dict[str, str] | None = None,
-        *,
-        taints: Sequence[Object] = (),
-    ) -> None:
+    def add_node(self, name: str, capacity: dict[str, str] | None = None) -> None:
         """A node joins."""
         holds = _CAPACITY | (capacity or {})
         # no machine's memory is a round number: the firmware has its part
         holds["memory"] = f"{int(quantity(holds['memory'])) // 1024 - 4}Ki"
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        address = self.parts.server.addresses[-1]
-        node = {
-            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            "spec": {"taints": list(taints)},
-            "status": {
-                "capacity": dict(holds),
-                "allocatable": dict(holds),
-                "conditions": [{**ready, "lastTransitionTime": now()}],
-                "addresses": [{"type": "InternalIP", "address": address}],
-            },
-        }
-        self.create("nodes", node)
+        labels = {"kubernetes.io/hostname": name}
+        status = {"allocatable": holds}
+        self.create(
+            "nodes", {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
+        )
 
     def add_gpus(self, count: int) -> None:
         """Each node gets GPUs."""
@@ -467,43 +440,39 @@ class Cluster:
         """A node takes pods again."""
         self._change(self.get("nodes", name), spec={"unschedulable": False})
 
-    def node_lost(self, node: str) -> None:
-        """A node is cut off: its processes go on, its pods are said to be not ready."""
-        self.call(lambda: self.parts.scheduler.lose(node))
-
     def node_silent(self, node: str) -> None:
-        """A node is cut off, and still said to be ready: pods are bound to it, and never run."""
-        self.call(lambda: self.parts.kubelet.lose(node))
+        """A node is cut off: its processes go on, and pods that are bound to it never run."""
+        self.call(lambda: self._kubelet.lose(node))
 
     def node_back(self, node: str) -> None:
-        """A node that was lost is there again."""
-        self.call(lambda: self.parts.scheduler.regain(node))
+        """A node that was silent is there again."""
+        self.call(lambda: self._kubelet.regain(node))
 
     def install(self, scheduler: str) -> None:
         """Install the kinds of a scheduler of groups: ``scheduler-plugins`` or ``volcano``."""
         (group,) = [
             one.resource.group for name, one in GROUP_SCHEDULERS.items() if scheduler in name
         ]
-        self.call(lambda: self.parts.server.absent.discard(group))
+        self.call(lambda: self._server.absent.discard(group))
 
     @contextlib.contextmanager
     def older_scheduler(self) -> Iterator[None]:
         """Do not say which nodes could never take a pod: no scheduler before 1.34 does."""
-        self.parts.scheduler.is_frank = False
+        self._scheduler.is_frank = False
         try:
             yield
         finally:
-            self.parts.scheduler.is_frank = True
+            self._scheduler.is_frank = True
 
     # -- within
 
     def _on_pod(
         self, name: str, work: Callable[[Object], object], namespace: str = "default"
     ) -> None:
-        self.call(lambda: work(self.parts.store.need(PODS, namespace, name)))
+        self.call(lambda: work(self.store.need(PODS, namespace, name)))
 
     def _worker(self, pod: Object) -> Worker:
-        worker = self.parts.kubelet.worker(pod)
+        worker = self._kubelet.worker(pod)
         assert worker is not None, f"pod {pod['metadata']['name']} was not started"
         return worker
 
@@ -511,7 +480,7 @@ class Cluster:
         assert node is not None
         for name, changes in parts.items():
             node[name] |= changes
-        self.call(lambda: self.parts.store.update(NODES, node))
+        self.call(lambda: self.store.update(NODES, node))
 
 
 def _resource(plural: str) -> Resource:

@@ -1,8 +1,8 @@
-"""Deletion: grace, preconditions, finalizers, and what goes when an owner has gone."""
+"""Deletion: grace, preconditions, and what goes when an owner has gone."""
 
 from __future__ import annotations
 
-import datetime as dt
+import math
 
 import attrs
 
@@ -41,16 +41,13 @@ class Deletion:
             self.store.delete(resource, there)
             details = {"name": meta["name"], "kind": resource.plural, "uid": meta["uid"]}
             return {"kind": "Status", "apiVersion": "v1", "status": "Success", "details": details}
-        new = clone(there)
-        _mark(new, _grace(there, options))
-        return self.finish(resource, self.store.update(resource, new))
-
-    def finish(self, resource: Resource, thing: Object) -> Object:
-        """Remove an object for which nobody needs to do anything more."""
-        meta = thing["metadata"]
-        if "deletionTimestamp" not in meta or meta.get("finalizers"):
-            return thing
-        return thing if meta["deletionGracePeriodSeconds"] else self.store.delete(resource, thing)
+        grace, new = _grace(there, options), clone(there)
+        if grace < meta.get("deletionGracePeriodSeconds", math.inf):
+            new["metadata"]["deletionTimestamp"] = now(ahead=grace)
+            new["metadata"]["deletionGracePeriodSeconds"] = grace
+        made = self.store.update(resource, new)
+        # what nobody needs time for is gone at once
+        return made if grace else self.store.delete(resource, made)
 
     def evict(self, pod: Object, options: Object) -> None:
         """Delete a pod as a drain does."""
@@ -78,14 +75,9 @@ class Deletion:
                 )
 
     def _check(self, resource: Resource, meta: Object, options: Object) -> None:
-        for key, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-            told = (options.get("preconditions") or {}).get(key)
-            if told and told != meta[key]:
-                past = "deleted and then recreated" if key == "uid" else "modified"
-                why = (
-                    f"the {word} in the precondition ({told}) does not match the {word} in record "
-                    f"({meta[key]}). The object might have been {past}"
-                )
+        for key, told in (options.get("preconditions") or {}).items():
+            if told != meta[key]:
+                why = f"the {key} in the precondition ({told}) does not match {meta[key]}"
                 raise Refused.conflict(resource, meta["name"], why)
 
     def _without_owner(self, resource: Resource, thing: Object | None) -> None:
@@ -98,8 +90,6 @@ class Deletion:
 
     def _is_there(self, owner: Object, thing: Object) -> bool:
         resource = by_kind(owner["apiVersion"], owner["kind"])
-        if resource is None:
-            return True
         found = self.store.get(resource, thing["metadata"].get("namespace"), owner["name"])
         return found is not None and found["metadata"]["uid"] == owner["uid"]
 
@@ -110,21 +100,3 @@ def _grace(pod: Object, options: Object) -> int:
         return 0
     grace = options.get("gracePeriodSeconds")
     return int(pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace)
-
-
-def _mark(pod: Object, grace: int) -> None:
-    meta = pod["metadata"]
-    if "deletionTimestamp" not in meta:
-        meta["deletionTimestamp"] = now(ahead=grace)
-        meta["deletionGracePeriodSeconds"] = grace
-        meta["generation"] += 1
-        return
-    before = meta["deletionGracePeriodSeconds"]
-    if grace >= before:
-        return
-    end = dt.datetime.fromisoformat(meta["deletionTimestamp"].replace("Z", "+00:00"))
-    began = end - dt.timedelta(seconds=before)
-    left = (began + dt.timedelta(seconds=grace) - dt.datetime.now(dt.timezone.utc)).total_seconds()
-    # a grace that is over by now is one second, and the time is not in the past
-    meta["deletionTimestamp"] = now(ahead=max(left, 0))
-    meta["deletionGracePeriodSeconds"] = 1 if left <= 0 and grace else grace

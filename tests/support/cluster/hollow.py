@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 
 from .objects import Object
 
-__all__ = ["Act", "Emptiness", "Ended", "Hollow", "LogQuery", "Mount", "StartRefused"]
+__all__ = [
+    "Act", "Emptiness", "Ended", "Hollow", "LogQuery", "Mount", "StartRefused", "start_process",
+]  # fmt: skip
 
 
 class StartRefused(Exception):  # noqa: N818 - an answer, no failure
@@ -73,8 +73,6 @@ class Act:
     message: str = ""
     #: it cannot be started: the reason and message that it waits with; StartError is its end
     refused: tuple[str, str] | None = None
-    #: minutes that the clock of its node is ahead of UTC, as the times in its log show
-    zone: int = 0
 
 
 @attrs.define
@@ -113,7 +111,6 @@ class Emptiness:
     """A container that is none."""
 
     def __init__(self, act: Act, image: str) -> None:
-        self.container_id = f"containerd://{secrets.token_hex(32)}"
         self.image = image
         self.image_id = "sha256:" + "0" * 64
         self._act = act
@@ -163,57 +160,41 @@ class Emptiness:
             news = self._news
             for at, line in lines[start:]:
                 start += 1
-                yield f"{_stamp(at, self._act.zone)} ".encode() + line if query.timestamps else line
+                yield f"{_stamp(at)} ".encode() + line if query.timestamps else line
             if not query.follow or self._ended.done():
                 return
             await news.wait()
 
-    async def exec(self, argv: Sequence[str], *, stdin: bool, tty: bool) -> Any:
-        """A process that writes its arguments, and its input, back."""
-        return _Echo(" ".join(argv).encode() + b"\n", stdin=stdin)
+    async def exec(self, argv: Sequence[str], *, has_input: bool) -> asyncio.subprocess.Process:
+        """A process of this host that writes its arguments, and its input, back."""
+        program = "printf '%s\\n' \"$*\"" + ("; exec cat" if has_input else "")
+        return await start_process(["/bin/sh", "-c", program, "sh", *argv], has_input=has_input)
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        message = f"nothing listens on port {port} of a hollow pod"
-        raise ConnectionRefusedError(message)
+        """Connect to a port of this host."""
+        return await asyncio.open_connection("127.0.0.1", port)
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
 
-class _Echo:
-    """Says a line, then what it is told."""
-
-    def __init__(self, line: bytes, *, stdin: bool) -> None:
-        self._words: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._words.put_nowait(line)
-        if not stdin:
-            self._words.put_nowait(None)
-
-    async def read(self) -> tuple[int, bytes] | None:
-        data = await self._words.get()
-        return None if data is None else (1, data)
-
-    async def write(self, data: bytes) -> None:
-        self._words.put_nowait(data)
-
-    async def end_input(self) -> None:
-        self._words.put_nowait(None)
-
-    async def code(self) -> int:
-        return 0
-
-    async def resize(self, width: int, height: int) -> None:
-        pass
-
-    async def close(self) -> None:
-        self._words.put_nowait(None)
+async def start_process(
+    argv: Sequence[str],
+    *,
+    has_input: bool,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> asyncio.subprocess.Process:
+    """A process whose streams are pipes; its input is empty unless it has one."""
+    nothing, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+    stdin = pipe if has_input else nothing
+    return await asyncio.create_subprocess_exec(
+        *argv, stdin=stdin, stdout=pipe, stderr=pipe, env=env, pass_fds=pass_fds
+    )
 
 
-def _stamp(seconds: float, zone: int) -> str:
-    """A time as logs have it, in the zone of a node."""
-    hours, minutes = divmod(abs(zone), 60)
-    end = f"{'-' if zone < 0 else '+'}{hours:02d}:{minutes:02d}" if zone else "Z"
+def _stamp(seconds: float) -> str:
+    """A time as logs have it."""
     whole, part = divmod(int(seconds * 1e9), 10**9)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole + zone * 60))
-    return f"{text}.{part:09d}{end}"
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{part:09d}Z"

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import re
-import secrets
 import shutil
 import traceback
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ from .hollow import Ended, Mount, StartRefused
 from .objects import (
     CONFIG_MAPS,
     EVENTS,
-    NODES,
     PODS,
     SECRETS,
     Object,
@@ -83,7 +81,6 @@ class Box:
     state: Object = attrs.field(factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
     #: of the runtime: a container that runs or has run
     handle: Any = None
-    container_id: str = ""
 
     @property
     def name(self) -> str:
@@ -100,32 +97,24 @@ class Box:
         return found
 
     def set_ended(self, code: int, reason: str, message: str = "", started: str = "") -> None:
-        told: Object = {"exitCode": code, "reason": reason}
-        if message:
-            told["message"] = message
-        told |= {"startedAt": started, "finishedAt": now(), "containerID": self.container_id}
-        self.state = {"terminated": told}
+        told = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now()}
+        self.state = {"terminated": {**told, "message": message} if message else told}
 
     def end(self, how: Ended) -> None:
         """Note the end of a container that ran."""
         if self.is_running:
             reason = "OOMKilled" if how.oom else "Completed" if how.code == 0 else "Error"
-            started = self.state["running"]["startedAt"]
-            self.set_ended(how.code, reason, how.message, started)
+            self.set_ended(how.code, reason, how.message, self.state["running"]["startedAt"])
 
     def status(self) -> Object:
         """Entry of ``containerStatuses``."""
-        told = {
+        return {
             "name": self.name,
             "state": self.state,
-            "lastState": {},
-            "ready": self.is_running,
             "restartCount": 0,
             "image": self.handle.image if self.handle else self.spec["image"],
             "imageID": self.handle.image_id if self.handle else "",
-            "started": self.is_running,
         }
-        return {**told, "containerID": self.container_id} if self.container_id else told
 
 
 def _phase(boxes: Sequence[Box]) -> str:
@@ -134,40 +123,6 @@ def _phase(boxes: Sequence[Box]) -> str:
         return "Failed" if any(codes) else "Succeeded"
     is_begun = any(box.is_running or box.exit_code is not None for box in boxes)
     return "Running" if is_begun else "Pending"
-
-
-def _conditions(
-    pod: Object, boxes: Sequence[Box], phase: str, reason: str, *, sandbox: bool, failing: bool
-) -> list[Object]:
-    """The conditions that a node reports, after those of others."""
-    old = {item["type"]: item for item in pod["status"].get("conditions") or ()}
-    is_done = phase in ENDED
-    unready = [box.name for box in boxes if not box.is_running]
-    ready: Object = {"status": "False" if unready or is_done or failing else "True"}
-    over = all(box.exit_code is not None and box.container_id for box in boxes)
-    if over or failing:
-        failed = reason or failing or any(box.exit_code for box in boxes)
-        ready["reason"] = "PodFailed" if failed else "PodCompleted"
-    elif unready:
-        ready["reason"] = "ContainersNotReady"
-        ready["message"] = f"containers with unready status: [{' '.join(unready)}]"
-    initialized: Object = {"status": "True"}
-    if ready.get("reason") == "PodCompleted":
-        initialized["reason"] = "PodCompleted"
-    facts = {
-        "PodReadyToStartContainers": {"status": "True" if sandbox and not is_done else "False"},
-        "Initialized": initialized,
-        "Ready": ready,
-        "ContainersReady": dict(ready),
-        "PodScheduled": {"status": "True"},
-    }
-    told = []
-    for kind, fact in facts.items():
-        before = old.pop(kind, {})
-        is_same = before.get("status") == fact["status"]
-        moment = before["lastTransitionTime"] if is_same else now()
-        told.append({"type": kind, "lastProbeTime": None, "lastTransitionTime": moment, **fact})
-    return [*old.values(), *told]
 
 
 # -- one pod
@@ -205,10 +160,6 @@ class Worker:
 
     async def live(self) -> None:
         """Lead the pod until nothing of it runs any more."""
-        seconds = self.pod["spec"].get("activeDeadlineSeconds")
-        timer = None
-        if seconds is not None:
-            timer = asyncio.get_running_loop().call_later(seconds, self._overdue)
         self.write()
         work = asyncio.ensure_future(self._run())
         try:
@@ -222,8 +173,6 @@ class Worker:
                     return
             await self._end(work, self._stop.result() if self._stop.done() else Stop(0))
         finally:
-            if timer is not None:
-                timer.cancel()
             work.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await work
@@ -241,9 +190,6 @@ class Worker:
         with contextlib.suppress(asyncio.CancelledError):
             await work
         running = [box for box in self.boxes if box.is_running]
-        # of an eviction nothing is reported before its end
-        if running and told.reason != "Evicted":
-            self.write(failing=bool(told.reason))
         await asyncio.gather(*(box.handle.stop(told.grace) for box in running))
         for box in running:
             box.end(await box.handle.wait())
@@ -273,7 +219,6 @@ class Worker:
             box.handle = await self._kubelet.runtime.start(self.pod, box.spec, environ, mounts)
         except StartRefused as refused:
             if refused.reason == "StartError":
-                box.container_id = f"containerd://{secrets.token_hex(32)}"
                 box.set_ended(128, refused.reason, refused.message, "1970-01-01T00:00:00Z")
                 self.write()
                 return
@@ -283,23 +228,15 @@ class Worker:
             # a node tries again and again, in vain here
             await self._stop
             return
-        box.container_id = box.handle.container_id
         box.state = {"running": {"startedAt": now()}}
         self.write()
         box.end(await box.handle.wait())
         self.write()
 
-    def _overdue(self) -> None:
-        text = "Pod was active on the node longer than the specified deadline"
-        grace = self.pod["spec"]["terminationGracePeriodSeconds"]
-        self.stop(Stop(grace, "DeadlineExceeded", text))
-
     def _current(self) -> Object | None:
         return self._store.same(PODS, self.pod)
 
-    def write(
-        self, phase: str | None = None, stop: Stop | None = None, *, failing: bool = False
-    ) -> None:
+    def write(self, phase: str | None = None, stop: Stop | None = None) -> None:
         """Report to the API how the pod is, unless the node is cut off."""
         there = self._current()
         if there is None or self._kubelet.is_lost(self.node):
@@ -311,20 +248,15 @@ class Worker:
             phase = _phase(self.boxes)
             if phase in ENDED:
                 phase = "Running" if any(box.handle for box in self.boxes) else "Pending"
-        reason = stop.reason if stop is not None else ""
-        sandbox = bool(self._ip)
         status: Object = {
             "phase": phase,
-            "conditions": _conditions(
-                there, self.boxes, phase, reason, sandbox=sandbox, failing=failing
-            ),
-            "hostIP": self._kubelet.host_ip(self.node),
+            "conditions": there["status"].get("conditions") or [],
             "startTime": self._started,
             "containerStatuses": [box.status() for box in self.boxes],
         }
-        if stop is not None and reason:
-            status |= {"reason": reason, "message": stop.message}
-        if sandbox:
+        if stop is not None and stop.reason:
+            status |= {"reason": stop.reason, "message": stop.message}
+        if self._ip:
             status["podIP"] = self._ip
         self.pod = self._store.update(PODS, {**clone(there), "status": clone(status)})
 
@@ -366,9 +298,6 @@ class Kubelet:
     def worker(self, pod: Object) -> Worker | None:
         """The worker of a pod; one that has ended still answers for its logs."""
         return self.workers.get(pod["metadata"]["uid"])
-
-    def host_ip(self, node: str) -> str:
-        return str(self.store.need(NODES, None, node)["status"]["addresses"][0]["address"])
 
     def is_lost(self, node: str) -> bool:
         """Whether a node is cut off from the API."""
@@ -532,11 +461,9 @@ class Volumes:
             message = f'MountVolume.SetUp failed for volume "{volume}" : {word} "{name}" not found'
             raise Missing(message)
         data = there.get("data") or {}
-        paths = {item["key"]: item["path"] for item in source.get("items") or ()}
         return {
-            paths.get(key, key): base64.b64decode(text) if kept is SECRETS else text.encode()
+            key: base64.b64decode(text) if kept is SECRETS else text.encode()
             for key, text in data.items()
-            if not paths or key in paths
         }
 
 

@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import pickle
 import re
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from fractions import Fraction
@@ -91,9 +92,9 @@ def of(plural: str, group: str | None = None, version: str = "v1") -> Resource |
     return _BY_PATH.get((group, version, plural))
 
 
-def by_kind(api_version: str, kind: str) -> Resource | None:
+def by_kind(api_version: str, kind: str) -> Resource:
     """The resource of an owner reference."""
-    return _BY_KIND.get((api_version, kind))
+    return _BY_KIND[api_version, kind]
 
 
 NAMESPACES = _BY_PLURAL["namespaces"]
@@ -102,7 +103,6 @@ PODS = _BY_PLURAL["pods"]
 SECRETS = _BY_PLURAL["secrets"]
 CONFIG_MAPS = _BY_PLURAL["configmaps"]
 EVENTS = _BY_PLURAL["events"]
-CLAIMS = _BY_PLURAL["persistentvolumeclaims"]
 ACCOUNTS = _BY_PLURAL["serviceaccounts"]
 ROLES = _BY_PLURAL["roles"]
 ROLE_BINDINGS = _BY_PLURAL["rolebindings"]
@@ -120,14 +120,13 @@ class Refused(Exception):  # noqa: N818 - an answer, no failure
         code: int,
         reason: str,
         message: str,
-        details: Object | None = None,
         headers: dict[str, str] | None = None,
         *,
         plain: bool = False,
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
-        self.details, self.headers = details, headers or {}
+        self.headers = headers or {}
         #: a text is answered, no Status
         self.plain = plain
 
@@ -143,62 +142,52 @@ class Refused(Exception):  # noqa: N818 - an answer, no failure
         }
         if self.reason:
             body["reason"] = self.reason
-        if self.details is not None:
-            body["details"] = self.details
         return {**body, "code": self.code}
 
     @classmethod
     def not_found(cls, resource: Resource, name: str) -> Refused:
         message = f'{resource.qualified} "{name}" not found'
-        return cls(404, "NotFound", message, _details(resource, name))
+        return cls(404, "NotFound", message)
 
     @classmethod
     def already_exists(cls, resource: Resource, name: str, *, deleting: bool = False) -> Refused:
         message = f'{resource.qualified} "{name}" already exists'
         if deleting:
             message = f"object is being deleted: {message}"
-        return cls(409, "AlreadyExists", message, _details(resource, name))
+        return cls(409, "AlreadyExists", message)
 
     @classmethod
     def conflict(cls, resource: Resource, name: str, why: str) -> Refused:
         message = f'Operation cannot be fulfilled on {resource.kind} "{name}": {why}'
-        return cls(409, "Conflict", message, {**_details(resource, name), "kind": resource.kind})
+        return cls(409, "Conflict", message)
 
     @classmethod
     def forbidden(cls, resource: Resource, name: str | None, why: str) -> Refused:
         named = f' "{name}"' if name else ""
         message = f"{resource.qualified}{named} is forbidden: {why}"
-        return cls(403, "Forbidden", message, _details(resource, name))
+        return cls(403, "Forbidden", message)
 
     @classmethod
     def bad_request(cls, message: str) -> Refused:
         return cls(400, "BadRequest", message)
 
 
-def _details(resource: Resource, name: str | None) -> Object:
-    details = {"name": name} if name else {}
-    if resource.group:
-        details["group"] = resource.group
-    return {**details, "kind": resource.plural}
-
-
 # -- quantities
 
-_QUANTITY = re.compile(r"(\d+\.?\d*)([eE]\d+|[numkMGTPE]i?|Ki)?")
-_POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_UNITS: dict[str, int | Fraction] = {
+    "": 1,
+    "m": Fraction(1, 1000),
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
 
 
 def quantity(text: object) -> Fraction:
-    """The number of ``500m``, ``4Gi`` or ``1e3``."""
-    match = _QUANTITY.fullmatch(str(text))
-    assert match is not None, text
-    number, unit = Fraction(match[1]), match[2] or ""
-    if unit in _BINARY:
-        return number * (1 << _BINARY[unit])
-    if unit[:1] in {"e", "E"} and unit[1:]:
-        return number * Fraction(10) ** int(unit[1:])
-    return number * Fraction(10) ** _POWERS.get(unit, 0)
+    """The number of ``3``, ``500m`` or ``4Gi``."""
+    number, unit = re.fullmatch(r"([\d.]+)(\w*)", str(text)).groups()  # type: ignore[union-attr]
+    return Fraction(number) * _UNITS[unit]
 
 
 # -- selectors
@@ -266,7 +255,7 @@ class Change:
     type: str
     resource: Resource
     object: Object
-    before: Object | None
+    time: float = attrs.field(factory=time.time)
 
 
 class Subscription:
@@ -306,7 +295,7 @@ class Store:
         self.floor = 0
         self.subscriptions: set[Subscription] = set()
         self._objects: dict[Resource, dict[tuple[str, str], Object]] = {}
-        self._log: list[Change] = []
+        self.changes: list[Change] = []
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Object | None:
         """The object as it is, not to be changed; None where there is none."""
@@ -339,20 +328,20 @@ class Store:
             raise Refused.already_exists(resource, meta["name"], deleting=deleting)
         meta["uid"] = str(uuid.uuid4())
         meta["creationTimestamp"] = now()
-        return self._write("ADDED", resource, thing, None)
+        return self._write("ADDED", resource, thing)
 
     def update(self, resource: Resource, thing: Object) -> Object:
         """Replace an object; one that is the same gets no new version."""
         meta = thing["metadata"]
         before = self.need(resource, meta.get("namespace"), meta["name"])
         meta["resourceVersion"] = before["metadata"]["resourceVersion"]
-        return before if thing == before else self._write("MODIFIED", resource, thing, before)
+        return before if thing == before else self._write("MODIFIED", resource, thing)
 
     def delete(self, resource: Resource, thing: Object) -> Object:
         """Remove an object; the answer is as it was, under the version of its removal."""
         meta = thing["metadata"]
         before = self.need(resource, meta.get("namespace"), meta["name"])
-        return self._write("DELETED", resource, clone(before), before)
+        return self._write("DELETED", resource, clone(before))
 
     def subscribe(self, *resources: Resource, since: int | None = None) -> Subscription:
         """Hear of changes after a version, or from now on."""
@@ -361,7 +350,7 @@ class Store:
             if since < self.floor:
                 message = f"too old resource version: {since} ({self.floor})"
                 raise Refused(410, "Expired", message)
-            for change in self._log:
+            for change in self.changes:
                 subscription.put(change)
         self.subscriptions.add(subscription)
         return subscription
@@ -369,18 +358,8 @@ class Store:
     def forget_history(self) -> None:
         """Refuse watches from before now."""
         self.floor = self.version
-        self._log = [change for change in self._log if change.version >= self.floor]
 
-    def history(self, resource: Resource, namespace: str | None) -> list[tuple[str, Object]]:
-        """What has happened to a kind, as far as it is kept."""
-        return [
-            (change.type, change.object)
-            for change in self._log
-            if change.resource is resource
-            and namespace in {None, change.object["metadata"].get("namespace")}
-        ]
-
-    def _write(self, kind: str, resource: Resource, thing: Object, before: Object | None) -> Object:
+    def _write(self, kind: str, resource: Resource, thing: Object) -> Object:
         self.version += 1
         meta = thing["metadata"]
         meta["resourceVersion"] = str(self.version)
@@ -390,8 +369,8 @@ class Store:
             del kept[key]
         else:
             kept[key] = thing
-        change = Change(self.version, kind, resource, thing, before)
-        self._log.append(change)
+        change = Change(self.version, kind, resource, thing)
+        self.changes.append(change)
         for subscription in list(self.subscriptions):
             subscription.put(change)
         return thing

@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 
-from .hollow import Ended, LogQuery, Mount, StartRefused
+from .hollow import Ended, LogQuery, Mount, StartRefused, start_process
 from .kubelet import expand
 from .objects import Object, quantity
 
 __all__ = ["Docker", "EngineError"]
 
-_LABEL, _POD = "emulated.cluster", "emulated.pod"
+_LABEL = "emulated.cluster"
 _PARTS = range(233, 253)
 #: seconds that containers may take to let go of their network
 _PATIENCE = 20.0
@@ -34,9 +35,11 @@ _VERSION = "v1.41"
 _HEADER = struct.Struct(">BxxxL")
 _CPU_PERIOD = 100_000
 _KILLED = 137
-#: most bytes of a termination message, and of the lines of a log in its place
-_MESSAGE, _FALLBACK = 4096, 2048
+#: most bytes of a termination message
+_MESSAGE = 4096
 _CLONE_NEWNET = 0x40000000
+#: namespaces of a container, by their names in /proc, as nsenter calls them
+_SPACES = {"mnt": "mount", "uts": "uts", "ipc": "ipc", "net": "net", "pid": "pid"}
 
 
 # -- the engine's interface
@@ -84,29 +87,6 @@ class Wire:
         url = f"http://engine/{_VERSION}{path}"
         return self._session.request(method, url, json=body, params=told)
 
-    async def hijack(
-        self, path: str, body: Any
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A request that turns its connection into a stream."""
-        reader, writer = await asyncio.open_unix_connection(self._path)
-        text = json.dumps(body).encode()
-        head = (
-            f"POST /{_VERSION}{path} HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\n"
-            f"Upgrade: tcp\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
-        )
-        writer.write(head.encode() + text)
-        try:
-            answer = await reader.readuntil(b"\r\n\r\n")
-        except (asyncio.IncompleteReadError, OSError) as error:
-            writer.close()
-            raise EngineError(500, "the engine has closed the connection") from error
-        status = int(answer.split()[1])
-        if status not in {101, 200}:
-            message = _message(await reader.read(4096))
-            writer.close()
-            raise EngineError(status, message)
-        return reader, writer
-
 
 async def _frames(reader: Any) -> AsyncIterator[tuple[int, bytes]]:
     """Take apart the engine's stream of standard output (1) and standard error (2)."""
@@ -116,11 +96,6 @@ async def _frames(reader: Any) -> AsyncIterator[tuple[int, bytes]]:
             yield channel, await reader.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError, aiohttp.ClientError):
             return
-
-
-async def _terminal(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, bytes]]:
-    while data := await reader.read(65536):
-        yield 1, data
 
 
 def _message(text: bytes) -> str:
@@ -147,12 +122,11 @@ class Docker:
     def __init__(self, engine: Any) -> None:
         self._wire = Wire(engine.url.removeprefix("unix://"))
         self._number = int(engine.gateway.split(".")[2])
-        self._image: str = engine.image
         self._hosts: Iterator[Any] = iter(())
         self.gateway = ""
         self._name = f"kube-{secrets.token_hex(4)}"
         self._addresses: dict[str, str] = {}
-        self._starts: dict[str, set[asyncio.Task[Any]]] = {}
+        self._starts: dict[str, asyncio.Task[Container]] = {}
         self._free: list[str] = []
         self._notes = Path(os.devnull)
 
@@ -193,7 +167,9 @@ class Docker:
         deadline = asyncio.get_running_loop().time() + _PATIENCE
         try:
             while True:
-                await self._remove(f"{_LABEL}={self._name}")
+                filters = json.dumps({"label": [f"{_LABEL}={self._name}"]})
+                found = await self._wire.ask("GET", "/containers/json", all=1, filters=filters)
+                await asyncio.gather(*(self._remove(item["Id"]) for item in found))
                 try:
                     await self._wire.ask("DELETE", f"/networks/{self._name}")
                 except EngineError as error:
@@ -207,36 +183,27 @@ class Docker:
             await self._wire.close()
 
     async def prepare(self, pod: Object) -> str:
-        """Choose an address; pods of several containers get a container that holds it."""
-        uid = pod["metadata"]["uid"]
-        # addresses that were used come again as late as can be
+        """Choose an address."""
+        # those that were used come again as late as can be
         address = str(next(self._hosts, None) or self._free.pop(0))
-        self._addresses[uid] = address
-        if len(pod["spec"]["containers"]) > 1:
-            waits = {"Image": self._image, "Entrypoint": ["sleep", "infinity"]}
-            config = {**waits, "HostConfig": {}, "Hostname": _host_name(pod)}
-            self._join(pod, config, is_shared=False)
-            await self._create(f"k8s_POD_{uid}", pod, config)
+        self._addresses[pod["metadata"]["uid"]] = address
         return address
 
     async def start(
         self, pod: Object, container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
     ) -> Container:
         """Make a container and start it."""
-        uid = pod["metadata"]["uid"]
         work = asyncio.ensure_future(self._start(pod, container, environ, mounts))
-        mine = self._starts.setdefault(uid, set())
-        mine.add(work)
-        work.add_done_callback(mine.discard)
+        self._starts[pod["metadata"]["uid"]] = work
         # whoever waits may be cancelled, the engine is asked to the end
         return await asyncio.shield(work)
 
     async def discard(self, pod: Object) -> None:
-        """Remove a pod's containers."""
+        """Remove a pod's container."""
         uid = pod["metadata"]["uid"]
-        if starts := self._starts.pop(uid, None):
-            await asyncio.gather(*starts, return_exceptions=True)
-        await self._remove(f"{_POD}={uid}")
+        if (start := self._starts.pop(uid, None)) is not None:
+            await asyncio.gather(start, return_exceptions=True)
+            await self._remove(f"k8s_{uid}")
         address = self._addresses.pop(uid, None)
         if address is not None:
             self._free.append(address)
@@ -248,9 +215,6 @@ class Docker:
         try:
             image = await self._wire.ask("GET", f"/images/{name}/json")
         except EngineError as error:
-            if container.get("imagePullPolicy") == "Never":
-                text = f'Container image "{name}" is not present with pull policy of Never'
-                raise StartRefused("ErrImageNeverPull", text) from error
             text = f'failed to pull and unpack image "{name}": dial tcp: lookup: no such host'
             raise StartRefused("ErrImagePull", text) from error
         # as a kubelet has it, and a container's own list of mounts shows
@@ -258,57 +222,33 @@ class Docker:
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
         note.chmod(0o666)
-        config = _config(pod, container, environ, mounts)
+        config = _config(container, environ, mounts)
+        config["Hostname"] = pod["spec"].get("hostname") or meta["name"]
+        config["Labels"] = {_LABEL: self._name}
         config["HostConfig"]["Binds"].append(f"{note}:{container['terminationMessagePath']}")
-        self._join(pod, config, is_shared=len(pod["spec"]["containers"]) > 1)
-        label = f"k8s_{container['name']}_{meta['name']}_{meta['namespace']}_{meta['uid']}"
-        identity = await self._create(label, pod, config)
-        return Container(self._wire, identity, container, image["Id"], note)
-
-    async def _create(self, name: str, pod: Object, config: dict[str, Any]) -> str:
-        """Create a container and start it."""
-        config["Labels"] = {_LABEL: self._name, _POD: pod["metadata"]["uid"]}
+        config["HostConfig"]["NetworkMode"] = self._name
+        place = {"IPAMConfig": {"IPv4Address": self._addresses[meta["uid"]]}}
+        config["NetworkingConfig"] = {"EndpointsConfig": {self._name: place}}
+        label = f"k8s_{meta['uid']}"
         try:
-            made = await self._wire.ask("POST", "/containers/create", config, name=name)
+            await self._wire.ask("POST", "/containers/create", config, name=label)
         except EngineError as error:
             raise StartRefused("CreateContainerError", error.message) from error
-        identity = str(made["Id"])
         try:
-            await self._wire.ask("POST", f"/containers/{identity}/start")
+            await self._wire.ask("POST", f"/containers/{label}/start")
         except EngineError as error:
-            await self._wire.ask("DELETE", f"/containers/{identity}", force=1)
             text = f"failed to create containerd task: {error.message}"
             raise StartRefused("StartError", text) from error
-        return identity
+        return Container(self._wire, label, (name, image["Id"]), note)
 
-    def _join(self, pod: Object, config: dict[str, Any], *, is_shared: bool) -> None:
-        """Have a container share its pod's network, or hold it."""
-        uid = pod["metadata"]["uid"]
-        if is_shared:
-            config["HostConfig"]["NetworkMode"] = f"container:k8s_POD_{uid}"
-            del config["Hostname"]
-        else:
-            config["HostConfig"]["NetworkMode"] = self._name
-            place = {"IPAMConfig": {"IPv4Address": self._addresses[uid]}}
-            config["NetworkingConfig"] = {"EndpointsConfig": {self._name: place}}
-
-    async def _remove(self, label: str) -> None:
-        filters = json.dumps({"label": [label]})
-        found = await self._wire.ask("GET", "/containers/json", all=1, filters=filters)
-
-        async def one(identity: str) -> None:
-            with contextlib.suppress(EngineError):
-                await self._wire.ask("DELETE", f"/containers/{identity}", force=1, v=1)
-
-        await asyncio.gather(*(one(item["Id"]) for item in found))
-
-
-def _host_name(pod: Object) -> str:
-    return str(pod["spec"].get("hostname") or pod["metadata"]["name"][:63].rstrip("-."))
+    async def _remove(self, identity: str) -> None:
+        # it may not have been made
+        with contextlib.suppress(EngineError):
+            await self._wire.ask("DELETE", f"/containers/{identity}", force=1, v=1)
 
 
 def _config(
-    pod: Object, container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
+    container: Object, environ: Mapping[str, str], mounts: Sequence[Mount]
 ) -> dict[str, Any]:
     """What the engine is to make of a container."""
     known = dict(environ)
@@ -326,7 +266,6 @@ def _config(
     config: dict[str, Any] = {
         "Image": container["image"],
         "Env": [f"{name}={value}" for name, value in environ.items()],
-        "Hostname": _host_name(pod),
         "HostConfig": host,
     }
     if container.get("command"):
@@ -359,11 +298,10 @@ def _remove_leftovers(gateway: str, bridge: str) -> None:
 class Container:
     """A container that was started: its end, its log, processes in it, its ports."""
 
-    def __init__(self, wire: Wire, identity: str, spec: Object, image: str, note: Path) -> None:
-        self._wire, self._spec, self._note = wire, spec, note
+    def __init__(self, wire: Wire, identity: str, image: tuple[str, str], note: Path) -> None:
+        self._wire, self._note = wire, note
         self._path = f"/containers/{identity}"
-        self.container_id = f"containerd://{identity}"
-        self.image, self.image_id = spec["image"], image
+        self.image, self.image_id = image
         self._end = asyncio.ensure_future(self._wait())
 
     async def wait(self) -> Ended:
@@ -395,22 +333,38 @@ class Container:
                 async for _, data in _frames(response.content):
                     yield data
 
-    async def exec(self, argv: Sequence[str], *, stdin: bool, tty: bool) -> _Process:
-        """Start a process in it; EngineError where it does not run."""
-        options = {"AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Tty": tty}
-        made = await self._wire.ask("POST", f"{self._path}/exec", {**options, "Cmd": list(argv)})
-        path = f"/exec/{made['Id']}"
-        streams = await self._wire.hijack(f"{path}/start", {"Detach": False, "Tty": tty})
-        return _Process(self._wire, path, streams, tty=tty)
+    async def exec(self, argv: Sequence[str], *, has_input: bool) -> asyncio.subprocess.Process:
+        """Start a process in its namespaces, with its variables; LookupError once it has ended."""
+        pid = await self._pid()
+        with contextlib.ExitStack() as stack:
+            try:
+                environ = psutil.Process(pid).environ()
+                spaces = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in _SPACES}
+            except (OSError, psutil.Error) as error:
+                raise LookupError(pid) from error
+            for space in spaces.values():
+                stack.callback(os.close, space)
+            # what is executed may kill all that it sees: never in a process that got the number since
+            if _is_ours(spaces["pid"]):
+                raise LookupError(pid)
+            words = [f"--{_SPACES[kind]}=/proc/self/fd/{space}" for kind, space in spaces.items()]
+            return await start_process(
+                ["/usr/bin/nsenter", *words, *argv],
+                has_input=has_input,
+                env=environ,
+                pass_fds=tuple(spaces.values()),
+            )
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port of its loopback."""
-        told = await self._wire.ask("GET", f"{self._path}/json")
-        loop = asyncio.get_running_loop()
+        pid, loop = await self._pid(), asyncio.get_running_loop()
         # a thread of its own: its namespace is not given back
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            sock = await loop.run_in_executor(thread, _connect, told["State"]["Pid"], port)
+            sock = await loop.run_in_executor(thread, _connect, pid, port)
         return await asyncio.open_connection(sock=sock)
+
+    async def _pid(self) -> int:
+        return int((await self._wire.ask("GET", f"{self._path}/json"))["State"]["Pid"])
 
     async def _wait(self) -> Ended:
         with contextlib.suppress(EngineError):
@@ -421,10 +375,6 @@ class Container:
             # somebody removed it behind our back
             return Ended(_KILLED)
         message = self._note.read_bytes()[:_MESSAGE].decode(errors="replace")
-        fallback = self._spec["terminationMessagePolicy"] == "FallbackToLogsOnError"
-        if not message and fallback and state["ExitCode"]:
-            parts = [part async for part in self.logs(LogQuery(tail=80))]
-            message = b"".join(parts)[-_FALLBACK:].decode(errors="replace")
         return Ended(state["ExitCode"], state["OOMKilled"], message)
 
     async def _signal(self, name: str) -> None:
@@ -433,52 +383,9 @@ class Container:
             await self._wire.ask("POST", f"{self._path}/kill", signal=name)
 
 
-class _Process:
-    """A process that was started in a container."""
-
-    def __init__(self, wire: Wire, path: str, streams: tuple[Any, Any], *, tty: bool) -> None:
-        self._wire, self._path = wire, path
-        reader, self._writer = streams
-        self._parts = _terminal(reader) if tty else _frames(reader)
-        self._has_begun = False
-
-    async def read(self) -> tuple[int, bytes] | None:
-        piece = await anext(self._parts, None)
-        is_first, self._has_begun = not self._has_begun, True
-        if is_first and piece is not None and piece[1].startswith(b"OCI runtime exec failed"):
-            # the engine says so where the process would have written
-            identity = self._path.rpartition("/")[2]
-            raise EngineError(500, f'"{identity}": {piece[1].decode().strip()}')
-        return piece
-
-    async def write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
-
-    async def end_input(self) -> None:
-        with contextlib.suppress(OSError):
-            self._writer.write_eof()
-
-    async def code(self) -> int:
-        while True:
-            try:
-                told = await self._wire.ask("GET", f"{self._path}/json")
-            except EngineError as error:
-                if error.status != 404:
-                    raise
-                # its container is gone, and all that was in it was killed
-                return _KILLED
-            if not told["Running"]:
-                return int(told["ExitCode"] or 0)
-            # the engine closes the output a moment before it knows the code
-            await asyncio.sleep(0.01)
-
-    async def resize(self, width: int, height: int) -> None:
-        with contextlib.suppress(EngineError):
-            await self._wire.ask("POST", f"{self._path}/resize", w=width, h=height)
-
-    async def close(self) -> None:
-        self._writer.close()
+def _is_ours(space: int) -> bool:
+    """Whether this process is in a namespace of processes."""
+    return os.path.samestat(os.fstat(space), Path("/proc/self/ns/pid").stat())
 
 
 def _connect(pid: int, port: int) -> socket.socket:

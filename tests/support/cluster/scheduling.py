@@ -1,4 +1,4 @@
-"""Schedulers: which node takes a pod, or why none does; groups; and nodes that are lost."""
+"""Schedulers: which node takes a pod, or why none does; and groups of pods."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from fractions import Fraction
 
 import attrs
 
-from .admission import KUEUE_MANAGED
-from .deletion import Deletion
-from .kubelet import ENDED, Kubelet, tell
+from .kubelet import ENDED, tell
 from .objects import NODES, PODS, Object, Resource, Store, Subscription, clone, now, of, quantity
 
 __all__ = ["GROUP_SCHEDULERS", "Scheduler"]
-
-_NAME = "default-scheduler"
-_UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 @attrs.frozen
@@ -26,7 +21,8 @@ class _Group:
     #: kind of its groups
     resource: Resource
     #: where a pod says which group it is of: a part of its metadata, and a key
-    mark: tuple[str, str]
+    part: str
+    key: str
 
 
 def _kind(group: str, version: str) -> Resource:
@@ -38,10 +34,10 @@ def _kind(group: str, version: str) -> Resource:
 #: by the name that pods have as ``schedulerName``
 GROUP_SCHEDULERS = {
     "volcano": _Group(
-        _kind("scheduling.volcano.sh", "v1beta1"), ("annotations", "scheduling.k8s.io/group-name")
+        _kind("scheduling.volcano.sh", "v1beta1"), "annotations", "scheduling.k8s.io/group-name"
     ),
     "scheduler-plugins-scheduler": _Group(
-        _kind("scheduling.x-k8s.io", "v1alpha1"), ("labels", "scheduling.x-k8s.io/pod-group")
+        _kind("scheduling.x-k8s.io", "v1alpha1"), "labels", "scheduling.x-k8s.io/pod-group"
     ),
 }
 
@@ -51,8 +47,6 @@ class Scheduler:
     """Binds pods, the oldest first."""
 
     store: Store
-    deletion: Deletion
-    kubelet: Kubelet
     #: whether it says which nodes could never take a pod, were they empty: as of 1.34
     is_frank: bool = True
 
@@ -60,50 +54,22 @@ class Scheduler:
         """Schedule whatever waits, after each change, until the subscription is closed."""
         async for change in changes:
             if change.resource is PODS and change.type == "MODIFIED":
-                status = change.object["status"]
-                if status.get("phase") not in ENDED and not _was_gated(change.before):
-                    self._kueue(change.object)
-                    continue
-            self._kueue(change.object if change.resource is PODS else None)
-            if change.type == "ADDED" and change.resource is PODS:
+                if change.object["status"].get("phase") in ENDED:
+                    self._schedule(self.store.list(PODS))
+            elif change.resource is PODS and change.type == "ADDED":
                 self._schedule([change.object])
             else:
                 self._schedule(self.store.list(PODS))
 
-    def lose(self, name: str) -> None:
-        """Take a node for lost: its processes go on, its pods are said to be not ready."""
-        self.kubelet.lose(name)
-        new = clone(self.store.need(NODES, None, name))
-        new["status"]["conditions"][0] |= {"status": "Unknown", "reason": "NodeStatusUnknown"}
-        taint = {"key": _UNREACHABLE, "effect": "NoSchedule", "timeAdded": now()}
-        new["spec"].setdefault("taints", []).append(taint)
-        self.store.update(NODES, new)
-        for pod in self._pods_of(name):
-            changed = clone(pod)
-            for item in changed["status"].get("conditions") or ():
-                if item["type"] == "Ready":
-                    item["status"] = "False"
-            self.store.update(PODS, changed)
-
-    def regain(self, name: str) -> None:
-        """A node is heard of again."""
-        new = clone(self.store.need(NODES, None, name))
-        new["status"]["conditions"][0] |= {"status": "True", "reason": "KubeletReady"}
-        taints = new["spec"].pop("taints", [])
-        new["spec"]["taints"] = [one for one in taints if one["key"] != _UNREACHABLE]
-        self.store.update(NODES, new)
-        self.kubelet.regain(name)
-
     def _schedule(self, pods: Iterable[Object]) -> None:
-        groups: dict[tuple[str, str, str], list[Object]] = {}
+        groups: dict[tuple[str, str, str], None] = {}
         waiting = [pod for pod in pods if _waits(self.store.same(PODS, pod))]
         for pod in sorted(waiting, key=lambda pod: int(pod["metadata"]["resourceVersion"])):
             scheduler = pod["spec"]["schedulerName"]
-            if scheduler == _NAME:
+            if scheduler in GROUP_SCHEDULERS:
+                groups[scheduler, pod["metadata"]["namespace"], _group_of(pod, scheduler)] = None
+            else:
                 self._one(pod)
-            elif scheduler in GROUP_SCHEDULERS:
-                name = _group_of(pod, scheduler)
-                groups.setdefault((scheduler, pod["metadata"]["namespace"], name), [])
         for scheduler, namespace, name in groups:
             self._group(scheduler, namespace, name)
 
@@ -124,14 +90,12 @@ class Scheduler:
         if fits:
             self._bind(pod, min(fits)[1])
             return
-        message = "no nodes available to schedule pods"
-        if nodes:
-            total = len(nodes)
-            told = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
-            message = (
-                f"0/{total} nodes are available: {told}. no new claims to deallocate, preemption: "
-                f"0/{total} nodes are available: {self._preemption(total, hopeless)}."
-            )
+        total = len(nodes)
+        told = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
+        message = (
+            f"0/{total} nodes are available: {told}. no new claims to deallocate, preemption: "
+            f"0/{total} nodes are available: {self._preemption(total, hopeless)}."
+        )
         tell(self.store, pod, "FailedScheduling", message)
         self._refuse(pod, message)
 
@@ -145,83 +109,52 @@ class Scheduler:
 
     def _group(self, scheduler: str, namespace: str, name: str) -> None:
         """Bind all pods of a group, or none."""
-        resource = GROUP_SCHEDULERS[scheduler].resource
+        group = self.store.get(GROUP_SCHEDULERS[scheduler].resource, namespace, name)
         mine = [
             pod
             for pod in self.store.list(PODS, namespace)
             if pod["spec"]["schedulerName"] == scheduler and _group_of(pod, scheduler) == name
         ]
         waiting = [pod for pod in mine if _waits(pod)]
-        group = self.store.get(resource, namespace, name)
         places = self._places(waiting)
         least = 0 if group is None else group["spec"]["minMember"]
-        if group is None:
-            why = f"PodGroup {namespace}/{name} not found"
-        elif len(mine) < least:
-            why = f"{len(mine)}/{least} pods of PodGroup {name} are there"
-        elif places is None:
-            why = f"not all of the {least} pods of PodGroup {name} have room"
-        else:
-            for pod, node in places:
+        if group is not None and len(mine) >= least and places is not None:
+            for pod, node in zip(waiting, places, strict=True):
                 self._bind(pod, node)
             return
         for pod in waiting:
-            self._refuse(pod, why)
+            self._refuse(pod, f"not all of the {least} pods of PodGroup {name} have room")
 
-    def _places(self, pods: list[Object]) -> list[tuple[Object, str]] | None:
+    def _places(self, pods: list[Object]) -> list[str] | None:
         """A node for each pod; None where not all find one."""
-        nodes = self.store.list(NODES)
-        there = {
-            node["metadata"]["name"]: self._pods_of(node["metadata"]["name"]) for node in nodes
-        }
+        nodes = {node["metadata"]["name"]: node for node in self.store.list(NODES)}
+        there = {name: self._pods_of(name) for name in nodes}
         found = []
         for pod in pods:
-            for node in nodes:
-                name = node["metadata"]["name"]
-                if not _refusals(pod, node, there[name]):
-                    there[name].append(pod)
-                    found.append((pod, name))
-                    break
-            else:
+            fits = (name for name in nodes if not _refusals(pod, nodes[name], there[name]))
+            name = next(fits, None)
+            if name is None:
                 return None
+            there[name].append(pod)
+            found.append(name)
         return found
 
-    def _kueue(self, changed: Object | None) -> None:
-        """Let Kueue's pods in by groups, and go when their whole group has ended."""
-        labels = (changed or {"metadata": {}})["metadata"].get("labels") or {}
-        if KUEUE_MANAGED not in labels:
-            return
-        name = labels["kueue.x-k8s.io/pod-group-name"]
-        pods = [
-            pod
-            for pod in self.store.list(PODS)
-            if (pod["metadata"].get("labels") or {}).get("kueue.x-k8s.io/pod-group-name") == name
-        ]
-        for pod in pods:
-            notes = pod["metadata"]["annotations"]
-            is_whole = len(pods) >= int(notes["kueue.x-k8s.io/pod-group-total-count"])
-            if is_whole and pod["spec"].get("schedulingGates"):
-                new = clone(pod)
-                del new["spec"]["schedulingGates"]
-                self.store.update(PODS, new)
-            # a pod that was deleted stays while another one may take its place in the group
-            is_final = notes.get("kueue.x-k8s.io/retriable-in-group") == "false"
-            if is_final and all(map(_has_ended, pods)) and pod["metadata"].get("finalizers"):
-                new = clone(
-                    self.store.need(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"])
-                )
-                del new["metadata"]["finalizers"]
-                self.deletion.finish(PODS, self.store.update(PODS, new))
-
     def _bind(self, pod: Object, node: str) -> None:
-        new = clone(self.store.need(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
-        new["spec"]["nodeName"] = node
-        _set_scheduled(new, {"status": "True"})
-        self.store.update(PODS, new)
+        self._update(pod, {"status": "True"}, nodeName=node)
 
     def _refuse(self, pod: Object, why: str) -> None:
-        new = clone(self.store.need(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"]))
-        _set_scheduled(new, {"status": "False", "reason": "Unschedulable", "message": why})
+        self._update(pod, {"status": "False", "reason": "Unschedulable", "message": why})
+
+    def _update(self, pod: Object, fact: Object, **spec: str) -> None:
+        new = clone(self.store.same(PODS, pod))
+        new["spec"] |= spec
+        old = new["status"].get("conditions") or []
+        condition = {"type": "PodScheduled", "lastTransitionTime": now(), **fact}
+        for item in old:
+            if item["type"] == "PodScheduled" and item["status"] == fact["status"]:
+                condition["lastTransitionTime"] = item["lastTransitionTime"]
+        others = [item for item in old if item["type"] != "PodScheduled"]
+        new["status"]["conditions"] = [*others, condition]
         self.store.update(PODS, new)
 
     def _pods_of(self, node: str) -> list[Object]:
@@ -232,37 +165,17 @@ class Scheduler:
         ]
 
 
-def _set_scheduled(pod: Object, fact: Object) -> None:
-    condition = {"type": "PodScheduled", "lastProbeTime": None, "lastTransitionTime": now(), **fact}
-    old = pod["status"].get("conditions") or []
-    for item in old:
-        if item["type"] == "PodScheduled" and item["status"] == fact["status"]:
-            condition["lastTransitionTime"] = item["lastTransitionTime"]
-    others = [item for item in old if item["type"] != "PodScheduled"]
-    pod["status"]["conditions"] = [*others, condition]
-
-
 def _waits(pod: Object | None) -> bool:
     return (
         pod is not None
         and not pod["spec"].get("nodeName")
-        and not pod["spec"].get("schedulingGates")
         and "deletionTimestamp" not in pod["metadata"]
     )
 
 
-def _was_gated(before: Object | None) -> bool:
-    return before is not None and bool(before["spec"].get("schedulingGates"))
-
-
-def _has_ended(pod: Object) -> bool:
-    is_deleted = "deletionTimestamp" in pod["metadata"] and not pod["spec"].get("nodeName")
-    return is_deleted or pod["status"].get("phase") in ENDED
-
-
 def _group_of(pod: Object, scheduler: str) -> str:
-    part, key = GROUP_SCHEDULERS[scheduler].mark
-    return str((pod["metadata"].get(part) or {}).get(key, ""))
+    known = GROUP_SCHEDULERS[scheduler]
+    return str((pod["metadata"].get(known.part) or {}).get(known.key, ""))
 
 
 def _requests(pods: Sequence[Object]) -> Counter[str]:
@@ -282,13 +195,10 @@ def _refusals(pod: Object, node: Object, there: Sequence[Object]) -> list[tuple[
         node: as it is.
         there: the pods that it has already.
     """
-    spec, labels = pod["spec"], node["metadata"].get("labels") or {}
     if node["spec"].get("unschedulable"):
         return [("node(s) were unschedulable", False)]
-    if any(not _tolerates(spec, taint) for taint in node["spec"].get("taints") or ()):
-        return [("node(s) had untolerated taint(s)", False)]
-    wanted = spec.get("nodeSelector") or {}
-    if any(labels.get(key) != value for key, value in wanted.items()):
+    wanted = pod["spec"].get("nodeSelector") or {}
+    if not wanted.items() <= node["metadata"]["labels"].items():
         return [("node(s) didn't match Pod's node affinity/selector", False)]
     holds = {key: quantity(value) for key, value in node["status"]["allocatable"].items()}
     used = _requests(there)
@@ -300,12 +210,3 @@ def _refusals(pod: Object, node: Object, there: Sequence[Object]) -> list[tuple[
         if value > whole - used[name]:
             found.append((f"Insufficient {name}", value <= whole))
     return found
-
-
-def _tolerates(spec: Object, taint: Object) -> bool:
-    return any(
-        one.get("effect") in {None, "", taint["effect"]}
-        and one.get("key") in {None, taint["key"]}
-        and (one.get("operator") == "Exists" or one.get("value", "") == taint.get("value", ""))
-        for one in spec.get("tolerations") or ()
-    )

@@ -15,12 +15,11 @@ from aiohttp import WSMsgType, web
 from .hollow import LogQuery
 from .kubelet import Box, Kubelet
 from .objects import Object, Refused
-from .real import EngineError
 
 __all__ = ["Streams"]
 
-_V5, _V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
-_ERROR, _RESIZE, _CLOSE = 3, 4, 255
+_EXEC, _FORWARD = "v5.channel.k8s.io", "v4.channel.k8s.io"
+_ERROR, _CLOSE = 3, 255
 _PIECE = 32768
 
 
@@ -38,8 +37,7 @@ class Streams:
         if not node:
             return web.Response(status=204)
         if self.kubelet.is_lost(node):
-            host = self.kubelet.host_ip(node)
-            text = f'Get "https://{host}:10250/containerLogs": dial tcp {host}:10250: connect: connection refused'
+            text = f'Get "https://{node}:10250/containerLogs": dial tcp: connection refused'
             raise Refused(500, "", text)
         box = self._box(pod, name)
         if box is None or box.handle is None:
@@ -48,8 +46,6 @@ class Streams:
                 return web.Response(text="")
             waiting = {} if box is None else box.state.get("waiting", {})
             reason = waiting.get("reason", "ContainerCreating")
-            if reason == "ErrImagePull":
-                reason = "image can't be pulled"
             where = f'container "{name}" in pod "{pod["metadata"]["name"]}"'
             raise Refused.bad_request(f"{where} is waiting to start: {reason}")
         since = None
@@ -76,18 +72,17 @@ class Streams:
         name = _which_container(pod, request.query.get("container"))
         box = self._box(pod, name)
         if box is None or not box.is_running:
-            text = f'container not found ("{name}")'
-            if part == "portforward":
-                phase = pod["status"].get("phase")
-                text = f"unable to forward port because pod is not running. Current status={phase}"
-            return web.Response(status=500, text=text)
-        protocols = (_V5, _V4) if part == "exec" else (_V4,)
-        socket = web.WebSocketResponse(protocols=protocols, max_msg_size=0)
+            return web.Response(status=500, text=f'container not found ("{name}")')
+        protocol = _EXEC if part == "exec" else _FORWARD
+        socket = web.WebSocketResponse(protocols=(protocol,), max_msg_size=0)
         await socket.prepare(request)
-        if part == "exec":
-            await _Exec(socket, request.query).lead(box.handle)
-        else:
-            await _Forward(socket, int(request.query["ports"]), pod).lead(box.handle)
+        # the client may go meanwhile
+        with contextlib.suppress(ConnectionError):
+            if part == "exec":
+                await _exec(socket, request.query, box.handle)
+            else:
+                await _forward(socket, int(request.query["ports"]), box.handle)
+            await socket.close()
         return socket
 
     def _box(self, pod: Object, name: str) -> Box | None:
@@ -99,159 +94,105 @@ class Streams:
 def _which_container(pod: Object, name: str | None) -> str:
     """The container that is meant."""
     meta = pod["metadata"]
-    names = [item["name"] for item in pod["spec"]["containers"]]
+    names = [str(item["name"]) for item in pod["spec"]["containers"]]
     if name is None and len(names) == 1:
-        return str(names[0])
+        return names[0]
     if name is None:
-        told = " ".join(names)
-        message = (
-            f"a container name must be specified for pod {meta['name']}, choose one of: [{told}]"
-        )
-        raise Refused.bad_request(message)
+        told = f"a container name must be specified for pod {meta['name']}, choose one of: "
+        raise Refused.bad_request(f"{told}[{' '.join(names)}]")
     if name not in names:
         raise Refused.bad_request(f"container {name} is not valid for pod {meta['name']}")
     return name
 
 
-async def _until_one_ends(*works: Any) -> list[asyncio.Future[Any]]:
-    """Run coroutines until the first has ended, cancel the others; the answer is all of them."""
+async def _until_one_ends(*works: Any) -> None:
+    """Run coroutines until the first has ended, and cancel the others."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
-            if not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, ConnectionError):
-                    await task
-    for task in tasks:
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, ConnectionError):
-            raise error
-    return tasks
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
-class _Exec:
-    """A process in a container."""
+async def _exec(socket: web.WebSocketResponse, query: Any, handle: Any) -> None:
+    """A process in a container: input on channel 0, output on 1 and 2, its end on 3."""
+    has_input = query.get("stdin") == "true"
+    await socket.send_bytes(b"\1")
+    try:
+        process = await handle.exec(query.getall("command"), has_input=has_input)
+    except LookupError:
+        # its container has ended meanwhile, and with it all that was in it
+        await socket.send_bytes(bytes([_ERROR]) + json.dumps(_ended(-9)).encode())
+        return
 
-    def __init__(self, socket: web.WebSocketResponse, query: Any) -> None:
-        self._socket = socket
-        self._argv = query.getall("command")
-        self._is_on = {
-            name: query.get(name) == "true" for name in ("stdin", "stdout", "stderr", "tty")
-        }
+    async def say(channel: int, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(_PIECE):
+            await socket.send_bytes(bytes([channel]) + data)
 
-    async def lead(self, handle: Any) -> None:
-        """Start it, and carry both ways until it has ended."""
-        on = self._is_on
-        try:
-            await self._socket.send_bytes(b"\1")
-            session = await handle.exec(self._argv, stdin=on["stdin"], tty=on["tty"])
-        except EngineError as error:
-            await self._finish(_internal(error.message))
-            return
-        try:
-            says, _ = await _until_one_ends(self._say(session), self._hear(session))
-            if not says.cancelled() and says.exception() is None:
-                with contextlib.suppress(ConnectionError):
-                    await self._finish(says.result())
-        finally:
-            await session.close()
+    async def say_all() -> None:
+        outputs = [(1, "stdout", process.stdout), (2, "stderr", process.stderr)]
+        wanted = [say(n, reader) for n, name, reader in outputs if query.get(name) == "true"]
+        await asyncio.gather(*wanted)
+        await socket.send_bytes(bytes([_ERROR]) + json.dumps(_ended(await process.wait())).encode())
 
-    async def _say(self, session: Any) -> Object:
-        wanted = {1: self._is_on["stdout"], 2: self._is_on["stderr"]}
-        try:
-            while (piece := await session.read()) is not None:
-                channel, data = piece
-                for start in range(0, len(data), _PIECE) if wanted[channel] else ():
-                    await self._socket.send_bytes(bytes([channel]) + data[start : start + _PIECE])
-        except EngineError as error:
-            return _internal(error.message)
-        code = await session.code()
-        if code == 0:
-            return {"metadata": {}, "status": "Success"}
-        why = f"command terminated with exit code {code}"
-        return {
-            "metadata": {},
-            "status": "Failure",
-            "message": f"command terminated with non-zero exit code: {why}",
-            "reason": "NonZeroExitCode",
-            "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
-        }
-
-    async def _hear(self, session: Any) -> None:
-        """Carry what the client says; it ends when the client has gone."""
-        async for message in self._socket:
-            if message.type is not WSMsgType.BINARY or not message.data:
+    async def hear() -> None:
+        async for message in socket:
+            if message.type is not WSMsgType.BINARY or not has_input:
                 continue
-            channel, rest = message.data[0], message.data[1:]
-            if channel == 0 and self._is_on["stdin"]:
-                with contextlib.suppress(OSError):
-                    await session.write(rest)
-            elif channel == _RESIZE:
-                told = json.loads(rest)
-                await session.resize(told["Width"], told["Height"])
-            elif channel == _CLOSE and self._socket.ws_protocol == _V5 and rest[:1] == b"\0":
-                await session.end_input()
+            if message.data[0] == 0:
+                process.stdin.write(message.data[1:])
+                with contextlib.suppress(ConnectionError):
+                    await process.stdin.drain()
+            elif message.data == bytes([_CLOSE, 0]):
+                process.stdin.close()
 
-    async def _finish(self, status: Object) -> None:
-        await self._socket.send_bytes(bytes([_ERROR]) + json.dumps(status).encode())
-        await self._socket.close()
+    try:
+        await _until_one_ends(say_all(), hear())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
-def _internal(text: str) -> Object:
-    why = (
-        "Internal error occurred: error executing command in container: failed to exec in "
-        f"container: failed to start exec {text}"
-    )
+def _ended(code: int) -> Object:
+    """The Status of a program's end."""
+    if code == 0:
+        return {"metadata": {}, "status": "Success"}
+    told = str(code if code > 0 else 128 - code)
     return {
         "metadata": {},
         "status": "Failure",
-        "message": f"Internal error occurred: {why}",
-        "reason": "InternalError",
-        "details": {"causes": [{"message": why}]},
-        "code": 500,
+        "message": f"command terminated with non-zero exit code: exit code {told}",
+        "reason": "NonZeroExitCode",
+        "details": {"causes": [{"reason": "ExitCode", "message": told}]},
     }
 
 
-class _Forward:
+async def _forward(socket: web.WebSocketResponse, port: int, handle: Any) -> None:
     """A port of a pod: data on channel 0, errors on channel 1."""
+    for channel in (0, 1):
+        await socket.send_bytes(bytes([channel]) + struct.pack("<H", port))
+    try:
+        reader, writer = await handle.dial(port)
+    except OSError as error:
+        await socket.send_bytes(b"\1" + f"error forwarding port {port}: {error}".encode())
+        return
 
-    def __init__(self, socket: web.WebSocketResponse, port: int, pod: Object) -> None:
-        self._socket, self._port, self._pod = socket, port, pod
-
-    async def lead(self, handle: Any) -> None:
-        """Carry both ways until one side ends."""
-        with contextlib.suppress(ConnectionError):
-            for channel in (0, 1):
-                await self._socket.send_bytes(bytes([channel]) + struct.pack("<H", self._port))
-            try:
-                reader, writer = await handle.dial(self._port)
-            except OSError as error:
-                await self._refuse(error)
-                return
-            try:
-                await _until_one_ends(self._say(reader), self._hear(writer))
-            finally:
-                writer.close()
-            await self._socket.close()
-
-    async def _say(self, reader: Any) -> None:
+    async def say() -> None:
         while data := await reader.read(_PIECE):
-            await self._socket.send_bytes(b"\0" + data)
+            await socket.send_bytes(b"\0" + data)
 
-    async def _hear(self, writer: Any) -> None:
-        async for message in self._socket:
+    async def hear() -> None:
+        async for message in socket:
             if message.type is WSMsgType.BINARY:
                 writer.write(message.data[1:])
                 await writer.drain()
 
-    async def _refuse(self, error: OSError) -> None:
-        port = self._port
-        text = (
-            f"error forwarding port {port} to pod {self._pod['metadata']['uid']}, uid : failed to "
-            f"execute portforward in network namespace: failed to connect to localhost:{port} "
-            f"inside namespace: dial tcp4 127.0.0.1:{port}: connect: {str(error).lower()}"
-        )
-        await self._socket.send_bytes(b"\1" + text.encode())
-        await self._socket.close()
+    try:
+        await _until_one_ends(say(), hear())
+    finally:
+        writer.close()

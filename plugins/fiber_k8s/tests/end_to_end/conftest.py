@@ -31,7 +31,7 @@ def masters(kube, engine):
     masters = Masters(kube, engine.image)
     yield masters
     masters.clear()
-    masters.wait_until_gone()
+    masters.cluster.wait_until_gone()
 
 
 @pytest.fixture(params=["dialled", "by streams"])

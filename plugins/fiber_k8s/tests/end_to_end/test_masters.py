@@ -1,4 +1,4 @@
-"""Masters in plain pods: programs as they are, with nothing set; beside a mesh's proxy; dying."""
+"""Masters in plain pods: programs as they are, with nothing set; deleted ones."""
 
 import pytest
 
@@ -47,20 +47,6 @@ if __name__ == "__main__":
     process.join()
 """
 
-IN_A_MESH = """
-import os
-import fiber
-
-def look():
-    raise SystemExit({"app": 41}.get(os.environ.get("WHO"), 1))
-
-if __name__ == "__main__":
-    process = fiber.Process(target=look)
-    process.start()
-    process.join()
-    raise SystemExit(process.exitcode + 1)
-"""
-
 WAITS = """
 import time
 import fiber
@@ -83,7 +69,7 @@ def test_processes_of_processes_are_pods_too_and_what_they_write_is_shown(master
     assert "and to stderr" in lines
     lines.remove("and to stderr")
     assert lines[-2:] == ["k8s 0 0", "3 True"], lines
-    masters.wait_until_gone()
+    masters.cluster.wait_until_gone()
 
 
 def test_children_inherit_what_their_parents_pod_has(masters, kube):
@@ -106,21 +92,4 @@ def test_a_master_that_is_deleted_takes_all_with_it(masters, kube, how):
 
     kube.delete_pod(name, grace=1 if how == "deleted" else 0)
 
-    masters.wait_until_gone()
-
-
-def test_the_programs_own_container_is_what_its_children_are_made_of(masters, kube):
-    # it stands first, hears SIGTERM, and the pod ends when it does
-    proxy = "import signal; signal.signal(15, lambda *_: exit()); signal.pause()"
-    name = masters.start(IN_A_MESH, env={"WHO": "app"}, name="app", proxy=proxy)
-
-    def ended(pods):
-        (told,) = (pod["status"] for pod in pods if pod["metadata"]["name"] == name)
-        for one in told.get("containerStatuses") or ():
-            if one["name"] == "app" and "terminated" in one["state"]:
-                return [one["state"]["terminated"]["exitCode"]]
-        return []
-
-    assert kube.wait_for("pods", ended, timeout=120) == [42]
-    kube.delete_pod(name)
-    kube.wait_for("pods", lambda pods: not pods, timeout=60)
+    masters.cluster.wait_until_gone()

@@ -17,8 +17,7 @@ def ring(address, kube, engine, tmp_path):
         settings["FIBER_K8S_ADDRESS"] = address
     with ring_command(tmp_path, KUBECONFIG=str(kube.kubeconfig), **settings) as command:
         yield command
-    for plural in ("pods", "secrets", "leases"):
-        kube.wait_for(plural, lambda things: not things)
+    kube.wait_until_gone()
 
 
 def test_it_is_suspended_resumed_and_deleted_from_other_shells(kube, ring):

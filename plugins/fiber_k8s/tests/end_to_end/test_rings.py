@@ -2,7 +2,6 @@
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from fiber.experimental import ConditionKind, Ring, RingError, current_ring
 
 pytestmark = pytest.mark.timeout(300)
 
-PROGRAM = Path(__file__).parents[4] / "tests" / "end_to_end" / "programs" / "one_file.py"
 #: seconds within which a ring has ended that lost a member
 BOUND = 60.0
 NODES = ["one", "two"]
@@ -74,28 +72,6 @@ def test_each_member_is_a_pod_and_knows_the_others(master):
     assert all(one[3] == hosts for one in found)
 
 
-def test_several_ranks_share_a_pod(master):
-    found = Ring(2, where, slots=2).run()
-
-    hosts = [one[2] for one in found]
-    assert (len(set(hosts)), hosts[0], hosts[2]) == (2, hosts[1], hosts[3])
-
-
-@fiber.meta(cpu=0.5, memory=200)
-def modest(rank, size):
-    return rank
-
-
-def test_every_rank_has_what_its_function_asks_for(master, kube):
-    before = len(kube.history("pods"))
-
-    assert Ring(2, modest).run() == [0, 1]
-
-    made = [pod for kind, pod in kube.history("pods")[before:] if kind == "ADDED"]
-    limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in made]
-    assert limits == [{"cpu": "500m", "memory": "200Mi"}] * 2
-
-
 @pytest.mark.parametrize("how", ["deleted", "deleted by force", "evicted"])
 def test_a_member_whose_pod_goes_ends_the_ring_with_the_reason(master, kube, how):
     ring = Ring(2, last, heartbeat=10.0)
@@ -150,36 +126,3 @@ def test_rings_that_fit_one_after_the_other_do_not_hold_what_each_other_lack(kub
     finally:
         runtime.started().close()
         fiber.init()
-
-
-def test_a_program_in_a_pod_runs_its_ring_as_any_other(masters):
-    code, lines = masters.wait(masters.start(str(PROGRAM)))
-    masters.wait_until_gone()
-
-    assert code == 0, lines
-    assert lines[-4:] == [*(f"rank {rank}: y = 3.00 x + 1.00" for rank in range(3)), "restarts 1"]
-
-
-def test_a_ring_whose_program_is_killed_leaves_no_member(kube, masters):
-    program = """
-from fiber.experimental import Ring
-import time
-
-def last(rank, size):
-    time.sleep(600)
-
-if __name__ == "__main__":
-    Ring(2, last).run()
-"""
-    name = masters.start(program, env={"FIBER_LEASE": "3"})
-    masters.wait_for_workers(2)
-    masters.kill(name)
-    kube.wait_for(
-        "pods",
-        lambda pods: all(
-            pod["status"].get("phase") in {"Succeeded", "Failed"}
-            for pod in pods
-            if pod["metadata"].get("labels", {}).get("fiber/kind") == "process"
-        ),
-        timeout=30.0,
-    )

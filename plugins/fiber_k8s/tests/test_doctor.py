@@ -1,7 +1,10 @@
-"""Checks of the doctor, from outside and from inside a pod, and their advice."""
+"""The doctor's checks, from outside and from inside a pod, their advice, and the probe in that pod."""
 
 import contextlib
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +14,9 @@ from fiber.model import BackendContext
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.client import ApiError
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.doctor import pod_checks
+from fiber_k8s.doctor import pod_checks, probe
 from fiber_k8s.doctor.probe import LINE_PREFIX
+from fiber_k8s.doctor.probe_pod import listening
 from fiber_k8s.rbac import RULES, rights
 
 VERSION = pod_checks.metadata.version("fiber-core")
@@ -44,12 +48,9 @@ class Pods:
         if self.act is not None:
             return self.act
         listens = pod["spec"]["containers"][0]["command"][-1] == "listen"
-        kept = {
-            key: value
-            for key, value in self.found.items()
-            if key != ("dialled" if listens else "port")
-        }
-        log = "a word of the image's\n" + LINE_PREFIX + json.dumps(kept) + "\n"
+        told = dict(self.found)
+        del told["dialled" if listens else "port"]
+        log = "a word of the image's\n" + LINE_PREFIX + json.dumps(told) + "\n"
         return Act(log=log, code=None if listens else 0)
 
 
@@ -121,11 +122,12 @@ class TestFromOutside:
         rules = [
             {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
             for rule in RULES
-            if rule.resource not in {"secrets", "pods/exec"}
         ]
-        user = cluster.add_account("partly", rules)
+        assert failed(doctor(cluster.add_account("enough", rules))) == set()
+        absent = {"secrets", "pods/exec"}
+        some = [rule for rule in rules if not absent & set(rule["resources"])]
 
-        found = doctor(user)
+        found = doctor(cluster.add_account("partly", some))
 
         assert failed(found) == {"you may: secrets"}
         check = found["you may: secrets"]
@@ -136,21 +138,6 @@ class TestFromOutside:
         assert found["nodes"].detail.startswith("not known")
         # no pod is tried where that must fail
         assert pod_checks._POD not in found
-
-    def test_the_list_of_rights_is_enough(self, doctor, cluster):
-        rules = [
-            {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
-            for rule in RULES
-        ]
-
-        assert failed(doctor(cluster.add_account("enough", rules))) == set()
-
-    def test_an_unreachable_cluster_is_the_only_check(self, doctor, cluster):
-        with cluster.outage():
-            found = doctor_alone(cluster)
-
-        assert list(found) == ["cluster"]
-        assert "kubectl cluster-info" in found["cluster"].fix
 
     def test_a_clock_that_is_wrong_is_reported(self, doctor, monkeypatch):
         monkeypatch.setattr("fiber_k8s.client.Client.now", lambda _: 0.0)
@@ -195,30 +182,33 @@ class TestFromInside:
         wanted = f"RUN python3 -m pip install fiber-core=={VERSION} fiber-k8s=={VERSION}"
         assert found["fiber in the image"].fix.endswith(wanted)
 
-    def test_rights_of_the_pods_account_are_reported(self, doctor, pods):
-        pods.will(allowed=[right.rule.resource != "leases" for right in rights()])
+    @pytest.mark.parametrize(
+        "change, name, detail, fix",
+        [
+            (
+                {"allowed": [right.rule.resource != "leases" for right in rights()]},
+                "default may: leases",
+                "",
+                "| kubectl apply -f -, and fiber run --service-account fiber",
+            ),
+            (
+                {"account": "timed out", "allowed": None},
+                "the cluster from inside a pod",
+                "timed out",
+                "",
+            ),
+            ({"dialled": "timed out"}, "pods reach each other", "", "networkpolicy"),
+        ],
+        ids=["rights of the pod's account", "the cluster", "other pods"],
+    )
+    def test_what_a_pod_lacks_is_reported(self, doctor, pods, change, name, detail, fix):
+        pods.will(**change)
 
         found = doctor()
 
-        assert failed(found) == {"default may: leases"}
-        wanted = "| kubectl apply -f -, and fiber run --service-account fiber"
-        assert found["default may: leases"].fix.endswith(wanted)
-
-    def test_a_cluster_that_pods_cannot_reach_is_reported(self, doctor, pods):
-        pods.will(account="timed out", allowed=None)
-
-        found = doctor()
-
-        assert failed(found) == {"the cluster from inside a pod"}
-        assert found["the cluster from inside a pod"].detail == "timed out"
-
-    def test_traffic_that_does_not_come_through_is_reported(self, doctor, pods):
-        pods.will(dialled="timed out")
-
-        found = doctor()
-
-        assert failed(found) == {"pods reach each other"}
-        assert "networkpolicy" in found["pods reach each other"].fix
+        assert failed(found) == {name}
+        assert detail in found[name].detail
+        assert fix in found[name].fix
 
     @pytest.mark.parametrize(
         "act,name,detail,fix",
@@ -255,9 +245,29 @@ class TestFromInside:
         assert "node affinity/selector" in found[pod_checks._POD].detail
 
 
-def doctor_alone(cluster):
-    backend = K8sBackend(BackendContext(config=K8sConfig(kubeconfig=str(cluster.kubeconfig))))
-    try:
-        return {check.name: check for check in backend.check()}
-    finally:
-        backend.close()
+def test_a_python_without_fiber_reports_what_is_missing():
+    program, asked = Path(probe.__file__).read_text(), json.dumps([["create", "", "pods", ""]])
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, asked, "dial", "127.0.0.1", "1"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    found = {}
+    for line in done.stdout.splitlines():
+        found |= json.loads(line.removeprefix(LINE_PREFIX))
+    assert found["versions"] == {"fiber-core": "", "fiber-k8s": ""}
+    assert found["dialled"] != ""
+    # no pod's account is here
+    assert found["allowed"] is None
+    assert "token" in found["account"]
+
+
+def test_a_listener_is_dialled_and_somebody_else_in_its_place_is_noticed(monkeypatch):
+    with listening("127.0.0.1") as port:
+        assert probe.dial("127.0.0.1", port) == ""
+        monkeypatch.setattr("fiber_k8s.doctor.probe_pod.ANSWER", b"other\n")
+        assert "somebody else answers" in probe.dial("127.0.0.1", port)
+    assert "refused" in probe.dial("127.0.0.1", port)

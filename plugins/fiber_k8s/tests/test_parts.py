@@ -1,0 +1,405 @@
+"""Small parts that need no cluster: errors, amounts, addresses, frames, logs, one's own pod."""
+
+import base64
+import json
+import random
+import struct
+
+import pytest
+
+from fiber.exceptions import BackendError
+from fiber.model import Interface
+from fiber_k8s.address import choose, is_outside, source_address
+from fiber_k8s.api_errors import advice, is_transient, status_message
+from fiber_k8s.cluster_events import latest_messages
+from fiber_k8s.config import K8sConfig
+from fiber_k8s.flow_control import RateLimiter, backoff
+from fiber_k8s.in_pod import JOB_VARIABLE, pod_evidence, read_own_pod
+from fiber_k8s.log_cursor import LogCursor
+from fiber_k8s.logs import follow, last_lines
+from fiber_k8s.nodes import allocatable, requested
+from fiber_k8s.timing import K8sTiming
+from fiber_k8s.websocket_frames import BINARY, CLOSE, PING, TEXT, FrameParser, encode_frame
+
+QUOTA = (
+    'Operation cannot be fulfilled on resourcequotas "gke-resource-quotas": the object has been '
+    "modified; please apply your changes to the latest version and try again"
+)
+NO_ACCOUNT = 'pods "a" is forbidden: error looking up service account lab/{0}: serviceaccount "{0}" not found'
+NO_RIGHT = (
+    'pods is forbidden: User "system:serviceaccount:lab:jobs" cannot create resource "pods" in API '
+    'group "" in the namespace "lab"'
+)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "body, told",
+        [
+            ('{"kind": "Status", "message": "no", "reason": "Forbidden"}', ("no", "Forbidden")),
+            # a proxy's page
+            ("<html>Bad Gateway</html>\n", ("<html>Bad Gateway</html>", "")),
+            ('["no status"]', ('["no status"]', "")),
+        ],
+    )
+    def test_a_status_is_read(self, body, told):
+        assert status_message(body) == told
+
+    @pytest.mark.parametrize(
+        "status, message, found",
+        [
+            (401, "Unauthorized", "log in again"),
+            (
+                403,
+                NO_RIGHT,
+                "fiber k8s rbac --namespace lab --service-account jobs | kubectl apply -f -",
+            ),
+            (
+                403,
+                NO_ACCOUNT.format("fiber"),
+                "fiber k8s rbac --namespace lab | kubectl apply -f -",
+            ),
+            (403, NO_ACCOUNT.format("jobs"), "--namespace lab --service-account jobs | kubectl"),
+            (403, NO_ACCOUNT.format("default"), "kubectl get sa -n lab"),
+            (403, 'violates PodSecurity "restricted:latest": …', "FIBER_K8S_SECURITY=restricted"),
+        ],
+    )
+    def test_advice_is_part_of_the_error(self, status, message, found):
+        assert found in advice(status, message)
+
+    @pytest.mark.parametrize(
+        "status, message",
+        [(403, "exceeded quota: few, requested: pods=1"), (422, "is invalid"), (404, "")],
+    )
+    def test_the_clusters_message_alone_where_it_is_sufficient(self, status, message):
+        assert advice(status, message) == ""
+
+    @pytest.mark.parametrize(
+        "status, message, expected",
+        [
+            (409, QUOTA, True),
+            (
+                409,
+                QUOTA.replace("resourcequotas", "clusterresourcequotas.quota.openshift.io"),
+                True,
+            ),
+            (409, 'pods "a" already exists', False),
+            (403, NO_ACCOUNT.format("default"), True),
+            (403, NO_ACCOUNT.format("jobs"), False),
+            (500, "failed calling webhook: context deadline exceeded", True),
+            (503, "the server is currently unable to handle the request", True),
+            (422, "is invalid", False),
+        ],
+    )
+    def test_transient_errors_are_distinguished_from_final_ones(self, status, message, expected):
+        assert is_transient(status, message) is expected
+
+
+def test_the_last_word_of_each_pod_counts():
+    def event(pod, message, **times):
+        return {"involvedObject": {"name": pod}, "reason": "R", "message": message, **times}
+
+    events = [
+        event("a", "second", lastTimestamp="2026-11-21T12:00:09Z"),
+        event("a", "first", lastTimestamp="2026-11-21T12:00:00Z"),
+        event("b", "none left", lastTimestamp=None, eventTime="2026-11-21T12:00:01Z"),
+    ]
+    assert latest_messages(events) == {"a": "R: second", "b": "R: none left"}
+
+
+class TestAmounts:
+    @pytest.mark.parametrize(
+        "text, number",
+        [
+            ("24580016Ki", 24580016 * 1024),
+            ("8Gi", 8 * 2**30),
+            ("1500M", 1.5e9),
+            ("64", 64),
+            ("3920m", 3.92),
+            ("1e3", 1000),
+            ("12E", 12e18),
+        ],
+    )
+    def test_they_are_read_as_nodes_write_them(self, text, number):
+        node = {"status": {"allocatable": {"thing": text}}}
+        assert allocatable(node) == {"thing": pytest.approx(number)}
+        assert allocatable({"metadata": {"name": "new"}}) == {}
+
+    def test_containers_add_up_and_what_runs_before_them_takes_their_place(self):
+        def container(cpu, **more):
+            return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+        spec = {
+            "containers": [container("2"), container("500m")],
+            "initContainers": [container("4"), container("1", restartPolicy="Always")],
+            "overhead": {"cpu": "250m"},
+        }
+        assert requested({"spec": spec}) == {"cpu": 4.25}
+
+    def test_a_limit_is_a_request_where_none_is_made(self):
+        resources = {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": "99"}}
+        pod = {"spec": {"containers": [{"resources": resources}]}}
+        assert requested(pod) == {"cpu": 1, "nvidia.com/gpu": 99}
+        assert requested({"spec": {"containers": [{"name": "main"}]}}) == {}
+
+
+INSIDE = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+LOOPBACK = Interface(name="lo", address="127.0.0.1", is_loopback=True)
+ETH0 = Interface(name="eth0", address="10.244.0.7")
+OTHER = Interface(name="net1", address="192.168.9.7")
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        "environ, interfaces, way, setting, url",
+        [
+            # in a pod it is the one that leads to the API, else the first outward one
+            (INSIDE, (LOOPBACK, OTHER, ETH0), "10.244.0.7", None, "tls+tcp://10.244.0.7:0"),
+            (INSIDE, (), "fd00::7", None, "tls+tcp://[fd00::7]:0"),
+            (INSIDE, (LOOPBACK, ETH0), None, None, "tls+tcp://10.244.0.7:0"),
+            # a job has its master's settings and another address
+            (
+                {**INSIDE, JOB_VARIABLE: "job"},
+                (ETH0,),
+                "10.244.0.7",
+                "203.0.113.5",
+                "tls+tcp://10.244.0.7:0",
+            ),
+            # outside only local streams dial it
+            ({}, (LOOPBACK, ETH0), None, None, "tls+tcp://127.0.0.1:0"),
+            ({}, (ETH0,), None, "10.244.0.7", "tls+tcp://10.244.0.7:0"),
+        ],
+    )
+    def test_where_a_program_listens(self, environ, interfaces, way, setting, url):
+        found = choose(K8sConfig(address=setting), environ, interfaces, lambda host, port: way)
+        assert (found.bind_url, found.advertise_host) == (url, None)
+
+    def test_one_that_is_not_ours_is_advertised(self):
+        config = K8sConfig(address="203.0.113.5")
+        found = choose(config, {}, [ETH0], lambda host, port: None)
+        assert (found.bind_url, found.advertise_host) == ("tls+tcp://0.0.0.0:0", "203.0.113.5")
+        assert is_outside(K8sConfig(), {})
+        assert not is_outside(K8sConfig(), INSIDE)
+
+    def test_a_pod_without_any_is_an_error_with_the_setting(self):
+        with pytest.raises(BackendError, match="127.0.0.1.*FIBER_K8S_ADDRESS"):
+            choose(K8sConfig(), INSIDE, [LOOPBACK], lambda host, port: None)
+
+    def test_a_way_is_found_without_sending_anything(self):
+        assert source_address("127.0.0.1", 9) == "127.0.0.1"
+        assert source_address("no.such.host.invalid", 9) is None
+
+
+class TestAPodsKnowledgeOfItself:
+    @pytest.fixture(autouse=True)
+    def account(self, tmp_path):
+        claims = {"kubernetes.io": {"pod": {"name": "trainer-0", "uid": "u1"}}}
+        middle = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        (tmp_path / "token").write_text(f"a.{middle}.c")
+        (tmp_path / "namespace").write_text("research\n")
+
+    def test_it_stands_in_its_token(self, tmp_path):
+        found = read_own_pod(tmp_path)
+        assert (found.namespace, found.name, found.uid) == ("research", "trainer-0", "u1")
+
+    @pytest.mark.parametrize(
+        "root",
+        [
+            "/var/lib/kubelet/pods/2f1c0a3b-1111-2222-3333-444455556666/containers/main/6d5f1a3b",
+            # a disk of its own, a volume of another engine (kind), a sub-volume
+            "/kubelet/pods/2f1c0a3b-1111-2222-3333-444455556666/containers/main/6d5f1a3b",
+            "/volumes/ab12/_data/lib/kubelet/pods/2f1c/containers/main/6d5f1a3b",
+            "/@/var/lib/k0s/kubelet/pods/2f1c/containers/main/0",
+        ],
+    )
+    def test_its_container_is_found_by_its_mounts(self, tmp_path, root):
+        mounts = tmp_path / "mountinfo"
+        first = "1190 1180 0:52 / / rw,relatime - overlay overlay rw\n"
+        mounts.write_text(
+            f"{first}1200 1190 8:1 /var/lib/kubelet/pods/2f1c/etc-hosts /etc/hosts rw - ext4 /dev/sda rw\n"
+            f"1201 1190 8:1 {root} /dev/termination-log rw,relatime - ext4 /dev/sda1 rw\n"
+        )
+        assert read_own_pod(tmp_path, mounts).container == "main"
+        mounts.write_text(first)
+        read_own_pod.cache_clear()
+        assert read_own_pod(tmp_path, mounts).container is None
+
+    def test_it_takes_a_service_and_a_token(self, tmp_path):
+        assert "KUBERNETES_SERVICE_HOST" in pod_evidence(INSIDE, tmp_path)
+        assert pod_evidence({}, tmp_path) is None
+        (tmp_path / "token").unlink()
+        assert pod_evidence(INSIDE, tmp_path) is None
+
+
+class TestPacing:
+    def test_waits_grow_and_end(self):
+        waits = list(backoff(1.0, 5.0, 5))
+        for wait, about in zip(waits, (1, 2, 4, 5, 5), strict=True):
+            assert 0.8 * about <= wait <= 1.2 * about
+
+    def test_a_burst_passes_and_the_rest_is_spread(self):
+        slept = []
+        limiter = RateLimiter(3, 10.0, clock=lambda: 0.0, sleep=slept.append)
+        for _ in range(5):
+            limiter.acquire()
+        assert slept == [pytest.approx(0.1), pytest.approx(0.2)]
+
+
+def of_server(opcode, body, final=True):
+    """A frame as a server writes it: not masked."""
+    head = bytes([(0x80 if final else 0) | opcode])
+    if len(body) < 126:
+        return head + bytes([len(body)]) + body
+    if len(body) < 1 << 16:
+        return head + b"\x7e" + struct.pack("!H", len(body)) + body
+    return head + b"\x7f" + struct.pack("!Q", len(body)) + body
+
+
+def unmasked(data):
+    """Opcode and body of one frame of a client."""
+    size, begin = data[1] & 0x7F, 2
+    assert data[1] & 0x80
+    if size == 126:
+        size, begin = struct.unpack("!H", data[2:4])[0], 4
+    elif size == 127:
+        size, begin = struct.unpack("!Q", data[2:10])[0], 10
+    mask, body = data[begin : begin + 4], data[begin + 4 :]
+    assert len(body) == size
+    return data[0] & 0x0F, bytes(byte ^ mask[n % 4] for n, byte in enumerate(body))
+
+
+class TestFrames:
+    @pytest.mark.parametrize("size", [0, 1, 124, 125, 126, 65534, 65535, 65536])
+    def test_a_clients_are_masked_and_a_servers_parsed(self, size):
+        body = random.Random(size).randbytes(size)
+        assert unmasked(encode_frame(BINARY, b"\x00", body)) == (BINARY, b"\x00" + body)
+        assert FrameParser().feed(of_server(BINARY, body)) == [(BINARY, body)]
+
+    def test_they_may_come_in_any_pieces_and_a_message_in_several_frames_with_a_ping_between(self):
+        data = of_server(BINARY, b"a" * 200) + of_server(TEXT, b"a", final=False)
+        data += of_server(PING, b"?") + of_server(0, b"b") + of_server(CLOSE, b"\x03\xe8")
+        frames = FrameParser()
+        found = [one for n in range(len(data)) for one in frames.feed(data[n : n + 1])]
+        told = [(BINARY, b"a" * 200), (PING, b"?"), (TEXT, b"ab"), (CLOSE, b"\x03\xe8")]
+        assert found == FrameParser().feed(data) == told
+
+    @pytest.mark.parametrize(
+        "data", [b"HTTP/1.1 502 Bad Gateway", b"\x82\x81abcdx", b"\x82\x7f" + b"\xff" * 8]
+    )
+    def test_other_bytes_are_no_websocket(self, data):
+        with pytest.raises(BackendError, match="WebSocket"):
+            FrameParser().feed(data)
+
+
+#: recorded from a node that had removed the container
+GONE = b"unable to retrieve container logs for containerd://646ee4c36f22f6e2"
+
+
+class Node:
+    """Answers in turn, the last answer again and again."""
+
+    timing = K8sTiming()
+
+    class Answer:
+        def __init__(self, *chunks):
+            self._chunks = chunks
+
+        def stream(self, size, decode_content):
+            yield from self._chunks
+
+        def close(self):
+            pass
+
+    def __init__(self, *answers):
+        self._answers = [*answers]
+
+    def path(self, *words):
+        return "/".join(words)
+
+    def open(self, verb, path, doing, *, query, timeout):
+        chunks = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return self.Answer(*chunks)
+
+
+class TestLogs:
+    def test_lines_are_whole_however_they_come(self):
+        node = Node([b"on", b"e\ntwo\nth", b"ree"])
+        assert last_lines(node, "pod", 3) == ("one", "two", "three")
+
+    @pytest.mark.parametrize("chunks", [[GONE], [GONE[:20], GONE[20:]]])
+    def test_a_nodes_words_about_a_log_that_is_gone_are_no_line_of_it(self, chunks, caplog):
+        assert last_lines(Node(chunks), "pod-1", 3) == ()
+        assert "the log of pod-1 is gone" in caplog.text
+        # but a program may write the same
+        said = b"it said: " + GONE
+        assert last_lines(Node([said]), "pod", 3) == (said.decode(),)
+
+    def test_nor_are_they_where_a_log_was_followed_until_its_container_went(self, caplog):
+        stamped = b"2026-11-22T07:00:01.5Z one\n"
+        lines = follow(Node([stamped, GONE], [GONE]), "pod", to_the_end=True)
+        assert list(lines) == ["one"]
+        assert caplog.text == ""
+
+
+def told(cursor, *lines, **how):
+    return list(cursor.unread(iter(lines), **how))
+
+
+class TestTheCursorOfALog:
+    @pytest.mark.parametrize(
+        "stamp",
+        [
+            "2026-11-21T12:00:05.123456789Z",
+            "2026-11-21T13:00:05.123456789+01:00",
+            "2026-11-21T05:30:05.123456789-06:30",
+            "2026-11-21T12:00:05Z",
+        ],
+    )
+    def test_what_comes_next_is_asked_for_in_utc_whatever_zone_the_node_is_in(self, stamp):
+        cursor = LogCursor()
+        assert cursor.since() == {}
+        assert told(cursor, f"{stamp} a") == ["a"]
+        assert cursor.since() == {"sinceTime": "2026-11-21T12:00:04Z"}
+
+    @pytest.mark.parametrize(
+        "lines, later",
+        [
+            (["5.000000001Z a", "5.000000002Z b", "5.000000002Z c"], "6.1Z x"),
+            # equal lines of one moment are as many as they are
+            (["5.1Z tick"], "5.1Z tick"),
+            # two streams, written out of order
+            (["5.000000009Z out", "4.999999999Z err"], "4.999999998Z x"),
+            # zeros at the end of a time make it no later
+            (["5.5Z a", "5.49Z b", "5.51Z c"], "6Z x"),
+        ],
+        ids=["one after another", "one moment", "two streams", "zeros"],
+    )
+    def test_repeated_lines_are_dropped_and_no_other(self, lines, later):
+        cursor = LogCursor()
+        words = [line.split()[1] for line in (*lines, later)]
+        *before, new = [f"2026-11-21T12:00:0{line}" for line in (*lines, later)]
+        assert told(cursor, *before) == words[:-1]
+        assert told(cursor, *before, new) == words[-1:]
+        assert told(cursor, *before, new) == []
+
+    def test_lines_before_the_tail_are_skipped_afterwards_too(self):
+        cursor = LogCursor()
+        early, *tail = [f"2026-11-21T12:00:05.{part}Z {part}" for part in (1, 3, 2)]
+        assert told(cursor, *tail, is_tail=True) == ["3", "2"]
+        assert told(cursor, early, *tail, "2026-11-21T12:00:05.4Z new") == ["new"]
+
+    def test_of_an_empty_log_all_comes_after(self):
+        cursor = LogCursor()
+        assert told(cursor, is_tail=True) == []
+        assert told(cursor, "2026-11-21T12:00:05Z a") == ["a"]
+
+    def test_words_of_the_node_have_no_time(self):
+        cursor = LogCursor()
+        assert told(cursor, GONE.decode()) == [GONE.decode()]
+        assert cursor.since() == {}
+
+    def test_what_is_remembered_does_not_grow_with_the_log(self):
+        cursor = LogCursor()
+        for second in range(1000):
+            told(cursor, f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}.5Z x")
+        assert sum(len(stamps) for stamps in cursor._read.values()) <= 2

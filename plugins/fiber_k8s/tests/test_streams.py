@@ -1,0 +1,192 @@
+"""Streams into hollow pods: programs run by exec, and connections to ports."""
+
+import contextlib
+import io
+import random
+import secrets
+import socket
+import threading
+
+import pytest
+
+from ferry_world import KEY, Echo
+from fiber._tunnel.hub import Hub
+from fiber._tunnel.landing import Landing
+from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
+from fiber.model import Job
+from fiber_k8s import websocket_frames
+from fiber_k8s.pod_exec import execute, exit_code_of
+from fiber_k8s.port_forward import PortForwarder
+from k8s_site import set_durations
+from k8s_world import recorded
+
+
+def statuses(name):
+    """Messages of the status channel, by the recording's name."""
+    found = {}
+    for line in recorded(name):
+        if line["type"] == "ws-recv" and line.get("channel") == 3:
+            found[line["stream"]] = line["text"].encode()
+    return found
+
+
+@pytest.mark.parametrize(
+    "stream,code",
+    [
+        ("exit 0, v5", 0),
+        ("exit 3, v5", 3),
+        ("exit 3, v4", 3),
+        ("killed by SIGKILL", 137),
+        ("exit 255", 255),
+        ("command not found", 127),
+        ("not executable", 126),
+    ],
+)
+def test_exit_codes_are_those_of_shells(stream, code):
+    found, words = exit_code_of(statuses("logs-exec/04-exec")[stream])
+    assert found == code
+    assert bool(words) is (code in (126, 127))
+
+
+@pytest.mark.parametrize("said", [b"", b"[]", b"nonsense", b'{"status": "Failure"}'])
+def test_nonsense_is_no_exit_code(said):
+    with pytest.raises(BackendError):
+        exit_code_of(said)
+
+
+@pytest.fixture
+def job(site, backend):
+    job = site.start(backend)
+    backend.recorder.running(job)
+    return job
+
+
+class TestPrograms:
+    """Those of hollow pods write their arguments and their input."""
+
+    def run(self, backend, job, argv, **more):
+        heard = io.BytesIO()
+        code = execute(
+            backend._client, job.id, argv, write=lambda _, data: heard.write(data), **more
+        )
+        return code, heard.getvalue()
+
+    def test_words_arrive_as_they_are(self, backend, job):
+        argv = ["two words", "it's", '"$HOME"', "ü&=?%"]
+        assert self.run(backend, job, argv) == (0, " ".join(argv).encode() + b"\n")
+
+    def test_what_it_is_given_is_read_to_the_end(self, backend, job):
+        data = bytes(range(256)) * 4000
+        code, heard = self.run(backend, job, ["cat"], stdin=io.BytesIO(data))
+        assert (code, heard) == (0, b"cat\n" + data)
+
+    def test_balancers_are_shown_that_a_quiet_connection_is_in_use(self, backend, job, monkeypatch):
+        pings = threading.Semaphore(0)
+
+        def encode_frame(opcode, *pieces):
+            if opcode == websocket_frames.PING:
+                pings.release()
+            return websocket_frames.encode_frame(opcode, *pieces)
+
+        class Slow:
+            pieces = iter([b"at last", b""])
+
+            def read(self, _):
+                assert all(pings.acquire(timeout=30) for _ in range(2))
+                return next(self.pieces)
+
+        monkeypatch.setattr("fiber_k8s.pod_exec.encode_frame", encode_frame)
+        set_durations(backend, ping=0.05)
+        assert self.run(backend, job, ["cat"], stdin=Slow()) == (0, b"cat\nat last")
+
+    def test_a_terminal_is_given(self, backend, job):
+        assert self.run(backend, job, ["vi"], tty=True)[0] == 0
+
+    def test_the_backend_writes_it_here_and_knows_no_missing_pod(self, backend, job, capfd):
+        assert backend.exec(job, ["hello"]) == 0
+        assert capfd.readouterr().out == "hello\n"
+        nobody = Job(id="nobody", name="nobody", run_id=backend.run, backend="k8s")
+        with pytest.raises(UnknownJobError, match="nobody"):
+            backend.exec(nobody, ["true"])
+
+
+@pytest.fixture
+def echo():
+    with contextlib.closing(Echo()) as echo:
+        yield echo
+
+
+@pytest.fixture
+def streams(backend):
+    """Streams to ports; those of hollow pods are this host's."""
+    with contextlib.closing(PortForwarder(backend._client)) as made:
+        yield made
+
+
+def talk(sock, data, size=1 << 16):
+    """Send bytes; return the answer."""
+    sender = threading.Thread(target=sock.sendall, args=(data,))
+    sender.start()
+    heard = bytearray()
+    while len(heard) < len(data) and (piece := sock.recv(size)):
+        heard += piece
+    sender.join(30)
+    return bytes(heard)
+
+
+def test_bytes_go_both_ways_of_many_at_once(streams, job, echo):
+    made = [streams.open(job.id, echo.port) for _ in range(8)]
+    for number, stream in enumerate(made):
+        stream.settimeout(30)
+        stream.sendall(bytes([number]))
+    assert [stream.recv(1) for stream in made] == [bytes([number]) for number in range(8)]
+    data = random.Random(1).randbytes(5 * 2**20)
+    assert talk(made[0], data) == data
+    for stream in made:
+        stream.close()
+
+
+def test_without_a_listener_a_pod_or_a_cluster_there_is_none(site, streams, job):
+    with streams.open(job.id, 1) as stream:
+        stream.settimeout(30)
+        assert stream.recv(1) == b""
+    with pytest.raises(UnknownJobError, match="nobody"):
+        streams.open("nobody", 1)
+    with site.cluster.outage(), pytest.raises(BackendError):
+        streams.open(job.id, 1)
+
+
+def test_nothing_is_opened_once_it_is_closed(streams, job, echo):
+    stream = streams.open(job.id, echo.port)
+    streams.close()
+    stream.settimeout(30)
+    assert stream.recv(1) == b""
+    stream.close()
+    with pytest.raises(BackendUnavailableError):
+        streams.open(job.id, echo.port)
+
+
+def test_a_connection_goes_on_when_the_api_server_is_started_again(
+    site, streams, job, echo, tmp_path
+):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    landing = Landing(f"127.0.0.1:{port}", key=KEY, ident="one", patience=30)
+    landing.serve(str(tmp_path))
+    hub = Hub(KEY, "hub", patience=30, on_speed=lambda _: None)
+    hub.add("one", "one", lambda: streams.open(job.id, port))
+    hub.begin("one")
+    route = f"hub+tcp://hub@127.0.0.1:{echo.port}"
+    hub.serve(route)
+    way = landing.way(route)
+    host, _, number = way.partition("://")[2].rpartition(":")
+    with socket.create_connection((host, int(number)), timeout=60) as sock:
+        for _ in range(3):
+            data = secrets.token_bytes(2**20)
+            assert talk(sock, data) == data
+            with site.cluster.outage():
+                sock.sendall(b"x")
+            assert sock.recv(1) == b"x"
+    hub.close()
+    landing.close()
