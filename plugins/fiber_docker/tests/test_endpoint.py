@@ -19,42 +19,32 @@ def environ(tmp_path, monkeypatch):
     return {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
 
 
-def visible(environ, **settings):
-    return endpoint.is_visible(DockerConfig(**settings), environ)
+CONTEXTS = ".docker/config.json"
 
 
 @pytest.mark.parametrize(
-    "settings, variables, expected",
+    "settings, variables, files, expected",
     [
-        ({}, {}, False),
-        ({"host": "tcp://a:1"}, {}, True),
-        ({"context": "there"}, {}, True),
-        ({}, {"DOCKER_HOST": "x"}, True),
-        ({}, {"DOCKER_CONTEXT": "x"}, True),
+        ({}, {}, {}, False),
+        ({"host": "tcp://a:1"}, {}, {}, True),
+        ({"context": "there"}, {}, {}, True),
+        ({}, {"DOCKER_HOST": "x"}, {}, True),
+        ({}, {"DOCKER_CONTEXT": "x"}, {}, True),
+        pytest.param({}, {}, {"docker.sock": ""}, True, id="the usual socket"),
+        pytest.param({}, {}, {CONTEXTS: '{"currentContext": "there"}'}, True, id="current context"),
+        pytest.param({}, {}, {CONTEXTS: "{"}, False, id="what is broken is the SDK's to tell"),
     ],
 )
-def test_a_setting_or_a_variable_names_an_engine(environ, settings, variables, expected):
-    assert visible({**environ, **variables}, **settings) is expected
+def test_an_engine_is_there_where_something_names_one(
+    environ, tmp_path, settings, variables, files, expected
+):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
 
+    found = endpoint.is_visible(DockerConfig(**settings), {**environ, **variables})
 
-def test_the_usual_socket_is_one(environ, tmp_path):
-    (tmp_path / "docker.sock").touch()
-
-    assert visible(environ)
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        pytest.param('{"currentContext": "there"}', True, id="the current one"),
-        pytest.param("{", False, id="what is broken is the SDK's to complain of"),
-    ],
-)
-def test_the_file_of_contexts_names_an_engine(environ, tmp_path, text, expected):
-    (tmp_path / ".docker").mkdir()
-    (tmp_path / ".docker" / "config.json").write_text(text)
-
-    assert visible(environ) is expected
+    assert found is expected
 
 
 def test_podmans_socket_is_found(environ, tmp_path, monkeypatch):
@@ -64,25 +54,18 @@ def test_podmans_socket_is_found(environ, tmp_path, monkeypatch):
         # a path of pytest's may be too long for a socket
         podman.bind("podman/podman.sock")
         assert endpoint.podman_socket(environ) == f"unix://{tmp_path}/podman/podman.sock"
-        assert visible(environ)
+        assert endpoint.is_visible(DockerConfig(), environ)
 
 
-def test_a_job_that_has_the_engine_finds_it_where_jobs_do():
+def test_a_job_that_has_the_engine_finds_it_where_jobs_do_and_others_as_it_is_set():
     config = DockerConfig(host="tcp://far:1", address="10.0.0.1", network="n")
+    shared = {endpoint.ENGINE_VARIABLE: endpoint.SHARED_ENGINE}
+    alone = {endpoint.ENGINE_VARIABLE: endpoint.NO_ENGINE}
 
-    effective = endpoint.effective_config(
-        config, {endpoint.ENGINE_VARIABLE: endpoint.SHARED_ENGINE}
-    )
-
-    assert effective == attrs.evolve(config, host="unix:///var/run/docker.sock", address=None)
-
-
-def test_outside_of_jobs_settings_are_unchanged():
-    config = DockerConfig(host="tcp://far:1", address="10.0.0.1")
-
+    effective = attrs.evolve(config, host="unix:///var/run/docker.sock", address=None)
+    assert endpoint.effective_config(config, shared) == effective
     assert endpoint.effective_config(config, {}) is config
-    assert endpoint.has_no_engine({endpoint.ENGINE_VARIABLE: endpoint.NO_ENGINE})
-    assert not endpoint.has_no_engine({})
+    assert [endpoint.has_no_engine(one) for one in (shared, alone, {})] == [False, True, False]
 
 
 LOOPBACK = Interface(name="lo", address="127.0.0.1", is_loopback=True)
@@ -173,14 +156,7 @@ def test_without_a_route_the_error_names_the_setting():
 
 
 @pytest.mark.parametrize(
-    "image,parts",
-    [
-        ("a", ("a", "latest")),
-        ("a:1", ("a", "1")),
-        ("host:5000/a/b", ("host:5000/a/b", "latest")),
-        ("host:5000/a/b:1", ("host:5000/a/b", "1")),
-        (f"a@sha256:{'0' * 64}", ("a", f"sha256:{'0' * 64}")),
-    ],
+    "image, parts", [("a", ("a", "latest")), (f"a@sha256:{'0' * 64}", ("a", f"sha256:{'0' * 64}"))]
 )
 def test_a_name_has_a_repository_and_a_tag(image, parts):
     assert _parts(image) == parts
