@@ -21,17 +21,22 @@ if __name__ == "__main__":
 PATIENCE = 120.0
 
 
-def test_an_engine_that_is_away_ends_no_program_and_what_it_ran_ends_by_itself(
-    own_engine, tmp_path
-):
-    # without live-restore all containers end with it, which the conformance kit tests
+@pytest.fixture
+def living_on(own_engine):
+    """An engine without which containers go on; of one with which they end is the conformance kit."""
     own_engine.daemon.stop()
     own_engine.daemon.start({"live-restore": True})
+    yield own_engine
+    own_engine.daemon.stop()
+    own_engine.daemon.start()
+
+
+def test_an_engine_that_is_away_ends_no_program_and_what_it_ran_ends_by_itself(living_on, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     program = subprocess.Popen(
         [sys.executable, "program.py"],
         cwd=tmp_path,
-        env=own_engine.environ(),
+        env=living_on.environ(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -40,7 +45,7 @@ def test_an_engine_that_is_away_ends_no_program_and_what_it_ran_ends_by_itself(
     with program:
         try:
             assert program.stdout.readline() == "ready\n"
-            own_engine.daemon.stop()
+            living_on.daemon.stop()
             warning = program.stderr.readline()
             assert "jobs are out of sight until the engine is back" in warning
             output, warned = program.communicate("go on\n", PATIENCE)
@@ -50,5 +55,5 @@ def test_an_engine_that_is_away_ends_no_program_and_what_it_ran_ends_by_itself(
     assert (program.returncode, output) == (0, "over\n")
     (line,) = warned.splitlines()
     assert "cannot be asked to end what this program still runs there" in line
-    own_engine.daemon.start()
-    assert own_engine.left(PATIENCE) == []
+    living_on.daemon.start()
+    assert living_on.left(PATIENCE) == []

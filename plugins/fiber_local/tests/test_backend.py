@@ -140,7 +140,7 @@ def test_submissions_race_with_idle_exits_and_none_is_lost(driver_with, caplog):
     def submit(number):
         codes.append((driver.submit("exit_with", bytes([number])), number))
 
-    for base in range(0, 30, 3):
+    for base in range(0, 15, 3):
         threads = [threading.Thread(target=submit, args=(base + i,)) for i in range(3)]
         for thread in threads:
             thread.start()
