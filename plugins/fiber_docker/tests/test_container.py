@@ -18,7 +18,6 @@ from fiber_docker.status import (
     job_of,
     killed_unseen,
     lost_with_engine,
-    with_log_tail,
 )
 
 CONTEXT = ContainerContext(image="img", master="host:1:2.0", owner="me")
@@ -32,26 +31,20 @@ def made(config=DEFAULTS, context=CONTEXT, **fields):
 
 
 class TestSpec:
-    def test_a_program_runs_under_a_first_process_that_needs_no_fiber(self):
-        found = made()
-        assert found.body["Entrypoint"] == ["python3"]
-        assert found.body["Cmd"][-4:] == ["bond:5", "-1", "prog", "a b"]
-        assert found.stdin == first.text().encode()
-        assert found.files
+    @pytest.mark.parametrize(
+        "entry, code, tail",
+        [(None, first.text(), ["bond:5", "6", "prog", "a b"]), ("x:y", "", ["a b"])],
+    )
+    def test_private_bytes_go_to_the_standard_input_after_the_code_of_a_programs_first_process(
+        self, entry, code, tail
+    ):
+        found = made(DockerConfig(python="/opt/python"), entry=entry, private=b"secret")
 
-        private = made(private=b"secret")
-        assert private.stdin == first.text().encode() + b"secret"
-        assert private.body["Cmd"][-4:-2] == ["bond:5", "6"]
-
-    def test_a_process_of_fibers_is_the_first_itself_with_the_images_python(self):
-        config = DockerConfig(python="/opt/python")
-        found = made(config, argv=("any", "-m", "fiber._agent.job"), entry="x:y", private=b"abc")
-
+        assert found.stdin == code.encode() + b"secret"
         assert found.body["Entrypoint"] == ["/opt/python"]
-        assert found.body["Cmd"] == ["-m", "fiber._agent.job"]
-        assert "FIBER_BOOTSTRAP=stdin:3" in found.body["Env"]
-        assert found.stdin == b"abc"
-        assert found.body["HostConfig"]["AutoRemove"] is True
+        assert found.body["Cmd"][-len(tail) :] == tail
+        assert "secret" not in json.dumps(found.body)
+        assert "secret" not in repr(found)
 
     def test_a_process_has_the_grace_of_docker_stop_and_a_program_has_not(self):
         body = made(entry="x:y", private=b"abc").body
@@ -61,24 +54,6 @@ class TestSpec:
         assert made(context=attrs.evolve(CONTEXT, stop=0.1)).body["StopTimeout"] == 1
         assert not any(one.startswith("FIBER_GRACE=") for one in made().body["Env"])
 
-    def test_without_python_a_program_is_the_first_process(self):
-        body = container_spec(SPEC, DockerConfig(), CONTEXT, wrapped=False).body
-
-        assert body["Entrypoint"] + body["Cmd"] == ["prog", "a b"]
-        assert body["OpenStdin"] is False
-
-    @pytest.mark.parametrize("fields", [{}, {"entry": "x:y"}])
-    def test_private_bytes_are_nowhere_in_the_call(self, fields):
-        found = made(private=b"the secret", **fields)
-
-        assert "the secret" not in json.dumps(found.body)
-        assert "the secret" not in repr(found)
-
-    def test_variables_are_set_and_taken_away(self):
-        env = made(env={"A": "1=2", "B": ""}, unset_env=frozenset({"C", "A"})).body["Env"]
-
-        assert env == ["A=1=2", "B=", "_FIBER_DOCKER=alone", "C"]
-
     def test_nothing_is_limited_or_mounted_unasked(self):
         host = made(resources=ResourceRequest(cpu=0.5, memory=128)).body["HostConfig"]
         assert host["NanoCpus"] == 500_000_000
@@ -87,9 +62,10 @@ class TestSpec:
         optional = {"NanoCpus", "Memory", "ShmSize", "Mounts", "Binds"}
         assert not optional & made().body["HostConfig"].keys()
 
-    def test_volumes_are_mounted_by_name_and_by_path(self):
-        config = DockerConfig(volumes=("data:/data:ro",))
-        context = attrs.evolve(CONTEXT, engine_socket="/run/far.sock")
+    def test_volumes_the_engine_and_names_of_hosts_are_those_of_settings_and_spec(self):
+        config = DockerConfig(volumes=("data:/data:ro",), extra_hosts=("a:10.0.0.1",))
+        hosts = {"b": "host-gateway"}
+        context = attrs.evolve(CONTEXT, engine_socket="/run/far.sock", hosts=hosts)
 
         body = made(config, context, volumes=(Volume(source="/srv/x", path="/x"),)).body
 
@@ -98,15 +74,8 @@ class TestSpec:
             {"Type": "bind", "Source": "/srv/x", "Target": "/x"},
             {"Type": "bind", "Source": "/run/far.sock", "Target": "/var/run/docker.sock"},
         ]
+        assert body["HostConfig"]["ExtraHosts"] == ["a:10.0.0.1", "b:host-gateway"]
         assert "_FIBER_DOCKER=shared" in body["Env"]
-
-    def test_names_of_hosts_are_those_of_settings_and_of_the_engine(self):
-        context = attrs.evolve(CONTEXT, network="net", hosts={"b": "host-gateway"})
-
-        host = made(DockerConfig(extra_hosts=("a:10.0.0.1",)), context).body["HostConfig"]
-
-        assert host["ExtraHosts"] == ["a:10.0.0.1", "b:host-gateway"]
-        assert host["NetworkMode"] == "net"
 
     def test_a_job_can_be_found_by_its_labels(self):
         labels = made(DockerConfig(labels=("team=x=y",)), labels={"process": "p"}).body["Labels"]
@@ -194,11 +163,6 @@ class TestStatus:
         status = from_list({"State": state, "Status": text})
 
         assert (status and status.exit_code) == code
-
-    def test_the_log_tail_is_in_the_status(self):
-        status = with_log_tail(ContainerExit(code=1).status(), ("a", "b"))
-
-        assert (status.processes[0].log_tail, status.processes[0].exit_code) == (("a", "b"), 1)
 
     @pytest.mark.parametrize(
         "found, seconds",

@@ -16,7 +16,7 @@ from fiber_ssh.config import SshConfig
 from fiber_ssh.connect import agent_socket
 from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.files import find_files
-from fiber_ssh.status import job_of, status_of
+from fiber_ssh.status import status_of
 
 ETH = Interface(name="eth0", address="10.0.0.5")
 LO = Interface(name="lo", address="127.0.0.1", is_loopback=True)
@@ -56,37 +56,13 @@ def test_where_programs_and_jobs_listen(settings, environ, interfaces, bind, hos
     )
 
 
-RECORD = {
-    "id": "0badcafe-1",
-    "run": "0badcafe",
-    "name": "x",
-    "argv": ["a", "b"],
-    "submitted": 1.5,
-    "detached": False,
-}
-
-
-def test_a_record_is_a_job_and_its_status():
-    record = {**RECORD, "state": "failed", "pid": 7, "reason": ["signal", 9], "code": -9, "peak": 4}
-
-    job, status = job_of(record, "ssh", "alpha"), status_of(record, "alpha")
-
-    assert (job.id, job.run_id, job.argv, job.data) == (
-        "0badcafe-1",
-        "0badcafe",
-        ("a", "b"),
-        {"host": "alpha"},
-    )
-    assert (status.state, status.exit_code, status.host) == (JobState.FAILED, -9, "alpha")
-    assert status.reason == Reason(ReasonKind.SIGNAL, 9)
-    assert (status.processes[0].pid, status.processes[0].peak_memory) == (7, 4)
-
-
 def test_words_of_another_version_are_unknown_and_no_error():
-    status = status_of({**RECORD, "state": "dreaming", "reason": ["tired", None]}, "alpha")
+    record = {"state": "dreaming", "reason": ["tired", None], "pid": 7, "peak": 4}
+    status = status_of(record, "alpha")
 
     assert status.state is JobState.UNKNOWN
     assert status.reason == Reason(ReasonKind.UNKNOWN)
+    assert (status.processes[0].pid, status.processes[0].peak_memory) == (7, 4)
 
 
 @pytest.mark.parametrize(

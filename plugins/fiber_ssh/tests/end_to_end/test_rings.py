@@ -11,16 +11,13 @@ import time
 import pytest
 
 import require
-from ssh_programs import left_on
+from ssh_programs import LEASE, left_on
 
-LEASE = 6.0
+pytestmark = pytest.mark.timeout(150)
+
 PROGRAM = """
 import json, os, sys, time
 from fiber.experimental import Ring, RingError, current_ring
-
-def where(rank, size):
-    ring = current_ring()
-    return ring.me.host, ring.me.ip, ring.local_rank, os.environ["GLOO_SOCKET_IFNAME"]
 
 def reduce(rank, size):
     import torch
@@ -110,25 +107,12 @@ def all_up(folder, count=3, timeout=60):
         time.sleep(0.05)
 
 
-@pytest.mark.timeout(150)
-def test_members_on_three_hosts_know_each_other_by_the_addresses_of_these(world, start):
-    found = report(start("where"))["results"]
-
-    by_name = {host.name: host.address for host in world.hosts}
-    assert {host: ip for host, ip, _, _ in found} == by_name
-    assert [local for _, _, local, _ in found] == [0, 0, 0]
-    assert all(interface != "lo" for *_, interface in found)
-    assert left_on(world, LEASE + 10) == []
-
-
-@pytest.mark.timeout(150)
 def test_torch_reduces_over_three_hosts(world, start):
     require.need_module("torch")
 
     assert report(start("reduce", framework="torch"))["results"] == [6.0, 6.0, 6.0]
 
 
-@pytest.mark.timeout(150)
 def test_torchs_store_is_reached_from_every_host_and_by_no_stranger(world, start, tmp_path):
     require.need_module("torch")
     program = start("store", framework="torch")
@@ -141,11 +125,10 @@ def test_torchs_store_is_reached_from_every_host_and_by_no_stranger(world, start
             socket.create_connection((ip, int(port)), 10)
     (tmp_path / "tried").touch()
 
-    assert len({ip for ip, _ in places}) == 3
+    assert {ip for ip, _ in places} == {host.address for host in world.hosts}
     assert report(program)["results"] == [["0", "1", "2"]] * 3
 
 
-@pytest.mark.timeout(150)
 def test_a_pair_that_cannot_reach_each_other_is_named_before_user_code_runs(world, start, tmp_path):
     beta, gamma = named(world, "beta"), named(world, "gamma")
     beta.refuse_outgoing(to=gamma.address)
@@ -162,7 +145,6 @@ def test_a_pair_that_cannot_reach_each_other_is_named_before_user_code_runs(worl
     assert left_on(world, LEASE + 10) == []
 
 
-@pytest.mark.timeout(150)
 def test_where_slots_suffice_for_some_members_only_none_runs(world, start, tmp_path):
     # two on each of three hosts
     found = report(start("wait", members=7, start_timeout=8.0))
@@ -175,7 +157,6 @@ def test_where_slots_suffice_for_some_members_only_none_runs(world, start, tmp_p
     assert left_on(world, LEASE + 10) == []
 
 
-@pytest.mark.timeout(150)
 def test_a_host_whose_link_is_cut_fails_the_ring_within_the_lease(world, start, tmp_path):
     program = start("wait")
     all_up(tmp_path)
@@ -195,7 +176,6 @@ def test_a_host_whose_link_is_cut_fails_the_ring_within_the_lease(world, start, 
 
 
 @pytest.mark.lingers("the host's new sshd is for the tests that follow")
-@pytest.mark.timeout(150)
 def test_all_start_again_when_a_host_died(world, start, tmp_path):
     program = start("once", max_restarts=1)
     all_up(tmp_path)
