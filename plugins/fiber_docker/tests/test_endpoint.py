@@ -71,83 +71,46 @@ def test_a_job_that_has_the_engine_finds_it_where_jobs_do_and_others_as_it_is_se
 LOOPBACK = Interface(name="lo", address="127.0.0.1", is_loopback=True)
 ETHERNET = Interface(name="eth0", address="192.0.2.7")
 BRIDGE = Interface(name="docker0", address="172.17.0.1")
-ALL = (LOOPBACK, ETHERNET, BRIDGE)
-
+ODD = Interface(name="x7", address="10.9.9.1")
 DOWN = Interface(name="eth1", address="198.51.100.7", is_up=False)
 BRIDGE_DOWN = Interface(name="docker0", address="172.17.0.1", is_up=False)
 BRIDGE_OF_6 = Interface(name="docker0", address="fd00::1")
-ELSEWHERE = ("tls+tcp://192.0.2.7:0", None)
-ON_BRIDGE = ("tls+tcp://172.17.0.1:0", None)
+HOST, ALL = (LOOPBACK, ETHERNET), (LOOPBACK, ETHERNET, BRIDGE)
+ELSEWHERE, ON_BRIDGE, ANY = "192.0.2.7", "172.17.0.1", "0.0.0.0"
 OF_BRIDGE = {"gateways": ("172.17.0.1",)}
+ADDRESSES = {
+    "the bridge on the engine's own host": (OF_BRIDGE, ALL, ON_BRIDGE, None),
+    "a bridge of any name": ({"gateways": ("10.9.9.1",)}, (LOOPBACK, ODD), "10.9.9.1", None),
+    "one that is down for want of containers": (
+        OF_BRIDGE,
+        (BRIDGE_DOWN, ETHERNET),
+        ON_BRIDGE,
+        None,
+    ),
+    "one of the newer protocol": ({"gateways": ("fd00::1",)}, (BRIDGE_OF_6,), "[fd00::1]", None),
+    "not that of a rootless engine": ({**OF_BRIDGE, "rootless": True}, ALL, ELSEWHERE, None),
+    "not that of a remote one": ({**OF_BRIDGE, "route": "192.0.2.7"}, ALL, ELSEWHERE, None),
+    "the route to a remote one": ({**OF_BRIDGE, "route": "192.0.2.7"}, HOST, ELSEWHERE, None),
+    "a container's own": ({"own": ("10.9.9.1",), **OF_BRIDGE}, (LOOPBACK, ODD), "10.9.9.1", None),
+    "a name in a virtual machine": (
+        {**OF_BRIDGE, "desktop": True},
+        HOST,
+        "127.0.0.1",
+        "host.docker.internal",
+    ),
+    "what others reach, rootless": (OF_BRIDGE, HOST, ELSEWHERE, None),
+    "no interface that is down": ({}, (LOOPBACK, DOWN, ETHERNET), ELSEWHERE, None),
+    "one of this host that was set": ({"address": "192.0.2.7"}, ALL, ELSEWHERE, None),
+    "another one that was set": ({"address": "nat.example"}, ALL, ANY, "nat.example"),
+    "one of an interface that is down": ({"address": DOWN.address}, (DOWN,), ANY, DOWN.address),
+}
 
 
-@pytest.mark.parametrize(
-    "facts, interfaces, expected",
-    [
-        pytest.param(OF_BRIDGE, ALL, ON_BRIDGE, id="the bridge on the engine's own host"),
-        pytest.param(
-            {"gateways": ("10.9.9.1",)},
-            (LOOPBACK, Interface(name="x7", address="10.9.9.1")),
-            ("tls+tcp://10.9.9.1:0", None),
-            id="a bridge of any name",
-        ),
-        pytest.param(
-            {"own": ("172.18.0.5",), "gateways": ("172.18.0.1",)},
-            (LOOPBACK, Interface(name="eth0", address="172.18.0.5")),
-            ("tls+tcp://172.18.0.5:0", None),
-            id="a container's own",
-        ),
-        pytest.param(
-            {**OF_BRIDGE, "desktop": True},
-            (LOOPBACK, ETHERNET),
-            ("tls+tcp://127.0.0.1:0", "host.docker.internal"),
-            id="a name in a virtual machine",
-        ),
-        pytest.param(
-            {**OF_BRIDGE, "route": "192.0.2.7"},
-            (LOOPBACK, ETHERNET),
-            ELSEWHERE,
-            id="the route to a remote engine",
-        ),
-        pytest.param(OF_BRIDGE, (LOOPBACK, ETHERNET), ELSEWHERE, id="what others reach, rootless"),
-        pytest.param({"address": "192.0.2.7"}, ALL, ELSEWHERE, id="one of this host that was set"),
-        pytest.param(
-            {"address": "nat.example"},
-            ALL,
-            ("tls+tcp://0.0.0.0:0", "nat.example"),
-            id="another one that was set",
-        ),
-        pytest.param(
-            OF_BRIDGE,
-            (LOOPBACK, BRIDGE_DOWN, ETHERNET),
-            ON_BRIDGE,
-            id="a bridge that is down for want of containers",
-        ),
-        pytest.param({}, (LOOPBACK, DOWN, ETHERNET), ELSEWHERE, id="no interface that is down"),
-        pytest.param(
-            {"address": DOWN.address},
-            (LOOPBACK, DOWN, ETHERNET),
-            ("tls+tcp://0.0.0.0:0", DOWN.address),
-            id="one of an interface that is down is not bound",
-        ),
-        pytest.param(
-            {**OF_BRIDGE, "rootless": True}, ALL, ELSEWHERE, id="not the bridge of a rootless one"
-        ),
-        pytest.param(
-            {**OF_BRIDGE, "route": "192.0.2.7"}, ALL, ELSEWHERE, id="not that of a remote one"
-        ),
-        pytest.param(
-            {"gateways": ("fd00::1",)},
-            (BRIDGE_OF_6,),
-            ("tls+tcp://[fd00::1]:0", None),
-            id="one of the newer protocol",
-        ),
-    ],
-)
-def test_the_address_is(facts, interfaces, expected):
+@pytest.mark.parametrize("facts, interfaces, bound, told", ADDRESSES.values(), ids=ADDRESSES)
+def test_the_address_is(facts, interfaces, bound, told):
     found = choose(Facts(**facts), interfaces)
 
-    assert (found.bind_url, found.advertise_host) == expected
+    assert (found.bind_url, found.advertise_host) == (f"tls+tcp://{bound}:0", told)
 
 
 def test_without_a_route_the_error_names_the_setting():

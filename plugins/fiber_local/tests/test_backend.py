@@ -30,6 +30,7 @@ from fiber.model import (
     Volume,
 )
 from fiber.testing import FakeProvider
+from fiber.testing.kit import driver as kit
 from fiber_local.config import LocalConfig
 from owners import REMOTE
 from supervised import is_alive, until_gone
@@ -39,40 +40,22 @@ def entry_named(name):
     return name if ":" in name else f"supervised_entries:{name}"
 
 
-class Driver:
-    """Submits jobs to a backend and waits for their events."""
-
-    def __init__(self, backend, run_id):
-        self.backend, self.run_id = backend, run_id
-        self._events = backend.events(run_id)
-        self.said = {}
+class Driver(kit.Driver):
+    """Submits programs, and entries by their names, and waits for what becomes of them."""
 
     def spec(self, entry, private=b"", **changes):
         is_entry = isinstance(entry, str)
-        return JobSpec(
-            **{
-                "run_id": self.run_id,
-                "name": entry if is_entry else "program",
-                "argv": ("x",) if is_entry else entry,
-                "entry": entry_named(entry) if is_entry else None,
-                "private": private,
-                **changes,
-            }
-        )
+        fields = {
+            "run_id": self.run_id,
+            "name": entry if is_entry else "program",
+            "argv": ("x",) if is_entry else entry,
+            "entry": entry_named(entry) if is_entry else None,
+            "private": private,
+        }
+        return JobSpec(**{**fields, **changes})
 
     def submit(self, *arguments, **changes):
         return self.backend.submit(self.spec(*arguments, **changes))
-
-    def until(self, job, there):
-        while True:
-            for status in self.said.get(job.id, []):
-                if there(status):
-                    return status
-            event, status = next(self._events)
-            self.said.setdefault(event.id, []).append(status)
-
-    def end(self, job):
-        return self.until(job, lambda status: status.state.is_terminal)
 
     def ready(self, *arguments, **changes):
         job = self.submit(*arguments, **changes)
@@ -80,15 +63,21 @@ class Driver:
         return job, line
 
 
+def made(backend, run_id):
+    driver = Driver(backend, run_id, python=sys.executable, image=None, patience=60.0)
+    driver.watch()
+    return driver
+
+
 @pytest.fixture
 def driver(backend, run_id):
-    return Driver(backend, run_id)
+    return made(backend, run_id)
 
 
 @pytest.fixture
 def driver_with(context, opened, run_id):
     """Maker of a driver of a backend whose context differs in something."""
-    return lambda **changes: Driver(opened(attrs.evolve(context, **changes)), run_id)
+    return lambda **changes: made(opened(attrs.evolve(context, **changes)), run_id)
 
 
 @pytest.fixture
@@ -117,7 +106,7 @@ def test_a_killed_supervisor_is_replaced_at_the_next_job(driver, caplog):
     again = driver.submit("exit_with", b"\7")
     assert driver.end(again).exit_code == 7
     assert supervisor_of(driver.backend) is not first
-    assert [s.state.is_terminal for s in driver.said[job.id]].count(True) == 1
+    assert [s.state.is_terminal for s in driver.statuses(job)].count(True) == 1
     assert "is lost: it ended without a word" in caplog.text
     until_gone(*job.data["pids"])
 
@@ -156,7 +145,7 @@ def test_submissions_race_with_idle_exits_and_none_is_lost(driver_with, caplog):
     assert caplog.text == ""
 
 
-def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, monkeypatch):
+def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, monkeypatch, caplog):
     (tmp_path / "preloaded_by_test.py").write_text("import os\nloaded_by = os.getpid()\n")
     (tmp_path / "preload_entry.py").write_text(
         "import os, sys\n"
@@ -166,7 +155,8 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, mo
     monkeypatch.syspath_prepend(tmp_path)
     driver.end(driver.submit("exit_with", b"\0"))
 
-    driver.backend.preload(["preloaded_by_test"])
+    driver.backend.preload(["preloaded_by_test", "no_such_module"])
+    assert "cannot preload no_such_module: ModuleNotFoundError" in caplog.text
 
     for _ in range(2):
         assert driver.end(driver.submit("preload_entry:main")).exit_code == 1
@@ -174,20 +164,15 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, mo
         supervisor_of(driver.backend).wait()
 
 
-def test_a_module_that_cannot_be_preloaded_is_named(driver, caplog):
-    driver.backend.preload(["no_such_module"])
-    driver.end(driver.submit("exit_with", b"\0"))
-
-    assert "cannot preload no_such_module: ModuleNotFoundError" in caplog.text
-
-
 def test_a_closed_backend_ends_its_streams_and_starts_no_job(driver):
     job, _ = driver.ready("wait")
     driver.backend.close()
 
-    statuses = [status for event, status in driver._events if event.id == job.id]
-    assert statuses[-1].exit_code == -signal.SIGKILL
-    assert driver.backend.status([job]) == [statuses[-1]]
+    driver.close()
+
+    last = driver.statuses(job)[-1]
+    assert last.exit_code == -signal.SIGKILL
+    assert driver.backend.status([job]) == [last]
     with pytest.raises(BackendUnavailableError, match="was closed"):
         driver.submit("exit_with", b"\3")
 
@@ -312,27 +297,19 @@ def test_a_worker_has_its_masters_supervisor_start_its_jobs(driver, tmp_path, mo
 
 
 WORKER = """
-import os
-from fiber.model import BackendContext, JobSpec
+import psutil
+from fiber.model import BackendContext
+from fiber.testing.kit.driver import Driver
 from fiber_local.backend import LocalBackend
-
-def parent_of(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
 
 def run(directory, code):
     backend = LocalBackend(BackendContext(run_id="0badcafe", run_directory=directory))
-    events = backend.events("0badcafe")
-    spec = JobSpec(run_id="0badcafe", name="a", argv=("x",), private=bytes([code]),
-                   entry="supervised_entries:exit_with")
-    waiting = backend.submit(JobSpec(run_id="0badcafe", name="a", argv=("x",), private=b"",
-                             entry="supervised_entries:wait"))
-    parent = parent_of(waiting.data["pids"][0])
-    job = backend.submit(spec)
-    for event, status in events:
-        if event.id == job.id and status.state.is_terminal:
-            backend.close()
-            return parent, status.exit_code
+    driver = Driver(backend, "0badcafe", python="x", image=None, patience=60)
+    waiting = driver.submit(("x",), private=b"", entry="supervised_entries:wait")
+    job = driver.submit(("x",), private=bytes([code]), entry="supervised_entries:exit_with")
+    parent, code = psutil.Process(waiting.data["pids"][0]).ppid(), driver.end(job).exit_code
+    backend.close()
+    return parent, code
 
 def main(private, index):
     parent, code = run(private.decode(), 7)
@@ -397,7 +374,7 @@ def test_another_process_signals_one_of_several(driver, looking):
 
     looking.signal(looking.list(driver.run_id)[0], 1, signal.SIGKILL)
 
-    status = driver.until(job, lambda s: s.processes[1].state.is_terminal)
+    status = driver.until(job, lambda s: s.processes[1].state.is_terminal, "the end of one")
     assert status.processes[0].state is JobState.RUNNING
 
 
