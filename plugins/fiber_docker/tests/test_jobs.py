@@ -1,6 +1,5 @@
 """Containers are created, started and removed in an order that leaves none, with devices of their own."""
 
-import contextlib
 import json
 import signal
 import socket
@@ -27,25 +26,20 @@ CONTEXT = ContainerContext(image="i")
 GPUS = [{"uuid": f"GPU-{n}{n}", "index": n, "name": "made up", "memory": 1 << 30} for n in range(2)]
 
 
-@attrs.define(slots=False)
 class FakeClient:
     """An engine with two GPUs, whose answers come when a test says so."""
 
-    containers: set = attrs.field(factory=set)
-    #: names and bodies of the containers that were asked for, and the threads that did it
-    asked_for: list = attrs.field(factory=list)
-    makers: list = attrs.field(factory=list)
-    signals: list = attrs.field(factory=list)
-    asked: threading.Event = attrs.field(factory=threading.Event)
-    may_make: threading.Event = attrs.field(factory=threading.Event)
-    may_start: threading.Event = attrs.field(factory=threading.Event)
-    ends: list = attrs.field(factory=list)
-    #: devices that it lists by their names
-    cdi: list = attrs.field(factory=list)
-    #: starts that were not answered yet
-    starting: int = 0
-    on_start: object = lambda name: None
-    on_signal: object = lambda name: None
+    def __init__(self):
+        self.containers = set()
+        #: names and bodies of the containers that were asked for, and the threads that did it
+        self.asked_for, self.makers = [], []
+        self.signals, self.ends = [], []
+        self.asked, self.may_make, self.may_start = (threading.Event() for _ in range(3))
+        #: devices that it lists by their names
+        self.cdi = []
+        #: starts that were not answered yet
+        self.starting = 0
+        self.on_start = self.on_signal = lambda name: None
 
     def create(self, name, body):
         if "-probe-" in name:
@@ -212,7 +206,7 @@ def test_the_log_tail_is_known_though_the_container_ends_before_the_engine_answe
     assert words == ["No module named fiber"]
 
 
-def test_a_start_that_fails_leaves_no_thread(client, starter, feed):
+def test_a_start_that_fails_ends_the_job_and_leaves_nothing(client, starter, feed):
     def refuse(name):
         raise BackendError("no space left")
 
@@ -220,13 +214,9 @@ def test_a_start_that_fails_leaves_no_thread(client, starter, feed):
     client.may_make.set()
     job = starter.submit(process(), CONTEXT)
 
-    with contextlib.closing(feed.events(RUN)) as events:
-        end = next(
-            status for published, status in events if published.id == job.id and status.exit_code
-        )
+    assert feed.wait_ended(job.id, PATIENCE)
     starter.close()
-
-    assert end.message == "no space left"
+    assert feed.status(job.id).message == "no space left"
     assert client.containers == set()
 
 

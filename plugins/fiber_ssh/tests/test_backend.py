@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-import threading
+import sys
 import time
 from pathlib import Path
 
@@ -11,43 +11,25 @@ import attrs
 import pytest
 
 from fiber.exceptions import BackendUnavailableError
-from fiber.model import JobSpec, JobState, Reason, ReasonKind
+from fiber.model import JobState, Reason, ReasonKind
 from fiber.testing import programs
+from fiber.testing.kit.driver import Driver
 from fiber_ssh.config import SshConfig
 from supervised import until_gone
 
 
-def spec(run_id, argv, **fields):
-    return JobSpec(run_id=run_id, name="job", argv=argv, **fields)
-
-
-class StatusReader:
-    """Reader of a backend's stream of statuses, in a thread."""
-
-    def __init__(self, backend, run_id):
-        self.published = []
-        self.changed = threading.Condition()
-        self.thread = threading.Thread(target=self.read, args=(backend, run_id), daemon=True)
-        self.thread.start()
-
-    def read(self, backend, run_id):
-        for job, status in backend.events(run_id):
-            with self.changed:
-                self.published.append((job.id, status))
-                self.changed.notify_all()
-
-    def until(self, job, *states, timeout=30):
-        def found():
-            return [s for i, s in self.published if i == job.id and s.state in states]
-
-        with self.changed:
-            assert self.changed.wait_for(found, timeout), self.published
-            return found()[0]
+def driving(backend, run_id):
+    return Driver(backend, run_id, python=sys.executable, image=None, patience=30.0)
 
 
 @pytest.fixture
-def statuses(backend, run_id):
-    return StatusReader(backend, run_id)
+def driver(backend, run_id):
+    return driving(backend, run_id)
+
+
+def reached(driver, job, state):
+    """The first status of a job in a state."""
+    return driver.until(job, lambda status: status.state is state, state.name)
 
 
 def is_session(pid):
@@ -58,14 +40,12 @@ def is_session(pid):
     return words.startswith(b"sshd: root@")
 
 
-def test_jobs_are_spread_over_hosts_of_which_each_has_one_connection(
-    backend, statuses, run_id, world
-):
+def test_jobs_are_spread_over_hosts_of_which_each_has_one_connection(backend, driver, world):
     backend.capacity()
-    jobs = [backend.submit(spec(run_id, programs.sleep_forever())) for _ in range(6)]
+    jobs = [driver.submit(programs.sleep_forever()) for _ in range(6)]
 
     # the host with the most free slots is next
-    hosts = [statuses.until(job, JobState.RUNNING).host for job in jobs]
+    hosts = [reached(driver, job, JobState.RUNNING).host for job in jobs]
     assert hosts == ["alpha", "beta", "gamma"] * 2
     assert [next(backend.logs(job, follow=True)) for job in jobs] == ["ready"] * 6
     backend.exec(jobs[0], ["true"])
@@ -77,25 +57,25 @@ def test_jobs_wait_for_slots_with_a_message(opened, context, config, world, run_
     text = world.hosts_file.read_text().replace("slots = 32", "slots = 1")
     world.hosts_file.write_text(text)
     backend = opened(context)
-    statuses = StatusReader(backend, run_id)
+    driver = driving(backend, run_id)
     backend.capacity()
-    holders = [backend.submit(spec(run_id, programs.sleep_forever())) for _ in range(3)]
-    waiting = backend.submit(spec(run_id, programs.exit_with(3)))
+    holders = [driver.submit(programs.sleep_forever()) for _ in range(3)]
+    waiting = driver.submit(programs.exit_with(3))
 
-    assert statuses.until(waiting, JobState.PENDING).message == (
+    assert reached(driver, waiting, JobState.PENDING).message == (
         "it waits for a free slot; 0 of 3 slots on 3 hosts are free"
     )
     backend.kill(holders[1])
-    assert statuses.until(waiting, JobState.FAILED).exit_code == 3
-    assert statuses.until(waiting, JobState.RUNNING).host == "beta"
+    assert reached(driver, waiting, JobState.FAILED).exit_code == 3
+    assert reached(driver, waiting, JobState.RUNNING).host == "beta"
 
 
-def test_a_job_does_not_notice_that_the_connection_dropped(backend, statuses, run_id, world, capfd):
+def test_a_job_does_not_notice_that_the_connection_dropped(backend, driver, world, capfd):
     code = (
         "import sys, time\nfor n in range(60): print(n, flush=True); time.sleep(0.05)\nsys.exit(7)"
     )
     capfd.readouterr()
-    job = backend.submit(spec(run_id, ("python3", "-I", "-c", code)))
+    job = driver.submit(("python3", "-I", "-c", code))
     lines = backend.logs(job, follow=True)
     first = [next(lines) for _ in range(5)]
 
@@ -105,28 +85,28 @@ def test_a_job_does_not_notice_that_the_connection_dropped(backend, statuses, ru
     # output comes once and in order
     said = [str(n) for n in range(60)]
     assert [*first, *lines] == said
-    assert statuses.until(job, JobState.FAILED).reason == Reason(ReasonKind.EXIT, 7)
+    assert reached(driver, job, JobState.FAILED).reason == Reason(ReasonKind.EXIT, 7)
     backend.close()
     assert capfd.readouterr().out.split() == said
 
 
 def test_a_silent_host_is_given_up_and_its_jobs_end_by_themselves(opened, context, run_id, world):
     backend = opened(context, lease=4.0)
-    statuses = StatusReader(backend, run_id)
+    driver = driving(backend, run_id)
     backend.capacity()
-    job = backend.submit(spec(run_id, programs.sleep_forever()))
-    running = statuses.until(job, JobState.RUNNING)
+    job = driver.submit(programs.sleep_forever())
+    running = reached(driver, job, JobState.RUNNING)
     (alpha, *_) = world.hosts
     assert running.host == "alpha"
     try:
         alpha.cut()
-        end = statuses.until(job, JobState.FAILED)
+        end = reached(driver, job, JobState.FAILED)
         with pytest.raises(BackendUnavailableError, match="alpha"):
             backend.exec(job, ["true"])
         # by its own clock, for nobody can tell it to
         until_gone(running.processes[0].pid)
-        other = backend.submit(spec(run_id, programs.exit_with(0)))
-        assert statuses.until(other, JobState.SUCCEEDED).host == "beta"
+        other = driver.submit(programs.exit_with(0))
+        assert reached(driver, other, JobState.SUCCEEDED).host == "beta"
     finally:
         alpha.restore()
 
@@ -134,17 +114,15 @@ def test_a_silent_host_is_given_up_and_its_jobs_end_by_themselves(opened, contex
     assert "alpha was silent" in end.message
     deadline = time.monotonic() + 20
     while True:
-        again = backend.submit(spec(run_id, programs.exit_with(0)))
-        if statuses.until(again, JobState.SUCCEEDED).host == "alpha":
+        again = driver.submit(programs.exit_with(0))
+        if reached(driver, again, JobState.SUCCEEDED).host == "alpha":
             break
         assert time.monotonic() < deadline, "the host came back and is not used"
 
 
-def test_an_agent_that_is_killed_takes_its_jobs_with_it_and_is_replaced(
-    backend, statuses, run_id, world
-):
-    job = backend.submit(spec(run_id, programs.sleep_forever()))
-    running = statuses.until(job, JobState.RUNNING)
+def test_an_agent_that_is_killed_takes_its_jobs_with_it_and_is_replaced(backend, driver, world):
+    job = driver.submit(programs.sleep_forever())
+    running = reached(driver, job, JobState.RUNNING)
     host = next(one for one in world.hosts if one.name == running.host)
     (agent,) = [
         int(one.split(":")[0])
@@ -154,10 +132,10 @@ def test_an_agent_that_is_killed_takes_its_jobs_with_it_and_is_replaced(
 
     os.kill(agent, signal.SIGKILL)
 
-    assert statuses.until(job, JobState.FAILED).reason == Reason(ReasonKind.NODE_LOST)
+    assert reached(driver, job, JobState.FAILED).reason == Reason(ReasonKind.NODE_LOST)
     until_gone(running.processes[0].pid)
-    again = backend.submit(spec(run_id, programs.exit_with(0)))
-    statuses.until(again, JobState.SUCCEEDED)
+    again = driver.submit(programs.exit_with(0))
+    reached(driver, again, JobState.SUCCEEDED)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +176,10 @@ def test_a_host_behind_others_is_reached_through_them(opened, context, world, ru
         f"  UserKnownHostsFile {world.known_hosts}\n"
     )
     backend = opened(context, config=SshConfig(hosts="inner:2", config=tmp_path / "ssh_config"))
-    statuses = StatusReader(backend, run_id)
-    job = backend.submit(spec(run_id, ("sh", "-c", "hostname; echo $SSH_NONE")))
+    driver = driving(backend, run_id)
+    job = driver.submit(("python", "-c", "import socket; print(socket.gethostname())"))
 
-    statuses.until(job, JobState.SUCCEEDED)
+    reached(driver, job, JobState.SUCCEEDED)
 
     assert next(backend.logs(job)) == "gamma"
 
@@ -243,10 +221,10 @@ def test_a_pattern_that_names_nothing_is_an_error_of_the_job(
 ):
     monkeypatch.chdir(tmp_path)
     backend = opened(context, config=attrs.evolve(config, send=("data/**",)))
-    statuses = StatusReader(backend, run_id)
+    driver = driving(backend, run_id)
 
-    job = backend.submit(spec(run_id, programs.exit_with(0)))
+    job = driver.submit(programs.exit_with(0))
 
-    end = statuses.until(job, JobState.FAILED)
+    end = reached(driver, job, JobState.FAILED)
     assert end.reason == Reason(ReasonKind.START)
     assert "no such file" in end.message

@@ -1,16 +1,15 @@
 """Rings over real hosts: ranks and addresses, pairs that cannot reach each other, lost links."""
 
+import contextlib
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
 
 import require
+from running import Program
 from ssh_programs import LEASE, left_on
 
 pytestmark = pytest.mark.timeout(150)
@@ -68,35 +67,24 @@ if __name__ == "__main__":
 @pytest.fixture
 def start(world, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    made = []
+    environ = {**world.environ(slots=2), "FIBER_BACKEND": "ssh", "FIBER_LEASE": str(LEASE)}
+    with contextlib.ExitStack() as stack:
 
-    def begin(what, **options):
-        settings = {**world.environ(slots=2), "FIBER_BACKEND": "ssh", "FIBER_LEASE": str(LEASE)}
-        made.append(
-            subprocess.Popen(
-                [sys.executable, "program.py", what, str(tmp_path), json.dumps(options)],
-                env={**os.environ, **settings},
-                cwd=tmp_path,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return made[-1]
+        def begin(what, **options):
+            words = ("program.py", what, str(tmp_path), json.dumps(options))
+            program = Program(tmp_path, *words, environ=environ)
+            stack.callback(program.close)
+            return program
 
-    yield begin
-    for process in made:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        yield begin
 
 
 def named(world, name):
     return next(host for host in world.hosts if host.name == name)
 
 
-def report(process, timeout=110):
-    output, _ = process.communicate(timeout=timeout)
-    return json.loads(output)
+def report(program):
+    return json.loads(program.line())
 
 
 def all_up(folder, count=3, timeout=60):
