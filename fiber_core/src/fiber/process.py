@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from fiber import hints
 from fiber._base import start_methods
-from fiber._launch.child import Child
+from fiber._launch.child import Child, log_end
 from fiber._launch.preparation import ignores_interrupts
 from fiber._runtime import runtime
 from fiber._runtime.start import flush_standard_streams
@@ -113,6 +113,7 @@ class Process(_process.BaseProcess):
             resources=requested(meta, current),
             image=meta.image,
             foreground=not ignores_interrupts(),
+            on_status=log_end,
         )
 
     def _pass_interrupt_on(self, *, again: bool) -> bool:

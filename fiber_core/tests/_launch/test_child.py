@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._launch.child import ORPHANED, Child
+from fiber._launch.child import ORPHANED, Child, log_end
 from fiber.exceptions import StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from waiting import until
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 
@@ -221,3 +222,37 @@ def test_lost_with_its_backend_it_has_ended(child):
 def test_a_descriptor_cannot_be_sent_along(child):
     with pytest.raises(TypeError, match="use fiber's own Queue"):
         child.duplicate_for_child(1)
+
+
+class TestLog:
+    @pytest.fixture
+    def child(self, launcher):
+        child = Child("id", "Process-1", launcher, on_status=log_end)
+        yield child
+        child.close()
+
+    @pytest.mark.parametrize(
+        "status,expected",
+        [
+            (failed(ReasonKind.START, message="no room"), "did not start (START: no room)"),
+            (failed(ReasonKind.OOM, code=-9, message="too big"), "was ended (OOM): too big"),
+            (failed(ReasonKind.EVICTED, code=-15), "was ended (EVICTED): no reason was given"),
+        ],
+    )
+    def test_an_end_that_no_exit_code_explains_is_logged(self, child, caplog, status, expected):
+        child.changed(RUNNING)
+        child.changed(status)
+        assert caplog.messages == [f"fiber: Process-1 {expected}"]
+
+    @pytest.mark.parametrize("status", [ended(0), ended(3), failed(ReasonKind.SIGNAL, code=-9)])
+    def test_one_that_it_explains_is_not(self, child, caplog, status):
+        child.changed(status)
+        assert not caplog.records
+
+    def test_a_start_that_failed_is_told_by_an_error_to_who_waits_for_it(self, child, caplog):
+        waiting = threading.Thread(target=child.wait)
+        waiting.start()
+        until(lambda: child.is_awaited)
+        child.changed(failed(ReasonKind.START, message="no room"))
+        waiting.join()
+        assert not caplog.records

@@ -588,3 +588,19 @@ class TestSilence:
         until(lambda: launcher.alive() == [])
         runtime.reactor.go_off()
         assert runtime.backend.calls == []
+
+
+def test_hosts_that_were_lost_are_avoided_for_a_while(launcher, runtime, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    lost = JobStatus(state=JobState.FAILED, reason=Reason(ReasonKind.LEASE), host="far")
+    fine = JobStatus(state=JobState.FAILED, reason=Reason(ReasonKind.EXIT, 1), host="near")
+    for status in lost, fine:
+        child = launcher.launch(Process(target=print))
+        launcher._changed(child.job, child, status)
+
+    launcher.launch(Process(target=print))
+    now += runtime.timing.avoid_lost_host + 1
+    launcher.launch(Process(target=print))
+
+    assert [spec.avoid_hosts for spec in runtime.specs[1:]] == [("far",), ("far",), ()]

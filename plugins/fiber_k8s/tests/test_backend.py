@@ -59,10 +59,20 @@ class TestLife:
         job, good = site.start(backend, Act(code=3)), site.start(backend, Act(code=0))
         backend.recorder.end(job)
         backend.recorder.end(good)
-        left = site.cluster.wait_for(
-            "pods", lambda pods: good.id not in names(pods) and names(pods)
+        site.cluster.wait_for(
+            "pods",
+            lambda pods: (
+                [(one["metadata"]["name"], one["metadata"].get("ownerReferences")) for one in pods]
+                == [(job.id, None)]
+            ),
         )
-        assert job.id in left
+        backend.close()
+        # its run is over, and it is there
+        (left,) = site.cluster.objects("pods")
+        assert left["metadata"]["name"] == job.id
+        gc = site.open()
+        assert gc.sweep() == [backend.run]
+        site.wait_until_gone(backend.run)
 
     def test_out_of_memory_is_reported(self, site, backend):
         assert backend.recorder.end(site.start(backend, Act(oom=True))).reason == Reason(

@@ -301,3 +301,32 @@ def test_a_process_gets_its_grace_period_and_a_program_does_not(has_parent):
     assert pod["spec"]["terminationGracePeriodSeconds"] == 45
     program = manifest(spec(), K8sConfig(), around)
     assert "FIBER_GRACE" not in [one["name"] for one in program["spec"]["containers"][0]["env"]]
+
+
+class TestLostNodes:
+    def away(self, *nodes):
+        fields = [{"key": "metadata.name", "operator": "NotIn", "values": [one]} for one in nodes]
+        return {"weight": 100, "preference": {"matchFields": fields}}
+
+    def test_other_nodes_are_preferred(self):
+        affinity = make(process(avoid_hosts=("a", "b")))["spec"]["affinity"]
+        key = "preferredDuringSchedulingIgnoredDuringExecution"
+        assert affinity == {"nodeAffinity": {key: [self.away("a", "b")]}}
+
+    def test_an_affinity_of_the_parents_stays(self):
+        zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["x"]}]}
+        theirs = {
+            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []},
+            "nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "preference": zone}
+                ]
+            },
+        }
+        above = k8s_world.parent()
+        above["spec"]["affinity"] = theirs
+        pod = make(process(avoid_hosts=("a",)), PodContext(parent=above))
+        found = pod["spec"]["affinity"]
+        assert found["podAffinity"] == theirs["podAffinity"]
+        key = "preferredDuringSchedulingIgnoredDuringExecution"
+        assert found["nodeAffinity"][key] == [*theirs["nodeAffinity"][key], self.away("a")]

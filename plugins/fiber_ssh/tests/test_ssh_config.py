@@ -5,7 +5,7 @@ import pytest
 
 from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber_ssh.known_hosts import KnownHosts
-from fiber_ssh.ssh_config import look_up
+from fiber_ssh.ssh_config import look_up, run_command
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def read(home):
     def look(text, name, **options):
         path = home / ".ssh" / "config"
         path.write_text(text)
-        return look_up(path, name, system=None, **options)
+        return look_up(path, name, system=None, run=lambda words: run_command(words, 60), **options)
 
     return look
 
@@ -34,7 +34,7 @@ def test_options_that_are_not_configured_have_defaults(read, home):
     assert found.proxy_jump == ()
     assert found.known_hosts[0] == str(home / ".ssh" / "known_hosts")
     assert found.key_name == "alpha"
-    assert look_up(home / "none", "alpha", system=None) == found
+    assert look_up(home / "none", "alpha", system=None, run=bool) == found
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,9 @@ def test_a_file_included_for_one_host_is_for_that_host_alone(read, home):
         ("originalhost alpha user you", True),
         ("host=alpha.example", True),
         ("final", False),
-        ('exec "test %n = alpha"', False),
+        ('exec "test %n = alpha"', True),
+        ('exec "echo of no account; test %n = beta"', False),
+        ('!exec "test %n = beta"', True),
     ],
 )
 def test_blocks_that_match(read, line, matches):
@@ -130,15 +132,9 @@ def test_blocks_that_match(read, line, matches):
     assert (read(text, "alpha").port == 7) is matches
 
 
-def test_a_command_that_is_to_match_is_run_where_that_is_allowed(read):
-    asked = []
-
-    def run(command):
-        asked.append(command)
-        return True
-
-    assert read('Match exec "test %n = %h"\n  Port 7\n', "alpha", run=run).port == 7
-    assert asked == ["test alpha = alpha"]
+def test_a_command_that_does_not_end_is_an_error():
+    with pytest.raises(ConfigError, match="'Match exec'.*timed out"):
+        run_command("sleep 600", 0.1)
 
 
 def test_a_user_named_beside_the_host_counts_for_more(read):

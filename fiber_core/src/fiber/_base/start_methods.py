@@ -13,13 +13,15 @@ __all__ = ["DEFAULT", "choose", "chosen", "names"]
 #: method of a program that chose none: a child begins as with the stdlib's method of that name
 DEFAULT = "spawn"
 
+#: the stdlib's own: from Python 3.14 on it lists those that libraries have added, too
+_STDLIB = ("fork", "spawn", "forkserver")
 _chosen: str | None = None
 
 
 def names() -> list[str]:
     """List the stdlib's names on this platform, the default first."""
     known = multiprocessing.get_all_start_methods()
-    return [DEFAULT, *(name for name in known if name != DEFAULT)]
+    return [DEFAULT, *(name for name in known if name != DEFAULT and name in _STDLIB)]
 
 
 def chosen() -> str | None:

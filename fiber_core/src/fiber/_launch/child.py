@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fiber")
 
 _START_FAILURES = frozenset({ReasonKind.IMAGE, ReasonKind.UNSCHEDULABLE, ReasonKind.START})
-
+#: ends by the platform's will, of which an exit code says nothing
+_ENDED_BY_PLATFORM = frozenset({ReasonKind.OOM, ReasonKind.EVICTED, ReasonKind.PREEMPTED})
 
 #: status of a job whose backend reports nothing any more
 ORPHANED = JobStatus(
@@ -68,6 +69,7 @@ class Child:
         self._releases: list[Callable[[], Any]] = []
         self._released = False
         self._failure = ""
+        self._waiting = 0
 
     # -- the interface of multiprocessing's Popen
 
@@ -100,7 +102,13 @@ class Child:
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait for the end; the exit code, or None when ``timeout`` seconds have passed."""
-        self._wait_for(self._has_ended, timeout)
+        with self._changed:
+            self._waiting += 1
+        try:
+            self._wait_for(self._has_ended, timeout)
+        finally:
+            with self._changed:
+                self._waiting -= 1
         code = self.returncode
         if code is not None:
             # what it wrote before its end comes before what its parent writes after that
@@ -146,6 +154,11 @@ class Child:
         """Send a signal to one of its processes; ignored where it has ended."""
         if not self._has_ended():
             self._launcher.signal(self, index, signum)
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while somebody waits for its end."""
+        return self._waiting > 0
 
     @property
     def sentinel(self) -> int:
@@ -289,3 +302,21 @@ class Child:
                 if left is not None and left <= 0:
                     return
                 self._changed.wait(left)
+
+
+def log_end(child: Child, status: JobStatus) -> None:
+    """Log an end that its exit code does not explain; for ``on_status``.
+
+    An error tells a start that failed to whoever waits for the end: in that case it is not logged.
+    """
+    if not status.state.is_terminal:
+        return
+    if child.failure:
+        if not child.is_awaited:
+            log.warning("fiber: %s did not start (%s)", child.name, child.failure)
+        return
+    process = child.process_status()
+    reason = (process and process.reason) or status.reason
+    if reason is not None and reason.kind in _ENDED_BY_PLATFORM:
+        words = (process and process.message) or status.message or "no reason was given"
+        log.warning("fiber: %s was ended (%s): %s", child.name, reason, words)

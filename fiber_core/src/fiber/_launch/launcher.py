@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fiber")
 
+#: reasons of ends by which a host is taken for lost
+_LOST = frozenset({ReasonKind.LEASE, ReasonKind.NODE_LOST})
+
 
 class Launcher:
     """Starts the children of one process; a thread reads their backend's events."""
@@ -68,6 +71,8 @@ class Launcher:
             timing=self._timing,
         )
         self._timer: Timer | None = None
+        #: hosts that were lost, and when
+        self._lost_hosts: dict[str, float] = {}
         self._lock = threading.Lock()
         #: True once the platform has accepted a job, as it did for every process but the master: an
         #: error after that is an outage
@@ -161,6 +166,7 @@ class Launcher:
             labels={"process": process.name, "parent": self._runtime.ident},
             urls=instructions.urls,
             ident=ident,
+            avoid_hosts=self._avoided_hosts(),
         )
         if self._monitor is not None:
             spec = self._monitor.with_supervisor(spec, instructions, drains=drains)
@@ -198,6 +204,13 @@ class Launcher:
             if notice is not None:
                 log.warning("fiber: %s: %s", spec.name, notice)
             self._closing.wait(max(0.0, outage.retry_at - now))
+
+    def _avoided_hosts(self) -> tuple[str, ...]:
+        """Hosts that were lost lately; their platform may take them for healthy for a while."""
+        since = time.monotonic() - self._timing.avoid_lost_host
+        with self._lock:
+            self._lost_hosts = {h: when for h, when in self._lost_hosts.items() if when > since}
+            return tuple(sorted(self._lost_hosts))
 
     def _catch_up(self, job: Job, child: Child) -> None:
         # statuses from before submit() returned are delivered first, and in order
@@ -335,6 +348,11 @@ class Launcher:
 
     def _changed(self, job: Job | None, child: Child, status: JobStatus) -> None:
         previous = child.status
+        host = status.host or child.host
+        if host and status.reason is not None and status.reason.kind in _LOST:
+            # before the owner hears of it, and starts another one
+            with self._lock:
+                self._lost_hosts[host] = time.monotonic()
         try:
             child.changed(status)
         except Exception:

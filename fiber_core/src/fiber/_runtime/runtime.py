@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import secrets
+import signal
 import sys
 import threading
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from fiber._wire.link import Link
     from fiber._wire.reactor import Reactor
     from fiber.abc import Backend
-    from fiber.model import BackendInfo, Job, Timing
+    from fiber.model import BackendInfo, Job
 
 log = logging.getLogger("fiber")
 
@@ -91,7 +92,20 @@ def current() -> Runtime:
     with _lock:
         if _current is None or _current.closed:
             _current = Runtime.of_master(_arguments)
+            _end_by_sigterm()
         return _current
+
+
+def _end_by_sigterm() -> None:
+    """Have SIGTERM end the first process of a container, as it ends any other.
+
+    Linux gives the first process of a PID namespace no default actions: it, and all its jobs
+    elsewhere, would go on until the platform's SIGKILL. A program's own handler is left alone.
+    """
+    if os.getpid() != 1 or threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def started() -> Runtime | None:
@@ -145,6 +159,8 @@ class Runtime:
         index: int = 0,
     ) -> None:
         self.config = config
+        #: durations of this run
+        self.timing = config.timing
         #: instructions by which this process reached its parent; None in the master
         self.instructions = instructions
         #: identity of this process within the run
@@ -402,11 +418,6 @@ class Runtime:
         """CPUs that the backend has for jobs, at least 1."""
         cpus = self.backend.capacity().cpus
         return max(1, int(cpus if cpus is not None else os.cpu_count() or 1))
-
-    @property
-    def timing(self) -> Timing:
-        """Durations of this run."""
-        return self.config.timing
 
     @property
     def lease(self) -> float:

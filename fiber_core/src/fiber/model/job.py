@@ -205,6 +205,8 @@ class JobSpec:
     urls: tuple[str, ...] = ()
     #: identity of its processes within the run; None for programs other than Fiber's workers
     ident: str | None = None
+    #: hosts that were lost lately: others are better, where the platform has any
+    avoid_hosts: tuple[str, ...] = ()
 
 
 @values.frozen(kw_only=True)

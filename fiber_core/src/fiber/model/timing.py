@@ -102,6 +102,8 @@ class Timing(Durations):
     first_event: float = 5.0
     #: for a platform to confirm the end of a job that is not connected, or was killed
     unconfirmed: float = 30.0
+    #: for which jobs go elsewhere than to a host that was lost
+    avoid_lost_host: float = 300.0
     #: for a last report to arrive while there is a connection, and after the platform reported the end
     report: float = 3.0
     report_after_end: float = 0.5

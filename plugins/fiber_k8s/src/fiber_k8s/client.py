@@ -26,7 +26,10 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.connection import Connection, connect
 from fiber_k8s.timing import K8sTiming
 
-__all__ = ["ApiError", "Client"]
+__all__ = ["MERGE_PATCH", "ApiError", "Client"]
+
+#: content type of a PATCH by RFC 7386
+MERGE_PATCH = "application/merge-patch+json"
 
 _SAFE = frozenset({"GET", "DELETE"})
 #: retries of a call, unless its caller decides

@@ -21,11 +21,12 @@ from fiber.backend_parts.feed import Feed
 from fiber.exceptions import FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.capacity import ClusterCapacity
-from fiber_k8s.client import ApiError, Client
+from fiber_k8s.client import MERGE_PATCH, ApiError, Client
 from fiber_k8s.cluster_events import StuckPods, is_scaling_up
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.groups import PodGroups
 from fiber_k8s.logs import last_lines
+from fiber_k8s.names import PREFIX
 from fiber_k8s.pod_exec import kill_processes
 from fiber_k8s.status import (
     PendingCause,
@@ -293,7 +294,10 @@ class PodLifecycle:
                 has_object = job.id in self._pods
             if not has_object:
                 self._forget(job.id)
-            elif is_process and not is_terminating(pod) and not self._is_kept(status):
+            elif is_process and not is_terminating(pod):
+                if self._is_kept(status):
+                    self._keep(job.id)
+                    return
                 with self._changed:
                     is_being_read = job.id in self._log_readers
                     if is_being_read:
@@ -377,6 +381,21 @@ class PodLifecycle:
     def _is_own_deletion(self, job_id: str) -> bool:
         """True where this program asked for the pod's deletion; with the lock held."""
         return job_id in self._end_requested or job_id in self._deleting
+
+    def _keep(self, name: str) -> None:
+        """Have a pod outlive its run, until ``fiber gc`` removes it as it does ended programs."""
+        labels = {f"{PREFIX}detached": "true"}
+        body = {"metadata": {"ownerReferences": None, "labels": labels}}
+        try:
+            self._client.call(
+                "PATCH",
+                self._client.path("pods", name),
+                f"keep pod {name}",
+                body=body,
+                content_type=MERGE_PATCH,
+            )
+        except FiberError as error:
+            log.warning("fiber: pod %s is removed with its run all the same: %s", name, error)
 
     def _delete(self, name: str) -> None:
         with self._changed:

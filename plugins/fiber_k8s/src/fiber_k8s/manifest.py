@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -137,6 +137,8 @@ def _spec(
         "terminationGracePeriodSeconds": config.grace,
         "containers": [_container(spec, config, context, inherited, mounts)],
     }
+    if spec.avoid_hosts:
+        found["affinity"] = _away_from(spec.avoid_hosts, found.get("affinity") or {})
     if inherited.init:
         found["initContainers"] = [dict(one) for one in inherited.init]
     if volumes:
@@ -153,6 +155,16 @@ def _spec(
         more = [{"name": name} for name in config.pull_secrets]
         found["imagePullSecrets"] = [*known, *(one for one in more if one not in known)]
     return found
+
+
+def _away_from(nodes: Sequence[str], affinity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an affinity that prefers other nodes; alone in a cluster, they are used again."""
+    of_nodes = affinity.get("nodeAffinity") or {}
+    key = "preferredDuringSchedulingIgnoredDuringExecution"
+    # by its name, which a label may not have; the API takes one in each field
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
+    term = {"weight": 100, "preference": {"matchFields": fields}}
+    return {**affinity, "nodeAffinity": {**of_nodes, key: [*of_nodes.get(key, ()), term]}}
 
 
 def _container(

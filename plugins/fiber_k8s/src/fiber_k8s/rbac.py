@@ -74,7 +74,7 @@ RULES = (
     Rule(
         resource="pods",
         verbs=("patch",),
-        why="keeping jobs where somebody deletes the Lease that they belong to",
+        why="keeping jobs where somebody deletes the Lease that they belong to, and failed ones",
         needed=False,
     ),
     Rule(

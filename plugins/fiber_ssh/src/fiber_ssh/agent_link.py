@@ -14,7 +14,7 @@ import paramiko
 from fiber.exceptions import BackendError, BackendUnavailableError, FiberError, UnknownJobError
 from fiber_ssh.config import SshConfig
 from fiber_ssh.connect import CONNECTION_ERRORS, Connection, connect
-from fiber_ssh.exec_channel import HostInfo, open_agent
+from fiber_ssh.exec_channel import HostInfo, explain_end, open_agent
 from fiber_ssh.hosts import Host
 from fiber_ssh.log_follow import LogFollower, LogFollowers
 from fiber_ssh.remote.wire import Data, Decoder, Message, pack
@@ -297,6 +297,8 @@ class AgentLink:
             writer.start()
             attached = self._read_messages(channel, out)
             words = "the connection ended"
+            if not attached and connection.transport.is_active():
+                words = explain_end(channel, self.host.name, self.host.python)
         except FiberError as error:
             words = str(error)
         except (*CONNECTION_ERRORS, ValueError) as error:

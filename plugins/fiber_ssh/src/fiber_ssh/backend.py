@@ -175,7 +175,8 @@ class SshBackend(Backend):
         """Run a program on a job's host, its output to ours; return its exit code."""
         from fiber_ssh.execution import execute
 
-        return execute(self._host_state(job).link, argv, stdin=stdin, tty=tty)
+        timeout = self._config.connect_timeout
+        return execute(self._host_state(job).link, argv, timeout=timeout, stdin=stdin, tty=tty)
 
     def list(self, run_id: str | None = None) -> Sequence[Job]:
         """The jobs on the hosts that can be reached, and those that wait for a host."""

@@ -141,7 +141,7 @@ def _check_job(scheduler: JobScheduler, python: str, name: str) -> Check:
     run_id = str(scheduler.run_id)
     begin = time.monotonic()
     argv = (python, "-I", "-S", "-c", _CODE)
-    spec = JobSpec(run_id=run_id, name="doctor", argv=argv, detached=True)
+    spec = JobSpec(run_id=run_id, name="doctor", argv=argv)
     job = Job(id=f"{run_id}-doctor", name="doctor", run_id=run_id, backend="ssh", argv=argv)
     try:
         scheduler.submit(Submission(job, spec))

@@ -16,7 +16,7 @@ from fiber.exceptions import BackendUnavailableError
 from fiber_ssh.config import SshConfig
 from fiber_ssh.hosts import Host
 from fiber_ssh.known_hosts import KnownHosts
-from fiber_ssh.ssh_config import SshOptions, look_up
+from fiber_ssh.ssh_config import SshOptions, look_up, run_command
 
 __all__ = ["CONNECTION_ERRORS", "Connection", "connect", "ssh_options"]
 
@@ -64,7 +64,7 @@ def _close(transports: list[paramiko.Transport]) -> None:
 
 def ssh_options(host: Host, config: SshConfig) -> SshOptions:
     """Options of a host: those of the hosts setting, then those of the ssh configuration."""
-    found = look_up(config.config, host.name, user=host.user)
+    found = _look_up(host.name, host.user, config)
     import attrs
 
     changes: dict[str, Any] = {}
@@ -76,6 +76,13 @@ def ssh_options(host: Host, config: SshConfig) -> SshOptions:
         changes["identity_files"] = (str(Path(host.key).expanduser()),)
         changes["identities_only"] = True
     return attrs.evolve(found, **changes)
+
+
+def _look_up(name: str, user: str | None, config: SshConfig) -> SshOptions:
+    def run(command: str) -> bool:
+        return run_command(command, config.connect_timeout)
+
+    return look_up(config.config, name, user=user, run=run)
 
 
 def connect(host: Host, config: SshConfig) -> Connection:
@@ -124,7 +131,7 @@ def _jump(word: str, config: SshConfig) -> SshOptions:
         port = port.removeprefix(":")
     elif rest.count(":") == 1:
         name, _, port = rest.partition(":")
-    found = look_up(config.config, name, user=user or None)
+    found = _look_up(name, user or None, config)
     return attrs.evolve(found, port=int(port)) if port.isdigit() else found
 
 
@@ -212,7 +219,8 @@ def _try_keys(
         try:
             missing = transport.auth_publickey(options.user, key)
         except paramiko.BadAuthenticationType as error:
-            tried.append(f"{what}: it accepts {', '.join(error.allowed_types)} only")
+            accepted = ", ".join(filter(None, error.allowed_types))
+            tried.append(f"{what}: it accepts {f'{accepted} only' if accepted else 'no method'}")
             break
         except paramiko.AuthenticationException:
             tried.append(f"{what}: refused")

@@ -19,7 +19,15 @@ from fiber_ssh.agent_archive import agent_archive, loader_source
 from fiber_ssh.connect import CONNECTION_ERRORS
 from fiber_ssh.shell_command import MARKER, command_line, python_command
 
-__all__ = ["CommandResult", "HostInfo", "open_agent", "run", "stderr_text"]
+__all__ = [
+    "CommandResult",
+    "HostInfo",
+    "explain_end",
+    "open_agent",
+    "open_session",
+    "run",
+    "stderr_text",
+]
 
 _MAX_GREETING = 256 * 1024
 
@@ -83,6 +91,26 @@ class CommandResult:
     errors: str
 
 
+def open_session(transport: paramiko.Transport, timeout: float) -> paramiko.Channel:
+    """Open a channel for a program.
+
+    Args:
+        transport: the connection.
+        timeout: seconds to wait for it.
+
+    Raises:
+        BackendUnavailableError: the host's sshd allows no further one on the connection.
+    """
+    try:
+        return transport.open_session(timeout=timeout)
+    except paramiko.ChannelException as error:
+        msg = (
+            f"its sshd opens no further session on the connection ({error.text}); set MaxSessions "
+            "in its sshd_config to 10, the default, or more"
+        )
+        raise BackendUnavailableError(msg) from error
+
+
 def open_agent(
     transport: paramiko.Transport, name: str, python: str, root: str | None, timeout: float
 ) -> tuple[paramiko.Channel, HostInfo]:
@@ -101,7 +129,7 @@ def open_agent(
     """
     digest, archive = agent_archive()
     request = json.dumps({"digest": digest, "size": len(archive), "root": root}).encode()
-    channel = transport.open_session(timeout=timeout)
+    channel = open_session(transport, timeout)
     try:
         channel.settimeout(timeout)
         channel.exec_command(python_command(python, loader_source()))
@@ -144,11 +172,12 @@ def _read_greeting(channel: paramiko.Channel, name: str, python: str) -> dict[st
         # reading beyond the line is safe: the agent sends nothing before it gets a request
         piece = channel.recv(4096)
         if not piece:
-            raise BackendUnavailableError(_explain_failure(channel, name, python))
+            raise BackendUnavailableError(explain_end(channel, name, python))
         data += piece
 
 
-def _explain_failure(channel: paramiko.Channel, name: str, python: str) -> str:
+def explain_end(channel: paramiko.Channel, name: str, python: str) -> str:
+    """Text on why the agent, or its loader, ended on a host, from its exit code and stderr."""
     code = channel.recv_exit_status()
     words = b""
     while piece := channel.recv_stderr(4096):
@@ -159,7 +188,7 @@ def _explain_failure(channel: paramiko.Channel, name: str, python: str) -> str:
             f"there is no Python {python!r} on host {name} ({text}); install Python 3.10 or later "
             "there, or name it with 'python = …' in the hosts file or with FIBER_SSH_PYTHON"
         )
-    return f"{python} on host {name} ended with exit code {code}: {text or 'it greeting nothing'}"
+    return f"{python} on host {name} ended with exit code {code}: {text or 'it said nothing'}"
 
 
 def run(
@@ -183,7 +212,7 @@ def run(
         BackendUnavailableError: it could not be run, or took too long.
     """
     try:
-        with transport.open_session(timeout=timeout) as channel:
+        with open_session(transport, timeout) as channel:
             channel.settimeout(timeout)
             channel.exec_command(command_line(argv, path=path, marked=True))
             errors = bytearray()

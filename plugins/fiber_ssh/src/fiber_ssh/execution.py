@@ -19,6 +19,7 @@ import paramiko
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.connect import CONNECTION_ERRORS
+from fiber_ssh.exec_channel import open_session
 from fiber_ssh.shell_command import command_line
 
 __all__ = ["execute"]
@@ -27,32 +28,31 @@ _PIECE = 64 * 1024
 
 
 def execute(
-    link: AgentLink, argv: Sequence[str], *, stdin: BinaryIO | None = None, tty: bool = False
+    link: AgentLink,
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    stdin: BinaryIO | None = None,
+    tty: bool = False,
 ) -> int:
     """Run a program to its end; return its exit code, or 128 and the number of its signal.
 
     Args:
         link: the host's connection.
         argv: program and arguments.
+        timeout: seconds for its start.
         stdin: its standard input; None for an empty one.
         tty: True to give it a terminal.
 
     Raises:
-        BackendUnavailableError: the host is not connected, or the connection dropped meanwhile.
+        BackendUnavailableError: the host is not connected, allows no further program, or the
+            connection dropped meanwhile.
     """
     host = link.host
     info = link.info
     path = None if info is None else str(PurePosixPath(info.executable).parent)
     line = command_line(argv, env=host.env, directory=host.directory, path=path)
-    try:
-        channel = link.transport.open_session()
-    except paramiko.SSHException as error:
-        msg = (
-            f"host {host.name} opens no more sessions on its connection ({error}); its sshd's "
-            "MaxSessions limits their number"
-        )
-        raise BackendUnavailableError(msg) from error
-    with channel:
+    with open_session(link.transport, timeout) as channel:
         if tty:
             columns, rows = shutil.get_terminal_size()
             channel.get_pty(os.environ.get("TERM", "vt100"), columns, rows)

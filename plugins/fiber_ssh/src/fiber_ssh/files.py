@@ -16,7 +16,7 @@ import paramiko
 
 from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
 from fiber_ssh.config import SshConfig
-from fiber_ssh.exec_channel import HostInfo, stderr_text
+from fiber_ssh.exec_channel import HostInfo, open_session, stderr_text
 from fiber_ssh.hosts import Host
 from fiber_ssh.remote.wire import pack, pack_data
 from fiber_ssh.shell_command import MARKER, command_line
@@ -90,7 +90,7 @@ class FileSender:
             "files": [[file.path, file.mode, file.digest] for file in files],
         }
         try:
-            with transport.open_session() as channel:
+            with open_session(transport, self._config.connect_timeout) as channel:
                 channel.exec_command(command_line(argv, marked=True))
                 answers = channel.makefile("rb")
                 # endswith: shell output without a newline may stand before the marker

@@ -11,9 +11,11 @@ import getpass
 import glob
 import hashlib
 import logging
+import os
 import re
 import shlex
 import socket
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +23,7 @@ import attrs
 
 from fiber.exceptions import ConfigError
 
-__all__ = ["SshOptions", "look_up"]
+__all__ = ["SshOptions", "look_up", "run_command"]
 
 log = logging.getLogger("fiber")
 
@@ -70,7 +72,7 @@ def look_up(
     name: str,
     *,
     user: str | None = None,
-    run: Callable[[str], bool] | None = None,
+    run: Callable[[str], bool],
     system: Path | None = Path("/etc/ssh/ssh_config"),
 ) -> SshOptions:
     """Look up the options for a host.
@@ -79,8 +81,7 @@ def look_up(
         path: the user's configuration; it may be missing.
         name: the host's name in the settings.
         user: user to log in as, where it was named beside the host.
-        run: runs a command of ``Match exec``, True where it succeeds; without it such blocks never
-            match.
+        run: runs a command of ``Match exec``, True where it succeeds.
         system: the configuration of all users.
 
     Raises:
@@ -94,12 +95,35 @@ def look_up(
     return state.options()
 
 
+def run_command(command: str, timeout: float) -> bool:
+    """Run a command of ``Match exec`` in the user's shell, as ssh does; True where it succeeds.
+
+    Args:
+        command: the command.
+        timeout: seconds until it is ended.
+
+    Raises:
+        ConfigError: it cannot be run, or does not end in time.
+    """
+    words = [os.environ.get("SHELL") or "/bin/sh", "-c", command]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        msg = f"'Match exec' of the ssh configuration: {error}"
+        raise ConfigError(msg) from error
+    return done.returncode == 0
+
+
 class _State:
     """Options found so far; the first value of each is kept."""
 
-    def __init__(
-        self, name: str, user: str | None, home: Path, run: Callable[[str], bool] | None
-    ) -> None:
+    def __init__(self, name: str, user: str | None, home: Path, run: Callable[[str], bool]) -> None:
         self.name = name
         self.home = home
         self.run = run
@@ -282,6 +306,6 @@ def _holds(kind: str, argument: str, state: _State, origin: str) -> bool:
     if subject is not None:
         return _matches_host(argument.split(","), subject)
     if kind == "exec":
-        return state.run is not None and state.run(state.expand(argument))
+        return state.run(state.expand(argument))
     log.warning("%s: 'Match %s' is not understood here, so that it matches nothing", origin, kind)
     return False

@@ -92,6 +92,11 @@ class Job:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._writer = LogWriter(self.log)
         self.save()
+        try:
+            directory = self._directory_for(order)
+        except OSError as error:
+            self.end("start", None, f"it cannot be started: {error}")
+            return
         environ = self._environ(order)
         given: list[int] = []
         if order.get("landing"):
@@ -110,7 +115,7 @@ class Job:
                 stdin=subprocess.DEVNULL,
                 stdout=pipes[0][1],
                 stderr=pipes[1][1],
-                cwd=self._directory_for(order),
+                cwd=directory,
                 env=environ,
                 pass_fds=given,
                 start_new_session=True,
@@ -149,8 +154,14 @@ class Job:
     def _directory_for(self, order: dict[str, Any]) -> str:
         named = order.get("directory")
         if named:
-            # the user's word: that it is not there is an error
-            return os.path.expanduser(str(named))
+            path = os.path.expanduser(str(named))
+            if not os.path.isdir(path):
+                # made by nobody: it may be on a file system that is not mounted
+                raise NotADirectoryError(
+                    "there is no folder " + path + " there, which the hosts file names as its "
+                    "'directory', or FIBER_SSH_DIRECTORY for all hosts"
+                )
+            return path
         wanted = order.get("cwd")
         if wanted and os.path.isdir(wanted):
             return str(wanted)

@@ -34,6 +34,8 @@ def _own(root: str) -> str:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         if os.stat(folder).st_uid != os.getuid():
             raise OSError(folder + " belongs to another user")
+        if not os.access(folder, os.W_OK):
+            raise OSError(folder + " cannot be written to")
         path = os.path.join(folder, "machine")
         if not os.path.exists(path):
             new = path + "." + str(os.getpid())

@@ -14,6 +14,9 @@ __all__ = ["Run", "load_runs"]
 
 #: seconds for a run whose owner was never heard of, and did not say how long it may be silent
 _LEASE = 30.0
+#: seconds for an owner whose connection was closed: a link that is cut closes none, and who lives
+#: dials again at once
+_RETURN = 10.0
 #: where an agent that comes after this one finds what the owner said
 _SAID = "lease"
 
@@ -67,6 +70,10 @@ class Run:
         self.expires = clock() + lease
         self.is_over = False
         self._beats.clear()
+
+    def detached(self) -> None:
+        """Its owner's connection was closed."""
+        self.expires = min(self.expires, clock() + _RETURN)
 
     def beat_sent(self, number: int) -> None:
         """A heartbeat went to its owner."""

@@ -1,0 +1,114 @@
+"""Hosts on which something is not as Fiber needs it: errors name it, and what to do."""
+
+import subprocess
+
+import attrs
+import pytest
+
+from fiber.exceptions import BackendUnavailableError
+from fiber.model import JobSpec, JobState, Reason, ReasonKind
+from fiber.testing import programs
+from fiber_ssh import checks
+from fiber_ssh.agent_link import AgentLink
+from fiber_ssh.exec_channel import open_session
+from fiber_ssh.hosts import read_hosts
+from fiber_ssh.timing import SshTiming
+
+
+@pytest.fixture
+def alpha(world):
+    """The first host."""
+    return world.hosts[0]
+
+
+@pytest.fixture
+def only_alpha(config, world, tmp_path):
+    """Settings by which it is the only one."""
+    shared, first, *_ = world.hosts_file.read_text().split("\n\n")
+    (tmp_path / "hosts").write_text(f"{shared}\n\n{first}\n")
+    return attrs.evolve(config, hosts=str(tmp_path / "hosts"))
+
+
+def connect(config):
+    (host,) = read_hosts(config)
+    ignored = dict.fromkeys(("on_jobs", "on_job", "on_beat", "on_change"), lambda *_: None)
+    link = AgentLink(host, config, run_id=None, lease=20.0, timing=SshTiming(), **ignored)
+    link.wait_connected(30)
+    return link
+
+
+@pytest.fixture
+def one_session(alpha):
+    """Its sshd allows one program a connection."""
+    file = alpha.directory / "sshd_config"
+    before = file.read_text()
+    file.write_text(f"MaxSessions 1\n{before}")
+    alpha.kill_sshd()
+    alpha.start()
+    yield
+    file.write_text(before)
+    alpha.kill_sshd()
+    alpha.start()
+
+
+@pytest.mark.lingers("the host's new sshd is for the tests that follow")
+@pytest.mark.usefixtures("one_session")
+def test_too_few_sessions_are_reported_with_the_option(context, only_alpha):
+    link = connect(only_alpha)
+    try:
+        with pytest.raises(BackendUnavailableError, match="set MaxSessions in its sshd_config"):
+            open_session(link.transport, 30)
+    finally:
+        link.close()
+    found = {
+        check.name: check for check in checks.run_checks(attrs.evolve(context, config=only_alpha))
+    }
+    assert not found["host alpha: connections"].ok
+    assert found["host alpha: connections"].fix.startswith("set MaxSessions")
+
+
+def test_a_folder_that_hosts_lack_is_reported_and_not_a_missing_python(opened, context, config):
+    backend = opened(context, config=attrs.evolve(config, directory="/no/folder"))
+
+    job = backend.submit(JobSpec(run_id=context.run_id, name="x", argv=programs.exit_with(0)))
+
+    statuses = (status for one, status in backend.events(context.run_id) if one.id == job.id)
+    end = next(status for status in statuses if status.state is JobState.FAILED)
+    assert end.reason == Reason(ReasonKind.START)
+    assert "there is no folder /no/folder there, which the hosts file" in end.message
+    assert "python" not in end.message
+
+
+def test_a_home_that_cannot_be_written_to_is_reported_with_the_setting(alpha, only_alpha):
+    root = alpha.directory / "read-only"
+    (root / "alpha").mkdir(parents=True)
+
+    def mount(*words):
+        pid = str(alpha.sshd.pid)
+        subprocess.run(["nsenter", "--mount", "--target", pid, *words], check=True)
+
+    mount("mount", "--bind", root, root)
+    mount("mount", "-o", "remount,bind,ro", root)
+    try:
+        link = connect(attrs.evolve(only_alpha, root=str(root)))
+        try:
+            assert f"{root}/alpha cannot be written to; name a folder with FIBER_SSH_ROOT" in (
+                link.failure
+            )
+        finally:
+            link.close()
+    finally:
+        mount("umount", root)
+
+
+def test_the_doctor_leaves_no_run_on_hosts(context, world):
+    def runs():
+        return {
+            (host.name, path.name)
+            for host in world.hosts
+            for path in (host.home / ".cache/fiber/ssh" / host.name / "runs").glob("*")
+        }
+
+    before = runs()
+    assert all(check.ok for check in checks.run_checks(context))
+    assert runs() <= before
