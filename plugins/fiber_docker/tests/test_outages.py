@@ -12,9 +12,8 @@ import sys
 import fiber
 
 if __name__ == "__main__":
-    with fiber.Pool(3) as pool:
-        assert sum(pool.map(abs, range(30), chunksize=1)) == 435
-        print("ready", flush=True)
+    with fiber.Pool(1) as pool:
+        print("ready" if pool.apply(abs, (-1,)) == 1 else "wrong", flush=True)
         sys.stdin.readline()
     print("over", flush=True)
 """
@@ -44,16 +43,17 @@ def test_an_engine_that_is_away_ends_no_program_and_what_it_ran_ends_by_itself(l
     )
     with program:
         try:
-            assert program.stdout.readline() == "ready\n"
+            assert program.stdout.readline() == "ready\n", program.stderr.read()
             living_on.daemon.stop()
-            warning = program.stderr.readline()
-            assert "jobs are out of sight until the engine is back" in warning
+            while "jobs are out of sight until the engine is back" not in (
+                line := program.stderr.readline()
+            ):
+                assert line
             output, warned = program.communicate("go on\n", PATIENCE)
         finally:
             program.kill()
 
     assert (program.returncode, output) == (0, "over\n")
-    (line,) = warned.splitlines()
-    assert "cannot be asked to end what this program still runs there" in line
+    assert warned.count("cannot be asked to end what this program still runs there") == 1
     living_on.daemon.start()
     assert living_on.left(PATIENCE) == []
