@@ -35,7 +35,7 @@ def main():
 if __name__ == "__main__":
     main()
 """
-_TIMEOUT = 120.0
+_TIMEOUT = 200.0
 
 
 class Program:

@@ -12,7 +12,7 @@ import require
 from running import Program
 from ssh_programs import LEASE, left_on
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(300)
 
 PROGRAM = """
 import json, os, sys, time
