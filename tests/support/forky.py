@@ -23,15 +23,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SUITE = "forky"
 PYTHON = "python3.14"
-PACKAGES = (PYTHON, f"{PYTHON}-venv", f"lib{PYTHON}-testsuite", "ca-certificates", "procps")
+PACKAGES = (
+    *(PYTHON, f"{PYTHON}-venv", f"lib{PYTHON}-testsuite", "python3", "ca-certificates", "procps"),
+    # hosts of the tests, and an engine
+    *("openssh-server", "openssh-client", "iptables", "iproute2", "docker.io"),
+)
 #: programs that make it and run in it, and Debian's packages of them
 PROGRAMS = {"debootstrap": "debootstrap", "git": "git", "unshare": "util-linux"}
 MIRROR = "http://deb.debian.org/debian"
 #: what tox.ini gives tests, of the index and of this checkout
 DEPENDENCIES = ("aiohttp>=3.10", "joblib>=1.5", "numpy", "pytest-xdist>=3.5")
 CORE = "fiber-core[examples,testing]"
-TESTS = ("fiber_core/tests", "tests/compat", "plugins/fiber_local/tests")
 PLUGINS = ("docker", "k8s", "local", "ssh")
+TESTS = ("fiber_core/tests", "tests/compat", *(f"plugins/fiber_{name}/tests" for name in PLUGINS))
 PATH = "/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 #: of the caller's environment what goes in, besides pip's own
 KEPT = re.compile(
@@ -105,25 +109,28 @@ class Suite:
 
     def make(self) -> None:
         """Install the suite where that was not done yet."""
+        words = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE]
+        made = self._cache / "made"
         if self._root.exists():
-            return
+            if made.exists() and made.read_text() == " ".join(words):
+                return
+            shutil.rmtree(self._root)
         unfinished = self._cache / "unfinished"
         if unfinished.exists():
             shutil.rmtree(unfinished)
         self._cache.mkdir(parents=True, exist_ok=True)
         print(f"installing Debian's {SUITE} into {self._root}", flush=True)
-        words = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
-        words += [SUITE, str(unfinished), mirror()]
+        command = [*words, str(unfinished), mirror()]
         scripts = Path("/usr/share/debootstrap/scripts")
         if not (scripts / SUITE).exists():
             # this machine's debootstrap is older than the suite
-            words.append(str(scripts / "sid"))
+            command.append(str(scripts / "sid"))
         # it mounts too
         environ = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
         log = self._cache / "debootstrap.log"
         with log.open("w") as output:
             done = subprocess.run(
-                ["unshare", "--mount", *words],
+                ["unshare", "--mount", *command],
                 env=environ,
                 stdout=output,
                 stderr=output,
@@ -132,6 +139,7 @@ class Suite:
         if done.returncode:
             raise MissingError(f"debootstrap failed: {last_line(log)} (all of it is in {log})")
         unfinished.rename(self._root)
+        made.write_text(" ".join(words))
 
     def install(self) -> None:
         """Put this checkout in, and its distributions as wheels into the environment."""

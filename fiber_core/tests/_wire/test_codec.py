@@ -233,6 +233,7 @@ class AwkwardError(Exception):
 
     def __init__(self, code, text):
         super().__init__(f"{code}: {text}")
+        self.code = code
 
 
 class UnpicklableError(Exception):
@@ -306,6 +307,10 @@ class TestErrors:
         error.detail = {"a": 1}
         assert carried(error).detail == {"a": 1}
 
+    def test_one_whose_constructor_takes_other_arguments_arrives(self):
+        back = carried(AwkwardError(5, "not found"))
+        assert (type(back), back.args, back.code) == (AwkwardError, ("5: not found",), 5)
+
     def test_a_frozen_one_arrives(self):
         back = carried(FrozenError(7))
         assert (type(back), back.args) == (FrozenError, (7,))
@@ -318,7 +323,6 @@ class TestErrors:
     @pytest.mark.parametrize(
         "error, words",
         [
-            (AwkwardError(5, "not found"), "AwkwardError('5: not found')"),
             (UnpicklableError("has a lock"), "UnpicklableError('has a lock')"),
             (ReducesError("breaks"), "no pickle of me"),
             (ChangesError("turns"), "an exception was unpickled as str"),

@@ -263,3 +263,11 @@ def test_last_words_go_with_the_end():
     status = with_log_tail(status_of(ended(1)), ("a", "b"))
     assert status.processes[0].log_tail == ("a", "b")
     assert with_log_tail(status, ()) is status
+
+
+def test_a_claim_that_does_not_exist_keeps_a_pod_pending_in_vain():
+    words = '0/2 nodes are available: persistentvolumeclaim "data" not found. not found'
+    condition = {"type": "PodScheduled", "status": "False", "message": words}
+    pod = {"metadata": {}, "status": {"phase": "Pending", "conditions": [condition]}}
+    assert pending_cause(pod) is PendingCause.NODE
+    assert status_of(pod).message == words

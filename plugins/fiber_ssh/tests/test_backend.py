@@ -37,7 +37,8 @@ def is_session(pid):
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return words.startswith(b"sshd: root@")
+    # the latter since OpenSSH 9.8
+    return words.startswith((b"sshd: root@", b"sshd-session: root@"))
 
 
 def test_jobs_are_spread_over_hosts_of_which_each_has_one_connection(backend, driver, world):

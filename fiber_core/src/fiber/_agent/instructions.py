@@ -87,6 +87,9 @@ class Instructions:
 def dial(instructions: Instructions, hello: Hello) -> Link:
     """Connect to the parent; its addresses are tried in turn until the instructions' time is over.
 
+    A handshake that does not come to its end is tried again: a parent without a moment of CPU time
+    looks like a stranger.
+
     Raises:
         StartError: none answers; the last error is its cause.
         HandshakeError: it refused us.
@@ -104,11 +107,13 @@ def dial(instructions: Instructions, hello: Hello) -> Link:
                     max_frame=instructions.max_frame,
                     timing=instructions.timing,
                 )
-            except HandshakeError:
-                raise
             except TransportError as error:
+                if isinstance(error, HandshakeError) and error.proven:
+                    raise
                 failure = error
         if time.monotonic() > deadline:
+            if isinstance(failure, HandshakeError):
+                raise failure
             msg = f"cannot reach the parent at {', '.join(instructions.urls)}"
             raise StartError(msg) from failure
         # no event announces a listener that does not exist yet

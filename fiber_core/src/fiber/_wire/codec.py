@@ -402,17 +402,22 @@ def _is_in_main(thing: Any) -> bool:
 def with_traceback(error: BaseException) -> Any:
     """Stand-in for an error that unpickles as the error, with its traceback as its cause.
 
-    An error that cannot be pickled and unpickled is replaced by a ``MaybeEncodingError`` with the
-    same text, so that no custom exception can break its receiver.
+    One whose class cannot be called with its ``args``, as where ``__init__`` takes others, is made
+    again without that call. An error that cannot be pickled and unpickled is replaced by a
+    ``MaybeEncodingError`` with the same text, so that no custom exception can break its receiver.
     """
     if isinstance(error, ModuleNotFoundError) and _missing_module_hook is not None:
         _missing_module_hook(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
-        pickled = frames.joined(dumps(error))
-        _load_error(pickled)
+        pickled = _pickled_error(error)
     except Exception as failure:
-        pickled = frames.joined(dumps(encoding_error(failure, error)))
+        try:
+            if type(error).__reduce__ is not BaseException.__reduce__:
+                raise
+            pickled = _pickled_error(_RemadeError(error))
+        except Exception:
+            pickled = frames.joined(dumps(encoding_error(failure, error)))
     return _PickledError(pickled, f'\n"""\n{text}"""')
 
 
@@ -437,6 +442,32 @@ class _SafeRepr:
             return repr(self._thing)
         except Exception as error:
             return f"<{type(self._thing).__name__}, whose repr() raises {type(error).__name__}>"
+
+
+class _RemadeError:
+    """Stand-in for an error: unpickles as a call of :func:`_remake_error`."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> Any:
+        return _remake_error, (type(self._error), self._error.args, vars(self._error))
+
+
+def _remake_error(
+    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _pickled_error(error: BaseException | _RemadeError) -> bytes:
+    """Pickle of an error that can be loaded."""
+    pickled = frames.joined(dumps(error))
+    _load_error(pickled)
+    return pickled
 
 
 class _PickledError:

@@ -80,9 +80,11 @@ class Stream:
         self._closed.set()
         with contextlib.suppress(OSError, AttributeError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        for thing in (self._raw, self._socket):
-            with contextlib.suppress(OSError):
-                thing.close()
+        # the response first: from Python 3.14 on it complains if what it reads from is closed
+        for thing in (getattr(self._raw, "_response", None), self._raw, self._socket):
+            if thing is not None:
+                with contextlib.suppress(OSError):
+                    thing.close()
 
     def _fill(self, size: int) -> bool:
         while len(self._buffer) < size:

@@ -89,6 +89,8 @@ _FATAL_PULL = re.compile(
 )
 #: schedulers before 1.34 use this also for a resource that a node has never had
 _INSUFFICIENT = re.compile(r"\d Insufficient \S")
+#: a volume that nobody has made: it is waited for as long as for a node that does not exist
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "[^"]*" not found')
 #: reasons for which a node refuses a pod that pass by themselves
 _NODES_PASSING = re.compile(r"untolerated taint|were unschedulable|not ready|free ports")
 
@@ -96,7 +98,7 @@ _NODES_PASSING = re.compile(r"untolerated taint|were unschedulable|not ready|fre
 class PendingCause(enum.Enum):
     """The requirement of a pending pod that may never be met."""
 
-    #: no node could take it, even if all were empty
+    #: no node could take it, even if all were empty, or there is no claim of that name
     NODE = "node"
     #: a resource is insufficient; whether an empty node would do, the scheduler does not say
     CAPACITY = "capacity"
@@ -150,7 +152,7 @@ def pending_cause(pod: Mapping[str, Any]) -> PendingCause | None:
     for condition in pod_status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             message = str(condition.get("message") or "")
-            if _is_hopeless(message):
+            if _is_hopeless(message) or _NO_CLAIM.search(message):
                 return PendingCause.NODE
             return PendingCause.CAPACITY if _INSUFFICIENT.search(message) else None
     return None

@@ -1,0 +1,66 @@
+"""A process of a job connects to its parent."""
+
+import pytest
+
+from fiber._agent import instructions
+from fiber._wire.identity import Credentials
+from fiber.exceptions import HandshakeError, StartError, TransportError
+
+REFUSED = HandshakeError("Python is 3.10 there")
+REFUSED.proven = True
+
+
+@pytest.fixture
+def dial(monkeypatch):
+    """Dials two addresses for some time; each attempt has one of these outcomes, then the last."""
+
+    def dial(*outcomes, seconds=0.0):
+        left, asked = list(outcomes), []
+
+        def link(url, *_, **__):
+            asked.append(url)
+            outcome = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(instructions, "Link", link)
+        given = instructions.Instructions(
+            credentials=Credentials.new(),
+            urls=("one", "two"),
+            ident="id",
+            directory="/run",
+            processes=1,
+            max_frame=2**20,
+            dial_timeout=seconds,
+        )
+        return instructions.dial(given, None), asked
+
+    return dial
+
+
+def test_addresses_are_tried_in_turn(dial):
+    assert dial(TransportError("nobody there"), "link") == ("link", ["one", "two"])
+
+
+@pytest.mark.parametrize("error", [TransportError("nobody there"), HandshakeError("no answer")])
+def test_a_parent_that_is_not_ready_is_dialled_again(dial, error):
+    link, asked = dial(error, error, error, "link", seconds=60)
+    assert (link, asked) == ("link", ["one", "two", "one", "two"])
+
+
+@pytest.mark.parametrize(
+    "error,raised,words",
+    [
+        (TransportError("nobody there"), StartError, "cannot reach the parent at one, two"),
+        (HandshakeError("no answer"), HandshakeError, "no answer"),
+    ],
+)
+def test_not_for_longer_than_its_time(dial, error, raised, words):
+    with pytest.raises(raised, match=words):
+        dial(error)
+
+
+def test_a_refusal_of_the_parents_own_is_final(dial):
+    with pytest.raises(HandshakeError, match=r"Python is 3\.10 there"):
+        dial(REFUSED, "link", seconds=60)
