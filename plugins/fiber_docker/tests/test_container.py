@@ -63,18 +63,26 @@ class TestSpec:
         assert not optional & made().body["HostConfig"].keys()
 
     def test_volumes_the_engine_and_names_of_hosts_are_those_of_settings_and_spec(self):
-        config = DockerConfig(volumes=("data:/data:ro",), extra_hosts=("a:10.0.0.1",))
+        config = DockerConfig(
+            volumes=("data:/data:ro",), extra_hosts=("a:10.0.0.1",), workdir="/w", shm_size=256
+        )
         hosts = {"b": "host-gateway"}
-        context = attrs.evolve(CONTEXT, engine_socket="/run/far.sock", hosts=hosts)
+        context = attrs.evolve(CONTEXT, engine_socket="/far.sock", network="n", hosts=hosts)
 
         body = made(config, context, volumes=(Volume(source="/srv/x", path="/x"),)).body
 
         assert body["HostConfig"]["Mounts"] == [
             {"Type": "volume", "Source": "data", "Target": "/data", "ReadOnly": True},
             {"Type": "bind", "Source": "/srv/x", "Target": "/x"},
-            {"Type": "bind", "Source": "/run/far.sock", "Target": "/var/run/docker.sock"},
+            {"Type": "bind", "Source": "/far.sock", "Target": "/var/run/docker.sock"},
         ]
         assert body["HostConfig"]["ExtraHosts"] == ["a:10.0.0.1", "b:host-gateway"]
+        found = (
+            body["WorkingDir"],
+            body["HostConfig"]["ShmSize"],
+            body["HostConfig"]["NetworkMode"],
+        )
+        assert found == ("/w", 256 << 20, "n")
         assert "_FIBER_DOCKER=shared" in body["Env"]
 
     def test_a_job_can_be_found_by_its_labels(self):
