@@ -12,9 +12,9 @@ RUN = "0badcafe"
 class Grouping(FakeBackend):
     """The fake platform, with the groups that every backend may have."""
 
-    def __init__(self, context, *, placed=True):
-        super().__init__(context)
-        self.placed = placed
+    def __init__(self):
+        super().__init__(BackendContext(run_id=RUN))
+        self.placed = True
         self.killed = []
 
     def submit(self, spec):
@@ -34,17 +34,11 @@ class Grouping(FakeBackend):
 
 
 @pytest.fixture
-def opened():
-    made = []
-
-    def make(**options):
-        made.append(Grouping(BackendContext(run_id=RUN), **options))
-        return made[-1]
-
-    yield make
-    for backend in made:
-        backend.cleanup(RUN)
-        backend.close()
+def backend():
+    backend = Grouping()
+    yield backend
+    backend.cleanup(RUN)
+    backend.close()
 
 
 def specs(*argvs):
@@ -53,25 +47,26 @@ def specs(*argvs):
     ]
 
 
-def test_all_started_jobs_are_returned_in_their_order(opened):
-    jobs = opened().submit_group(specs(("true",), ("true",)), 1.0)
+def test_all_started_jobs_are_returned_in_their_order(backend):
+    jobs = backend.submit_group(specs(("true",), ("true",)), 1.0)
 
     assert [job.name for job in jobs] == ["member 0", "member 1"]
 
 
-def test_one_that_is_refused_ends_those_before_it(opened):
-    backend = opened()
-
-    with pytest.raises(SubmitError, match="nothing to run"):
-        backend.submit_group(specs(("true",), ()), 1.0)
-    assert backend.killed == ["member 0"]
-
-
-def test_those_that_wait_for_too_long_end_all_with_the_platforms_words(opened):
-    backend = opened(placed=False)
-
-    with pytest.raises(
-        SubmitError, match=r"not all of 2 jobs could be started within 1 s: no room"
-    ):
-        backend.submit_group(specs(("true",), ("true",)), 1.0)
-    assert backend.killed == ["member 0", "member 1"]
+@pytest.mark.parametrize(
+    "second,text,killed",
+    [
+        ((), "nothing to run", ["member 0"]),
+        (
+            ("true",),
+            "not all of 2 jobs could be started within 1 s: no room",
+            ["member 0", "member 1"],
+        ),
+    ],
+    ids=["one is refused", "they wait for too long"],
+)
+def test_those_that_were_started_end_with_the_platforms_words(backend, second, text, killed):
+    backend.placed = False
+    with pytest.raises(SubmitError, match=text):
+        backend.submit_group(specs(("true",), second), 1.0)
+    assert backend.killed == killed

@@ -63,25 +63,44 @@ def test_a_call_of_one_task_is_done_with_it(force):
     call.close()
 
 
-def test_a_future_runs_once_its_task_was_sent(force, call):
+def test_a_future_runs_once_its_task_was_sent_and_cannot_be_cancelled_from_then_on(force, call):
     first, second = call.submit((1,), {}), call.submit((2,), {})
     assert not first.running()
     force.master.ask(force.peer)
     assert first.running()
-    assert not first.cancel()
     assert not second.running()
-    assert second.cancel()
+    call.cancel_all()
+    assert [first.cancelled(), second.cancelled()] == [False, True]
+    force.master.work(force.peer, lambda item: item[0][0])
+    assert first.result(0) == 1
+    assert not first.cancel()
 
 
 def test_a_cancelled_task_is_never_sent_and_waiting_for_it_ends(force, call):
+    called = []
     kept, cancelled = call.submit((1,), {}), call.submit((2,), {})
+    cancelled.add_done_callback(lambda _: called.append(threading.current_thread()))
     assert cancelled.cancel()
+    assert cancelled.cancel()
+    assert called == [threading.current_thread()]
     assert concurrent.futures.wait([cancelled], 0).done == {cancelled}
+    # a call may be closed twice, and does what it has
+    call.close()
+    call.close()
     force.work()
     assert kept.result(0) == 1
     assert [items for _, items in force.peer.tasks()] == [[((1,), {})]]
     with pytest.raises(CancelledError):
         cancelled.result(0)
+
+
+def test_a_future_keeps_what_its_user_set(force, call):
+    future = call.submit((1,), {})
+    force.master.ask(force.peer)
+    future.set_result("mine")
+    other = call.submit((2,), {})
+    force.work()
+    assert (future.result(0), other.result(0)) == ("mine", 2)
 
 
 def test_a_task_that_is_sent_again_goes_on_running(force, call):
@@ -106,7 +125,7 @@ def test_an_ended_call_is_broken_for_each_future_and_for_later_tasks(force, call
         call.submit((2,), {})
 
 
-def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, call):
+def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, call, caplog):
     called, seen = [], threading.Event()
 
     def note(future):
@@ -116,35 +135,17 @@ def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, call)
         other.start()
         other.join(20)
         called.append(other.is_alive())
-        seen.set()
+        raise ValueError("on purpose, which stops no other")
 
-    call.submit((1,), {}).add_done_callback(note)
+    future = call.submit((1,), {})
+    future.add_done_callback(note)
+    future.add_done_callback(lambda _: seen.set())
     force.work()
     assert seen.wait(20)
     assert called == [("test-callbacks", 1), False]
-
-
-def test_callbacks_of_a_cancellation_run_where_it_was_cancelled(call):
-    called = []
-    future = call.submit((1,), {})
-    future.add_done_callback(lambda _: called.append(threading.current_thread()))
-    assert future.cancel()
-    assert called == [threading.current_thread()]
-
-
-def test_all_that_waits_can_be_cancelled(force, call):
-    futures = [call.submit((n,), {}) for n in range(5)]
-    force.master.ask(force.peer)
-    call.cancel_all()
-    assert [future.cancelled() for future in futures] == [False, True, True, True, True]
-
-
-def test_a_call_may_be_closed_twice(force, call):
-    call.submit((1,), {})
-    call.close()
-    call.close()
-    force.work()
-    assert call.error is None
+    assert "on purpose" in caplog.text
+    future.add_done_callback(called.append)
+    assert called[-1] is future
 
 
 def test_a_function_that_cannot_be_pickled_is_the_error_of_its_future():

@@ -26,39 +26,26 @@ class Simulator:
         return "stepped"
 
 
-def plain():
-    """A function without hints."""
-
-
 class TestWhatIsStored:
     def test_a_decorated_function_is_itself_and_holds_its_hints(self):
         assert train(0.1) == 0.1
         assert get_meta(train) == Meta(cpu=2, memory=4096, devices={"gpu": 1})
         expected = ResourceRequest(cpu=2, memory=4096, devices={"gpu": 1})
         assert get_meta(train).resources == expected
-
-    def test_image_retry_and_slots_are_kept(self):
-        work = meta(image="python:3.11", retry=False, slots=4)(lambda: None)
-        assert get_meta(work) == Meta(image="python:3.11", retry=False, slots=4)
-
-    def test_the_value_cannot_be_changed(self):
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             get_meta(train).cpu = 3
 
     def test_hints_survive_pickling_by_value(self):
-        work = meta(cpu=0.5, gpu=1)(lambda: None)
+        work = meta(cpu=0.5, image="python:3.11", retry=False, slots=4)(lambda: None)
         copy = pickle.loads(cloudpickle.dumps(work))
-        assert get_meta(copy) == Meta(cpu=0.5, devices={"gpu": 1})
-
-    def test_hints_of_one_function_are_not_seen_by_another(self):
-        first, second = ((lambda: None) for _ in range(2))
-        meta(gpu=3)(first)
-        assert get_meta(second) == Meta()
+        assert get_meta(copy) == Meta(cpu=0.5, image="python:3.11", retry=False, slots=4)
 
     def test_functions_without_hints_share_one_value_which_asks_for_nothing(self):
-        assert get_meta(plain) is get_meta(len)
-        assert get_meta(plain) == Meta()
-        assert not get_meta(plain).asks
+        first, second = ((lambda: None) for _ in range(2))
+        meta(gpu=3)(first)
+        assert get_meta(second) is get_meta(len)
+        assert get_meta(second) == Meta()
+        assert not get_meta(second).asks
 
     @pytest.mark.parametrize(
         "given,asks",
@@ -123,11 +110,7 @@ class TestWhereHintsAreFound:
         assert get_meta(Task()) == Meta(devices={"gpu": 1})
 
     def test_through_a_wrapper_that_uses_functools_wraps(self):
-        @functools.wraps(train)
-        def wrapper(rate):
-            return train(rate)
-
-        assert get_meta(wrapper) == get_meta(train)
+        assert get_meta(functools.wraps(train)(lambda rate: rate)) == get_meta(train)
 
     @pytest.mark.parametrize("kind", [staticmethod, classmethod])
     def test_on_static_and_class_methods(self, kind):
@@ -146,6 +129,7 @@ class TestWhereHintsAreFound:
 
 class TestWhatIsRefused:
     def test_kinds_of_installed_providers_are_known_and_no_other_key(self, monkeypatch):
+        assert "gpu" in hints._installed_kinds()
         monkeypatch.setattr(hints, "_installed_kinds", lambda: frozenset({"gpu", "tpu"}))
         assert get_meta(meta(tpu=4)(lambda: None)).devices == {"tpu": 4}
         with pytest.raises(TypeError, match="key 'gpus'; known are cpu, gpu, image, .*, tpu"):
@@ -156,54 +140,40 @@ class TestWhatIsRefused:
 
         meta(cpu=1, memory=1, gpu=1, image="i", retry=True, slots=1)
 
-    def test_gpu_is_known_to_the_installed_plugins(self):
-        assert "gpu" in hints._installed_kinds()
-
     @pytest.mark.parametrize(
-        "key,values",
+        "key,of_wrong_types,out_of_range",
         [
-            ("cpu", ["2", True]),
-            ("memory", [1.5]),
-            ("gpu", [1.0, "1", True]),
-            ("image", [3]),
-            ("retry", [1]),
-            ("slots", [1.5]),
+            ("cpu", ["2", True], [0, -1.5, math.nan]),
+            ("memory", [1.5], [0, "4", "lots"]),
+            ("gpu", [1.0, "1", True], [-1]),
+            ("image", [3], [" "]),
+            ("retry", [1], []),
+            ("slots", [1.5], [0]),
         ],
     )
-    def test_a_value_of_the_wrong_type_names_its_key(self, key, values):
-        for value in values:
+    def test_a_value_of_the_wrong_type_or_out_of_range_names_its_key(
+        self, key, of_wrong_types, out_of_range
+    ):
+        for value in of_wrong_types:
             with pytest.raises(TypeError, match=f"^{key} must be"):
                 meta(**{key: value})
-
-    @pytest.mark.parametrize(
-        "key,values",
-        [
-            ("cpu", [0, -1.5, math.nan]),
-            ("memory", [0, "4", "lots"]),
-            ("gpu", [-1]),
-            ("image", [" "]),
-            ("slots", [0]),
-        ],
-    )
-    def test_a_value_out_of_range_names_its_key(self, key, values):
-        for value in values:
+        for value in out_of_range:
             with pytest.raises(ValueError, match=f"^{key} "):
                 meta(**{key: value})
 
-    def test_a_class_without_run(self):
-        with pytest.raises(TypeError, match="the class .*Empty: it has no run"):
-
-            @meta(cpu=1)
-            class Empty:
-                pass
-
-            assert Empty
+    # a bound method is made anew each time
+    @pytest.mark.parametrize(
+        "target,text",
+        [
+            *((one, "a function or a class with run") for one in (3, "x", None, Simulator().step)),
+            (type("Empty", (), {}), "the class .*Empty: it has no run"),
+        ],
+    )
+    def test_what_cannot_be_called_a_bound_method_and_a_class_without_run(self, target, text):
+        with pytest.raises(TypeError, match=text):
+            meta(cpu=1)(target)
 
     # a bound method is made anew each time
-    @pytest.mark.parametrize("target", [3, "train", None, Simulator().step])
-    def test_what_cannot_be_called_and_a_bound_method(self, target):
-        with pytest.raises(TypeError, match="decorate a function or a class with run"):
-            meta(cpu=1)(target)
 
     def test_a_builtin_says_how_to_go_on(self):
         with pytest.raises(TypeError, match=r"wrap it in a function or in functools\.partial"):

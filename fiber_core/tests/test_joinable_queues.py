@@ -15,7 +15,6 @@ import fiber
 import soak
 from children import PATIENCE, finish, start
 from fiber._runtime import runtime
-from fiber.exceptions import PeerLostError
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -30,13 +29,6 @@ def joining(tasks):
 # what children do
 
 
-def do_all(tasks, results):
-    while (task := tasks.get()) is not None:
-        results.put(task * task)
-        tasks.task_done()
-    tasks.task_done()
-
-
 def take(tasks, results, count):
     results.put([tasks.get() for _ in range(count)])
     signal.pause()
@@ -47,14 +39,6 @@ def take_and_end(tasks, results, code):
     sys.exit(code)
 
 
-def finish_and_die(tasks, count):
-    for _ in range(count):
-        tasks.get()
-    for _ in range(count - 1):
-        tasks.task_done()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def put_more_then_finish(tasks):
     depth = tasks.get()
     while depth is not None:
@@ -62,12 +46,6 @@ def put_more_then_finish(tasks):
             tasks.put(depth - 1)
         tasks.task_done()
         depth = tasks.get()
-
-
-def put_and_tell(tasks, told):
-    tasks.put("late")
-    told.send("put")
-    told.recv()
 
 
 def take_a_queue(tasks, results, go):
@@ -80,14 +58,6 @@ def take_a_queue(tasks, results, go):
 def put_through(tasks):
     tasks.get().put("from the other")
     tasks.task_done()
-
-
-def own_one(results, go):
-    made = fiber.JoinableQueue()
-    made.put("a task")
-    results.put(made)
-    go.get()
-    os._exit(1)
 
 
 def note_each(tasks, path):
@@ -109,63 +79,19 @@ def die_after(path, count, child):
 # in one process
 
 
-def test_it_counts_what_is_unfinished():
-    tasks = fiber.JoinableQueue()
-    tasks.join()
-    for number in range(3):
-        tasks.put(number)
-    joined = joining(tasks)
-
-    for _ in range(3):
-        assert not joined.is_set()
-        tasks.get()
-        tasks.task_done()
-
-    assert joined.wait(PATIENCE)
-    tasks.close()
-    tasks.join_thread()
-
-
-def test_a_task_is_done_once():
-    tasks = fiber.JoinableQueue()
-    with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
-        tasks.task_done()
-    tasks.put(1)
-    tasks.task_done()  # the stdlib asks for no get(), either
-
-    with pytest.raises(ValueError, match="too many times"):
-        tasks.task_done()
-
-
-def test_tasks_may_be_finished_after_closing():
+def test_a_task_is_done_once_also_after_closing():
     tasks = fiber.JoinableQueue()
     tasks.put(1)
-    tasks.get()
     tasks.close()
     with pytest.raises(ValueError, match="is closed"):
         tasks.get()
-
-    tasks.task_done()
+    tasks.task_done()  # the stdlib asks for no get(), either
     tasks.join()
+    with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
+        tasks.task_done()
 
 
 # between processes
-
-
-def test_workers_do_tasks_and_their_master_joins():
-    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
-    workers = [start(do_all, tasks, results) for _ in range(2)]
-    for number in range(200):
-        tasks.put(number)
-
-    tasks.join()
-
-    # all was done, so all results are here
-    assert sorted(results.get() for _ in range(200)) == [n * n for n in range(200)]
-    for _ in workers:
-        tasks.put(None)
-    tasks.join()
-    finish(*workers)
 
 
 def test_tasks_that_tasks_put_in_are_waited_for():
@@ -179,47 +105,6 @@ def test_tasks_that_tasks_put_in_are_waited_for():
     for _ in workers:
         tasks.put(None)
     finish(*workers)
-
-
-@pytest.mark.timeout(600)
-def test_what_was_put_by_somebody_before_a_join_is_waited_for():
-    tasks = fiber.JoinableQueue()
-    for _ in range(soak.count(50)):
-        ours, theirs = fiber.Pipe()
-        child = start(put_and_tell, tasks, theirs)
-        assert ours.recv() == "put"
-        joined = joining(tasks)
-        assert not joined.wait(0.01)
-
-        assert tasks.get() == "late"
-        tasks.task_done()
-
-        assert joined.wait(PATIENCE)
-        ours.send(None)
-        child.join(PATIENCE)
-
-
-def test_too_many_are_refused_in_a_child_as_well():
-    tasks = fiber.JoinableQueue()
-
-    def finish_too_often():
-        with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
-            tasks.task_done()
-
-    finish(start(finish_too_often))
-
-
-def test_one_process_may_finish_what_another_got():
-    tasks, onward = fiber.JoinableQueue(), fiber.SimpleQueue()
-    tasks.put("task")
-    first = start(lambda: onward.put(tasks.get()))
-    assert onward.get() == "task"
-    finish(first)
-
-    second = start(tasks.task_done)
-
-    tasks.join()
-    finish(second)
 
 
 # readers that end
@@ -241,23 +126,6 @@ def test_the_tasks_of_a_killed_reader_go_to_another_in_order():
         assert not joined.is_set()
         tasks.task_done()
     assert joined.wait(PATIENCE)
-
-
-@pytest.mark.one_host("elsewhere its owner hears of what is done a moment later")
-def test_what_a_killed_reader_has_finished_stays_finished():
-    tasks = fiber.JoinableQueue()
-    for number in range(6):
-        tasks.put(number)
-    child = start(finish_and_die, tasks, 4)
-    child.join(PATIENCE)
-    assert child.exitcode == -signal.SIGKILL
-
-    assert [tasks.get(timeout=PATIENCE) for _ in range(3)] == [3, 4, 5]
-    for _ in range(3):
-        tasks.task_done()
-    tasks.join()
-    with pytest.raises(ValueError, match="too many times"):
-        tasks.task_done()
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -293,20 +161,6 @@ def test_a_task_that_holds_a_queue_can_be_given_twice():
     assert inner.get(timeout=PATIENCE) == "from the other"
     tasks.join()
     second.join(PATIENCE)
-
-
-def test_joining_a_queue_whose_owner_is_gone_is_an_error():
-    results, go = fiber.SimpleQueue(), fiber.SimpleQueue()
-    owner = start(own_one, results, go)
-    tasks = results.get()
-    assert tasks.get() == "a task"
-    go.put(None)
-    owner.join(PATIENCE)
-
-    with pytest.raises(PeerLostError, match="lives in is gone"):
-        tasks.join()
-    with pytest.raises(PeerLostError, match="lives in is gone"):
-        tasks.task_done()
 
 
 @pytest.mark.timeout(3600 if soak.is_full() else 120)

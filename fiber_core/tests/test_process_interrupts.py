@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -174,27 +175,7 @@ def interrupted(program):
     return run
 
 
-WAYS = pytest.mark.parametrize("way", ["terminal", "group", "alone"])
-
-
-@WAYS
-def test_a_program_that_joins_its_children_is_ended_by_sigint_and_they_with_it(interrupted, way):
-    code, output = interrupted(
-        """
-        def main():
-            children = start(3, sleep)
-            print("ready", flush=True)
-            for child in children:
-                child.join()
-        """,
-        way,
-    )
-    assert code == -signal.SIGINT
-    # each child's traceback, and the program's
-    assert output.splitlines().count("KeyboardInterrupt") == 4
-
-
-@WAYS
+@pytest.mark.parametrize("way", ["terminal", "group", "alone"])
 def test_each_child_is_interrupted_once_and_may_take_its_time(interrupted, way, tmp_path):
     # the second interrupt, if there were one, would come before the children are joined
     code, output = interrupted(
@@ -242,26 +223,9 @@ def test_a_program_that_catches_it_joins_children_that_were_interrupted_too(inte
     assert "Traceback" not in output
 
 
-def test_a_handler_of_the_programs_own_stays_and_its_children_are_interrupted(interrupted):
-    code, output = interrupted(
-        """
-        def main():
-            stopped = threading.Event()
-            signal.signal(signal.SIGINT, lambda *_: stopped.set())
-            children = start(2, say_interrupted)
-            print("ready", flush=True)
-            stopped.wait()
-            for child in children:
-                child.join()
-            print("stopped", flush=True)
-        """
-    )
-    assert code == 0
-    assert output.count("child interrupted") == 2
-    assert output.endswith("stopped\n")
-
-
-def test_children_of_a_program_that_ignores_it_ignore_it(interrupted):
+def test_a_handler_of_the_programs_own_stays_and_children_of_one_that_ignores_it_do_too(
+    interrupted,
+):
     code, output = interrupted(
         """
         def report(ready, go_on):
@@ -273,13 +237,19 @@ def test_children_of_a_program_that_ignores_it_ignore_it(interrupted):
         def main():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             go_on = fiber.Semaphore(0)
-            children = start(1, report, go_on)
+            ignoring = start(1, report, go_on)
             signal.signal(signal.SIGINT, lambda *_: go_on.release())
+            children = start(2, say_interrupted)
             print("ready", flush=True)
-            children[0].join()
+            for child in [*ignoring, *children]:
+                child.join()
+            print("stopped", flush=True)
         """
     )
-    assert (code, output) == (0, "^Cignored: True\n")
+    assert code == 0
+    assert "ignored: True\n" in output
+    assert output.count("child interrupted") == 2
+    assert output.endswith("stopped\n")
 
 
 def test_children_of_children_are_interrupted(interrupted):
@@ -298,6 +268,8 @@ def test_children_of_children_are_interrupted(interrupted):
     )
     assert code == -signal.SIGINT
     assert output.count("child interrupted") == 1
+    # the program's traceback, and that of the one between
+    assert output.splitlines().count("KeyboardInterrupt") == 2
 
 
 def test_a_pool_ends_its_workers_which_say_nothing(interrupted):
@@ -368,54 +340,28 @@ def prompt(tmp_path):
     prompt.kill()
 
 
-def interrupt_at(prompt, line):
-    """Type a line that says that it is ready and takes long, and interrupt it."""
+def test_at_a_prompt_children_are_interrupted_and_later_ones_waited_for_at_the_end(prompt):
     prompt.until(">>> ")
-    prompt.write(line)
+    prompt.write("old = start(1, say_interrupted); print('rea' + 'dy'); old[0].join()\n")
     prompt.until("ready\n")
     prompt.interrupt()
     prompt.until(">>> ")
-
-
-def test_at_a_prompt_it_interrupts_the_children_and_the_program_ends_by_its_own_exit(prompt):
-    interrupt_at(
-        prompt, "children = start(1, say_interrupted); print('rea' + 'dy'); children[0].join()\n"
-    )
-    prompt.write("exit()\n")
-    assert prompt.ends()[0] == 0
-
-
-def test_at_a_prompt_children_that_were_started_later_are_waited_for(prompt):
-    interrupt_at(prompt, "print('rea' + 'dy'); time.sleep(600)\n")
     prompt.write("child = fiber.Process(target=lambda: print('has ' + 'run'))\n")
     prompt.until(">>> ")
     prompt.write("child.start(); exit()\n")
-    assert "has run" in prompt.ends()[1]
-
-
-class RemoteChild:
-    """Stands in for a child that no terminal reaches."""
-
-    def __init__(self, error=None):
-        self.error = error
-        self.asked = []
-
-    def wait(self, timeout=None):
-        raise self.error
-
-    def poll(self):
-        return None
-
-    def pass_interrupt_on(self, *, again):
-        self.asked.append(again)
-        return True
+    code, output = prompt.ends()
+    assert code == 0
+    assert "has run" in output
 
 
 def test_all_remote_children_are_interrupted_where_a_join_is(monkeypatch, caplog):
-    first, second = fiber.Process(name="first"), fiber.Process(name="second", daemon=True)
-    first._popen, second._popen = RemoteChild(KeyboardInterrupt()), RemoteChild()
-    monkeypatch.setattr(processes, "active_children", lambda: [first, second])
+    children = [fiber.Process(name="first"), fiber.Process(name="second", daemon=True)]
+    for child in children:
+        # stands in for one that no terminal reaches
+        child._popen = Mock(poll=lambda: None, wait=Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(processes, "active_children", lambda: children)
     with pytest.raises(KeyboardInterrupt):
-        first.join()
-    assert first._popen.asked == second._popen.asked == [True]
+        children[0].join()
+    for child in children:
+        child._popen.pass_interrupt_on.assert_called_once_with(again=True)
     assert "fiber: interrupted: SIGINT is passed on to first, second" in caplog.text

@@ -6,11 +6,13 @@ import atexit
 import subprocess
 import sys
 from multiprocessing import util
+from unittest.mock import Mock
 
 import pytest
 
 import fiber
 from fiber.exceptions import StartError
+from waiting import PATIENCE
 
 ORDERED = """
 import fiber
@@ -31,41 +33,32 @@ if __name__ == "__main__":
 """
 
 
-def exit_with(code):
-    sys.exit(code)
-
-
 def fail():
     raise ValueError("on purpose")
-
-
-def say(text):
-    print(text)
 
 
 def run(target, *args):
     process = fiber.Process(target=target, args=args)
     process.start()
-    process.join(30)
+    process.join(PATIENCE)
     return process
 
 
-def test_an_exit_with_a_text_prints_it_and_is_code_1(capfd):
-    assert run(exit_with, "a text").exitcode == 1
-    assert "a text" in capfd.readouterr().err
-
-
-def test_an_exception_is_exit_code_1_and_its_traceback_is_seen(capfd):
-    process = run(fail)
-    assert process.exitcode == 1
-    error = capfd.readouterr().err
-    assert f"Process {process.name}:" in error
-    assert "ValueError: on purpose" in error
-
-
-def test_output_reaches_the_parents_terminal(capfd):
-    run(say, "hello from a child")
-    assert capfd.readouterr().out == "hello from a child\n"
+@pytest.mark.parametrize(
+    "target,arguments,code,said",
+    [
+        (print, ["hello from a child"], 0, ["hello from a child\n"]),
+        (sys.exit, ["a text"], 1, ["a text"]),
+        (fail, [], 1, ["Process {name}:", "ValueError: on purpose"]),
+    ],
+    ids=["output", "an exit with a text", "an exception"],
+)
+def test_what_a_child_writes_reaches_the_parents_terminal(target, arguments, code, said, capfd):
+    process = run(target, *arguments)
+    assert process.exitcode == code
+    captured = capfd.readouterr()
+    for text in said:
+        assert text.format(name=process.name) in (captured.err if code else captured.out)
 
 
 def test_what_the_parent_wrote_before_it_started_a_child_comes_before_what_that_writes(
@@ -86,20 +79,20 @@ _kept = []
 
 
 def register_a_finalizer():
-    util.Finalize(None, say, args=("finalized",), exitpriority=10)
+    util.Finalize(None, print, args=("finalized",), exitpriority=10)
 
 
 def register_an_exit_function():
-    atexit.register(say, "at exit")
+    atexit.register(print, "at exit")
 
 
 def leave_a_grandchild():
-    fiber.Process(target=say, args=("grandchild",)).start()
+    fiber.Process(target=print, args=("grandchild",)).start()
 
 
 def leave_work_in_an_executor():
     _kept.append(fiber.Executor(1))
-    _kept[0].submit(say, "executed")
+    _kept[0].submit(print, "executed")
 
 
 @pytest.mark.parametrize(
@@ -122,20 +115,11 @@ def test_what_was_left_for_the_end_is_done(target, said, capfd):
     assert capfd.readouterr().out.split("\n") == [said, ""]
 
 
-class NeverStarted:
-    """Stands in for a child that never came up."""
-
-    def wait(self, timeout=None):
-        return 1
-
-    def raise_if_never_started(self):
-        raise StartError("Process-1 did not start (IMAGE: no such image)")
-
-
 def test_one_that_never_came_up_keeps_the_program_from_no_end(monkeypatch, caplog):
     """The standard library joins what is left at the end, before the run is closed."""
-    process = fiber.Process(target=say)
-    process._popen = NeverStarted()
+    process = fiber.Process(target=print)
+    never = StartError("Process-1 did not start (IMAGE: no such image)")
+    process._popen = Mock(wait=lambda timeout: 1, raise_if_never_started=Mock(side_effect=never))
     with pytest.raises(StartError):
         process.join()
 

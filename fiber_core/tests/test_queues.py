@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import queue
 import signal
 import threading
-import time
 
 import pytest
 
@@ -16,6 +16,7 @@ import process_signals
 import soak
 from children import PATIENCE, finish, start
 from fiber.exceptions import ForkedError, PeerLostError
+from waiting import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -49,7 +50,7 @@ def get_in(source, results):
 
 
 def make_queue(results, go):
-    made = fiber.Queue()
+    made = fiber.JoinableQueue()
     made.put("from the child")
     results.put(made)
     go.get()
@@ -62,52 +63,18 @@ def record(source, path):
         os.write(fd, b"%d\n" % source.get())
 
 
-def square_into(task):
-    number, results = task
-    results.put(number * number)
-
-
-def put_and_leave(into):
-    into.put(1)
-    into.cancel_join_thread()
-    into.close()
-
-
-@pytest.fixture
-def echoed():
-    """Sends a value to a child and gets it back."""
-    with fiber.SimpleQueue() as inbox, fiber.SimpleQueue() as outbox:
-        child = start(echo, inbox, outbox)
-        yield lambda value: (inbox.put(value), outbox.get())[1]
-        inbox.put(None)
-        finish(child)
-
-
 # -- in one process
 
 
-def test_first_in_first_out():
-    one = fiber.Queue()
-    for value in (1, None, "three"):
-        one.put(value)
-
-    assert [one.get(), one.get(), one.get()] == [1, None, "three"]
-    assert one.empty()
-
-
-def test_what_is_put_may_be_changed_afterwards():
+def test_first_in_first_out_as_it_was_when_it_was_put():
     one, value = fiber.Queue(), [1, 2]
-    one.put(value)
+    for item in (value, None, "three"):
+        one.put(item)
     value.append(3)
-
-    assert one.get() == [1, 2]
-
-
-def test_what_cannot_be_pickled_is_an_error_at_once():
-    one = fiber.Queue()
-
     with pytest.raises(TypeError, match="pickle"):
         one.put(threading.Lock())
+
+    assert [one.get(), one.get(), one.get()] == [[1, 2], None, "three"]
     assert one.empty()
 
 
@@ -132,57 +99,33 @@ def test_the_stdlibs_exceptions(make):
     assert one.empty()
 
 
-@pytest.mark.parametrize("maxsize", [0, -1])
-def test_no_maxsize_is_no_limit(maxsize):
-    one = fiber.Queue(maxsize)
-    for number in range(100):
-        one.put_nowait(number)
-
-    assert not one.full()
-    assert one.qsize() == 100
-
-
-def test_a_closed_queue_raises():
-    one = fiber.Queue()
+@pytest.mark.parametrize("make", [fiber.Queue, fiber.SimpleQueue])
+def test_a_closed_queue_raises(make):
+    one = make()
+    if make is fiber.Queue:
+        with pytest.raises(AssertionError, match="not closed"):
+            one.join_thread()
     one.close()
     one.close()
-
-    with pytest.raises(ValueError, match="is closed"):
-        one.put(1)
-    with pytest.raises(ValueError, match="is closed"):
-        one.get()
-    one.join_thread()
-    simple = fiber.SimpleQueue()
-    simple.close()
-    with pytest.raises(ValueError, match="is closed"):
-        simple.put(1)
-
-
-def test_join_thread_comes_after_close():
-    with pytest.raises(AssertionError, match="not closed"):
-        fiber.Queue().join_thread()
+    for use in (one.get, lambda: one.put(1)):
+        with pytest.raises(ValueError, match="is closed"):
+            use()
+    if make is fiber.Queue:
+        one.join_thread()
 
 
 # -- between processes
 
 
-@pytest.mark.parametrize("size", [0, 2**20 - 1, 2**20 + 1, 5 * 2**20, 64 * 2**20])
-def test_values_of_any_size_make_the_way_there_and_back(echoed, size):
-    value = os.urandom(1024) * (size // 1024) + bytes(size % 1024)
-
-    assert echoed(value) == value
-
-
-def test_arrays_arrive_as_arrays_that_can_be_written(echoed):
-    numpy = pytest.importorskip("numpy")
-    array = echoed(numpy.arange(100_000))
-    array += 1
-
-    assert array[0] == 1
-
-
-def test_functions_without_a_home_are_sent_by_value(echoed):
-    assert echoed(lambda x: x + 1)(1) == 2
+def test_values_of_any_size_make_the_way_there_and_back():
+    with fiber.SimpleQueue() as inbox, fiber.SimpleQueue() as outbox:
+        child = start(echo, inbox, outbox)
+        for size in (0, 2**20 - 1, 2**20 + 1, 5 * 2**20, 64 * 2**20):
+            value = os.urandom(1024) * (size // 1024) + bytes(size % 1024)
+            inbox.put(value)
+            assert outbox.get() == value
+        inbox.put(None)
+        finish(child)
 
 
 def test_what_a_process_put_last_arrives_although_it_ends_at_once():
@@ -194,7 +137,7 @@ def test_what_a_process_put_last_arrives_although_it_ends_at_once():
 
 def test_a_process_may_end_without_waiting_for_what_it_put():
     one = fiber.Queue()
-    finish(start(put_and_leave, one))
+    finish(start(lambda: (one.put(1), one.cancel_join_thread(), one.close())))
 
 
 @pytest.mark.parametrize("readers", [1, 3])
@@ -215,38 +158,13 @@ def test_several_writers_and_readers_lose_and_double_nothing(readers):
             assert [number for writer, number in got[0] if writer == name] == list(range(count))
 
 
-def test_maxsize_holds_writers_of_other_processes_back():
-    one = fiber.Queue(2)
-    child = start(put_range, one, "child", 20)
-    got = []
-    for _ in range(20):
-        got.append(one.get(timeout=PATIENCE)[1])
-        assert one.qsize() <= 2
-    finish(child)
-
-    assert got == list(range(20))
-
-
-def test_a_reader_that_is_killed_takes_nothing_with_it():
-    one, results = fiber.Queue(), fiber.Queue()
-    child = start(get_in, one, results)
-    assert results.get(timeout=PATIENCE) == "ready"
-    for number in range(10):
-        one.put(number)
-    assert results.get(timeout=PATIENCE) == 0
-    child.join(PATIENCE)
-
-    assert [one.get(timeout=PATIENCE) for _ in range(9)] == list(range(1, 10))
-
-
 @pytest.mark.timeout(600)
 def test_killed_readers_lose_and_double_nothing(tmp_path):
-    kills = 0
     for current in soak.rounds("killed readers of a queue", 50, least=2):
         one, count, readers = fiber.Queue(), 6000, 3
         folder = tmp_path / str(current.seed)
         folder.mkdir()
-        names = iter(range(1000))
+        names = itertools.count()
         running = [start(record, one, folder / str(next(names))) for _ in range(readers)]
         for number in range(count):
             one.put(number)
@@ -254,24 +172,20 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
                 victim = running.pop(0)
                 process_signals.kill(victim)
                 victim.join(PATIENCE)
-                kills += 1
                 running.append(start(record, one, folder / str(next(names))))
-        deadline = time.monotonic() + PATIENCE
-        while not one.empty():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(one.empty)
         for child in running:
             process_signals.kill(child)
             child.join(PATIENCE)
         got = collections.Counter(
             int(line) for path in folder.iterdir() for line in path.read_text().split()
         )
-        rest = []
+        left = 0
         while not one.empty():
-            rest.append(one.get(timeout=PATIENCE))
-        got.update(rest)
+            got[one.get(timeout=PATIENCE)] += 1
+            left += 1
         lost = set(range(count)) - set(got)
-        current.note(kills=kills, lost=len(lost), left=len(rest))
+        current.note(lost=len(lost), left=left)
 
         assert [item for item, times in got.items() if times > 1] == []
         # one that was handed out and not noted yet when its reader was killed
@@ -281,24 +195,17 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
 # -- queues that travel
 
 
-def test_a_queue_travels_through_a_queue():
-    outer, inner = fiber.Queue(), fiber.Queue()
-    child = start(lambda: outer.get().put("through the inner one"))
-    outer.put(inner)
-
-    assert inner.get(timeout=PATIENCE) == "through the inner one"
+def test_a_queue_travels_through_a_queue_and_in_a_pools_initializer_and_arguments():
+    outer, results = fiber.Queue(), fiber.Queue()
+    child = start(lambda: outer.get().put("through the outer one"))
+    outer.put(results)
+    assert results.get(timeout=PATIENCE) == "through the outer one"
     finish(child)
-
-
-def test_a_queue_travels_in_a_pools_initializer_and_arguments():
-    results = fiber.Queue()
     with fiber.Pool(2, initializer=put_range, initargs=(results, "up", 1)) as pool:
-        pool.map(square_into, [(number, results) for number in range(10)])
+        pool.starmap(lambda into, number: into.put(number), [(results, n) for n in range(10)])
         got = [results.get(timeout=PATIENCE) for _ in range(12)]
-        assert got.count(("up", 0)) == 2
-        got = [item for item in got if item != ("up", 0)]
 
-        assert sorted(got) == [number * number for number in range(10)]
+    assert collections.Counter(got) == {("up", 0): 2, **dict.fromkeys(range(10), 1)}
 
 
 def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():
@@ -306,50 +213,30 @@ def test_a_queue_made_by_a_child_works_in_its_parent_and_ends_with_it():
     child = start(make_queue, results, go)
     made = results.get(timeout=PATIENCE)
     assert made.get(timeout=PATIENCE) == "from the child"
-    go.put(True)
-    finish(child)
-
-    with pytest.raises(PeerLostError, match="the process that this queue lives in is gone"):
-        made.get(timeout=PATIENCE)
-
-
-def test_a_killed_owner_is_named_in_the_error_of_those_that_wait():
-    results, go = fiber.Queue(), fiber.Queue()
-    child = start(make_queue, results, go)
-    made = results.get(timeout=PATIENCE)
-    made.get(timeout=PATIENCE)
     reader = start(get_in, made, results)
     assert results.get(timeout=PATIENCE) == "ready"
     pid = child.pid
     process_signals.kill(child)
 
+    # those that wait hear of it too
     assert f": {pid} on " in results.get(timeout=PATIENCE)
+    for use in (made.get, made.join, made.task_done):
+        with pytest.raises(PeerLostError, match="the process that this queue lives in is gone"):
+            use()
     finish(reader)
 
 
-def test_a_child_that_never_looks_at_its_queue_does_no_harm():
-    one = fiber.Queue()
-    finish(start(os.getpid and len, [one]))
-    one.put(1)
-
-    assert one.get() == 1
-
-
 def test_a_users_own_fork_gets_an_error():
-    one = fiber.Queue()
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+    one, code = fiber.Queue(), 1
+    child = os.fork()
+    if not child:
         try:
             one.put(1)
         except ForkedError:
-            os.write(write, b"told")
-        os._exit(0)
-    os.waitpid(pid, 0)
-    os.close(write)
-
-    assert os.read(read, 10) == b"told"
-    os.close(read)
+            code = 7
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 # -- simple queues: what was put is with the queue when ``put`` returns

@@ -1,9 +1,11 @@
 """Results to wait for: one, a list, an iterator; order of callbacks and wake-ups."""
 
+import functools
 import gc
 import threading
 import weakref
 from multiprocessing import TimeoutError as MpTimeoutError
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -20,10 +22,9 @@ from fiber.results import (
 
 
 class Ran:
-    """Runs callbacks at once, on the thread that sets the result, and notes their values."""
+    """Runs callbacks at once, on the thread that sets the result."""
 
     def __init__(self):
-        self.values = []
         self.running = 0
 
     def start(self):
@@ -40,9 +41,6 @@ class Ran:
             self.running -= 1
         return True
 
-    def note(self, value):
-        self.values.append(value)
-
 
 def finish(result, start, values, errors):
     """The last outcomes come."""
@@ -50,32 +48,13 @@ def finish(result, start, values, errors):
     result.done()
 
 
-class FakeFeeder:
-    def __init__(self):
-        self.calls = []
-        self.error = None
-
-    def flush(self):
-        self.calls.append("flush")
-
-    def stop(self):
-        self.calls.append("stop")
-
-    def drain(self):
-        self.calls.append("hurry")
-
-    def taken(self, count):
-        self.calls.append(("taken", count))
-
-    def arrived(self, count):
-        self.calls.append(("arrived", count))
-
-    def count(self, what):
-        return sum(call[1] for call in self.calls if call[0] == what)
-
-
 class Something:
     pass
+
+
+def total(method):
+    """The sum of the counts that a feeder was told."""
+    return sum(one.args[0] for one in method.call_args_list)
 
 
 @pytest.fixture
@@ -85,90 +64,59 @@ def ran():
 
 class TestOneResult:
     def test_is_there_once_the_task_has_ended(self, ran):
-        result = AsyncResult(ran, ran.note)
+        seen = []
+        result = AsyncResult(ran, lambda value: seen.append((value, result.ready())), pytest.fail)
+        result.accept(0, [None], {})
         assert not result.ready()
-        result.accept(0, [5], {})
-        assert not result.ready()
+        with pytest.raises(ValueError, match=r"AsyncResult object at .* not ready"):
+            result.successful()
+        for timeout in (0, 0.01, -1):
+            result.wait(timeout)
+            with pytest.raises(MpTimeoutError):
+                result.get(timeout)
         result.done()
         assert result.ready()
         assert result.successful()
-        assert result.get() == result.get(timeout=0) == 5
-        assert ran.values == [5]
+        assert result.get() is result.get(timeout=0) is None
+        assert seen == [(None, True)]
 
-    def test_an_error_is_raised_and_passed_to_the_error_callback(self, ran):
-        result = AsyncResult(ran, pytest.fail, ran.note)
-        error = KeyError("x")
-        finish(result, 0, [None], {0: error})
+    @pytest.mark.parametrize(
+        "fail",
+        [
+            lambda result, error: finish(result, 0, [None], {0: error}),
+            lambda result, error: (result.fail(0, 1, error), result.done()),
+            lambda result, error: result.broken(error),
+        ],
+        ids=["it was raised", "the task was given up", "the pool is broken"],
+    )
+    def test_an_error_is_raised_and_passed_to_the_error_callback(self, ran, fail):
+        called, error = [], KeyError("x")
+        result = AsyncResult(ran, pytest.fail, called.append)
+        fail(result, error)
+        result.broken(TerminatedError("later"))
         assert not result.successful()
         with pytest.raises(KeyError):
-            result.get()
-        assert ran.values == [error]
-
-    def test_it_is_not_successful_before_it_is_ready(self, ran):
-        result = AsyncResult(ran)
-        with pytest.raises(ValueError, match=r"AsyncResult object at .* not ready"):
-            result.successful()
-
-    @pytest.mark.parametrize("timeout", [0, 0.01, -1])
-    def test_waiting_ends_in_time(self, ran, timeout):
-        result = AsyncResult(ran)
-        result.wait(timeout)
-        with pytest.raises(MpTimeoutError):
-            result.get(timeout)
-
-    def test_given_up_it_raises_the_crash(self, ran):
-        result = AsyncResult(ran)
-        error = WorkerCrashedError("crash")
-        result.fail(0, 1, error)
-        result.done()
-        with pytest.raises(WorkerCrashedError):
-            result.get()
-
-    def test_with_its_pool_broken_it_raises_that_unless_it_is_there(self, ran):
-        first, second = AsyncResult(ran), AsyncResult(ran)
-        finish(first, 0, [1], {})
-        for result in (first, second):
-            result.broken(TerminatedError("over"))
-        assert first.get() == 1
-        with pytest.raises(TerminatedError):
-            second.get(0)
-
-    def test_ready_is_true_within_the_callback_and_none_is_a_result(self, ran):
-        seen = []
-        result = AsyncResult(ran, lambda value: seen.append((value, result.ready())))
-        finish(result, 0, [None], {})
-        assert seen == [(None, True)]
-        assert result.get(0) is None
-
-    def test_its_pool_lives_until_it_is_there(self, ran):
-        pool = Something()
-        alive = weakref.ref(pool)
-        result = AsyncResult(ran, pool=pool)
-        del pool
-        assert alive() is not None
-        finish(result, 0, [1], {})
-        assert alive() is None
+            result.get(0)
+        assert called == [error]
 
 
 class TestManyResults:
     def test_come_in_order_however_they_arrive(self, ran):
-        result = MapResult(4, ran, ran.note)
+        called = []
+        result = MapResult(4, ran, called.append)
         result.accept(2, ["c", "d"], {})
         finish(result, 0, ["a", "b"], {})
         assert result.get(0) == ["a", "b", "c", "d"]
-        assert ran.values == [["a", "b", "c", "d"]]
+        assert called == [["a", "b", "c", "d"]]
 
     def test_the_first_failed_item_by_position_is_raised(self, ran):
-        result = MapResult(3, ran)
-        result.accept(2, [None], {2: KeyError("third")})
+        result = MapResult(4, ran)
+        result.accept(2, [None, None], {2: KeyError("third"), 3: None})
         finish(result, 0, [None, 2], {0: ValueError("first")})
         with pytest.raises(ValueError, match="first"):
             result.get()
-
-    def test_what_an_error_kept_from_running_has_failed_with_it(self, ran):
-        result = MapResult(3, ran)
-        finish(result, 0, [1, None, None], {1: KeyError("x"), 2: None})
-        assert isinstance(result._value[2], KeyError)
+        # what an error kept from running has failed with it
+        assert isinstance(result._value[3], KeyError)
 
     def test_a_crash_has_all_outcomes_by_position(self, ran):
         result = MapResult(4, ran)
@@ -216,12 +164,6 @@ def many(*callbacks):
     return result
 
 
-def many_failed(*callbacks):
-    result = MapResult(2, *callbacks)
-    result.fail(0, 2, WorkerCrashedError("crash"))
-    return result
-
-
 class TestCallbacks:
     @pytest.fixture
     def callbacks(self):
@@ -229,33 +171,38 @@ class TestCallbacks:
         yield callbacks
         callbacks.close()
 
-    @pytest.mark.parametrize("make", [one, one_failed, many, many_failed])
-    def test_waiting_ends_after_the_callback_has_returned(self, callbacks, make):
-        held, woken, returned = Held(), [], threading.Event()
-        result = make(callbacks, held, held)
+    @pytest.mark.parametrize("make", [one, one_failed, many])
+    def test_waiting_and_the_life_of_its_pool_end_after_the_callback_has_returned(
+        self, callbacks, make
+    ):
+        held, woken, pool = Held(), [], Something()
+        alive = weakref.ref(pool)
+        result = make(callbacks, held, held, pool)
+        del pool
         result.watch(lambda: woken.append(held.release.is_set()))
         result.done()
         assert held.has_begun.wait(30)
         assert not result.ready()
         with pytest.raises(MpTimeoutError):
             result.get(timeout=0.05)
-        waiting = threading.Thread(target=lambda: (result.wait(), returned.set()))
-        waiting.start()
-        assert not returned.is_set()
         assert not woken
+        assert alive() is not None
         held.release.set()
         result.wait(30)
         assert result.ready()
-        waiting.join(30)
-        assert returned.is_set()
+        callbacks.close()
         assert woken == [True]
+        assert alive() is None
 
     @pytest.mark.parametrize("make", [one, one_failed])
-    def test_the_callback_of_the_other_outcome_is_not_waited_for(self, callbacks, make):
+    def test_one_that_is_not_called_is_not_waited_for(self, callbacks, make):
         others = (None, pytest.fail) if make is one else (pytest.fail, None)
-        result = make(callbacks, *others)
+        result, late = make(callbacks, *others), make(callbacks, pytest.fail, pytest.fail)
         result.done()
         assert result.ready()
+        callbacks.close()
+        late.done()
+        assert late.ready()
 
     def test_one_may_wait_for_its_own_result_and_for_one_that_is_called_after_it(self, callbacks):
         seen, done = [], threading.Event()
@@ -286,28 +233,10 @@ class TestCallbacks:
         callbacks.close()
         assert raised == [SystemExit]
 
-    def test_one_that_is_not_called_any_more_is_not_waited_for(self, callbacks):
-        result = one(callbacks, pytest.fail)
-        callbacks.close()
-        result.done()
-        assert result.get(0) == 1
-
-    def test_the_pool_lives_until_it_has_returned(self, callbacks):
-        pool, held = Something(), Held()
-        alive = weakref.ref(pool)
-        result = one(callbacks, held, None, pool)
-        del pool
-        result.done()
-        assert held.has_begun.wait(30)
-        assert alive() is not None
-        held.release.set()
-        callbacks.close()
-        assert alive() is None
-
 
 @pytest.fixture
 def feeder():
-    return FakeFeeder()
+    return Mock(error=None)
 
 
 @pytest.fixture
@@ -319,11 +248,13 @@ def stream(feeder):
 
 class TestStreams:
     def test_results_wait_for_those_before_them(self, stream):
+        results = IMapIterator(stream)
         stream.accept(1, ["b"], {})
-        with pytest.raises(MpTimeoutError):
-            stream.take(0)
+        for timeout in (0, 0.01, -1):
+            with pytest.raises(MpTimeoutError):
+                results.next(timeout)
         finish(stream, 0, ["a"], {})
-        assert list(IMapIterator(stream)) == ["a", "b"]
+        assert list(results) == ["a", "b"]
 
     def test_unordered_they_do_not(self):
         stream = UnorderedStream()
@@ -348,28 +279,21 @@ class TestStreams:
 
     def test_what_an_error_kept_from_running_has_no_outcome_and_makes_room(self, stream, feeder):
         finish(stream, 0, [None, None, None], {0: KeyError("x"), 1: None, 2: None})
-        assert feeder.count("taken") == 2
+        assert total(feeder.taken) == 2
         with pytest.raises(KeyError):
             stream.take(0)
-        assert feeder.count("taken") == 3
+        assert total(feeder.taken) == 3
 
-    def test_the_feeder_hears_of_what_comes_and_what_is_taken(self, stream, feeder):
-        stream.accept(0, [1, 2, 3], {})
-        stream.fail(3, 5, KeyError())
-        assert feeder.count("arrived") == 5
-        assert feeder.count("taken") == 0
-        stream.take(0)
-        assert feeder.count("taken") == 1
-
-    def test_before_it_waits_it_has_handed_over_what_was_drawn(self, stream, feeder):
+    def test_the_feeder_hears_of_waiting_of_what_comes_and_what_is_taken(self, stream, feeder):
         with pytest.raises(MpTimeoutError):
             stream.take(0)
-        assert feeder.calls == ["flush"]
-
-    @pytest.mark.parametrize("timeout", [0, 0.01, -1])
-    def test_waiting_ends_in_time(self, timeout):
-        with pytest.raises(MpTimeoutError):
-            IMapIterator(Stream()).next(timeout)
+        assert feeder.mock_calls == [call.flush()]
+        stream.accept(0, [1, 2, 3], {})
+        stream.fail(3, 5, KeyError())
+        assert total(feeder.arrived) == 5
+        assert total(feeder.taken) == 0
+        stream.take(0)
+        assert total(feeder.taken) == 1
 
     def test_a_result_wakes_waiters(self, stream):
         threading.Timer(0.02, stream.accept, [0, ["a"], {}]).start()
@@ -386,40 +310,30 @@ class TestStreams:
             thread.join(20)
         assert sorted(taken) == list(range(100))
 
-    def test_what_the_iterable_raised_comes_last_and_once(self, stream, feeder):
+    @pytest.mark.parametrize("what", ["iterable", "pool"])
+    def test_what_came_is_handed_out_before_an_error_of_the_whole(self, stream, feeder, what):
         stream.accept(0, [1], {})
-        feeder.error = KeyError("iterable")
-        stream.done()
+        if what == "iterable":
+            feeder.error = KeyError(what)
+            stream.done()
+        else:
+            stream.broken(KeyError(what))
+            assert feeder.mock_calls[-1] == call.stop()
         results = IMapIterator(stream)
         assert next(results) == 1
-        with pytest.raises(KeyError, match="iterable"):
+        with pytest.raises(KeyError, match=what):
             next(results)
         with pytest.raises(StopIteration):
             next(results)
 
-    def test_with_the_pool_broken_what_came_is_handed_out_before_the_error(self, stream, feeder):
-        stream.accept(0, [1], {})
-        stream.broken(TerminatedError("over"))
-        assert feeder.calls[-1] == "stop"
-        results = IMapIterator(stream)
-        assert next(results) == 1
-        with pytest.raises(TerminatedError):
-            next(results)
-        with pytest.raises(StopIteration):
-            next(results)
-
-    def test_broken_before_it_has_a_feeder_that_one_is_stopped(self):
-        stream, feeder = Stream(), FakeFeeder()
-        stream.broken(TerminatedError("over"))
-        stream.attach(feeder)
-        assert feeder.calls == ["stop"]
-
-    def test_without_a_feeder_it_works_all_the_same(self):
-        stream = Stream()
+    def test_it_may_be_broken_before_it_has_a_feeder_which_is_stopped_then(self):
+        stream, feeder = Stream(), Mock(error=None)
         stream.broken(TypeError("cannot be pickled"))
         stream.drain()
         with pytest.raises(TypeError):
             stream.take(0)
+        stream.attach(feeder)
+        assert feeder.mock_calls == [call.stop()]
 
 
 class TestIteratorsThatAreLeft:
@@ -429,10 +343,10 @@ class TestIteratorsThatAreLeft:
         results = IMapIterator(stream)
         del results
         gc.collect()
-        assert feeder.calls == ["hurry"]
+        assert feeder.mock_calls == [call.drain()]
         stream.accept(0, [bytes(1000)] * 10, {})
         assert not stream._ready
-        assert feeder.count("arrived") == 10
+        assert total(feeder.arrived) == 10
 
     def test_left_in_the_middle_nothing_more_is_drawn_until_the_pool_is_joined(
         self, stream, feeder
@@ -442,11 +356,11 @@ class TestIteratorsThatAreLeft:
         next(results)
         del results
         gc.collect()
-        assert "hurry" not in feeder.calls
+        feeder.drain.assert_not_called()
         stream.accept(2, [3], {})
         assert not stream._ready
         stream.drain()
-        assert feeder.calls[-1] == "hurry"
+        feeder.drain.assert_called_once_with()
 
     def test_an_iterator_keeps_its_pool_alive(self, stream):
         pool = Something()
@@ -468,23 +382,16 @@ class TestIteratorsThatAreLeft:
 
 
 def test_what_has_come_is_had_without_waiting():
-    stream = Stream()
+    stream, error = Stream(), ValueError("bad")
     assert stream.poll() is None
     stream.accept(0, [1, 2], {})
+    stream.fail(2, 3, error)
     assert stream.poll() == (1, None)
     assert stream.outcome(0) == (2, None)
+    assert stream.poll() == (None, error)
     stream.done()
     with pytest.raises(StopIteration):
         stream.poll()
-
-
-def test_an_outcome_may_be_an_error():
-    stream, error = Stream(), ValueError("bad")
-    stream.fail(0, 1, error)
-    assert stream.poll() == (None, error)
-    stream.fail(1, 2, error)
-    with pytest.raises(ValueError, match="bad"):
-        stream.take(0)
 
 
 @pytest.mark.parametrize("end", ["done", "broken", "accept", "fail"])
@@ -497,24 +404,16 @@ def test_a_watcher_is_woken_once(end):
     assert noted == [1]
 
 
-def test_a_late_watcher_is_woken_at_once():
+def test_a_late_watcher_is_woken_at_once_and_one_that_was_taken_back_not_at_all():
     noted, stream = [], Stream()
+    for watcher in ("first", "second"):
+        stream.watch(wake := functools.partial(noted.append, watcher))
+    stream.unwatch(wake)
+    stream.unwatch(wake)
     stream.accept(0, [1], {})
-    stream.watch(lambda: noted.append(1))
-    assert noted == [1]
-
-
-def test_after_unwatch_nothing_is_woken():
-    noted, stream = [], Stream()
-
-    def wake():
-        noted.append(1)
-
+    assert noted == ["first"]
     stream.watch(wake)
-    stream.unwatch(wake)
-    stream.unwatch(wake)
-    stream.done()
-    assert noted == []
+    assert noted == ["first", "second"]
 
 
 def test_results_in_order_wake_for_the_next_one_only():
@@ -526,8 +425,3 @@ def test_results_in_order_wake_for_the_next_one_only():
     stream.watch(lambda: noted.append(stream.poll()))
     stream.accept(0, ["a"], {})
     assert noted == [None, ("a", None)]
-
-
-def test_each_kind_has_a_repr():
-    for thing in (AsyncResult(Ran()), MapResult(1, Ran()), IMapIterator(Stream())):
-        assert type(thing).__name__ in repr(thing)

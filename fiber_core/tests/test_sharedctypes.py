@@ -1,24 +1,35 @@
-"""Shared ctypes objects in one process: what they are, and their locks."""
+"""Shared ctypes objects: what they are, their locks, and what other processes see, on one host and on two."""
 
 import copy
 import ctypes
 import gc
 import multiprocessing
+import os
 import pickle
+import signal
 import threading
+import warnings
 from multiprocessing import sharedctypes as stdlib
 
 import pytest
 
 import fiber
+import process_signals
+from children import PATIENCE, be_elsewhere, finish, start
 from fiber import sharedctypes
+from fiber._runtime import runtime
+from fiber.exceptions import HolderDiedWarning, PeerLostError
 from fiber.sharedctypes import Array, RawArray, RawValue, Value, synchronized
+from wire_world import until
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
 class Point(ctypes.Structure):
     _fields_ = [("x", ctypes.c_double), ("y", ctypes.c_double)]
+
+    def sum(self):
+        return self.x + self.y
 
 
 class Line(Point):
@@ -40,14 +51,10 @@ def test_a_value_of_each_typecode_is_an_instance_of_its_class(code):
     assert value.value == sample
 
 
-def test_values_of_classes_take_their_arguments():
+def test_values_and_arrays_are_zeros_or_what_they_are_made_of():
     assert RawValue(ctypes.c_int, 7).value == 7
     point = RawValue(Point, 1.5, 2.5)
-    assert (point.x, point.y) == (1.5, 2.5)
-    assert type(point) is Point
-
-
-def test_arrays_are_zeros_or_what_they_are_made_of():
+    assert (point.sum(), type(point)) == (4.0, Point)
     assert RawArray("i", 3)[:] == [0, 0, 0]
     assert RawArray("d", (1, 2.5))[:] == [1.0, 2.5]
     assert [one.y for one in RawArray(Point, [(1, 2), (3, 4)])] == [2, 4]
@@ -56,6 +63,8 @@ def test_arrays_are_zeros_or_what_they_are_made_of():
     assert len(RawArray("i", 0)) == 0
     with pytest.raises(ValueError, match="Array length must be >= 0"):
         RawArray("i", -1)
+    with pytest.raises(OSError, match="no room for"):
+        RawArray("b", 2**50)
 
 
 def test_a_copy_has_memory_of_its_own():
@@ -92,14 +101,6 @@ def test_a_pickle_is_a_reference(make):
     assert bytes(again) == bytes(first) == b"\1" * ctypes.sizeof(first)
 
 
-def test_a_pickle_lasts_longer_than_what_it_is_of():
-    value = RawValue("i", 5)
-    pickled = pickle.dumps(value)
-    del value
-    gc.collect()
-    assert pickle.loads(pickled).value == 5
-
-
 def test_instances_that_are_not_shared_are_pickled_as_ever():
     RawValue(Point)
     RawValue("i")
@@ -111,7 +112,7 @@ def test_instances_that_are_not_shared_are_pickled_as_ever():
     assert copy.copy(ctypes.c_int(3)).value == 3
 
 
-def test_a_part_of_a_shared_object_keeps_its_memory_and_is_pickled_as_a_copy():
+def test_parts_keep_its_memory_and_are_pickled_as_copies():
     points = RawArray(Point, [(1, 2), (3, 4)])
     part = points[1]
     again = pickle.loads(pickle.dumps(part))
@@ -121,11 +122,12 @@ def test_a_part_of_a_shared_object_keeps_its_memory_and_is_pickled_as_a_copy():
     assert (part.x, again.x) == (3, 3)
 
 
-def test_a_view_of_the_memory_keeps_it():
-    view = memoryview(RawArray("i", [1, 2, 3]))
+def test_a_view_of_the_memory_and_a_pickle_keep_it():
+    view, pickled = memoryview(RawArray("i", [1, 2, 3])), pickle.dumps(RawValue("i", 5))
     gc.collect()
     RawArray("i", [9, 9, 9])
     assert view.cast("B").cast("i").tolist() == [1, 2, 3]
+    assert pickle.loads(pickled).value == 5
 
 
 def test_numpy_sees_the_memory():
@@ -135,11 +137,6 @@ def test_numpy_sees_the_memory():
     seen += 1
     assert array[:] == [1, 2, 3, 4]
     assert (seen.flags.aligned, seen.ctypes.data % 64) == (True, 0)
-
-
-def test_too_much_is_an_error_with_the_reason():
-    with pytest.raises(OSError, match="no room for"):
-        RawArray("b", 2**50)
 
 
 # with a lock
@@ -154,22 +151,6 @@ def test_a_value_has_a_lock_that_its_thread_may_take_again():
     value.release()
     assert value.value == value.get_obj().value == 4
     assert type(value.get_obj()) is ctypes.c_int
-
-
-def test_another_thread_waits_for_the_lock():
-    value = Value("i", 0)
-
-    def add():
-        for _ in range(300):
-            with value.get_lock():
-                value.value += 1
-
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert value.value == 1200
 
 
 def test_arrays_are_indexed_sliced_and_iterated_over():
@@ -197,16 +178,12 @@ def test_structures_have_their_fields_inherited_ones_too():
     assert type(Value(Line)) is type(line)
 
 
-def test_without_a_lock_it_is_the_object_itself():
+def test_a_lock_may_be_given_or_refused():
     assert type(Value("i", 3, lock=False)) is ctypes.c_int
     assert Array("i", 3, lock=False)._length_ == 3
-
-
-def test_a_lock_may_be_given():
     lock = threading.Lock()
-    assert Value("i", lock=lock).get_lock() is lock
-    assert Array("i", 2, lock=lock).get_lock() is lock
     for make in (Value, Array):
+        assert make("i", 2, lock=lock).get_lock() is lock
         with pytest.raises(AttributeError, match="'notalock' has no method 'acquire'"):
             make("i", 1, lock="notalock")
 
@@ -219,39 +196,185 @@ def test_synchronized_wraps_what_is_not_wrapped_yet():
     assert repr(value) == "<Synchronized wrapper for c_double(1.5)>"
 
 
-def test_a_pickle_of_a_wrapper_is_a_reference_to_both():
-    for first in (Value("i", 3), Array("i", [3]), Array("c", b"x"), Value(Point, 1)):
-        again = pickle.loads(pickle.dumps(first))
-        assert type(again) is type(first)
-        with first:
-            assert bytes(again.get_obj()) == bytes(first.get_obj())
+@pytest.mark.parametrize(
+    "method,arguments,kind",
+    [
+        ("Value", ("i", 3), stdlib.Synchronized),
+        ("Array", ("i", [3]), stdlib.SynchronizedArray),
+        ("Array", ("c", b"x"), stdlib.SynchronizedString),
+        ("Value", (Point, 1), stdlib.SynchronizedBase),
+    ],
+)
+def test_wrappers_are_the_stdlibs_and_pickles_of_them_references(method, arguments, kind):
+    first = getattr(fiber.get_context("spawn"), method)(*arguments)
+    assert isinstance(first, kind)
+    again = pickle.loads(pickle.dumps(first))
+    assert type(again) is type(first)
+    with first:
+        assert bytes(again.get_obj()) == bytes(first.get_obj())
+    theirs = getattr(multiprocessing, method)(*arguments)
+    assert not isinstance(theirs, getattr(sharedctypes, kind.__name__))
 
 
-def test_they_are_instances_of_the_stdlibs_classes():
-    assert isinstance(Value("i"), stdlib.Synchronized)
-    assert isinstance(Array("i", 1), stdlib.SynchronizedArray)
-    assert isinstance(Array("c", 1), stdlib.SynchronizedString)
-    assert isinstance(Value(Point), stdlib.SynchronizedBase)
-    assert not isinstance(multiprocessing.Value("i"), sharedctypes.Synchronized)
+# between processes: what children do
 
 
-def test_contexts_have_them():
-    context = fiber.get_context("spawn")
-    assert context.Value("i", 3).value == 3
-    assert context.Array("i", [3])[:] == [3]
-    assert type(context.RawValue("i")) is ctypes.c_int
-    assert len(context.RawArray("i", 4)) == 4
+def add(value, times):
+    for _ in range(times):
+        with value.get_lock():
+            value.value += 1
 
 
-def test_the_module_has_all_that_the_stdlibs_has():
-    assert set(sharedctypes.__all__) == set(stdlib.__all__)
-    missing = {
-        name
-        for name, thing in vars(stdlib).items()
-        if getattr(thing, "__module__", stdlib.__name__) == stdlib.__name__
-        and not name.startswith("_")
-        and not hasattr(sharedctypes, name)
-        and not isinstance(thing, type(stdlib))
-    }
-    # a text from which it makes its properties
-    assert missing == {"template"}
+def change(number, numbers, text, point, points, raw):
+    number.value += 1
+    numbers[1:3] = [n * 2 for n in numbers[1:3]]
+    text.value = text.value.upper()
+    point.x, point.y = point.y, 7
+    points[1].x = points[0].x + 1
+    points[0] = (9, 9)
+    raw[0] += 1
+
+
+def kinds(*things):
+    return [(type(thing).__name__, type(getattr(thing, "_obj", None)).__name__) for thing in things]
+
+
+def make(outbox, go):
+    numbers = fiber.RawArray("i", [1, 2, 3])
+    outbox.put(numbers)
+    outbox.put(fiber.Value("i", 5))
+    go.get()
+
+
+def hold_and_wait(value, outbox):
+    value.acquire()
+    value.value = 1
+    outbox.put(os.getpid())
+    signal.pause()
+
+
+def use_from_elsewhere(inbox, outbox):
+    be_elsewhere()
+    things = inbox.get()
+    outbox.put(kinds(*things))
+    change(*things)
+    point, array = things[3], things[1]
+    outbox.put((point.get_obj().sum(), list(array), array.get_obj()[:], len(array)))
+    outbox.put(things[5])
+
+
+def add_from_elsewhere(inbox, times):
+    be_elsewhere()
+    add(inbox.get(), times)
+
+
+def everything():
+    return (
+        fiber.Value("i", 1),
+        fiber.Array("d", [1, 2, 3, 4]),
+        fiber.Array("c", b"text"),
+        fiber.Value(Point, 1, 2),
+        fiber.RawArray(Point, [(1, 2), (3, 4)]),
+        fiber.RawArray("q", 3),
+    )
+
+
+def check_changed(number, numbers, text, point, points, raw):
+    assert number.value == 2
+    assert numbers[:] == [1, 4, 6, 4]
+    assert text.value == b"TEXT"
+    assert (point.x, point.y) == (2, 7)
+    assert (points[0].x, points[1].x, points[1].y) == (9, 2, 4)
+    assert raw[:] == [1, 0, 0]
+
+
+@pytest.mark.one_host("elsewhere they are reached by messages")
+def test_on_this_host_they_are_instances_of_their_classes_and_changes_are_seen_by_all():
+    things = everything()
+    outbox = fiber.SimpleQueue()
+    child = start(lambda: (change(*things), outbox.put(kinds(*things))))
+    assert outbox.get() == kinds(*things)
+    assert kinds(*things)[0] == ("Synchronized", "c_int")
+    finish(child)
+    check_changed(*things)
+
+
+@pytest.mark.one_host("elsewhere it is a copy")
+def test_where_memory_has_a_name_it_is_in_the_runs_folder_while_anybody_holds_it(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    folder = runtime.current().directory
+    before = set(folder.iterdir())
+    numbers, outbox = fiber.RawArray("q", 10_000), fiber.SimpleQueue()
+    assert len(set(folder.iterdir()) - before) == 1
+    child = start(lambda sent: outbox.put(kinds(sent)), numbers)
+    assert outbox.get() == kinds(numbers)
+    finish(child)
+    del numbers
+    until(lambda: not set(folder.iterdir()) - before)
+
+
+@pytest.mark.one_host("its memory outlives it on its own host alone")
+def test_what_a_child_made_is_used_here_and_its_memory_outlives_it():
+    outbox, go = fiber.SimpleQueue(), fiber.SimpleQueue()
+    child = start(make, outbox, go)
+    numbers, value = outbox.get(), outbox.get()
+    with value:
+        value.value += 1
+    assert value.value == 6
+    go.put(None)
+    finish(child)
+    numbers[0] = 9
+    assert numbers[:] == [9, 2, 3]
+    # not so its lock
+    with pytest.raises(PeerLostError):
+        value.value  # noqa: B018
+    assert value.get_obj().value == 6
+
+
+def test_the_death_of_the_locks_holder_is_an_error_and_no_deadlock():
+    value, outbox = fiber.Value("i", 0), fiber.SimpleQueue()
+    child = start(hold_and_wait, value, outbox)
+    outbox.get()
+    process_signals.kill(child)
+    with pytest.warns(HolderDiedWarning, match="died"):
+        assert value.acquire(timeout=PATIENCE)
+    assert value.get_obj().value == 1
+    value.release()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert value.value == 1
+    child.join(PATIENCE)
+    assert child.exitcode == -signal.SIGKILL
+
+
+def test_on_another_host_they_have_the_same_api():
+    things, inbox, outbox = everything(), fiber.SimpleQueue(), fiber.SimpleQueue()
+    inbox.put(things)
+    child = start(use_from_elsewhere, inbox, outbox)
+    assert outbox.get() == [
+        ("Synchronized", "ValueOnAnotherHost"),
+        ("SynchronizedArray", "ArrayOnAnotherHost"),
+        ("SynchronizedString", "TextOnAnotherHost"),
+        ("SynchronizedPoint", "StructureOnAnotherHost"),
+        ("ArrayOnAnotherHost", "NoneType"),
+        ("ArrayOnAnotherHost", "NoneType"),
+    ]
+    assert outbox.get() == (9.0, [1, 4, 6, 4], [1, 4, 6, 4], 4)
+    back = outbox.get()
+    finish(child)
+    check_changed(*things)
+    # here again it is what it was
+    back[1] = 5
+    assert things[5][:] == [1, 5, 0]
+    assert type(back) is type(things[5])
+
+
+def test_additions_from_two_hosts_and_a_pool_lose_nothing():
+    value, inbox = fiber.Value("i", 0), fiber.SimpleQueue()
+    children = [start(add_from_elsewhere, inbox, 50) for _ in range(2)]
+    for _ in children:
+        inbox.put(value)
+    with fiber.Pool(2) as pool:
+        pool.map(lambda times: add(value, times), [50, 50])
+    finish(*children)
+    assert value.value == 200

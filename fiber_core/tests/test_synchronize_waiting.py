@@ -18,16 +18,10 @@ pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")
 # what children do
 
 
-def wait_once(condition, asleep, results, timeout=None):
+def wait_once(condition, asleep, results):
     with condition:
         asleep.release()
-        results.put(condition.wait(timeout))
-
-
-def wait_nested(condition, asleep, results):
-    with condition, condition:
-        asleep.release()
-        results.put((condition.wait(), repr(condition)))
+        results.put(condition.wait())
 
 
 def ping_pong(condition, turn, mine, times):
@@ -91,27 +85,6 @@ def test_processes_and_threads_are_woken_one_by_one_and_all_at_once(make):
     finish(*children)
 
 
-def test_a_nested_lock_is_released_altogether_and_taken_as_often_again():
-    condition, asleep, results = fiber.Condition(), fiber.Semaphore(0), fiber.Queue()
-    child = start(wait_nested, condition, asleep, results)
-    asleep.acquire()
-    with condition:
-        condition.notify()
-    woken, described = results.get()
-    finish(child)
-
-    assert woken
-    assert described == "<Condition(<RLock(Process-1, 2)>, 0)>".replace("Process-1", child.name)
-
-
-def test_two_processes_take_turns():
-    condition, turn = fiber.Condition(), fiber.SimpleQueue()
-    turn.put(0)
-    child = start(ping_pong, condition, turn, 1, 30)
-    ping_pong(condition, turn, 0, 30)
-    finish(child)
-
-
 @pytest.mark.parametrize("where", ["here", "there"])
 def test_its_lock_may_live_in_another_process(where):
     results, go_on = fiber.SimpleQueue(), fiber.Semaphore(0)
@@ -134,11 +107,9 @@ def test_its_lock_may_live_in_another_process(where):
 
 
 def test_it_is_waited_for_no_longer_than_asked():
-    condition, asleep, results = fiber.Condition(), fiber.Semaphore(0), fiber.Queue()
-    child = start(wait_once, condition, asleep, results, 0.02)
-    assert results.get() is False
-    finish(child)
+    condition = fiber.Condition()
     with condition:
+        assert condition.wait(0.01) is False
         assert condition.wait(0) is False
         assert condition.wait(-1) is False
         assert condition.wait_for(list, 0.01) == []
@@ -180,80 +151,71 @@ def test_an_event_is_seen_by_all():
 # -- barriers
 
 
-def test_a_barrier_opens_when_all_have_arrived():
-    barrier, results = fiber.Barrier(3), fiber.Queue()
+def test_a_barrier_opens_when_all_have_arrived_and_its_action_has_run():
+    ran, results = fiber.Queue(), fiber.Queue()
+    barrier = fiber.Barrier(3, lambda: ran.put("ran"))
     children = [start(meet, barrier, results, 5) for _ in range(2)]
-    places = [barrier.wait() for _ in range(5)]
+    meet(barrier, results, 5)
     finish(*children)
-    places += [results.get() for _ in range(10)]
 
-    assert sorted(places) == [0] * 5 + [1] * 5 + [2] * 5
+    assert sorted(results.get() for _ in range(15)) == [0] * 5 + [1] * 5 + [2] * 5
+    assert [ran.get() for _ in range(5)] == ["ran"] * 5
+    assert ran.empty()
     assert (barrier.parties, barrier.n_waiting, barrier.broken) == (3, 0, False)
 
 
-def test_its_action_is_run_once_a_round_by_the_last_party():
-    ran, results = fiber.Queue(), fiber.Queue()
-    barrier = fiber.Barrier(2, lambda: ran.put("ran"))
-    child = start(meet, barrier, results, 4)
-    meet(barrier, results, 4)
-    finish(child)
-
-    assert [ran.get() for _ in range(4)] == ["ran"] * 4
-    assert ran.empty()
-
-
-def fail():
-    raise ZeroDivisionError
-
-
-def test_a_failing_action_breaks_it():
-    barrier, results = fiber.Barrier(2, fail), fiber.Queue()
-    child = start(meet_or_break, barrier, results)
-    until(lambda: barrier.n_waiting, timeout=PATIENCE)
-    with pytest.raises(ZeroDivisionError):
-        barrier.wait()
-    assert results.get() == "BrokenBarrierError"
-    finish(child)
-
-    assert barrier.broken
-    assert repr(barrier).endswith(": broken>")
-
-
-@pytest.mark.parametrize("end", ["abort", "reset", "timeout"])
+@pytest.mark.parametrize("end", ["abort", "reset", "timeout", "its own timeout", "its action"])
 def test_waiting_parties_get_an_error_when_it_breaks(end):
-    barrier, results = fiber.Barrier(3), fiber.Queue()
+    barrier = fiber.Barrier(
+        2 if end == "its action" else 3,
+        action=lambda: 1 / 0,
+        timeout=0.01 if end == "its own timeout" else None,
+    )
+    results = fiber.Queue()
     child = start(meet_or_break, barrier, results)
-    until(lambda: barrier.n_waiting, timeout=PATIENCE)
-    assert repr(barrier).endswith(": waiters=1/3>")
-    if end == "timeout":
+    if "own" not in end:
+        until(lambda: barrier.n_waiting, timeout=PATIENCE)
+        assert repr(barrier).endswith(f": waiters=1/{barrier.parties}>")
+    if end == "its action":
+        with pytest.raises(ZeroDivisionError):
+            barrier.wait()
+    elif end == "timeout":
         with pytest.raises(threading.BrokenBarrierError):
             barrier.wait(0.01)
-    else:
+    elif end in ("abort", "reset"):
         getattr(barrier, end)()
     assert results.get() == "BrokenBarrierError"
     finish(child)
 
     assert barrier.broken == (end != "reset")
+    assert repr(barrier).endswith(": broken>") == (end != "reset")
     barrier.reset()
     assert not barrier.broken
 
 
-def test_its_own_timeout_is_that_of_a_wait_without_one():
-    barrier = fiber.Barrier(2, timeout=0.01)
-
-    with pytest.raises(threading.BrokenBarrierError):
-        barrier.wait()
+def test_a_barrier_has_parties():
     with pytest.raises(ValueError, match="parties must be > 0"):
         fiber.Barrier(0)
 
 
 def test_using_an_object_of_a_dead_owner_raises_an_error():
     results = fiber.SimpleQueue()
-    child = start(lambda: results.put((fiber.Event(), fiber.Condition(), fiber.Barrier(2))))
-    event, condition, barrier = results.get()
+
+    def make():
+        results.put((fiber.Event(), fiber.Condition(), fiber.Barrier(2), fiber.Lock()))
+
+    child = start(make)
+    event, condition, barrier, lock = results.get()
     finish(child)
 
-    for use in (event.wait, event.set, barrier.wait, barrier.abort, condition.acquire):
+    for use in (
+        event.wait,
+        event.set,
+        barrier.wait,
+        barrier.abort,
+        condition.acquire,
+        lock.acquire,
+    ):
         with pytest.raises(PeerLostError, match="lives in"):
             use()
     assert repr(condition) == "<Condition(<RLock(unknown, unknown)>, unknown)>"

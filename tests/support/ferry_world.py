@@ -31,8 +31,9 @@ class Echo:
         self._accepting.start()
 
     def close(self) -> None:
-        """End; what is connected must have ended before."""
-        self._listener.shutdown(socket.SHUT_RDWR)
+        """End, again or for the first time; what is connected must have ended before."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join(10)
         self._listener.close()
         for thread in self._threads:

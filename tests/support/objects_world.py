@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import queue
-import select
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,6 @@ import attrs
 from fiber._launch.router import Router
 from fiber._objects.address import Kind
 from fiber._objects.queue.channel import Channel
-from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._objects.store import Store
 from fiber._wire import frames
 from fiber._wire.client import Client
@@ -27,7 +26,7 @@ from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
 from wire_world import address, hello
 
-__all__ = ["Node", "World", "in_thread", "put", "readable", "take"]
+__all__ = ["Node", "World", "fetching", "in_thread", "put", "take"]
 
 RUN = Credentials.new()
 
@@ -71,6 +70,12 @@ class Node:
             found = self._clients[url] = Client(url, self.credentials, self.hello, self.reactor)
         return found
 
+    def make(self, kind: Callable[..., Any], *arguments: Any) -> Any:
+        """An object of this node, held."""
+        made = kind(self.store, *arguments)
+        made.hold(0)
+        return made
+
     def queue(self, maxsize: int = 0) -> Channel:
         made = self.store.channel(Kind.QUEUE, maxsize)
         made.hold(0)
@@ -111,6 +116,14 @@ class Node:
         self.store.close()
         self.die()
 
+    def end(self, code: int | None) -> None:
+        """End with an exit code; None for being killed."""
+        if code is None:
+            self.die()
+        else:
+            self.exit_code = code
+            self.close()
+
 
 class World:
     """Makes nodes and ends them."""
@@ -144,29 +157,22 @@ def put(side: Any, *items: bytes, timeout: float | None = None, block: bool = Tr
         side.writer(0).put(item, block, timeout)
 
 
-def readable(ready_fd: ReadyFd) -> bool:
-    """Wait until a descriptor is readable."""
-    return bool(select.select([ready_fd.fd], [], [], 20)[0])
+def fetching(side: Any) -> Any:
+    """The reader of an object's first direction, made to fetch all that there is with one item."""
+    reader = side.reader(0)
+    reader._batch, reader._since = 1000, time.monotonic()
+    return reader
 
 
 def in_thread(action: Callable[[], Any]) -> Callable[[], Any]:
     """Run an action on a thread of its own; a function that waits for its outcome."""
-    outcome: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
+    outcome: Future[Any] = Future()
 
     def run() -> None:
         try:
-            outcome.put((action(), None))
+            outcome.set_result(action())
         except BaseException as error:
-            outcome.put((None, error))
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def get() -> Any:
-        value, error = outcome.get(timeout=20)
-        thread.join(20)
-        if error is not None:
-            raise error
-        return value
-
-    return get
+    threading.Thread(target=run, daemon=True).start()
+    return lambda: outcome.result(20)

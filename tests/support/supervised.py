@@ -182,24 +182,37 @@ def until_gone(*pids: int) -> None:
         time.sleep(0.005)
 
 
+#: first lines of a master: its words are read from the ``pipe`` of its process
+_PROLOGUE = """
+import os, signal, sys, time
+sys.path[:] = [*{path!r}, sys.argv[1]]
+from pathlib import Path
+from supervised import Supervised
+
+def report(*words):
+    os.write(int(sys.argv[2]), (" ".join(map(str, words)) + "\\n").encode())
+"""
+
+
 @contextlib.contextmanager
 def masters(folder: Path, template: str, **options: Any) -> Iterator[Callable[[str], Any]]:
     """Masters of supervisors as programs of their own, ended with the block.
 
     Args:
         folder: for their script; its first argument.
-        template: the script, with ``{path}`` for ``sys.path`` and ``{body}``.
+        template: the script, with ``{body}``; it may ``report`` words.
         **options: of ``subprocess.Popen``.
 
     Yields:
-        a function that starts a master with a body. The master's second argument is a descriptor;
-        what it writes there is read from the attribute ``pipe`` of the process.
+        a function that starts a master with a body; what it reports is read line by line from the
+        attribute ``pipe`` of the process.
     """
     programs: list[Any] = []
 
     def start(body: str) -> Any:
         script = folder / "master.py"
-        script.write_text(template.format(path=sys.path, body=textwrap.dedent(body)))
+        text = template.format(body=textwrap.dedent(body))
+        script.write_text(_PROLOGUE.format(path=sys.path) + text)
         reader, writer = os.pipe()
         program: Any = subprocess.Popen(
             [sys.executable, str(script), str(folder), str(writer)], pass_fds=[writer], **options

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,6 @@ def exit_with(private: bytes, index: int) -> int:
     return private[index]
 
 
-def die_by(private: bytes, index: int) -> None:
-    """End by the signal whose number was given."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.kill(os.getpid(), private[0])
-    pause()
-
-
 def fail(private: bytes, index: int) -> None:
     """Raise an exception."""
     msg = "what went wrong"
@@ -61,11 +51,6 @@ def leave(private: bytes, index: int) -> None:
 def tell(private: bytes, index: int) -> None:
     """Write what was given."""
     sys.stdout.buffer.write(private)
-
-
-def tell_private(private: bytes, index: int) -> int:
-    """Succeed where the private bytes are these."""
-    return 0 if private == b"for this process alone" else 1
 
 
 def tell_where(private: bytes, index: int) -> None:
@@ -181,24 +166,10 @@ def write_plenty(private: bytes, index: int) -> None:
         print(f"{number:06d}", "x" * 57)
 
 
-def write_partial(private: bytes, index: int) -> None:
-    """Write the beginning of a line and wait."""
-    print("50%", end="", flush=True)
-    pause()
-
-
 def allocate(private: bytes, index: int) -> None:
     """Use up memory."""
     held = [bytearray(8 << 20) for _ in range(1000)]
     print(len(held))
-
-
-def burn(private: bytes, index: int) -> None:
-    """Print which share of a second of CPU time this process got."""
-    begin, used = time.perf_counter(), time.process_time()
-    while time.perf_counter() - begin < 1.0:
-        pass
-    print((time.process_time() - used) / (time.perf_counter() - begin))
 
 
 def submit_another(private: bytes, index: int) -> int:

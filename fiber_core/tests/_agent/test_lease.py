@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fiber._agent.lease import LeaseTable
@@ -143,13 +143,3 @@ class Keeping(RuleBasedStateMachine):
 
 TestKeeping = Keeping.TestCase
 TestKeeping.settings = settings(max_examples=50, deadline=None)
-
-
-@given(lease=st.floats(0.5, 60), silent=st.floats(0, 120))
-def test_no_lease_ends_early(lease, silent):
-    table = LeaseTable(lease=lease, silence=lease)
-    table.connected("a", 0.0)
-    now = 0.0
-    while now < min(lease, silent):
-        assert table.expire(now) == []
-        now += TIMING.heartbeat

@@ -10,9 +10,7 @@ import threading
 import pytest
 
 import fiber
-from fiber._base.serial_executor import CallbackThread
 from fiber.executor import Executor
-from fiber.results import AsyncResult
 from pool_tasks import fail_at, nap, same
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
@@ -53,19 +51,11 @@ def pool(shared_runtime):
 
 class TestResults:
     @in_loop
-    async def test_a_result_is_awaited(self, pool):
-        assert await pool.apply_async(square, (3,)) == 9
+    async def test_a_result_is_awaited_and_again_or_its_exception_raised(self, pool):
+        result = pool.apply_async(square, (3,))
+        assert [await result, await result] == [9, 9]
         assert await pool.map_async(square, range(50)) == [x * x for x in range(50)]
         assert await pool.starmap_async(pow, [(2, 3)]) == [8]
-
-    @in_loop
-    async def test_an_available_result_is_returned_at_once_and_again(self, pool):
-        result = pool.apply_async(square, (3,))
-        result.wait(30)
-        assert [await result, await result] == [9, 9]
-
-    @in_loop
-    async def test_its_exception_is_raised(self, pool):
         with pytest.raises(ValueError, match="bad 3"):
             await pool.apply_async(fail_on_three, (3,))
 
@@ -77,15 +67,6 @@ class TestResults:
         await asyncio.sleep(0)
         assert threading.active_count() <= before
         assert await gathered == [0.002] * 100
-
-    @in_loop
-    async def test_the_loop_goes_on_meanwhile(self, pool):
-        result = asyncio.ensure_future(pool.apply_async(nap, (0.2,)))
-        ticks = 0
-        while not result.done():
-            ticks += 1
-            await asyncio.sleep(0.005)
-        assert ticks > 3
 
     @in_loop
     async def test_cancelling_affects_neither_the_task_nor_the_pool(self, pool):
@@ -125,14 +106,6 @@ class TestResults:
         # never finished, and nobody is told
         waiting._log_destroy_pending = False
         waiting.get_coro().close()
-
-    def test_a_result_is_available_to_a_late_watcher(self):
-        seen = []
-        result = AsyncResult(CallbackThread("unused"))
-        result.accept(0, [3], {})
-        result.done()
-        result.watch(lambda: seen.append(result.get(0)))
-        assert seen == [3]
 
 
 class TestIterators:

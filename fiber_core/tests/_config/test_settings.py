@@ -1,13 +1,33 @@
-"""Settings: argument over environment over file, typed, validated, each with its origin."""
+"""Settings: argument over environment over file, typed, validated, each with its origin.
 
+Files are read with the line of each value; keys belong to the core or a backend; text becomes what a
+settings class names.
+"""
+
+import enum
+import logging
+import math
 import pickle
 from pathlib import Path
+from typing import Any, Literal, Optional
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fiber._config.convert import (
+    SettingsCollector,
+    build,
+    convert,
+    key_prefix,
+    parse_cpu,
+    parse_memory,
+    render,
+    settings_of,
+)
 from fiber._config.settings import Config, load_config
-from fiber._config.sources import OriginKind
+from fiber._config.sources import FileSettings, Origin, OriginKind, RawValue, read_file
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
 
@@ -51,13 +71,6 @@ class TestPrecedence:
         assert str(config.origin("image")) == "environment FIBER_IMAGE"
         assert str(config.origin("memory")) == f"{tmp_path / '.fiberconfig'}:3"
 
-    def test_the_project_file_is_read_where_there_is_no_own_one(self, tmp_path):
-        (tmp_path / "pyproject.toml").write_text('[tool.fiber]\nenv = ["A"]\ndebug = true\n')
-
-        config = load(tmp_path)
-
-        assert (config.env, config.debug) == (("A",), True)
-
     def test_environment_and_directory_are_this_processs_unless_given(self, tmp_path, monkeypatch):
         (tmp_path / ".fiberconfig").write_text("cpu = 1\n")
         monkeypatch.chdir(tmp_path)
@@ -67,9 +80,6 @@ class TestPrecedence:
 
         assert (config.cpu, config.memory) == (1.0, 5)
 
-    def test_an_empty_variable_is_not_set(self, tmp_path):
-        assert load(tmp_path, environ={"FIBER_CPU": ""}, file="cpu = 2\n").cpu == 2.0
-
     def test_none_in_the_environment_takes_back_what_the_file_set(self, tmp_path):
         config = load(tmp_path, environ={"FIBER_CPU": "none", "FIBER_MEMORY": "none"}, file="cpu=2")
 
@@ -77,10 +87,6 @@ class TestPrecedence:
 
 
 class TestCoreKeys:
-    @pytest.mark.parametrize("text", ["false", "0", "no", "OFF"])
-    def test_false_in_the_environment_is_false(self, tmp_path, text):
-        assert load(tmp_path, environ={"FIBER_DEBUG": text}).debug is False
-
     def test_every_key_has_its_type(self, tmp_path):
         file = """
             backend = blue
@@ -138,12 +144,9 @@ class TestCoreKeys:
             load(tmp_path, environ={variable: value})
         with pytest.raises(ConfigError, match=rf"'{key}' \(.*fiberconfig:2\)"):
             load(tmp_path, file=f"# here\n{key} = {value}\n")
-        with pytest.raises(ConfigError, match=rf"'{key}' \(argument {key} to fiber.init\)"):
+        # as a bad argument is elsewhere
+        with pytest.raises(ValueError, match=rf"'{key}' \(argument {key} to fiber.init\)"):
             load(tmp_path, {key: value})
-
-    def test_a_config_error_is_a_value_error(self, tmp_path):
-        with pytest.raises(ValueError, match="cpu"):
-            load(tmp_path, {"cpu": -1})
 
 
 class TestBackendKeys:
@@ -160,14 +163,6 @@ class TestBackendKeys:
         assert config.backend_name == "k8s"
         assert str(config.origin("k8s_namespace")).endswith(".fiberconfig:2")
 
-    def test_before_the_backend_is_chosen_there_are_none(self, tmp_path):
-        config = load(tmp_path, {"k8s_sweep": False}, file="[k8s]\nnamespace = rl\n")
-
-        assert config.settings is None
-
-    def test_a_backend_without_settings_has_none(self, tmp_path):
-        assert load(tmp_path, backend_info=BARE).settings is None
-
     def test_settings_of_other_backends_may_be_there_and_must_be_right(self, tmp_path):
         both = {"backend_info": BARE, "backends": [BARE, K8S]}
 
@@ -175,10 +170,6 @@ class TestBackendKeys:
         with pytest.raises(ConfigError, match="k8s_sweep"):
             load(tmp_path, {"k8s_sweep": "maybe"}, **both)
         load(tmp_path, environ={"FIBER_K8S_SWEEP": "maybe"}, **both)
-
-    def test_an_unknown_key_in_code_is_an_error(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"'backnd' .*did you mean 'backend'"):
-            load(tmp_path, {"backnd": "x"}, backend_info=BARE)
 
 
 class TestUse:
@@ -225,3 +216,462 @@ class TestUse:
 
         assert copy == config
         assert copy.origin("cpu") == config.origin("cpu")
+
+
+@attrs.frozen
+class OfBackend:
+    speed: int = 1
+    namespace: str = ""
+
+
+def info(name, **fields):
+    return BackendInfo(name=name, load=lambda _: None, config=OfBackend, **fields)
+
+
+BLUE, RED, PALE = info("blue", aliases=("azure",)), info("red"), info("blue-pale")
+CORE = ("cpu", "image", "log_level")
+
+
+@pytest.fixture
+def collector():
+    return SettingsCollector(CORE, [BLUE, RED, PALE], BLUE)
+
+
+def file(**sections):
+    origin = Origin(OriginKind.FILE, "f:1")
+    return FileSettings(
+        path="f",
+        sections={
+            n: {k: RawValue(v, origin) for k, v in keys.items()} for n, keys in sections.items()
+        },
+        origins=dict.fromkeys(sections, origin),
+    )
+
+
+def found(collector, owner):
+    return {key: raw.value for key, raw in collector.by_owner[owner].items()}
+
+
+class TestOwners:
+    def test_keys_go_to_the_core_and_to_backends_by_prefix_of_which_the_longer_counts(
+        self, collector
+    ):
+        collector.add_arguments({"cpu": 1, "blue_speed": 2, "red_speed": 3, "blue_pale_speed": 4})
+
+        assert found(collector, "") == {"cpu": 1}
+        assert found(collector, "blue") == {"speed": 2}
+        assert found(collector, "red") == {"speed": 3}
+        assert found(collector, "blue-pale") == {"speed": 4}
+        assert key_prefix("blue-pale") == "blue_pale_"
+
+    def test_a_section_is_a_backend(self, collector):
+        collector.add_file(file(default={"cpu": "1", "red_speed": "2"}, blue={"speed": "3"}))
+
+        assert found(collector, "red") == {"speed": "2"}
+        assert found(collector, "blue") == {"speed": "3"}
+
+    def test_what_is_added_later_wins(self, collector):
+        collector.add_file(file(default={"cpu": "1"}, blue={"speed": "1"}))
+        collector.add_environ({"FIBER_CPU": "2", "FIBER_BLUE_SPEED": "2"})
+        collector.add_arguments({"cpu": 3})
+
+        assert found(collector, "") == {"cpu": 3}
+        assert found(collector, "blue") == {"speed": "2"}
+
+    def test_none_is_not_set(self, collector):
+        collector.add_arguments({"cpu": None, "imgae": None})
+
+        assert found(collector, "") == {}
+
+
+class TestUnknown:
+    @pytest.mark.parametrize(
+        "section, key, told",
+        [
+            ("default", "imgae", r"did you mean 'image'\? allowed .*blue_namespace"),
+            # of backends in use or not
+            ("blue", "sped", r"did you mean 'blue_speed'\? allowed are blue_speed, blue_nam"),
+            ("red", "sped", r"did you mean 'red_speed'\? allowed are red_speed, red_nam"),
+        ],
+    )
+    def test_an_unknown_key_is_an_error_with_its_place_and_the_nearest(
+        self, collector, section, key, told
+    ):
+        name = key if section == "default" else f"{section}_{key}"
+        with pytest.raises(ConfigError, match=rf"'{name}' \(f:1\): {told}"):
+            collector.add_file(file(**{section: {key: "x"}}))
+        argument = rf"'{name}' \(argument {name} to fiber.init\): {told}"
+        with pytest.raises(ConfigError, match=argument):
+            collector.add_arguments({name: "x"})
+
+    def test_the_error_says_that_a_backend_has_no_settings(self):
+        bare = BackendInfo(name="bare", load=lambda _: None)
+
+        with pytest.raises(ConfigError, match="this backend has no settings"):
+            SettingsCollector(CORE, [], bare).add_arguments({"bare_speed": 1})
+
+    @pytest.mark.parametrize(
+        "section, told",
+        [
+            ("bleu", r"unknown section \[bleu\] \(f:1\); did you mean \[blue\]"),
+            # aliases
+            ("azure", r"\[azure\] .*did you mean \[blue\]"),
+            ("kubernetes", r"\[kubernetes\] .*did you mean \[k8s\]"),
+        ],
+    )
+    def test_an_unknown_section_is_an_error_with_the_nearest(self, collector, section, told):
+        with pytest.raises(ConfigError, match=told):
+            collector.add_file(file(**{section: {"speed": "1"}}))
+
+    def test_keys_of_a_known_backend_that_is_not_installed_are_left_alone(self, collector):
+        collector.add_file(file(default={"docker_network": "x"}, k8s={"namespace": "x"}))
+        collector.add_arguments({"ssh_hosts": ["a"]})
+
+        assert set(collector.by_owner) == {"", "blue", "red", "blue-pale"}
+        assert not any(collector.by_owner.values())
+
+    def test_until_the_backend_is_chosen_only_the_cores_keys_are_looked_at(self, caplog):
+        early = SettingsCollector(CORE, [], None)
+        early.add_file(file(default={"imgae": "x", "cpu": "1"}, bleu={"speed": "x"}))
+        early.add_environ({"FIBER_IMGAE": "x"})
+        early.add_arguments({"imgae": "x", "image": "y"})
+
+        assert found(early, "") == {"cpu": "1", "image": "y"}
+        assert caplog.text == ""
+
+
+class TestEnvironment:
+    def warnings(self, collector, caplog, **environ):
+        with caplog.at_level(logging.WARNING, "fiber.config"):
+            collector.add_environ(environ)
+        return caplog.messages
+
+    @pytest.mark.parametrize(
+        "name, told",
+        [
+            ("FIBER_IMAEG", "FIBER_IMAEG is no setting of fiber, ignored (nearest: FIBER_IMAGE)"),
+            ("FIBER_BLUE_SPED", "nearest: FIBER_BLUE_SPEED"),
+            # of a service named fiber
+            ("FIBER_PORT", "FIBER_PORT is no setting of fiber"),
+            ("FIBER_SERVICE_HOST", "FIBER_SERVICE_HOST is no setting of fiber"),
+        ],
+    )
+    def test_an_unknown_variable_is_a_warning_with_the_nearest_name(
+        self, collector, caplog, name, told
+    ):
+        (text,) = self.warnings(collector, caplog, **{name: "x"})
+
+        assert told in text
+        assert found(collector, "") == {}
+
+    @pytest.mark.parametrize("name", ["FIBER_RED_SPEED", "FIBER_RED_SPED", "FIBER_K8S_NAMESPACE"])
+    def test_variables_of_other_backends_are_left_alone(self, collector, caplog, name):
+        assert self.warnings(collector, caplog, **{name: "x"}) == []
+        assert found(collector, "red") == {}
+
+    def test_fibers_own_variables_are_no_settings(self, collector, caplog):
+        assert self.warnings(collector, caplog, FIBER_BOOTSTRAP="fd:3", FIBER_REQUIRE="blue") == []
+
+    def test_other_variables_and_empty_ones_are_not_looked_at(self, collector, caplog):
+        assert (
+            self.warnings(collector, caplog, HOME="/x", FIBERS="y", FIBER_CPU="", FIBER_XX="") == []
+        )
+        assert found(collector, "") == {}
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    DARK_BLUE = "dark-blue"
+
+
+class TestConvert:
+    @pytest.mark.parametrize(
+        "hint, values, wanted",
+        [
+            (bool, ["true", "True", "1", "YES", " on ", True, 1], True),
+            (bool, ["false", "FALSE", "0", "no", "off", False, 0], False),
+            (int, ["7", " 7 ", 7, 7.0], 7),
+            (int, [" -7 "], -7),
+            (float, ["0.5", 0.5], 0.5),
+            (float, ["1e3", 1000], 1000.0),
+            (list[str], ["a,b", "a, b,", "a\nb", ["a", "b"], ("a", "b")], ["a", "b"]),
+            (tuple[str, ...], ["a,b", ["a", "b"], ("a", "b")], ("a", "b")),
+            (frozenset[str], ["a,b", ["a", "b"], ("a", "b")], frozenset("ab")),
+            (list[int], ["1,2"], [1, 2]),
+            (list[int], [""], []),
+            (Literal["debug", "warning"], ["WARNING"], "warning"),
+            (Literal[1, 2], ["2"], 2),
+            (Colour, ["Dark-Blue", Colour.DARK_BLUE], Colour.DARK_BLUE),
+            (int | None, ["none"], None),
+            (Optional[int], ["", None], None),  # noqa: UP045  the older spelling too
+            (Optional[int], ["3"], 3),  # noqa: UP045
+            (list[str] | None, [None], None),
+            (Any, [{"a": 1}], {"a": 1}),
+            (str, ["a b"], "a b"),
+            (Path, ["/x/y", Path("/x/y")], Path("/x/y")),
+            (Path, ["~/x"], Path.home() / "x"),
+        ],
+    )
+    def test_values_become_what_is_named(self, hint, values, wanted):
+        for value in values:
+            found = convert(value, hint)
+            assert (found, type(found)) == (wanted, type(wanted))
+
+    @pytest.mark.parametrize(
+        "hint, values, told",
+        [
+            (bool, ["maybe", "", 2, 1.0, None, []], "true or false"),
+            (int, ["7.5", 7.5, "x", True, None, "", math.nan, math.inf], "whole number"),
+            (float, ["nan", "inf", "x", True, None], "a number"),
+            (str, [3], "must be text"),
+            (Path, [3], "must be a path"),
+            (list[int], ["1,x"], "whole number"),
+            (list[int], [3], "a list"),
+            (Literal["debug", "warning"], ["loud"], "one of debug, warning"),
+            (Colour, ["green"], "one of red, dark-blue"),
+        ],
+    )
+    def test_other_values_are_errors_with_what_is_allowed(self, hint, values, told):
+        for value in values:
+            with pytest.raises(ValueError, match=told):
+                convert(value, hint)
+
+    @pytest.mark.parametrize("hint", [dict, int | str, complex, int | str | None])
+    def test_a_type_that_settings_cannot_have(self, hint):
+        with pytest.raises(TypeError, match="a setting cannot have the type"):
+            convert("x", hint)
+
+
+class TestQuantities:
+    @pytest.mark.parametrize(
+        "value, mb",
+        [("4096", 4096), (4096, 4096), ("4Gi", 4096), ("512Mi", 512), ("1M", 1), ("2G", 1908)],
+    )
+    def test_memory_is_mb_or_a_quantity(self, value, mb):
+        assert parse_memory(value) == mb
+
+    @pytest.mark.parametrize("value, cpus", [("2", 2.0), ("500m", 0.5), (0.25, 0.25), (3, 3.0)])
+    def test_cpus_are_numbers_or_thousandths(self, value, cpus):
+        assert parse_cpu(value) == cpus
+
+    @pytest.mark.parametrize(
+        "parse, values, told",
+        [
+            (parse_memory, ["0", "-1", "4Xi", "", True, 1.5, "4GiMi"], "memory"),
+            (parse_cpu, ["0", "-2", "many", "0m", None, True], "positive number of CPUs"),
+        ],
+    )
+    def test_no_quantities(self, parse, values, told):
+        for value in values:
+            with pytest.raises(ValueError, match=told):
+                parse(value)
+
+
+@given(
+    st.one_of(
+        st.tuples(st.booleans(), st.just(bool)),
+        st.tuples(st.integers(), st.just(int)),
+        st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.just(float)),
+        st.tuples(st.sampled_from(Colour), st.just(Colour)),
+        st.tuples(
+            st.lists(st.text("abc ,=/", min_size=1).map(str.strip).filter(bool)),
+            st.just(list[str]),
+        ),
+    )
+)
+def test_what_is_rendered_for_a_job_is_read_back(pair):
+    value, hint = pair
+
+    assert convert(render(value), hint) == value
+
+
+class TestBuild:
+    @attrs.frozen(kw_only=True)
+    class Settings:
+        hosts: list[str]
+        port: int = attrs.field(default=22, validator=attrs.validators.in_(range(1, 65536)))
+        low: int = 0
+        high: int = 9
+        token: str = attrs.field(default="", metadata={"secret": True})
+        hidden: int = attrs.field(default=0, metadata={"internal": True})
+
+        def __attrs_post_init__(self):
+            if self.low > self.high:
+                raise ValueError("low is above high")
+
+    def build(self, **values):
+        origin = Origin(OriginKind.ENVIRONMENT, "FIBER_X")
+        return build(self.Settings, {k: RawValue(v, origin) for k, v in values.items()}, "ssh_")
+
+    def test_values_are_converted(self):
+        assert self.build(hosts="a,b", port="23") == {"hosts": ["a", "b"], "port": 23}
+
+    def test_internal_fields_are_no_settings(self):
+        assert "hidden" not in settings_of(self.Settings)
+        assert settings_of(dict) == {}
+
+    def test_the_error_for_a_missing_value_has_the_way_to_set_it(self):
+        with pytest.raises(ConfigError, match=r"ssh_hosts must be set.*FIBER_SSH_HOSTS"):
+            self.build()
+
+    def test_nothing_is_missing_where_nothing_is_made(self):
+        assert build(self.Settings, {}, "ssh_", complete=False) == {}
+
+    @pytest.mark.parametrize(
+        "values, told",
+        [
+            ({"port": "x"}, r"'x' for 'ssh_port' \(environment FIBER_X\): must"),
+            ({"port": "0", "low": "1"}, r"bad value '0' for 'ssh_port' \(environment"),
+            ({"low": "5", "high": "4"}, r"ssh_low .*ssh_high .*: low is above high"),
+        ],
+        ids=["conversion", "validator", "values that do not go together"],
+    )
+    def test_the_error_for_a_bad_value_names_keys_and_origin(self, values, told):
+        with pytest.raises(ConfigError, match=told):
+            self.build(hosts="a", **values)
+
+    def test_a_secret_is_in_no_error(self):
+        with pytest.raises(ConfigError) as caught:
+            self.build(hosts="a", token=12345, low="5", high="4")
+        assert "12345" not in str(caught.value)
+        with pytest.raises(ConfigError) as caught:
+            self.build(hosts="a", token="hunter2", low="5", high="4")
+        assert "hunter2" not in repr(caught.value)
+        assert caught.value.__cause__ is None
+
+
+def ini(folder, text):
+    (folder / ".fiberconfig").write_text(text)
+    return read_file(folder)
+
+
+def toml(folder, text):
+    (folder / "pyproject.toml").write_text(text)
+    return read_file(folder)
+
+
+def values(settings, section="default"):
+    return {key: raw.value for key, raw in settings.sections[section].items()}
+
+
+class TestIni:
+    @pytest.mark.parametrize(
+        "text, default, k8s",
+        [
+            (
+                "[default]\nimage = a:1\n\n[k8s]\nnamespace: rl\n",
+                {"image": "a:1"},
+                {"namespace": "rl"},
+            ),
+            (
+                "backend=blue\nimage = a=b\n[default]\ncpu=2\n",
+                {"backend": "blue", "image": "a=b", "cpu": "2"},
+                None,
+            ),
+            (
+                "env =\n    HOME_OF_DATA\n    OTHER\ncpu = 1\n",
+                {"env": "HOME_OF_DATA\nOTHER", "cpu": "1"},
+                None,
+            ),
+            ("  cpu = 1\n  memory = 2\n", {"cpu": "1", "memory": "2"}, None),
+            (
+                'image = "a:1"\nbackend = \'blue\'\nlog_file = "odd\n',
+                {"image": "a:1", "backend": "blue", "log_file": '"odd'},
+                None,
+            ),
+            ("Backend = Blue\n[K8S]\nNameSpace = x\n", {"backend": "Blue"}, {"namespace": "x"}),
+        ],
+        ids=[
+            "sections",
+            "lines before any section",
+            "indented lines continue a list",
+            "indented keys",
+            "matching quotes are taken off",
+            "any case",
+        ],
+    )
+    def test_keys_are_read(self, tmp_path, text, default, k8s):
+        found = ini(tmp_path, text)
+
+        assert values(found) == default
+        assert (values(found, "k8s") if k8s else None) == k8s
+
+    def test_each_value_knows_its_line(self, tmp_path):
+        found = ini(tmp_path, "# a comment\n\nbackend = blue\n; another\n[k8s]\nnamespace = rl\n")
+
+        path = tmp_path / ".fiberconfig"
+        assert str(found.sections["default"]["backend"].origin) == f"{path}:3"
+        assert str(found.sections["k8s"]["namespace"].origin) == f"{path}:6"
+        assert str(found.origins["k8s"]) == f"{path}:5"
+
+    def test_a_file_from_an_editor_that_marks_its_encoding_is_read(self, tmp_path):
+        (tmp_path / ".fiberconfig").write_bytes(b"\xef\xbb\xbfcpu = 1\r\nmemory = 2\r\n")
+
+        assert values(read_file(tmp_path)) == {"cpu": "1", "memory": "2"}
+
+    @pytest.mark.parametrize(
+        "data, told",
+        [
+            (
+                b"cpu = 1\n[k8s]\n[default]\ncpu = 2\n",
+                r"'cpu' is set twice: .*:1 and .*:4; remove one",
+            ),
+            (b"cpu = 1\nnonsense\n", r"\.fiberconfig:2: expected 'key = value'"),
+            (b"\xff\xfe\x00", r"\.fiberconfig cannot be read"),
+        ],
+        ids=["twice", "nonsense", "no text"],
+    )
+    def test_a_mistake_is_an_error_with_its_place(self, tmp_path, data, told):
+        (tmp_path / ".fiberconfig").write_bytes(data)
+
+        with pytest.raises(ConfigError, match=told):
+            read_file(tmp_path)
+
+
+class TestToml:
+    def test_the_table_of_the_project_file_is_read(self, tmp_path):
+        text = '[tool.fiber]\ncpu = 2\nenv = ["A", "B"]\n[tool.fiber.k8s]\nnamespace = "rl"\n'
+        found = toml(tmp_path, text)
+
+        assert values(found) == {"cpu": 2, "env": ["A", "B"]}
+        assert values(found, "k8s") == {"namespace": "rl"}
+
+    def test_each_value_knows_its_line(self, tmp_path):
+        text = '[tool.other]\ncpu = 1\n[tool.fiber]\ncpu = 2\n[tool.fiber.k8s]\ncpu = "rl"\n'
+        found = toml(tmp_path, text)
+
+        path = tmp_path / "pyproject.toml"
+        assert str(found.sections["default"]["cpu"].origin) == f"{path}:4"
+        assert str(found.sections["k8s"]["cpu"].origin) == f"{path}:6"
+        assert str(found.origins["default"]) == f"{path}:3"
+
+    def test_a_value_whose_line_is_not_found_knows_its_file(self, tmp_path):
+        found = toml(tmp_path, "tool.fiber.cpu = 2\n")
+
+        assert str(found.sections["default"]["cpu"].origin) == str(tmp_path / "pyproject.toml")
+
+    @pytest.mark.parametrize(
+        "text", ['[project]\ndependencies = ["fiber-core"]\n', "this is no TOML ["]
+    )
+    def test_a_project_file_that_is_none_of_ours_sets_nothing(self, tmp_path, text):
+        assert toml(tmp_path, text).path is None
+
+    @pytest.mark.parametrize(
+        "text, told",
+        [
+            ("[tool.fiber\n", r"pyproject\.toml is no valid TOML"),
+            ("[tool]\nfiber = 3\n", "must be a table, got 3"),
+        ],
+    )
+    def test_a_mistake_is_an_error(self, tmp_path, text, told):
+        with pytest.raises(ConfigError, match=told):
+            toml(tmp_path, text)
+
+    def test_the_own_file_wins_which_is_logged(self, tmp_path, caplog):
+        (tmp_path / ".fiberconfig").write_text("cpu = 1\n")
+        with caplog.at_level(logging.DEBUG, "fiber.config"):
+            found = toml(tmp_path, "[tool.fiber]\ncpu = 2\nmemory = 3\n")
+
+        assert values(found) == {"cpu": "1"}
+        assert "[tool.fiber]" in caplog.text
+        assert "is not" in caplog.text

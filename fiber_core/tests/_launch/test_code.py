@@ -7,6 +7,7 @@ import importlib.resources
 import importlib.util
 import json
 import linecache
+import os
 import pkgutil
 import shutil
 import subprocess
@@ -91,32 +92,23 @@ def host(program, tmp_path, monkeypatch):
 
 
 class TestOffer:
-    def test_what_lies_below_the_working_directory_is_offered(self, program):
+    def test_what_lies_below_the_working_directory_is_offered_without_being_imported(self, program):
         names = CodeServer().names()
         assert {"near_app", "near_pkg", "near_space"} <= names
         assert not {"fiber", "fiber_local", "json", "pytest"} & names
-
-    def test_nothing_is_imported_for_it(self, program):
         assert CodeServer().module("near_pkg.inner")["path"] == str(program / "near_pkg/inner.py")
         assert not [name for name in sys.modules if name.startswith("near_")]
 
     def test_installed_ones_are_not_wherever_they_are(self, program, monkeypatch):
         monkeypatch.setattr(sys, "path", [str(program / "lib/site-packages"), *sys.path])
         sources = CodeServer()
-        assert sources.module("near_installed") == {}
-        assert sources.module("pytest") == {}
-        assert sources.module("json") == {}
-        assert sources.module("fiber.pool") == {}
+        for name in ("near_installed", "pytest", "json", "fiber.pool"):
+            assert sources.module(name) == {}
         assert "near_installed" not in sources.names()
 
     def test_ignored_ones_are_named_with_the_reason(self, program):
-        assert CodeServer().module("near_hidden") == {
-            "ignored": [
-                str(program / "near_hidden.py"),
-                str(program / ".gitignore"),
-                "near_hidden.py",
-            ]
-        }
+        reason = [program / "near_hidden.py", program / ".gitignore", "near_hidden.py"]
+        assert CodeServer().module("near_hidden") == {"ignored": [str(part) for part in reason]}
 
     @pytest.mark.parametrize("name", ["", "near_none", "../near_app", "near_pkg.none", "a-b", "x."])
     def test_others_are_nothing(self, program, name):
@@ -146,35 +138,30 @@ class TestOffer:
 
 
 class TestImports:
-    def test_modules_packages_and_namespaces_come(self, host):
-        assert importlib.import_module("near_app").VALUE == 1
+    def test_modules_packages_and_namespaces_come_once_for_all_processes_of_a_job(self, host):
         assert importlib.import_module("near_pkg").VALUE == 2
         assert importlib.import_module("near_space.deep.er").VALUE == 3
+        before = len(host.contents())
+        for _ in range(2):
+            assert importlib.import_module("near_app").VALUE == 1
+            del sys.modules["near_app"]
+        assert len(host.contents()) == before + 1
+        # and nobody else's
+        assert (host.folder / "code").stat().st_mode & 0o777 == 0o700
 
-    def test_what_one_process_got_the_others_of_the_job_have(self, host):
-        importlib.import_module("near_app")
-        assert len(host.contents()) == 1
-        del sys.modules["near_app"]
-        importlib.import_module("near_app")
-        assert len(host.contents()) == 1
-
+    @pytest.mark.parametrize("text", ["VALUE = 1\n", "VALUE = 'stale'\n"])
     def test_a_file_that_this_host_has_is_used_where_it_is_the_same(
-        self, host, tmp_path, monkeypatch
+        self, host, program, tmp_path, monkeypatch, text
     ):
         own = tmp_path / "own"
         own.mkdir()
         monkeypatch.setattr(sys, "path", [str(own), *sys.path])
-        (own / "near_app.py").write_text("VALUE = 1\n")
-        assert importlib.import_module("near_app").__file__ == str(own / "near_app.py")
-        assert host.contents() == []
-
-    def test_a_stale_one_is_not(self, host, program, tmp_path, monkeypatch):
-        own = tmp_path / "own"
-        own.mkdir()
-        monkeypatch.setattr(sys, "path", [str(own), *sys.path])
-        (own / "near_app.py").write_text("VALUE = 'stale'\n")
+        (own / "near_app.py").write_text(text)
         module = importlib.import_module("near_app")
-        assert (module.VALUE, module.__file__) == (1, str(program / "near_app.py"))
+        is_same = text == FILES["near_app.py"]
+        assert module.VALUE == 1
+        assert module.__file__ == str((own if is_same else program) / "near_app.py")
+        assert len(host.contents()) == (0 if is_same else 1)
 
     def test_others_cost_no_question(self, host):
         with pytest.raises(ModuleNotFoundError):
@@ -218,9 +205,6 @@ class TestFiles:
             assert stream.readline() == "a,b\n"
         with importlib.resources.as_file(files / "data" / "table.csv") as path:
             assert Path(path).read_text() == "a,b\n"
-
-    def test_so_they_are_for_pkgutil(self, host):
-        importlib.import_module("near_pkg")
         assert pkgutil.get_data("near_pkg", "data/table.csv") == b"a,b\n"
 
     @pytest.mark.parametrize("name", ["none.csv", "data/secret.key"])
@@ -233,24 +217,21 @@ class TestFiles:
 
 
 class TestExplanations:
-    def explained(self, host, name):
+    @pytest.mark.parametrize(
+        "name,words",
+        [
+            ("no_such_module_anywhere", "no module named 'no_such_module_anywhere' on "),
+            ("no_such_module_anywhere", "pip install no_such_module_anywhere"),
+            ("near_hidden", "is ignored by {program}/.gitignore (line 'near_hidden.py')"),
+            ("near_pkg.none", "has no such module"),
+        ],
+    )
+    def test_a_module_that_is_not_there_is_explained_once(self, host, program, name, words):
         with pytest.raises(ModuleNotFoundError) as caught:
             importlib.import_module(name)
         host.finder.explain(caught.value)
         host.finder.explain(caught.value)
-        return str(caught.value)
-
-    def test_one_that_is_not_installed(self, host):
-        text = self.explained(host, "no_such_module_anywhere")
-        assert "no module named 'no_such_module_anywhere' on " in text
-        assert text.count("pip install no_such_module_anywhere") == 1
-
-    def test_one_that_is_ignored(self, host, program):
-        text = self.explained(host, "near_hidden")
-        assert f"is ignored by {program / '.gitignore'} (line 'near_hidden.py')" in text
-
-    def test_one_of_a_package_that_is_offered(self, host):
-        assert "has no such module" in self.explained(host, "near_pkg.none")
+        assert str(caught.value).count(words.format(program=program)) == 1
 
 
 class TestMains:
@@ -262,11 +243,13 @@ class TestMains:
         sys.modules.pop("__mp_main__", None)
 
     def test_the_parents_main_is_run_as_spawn_does(self, host, program, monkeypatch):
+        main = types.ModuleType("__main__")
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        with pytest.raises(StartError, match="cannot be read"):
+            load_main(host.store)
         script = program / "script.py"
         script.write_text("NAME = __name__\ndef f():\n    return __file__\n")
-        main = types.ModuleType("__main__")
         main.__file__ = str(script)
-        monkeypatch.setitem(sys.modules, "__main__", main)
         load_main(host.store)
         loaded = sys.modules["__main__"]
         assert loaded is sys.modules["__mp_main__"] is not main
@@ -274,16 +257,6 @@ class TestMains:
         # and a child of this process is query of it in turn
         found = CodeServer().answer({"query": "main"})
         assert json.loads(found)["digest"] == digest_of(script.read_bytes())
-
-    def test_one_that_is_no_file_is_an_error(self, host, monkeypatch):
-        monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
-        with pytest.raises(StartError, match="cannot be read"):
-            load_main(host.store)
-
-
-def test_what_a_job_keeps_is_private(host):
-    importlib.import_module("near_app")
-    assert (host.folder / "code").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.fixture
@@ -304,41 +277,28 @@ def spec_of(name, **answer):
     return finder.find_spec(name, None)
 
 
-def test_own_names_are_the_programs_and_not_pythons(odd):
+def test_modules_of_the_program_are_described_by_their_files_and_pythons_are_not(odd):
     assert "odd_one" in module_server.own_names()
     assert not {"json", "pytest", "__main__"} & module_server.own_names()
+    assert module_server.describe("odd_one") == {"path": odd.__file__, "locations": None}
+    assert module_server.describe("json") == module_server.describe("no_such_module") == {}
 
 
-def test_a_loaded_module_is_described_by_its_file(odd):
-    assert module_server.describe("odd_one") == {
-        "path": odd.__file__,
-        "locations": None,
-    }
-
-
-def test_the_standard_library_is_not_offered():
-    assert module_server.describe("json") == {}
-    assert module_server.describe("no_such_module") == {}
-
-
-def test_a_module_is_loaded_from_its_file_where_that_exists(odd):
+def test_modules_are_loaded_from_their_files_and_packages_without_one_are_folders(odd, tmp_path):
     spec = spec_of("odd_one", **module_server.describe("odd_one"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (module.VALUE, module.where()) == (7, odd.__file__)
-
-
-def test_a_package_without_a_file_is_its_folders(tmp_path):
     spec = spec_of("spread", path=None, locations=[str(tmp_path)])
     assert list(importlib.util.module_from_spec(spec).__path__) == [str(tmp_path)]
 
 
-def test_a_module_whose_file_cannot_be_opened_is_not_found():
+def test_what_the_parent_does_not_have_is_not_found():
     assert spec_of("odd_one", path="/not/here/odd.zip/odd_one.py", locations=None) is None
-
-
-def test_a_parent_that_has_nothing_ends_the_search():
     assert spec_of("ours.part") is None
+    # nor is it asked for what it has not named
+    finder = module_server.ParentFinder(frozenset({"ours"}), pytest.fail)
+    assert finder.find_spec("theirs", None) is None
 
 
 def test_the_source_of_a_module_inside_an_archive_is_had(tmp_path, monkeypatch):
@@ -351,14 +311,6 @@ def test_the_source_of_a_module_inside_an_archive_is_had(tmp_path, monkeypatch):
 
     assert module_server.source_of("odd_packed") == "VALUE = 7\n"
     assert module_server.source_of("json") is None
-
-
-def test_the_parent_is_not_asked_for_a_name_that_it_does_not_have():
-    def ask(_):
-        raise AssertionError("asked")
-
-    finder = module_server.ParentFinder(frozenset({"ours"}), ask)
-    assert finder.find_spec("theirs", None) is None
 
 
 IGNORED = [
@@ -378,6 +330,7 @@ IGNORED = [
     "with space.py",
 ]
 
+
 CASES = {
     "names anywhere": "*.log\n!keep.log\n",
     "folders anywhere": "build/\n",
@@ -393,6 +346,7 @@ CASES = {
     "nothing comes back from an ignored folder": "src/gen/\n!src/gen/two.py\n",
     "only what is in it": "src/*\n!src/gen\n",
     "spaces at the end": "b.log   \n",
+    "an invalid pattern is skipped": "[z-a]\nb.log\n",
 }
 
 
@@ -424,35 +378,26 @@ def test_git_agrees(folder, name):
     assert ignored(folder) == set(filter(None, output.decode().split("\0")))
 
 
-def test_the_nearest_file_counts(folder):
+def test_the_nearest_file_counts_and_fibers_own_takes_the_place_of_gits(folder):
     (folder / ".gitignore").write_text("*.py\n")
     (folder / "src" / ".gitignore").write_text("!*.py\n")
-    assert ignored(folder) == {name for name in IGNORED if name.endswith(".py")} - {
-        name for name in IGNORED if name.startswith("src/")
+    assert ignored(folder) == {
+        name for name in IGNORED if name.endswith(".py") and not name.startswith("src/")
     }
-
-
-def test_fibers_own_file_takes_the_place_of_gits(folder):
-    (folder / ".gitignore").write_text("*.py\n")
     (folder / ".fiberignore").write_text("*.txt\n")
     assert ignored(folder) == {"docs/readme.txt", "src/deep/notes.txt"}
 
 
-def test_why_names_the_file_and_the_line(folder):
+@pytest.mark.parametrize(
+    "name,why",
+    [
+        ("build/x.py", ("{folder}/.gitignore", "build/")),
+        ("__pycache__/a.pyc", ("", "__pycache__/")),
+        ("../build/x.py", None),
+    ],
+    ids=["a line of the file", "always", "not below"],
+)
+def test_why_names_the_file_and_the_line(folder, name, why):
     (folder / ".gitignore").write_text("build/\n")
-    why = Ignore(folder).match(folder / "build" / "x.py")
-    assert why == (str(folder / ".gitignore"), "build/")
-
-
-def test_what_is_not_below_is_no_matter(folder, tmp_path_factory):
-    (folder / ".gitignore").write_text("*\n")
-    assert Ignore(folder).match(tmp_path_factory.mktemp("other") / "a.py") is None
-
-
-def test_some_folders_are_always_ignored(folder):
-    assert Ignore(folder).match(folder / "__pycache__" / "a.pyc") == ("", "__pycache__/")
-
-
-def test_an_invalid_pattern_is_skipped(folder):
-    (folder / ".gitignore").write_text("[z-a]\nb.log\n")
-    assert ignored(folder) == {"b.log"}
+    expected = why and tuple(part.format(folder=folder) for part in why)
+    assert Ignore(folder).match(Path(os.path.normpath(folder / name))) == expected

@@ -1,7 +1,7 @@
 """Process objects become jobs, and the platform's statuses reach their children."""
 
+import contextlib
 import json
-import logging
 import queue
 import threading
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ from fiber.process import Process
 from tasks_world import FakeReactor
 from waiting import until
 
-RUNNING = JobStatus(state=JobState.RUNNING)
+PENDING, RUNNING = (JobStatus(state=state) for state in (JobState.PENDING, JobState.RUNNING))
 KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9))
 
 
@@ -57,14 +57,8 @@ class FakeBackend:
                 raise event
             yield event
 
-    def kill(self, job):
-        self.calls.append(("kill", job.id))
-
-    def terminate(self, job):
-        self.calls.append(("terminate", job.id))
-
-    def signal(self, job, index, signum):
-        self.calls.append(("signal", job.id, index, signum))
+    def __getattr__(self, name):
+        return lambda job, *more: self.calls.append((name, job.id, *more))
 
 
 def info(**capabilities):
@@ -74,18 +68,15 @@ def info(**capabilities):
 class FakeRuntime:
     """As much of a runtime as a launcher asks for."""
 
-    run_id = "0123abcd"
-    ident = "master"
+    run_id, ident = "0123abcd", "master"
     closing = False
-    is_master = True
     lease = 30.0
-    timing = Timing()
 
-    def __init__(self, folder):
-        self.directory = folder
+    def __init__(self, folder, timing, *, is_master):
+        self.directory, self.timing, self.is_master = folder, timing, is_master
         self.backend = FakeBackend()
         self.reactor = FakeReactor()
-        self.endpoint = SimpleNamespace(credentials=Credentials.new(), serve=self._serve)
+        self.endpoint = SimpleNamespace(credentials=Credentials.new(), serve=lambda *_: None)
         self.hello = SimpleNamespace(host="here")
         self.router = SimpleNamespace(observed=lambda _job, _status: None)
         self.config = SimpleNamespace(
@@ -97,13 +88,10 @@ class FakeRuntime:
             to_environ=dict,
         )
         self.info = info(fork=True)
-        self.specs, self.notified, self.served = [], [], {}
+        self.specs, self.notified = [], []
         #: what the next submissions raise
         self.errors = []
         self.at_submit = lambda job: None
-
-    def _serve(self, target, service):
-        self.served[target] = service
 
     def urls(self):
         return ["ipc:///nowhere"]
@@ -116,9 +104,10 @@ class FakeRuntime:
         self.at_submit(job)
         return job
 
-    def tell(self, child, status):
-        """The platform reports a status."""
-        self.backend.events_queue.put((child.job, status))
+    def tell(self, child, *statuses):
+        """The platform reports statuses."""
+        for status in statuses:
+            self.backend.events_queue.put((child.job, status))
 
     def notify(self, hook, **facts):
         self.notified.append((hook, facts["previous"], facts["current"]))
@@ -146,8 +135,7 @@ def timing():
 
 @pytest.fixture
 def runtime(tmp_path, is_master, timing):
-    runtime = FakeRuntime(tmp_path)
-    runtime.is_master, runtime.timing = is_master, timing
+    runtime = FakeRuntime(tmp_path, timing, is_master=is_master)
     yield runtime
     runtime.closing = True
     runtime.backend.events_queue.put(None)
@@ -187,19 +175,18 @@ def call(launcher, peer, body=b""):
 
 
 class TestLaunching:
-    def test_a_process_becomes_a_job(self, launcher, runtime):
+    def test_a_process_becomes_a_job_with_all_it_needs_to_reach_its_parent(self, launcher, runtime):
         request = ResourceRequest(cpu=2)
-        launcher.launch(Process(name="my own"), resources=request, image="mine", processes=3)
+        child = launcher.launch(
+            Process(name="my own"), resources=request, image="mine", processes=3
+        )
         (spec,) = runtime.specs
         assert (spec.name, spec.run_id, spec.processes) == ("my own", "0123abcd", 3)
         assert (spec.resources, spec.image, spec.entry) == (request, "mine", instructions.ENTRY)
         assert spec.labels == {"process": "my own", "parent": "master"}
         assert spec.env["FIBER_BACKEND"] == "fake"
         assert spec.argv[-2:] == ("-m", instructions.MODULE)
-
-    def test_its_instructions_are_enough_to_reach_the_parent(self, launcher, runtime):
-        child = launcher.launch(Process())
-        found = instructions.Instructions.decode(runtime.specs[0].private)
+        found = instructions.Instructions.decode(spec.private)
         assert found.ident == child.ident
         assert found.urls == ("ipc:///nowhere",)
         assert found.credentials == runtime.endpoint.credentials
@@ -211,38 +198,41 @@ class TestLaunching:
         assert [spec.image for spec in runtime.specs] == [None, "an-image"]
 
     def test_a_refusal_leaves_nothing(self, launcher, runtime):
-        def refuse(_):
-            raise SubmitError("no")
-
-        runtime.at_submit = refuse
+        runtime.errors = [SubmitError("no")]
         with pytest.raises(SubmitError):
             launcher.launch(Process())
         assert launcher.alive() == []
         assert launcher._payloads == {}
 
-    def test_a_platform_that_has_answered_and_cannot_be_asked_is_waited_for(
-        self, launcher, runtime, caplog
+    @pytest.mark.parametrize(
+        "is_master,answered,closing,waits,is_waited_for",
+        [
+            pytest.param(True, True, False, True, True, id="it has answered"),
+            pytest.param(False, False, False, True, True, id="it has started this process"),
+            pytest.param(True, False, False, True, False, id="it never answered"),
+            pytest.param(True, True, False, False, False, id="the caller retries itself"),
+            pytest.param(True, True, True, True, False, id="the program ends"),
+        ],
+    )
+    def test_a_platform_that_cannot_be_asked(
+        self, launcher, runtime, caplog, answered, closing, waits, is_waited_for
     ):
-        launcher.launch(Process())
-        runtime.errors = [BackendUnavailableError("it restarts"), BackendUnavailableError("still")]
-        child = launcher.launch(Process())
-        assert child.job.id == "4"
-        # the same job each time, which a platform may tell from another one by this
-        assert len({spec.ident for spec in runtime.specs}) == 2
-        # too short an outage to speak of
-        assert not caplog.records
-
-    def test_one_that_never_answered_is_an_error_at_once(self, launcher, runtime):
-        runtime.errors = [BackendUnavailableError("no engine here")]
-        with pytest.raises(BackendUnavailableError, match="no engine here"):
+        if answered:
             launcher.launch(Process())
-        assert len(runtime.specs) == 1
-        assert launcher.alive() == []
-
-    @pytest.mark.parametrize("is_master", [False])
-    def test_to_a_process_that_it_started_it_has_answered(self, launcher, runtime):
-        runtime.errors = [BackendUnavailableError("it restarts")]
-        assert launcher.launch(Process()).job.id == "2"
+        runtime.closing = closing
+        runtime.errors = [BackendUnavailableError("it restarts"), BackendUnavailableError("still")]
+        before = len(runtime.specs)
+        if is_waited_for:
+            launcher.launch(Process(), waits=waits)
+            # the same job each time, which a platform may tell from another one by this
+            assert len({spec.ident for spec in runtime.specs[before:]}) == 1
+            # too short an outage to speak of
+            assert not caplog.records
+        else:
+            with pytest.raises(BackendUnavailableError, match="it restarts"):
+                launcher.launch(Process(), waits=waits)
+            assert len(runtime.specs) == before + 1
+            assert len(launcher.alive()) == before
 
     @pytest.mark.parametrize("timing", [Timing(outage=0.1, outage_notice=0.0)])
     def test_it_is_waited_for_a_bounded_time_with_a_notice(self, launcher, runtime, caplog):
@@ -254,21 +244,6 @@ class TestLaunching:
         (message,) = caplog.messages
         assert message.startswith("fiber: late: the platform cannot be asked")
         assert len(launcher.alive()) == 1
-
-    def test_a_caller_that_retries_itself_gets_the_error(self, launcher, runtime):
-        launcher.launch(Process())
-        runtime.errors = [BackendUnavailableError("it restarts")]
-        with pytest.raises(BackendUnavailableError):
-            launcher.launch(Process(), waits=False)
-        assert len(runtime.specs) == 2
-
-    def test_at_the_end_nothing_is_waited_for(self, launcher, runtime):
-        launcher.launch(Process())
-        runtime.closing = True
-        runtime.errors = [BackendUnavailableError("it restarts")]
-        with pytest.raises(BackendUnavailableError):
-            launcher.launch(Process())
-        assert len(runtime.specs) == 2
 
     def test_what_cannot_be_pickled_is_not_submitted_and_lets_go_of_what_could(
         self, launcher, runtime
@@ -291,23 +266,15 @@ class TestLaunching:
 
 
 class TestFetching:
-    def test_a_child_gets_its_process_object_once(self, launcher):
-        child = launcher.launch(Process(name="my own"))
-        kind, number, body = call(launcher, FakePeer(child.ident))
-        assert (kind, number) == (Kind.REPLY, 3)
-        payload = codec.loads(body)
-        assert payload["preparation"]["name"] == "my own"
-        assert child.pid == 7
-        assert call(launcher, FakePeer(child.ident))[0] is Kind.ERROR
-
-    def test_each_process_of_a_job_gets_it(self, launcher):
-        child = launcher.launch(Process(), processes=2)
+    def test_each_process_of_a_job_gets_its_object_once_and_nobody_else(self, launcher):
+        child = launcher.launch(Process(name="my own"), processes=2)
         for index in (0, 1):
-            assert call(launcher, FakePeer(f"{child.ident}.{index}"))[0] is Kind.REPLY
-
-    def test_other_peers_get_an_error(self, launcher):
-        launcher.launch(Process())
-        assert call(launcher, FakePeer("stranger"))[0] is Kind.ERROR
+            kind, number, body = call(launcher, FakePeer(f"{child.ident}.{index}"))
+            assert (kind, number) == (Kind.REPLY, 3)
+            assert codec.loads(body)["preparation"]["name"] == "my own"
+        assert child.pid == 7
+        for ident in (f"{child.ident}.0", "stranger"):
+            assert call(launcher, FakePeer(ident))[0] is Kind.ERROR
 
     def test_other_messages_are_no_matter(self, launcher):
         peer = FakePeer("x")
@@ -329,47 +296,49 @@ class TestFetching:
 class TestEvents:
     def test_statuses_reach_the_child_and_the_plugins_in_order(self, launcher, runtime):
         child = launcher.launch(Process())
-        for status in (RUNNING, ended(3)):
-            runtime.tell(child, status)
+        other = Job(id="of somebody else", name="n", run_id="r", backend="fake")
+        runtime.backend.events_queue.put((other, ended(1)))
+        runtime.tell(child, RUNNING, ended(3))
         assert child.wait(20) == 3
         until(lambda: len(runtime.notified) == 2)
         assert runtime.notified == [
             ("fiber_job_changed", None, RUNNING),
             ("fiber_job_changed", RUNNING, ended(3)),
         ]
-        until(lambda: launcher.alive() == [])
 
-    def test_those_that_come_before_submit_returns_are_kept(self, launcher, runtime):
-        def at_submit(job):
-            runtime.backend.events_queue.put((job, RUNNING))
-            runtime.backend.events_queue.put((job, ended(5)))
-            until(lambda: len(launcher._early.get(job.id, ())) == 2)
-
-        runtime.at_submit = at_submit
-        seen = []
-        child = launcher.launch(Process(), on_status=lambda _, status: seen.append(status))
-        assert child.returncode == 5
-        assert seen == [RUNNING, ended(5)]
+    def test_what_a_child_held_alive_and_a_socket_that_it_left_go_with_it(self, launcher, runtime):
+        child = launcher.launch(Process())
+        left = runtime.directory / f"{child.ident}.sock"
+        left.touch()
+        released = threading.Event()
+        child.on_release(released.set)
+        runtime.tell(child, KILLED)
+        assert released.wait(20)
         assert launcher.alive() == []
-        assert launcher._by_job == {}
-        assert launcher._early == {}
+        assert not left.exists()
 
-    def test_a_status_during_delivery_of_earlier_ones_waits_for_its_turn(self, launcher, runtime):
+    def test_those_that_come_before_submit_returns_are_delivered_first_and_in_order(
+        self, launcher, runtime
+    ):
         def at_submit(job):
-            runtime.backend.events_queue.put((job, RUNNING))
-            until(lambda: launcher._early.get(job.id))
+            for status in (PENDING, RUNNING):
+                runtime.backend.events_queue.put((job, status))
+            until(lambda: len(launcher._early.get(job.id, ())) == 2)
 
         def on_status(child, status):
             seen.append(status)
             if status is RUNNING:
-                runtime.tell(child, ended(4))
+                # during the delivery of earlier ones
+                runtime.tell(child, ended(5))
                 until(lambda: launcher._early.get(child.job.id))
 
         seen = []
         runtime.at_submit = at_submit
         child = launcher.launch(Process(), on_status=on_status)
-        assert seen == [RUNNING, ended(4)]
-        assert child.returncode == 4
+        assert seen == [PENDING, RUNNING, ended(5)]
+        assert child.returncode == 5
+        assert launcher.alive() == []
+        assert launcher._by_job == launcher._early == {}
 
     def test_a_callback_may_fail_and_later_statuses_come_all_the_same(
         self, launcher, runtime, caplog
@@ -377,21 +346,19 @@ class TestEvents:
         def fail(child, status):
             raise RuntimeError("a listener on purpose")
 
-        with caplog.at_level(logging.ERROR, logger="fiber"):
-            first = launcher.launch(Process(), on_status=fail)
-            second = launcher.launch(Process())
-            runtime.tell(first, RUNNING)
-            runtime.tell(second, ended(0))
-            assert second.wait(20) == 0
+        first = launcher.launch(Process(), on_status=fail)
+        second = launcher.launch(Process())
+        runtime.tell(first, RUNNING)
+        runtime.tell(second, ended(0))
+        assert second.wait(20) == 0
         assert "a listener on purpose" in caplog.text
 
     def test_a_stream_that_breaks_orphans_the_children_and_the_next_one_gets_another(
         self, launcher, runtime, caplog
     ):
         first = launcher.launch(Process())
-        with caplog.at_level(logging.ERROR, logger="fiber"):
-            runtime.backend.events_queue.put(BackendUnavailableError("cut"))
-            assert first.wait(20) == 1
+        runtime.backend.events_queue.put(BackendUnavailableError("cut"))
+        assert first.wait(20) == 1
         assert first.status.reason.kind is ReasonKind.NODE_LOST
         until(lambda: launcher._thread is None)
         (record,) = caplog.records
@@ -411,47 +378,29 @@ class TestEvents:
             raise BackendUnavailableError("away")
 
         runtime.at_submit = refuse
-        with caplog.at_level(logging.ERROR, logger="fiber"), pytest.raises(BackendUnavailableError):
+        with pytest.raises(BackendUnavailableError):
             launcher.launch(Process())
         assert caplog.records == []
 
-    def test_events_of_jobs_that_are_not_ours_are_no_matter(self, launcher, runtime):
-        child = launcher.launch(Process())
-        other = Job(id="other", name="n", run_id="r", backend="fake")
-        runtime.backend.events_queue.put((other, RUNNING))
-        runtime.tell(child, ended(0))
-        assert child.wait(20) == 0
-
-    def test_what_a_child_holds_alive_is_let_go_at_its_end(self, launcher, runtime):
-        released = threading.Event()
-        child = launcher.launch(Process())
-        child.on_release(released.set)
-        runtime.tell(child, ended(0))
-        assert released.wait(20)
-
-    def test_a_socket_that_a_killed_child_left_is_removed(self, launcher, runtime):
-        child = launcher.launch(Process())
-        left = runtime.directory / f"{child.ident}.sock"
-        left.touch()
-        runtime.tell(child, KILLED)
-        until(lambda: not left.exists())
-
 
 class TestSignals:
-    def test_terminate_is_sigterm_to_each_process(self, launcher, runtime):
+    def test_terminate_is_sigterm_to_each_process_and_kill_is_the_whole_job(
+        self, launcher, runtime
+    ):
         child = launcher.launch(Process(), processes=2)
         child.terminate()
-        assert runtime.backend.calls == [("signal", "1", 0, 15), ("signal", "1", 1, 15)]
+        child.kill()
+        assert runtime.backend.calls == [
+            ("signal", "1", 0, 15),
+            ("signal", "1", 1, 15),
+            ("kill", "1"),
+        ]
 
-    def test_before_a_remote_job_has_a_supervisor_it_is_the_platforms(self, remote, runtime):
+    def test_before_a_remote_job_has_a_supervisor_both_are_the_platforms(self, remote, runtime):
         child = remote.launch(Process())
         child.terminate()
         child.kill()
         assert runtime.backend.calls == [("terminate", "1"), ("kill", "1")]
-
-    def test_kill_is_the_whole_job(self, launcher, runtime):
-        launcher.launch(Process(), processes=2).kill()
-        assert runtime.backend.calls == [("kill", "1")]
 
 
 class Clock:
@@ -475,9 +424,12 @@ class TestUnconfirmedEnds:
     def clock(self, runtime, monkeypatch):
         return Clock(runtime, monkeypatch)
 
-    @pytest.mark.parametrize("how", ["terminate", "kill"])
-    def test_joining_a_job_that_never_came_up_ends(self, remote, clock, how):
-        child = remote.launch(Process())
+    @pytest.mark.parametrize(
+        "kind,how", [("remote", "terminate"), ("remote", "kill"), ("launcher", "kill")]
+    )
+    def test_joining_a_job_that_never_came_up_ends(self, request, clock, kind, how):
+        launcher = request.getfixturevalue(kind)
+        child = launcher.launch(Process())
         getattr(child, how)()
         clock.pass_by(Timing().unconfirmed)
         assert child.returncode is None
@@ -485,59 +437,41 @@ class TestUnconfirmedEnds:
         assert child.wait(20) == 1
         assert child.status.reason == Reason(ReasonKind.NODE_LOST)
         assert "has not confirmed that within 30 s" in child.status.message
-        assert remote.alive() == []
+        assert launcher.alive() == []
 
-    def test_so_is_one_of_a_backend_that_forks(self, launcher, clock):
-        child = launcher.launch(Process(), processes=2)
-        child.kill()
-        clock.pass_by(Timing().unconfirmed + 2)
-        assert child.wait(20) == 1
-
-    def test_killing_it_again_does_not_put_that_off(self, remote, clock):
-        child = remote.launch(Process())
-        for _ in range(8):
-            child.kill()
-            clock.pass_by(4)
-        assert child.wait(20) == 1
-
-    def test_nor_does_a_platform_that_cannot_be_asked(self, remote, runtime, clock):
+    def test_neither_another_kill_nor_an_outage_puts_that_off(self, remote, runtime, clock):
         def refuse(_):
             raise BackendUnavailableError("away")
 
         runtime.backend.kill = refuse
         child = remote.launch(Process())
-        with pytest.raises(BackendUnavailableError):
-            child.kill()
-        clock.pass_by(Timing().unconfirmed + 2)
+        for _ in range(8):
+            with contextlib.suppress(BackendUnavailableError):
+                child.kill()
+            clock.pass_by(4)
         assert child.wait(20) == 1
 
-    def test_a_confirmation_of_the_platform_in_time_counts(self, remote, runtime, clock):
+    @pytest.mark.parametrize(
+        "seconds,at_once", [(29, False), (1000, True)], ids=["in time", "the program was stopped"]
+    )
+    def test_a_confirmation_of_the_platform_counts(self, remote, runtime, clock, seconds, at_once):
         child = remote.launch(Process())
         child.kill()
-        clock.pass_by(Timing().unconfirmed - 1)
+        clock.pass_by(seconds, at_once=at_once)
+        assert child.returncode is None
         runtime.tell(child, KILLED)
         assert child.wait(20) == -9
         clock.pass_by(5)
         assert child.status == KILLED
         assert runtime.reactor.timers == []
 
-    def test_a_program_that_was_stopped_itself_expires_no_lease(self, remote, runtime, clock):
-        child = remote.launch(Process())
-        child.kill()
-        clock.pass_by(1000, at_once=True)
-        assert child.returncode is None
-        runtime.tell(child, KILLED)
-        assert child.wait(20) == -9
-
     def test_one_whose_supervisor_has_connected_is_under_its_lease(self, remote, clock):
         child = remote.launch(Process())
         child.kill()
         supervisor = FakePeer(supervisor_ident(child.ident))
-        remote.on_message(supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping()))))
+        ping = Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping())))
         for _ in range(40):
-            remote.on_message(
-                supervisor, Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping())))
-            )
+            remote.on_message(supervisor, ping)
             clock.pass_by(1)
         assert child.returncode is None
 
@@ -559,20 +493,24 @@ class TestSilence:
             running.raise_if_never_started()
 
     def test_where_its_platform_cannot_be_asked_it_has_ended_all_the_same(
-        self, running, launcher, runtime, monkeypatch
+        self, running, launcher, runtime
     ):
-
         def away(job):
             raise BackendUnavailableError("the engine is gone")
 
-        monkeypatch.setattr(runtime.backend, "kill", away)
+        runtime.backend.kill = away
         runtime.reactor.go_off()
         assert running.status.reason.kind is ReasonKind.LEASE
         assert "without a word" in running.failure
         assert launcher.alive() == []
 
-    def test_one_that_sent_its_hello_is_not(self, running, launcher, runtime):
-        call(launcher, FakePeer(running.ident))
+    @pytest.mark.parametrize("how", ["it sent its hello", "it has ended"])
+    def test_one_of_which_more_is_known_is_not(self, running, launcher, runtime, how):
+        if how == "it has ended":
+            runtime.tell(running, ended(0))
+            until(lambda: launcher.alive() == [])
+        else:
+            call(launcher, FakePeer(running.ident))
         runtime.reactor.go_off()
         assert runtime.backend.calls == []
 
@@ -582,12 +520,6 @@ class TestSilence:
         runtime.reactor.go_off()
         assert runtime.backend.calls == []
         assert len(runtime.reactor.timers) == 1
-
-    def test_one_that_has_ended_is_no_longer_waited_for(self, running, launcher, runtime):
-        runtime.tell(running, ended(0))
-        until(lambda: launcher.alive() == [])
-        runtime.reactor.go_off()
-        assert runtime.backend.calls == []
 
 
 def test_hosts_that_were_lost_are_avoided_for_a_while(launcher, runtime, monkeypatch):

@@ -8,7 +8,6 @@ import multiprocessing.context
 import os
 import subprocess
 import sys
-import textwrap
 import types
 from importlib.machinery import ModuleSpec
 from multiprocessing import process, spawn, util
@@ -54,36 +53,40 @@ def data_of_the_stdlib(monkeypatch):
     return data
 
 
-@pytest.mark.parametrize("path", ["script.py", "/some/where/script.py", "../script.py", None])
-def test_a_script_is_described_as_the_stdlib_does(main, data_of_the_stdlib, path):
-    main.__file__ = path
+@pytest.mark.parametrize(
+    "path,spec",
+    [
+        ("script.py", None),
+        ("/some/where/script.py", None),
+        ("../script.py", None),
+        (None, None),
+        (None, ModuleSpec("package.program", None)),
+    ],
+)
+def test_a_script_and_a_module_are_described_as_the_stdlib_does(
+    main, data_of_the_stdlib, path, spec
+):
+    main.__file__, main.__spec__ = path, spec
 
     assert Program().prepare("child 1") == data_of_the_stdlib()
 
 
-def test_a_module_is_sent_by_its_name(main, data_of_the_stdlib):
-    main.__spec__ = ModuleSpec("package.program", None)
+def test_where_the_script_is_stays_known_when_its_last_line_has_run(main):
+    main.__file__ = "/some/where/script.py"
+    program = Program()
+    del main.__file__
+    assert program.prepare("child 1")["init_main_from_path"] == "/some/where/script.py"
 
-    assert Program().prepare("child 1") == data_of_the_stdlib()
-
-
-def test_a_main_that_children_cannot_load_is_not_sent():
+    # one that children cannot load is not sent
     codec.set_main_by_reference(False)
+    assert not [key for key in program.prepare("child 1") if key.startswith("init_main")]
 
-    assert not [key for key in Program().prepare("child 1") if key.startswith("init_main")]
 
-
-def test_an_empty_entry_of_the_path_means_where_the_program_began(monkeypatch, tmp_path):
+def test_the_path_of_the_program_and_the_level_of_the_packages_logger_are_sent(
+    monkeypatch, tmp_path
+):
     monkeypatch.setattr(sys, "path", ["", "/elsewhere"])
     monkeypatch.chdir(tmp_path)
-
-    data = Program().prepare("child 1")
-
-    assert data["sys_path"] == [process.ORIGINAL_DIR, "/elsewhere"]
-    assert data["dir"] == str(tmp_path)
-
-
-def test_the_level_of_the_packages_logger_is_sent(monkeypatch):
     logger = logging.getLogger("of.a.test")
     monkeypatch.setattr(logger, "level", logging.INFO)
     monkeypatch.setattr(util, "_logger", logger)
@@ -91,6 +94,9 @@ def test_the_level_of_the_packages_logger_is_sent(monkeypatch):
 
     data = Program().prepare("child 1")
 
+    # an empty entry means where the program began
+    assert data["sys_path"] == [process.ORIGINAL_DIR, "/elsewhere"]
+    assert data["dir"] == str(tmp_path)
     assert data["log_level"] == logging.INFO
     assert data["log_to_stderr"] is True
 
@@ -100,28 +106,6 @@ def test_a_main_that_is_being_loaded_for_a_child_starts_no_process(monkeypatch):
 
     with pytest.raises(RuntimeError, match="bootstrapping phase"):
         Program().prepare("child 1")
-
-
-def test_where_the_script_is_stays_known_when_its_last_line_has_run(main):
-    main.__file__ = "/some/where/script.py"
-    program = Program()
-    del main.__file__
-
-    assert program.prepare("child 1")["init_main_from_path"] == "/some/where/script.py"
-
-
-def test_a_process_chooses_no_start_method_for_the_stdlib():
-    program = """
-        import multiprocessing
-        import fiber
-
-        process = fiber.Process(target=int)
-        process.start()
-        process.join()
-        assert multiprocessing.get_start_method(allow_none=True) is None
-        multiprocessing.set_start_method("spawn")
-        """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, timeout=30)
 
 
 @pytest.fixture
@@ -144,28 +128,19 @@ def runtime(*, same_host, env=()):
     )
 
 
-OURS = {"FIBER_CPU": "2", "FIBER_BACKEND": "b"}
-
-
-@pytest.mark.usefixtures("started")
-class TestEnvironments:
-    def test_on_this_host_all_changes_are_meant(self):
-        found = job_environment(runtime(same_host=True))
-        found.pop("PYTEST_CURRENT_TEST", None)
-        assert found == {
-            **OURS,
-            "PATH": "/mine",
-            "HOME": "/mine",
-            "NEW": "2",
-            "SSH_AUTH_SOCK": "/s",
-        }
-
-    def test_another_host_keeps_its_own_path_and_home(self):
-        assert job_environment(runtime(same_host=False)) == {**OURS, "NEW": "2"}
-
-    def test_what_is_listed_goes_anywhere(self):
-        found = job_environment(runtime(same_host=False, env=("PATH", "KEPT", "NONE")))
-        assert found == {**OURS, "NEW": "2", "PATH": "/mine", "KEPT": "1"}
+@pytest.mark.parametrize(
+    "same_host,env,expected",
+    [
+        (True, (), {"NEW": "2", "PATH": "/mine", "HOME": "/mine", "SSH_AUTH_SOCK": "/s"}),
+        (False, (), {"NEW": "2"}),
+        (False, ("PATH", "KEPT", "NONE"), {"NEW": "2", "PATH": "/mine", "KEPT": "1"}),
+    ],
+    ids=["this host", "another host, with its own path and home", "what is listed goes anywhere"],
+)
+def test_what_a_program_changed_goes_to_jobs(started, same_host, env, expected):
+    found = job_environment(runtime(same_host=same_host, env=env))
+    found.pop("PYTEST_CURRENT_TEST", None)
+    assert found == {"FIBER_CPU": "2", "FIBER_BACKEND": "b", **expected}
 
 
 PROGRAM = """

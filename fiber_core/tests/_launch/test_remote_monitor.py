@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -49,32 +50,15 @@ KILLED = JobStatus(
 )
 
 
-class FakeChild:
-    def __init__(self):
-        self.ident, self.name, self.host = "0a1b2c3d", "a process", "node"
-        self.job = Job(id="1", name=self.name, run_id="r", backend="b")
-        self.failures = []
-
-    processes = 1
-
-    def ident_of(self, index):
-        return self.ident
-
-    def set_start_failure(self, why):
-        self.failures.append(why)
-
-
 class FakePeer:
     def __init__(self, ident):
         self.ident, self.sent = ident, []
 
     def send(self, kind, target, number, segments=()):
-        received = []
+        decoder = Decoder()
         for segment in segments:
-            decoder = Decoder()
             decoder.feed(bytes(segment))
-            received += decoder.messages()
-        self.sent.append((kind, *received))
+        self.sent.append((kind, *decoder.messages()))
 
 
 class FakeReactor:
@@ -97,26 +81,10 @@ class FakeReactor:
                 timer.action()
 
 
-class FakeBackend:
-    def __init__(self):
-        self.killed = []
-        self.lines = []
-        self.error = None
-
-    def kill(self, job):
-        self.killed.append(job.id)
-        if self.error is not None:
-            raise self.error
-
-    def logs(self, job, tail):
-        return iter(self.lines[-tail:])
-
-
 class World:
     def __init__(self, *, near=False, **capabilities):
-        self.statuses = []
-        self.clock = 0.0
-        self.backend = FakeBackend()
+        self.statuses, self.failures = [], []
+        self.backend = Mock()
         self.reactor = FakeReactor()
         self.runtime = SimpleNamespace(
             lease=5.0,
@@ -133,7 +101,15 @@ class World:
             backend=self.backend,
         )
         self.monitor = RemoteJobMonitor(self.runtime, self.tell)
-        self.child = FakeChild()
+        self.child = SimpleNamespace(
+            ident="0a1b2c3d",
+            name="a process",
+            host="node",
+            job=Job(id="1", name="a process", run_id="r", backend="b"),
+            processes=1,
+            ident_of=lambda index: "0a1b2c3d",
+            set_start_failure=self.failures.append,
+        )
         self.monitor.expect(self.child)
         self.peer = FakePeer(supervisor_ident(self.child.ident))
 
@@ -163,6 +139,10 @@ def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module.time, "monotonic", lambda: clock.now)
     return clock
+
+
+def is_fencing():
+    return any(thread.name == "fiber-fence" for thread in threading.enumerate())
 
 
 def reported(status):
@@ -199,9 +179,8 @@ class TestSpecs:
 
     def test_on_one_host_short_silence_does_not_expire_a_lease(self):
         world = World(near=True, cpu_limit=True, memory_limit=True)
-        config = SupervisorConfig.decode(
-            world.monitor.with_supervisor(self.SPEC, self.INSTRUCTIONS).private
-        )
+        spec = world.monitor.with_supervisor(self.SPEC, self.INSTRUCTIONS)
+        config = SupervisorConfig.decode(spec.private)
         assert (config.silence, config.enforce_limits) == (None, False)
 
 
@@ -213,9 +192,11 @@ class TestWords:
         assert world.statuses == [RUNS, EXITED]
         assert world.peer.sent[-1] == (Kind.REPLY,)
 
-    def test_a_sign_of_life_is_answered(self, world):
+    def test_a_sign_of_life_is_answered_and_nonsense_is_refused(self, world):
         world.says(messages.Ping())
         assert world.peer.sent == [(Kind.CAST, messages.Pong())]
+        with pytest.raises(WireError, match="no message of its protocol"):
+            world.says(messages.Exiting())
 
     def test_a_supervisor_whose_job_is_over_is_refused(self, world):
         world.monitor.forget(world.child)
@@ -223,97 +204,87 @@ class TestWords:
         assert world.peer.sent == [(Kind.ERROR,)]
         assert world.monitor.is_supervisor(world.peer.ident)
 
-    def test_nonsense_is_refused(self, world):
-        with pytest.raises(WireError, match="no message of its protocol"):
-            world.says(messages.Exiting())
-
     def test_a_refusal_for_its_versions_is_why_it_never_came(self, world):
         world.runtime.endpoint.on_refused(world.peer.ident, "Python is 3.10 there")
         world.runtime.endpoint.on_refused("a stranger", "whatever")
-        assert world.child.failures == ["Python is 3.10 there"]
+        assert world.failures == ["Python is 3.10 there"]
 
 
 class TestTheFirstWordCounts:
-    def test_a_platforms_end_waits_for_a_report_that_may_be_on_its_way(self, world):
+    @pytest.fixture
+    def running(self, world):
         world.says(reported(RUNS))
-        world.platform(KILLED)
-        assert world.statuses == [RUNS]
-        world.says(reported(EXITED), Kind.CALL)
-        assert world.statuses[1:] == [values.evolve(EXITED, host="node")]
-        world.monitor.on_peer_lost(world.peer)
-        assert len(world.statuses) == 2
+        return world
 
-    def test_the_platforms_counts_once_the_supervisor_is_gone(self, world):
-        world.says(reported(RUNS))
-        world.platform(KILLED)
-        world.monitor.on_peer_lost(world.peer)
-        assert world.statuses[-1].exit_code == -9
-        assert world.statuses[-1].processes[0].exit_code == -9
+    def test_a_platforms_end_waits_for_a_report_that_may_be_on_its_way(self, running):
+        running.platform(KILLED)
+        assert running.statuses == [RUNS]
+        running.says(reported(EXITED), Kind.CALL)
+        assert running.statuses[1:] == [values.evolve(EXITED, host="node")]
+        running.monitor.on_peer_lost(running.peer)
+        assert len(running.statuses) == 2
 
-    def test_a_host_that_is_lost_to_its_platform_alone_goes_on(self, world):
-        world.says(reported(RUNS))
-        world.platform(LOST)
-        world.reactor.advance(3600)
-        assert [status.state for status in world.statuses] == [JobState.RUNNING]
-        world.says(reported(EXITED))
-        assert world.statuses[-1].exit_code == 3
+    @pytest.mark.parametrize("how", ["the supervisor is gone", "its report is overdue"])
+    def test_the_platforms_counts_once_no_report_will_come(self, running, how):
+        running.platform(KILLED)
+        if how == "the supervisor is gone":
+            running.monitor.on_peer_lost(running.peer)
+        else:
+            running.reactor.advance(Timing().report_after_end)
+        assert running.statuses[-1].exit_code == -9
+        assert running.statuses[-1].processes[0].exit_code == -9
 
-    def test_until_its_supervisor_is_gone_too(self, world):
-        world.says(reported(RUNS))
-        world.platform(LOST)
-        world.monitor.on_peer_lost(world.peer)
-        assert world.statuses[-1].reason == Reason(ReasonKind.NODE_LOST)
-
-    def test_or_has_reported_its_end(self, world):
-        world.says(reported(RUNS))
-        world.platform(KILLED)
-        world.reactor.advance(Timing().report_after_end)
-        assert world.statuses[-1].exit_code == -9
+    @pytest.mark.parametrize("how", ["reports its end", "is gone too"])
+    def test_a_host_that_is_lost_to_its_platform_alone_goes_on_until_its_supervisor(
+        self, running, how
+    ):
+        running.platform(LOST)
+        running.reactor.advance(3600)
+        assert [status.state for status in running.statuses] == [JobState.RUNNING]
+        if how == "reports its end":
+            running.says(reported(EXITED))
+            assert running.statuses[-1].exit_code == 3
+        else:
+            running.monitor.on_peer_lost(running.peer)
+            assert running.statuses[-1].reason == Reason(ReasonKind.NODE_LOST)
 
     def test_one_that_never_came_up_has_its_log_as_the_reason(self):
         world = World(logs=True)
-        world.backend.lines = ["python3: No module named fiber"]
+        world.backend.logs.return_value = iter(["python3: No module named fiber"])
         world.platform(JobStatus(state=JobState.FAILED, exit_code=1, host="node"))
-        assert "fiber is not installed in the Python of node" in world.child.failures[0]
+        assert "fiber is not installed in the Python of node" in world.failures[0]
 
     def test_one_that_was_ended_on_request_needs_no_reason(self, world):
         assert not world.monitor.kill(world.child)
         world.platform(KILLED)
-        assert world.child.failures == []
+        assert world.failures == []
         assert world.statuses[-1].exit_code == -9
 
 
 class TestRequests:
-    def test_signals_go_to_the_supervisor(self, world):
-        world.says(messages.Hello(pid=7))
-        assert world.monitor.signal(world.child, 1, 15)
-        assert world.peer.sent[-1] == (
-            Kind.CAST,
-            messages.Signal(0, world.child.ident, 1, 15, False),
-        )
+    def test_signals_go_to_the_supervisor_those_that_come_too_early_once(self, world):
+        def sent(signum):
+            return Kind.CAST, messages.Signal(0, world.child.ident, 0, signum, False)
 
-    def test_those_that_come_too_early_are_sent_once(self, world):
         assert not world.monitor.signal(world.child, 0, 10)
         world.says(messages.Hello(pid=7))
-        assert [sent for sent in world.peer.sent if sent[0] is Kind.CAST] == [
-            (Kind.CAST, messages.Signal(0, world.child.ident, 0, 10, False))
-        ]
+        assert world.monitor.signal(world.child, 0, 15)
+        casts = [message for message in world.peer.sent if message[0] is Kind.CAST]
+        assert casts == [sent(10), sent(15)]
         again = FakePeer(world.peer.ident)
         world.monitor.on_peer_lost(world.peer)
         world.says(messages.Hello(pid=7), peer=again)
+        world.monitor.forget(world.child)
+        assert world.monitor.signal(world.child, 0, 15)
         assert again.sent == []
 
     def test_a_kill_that_is_not_carried_out_is_the_platforms(self, world):
         world.says(messages.Hello(pid=7))
         assert world.monitor.kill(world.child)
-        assert world.backend.killed == []
+        world.backend.kill.assert_not_called()
         world.reactor.advance(Timing().remote_kill)
-        until(lambda: world.backend.killed == ["1"])
-        _no_fence_is_left()
-
-    def test_no_signal_is_sent_to_one_that_has_ended(self, world):
-        world.monitor.forget(world.child)
-        assert world.monitor.signal(world.child, 0, 15)
+        until(lambda: world.backend.kill.called and not is_fencing())
+        world.backend.kill.assert_called_once_with(world.child.job)
 
 
 class TestLeases:
@@ -322,33 +293,23 @@ class TestLeases:
             clock.now += 1.0
             world.reactor.advance(1.0)
 
-    def test_one_that_is_silent_is_ended_and_lost(self, world, clock):
+    @pytest.mark.parametrize("error", [None, BackendUnavailableError("no way there")])
+    def test_one_that_is_silent_is_ended_and_lost(self, world, clock, error):
+        world.backend.kill.side_effect = error
         world.says(reported(RUNS))
         self.silence(world, clock, 4)
         assert world.statuses == [RUNS]
         self.silence(world, clock, 3)
         until(lambda: len(world.statuses) == 2)
         assert world.statuses[-1].reason.kind is ReasonKind.LEASE
-        assert world.backend.killed == ["1"]
-        _no_fence_is_left()
+        world.backend.kill.assert_called_once_with(world.child.job)
+        until(lambda: not is_fencing())
 
-    def test_one_whose_platform_is_unreachable_is_lost_all_the_same(self, world, clock):
-        world.backend.error = BackendUnavailableError("no way there")
+    def test_signs_of_life_keep_it_also_over_a_connection_that_is_made_again(self, world, clock):
         world.says(reported(RUNS))
-        self.silence(world, clock, 7)
-        until(lambda: len(world.statuses) == 2)
-        assert world.statuses[-1].reason.kind is ReasonKind.LEASE
-        _no_fence_is_left()
-
-    def test_signs_of_life_keep_it(self, world, clock):
-        world.says(reported(RUNS))
-        for _ in range(10):
+        for _ in range(5):
             self.silence(world, clock, 3)
             world.says(messages.Ping())
-        assert world.statuses == [RUNS]
-
-    def test_a_connection_that_is_made_again_keeps_it(self, world, clock):
-        world.says(reported(RUNS))
         world.monitor.on_peer_lost(world.peer)
         self.silence(world, clock, 4)
         world.says(messages.Ping(), peer=FakePeer(world.peer.ident))
@@ -374,17 +335,6 @@ class TestLeases:
         assert world.statuses[-1].state is JobState.SUSPENDED
 
 
-def _no_fence_is_left():
-    until(lambda: not any(t.name == "fiber-fence" for t in threading.enumerate()))
-
-
-@pytest.fixture
-def shown():
-    shown = OutputPrinter()
-    yield shown
-    shown.close()
-
-
 @contextlib.contextmanager
 def slow_reader(shown):
     """Somebody who reads this process's output when asked, by a descriptor."""
@@ -400,32 +350,19 @@ def slow_reader(shown):
             os.close(descriptor)
 
 
-def test_each_stream_gets_its_own_in_order(shown, capfd):
-    shown.write(1, b"one\n")
-    shown.write(2, b"two\n")
-    shown.write(1, b"three\n")
+@pytest.fixture
+def shown():
+    shown = OutputPrinter()
+    yield shown
     shown.close()
 
-    found = capfd.readouterr()
-    assert (found.out, found.err) == ("one\nthree\n", "two\n")
 
-
-def test_a_slow_reader_holds_up_no_writer(shown):
-    with slow_reader(shown) as reader:
-        for number in range(64):
-            shown.write(1, bytes([number]) * (1 << 14))
-        read = b""
-        while len(read) < 64 << 14:
-            read += os.read(reader, 1 << 16)
-
-    assert read == b"".join(bytes([number]) * (1 << 14) for number in range(64))
-
-
-def test_other_process_ids_have_no_owner(shown, capfd):
-    shown.write(7, b"nonsense")
+def test_each_stream_gets_its_own_in_order_and_there_are_no_others(shown, capfd):
+    for stream, text in ((1, b"one\n"), (2, b"two\n"), (7, b"nonsense"), (1, b"three\n")):
+        shown.write(stream, text)
     shown.close()
 
-    assert capfd.readouterr() == ("", "")
+    assert capfd.readouterr() == ("one\nthree\n", "two\n")
 
 
 def test_settling_returns_once_output_is_written(shown, capfd):
@@ -436,11 +373,14 @@ def test_settling_returns_once_output_is_written(shown, capfd):
         assert capfd.readouterr().out == f"{number}\n"
 
 
-def test_settling_on_a_stuck_reader_times_out(shown):
+def test_a_slow_reader_holds_up_no_writer_and_nobody_who_waits_for_it(shown):
+    parts = [bytes([number]) * (1 << 14) for number in range(64)]
     with slow_reader(shown) as reader:
-        shown.write(1, bytes(1 << 20))
+        for part in parts:
+            shown.write(1, part)
         shown.settle(0.05)
+        read = b""
+        while len(read) < 64 << 14:
+            read += os.read(reader, 1 << 16)
 
-        read = 0
-        while read < 1 << 20:
-            read += len(os.read(reader, 1 << 16))
+    assert read == b"".join(parts)

@@ -75,41 +75,31 @@ class TestAddresses:
         assert found.resolve("tls+tcp://b:1") == "tls+tcp://b:1"
         assert router().resolve(REMOTE) == REMOTE
 
-    def test_what_another_programs_hub_knows_is_not_reached(self):
+    def test_the_hub_knows_the_way_and_that_of_another_program_is_not_reached(self):
+        assert hub_router().resolve(ROUTE) == f"the hub's way to {ROUTE}"
         with pytest.raises(TransportError, match="no way from here"):
             router().resolve(ROUTE)
 
-    def test_the_hub_knows_the_way(self):
-        found = hub_router()
-        assert found.resolve(ROUTE) == f"the hub's way to {ROUTE}"
-
-    def test_the_hub_tries_its_own_ways_first(self):
-        assert list(hub_router().rank([REMOTE, ROUTE])) == [ROUTE, REMOTE]
-
-    def test_a_job_tries_addresses_in_their_owners_order_but_last_what_is_loopback_elsewhere(self):
-        found = router(tunnelled=True)
+    def test_addresses_are_tried_in_their_owners_order_save_the_hubs_and_loopback(self):
+        job, loopback = router(tunnelled=True), "tls+tcp://127.0.0.1:1"
         for urls in [ROUTE, REMOTE], [REMOTE, ROUTE]:
-            assert list(found.rank(urls)) == urls
-        loopback = "tls+tcp://127.0.0.1:1"
-        assert list(found.rank([loopback, ROUTE])) == [ROUTE, loopback]
-
-    def test_others_try_them_as_they_come(self):
-        assert list(router().rank([ROUTE, REMOTE])) == [ROUTE, REMOTE]
-
-    def test_a_process_that_streams_reach_is_reached_through_the_hub(self):
-        found = hub_router()
-        assert found.tunnel_route("tls+tcp://10.0.0.1:5") == "hub+tls+tcp://me.0@10.0.0.1:5"
-        address = ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="name.example")
-        route = found.tunnel_route("tls+tcp://name.example:5", address)
-        assert route == "hub+tls+tcp://me.0@127.0.0.1:5"
+            assert list(job.rank(urls)) == list(router().rank(urls)) == urls
+            assert list(hub_router().rank(urls)) == [ROUTE, REMOTE]
+        # what is loopback elsewhere comes last
+        assert list(job.rank([loopback, ROUTE])) == [ROUTE, loopback]
 
     def test_the_hub_lets_jobs_in_where_the_program_listens(self):
         found = hub_router()
         route = found.tunnel_route("tls+tcp://10.0.0.1:5")
+        assert route == "hub+tls+tcp://me.0@10.0.0.1:5"
         found.withdraw("tls+tcp://10.0.0.1:5")
-        assert found._hub.seen == [("serve", route), ("withdraw", route)]
         found.withdraw("unix:///nowhere")
-        assert len(found._hub.seen) == 2
+        assert found._hub.seen == [("serve", route), ("withdraw", route)]
+        address = ListenAddress(bind_url="tls+tcp://0.0.0.0:0", advertise_host="name.example")
+        route = found.tunnel_route("tls+tcp://name.example:5", address)
+        assert route == "hub+tls+tcp://me.0@127.0.0.1:5"
+        # nobody is let in where there is neither a hub nor a tunnel
+        assert router().tunnel_route("tls+tcp://10.0.0.1:5") is None
 
     def test_a_route_is_registered_once_and_withdrawn(self, monkeypatch):
         seen = []
@@ -124,9 +114,6 @@ class TestAddresses:
         with peer:
             assert peer.recv(1) == b""
         found.close()
-
-    def test_others_are_not(self):
-        assert router().tunnel_route("tls+tcp://10.0.0.1:5") is None
 
 
 class TestJobs:

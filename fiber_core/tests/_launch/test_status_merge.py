@@ -27,32 +27,24 @@ def ended(code, kind=ReasonKind.EXIT, **more):
 
 
 class TestWhileItRuns:
-    def test_the_platforms_process_is_the_supervisor_and_is_left_out(self):
+    @pytest.mark.parametrize("reported,processes", [(None, ()), (REPORTED, (RUNS, DONE))])
+    def test_the_supervisors_processes_and_the_platforms_host_count(self, reported, processes):
         platform = JobStatus(state=JobState.RUNNING, host="node 1", processes=(SUPERVISOR,))
-        assert status_merge.merge_running(None, platform) == JobStatus(
-            state=JobState.RUNNING, host="node 1"
+        assert status_merge.merge_running(reported, platform) == JobStatus(
+            state=JobState.RUNNING, host="node 1", processes=processes
         )
 
-    def test_the_supervisors_processes_and_the_platforms_host_count(self):
-        platform = JobStatus(state=JobState.RUNNING, host="node 1", processes=(SUPERVISOR,))
-        found = status_merge.merge_running(REPORTED, platform)
-        assert (found.host, found.processes) == ("node 1", (RUNS, DONE))
-
     def test_a_job_that_is_frozen_as_a_whole_is_suspended_in_what_lives_of_it(self):
-        found = status_merge.merge_running(REPORTED, JobStatus(state=JobState.SUSPENDED))
-        assert found.state is JobState.SUSPENDED
-        assert [p.state for p in found.processes] == [JobState.SUSPENDED, JobState.SUCCEEDED]
-
-    def test_what_is_suspended_as_a_whole_is_not_stopped_by_a_signal_and_the_other_way_round(self):
         why = Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
         stopped = values.evolve(RUNS, state=JobState.SUSPENDED, reason=why)
         reported = values.evolve(REPORTED, processes=(stopped, DONE))
-        found = status_merge.merge_running(reported, JobStatus(state=JobState.SUSPENDED))
-        assert found.processes[0].reason is None
-        found = status_merge.merge_running(
-            REPORTED, JobStatus(state=JobState.SUSPENDED, reason=why)
-        )
-        assert found.processes[0].reason == why
+        # as a whole it is not stopped by a signal, and the other way round
+        for before, reason in ((reported, None), (REPORTED, why)):
+            platform = JobStatus(state=JobState.SUSPENDED, reason=reason)
+            found = status_merge.merge_running(before, platform)
+            assert found.state is JobState.SUSPENDED
+            assert [p.state for p in found.processes] == [JobState.SUSPENDED, JobState.SUCCEEDED]
+            assert found.processes[0].reason == reason
 
     def test_unknown_keeps_what_was_known(self):
         found = status_merge.merge_running(REPORTED, JobStatus(state=JobState.UNKNOWN))
@@ -68,16 +60,12 @@ class TestWhileItRuns:
 
 class TestEndsWithoutReport:
     def test_running_processes_end_as_the_platform_reports_and_ended_ones_stay(self):
-        found = status_merge.merge_ended(
-            ended(137, message="gone", processes=(SUPERVISOR,)), REPORTED
-        )
+        platform = ended(137, message="gone", processes=(SUPERVISOR,))
+        found = status_merge.merge_ended(platform, REPORTED)
         first, second = found.processes
+        killed = Reason(ReasonKind.SIGNAL, 9)
         assert (found.exit_code, found.host) == (-9, "by itself")
-        assert (first.exit_code, first.reason, first.message) == (
-            -9,
-            Reason(ReasonKind.SIGNAL, 9),
-            "gone",
-        )
+        assert (first.exit_code, first.reason, first.message) == (-9, killed, "gone")
         assert second == DONE
 
     @pytest.mark.parametrize(
@@ -88,23 +76,21 @@ class TestEndsWithoutReport:
         assert found.reason.kind is found.processes[0].reason.kind is kind
         assert found.exit_code == -9
 
-    def test_a_job_that_was_ended_before_it_ran_ended_by_that(self):
+    @pytest.mark.parametrize(
+        "asked,code",
+        [
+            ({signal.SIGTERM, signal.SIGKILL}, -signal.SIGKILL),
+            ({signal.SIGTERM}, -signal.SIGTERM),
+            ({signal.SIGUSR1}, None),
+        ],
+    )
+    def test_a_job_that_was_ended_before_it_ran_ended_by_that(self, asked, code):
         taken = JobStatus(state=JobState.FAILED)
-        asked = {int(signal.SIGTERM), int(signal.SIGKILL)}
-        assert status_merge.merge_ended(taken, None, sent_signals=asked).exit_code == -9
-        assert (
-            status_merge.merge_ended(taken, None, sent_signals={int(signal.SIGTERM)}).exit_code
-            == -15
-        )
-        assert (
-            status_merge.merge_ended(taken, None, sent_signals={int(signal.SIGUSR1)}).exit_code
-            is None
-        )
+        assert status_merge.merge_ended(taken, None, sent_signals=asked).exit_code == code
 
-    def test_codes_of_programs_are_left_alone(self):
-        assert status_merge.merge_ended(ended(127), None).exit_code == 127
-        assert status_merge.merge_ended(ended(255), None).exit_code == 255
-        assert status_merge.merge_ended(ended(0), None).exit_code == 0
+    @pytest.mark.parametrize("code", [0, 127, 255])
+    def test_codes_of_programs_are_left_alone(self, code):
+        assert status_merge.merge_ended(ended(code), None).exit_code == code
 
 
 def test_a_lost_lease_ends_what_lived():
@@ -146,32 +132,25 @@ class TestDiagnosis:
         found = status_merge.diagnose(ended(127, host="node 1", message=line), [])
         assert "python3 on node 1; install Python" in found
 
-    def test_a_platforms_own_message_is_quoted(self):
+    def test_other_failures_quote_the_platforms_message_and_the_last_lines(self):
         status = JobStatus(
             state=JobState.FAILED, reason=Reason(ReasonKind.IMAGE), message="no such image: x"
         )
         assert status_merge.diagnose(status, []) == "IMAGE: no such image: x"
-
-    def test_other_failures_quote_the_last_lines(self):
         found = status_merge.diagnose(ended(1, host="node 1", message="ended"), ["a", "b"])
         assert found == "it ended on node 1 before it had reached its parent: ended\n  a\n  b"
 
 
+BY_SIGTERM = {
+    "state": JobState.FAILED,
+    "reason": Reason(ReasonKind.SIGNAL, 15),
+    "exit_code": -15,
+}
+
+
 class TestTakenAway:
-    ENDED = JobStatus(
-        state=JobState.FAILED,
-        reason=Reason(ReasonKind.SIGNAL, 15),
-        exit_code=-15,
-        processes=(
-            ProcessStatus(
-                index=0,
-                state=JobState.FAILED,
-                reason=Reason(ReasonKind.SIGNAL, 15),
-                exit_code=-15,
-            ),
-            DONE,
-        ),
-    )
+    ENDED = JobStatus(**BY_SIGTERM, processes=(ProcessStatus(index=0, **BY_SIGTERM), DONE))
+
     LEAVING = JobStatus(
         state=JobState.RUNNING, reason=Reason(ReasonKind.EVICTED), message="the node is drained"
     )
@@ -184,16 +163,16 @@ class TestTakenAway:
         assert (first.exit_code, first.message) == (-15, "the node is drained")
         assert second == DONE
 
-    def test_one_that_was_sent_from_here_is_what_it_was(self):
-        asked = {int(signal.SIGTERM)}
-        assert (
-            status_merge.merge_eviction(self.ENDED, self.LEAVING, sent_signals=asked) is self.ENDED
-        )
-
-    @pytest.mark.parametrize("platform", [None, JobStatus(state=JobState.RUNNING)])
-    def test_without_an_eviction_nothing_changes(self, platform):
-        assert status_merge.merge_eviction(self.ENDED, platform) is self.ENDED
-
-    def test_a_fault_of_the_work_stays_one(self):
-        status = ended(3, processes=(DONE,))
-        assert status_merge.merge_eviction(status, self.LEAVING) is status
+    @pytest.mark.parametrize(
+        "status,platform,asked",
+        [
+            (ENDED, LEAVING, {int(signal.SIGTERM)}),
+            (ENDED, None, set()),
+            (ENDED, JobStatus(state=JobState.RUNNING), set()),
+            (ended(3, processes=(DONE,)), LEAVING, set()),
+        ],
+        ids=["it was sent from here", "no status", "no eviction", "a fault of the work"],
+    )
+    def test_otherwise_nothing_changes(self, status, platform, asked):
+        found = status_merge.merge_eviction(status, platform, sent_signals=asked)
+        assert found is status

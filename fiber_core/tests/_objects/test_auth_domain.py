@@ -50,19 +50,6 @@ def auth_domain(strangers, meeting):
     return auth_domain
 
 
-def test_an_object_is_reached_by_who_knows_the_authkey(strangers, auth_domain):
-    here, there = strangers
-    queue = here.queue()
-    address = queue.address_in(auth_domain.name)
-    assert address.auth_domain == auth_domain.name
-    assert address.ident == f"here@{here.run_id}"
-
-    there.store.auth_domains.of(KEY)
-    remote = there.store.hold(address, 0, 0)
-    put(remote, b"over there")
-    assert take(queue) == b"over there"
-
-
 def test_a_process_without_the_authkey_gets_an_error_with_advice(strangers, auth_domain):
     here, there = strangers
     address = here.queue().address_in(auth_domain.name)
@@ -74,15 +61,6 @@ def test_an_address_that_comes_home_is_the_object_itself(strangers, auth_domain)
     here, _ = strangers
     queue = here.queue()
     assert here.store.hold(queue.address_in(auth_domain.name), 0, 0) is queue
-
-
-def test_an_object_that_another_auth_domain_cannot_reach_is_not_sent(strangers, auth_domain):
-    here, there = strangers
-    there.store.auth_domains.of(KEY)
-    remote = there.store.hold(here.queue().address_in(auth_domain.name), 0, 0)
-    assert remote.address_in(auth_domain.name) is remote.address_in(None)
-    with pytest.raises(RuntimeError, match="cannot be sent to a program with another authkey"):
-        remote.address_in("0" * 16)
 
 
 def test_only_exported_objects_are_served_to_an_auth_domain(strangers, auth_domain):
@@ -97,16 +75,6 @@ def test_only_exported_objects_are_served_to_an_auth_domain(strangers, auth_doma
     remote = there.store.hold(guessed, 0, 0)
     with pytest.raises(EOFError):
         remote.reader(0).take(True, 20)
-
-
-def test_exporting_to_an_auth_domain_begins_to_listen(strangers, auth_domain, meeting):
-    here, there = strangers
-    there.store.auth_domains.of(KEY).add_neighbour(meeting)
-
-    queue = there.queue()
-    remote = here.store.hold(queue.address_in(auth_domain.name), 0, 0)
-    put(remote, b"back")
-    assert take(queue) == b"back"
 
 
 def test_an_exiting_process_waits_for_the_last_messages_to_a_retired_owner(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from types import SimpleNamespace
 
 import pytest
 
 from fiber._objects import listener_addresses
-from wire_world import TIMEOUT
 
 
 def node(folder, *urls, same_host=True):
@@ -20,23 +18,9 @@ def node(folder, *urls, same_host=True):
     )
 
 
-@pytest.mark.parametrize(
-    "address, family",
-    [(("host", 1), "AF_INET"), ("/path", "AF_UNIX"), (r"\\.\pipe\x", "AF_PIPE")],
-)
-def test_an_address_tells_its_family(address, family):
-    assert listener_addresses.family_of(address) == family
-
-
-@pytest.mark.parametrize("family", ["AF_PIPE", "AF_NONE", ""])
-def test_families_that_there_are_not_are_refused(family):
-    with pytest.raises(ValueError, match="is not recognized"):
-        listener_addresses.check_family(family)
-
-
 def test_where_all_processes_are_on_one_host_a_path_is_enough(tmp_path):
     family, address = listener_addresses.any_address(None, node(tmp_path))
-    assert family == "AF_UNIX"
+    assert family == listener_addresses.family_of(address) == "AF_UNIX"
     assert address.startswith(f"{tmp_path}/")
     assert listener_addresses.any_address("AF_INET", node(tmp_path)) == (
         "AF_INET",
@@ -44,26 +28,19 @@ def test_where_all_processes_are_on_one_host_a_path_is_enough(tmp_path):
     )
 
 
-def test_where_they_are_not_it_is_the_host_that_others_dial(tmp_path):
-    far = node(tmp_path, same_host=False)
-    assert listener_addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
-
-
-def test_what_streams_reach_is_no_address_where_there_is_another_one(tmp_path):
-    far = node(tmp_path, "hub+tls+tcp://0badcafe@127.0.0.1:1", same_host=False)
+@pytest.mark.parametrize("streams", [[], ["hub+tls+tcp://0badcafe@127.0.0.1:1"]])
+def test_where_they_are_not_it_is_the_host_that_others_dial(tmp_path, streams):
+    far = node(tmp_path, *streams, same_host=False)
     assert listener_addresses.any_address(None, far) == ("AF_INET", ("10.1.2.3", 0))
 
 
 def test_a_host_is_resolved_and_none_is_all():
+    with pytest.raises(OSError):
+        listener_addresses.dial_url(("no host has this name.invalid", 5), "AF_INET")
     assert listener_addresses.listen_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
     assert listener_addresses.listen_url(("", 5), "AF_INET") == "tls+tcp://0.0.0.0:5"
     assert listener_addresses.dial_url(("localhost", 5), "AF_INET") == "tls+tcp://127.0.0.1:5"
     assert listener_addresses.address_of("tls+tcp://127.0.0.1:5", "AF_INET") == ("127.0.0.1", 5)
-
-
-def test_an_unknown_host_is_the_systems_error():
-    with pytest.raises(OSError):
-        listener_addresses.dial_url(("no host has this name.invalid", 5), "AF_INET")
 
 
 def test_what_is_listened_on_everywhere_is_reachable_by_each_network_others_first():
@@ -93,18 +70,3 @@ def test_probing_leaves_nothing_behind(tmp_path):
     with pytest.raises(OSError, match="in use"):
         listener_addresses.probe(str(path), "AF_UNIX")
     assert path.exists()
-
-
-def test_the_systems_error_is_raised_where_no_listener_answers(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        listener_addresses.raise_system_error(
-            str(tmp_path / "nothing"), "AF_UNIX", ValueError("its cause"), timeout=TIMEOUT
-        )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = free.getsockname()
-    with pytest.raises(ConnectionRefusedError) as caught:
-        listener_addresses.raise_system_error(
-            address, "AF_INET", ValueError("its cause"), timeout=TIMEOUT
-        )
-    assert isinstance(caught.value.__cause__, ValueError)

@@ -1,4 +1,4 @@
-"""Counts of references to an object."""
+"""References to an object: their counts, and the object in the processes that hold it."""
 
 import itertools
 
@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fiber._objects.address import Kind
+from fiber._objects.queue.messages import ItemWithReferences
 from fiber._objects.references import LASTING, References
+from fiber.exceptions import PeerLostError
+from objects_world import put, take
+from wire_world import until
 
 
 @pytest.fixture
@@ -14,50 +19,25 @@ def references():
     return References(2)
 
 
-def test_an_end_is_held_while_a_handle_here_lives(references):
-    references.hold(0)
-    references.hold(0)
-    references.drop(0)
-    assert references.is_held(0)
-
-    references.drop(0)
-    assert not references.is_held(0)
-
-
-def test_a_process_counts_once_however_often_it_attaches(references):
-    references.attach("peer", 1, 0)
-    references.attach("peer", 1, 0)
+def test_a_process_counts_once_however_often_it_attaches_and_not_when_it_is_lost(references):
+    for end in (0, 1):
+        references.attach("peer", end, 0)
+        references.attach("peer", end, 0)
     assert references.peers(1) == {"peer"}
 
     references.detach("peer", 1)
-    assert not references.is_held(1)
-
-
-def test_a_lost_process_holds_nothing(references):
-    references.attach("peer", 0, 0)
-    references.attach("peer", 1, 0)
+    assert [references.is_held(end) for end in (0, 1)] == [True, False]
     references.lose("peer")
-
     assert not references.is_held(0)
-    assert not references.is_held(1)
 
 
-def test_a_reference_holds_until_it_is_used_up(references):
-    references.issue(5, 1, 2)
-    references.attach("a", 1, 5)
-    references.lose("a")
-    assert references.is_held(1)
-
-    references.attach("b", 1, 5)
-    references.lose("b")
-    assert not references.is_held(1)
-
-
-def test_a_reference_without_a_number_of_uses_holds_until_it_is_voided(references):
-    references.issue(5, 1, 0)
-    references.attach("a", 1, 5)
-    references.lose("a")
-    assert references.is_held(1)
+@pytest.mark.parametrize("uses, held", [(1, False), (2, False), (3, True), (0, True)])
+def test_a_reference_holds_until_it_is_used_up_or_voided(references, uses, held):
+    references.issue(5, 1, uses)
+    for process in ("a", "b"):
+        references.attach(process, 1, 5)
+        references.lose(process)
+    assert references.is_held(1) == held
 
     references.void(5)
     assert not references.is_held(1)
@@ -111,3 +91,115 @@ def test_an_end_that_does_not_exist_has_no_references(references):
 
     assert not references.is_held(0)
     assert not references.is_held(1)
+
+
+# -- in the processes that hold it
+
+
+def is_broken(writer):
+    try:
+        writer.put(b"x", True, None)
+    except BrokenPipeError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("leave", ["drop", "die"])
+def test_readers_get_all_items_and_then_the_end_of_the_last_writer(owner, other, leave):
+    mine = owner.pipe()
+    theirs = other.remote(mine, end=0)
+    mine.drop(0)
+    theirs.writer(0).put(b"1", True, None)
+    theirs.sync()
+    if leave == "drop":
+        theirs.drop(0)
+    else:
+        other.die()
+
+    reader = mine.reader(0)
+    assert bytes(reader.take(True, 20)) == b"1"
+    with pytest.raises(EOFError):
+        reader.take(True, 20)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_writer_gets_an_error_when_no_reader_is_left(owner, other, late):
+    mine = owner.pipe()
+    if late:
+        mine.drop(1)
+    writer = other.remote(mine, end=0).writer(0)
+    if not late:
+        mine.drop(1)
+
+    until(lambda: is_broken(writer))
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_an_end_of_a_one_way_pipe_has_one_side(owner, other, end):
+    theirs = other.remote(owner.pipe(Kind.ONE_WAY), end=end)
+
+    with pytest.raises(KeyError):
+        theirs.reader(0) if end == 0 else theirs.writer(0)
+
+
+def test_a_pickle_in_flight_keeps_an_end_until_it_is_loaded_and_let_go_of(owner, other):
+    mine = owner.pipe()
+    mine.issue(7, 1, 1)
+    address = mine.address
+    mine.drop(1)
+    mine.writer(0).put(b"1", True, None)
+    theirs = other.store.hold(address, 1, 7)
+    assert bytes(theirs.reader(0).take(True, 20)) == b"1"
+    theirs.drop(1)
+
+    until(lambda: is_broken(mine.writer(0)))
+
+
+def test_a_process_passes_on_what_it_holds(mine, theirs, third):
+    theirs.issue(9, 0, 1)
+    last = third.store.hold(theirs.address, 0, 9)
+    theirs.drop(0)
+    put(mine, b"1")
+
+    assert take(last) == b"1"
+
+
+def test_one_process_has_one_object_for_all_its_handles_until_the_last_is_gone(mine, owner, other):
+    assert owner.store.hold(mine.address, 0, 0) is mine
+    first = other.remote(mine)
+    assert other.remote(mine) is first
+    put(mine, b"1", b"2")
+    first.drop(0)
+    assert take(first) == b"1"
+    first.drop(0)
+
+    assert take(other.remote(mine)) == b"2", "it begins anew"
+
+
+def test_an_object_without_holders_is_served_no_more(mine, owner, other):
+    address = mine.address
+    theirs = other.remote(mine)
+    mine.drop(0)
+    theirs.drop(0)
+    until(lambda: not owner.store._own)
+
+    late = other.store.hold(address, 0, 0)
+    with pytest.raises(PeerLostError, match="no longer exists"):
+        take(late)
+    with pytest.raises(PeerLostError):
+        owner.store.hold(address, 0, 0)
+
+
+@pytest.mark.parametrize("maker", ["owner", "other"])
+def test_references_in_unread_items_are_voided(owner, other, maker):
+    carried, carrier = (owner if maker == "owner" else other).pipe(), owner.pipe()
+    address = carried.address
+    carried.issue(5, 0, 1)
+    carried.drop(0)
+    reference_id = (address.ident, address.urls, address.target, 5)
+    carrier.writer(0).put(ItemWithReferences.of([reference_id], b""), True, None)
+    assert not carried.reader(0).poll(0)
+    carrier.drop(1)
+
+    with pytest.raises(EOFError):
+        carried.reader(0).take(True, 20)

@@ -2,48 +2,31 @@
 
 import gc
 import threading
-import time
 import weakref
 
 import pytest
 
-from fiber._objects.address import Kind
 from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
-from objects_world import in_thread, put, take
+from objects_world import fetching, in_thread, put, take
 from wire_world import TIMEOUT, until
 
 
-def test_waiting_readers_get_an_error_that_names_the_dead_owner(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
-    got = in_thread(lambda: take(theirs))
-    until(lambda: mine.states[0]._waiting)
+def test_waiting_readers_and_writers_get_an_error_that_names_the_dead_owner(owner, other):
+    empty, full = owner.queue(), owner.queue(1)
+    put(full, b"1")
+    readers, writers = other.remote(empty), other.remote(full)
+    got = in_thread(lambda: take(readers))
+    done = in_thread(lambda: put(writers, b"2"))
+    until(lambda: empty.states[0]._waiting and full.states[0].has_waiting_writers)
     owner.die()
 
-    with pytest.raises(EOFError, match="the process that this queue lives in is gone"):
+    gone = "the process that this queue lives in is gone"
+    with pytest.raises(EOFError, match=gone):
         got()
-
-
-def test_a_put_after_the_owners_death_is_an_error(owner, other):
-    theirs = other.remote(owner.queue())
-    owner.die()
-    until(lambda: theirs.is_lost)
-
-    with pytest.raises(PeerLostError):
-        put(theirs, b"1")
-
-
-def test_a_waiting_bounded_put_gets_an_error_when_the_owner_dies(owner, other):
-    mine = owner.queue(1)
-    put(mine, b"1")
-    theirs = other.remote(mine)
-    done = in_thread(lambda: put(theirs, b"2"))
-    until(lambda: mine.states[0].has_waiting_writers)
-    owner.die()
-
-    with pytest.raises(PeerLostError):
-        done()
+    for late in (done, lambda: put(readers, b"3")):
+        with pytest.raises(PeerLostError, match=gone):
+            late()
 
 
 def test_an_owner_that_cannot_be_reached_shows_when_the_object_is_used(owner, other):
@@ -90,10 +73,8 @@ def test_the_error_of_one_that_cannot_be_reached_keeps_nothing_of_its_users(owne
 
 
 def test_waiting_threads_get_the_error_of_a_loss_that_another_thread_finds_first(
-    owner, other, monkeypatch
+    mine, theirs, owner, other, monkeypatch
 ):
-    mine = owner.queue()
-    theirs = other.remote(mine)
     got = in_thread(lambda: take(theirs))
     until(lambda: mine.states[0]._waiting)
     # as where the handler thread has not come to it yet
@@ -104,9 +85,7 @@ def test_waiting_threads_get_the_error_of_a_loss_that_another_thread_finds_first
         got()
 
 
-def test_a_normal_exit_waits_until_remote_readers_have_all_items(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_a_normal_exit_waits_until_remote_readers_have_all_items(mine, theirs, owner):
     put(mine, *(str(n).encode() for n in range(100)))
     closed = in_thread(owner.close)
 
@@ -114,9 +93,7 @@ def test_a_normal_exit_waits_until_remote_readers_have_all_items(owner, other):
     closed()
 
 
-def test_it_does_not_wait_for_readers_that_are_gone(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
+def test_it_does_not_wait_for_readers_that_are_gone(mine, theirs, owner):
     put(mine, b"1")
     closed = in_thread(owner.close)
     theirs.drop(0)
@@ -134,11 +111,8 @@ def test_it_waits_no_longer_than_linger(world):
     short.close()
 
 
-def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(owner, other):
-    mine = owner.queue()
-    theirs = other.remote(mine)
-    reader = theirs.reader(0)
-    reader._batch, reader._since = 1000, time.monotonic()
+def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(mine, theirs, other):
+    fetching(theirs)
     put(mine, b"0", b"1", b"2")
     assert take(theirs) == b"0"
     put(theirs, *(b"%d" % n for n in range(3, 1000)))
@@ -147,20 +121,10 @@ def test_a_normal_end_sends_what_was_put_and_gives_back_what_was_fetched(owner, 
     assert [int(take(mine)) for _ in range(999)] == list(range(1, 1000))
 
 
-@pytest.mark.parametrize("kind,end", [(Kind.ONE_WAY, 0), (Kind.ONE_WAY, 1)])
-def test_an_end_of_a_one_way_pipe_has_one_side(owner, other, kind, end):
-    mine = owner.pipe(kind)
-    theirs = other.remote(mine, end=end)
-
-    with pytest.raises(KeyError):
-        theirs.reader(0) if end == 0 else theirs.writer(0)
-
-
 def test_an_object_exported_to_an_auth_domain_alone_is_forgotten_without_an_endpoint_of_the_run(
-    owner,
+    mine, owner
 ):
     # the process may be ending, and opens none any more
-    mine = owner.queue()
     mine.target = owner.new_target()
     owner.store._own[mine.target] = mine
     endpoint, owner.endpoint = owner.endpoint, None

@@ -11,59 +11,43 @@ import psutil
 import pytest
 
 import require
-from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, Streams, loopback_listener
+from ferry_world import Echo
+from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, Streams
 from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
 
-pytestmark = pytest.mark.usefixtures("shared_runtime")
+pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 
 #: an address of this host at which a socket of 127.0.0.1 does not listen, and one of all does
 OTHER_ADDRESS = "127.0.0.2"
 
 
-class Server:
-    """A framework's server that echoes what it gets."""
-
-    def __init__(self):
-        self.listener = loopback_listener()
-        self.port = self.listener.getsockname()[1]
-        #: connections that it has, newest last
-        self.connections = []
-        #: a client hung up
-        self.has_ended = threading.Event()
-        self.streams = Streams(RingTiming())
-        self.host = PipeServer(self.serve, RingTiming())
-
-    def serve(self, name, pipe):
-        assert name == "echo"
-        store = socket.create_connection(("127.0.0.1", self.port))
-        connection, _ = self.listener.accept()
-        self.connections.append(connection)
-        threading.Thread(target=self.echo, args=(connection,), daemon=True).start()
-        self.streams.carry(store, pipe)
-
-    def echo(self, connection):
-        with connection:
-            while data := connection.recv(1 << 16):
-                connection.sendall(data)
-        self.has_ended.set()
-
-    def close(self):
-        self.host.close()
-        self.streams.close()
-        self.listener.close()
-
-
 @pytest.fixture
-def server():
-    made = Server()
+def echo():
+    """A framework's server that echoes what it gets."""
+    made = Echo()
     yield made
     made.close()
 
 
 @pytest.fixture
-def forwarder(server):
-    made = Forwarder(lambda: server.host.pipes.open("echo"), RingTiming())
+def pipes(echo):
+    """Pipes to that server."""
+    streams = Streams(RingTiming())
+
+    def serve(name, pipe):
+        assert name == "echo"
+        streams.carry(socket.create_connection(("127.0.0.1", echo.port)), pipe)
+
+    host = PipeServer(serve, RingTiming())
+    yield host.pipes
+    host.close()
+    streams.close()
+
+
+@pytest.fixture
+def forwarder(pipes):
+    made = Forwarder(lambda: pipes.open("echo"), RingTiming())
     yield made
     made.close()
 
@@ -83,51 +67,45 @@ def read(connection, size):
     return bytes(found)
 
 
-def test_what_is_sent_to_the_port_reaches_the_server_and_its_answer_comes_back(forwarder):
-    with connected(forwarder) as one, connected(forwarder) as other:
-        one.sendall(b"one")
-        other.sendall(b"other")
-
-        assert (read(other, 5), read(one, 3)) == (b"other", b"one")
-
-
-def test_much_of_it_arrives_in_order(forwarder):
+def test_what_clients_send_reaches_the_server_and_its_answers_come_back_in_order(forwarder):
     sent = os.urandom(3 << 20)
 
-    with connected(forwarder) as connection:
-        writer = threading.Thread(target=connection.sendall, args=(sent,))
+    with connected(forwarder) as one, connected(forwarder) as other:
+        writer = threading.Thread(target=one.sendall, args=(sent,))
         writer.start()
-        assert read(connection, len(sent)) == sent
+        other.sendall(b"other")
+
+        assert read(other, 5) == b"other"
+        assert read(one, len(sent)) == sent
         writer.join()
 
 
-def test_the_server_is_notified_when_a_client_hangs_up(server, forwarder):
+def test_the_server_is_notified_when_a_client_hangs_up(echo, forwarder):
     with connected(forwarder) as connection:
         connection.sendall(b"x")
         read(connection, 1)
 
-    assert server.has_ended.wait(30)
+    # waits until it has ended all that it talked to
+    echo.close()
+    assert [one.fileno() for one in echo.talked] == [-1]
 
 
-def test_a_client_is_notified_when_the_server_hangs_up(server, forwarder):
+@pytest.mark.parametrize("which", ["server", "forwarder"])
+def test_a_client_is_notified_when_the_server_hangs_up_or_the_forwarder_ends(
+    echo, forwarder, which
+):
     with connected(forwarder) as connection:
         connection.sendall(b"x")
         read(connection, 1)
-        server.connections[0].shutdown(socket.SHUT_RDWR)
+        if which == "server":
+            echo.talked[0].shutdown(socket.SHUT_RDWR)
+        else:
+            forwarder.close()
 
         assert connection.recv(1) == b""
-
-
-def test_with_the_forwarder_its_connections_end(forwarder):
-    with connected(forwarder) as connection:
-        connection.sendall(b"x")
-        read(connection, 1)
-
-        forwarder.close()
-
-        assert connection.recv(1) == b""
-    with pytest.raises(ConnectionRefusedError):
-        connected(forwarder)
+    if which == "forwarder":
+        with pytest.raises(ConnectionRefusedError):
+            connected(forwarder)
 
 
 def test_clients_are_sent_away_where_the_server_cannot_be_reached():
@@ -151,7 +129,7 @@ def test_no_other_host_on_the_network_reaches_the_port(forwarder):
     assert listening == ["127.0.0.1"]
 
 
-def test_other_users_of_the_host_are_sent_away(server, forwarder):
+def test_other_users_of_the_host_are_sent_away(echo, forwarder):
     require.need("root", None if os.geteuid() == 0 else "only root can be another user")
     require.need("linux", None if sys.platform == "linux" else "the system tells no users")
     os.seteuid(65534)
@@ -165,29 +143,21 @@ def test_other_users_of_the_host_are_sent_away(server, forwarder):
     with stranger:
         stranger.connect(("127.0.0.1", forwarder.port))
         assert stranger.recv(1) == b""
-    assert server.connections == []
+    assert echo.talked == []
 
 
 # -- for other programs
 
 
 @pytest.fixture
-def gateway(server, tmp_path_factory):
+def gateway(pipes, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("g") / "socket")
-    made = Gateway(path, server.host.pipes, RingTiming())
+    made = Gateway(path, pipes, RingTiming())
     yield path
     made.close()
 
 
-def test_a_program_of_this_user_gets_the_service_that_it_names(gateway):
-    with multiprocessing.connection.Client(gateway, "AF_UNIX") as client:
-        client.send_bytes(b"echo")
-        client.send_bytes(b"hello")
-
-        assert client.recv_bytes() == b"hello"
-
-
-def test_a_program_may_forward_connections_in_its_turn(gateway):
+def test_a_program_gets_the_service_that_it_names_and_may_forward_connections_in_its_turn(gateway):
     def connect():
         client = multiprocessing.connection.Client(gateway, "AF_UNIX")
         client.send_bytes(b"echo")
@@ -207,13 +177,10 @@ def test_only_this_user_may_use_the_socket(gateway):
 # -- between processes
 
 
-def ask(pipes, rank):
-    with pipes.open("echo") as pipe:
-        pipe.send_bytes(b"%d" % rank)
-        return pipe.recv_bytes()
+def test_every_member_of_a_ring_reaches_a_server_of_whoever_gave_it_the_pipes(pipes):
+    def ask(rank, size):
+        with pipes.open("echo") as pipe:
+            pipe.send_bytes(b"%d" % rank)
+            return pipe.recv_bytes()
 
-
-def test_every_member_of_a_ring_reaches_a_server_of_whoever_gave_it_the_pipes(server):
-    pipes = server.host.pipes
-
-    assert Ring(2, lambda rank, size: ask(pipes, rank)).run() == [b"0", b"1"]
+    assert Ring(2, ask).run() == [b"0", b"1"]

@@ -7,18 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._ring.member import PROOF_SIZE, ProbeListener, ReservedPort, addresses, probe, this_host
+from fiber._ring.member import PROOF_SIZE, ProbeListener, ReservedPort, addresses, probe
 from fiber._ring.membership import Seated, assign, assign_in_order
 from fiber._ring.model import Host
 from fiber._ring.protocol import Address, Hello, ProbeResult, ProbeTarget
 from fiber._ring.rendezvous import Unreachable, choose, members, targets
 from fiber._ring.timing import RingTiming
 from fiber.model import Interface
-
-
-def test_hosts_of_the_same_name_have_different_keys():
-    assert this_host() == this_host()
-    assert this_host().name == socket.gethostname()
 
 
 def test_loopback_comes_last_and_what_is_down_or_newer_not_at_all():
@@ -69,16 +64,19 @@ def answering(port):
     found.close()
 
 
-def test_an_address_that_answers_is_reached(port, answering):
-    found = probe([ProbeTarget(3, ("127.0.0.1",), port.number, OURS)], RingTiming())
+@pytest.mark.parametrize(
+    "ips, reached",
+    [
+        (("127.0.0.2", "127.0.0.1"), ("127.0.0.2", "127.0.0.1")),
+        # one that cannot be dialled affects no other
+        (("255.255.255.255", "127.0.0.1"), ("127.0.0.1",)),
+    ],
+    ids=["in order", "an invalid one"],
+)
+def test_addresses_that_answer_are_reached(port, answering, ips, reached):
+    found = probe([ProbeTarget(3, ips, port.number, OURS)], RingTiming())
 
-    assert found.reached == {3: ("127.0.0.1",)}
-
-
-def test_reached_addresses_keep_their_order(port, answering):
-    found = probe([ProbeTarget(0, ("127.0.0.2", "127.0.0.1"), port.number, OURS)], RingTiming())
-
-    assert found.reached == {0: ("127.0.0.2", "127.0.0.1")}
+    assert found.reached == {3: reached}
 
 
 def test_another_proof_is_no_answer(port, answering):
@@ -88,35 +86,23 @@ def test_another_proof_is_no_answer(port, answering):
     assert found.failures == {0: "127.0.0.1: another process answers there"}
 
 
-def test_a_refused_connection_is_reported(port):
-    found = probe([ProbeTarget(0, ("127.0.0.1",), port.number, OURS)], RingTiming())
+def test_addresses_that_refuse_or_cannot_be_dialled_are_not_waited_for(port):
+    ips = ("127.0.0.1", "255.255.255.255")
+    dialled = [ProbeTarget(index, (ip,), port.number, OURS) for index, ip in enumerate(ips)]
 
-    assert found.failures == {0: "127.0.0.1: Connection refused"}
+    found = probe(dialled, RingTiming(probe=600.0))
 
-
-def test_addresses_that_cannot_be_dialled_are_not_waited_for():
-    found = probe([ProbeTarget(0, ("255.255.255.255",), 1, OURS)], RingTiming(probe=600.0))
-
-    assert found.reached == {0: ()}
-    assert found.failures[0].startswith("255.255.255.255: ")
+    assert found.reached == {0: (), 1: ()}
+    assert found.failures[0] == "127.0.0.1: Connection refused"
+    assert found.failures[1].startswith("255.255.255.255: ")
 
 
-def test_a_silent_address_is_given_up_after_the_timeout(port):
+def test_a_silent_address_is_given_up_after_the_timeout():
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        found = probe(
-            [ProbeTarget(0, ("127.0.0.1",), silent.getsockname()[1], OURS)],
-            RingTiming(probe=0.3),
-        )
+        port = silent.getsockname()[1]
+        found = probe([ProbeTarget(0, ("127.0.0.1",), port, OURS)], RingTiming(probe=0.3))
 
     assert found.failures == {0: "127.0.0.1: no answer within 0.3 s"}
-
-
-def test_an_invalid_address_affects_no_other(port, answering):
-    found = probe(
-        [ProbeTarget(0, ("255.255.255.255", "127.0.0.1"), port.number, OURS)], RingTiming()
-    )
-
-    assert found.reached == {0: ("127.0.0.1",)}
 
 
 def test_a_reserved_port_is_not_given_out_and_can_be_bound(port):
@@ -164,24 +150,26 @@ def hello(host, *ips, port=4000):
     return Hello(host=Host(host, host), pid=1, addresses=addresses, port=port, proof=b"p")
 
 
-def test_no_member_dials_itself_and_loopback_is_not_used_between_hosts():
-    hellos = [hello("a", "10.0.0.1", "127.0.0.1"), hello("b", "10.0.0.2", "127.0.0.1")]
-
-    assert [(one.index, one.ips) for one in targets(hellos, 0)] == [(1, ("10.0.0.2",))]
-
-
-def test_on_one_host_loopback_is_used():
-    hellos = [hello("a", "10.0.0.1", "127.0.0.1")] * 2
-
-    assert [one.ips for one in targets(hellos, 0)] == [("127.0.0.1",)]
+LO = "127.0.0.1"
+APART = [hello("a", "10.0.0.1", LO), hello("b", "10.0.0.2", LO)]
+TOGETHER = [hello("a", "10.0.0.1", LO)] * 2
 
 
-def test_where_members_on_other_hosts_may_join_loopback_is_not_used():
-    hellos = [hello("a", "10.0.0.1", "127.0.0.1")] * 2
+@pytest.mark.parametrize(
+    "hellos, may_grow, ips",
+    [
+        (APART, False, ("10.0.0.2",)),
+        (TOGETHER, False, (LO,)),
+        # members on other hosts may join
+        (TOGETHER, True, ("10.0.0.1",)),
+        ([hello("a", LO)] * 2, True, (LO,)),
+    ],
+    ids=["between hosts", "on one host", "one that may grow", "a host of loopback alone"],
+)
+def test_others_are_dialled_by_loopback_where_all_are_on_one_host(hellos, may_grow, ips):
+    found = targets(hellos, 0, may_grow=may_grow)
 
-    assert [one.ips for one in targets(hellos, 0, may_grow=True)] == [("10.0.0.1",)]
-    alone = [hello("a", "127.0.0.1")] * 2
-    assert [one.ips for one in targets(alone, 0, may_grow=True)] == [("127.0.0.1",)]
+    assert [(one.index, one.ips) for one in found] == [(1, ips)]
 
 
 def test_the_first_address_that_all_others_reached_is_chosen():
@@ -202,33 +190,31 @@ def test_the_first_address_that_all_others_reached_is_chosen():
     assert chosen[0].interface == "if1"
 
 
-def test_a_pair_that_cannot_reach_each_other_is_named_with_its_port():
-    hellos = [hello("a", "10.0.0.1", port=41), hello("b", "10.0.0.2", port=42)]
-    probed = [
-        ProbeResult({}, {1: "10.0.0.2: no answer within 5 s"}),
-        ProbeResult({0: ("10.0.0.1",)}, {}),
-    ]
-
+@pytest.mark.parametrize(
+    "hellos, probed, told",
+    [
+        (
+            [hello("a", "10.0.0.1", port=41), hello("b", "10.0.0.2", port=42)],
+            [ProbeResult({}, {1: "10.0.0.2: no answer"}), ProbeResult({0: ("10.0.0.1",)}, {})],
+            "member 0 (a) cannot reach member 1 (b) at port 42: 10.0.0.2: no answer",
+        ),
+        (
+            [hello("a", "10.0.0.1", "10.9.0.1"), hello("b", "x"), hello("c", "y")],
+            [
+                ProbeResult({1: ("x",), 2: ("y",)}, {}),
+                ProbeResult({0: ("10.0.0.1",), 2: ("y",)}, {}),
+                ProbeResult({0: ("10.9.0.1",), 1: ("x",)}, {}),
+            ],
+            "no address of member 0 (a) at port 4000 is reached by all others",
+        ),
+    ],
+    ids=["a pair", "no address for all"],
+)
+def test_members_that_cannot_reach_each_other_are_named_with_the_port(hellos, probed, told):
     found = choose(hellos, probed)
 
     assert isinstance(found, Unreachable)
-    assert (
-        "member 0 (a) cannot reach member 1 (b) at port 42: 10.0.0.2: no answer within 5 s"
-        in found.failure.message
-    )
-
-
-def test_addresses_that_each_reach_some_are_no_address_for_all():
-    hellos = [hello("a", "10.0.0.1", "10.9.0.1"), hello("b", "x"), hello("c", "y")]
-    probed = [
-        ProbeResult({1: ("x",), 2: ("y",)}, {}),
-        ProbeResult({0: ("10.0.0.1",), 2: ("y",)}, {}),
-        ProbeResult({0: ("10.9.0.1",), 1: ("x",)}, {}),
-    ]
-
-    found = choose(hellos, probed)
-
-    assert "no address of member 0 (a) at port 4000 is reached by all others" in str(found.failure)
+    assert told in found.failure.message
 
 
 def test_the_member_table_is_ordered_by_rank():

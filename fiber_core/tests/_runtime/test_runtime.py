@@ -1,9 +1,48 @@
-"""Parts of a runtime are closed, whatever happens to the others."""
+"""What a runtime does before the first process starts, and how its parts are closed."""
 
 import pytest
 
+import fiber
+from fiber._agent.supervisor import start
+from fiber._runtime import runtime
 from fiber._runtime.runtime import Runtime
+from fiber._runtime.start import ready_runtime
 from fiber.exceptions import BackendUnavailableError
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    calls = []
+    monkeypatch.setattr(start, "prestart", lambda: calls.append("start"))
+    monkeypatch.setattr(start, "discard_prestarted", lambda: calls.append("end"))
+    monkeypatch.delenv("FIBER_BACKEND", raising=False)
+    monkeypatch.setattr(runtime, "_current", None)
+    monkeypatch.setattr(runtime, "_arguments", {})
+    yield calls
+    if runtime.started() is not None:
+        runtime.current().close()
+
+
+def test_a_process_is_made_ready_at_once_and_ended_where_it_was_not_taken(begun):
+    current = ready_runtime(lambda _: begun.append("judged"))
+    assert begun == ["start", "judged", "end"]
+    assert current is runtime.current()
+    # the second time there is nothing to find out
+    ready_runtime(lambda _: None)
+    assert begun == ["start", "judged", "end"]
+
+
+def test_where_a_backend_is_named_nothing_is_started_before_it_is_asked(begun, monkeypatch):
+    monkeypatch.setenv("FIBER_BACKEND", "local")
+    ready_runtime(lambda _: None)
+    assert begun == []
+
+
+def test_what_makes_no_sense_leaves_nothing(begun):
+    with pytest.raises(ValueError, match="at least 1"):
+        fiber.Pool(0)
+    assert begun == ["start", "end"]
+    assert runtime.current()._backend is None
 
 
 class Part:
@@ -16,30 +55,20 @@ class Part:
             raise self.error
 
 
-@pytest.fixture
-def runtime():
-    runtime = Runtime.of_master({"backend": "local"})
-    yield runtime
-    runtime.close()
-
-
-def test_a_platform_that_cannot_be_asked_at_the_end_is_a_line_and_no_error(runtime, caplog):
-    first, away, last = Part(), Part(BackendUnavailableError("the engine is gone")), Part()
-    for part in (first, away, last):
-        runtime.own(part)
-    runtime.close()
-    assert first.closed
-    assert last.closed
-    assert runtime.closed
-    (message,) = caplog.messages
-    assert message.endswith("which ends by itself within 3 s: the engine is gone")
-
-
-def test_another_error_is_one_and_all_the_rest_is_closed(runtime):
-    first, broken = Part(), Part(ValueError("broken"))
-    runtime.own(first)
-    runtime.own(broken)
-    with pytest.raises(ValueError, match="broken"):
-        runtime.close()
-    assert first.closed
-    assert runtime.closed
+@pytest.mark.parametrize(
+    "error", [BackendUnavailableError("the engine is gone"), ValueError("broken")]
+)
+def test_all_parts_are_closed_and_a_platform_that_cannot_be_asked_is_a_line(error, caplog):
+    made = Runtime.of_master({"backend": "local"})
+    parts = [Part(), Part(error), Part()]
+    for part in parts:
+        made.own(part)
+    if isinstance(error, ValueError):
+        with pytest.raises(ValueError, match="broken"):
+            made.close()
+    else:
+        made.close()
+        (message,) = caplog.messages
+        assert message.endswith("which ends by itself within 3 s: the engine is gone")
+    assert made.closed
+    assert all(part.closed for part in parts)

@@ -5,13 +5,16 @@ import functools
 import os
 import random
 import socket
+import sys
 import threading
 import time
 
 import pytest
 
-from ferry_world import FerryWorld
-from fiber._tunnel.landing import Landing, ask
+from ferry_world import KEY, FerryWorld
+from fiber._tunnel import landing as module
+from fiber._tunnel.greeting import HubSide
+from fiber._tunnel.landing import Landing
 from fiber.exceptions import TransportError
 from fiber.model.timing import Timing
 
@@ -45,25 +48,23 @@ def talk(sock, data):
     return bytes(heard)
 
 
-def ways(world):
-    """Ways between two jobs and the hub."""
-    landing, echo = world.job("one"), world.echo()
+WAYS = {
+    "from a job to the hub": lambda world, echo: world.landings["one"].way(
+        world.serve("hub", echo)
+    ),
+    "from the hub to a job": lambda world, echo: world.hub.way(world.serve("one.0", echo)),
+    "from a job to another": lambda world, echo: world.landings["one"].way(
+        world.serve("two", echo)
+    ),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(world, request):
+    """Each way between two jobs and the hub."""
+    world.job("one")
     world.job("two")
-    return {
-        "from a job to the hub": lambda: landing.way(world.serve("hub", echo)),
-        "from the hub to a job": lambda: world.hub.way(world.serve("one.0", echo)),
-        "from a job to another": lambda: landing.way(world.serve("two", echo)),
-    }
-
-
-WAYS = ["from a job to the hub", "from the hub to a job", "from a job to another"]
-
-
-@pytest.mark.parametrize("which", WAYS)
-def test_jobs_and_the_hub_reach_each_other(world, which):
-    way = ways(world)[which]()
-    for _ in range(5):
-        assert talk(world.connect(way), b"hello") == b"hello"
+    return WAYS[request.param](world, world.echo())
 
 
 def test_a_job_reaches_its_own_processes_by_itself(world):
@@ -83,15 +84,7 @@ def test_where_nobody_answers_there_is_no_way(tmp_path):
         ask(tmp_path, "hub+tcp://hub@127.0.0.1:1", timeout=30)
 
 
-def test_large_things_arrive_whole(world):
-    landing = world.job("one")
-    data = random.Random(1).randbytes(20 * 2**20)
-    assert talk(world.connect(landing.way(world.serve("hub", world.echo()))), data) == data
-
-
-@pytest.mark.parametrize("which", WAYS)
-def test_streams_that_break_are_opened_again_and_nobody_notices(world, which):
-    dialled = ways(world)[which]()
+def test_jobs_and_the_hub_reach_each_other_over_streams_that_break(world, way):
     data = random.Random(2).randbytes(30 * 2**20)
     over = threading.Event()
 
@@ -103,90 +96,58 @@ def test_streams_that_break_are_opened_again_and_nobody_notices(world, which):
     cutter = threading.Thread(target=cut)
     cutter.start()
     try:
-        assert talk(world.connect(dialled), data) == data
+        assert talk(world.connect(way), data) == data
     finally:
         over.set()
         cutter.join(10)
-
-
-def test_whoever_is_nobody_is_not_reached(world):
-    echo = world.echo()
-    landing = world.job("one")
-    for nobody in ("three", "hub"):
-        way = landing.way(route(nobody, echo).replace(str(echo.port), "1"))
-        assert talk(world.connect(way), b"") == b""
-    assert world.connect(world.hub.way(route("three", echo))).recv(1) == b""
 
 
 def test_nothing_is_dialled_where_no_process_of_the_run_listens(world):
     private = world.echo()
     landing = world.job("one")
     world.job("two")
-    for ident in ("hub", "two"):
+    for ident in ("hub", "two", "three"):
         assert talk(world.connect(landing.way(route(ident, private))), b"GET /") == b""
-    assert talk(world.connect(world.hub.way(route("one", private))), b"GET /") == b""
+    for ident in ("one", "three"):
+        assert talk(world.connect(world.hub.way(route(ident, private))), b"GET /") == b""
+    assert not private.talked
 
 
 def test_a_process_that_listens_no_more_is_not_dialled(world):
     echo = world.echo()
-    landing = world.job("one")
-    way = landing.way(world.serve("hub", echo))
+    way = world.job("one").way(world.serve("hub", echo))
     assert talk(world.connect(way), b"hello") == b"hello"
     world.hub.withdraw(route("hub", echo))
     assert talk(world.connect(way), b"hello") == b""
 
 
-class Between:
-    """Somebody without the key to whom streams into a job come, and who passes them on.
-
-    Args:
-        onward: port where another landing listens, or the right one.
-    """
-
-    def __init__(self, onward):
-        self._onward = onward
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(30)
-        self.port = self._listener.getsockname()[1]
-        self._open = [self._listener]
-
-    def stream(self):
-        """The next stream that the hub opens, with both ends, and lines of each."""
-        hub, _ = self._listener.accept()
-        hub.settimeout(30)
-        landing = socket.create_connection(("127.0.0.1", self._onward), timeout=30)
-        self._open += [hub, landing, hub.makefile("rb"), landing.makefile("rb")]
-        return self._open[-4:]
-
-    def close(self):
-        for one in reversed(self._open):
-            one.close()
-
-
 @pytest.fixture
-def between(world, tmp_path):
-    """Who sits between the hub and a job, as they like."""
-    opened = []
+def between(world):
+    """Somebody without the key, to whom streams into a job come, and who passes them on."""
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.settimeout(30)
 
-    def between(onward):
-        made = Between(onward)
-        opened.append(made)
-        dial = functools.partial(socket.create_connection, ("127.0.0.1", made.port), 5)
-        world.hub.add("stolen", "stolen", dial)
-        world.hub.begin("stolen")
-        return made
+        def stream(onward):
+            """The next stream that the hub opens, and one to a landing's port; lines of each."""
+            world.hub.add("stolen", "stolen", lambda: world.connect(f"x://127.0.0.1:{port}"))
+            world.hub.begin("stolen")
+            hub, _ = listener.accept()
+            opened.enter_context(hub).settimeout(30)
+            landing = world.connect(f"x://127.0.0.1:{onward}")
+            lines = [opened.enter_context(one.makefile("rb")) for one in (hub, landing)]
+            return hub, landing, *lines
 
-    yield between
-    world.hub.remove("stolen")
-    for one in opened:
-        one.close()
+        port = listener.getsockname()[1]
+        yield stream
+        world.hub.remove("stolen")
 
 
 def test_a_greeting_that_is_passed_on_to_another_job_is_refused(world, between):
     """Whoever took the port of one job sits between the hub and another job of the run."""
     private = world.echo()
     world.job("two", begin=False)
-    hub, landing, from_hub, from_landing = between(world.ports["two"]).stream()
+    hub, landing, from_hub, from_landing = between(world.ports["two"])
     hub.sendall(from_landing.readline())
     landing.sendall(from_hub.readline())
     # the landing of the other job proves nothing to a hub that did not mean it
@@ -202,7 +163,7 @@ def test_nobody_between_says_anything_of_his_own(world, between):
     """He passes on the whole greeting, which is good, and then wants something himself."""
     private = world.echo()
     world.job("stolen", begin=False, add=False)
-    hub, landing, from_hub, from_landing = between(world.ports["stolen"]).stream()
+    hub, landing, from_hub, from_landing = between(world.ports["stolen"])
     hub.sendall(from_landing.readline())
     landing.sendall(from_hub.readline())
     hub.sendall(from_landing.readline())
@@ -213,23 +174,15 @@ def test_nobody_between_says_anything_of_his_own(world, between):
     assert not private.talked
 
 
-def test_a_connection_ends_with_its_job(world):
-    echo = world.echo()
+def test_a_connection_ends_with_its_job_and_nothing_is_listened_on_for_it(world):
     world.job("one")
-    sock = world.connect(world.hub.way(world.serve("one", echo)))
+    way = world.hub.way(world.serve("one", world.echo()))
+    sock = world.connect(way)
     sock.sendall(b"x")
     assert sock.recv(1) == b"x"
     world.hub.remove("one")
     world.landings["one"].close()
     assert sock.recv(1) == b""
-
-
-def test_nothing_is_listened_on_for_a_job_that_has_ended(world):
-    echo = world.echo()
-    world.job("one")
-    way = world.hub.way(world.serve("one", echo))
-    assert talk(world.connect(way), b"hello") == b"hello"
-    world.hub.remove("one")
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -290,13 +243,125 @@ def test_streams_may_come_in_by_a_socket_that_is_inherited(tmp_path):
         landing.close()
 
 
-def test_a_descriptor_that_is_no_socket_is_said():
-    with open(os.devnull) as file, pytest.raises(TransportError, match=f"fd:{file.fileno()}"):
-        Landing(f"fd:{file.fileno()}", key=b"k", ident="one", patience=1.0)
+def test_a_place_that_is_taken_or_no_socket_is_said():
+    with open(os.devnull) as file, socket.create_server(("127.0.0.1", 0)) as taken:
+        for where in (f"fd:{file.fileno()}", f"127.0.0.1:{taken.getsockname()[1]}"):
+            with pytest.raises(TransportError, match=where):
+                Landing(where, key=b"k", ident="one", patience=1.0)
 
 
-def test_a_place_that_is_taken_is_said():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(TransportError, match=where):
-            Landing(where, key=b"k", ident="one", patience=1.0)
+ask = functools.partial(module.ask, timeout=30)
+serve = functools.partial(module.serve, timeout=30)
+
+
+@pytest.fixture
+def where():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[:2]
+
+
+@pytest.fixture
+def timing():
+    return Timing()
+
+
+@pytest.fixture
+def landing(where, tmp_path, timing):
+    landing = Landing(f"{where[0]}:{where[1]}", key=KEY, ident="one", patience=1.0, timing=timing)
+    landing.serve(str(tmp_path))
+    yield landing
+    landing.close()
+
+
+def greet(stream, key, words, *, job="one"):
+    """Say what a stream is for; what is answered."""
+    side = HubSide(key, job, words)
+    with stream.makefile("rwb") as lines:
+        answer = side.receive(lines.readline().decode().strip())
+        lines.write(answer.encode() + b"\n")
+        lines.flush()
+        said = lines.readline().decode().strip()
+        if not said:
+            return ""
+        side.receive(said)
+        heard = b""
+        while not heard.endswith(b"\n") and (data := lines.read1(1000)):
+            heard += b"".join(side.records.feed(data))
+        return heard.decode().strip()
+
+
+@pytest.fixture
+def stream(where, landing):
+    with socket.create_connection(where, timeout=30) as stream:
+        yield stream
+
+
+@pytest.mark.parametrize(
+    "key, words, job",
+    [(b"x" * 32, "OFFER", "one"), (KEY, "OFFER", "two"), (KEY, "SING a song", "one")],
+    ids=["a stranger", "one that means another job", "words that it does not know"],
+)
+def test_others_are_sent_away(stream, key, words, job):
+    assert greet(stream, key, words, job=job) == ""
+
+
+def test_nonsense_is_sent_away(stream):
+    stream.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    while stream.recv(100):
+        continue
+
+
+@pytest.mark.parametrize("timing", [Timing(stream_greeting=0.5)])
+def test_whoever_says_nothing_is_sent_away(stream):
+    assert stream.recv(100).startswith(b"fiber-ferry 2 ")
+    assert stream.recv(100) == b""
+
+
+def test_as_many_as_may_say_nothing_keep_nobody_out(where, landing):
+    with contextlib.ExitStack() as held:
+        silent = [
+            held.enter_context(socket.create_connection(where, timeout=30))
+            for _ in range(module._UNPROVEN + 1)
+        ]
+        assert all(one.recv(100).startswith(b"fiber-ferry 2 ") for one in silent)
+        # the first one made room for the last
+        assert silent[0].recv(100) == b""
+        stream = held.enter_context(socket.create_connection(where, timeout=30))
+        assert greet(stream, KEY, "DIAL ab12 77 127.0.0.1:1") == "NO it was given up"
+
+
+def test_processes_of_the_job_are_reached_while_they_listen(where, landing, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        there = f"127.0.0.1:{other.getsockname()[1]}"
+
+        def dial(connection):
+            with socket.create_connection(where, timeout=30) as stream:
+                return greet(stream, KEY, f"DIAL {connection} 0 {there}")
+
+        assert dial("a1") == f"NO nobody of this job listens at {there}"
+        with serve(tmp_path, f"hub+tcp://one.0@{there}"):
+            assert dial("b2") == "OK 0"
+            other.accept()[0].close()
+        # its end is heard of before the next question is answered
+        ask(tmp_path, "tcp://127.0.0.1:1")
+        assert dial("c3").startswith("NO nobody of this job")
+
+
+@pytest.mark.parametrize("url", ["hub+tcp://two.0@127.0.0.1:1", "tcp://127.0.0.1:1", "x"])
+def test_what_is_no_address_of_the_job_is_said(landing, tmp_path, url):
+    with pytest.raises(TransportError, match="no address of a process of job one"):
+        serve(tmp_path, url)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there are longer paths on Linux alone")
+def test_it_is_asked_however_deep_its_folder_lies(where, tmp_path):
+    deep = tmp_path / ("d" * 120)
+    deep.mkdir()
+    landing = Landing(f"{where[0]}:{where[1]}", key=KEY, ident="one", patience=1.0)
+    landing.serve(str(deep))
+    try:
+        url = "tcp://127.0.0.1:1"
+        assert ask(deep, url) == url
+    finally:
+        landing.close()

@@ -1,18 +1,35 @@
 """A group of workers: started with the first call, grown, shrunk, stopped and retired."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from fiber._base import values
 from fiber._tasks import protocol
-from fiber._tasks.outcomes import Outcomes
 from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
-from fiber.exceptions import StartError, TerminatedError, WireError
-from fiber.model import Capabilities, ResourceRequest, Timing
-from tasks_world import KILLED, LEFT, RUNNING, FakeJob, FakePeer, FakeReactor, Sink, message
+from fiber.exceptions import StartError, SubmitError, TerminatedError, WireError
+from fiber.model import (
+    Capabilities,
+    JobState,
+    JobStatus,
+    ProcessStatus,
+    ResourceRequest,
+    Timing,
+)
+from tasks_world import (
+    KILLED,
+    LEFT,
+    RUNNING,
+    STOPPED,
+    FakeJob,
+    FakePeer,
+    FakeReactor,
+    Sink,
+    message,
+)
 from waiting import until
 
 
@@ -28,11 +45,14 @@ class FakeProcess:
 
 
 class FakeRuntime:
-    lease = 3.0
-    timing = Timing()
     info = SimpleNamespace(capabilities=Capabilities(fork=True))
 
-    def __init__(self):
+    def __init__(self, lease=3.0, **timing):
+        self.lease, self.timing = lease, Timing(**timing)
+        #: errors of the next submissions
+        self.refusals = []
+        #: called with each job before its submission returns
+        self.at_start = lambda child: None
         self.config = SimpleNamespace(grow_after=0.0, shrink_after=0.0)
         self.reactor = FakeReactor()
         self.endpoint = SimpleNamespace(serve=self._serve, withdraw=self._withdraw)
@@ -62,7 +82,10 @@ class FakeRuntime:
     def _launch(self, process, *, resources, image, processes, drains, waits, on_status):
         assert drains, "workers exit when they are told to"
         self.asked.append((resources, image, processes))
+        if self.refusals:
+            raise self.refusals.pop(0)
         child = FakeJob(str(len(self.children)), processes, on_status)
+        self.at_start(child)
         self.children.append(child)
         return child
 
@@ -70,8 +93,17 @@ class FakeRuntime:
 class World:
     """A group, and workers played by the tests."""
 
-    def __init__(self, size=2, min_size=None, max_size=None, spec=None, maxtasksperchild=None):
-        self.runtime = FakeRuntime()
+    def __init__(
+        self,
+        size=2,
+        min_size=None,
+        max_size=None,
+        spec=None,
+        maxtasksperchild=None,
+        per_job=1,
+        **durations,
+    ):
+        self.runtime = FakeRuntime(**durations)
         self.group = WorkerGroup(
             self.runtime,
             spec or WorkerSpec(),
@@ -80,7 +112,7 @@ class World:
                 min_size=size if min_size is None else min_size,
                 max_size=size if max_size is None else max_size,
                 maxtasksperchild=maxtasksperchild,
-                per_job=1,
+                per_job=per_job,
                 max_attempts=3,
                 store=None,
                 make_process=FakeProcess,
@@ -158,6 +190,8 @@ def test_no_worker_is_started_before_the_first_call(worlds):
     assert world.group.began
     world.group.begin()
     assert len(world.children) == 2
+    # nobody looks whether it is to grow: its size is fixed
+    assert world.runtime.reactor.timers == []
 
 
 def test_workers_get_the_resources_and_image_of_the_group(worlds):
@@ -233,23 +267,6 @@ def test_one_whose_place_is_taken_away_gets_nothing_more_is_replaced_and_is_no_l
     assert world.runtime.notified == []
 
 
-def test_an_end_after_maxtasksperchild_is_no_loss(worlds):
-    world = worlds(size=1, maxtasksperchild=1)
-    world.begin(1)
-    sink = Sink()
-    world.call([5], sink)
-    world.up()
-    head, _ = world.peers["0"].tasks()[0]
-    outcomes = Outcomes()
-    outcomes.add(5)
-    done = protocol.Done(head.entry, 0, 1, 0.1, 1)
-    world.send(world.peers["0"], Kind.DONE, [done.encode(), *outcomes.encode()])
-    world.obey()
-    until(lambda: len(world.children) == 2)
-    assert world.runtime.notified == []
-    assert sink.is_done
-
-
 def test_ended_processes_are_not_kept(worlds):
     world = worlds(size=1)
     world.work(1)
@@ -271,18 +288,6 @@ def test_closed_it_retires_its_workers_and_leaves_nothing(worlds):
     assert world.group.join(20)
     assert world.runtime.services == {}
     assert world.runtime.parts == []
-
-
-def test_one_that_is_not_up_yet_may_finish_its_initializer(worlds):
-    world = worlds(size=1)
-    world.begin(1)
-    world.children[0].report(RUNNING)
-    world.group.retire()
-    assert not world.group.join(0.05)
-    world.up()
-    world.await_retire()
-    world.obey()
-    assert world.group.join(20)
 
 
 def test_a_pool_that_was_collected_ends_without_a_join(worlds):
@@ -322,6 +327,7 @@ def test_it_fails_with_the_reason_and_its_calls_with_it(worlds):
         number += 1
         until(lambda n=number: sink.error or len(world.children) > n)
     assert isinstance(world.group.error, StartError)
+    assert isinstance(world.group.error.__cause__, KeyError)
     assert sink.error is world.group.error
     with pytest.raises(StartError):
         world.call([2])
@@ -349,14 +355,6 @@ class TestStoppingWorkers:
         assert not world.group.join(0.01)
         world.obey()
         assert world.group.join(20)
-
-    def test_there_is_one_autoscale_timer_however_often_it_begins_and_stops(self, worlds):
-        world = worlds(size=1, min_size=1, max_size=4)
-        world.group.stop_workers()
-        world.begin(1)
-        world.group.stop_workers()
-        world.begin(2)
-        assert len([t for t in world.runtime.reactor.timers if t.action]) == 1
 
 
 class TestElastic:
@@ -400,14 +398,130 @@ class TestElastic:
         world.look()
         assert world.group.manager.size == 2
 
-    def test_a_group_of_fixed_size_has_no_timer(self, worlds):
-        world = worlds()
-        world.begin(2)
-        assert world.runtime.reactor.timers == []
-
     def test_ended_it_looks_no_more(self, worlds):
         world = worlds(size=1, min_size=1, max_size=2)
         world.begin(1)
         world.end()
         world.look()
         assert world.runtime.reactor.timers == []
+
+
+class TestManager:
+    """The thread that keeps the workers alive."""
+
+    def test_the_first_is_started_by_the_caller_and_the_others_by_the_manager(self, worlds):
+        world, threads = worlds(size=3), []
+        world.runtime.at_start = lambda _: threads.append(threading.current_thread().name)
+        world.begin(3)
+        assert threads == [threading.current_thread().name, *["fiber-pool-1"] * 2]
+
+    def test_what_cannot_be_started_is_the_callers_error_and_may_be_tried_again(self, worlds):
+        world = worlds()
+        world.runtime.refusals = [SubmitError("no")]
+        with pytest.raises(SubmitError):
+            world.group.begin()
+        world.begin(2)
+
+    @pytest.mark.parametrize("error", [SubmitError("quota"), OSError("too many open files")])
+    def test_a_start_that_fails_later_is_tried_again_whatever_it_raised(self, worlds, error):
+        world = worlds(size=1)
+        world.work(1)
+        world.runtime.refusals = [error]
+        world.children[0].kill()
+        until(lambda: len(world.children) == 2)
+        assert world.group.error is None
+
+    def test_statuses_that_come_before_the_submission_returned_keep_their_order(self, worlds):
+        world = worlds(size=1)
+
+        def at_start(child):
+            if child.ident == "0":
+                child.report(RUNNING)
+                child.kill()
+
+        world.runtime.at_start = at_start
+        world.begin(2)
+        ((_, facts),) = world.runtime.notified
+        assert facts["worker"] == "worker 0"
+
+    def test_one_that_cannot_be_retired_is_ended(self, worlds):
+        world = worlds(size=1)
+        world.begin(1)
+        world.children[0].report(RUNNING)
+        # it has a connection that the dispatcher does not know
+        world.group.worker_ready("0")
+        world.group.retire()
+        assert world.group.join(20)
+        assert world.children[0].kills == 1
+
+    def test_terminated_by_several_threads_each_ends_once(self, worlds):
+        world = worlds(size=3)
+        world.group.begin()
+        threads = [threading.Thread(target=world.group.terminate) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert world.group.join(20)
+        assert world.group.manager.workers() == []
+        assert world.runtime.notified == []
+
+    def test_a_job_that_was_being_submitted_at_the_end_is_ended(self, worlds):
+        world = worlds(size=1)
+        begun, go_on = threading.Event(), threading.Event()
+
+        def at_start(_):
+            begun.set()
+            assert go_on.wait(20)
+
+        world.runtime.at_start = at_start
+        thread = threading.Thread(target=world.group.begin)
+        thread.start()
+        assert begun.wait(20)
+        world.group.terminate()
+        go_on.set()
+        thread.join(20)
+        assert world.group.join(20)
+        assert world.children[0].kills == 1
+
+    def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(self, worlds):
+        world = worlds(size=1, kill_again=0.05)
+        world.begin(1)
+        world.children[0].unreachable = 2
+        world.group.terminate()
+        assert world.group.join(20)
+        assert world.children[0].kills == 3
+
+    @pytest.mark.parametrize(
+        "durations, silence, reason",
+        [
+            ({"lease": 0.05}, lambda world: world.children[0].report(STOPPED), "LEASE"),
+            (
+                {"exit_report": 0.05},
+                lambda world: world.group.dispatcher.on_peer_lost(world.peers["0"]),
+                "SIGNAL(9)",
+            ),
+        ],
+        ids=["stopped", "disconnected"],
+    )
+    def test_a_silent_worker_is_ended_after_a_while(self, worlds, durations, silence, reason):
+        world = worlds(size=1, **durations)
+        world.work(1)
+        silence(world)
+        until(lambda: len(world.children) == 2)
+        assert str(world.runtime.notified[0][1]["cause"]) == reason
+
+    def test_of_a_job_with_others_only_the_silent_process_is_ended(self, worlds):
+        world = worlds(size=2, per_job=2, lease=0.05)
+        world.begin(1)
+        (child,) = world.children
+        parts = (
+            ProcessStatus(index=0, state=STOPPED.state, reason=STOPPED.reason),
+            ProcessStatus(index=1, state=JobState.RUNNING),
+        )
+        signalled = []
+        child.signal = lambda index, signum: signalled.append((index, signum))
+        child.report(JobStatus(state=JobState.RUNNING, processes=parts))
+        until(lambda: signalled)
+        assert signalled[0] == (0, 9)
+        del child.signal

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import fiber
 from fiber._base.serial_executor import CallbackThread
 from fiber._tasks.protocol import Mode
 from fiber._workers.group import WorkerGroups
-from fiber._workers.options import PoolOptions
+from fiber._workers.options import PoolOptions, resolve_chunksize
 from fiber.results import AsyncResult
 from pool_tasks import same
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
+
+MACHINE = SimpleNamespace(cpu_count=lambda: 4)
 
 
 @fiber.meta(memory=64)
@@ -33,23 +37,55 @@ def groups():
     finalizer()
 
 
-def test_numbers_that_make_no_sense_are_refused():
-    for options in (
-        PoolOptions(size=0),
-        PoolOptions(maxtasksperchild=0),
-        PoolOptions(per_job=0),
-        PoolOptions(max_attempts=0),
-    ):
-        with pytest.raises(ValueError, match="at least 1|positive"):
-            WorkerGroups(options, "test")
-    with pytest.raises(TypeError, match="initializer must be a callable"):
-        WorkerGroups(PoolOptions(initializer=3), "test")
+@pytest.mark.parametrize(
+    "given, sizes",
+    [
+        ({}, (4, 4, 4)),
+        ({"size": 2}, (2, 2, 2)),
+        ({"size": 2, "min_size": 1, "max_size": 8}, (2, 1, 8)),
+        ({"min_size": 2, "max_size": 8}, (2, 2, 8)),
+        ({"max_size": 2}, (2, 2, 2)),
+        ({"max_size": 8}, (4, 4, 8)),
+        ({"size": 6, "min_size": 1}, (6, 1, 6)),
+    ],
+)
+def test_sizes_are_those_given_or_the_machines(given, sizes):
+    assert PoolOptions(**given).validate(MACHINE) == sizes
 
 
-def test_what_is_added_is_done(groups):
-    sink = result()
-    groups.add(same, Mode.MAP, sink, [3])
-    assert sink.get(30) == 3
+@pytest.mark.parametrize(
+    "given, error, told",
+    [
+        *(({"size": size}, ValueError, "at least 1") for size in (0, -1)),
+        *(({"size": size}, TypeError, "integer") for size in (2.5, "2")),
+        ({"size": 2, "min_size": 3}, ValueError, "is not between"),
+        ({"size": 2, "max_size": 1}, ValueError, "is not between"),
+        ({"min_size": 3, "max_size": 2}, ValueError, "is not between"),
+        ({"size": 4, "min_size": 1, "max_size": 3}, ValueError, "is not between"),
+        *(
+            ({name: wrong}, ValueError, "must be a positive int or None")
+            for name in ("min_size", "max_size", "maxtasksperchild", "per_job", "max_attempts")
+            for wrong in (0, 1.5, "3")
+        ),
+        ({"initializer": 3}, TypeError, "initializer must be a callable"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(given, error, told):
+    with pytest.raises(error, match=told):
+        PoolOptions(**given).validate(MACHINE)
+
+
+def test_groups_are_made_with_options_that_make_sense_alone():
+    with pytest.raises(ValueError, match="positive int"):
+        WorkerGroups(PoolOptions(per_job=0), "test")
+
+
+def test_chunks_are_of_one_item_at_least():
+    assert resolve_chunksize(None) == resolve_chunksize(1) == 1
+    assert resolve_chunksize(7) == 7
+    for wrong in (0, -3):
+        with pytest.raises(ValueError, match=r"Chunksize must be 1\+"):
+            resolve_chunksize(wrong)
 
 
 def test_functions_that_ask_for_resources_have_workers_of_their_own(groups):
@@ -68,12 +104,3 @@ def test_refusals_are_fresh_and_the_first_one_counts(groups):
     with pytest.raises(ValueError, match="over") as second:
         groups.check()
     assert first.value is not second.value
-
-
-def test_joining_waits_for_what_there_is(groups):
-    sink = result()
-    groups.add(same, Mode.MAP, sink, [3])
-    groups.refuse(ValueError("over"))
-    groups.join()
-    assert sink.get(0) == 3
-    assert groups.processes() == []

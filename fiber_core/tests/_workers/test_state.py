@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._workers import state as module
-from fiber._workers.records import WorkerIndex, WorkerRecord
 from fiber._workers.state import (
     GiveUp,
     GroupState,
@@ -129,21 +128,19 @@ def starts(steps):
 
 
 class TestStarting:
-    def test_as_many_are_started_as_are_desired(self):
-        play = Play(3)
-        assert starts(play.run()) == [1, 1, 1]
+    @pytest.mark.parametrize(
+        "desired, per_job, jobs, idents",
+        [
+            (3, 1, [1, 1, 1], ["0", "1", "2"]),
+            (5, 2, [2, 2, 1], ["0.0", "0.1", "1.0", "1.1", "2"]),
+        ],
+    )
+    def test_as_many_are_started_as_are_desired(self, desired, per_job, jobs, idents):
+        play = Play(desired, per_job=per_job)
+        assert starts(play.run()) == jobs
+        assert list(play.group.workers) == idents
         assert play.run() == []
         assert play.group.deadline() is None
-
-    def test_several_share_a_job(self):
-        play = Play(5, per_job=2)
-        assert starts(play.run()) == [2, 2, 1]
-        assert list(play.group.workers) == ["0.0", "0.1", "1.0", "1.1", "2"]
-
-    def test_one_that_is_lost_is_replaced_at_once(self):
-        play = at_work(2)
-        play.lose(play.jobs[0])
-        assert starts(play.run()) == [1]
 
     def test_the_missing_one_of_a_job_is_replaced_and_the_others_work_on(self):
         play = at_work(3, per_job=3)
@@ -187,23 +184,19 @@ class TestStarting:
 
 
 class TestFailingToStart:
-    def test_the_pauses_grow(self):
+    def test_the_pauses_grow_until_it_is_given_up_with_the_last_words(self):
         play, pauses = started(1), []
-        while not isinstance(play.steps[-1], (GiveUp, Stop)):
+        while not play.group.is_closing:
             before = play.now
-            play.lose(play.jobs[-1])
+            play.lose(play.jobs[-1], status(JobState.FAILED, code=1, message="no such module"))
             play.run() or play.wait()
             pauses.append(round(play.now - before, 3))
         assert pauses[:-1] == list(TIMING.worker_backoff[:-1])
-
-    def test_after_a_bounded_number_it_is_given_up_with_the_last_words(self):
-        play = started(1)
-        ended = status(JobState.FAILED, code=1, message="no such module")
-        give_up, *_, last = play.fail(len(TIMING.worker_backoff), ended)
+        give_up, stop = play.steps[-2:]
         assert isinstance(give_up, GiveUp)
         assert "6 workers in a row" in give_up.text
         assert "worker 5: no such module" in give_up.text
-        assert isinstance(last, Stop)
+        assert isinstance(stop, Stop)
 
     def test_the_reason_that_it_never_came_up_is_raised(self):
         play = started(1)
@@ -283,13 +276,6 @@ class TestFailingToStart:
         assert step.cause is error
         assert "quota" in step.text
 
-    def test_what_a_pool_has_given_up_it_does_not_try_again(self):
-        play = started(2)
-        while not play.group.is_closing:
-            play.fail()
-        assert isinstance(play.steps[-1], (GiveUp, Kill))
-        assert starts(play.run()) == []
-
     def test_an_expected_end_is_no_failure(self):
         play = started(1)
         for _ in range(20):
@@ -305,6 +291,14 @@ class TestPlatformThatCannotBeAsked:
 
     AWAY = BackendUnavailableError("the engine does not answer")
     LOST = status(JobState.FAILED, reason=Reason(ReasonKind.NODE_LOST), message="engine away")
+
+    @staticmethod
+    def bereft(count):
+        """A play whose workers were at work and are lost."""
+        play = at_work(count)
+        for job in play.jobs:
+            play.lose(job)
+        return play
 
     def ask_in_vain(self, play, seconds):
         """Time passes, and every submission fails; the steps taken."""
@@ -325,9 +319,7 @@ class TestPlatformThatCannotBeAsked:
                 play.now = max(play.now, due)
 
     def test_it_is_asked_again_with_pauses_and_logged_once(self):
-        play = at_work(2)
-        for job in play.jobs:
-            play.lose(job)
+        play = self.bereft(2)
         steps = self.ask_in_vain(play, TIMING.outage - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
@@ -337,9 +329,7 @@ class TestPlatformThatCannotBeAsked:
         assert "cannot be asked" in reported
 
     def test_the_workers_start_once_it_answers(self):
-        play = at_work(2)
-        for job in play.jobs:
-            play.lose(job)
+        play = self.bereft(2)
         self.ask_in_vain(play, 30)
         steps = []
         while len(starts(steps)) < 2:
@@ -354,16 +344,13 @@ class TestPlatformThatCannotBeAsked:
         assert not any(isinstance(s, GiveUp) for s in self.ask_in_vain(play, 30))
 
     def test_a_short_one_is_not_spoken_of(self):
-        play = at_work(1)
-        play.lose(play.jobs[0])
+        play = self.bereft(1)
         steps = self.ask_in_vain(play, TIMING.outage_notice - 3) + play.wait()
         play.now += 100
         assert not any(isinstance(step, Report) for step in steps + play.run())
 
     def test_when_it_does_not_come_back_the_pool_ends_with_the_reason(self):
-        play = at_work(2)
-        for job in play.jobs:
-            play.lose(job)
+        play = self.bereft(2)
         began = play.now
         *_, give_up, stop = [*self.ask_in_vain(play, 1000), play.group.next(play.now)]
         assert isinstance(give_up, GiveUp)
@@ -392,8 +379,7 @@ class TestPlatformThatCannotBeAsked:
         assert isinstance(play.group.next(play.now), GiveUp)
 
     def test_a_closing_pool_waits_for_nothing(self):
-        play = at_work(1)
-        play.lose(play.jobs[0])
+        play = self.bereft(1)
         self.ask_in_vain(play, 1)
         play.group.close()
         assert isinstance(play.run()[-1], Stop)
@@ -430,20 +416,6 @@ class TestDraining:
         assert play.report(play.jobs[0], self.DRAINING) == []
         assert play.run() == []
 
-    def test_its_end_is_expected_and_counts_against_no_task(self):
-        play = at_work(1)
-        play.report(play.jobs[0], self.DRAINING)
-        play.run()
-        loss = play.lose(play.jobs[0])
-        assert loss.expected
-        assert not loss.counts
-        assert play.run() == []
-
-    def test_all_workers_of_a_job_go(self):
-        play = at_work(2, per_job=2)
-        play.report(play.jobs[0], self.DRAINING)
-        assert play.run() == [Retire("0.0", True), Retire("0.1", True), Start(2)]
-
     @pytest.mark.parametrize("was_ready", [False, True], ids=["starting", "dialling again"])
     def test_one_that_comes_up_afterwards_is_retired_then(self, was_ready):
         play = at_work(1) if was_ready else started(1)
@@ -466,40 +438,65 @@ class TestDraining:
         play.report(play.jobs[0], self.DRAINING)
         assert play.run() == []
 
-    def test_when_all_have_to_go_the_pool_is_not_given_up(self):
+    def test_when_all_have_to_go_the_pool_is_not_given_up_and_no_end_counts(self):
         play = at_work(3)
         for job in list(play.jobs):
             play.report(job, self.DRAINING)
         assert starts(play.run()) == [1, 1, 1]
-        for job in play.jobs[:3]:
-            play.lose(job)
+        losses = [play.lose(job) for job in play.jobs[:3]]
+        assert all(loss.expected and not loss.counts for loss in losses)
         assert play.run() == []
+
+
+def waiting(words=FULL):
+    return status(JobState.PENDING, message=words)
 
 
 class TestPendingReport:
     """Workers that wait for a place: a pool goes on with those it has, and says why."""
 
-    WAITS = status(JobState.PENDING, message="1 Insufficient cpu")
-
-    def test_why_there_are_fewer_workers_is_logged_once(self):
+    @pytest.mark.parametrize(
+        "words, text",
+        [([FULL], "1 waits for a place"), ([FULL, "another"], "2 wait for a place")],
+    )
+    def test_why_there_are_fewer_workers_is_logged_once_after_a_while(self, words, text):
         play = started(3)
-        play.up(*play.jobs[:2])
-        play.report(play.jobs[2], self.WAITS)
+        play.up(play.jobs[0])
+        for job, message in zip(play.jobs[1:], words, strict=False):
+            play.report(job, waiting(message))
         assert play.run() == []
-        assert play.wait() == [
-            Report("2 of 3 workers run, 1 waits for a place: 1 Insufficient cpu")
-        ]
-        play.report(play.jobs[2], self.WAITS)
+        assert play.group.deadline() == play.now + TIMING.wait_report
+        assert play.wait() == [Report(f"1 of 3 workers run, {text}: {FULL}")]
+        play.report(play.jobs[1], waiting())
         assert play.group.deadline() is None
+
+    @pytest.mark.parametrize("follows", [RUNNING, status(JobState.PENDING)])
+    def test_one_that_is_on_its_way_soon_is_not_logged(self, follows):
+        play = started(1)
+        play.report(play.jobs[0], waiting())
+        play.report(play.jobs[0], follows)
+        assert play.group.deadline() is None
+
+    def test_another_text_is_logged_after_a_while(self):
+        play = started(1)
+        play.report(play.jobs[0], waiting())
+        play.wait()
+        logged = play.now
+        play.now += 5
+        play.report(play.jobs[0], waiting("0/2 nodes are available"))
+        assert play.group.deadline() == logged + TIMING.wait_report_again
+        assert play.wait() == [
+            Report("0 of 1 workers run, 1 waits for a place: 0/2 nodes are available")
+        ]
 
     def test_a_closing_pool_logs_nothing(self):
         play = started(1)
-        play.report(play.jobs[0], self.WAITS)
+        play.report(play.jobs[0], waiting())
         play.group.close()
         play.now += 60
         assert not any(isinstance(step, Report) for step in play.run())
 
-    def test_one_that_is_refused_is_tried_again_and_logged(self):
+    def test_one_that_is_refused_is_tried_again_and_logged_at_once(self):
         play = started(2)
         play.up(play.jobs[0])
         play.lose(play.jobs[1], status(JobState.FAILED, message="exceeded quota"))
@@ -509,66 +506,16 @@ class TestPendingReport:
         )
         assert starts(play.steps)[2:] == [1]
 
-
-def waiting(words=FULL):
-    return status(JobState.PENDING, message=words)
-
-
-class TestPendingReportAlone:
-    @pytest.fixture
-    def report(self):
-        return PendingReport(TIMING)
-
-    def test_a_worker_that_waits_for_long_is_reported_once_in_the_platforms_words(self, report):
-        report.observed("a", waiting(), 100.0)
-        assert report.due == 100.0 + TIMING.wait_report
-        assert report.next(report.due - 0.1, running=2, desired=3) is None
-        text = report.next(report.due, running=2, desired=3)
-        assert text == f"2 of 3 workers run, 1 waits for a place: {FULL}"
-        report.observed("a", waiting(), 200.0)
-        assert report.due is None
-
-    def test_several_are_reported_together(self, report):
-        report.observed("a", waiting(), 100.0)
-        report.observed("b", waiting("something else"), 101.0)
-        text = report.next(report.due, running=1, desired=3)
-        assert text == f"1 of 3 workers run, 2 wait for a place: {FULL}"
-
-    def test_one_that_runs_soon_is_not_reported(self, report):
-        report.observed("a", waiting(), 100.0)
-        report.observed("a", RUNNING, 101.0)
-        assert report.due is None
-
-    def test_one_that_waits_without_a_message_is_on_its_way(self, report):
-        report.observed("a", status(JobState.PENDING), 100.0)
-        assert report.due is None
-
-    def test_another_text_is_reported_after_a_while(self, report):
-        report.observed("a", waiting(), 100.0)
-        report.next(105.0, running=1, desired=2)
-        report.observed("a", waiting("0/2 nodes are available"), 110.0)
-        assert report.due == 105.0 + TIMING.wait_report_again
-        assert "0/2 nodes" in report.next(report.due, running=1, desired=2)
-
-    def test_one_that_could_not_be_started_is_reported_at_once(self, report):
-        report.failed("worker-4: exceeded quota", 100.0)
-        assert report.due == 100.0
-        text = report.next(100.0, running=3, desired=4)
-        assert text == "3 of 4 workers run; another one was not started: worker-4: exceeded quota"
-        report.failed("worker-4: exceeded quota", 104.0)
-        assert report.due is None
-
-    def test_when_all_run_nothing_is_reported_and_earlier_reports_are_forgotten(self, report):
+    def test_when_all_run_nothing_is_logged_and_earlier_reports_are_forgotten(self):
+        report = PendingReport(TIMING)
         report.failed("no", 100.0)
-        report.next(100.0, running=1, desired=2)
-        report.failed("still no", 101.0)
+        assert report.next(100.0, running=1, desired=2) is not None
+        report.failed("no", 104.0)
+        assert report.due is None
+        report.failed("still no", 105.0)
         assert report.next(report.due, running=2, desired=2) is None
         report.failed("no", 300.0)
         assert report.next(300.0, running=1, desired=2) is not None
-
-    def test_a_job_that_was_not_reported_ends_without_a_report(self, report):
-        report.observed("a", RUNNING, 100.0)
-        assert report.due is None
 
 
 class TestLeaving:
@@ -609,13 +556,6 @@ class TestLeaving:
         group.started(Job("0"), 1)
         assert isinstance(group.next(0.0), Kill)
 
-    def test_one_that_asks_again_is_retired_again(self):
-        play = at_work(1)
-        play.group.close()
-        assert play.run() == [Retire("0")]
-        assert not play.group.worker_ready("0")
-        assert play.run() == [Retire("0")]
-
     def test_one_that_was_sent_retire_may_take_its_time(self):
         play = at_work(1)
         play.group.close()
@@ -646,12 +586,6 @@ class TestLeaving:
             losses = play.report(job, KILLED)
             assert all(loss.expected and not loss.counts for loss in losses)
         assert play.run() == [Stop()]
-
-    def test_what_does_not_end_is_killed_again(self):
-        play = started(1)
-        play.group.terminate(play.now)
-        assert [type(step) for step in play.wait()] == [Kill]
-        assert [type(step) for step in play.wait()] == [Kill]
 
     def test_it_does_not_end_while_a_submission_is_under_way(self):
         group = Play(0).group
@@ -715,37 +649,17 @@ class TestSilence:
         (kill,) = play.wait()
         assert kill.worker.ident == "0"
 
-    def test_one_that_goes_on_and_is_stopped_by_a_signal_then_is_ended_after_its_lease(self):
-        play = at_work(1)
-        play.report(play.jobs[0], SUSPENDED)
-        play.now += 100
-        play.report(play.jobs[0], STOPPED)
-        assert play.group.deadline() == play.now + LEASE
-        (kill,) = play.wait()
-        assert kill.worker.ident == "0"
-
-    def test_terminate_ends_one_that_is_suspended(self):
-        play = at_work(1)
-        play.report(play.jobs[0], SUSPENDED)
-        assert play.group.terminate(play.now) == [play.jobs[0]]
-        assert play.lose(play.jobs[0]).expected
-
-    def test_one_whose_connection_ended_is_killed_unless_it_reconnects(self):
-        play = at_work(2)
-        play.group.worker_disconnected("0", play.now)
-        play.group.worker_disconnected("1", play.now)
-        play.group.worker_ready("1")
-        (kill,) = play.wait()
-        assert kill.worker.ident == "0"
-
     @pytest.mark.parametrize(
         "within,counts,reason", [(None, True, "SIGNAL(9)"), (LEASE + 1, False, "LEASE")]
     )
     def test_a_lost_connection_counts_as_a_death_where_no_network_is_to_blame(
         self, within, counts, reason
     ):
-        play = at_work(1, exit_report_timeout=within)
-        play.group.worker_disconnected("0", play.now)
+        play = at_work(2, exit_report_timeout=within)
+        for ident in play.group.workers:
+            play.group.worker_disconnected(ident, play.now)
+        # this one has connected again
+        play.group.worker_ready("1")
         assert play.group.deadline() == play.now + (within or TIMING.exit_report)
         # it is killed once more where it does not end
         for _ in range(2):
@@ -773,16 +687,6 @@ class TestSilence:
         # the second time it is meant
         assert [kill.worker.ident for kill in play.wait()] == ["1"]
         assert [kill.worker.ident for kill in play.wait()] == ["0"]
-
-    def test_only_the_silent_one_of_a_job_is_ended(self):
-        play = at_work(2, per_job=2)
-        parts = [
-            ProcessStatus(index=0, state=STOPPED.state, reason=STOPPED.reason),
-            ProcessStatus(index=1, state=JobState.RUNNING),
-        ]
-        play.report(play.jobs[0], status(JobState.RUNNING, processes=tuple(parts)))
-        (kill,) = play.wait()
-        assert (kill.worker.index, kill.whole) == (0, False)
 
 
 class TestLosses:
@@ -832,68 +736,6 @@ class TestLosses:
         loss = play.lose(play.jobs[0], ended)
         assert loss.counts
         assert loss.attempt.message.startswith("ended with 121: has a task closed or replaced")
-
-
-# The index of records.
-
-
-@pytest.fixture
-def index():
-    return WorkerIndex()
-
-
-def worker(index, name, **state):
-    made = WorkerRecord(name, name, 0, Job(name), **state)
-    index.add(made)
-    return made
-
-
-def test_staying_workers_are_counted_in_any_order(index):
-    one, two, _ = (worker(index, name) for name in "abc")
-    index.leave(one)
-    index.leave(one)
-    assert index.staying == 2
-    index.remove(one)
-    index.remove(two)
-    assert index.staying == 1
-
-
-def test_a_leaving_worker_is_retired_once_it_is_ready_or_does_not_run(index):
-    starting, up = worker(index, "a", runs=True), worker(index, "b", runs=True, ready=True)
-    index.leave(starting)
-    assert index.next_to_retire() is None
-    index.leave(up)
-    assert index.next_to_retire() is up
-    up.exit_sent = True
-    index.update(up)
-    assert index.next_to_retire() is None
-    starting.ready = True
-    assert index.next_to_retire() is starting
-
-
-def test_one_that_is_connected_again_is_retired_again(index):
-    one = worker(index, "a", ready=True, exit_sent=True)
-    index.leave(one)
-    assert index.next_to_retire() is None
-    one.exit_sent = False
-    index.update(one)
-    assert index.next_to_retire() is one
-    index.remove(one)
-    assert index.next_to_retire() is None
-
-
-def test_only_records_with_a_deadline_are_listed(index):
-    one, *_ = (worker(index, str(number)) for number in range(1000))
-    assert index.timed() == []
-    one.stopped_at = 5.0
-    index.update(one)
-    assert index.timed() == [one]
-    one.stopped_at = None
-    assert index.timed() == []
-    one.killed_at = 6.0
-    index.update(one)
-    index.remove(one)
-    assert index.timed() == []
 
 
 class Histories(RuleBasedStateMachine):

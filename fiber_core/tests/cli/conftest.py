@@ -7,6 +7,7 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
+from distributions import Site
 from fiber._plugins.manager import load_plugins
 from fiber.cli.main import cli
 from fiber.model import JobSpec
@@ -95,3 +96,15 @@ def fiber(monkeypatch, platform):
 
     monkeypatch.setattr("fiber._plugins.manager.load_plugins", load)
     return command
+
+
+@pytest.fixture
+def site(fiber, tmp_path, monkeypatch):
+    """Installed distributions, seen by the command in place of the real ones."""
+    made = Site(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(made.folder))
+    monkeypatch.setattr(
+        "fiber._plugins.manager.load_plugins",
+        lambda: load_plugins(entry_points=made.entry_points()),
+    )
+    return made

@@ -1,43 +1,43 @@
 """An attached job: its output is ours, its end is ours, and our end is its end."""
 
 import os
+import queue
 import signal
 import threading
+import time
+from types import SimpleNamespace
 
-import attrs
 import pytest
 
 from fiber._agent import rundir
 from fiber.cli.run import exit_code
-from fiber.cli.watch import Question
+from fiber.cli.watch import Question, Watcher
 from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
-from fiber.testing import FakeBackend, FakePlugin, programs
+from fiber.testing import FakeBackend, programs
 
 
 def failed(code, reason=None):
     return JobStatus(state=JobState.FAILED, exit_code=code, reason=reason)
 
 
-class TestExitCodes:
-    @pytest.mark.parametrize(
-        "status,code",
-        [
-            (JobStatus(state=JobState.SUCCEEDED, exit_code=0), 0),
-            (failed(7), 7),
-            (failed(-signal.SIGKILL), 137),
-            (failed(-signal.SIGTERM), 143),
-            (failed(None), 1),
-            (failed(None, Reason(ReasonKind.START)), 127),
-            (failed(None, Reason(ReasonKind.IMAGE)), 1),
-            (failed(127, Reason(ReasonKind.UNSCHEDULABLE)), 1),
-            # of several processes the first did well and another did not
-            (failed(0), 1),
-        ],
-    )
-    def test_they_are_those_of_shells(self, status, code):
-        assert exit_code(status) == code
+@pytest.mark.parametrize(
+    "status, code",
+    [
+        (JobStatus(state=JobState.SUCCEEDED, exit_code=0), 0),
+        (failed(7), 7),
+        (failed(-signal.SIGKILL), 137),
+        (failed(None), 1),
+        (failed(None, Reason(ReasonKind.START)), 127),
+        (failed(None, Reason(ReasonKind.IMAGE)), 1),
+        (failed(127, Reason(ReasonKind.UNSCHEDULABLE)), 1),
+        # of several processes the first did well and another did not
+        (failed(0), 1),
+    ],
+)
+def test_exit_codes_are_those_of_shells(status, code):
+    assert exit_code(status) == code
 
 
 class TestFollowing:
@@ -51,30 +51,29 @@ class TestFollowing:
         assert platform.jobs() == []
         assert list(rundir.runs()) == []
 
-    def test_a_signal_is_reported_and_is_128_more(self, fiber):
-        done = fiber("run", "-a", *programs.die_by(signal.SIGKILL))
-
-        assert done.exit_code == 137
-        assert done.stderr.endswith(": ended by SIGNAL(9)\n")
-
-    def test_a_missing_program_is_127_with_the_systems_message(self, fiber):
-        assert "No such file or directory" in fiber.fails("run", "-a", "no-such", code=127)
-
     def test_output_that_comes_by_itself_is_not_copied(self, fiber, capable):
         capable(output=True)
 
         assert fiber.lines("run", "-a", "echo", "hi") == []
 
-    def test_lost_output_is_reported(self, fiber, monkeypatch):
-        def logs(*_, **__):
+    @pytest.mark.parametrize(
+        "call, code, told",
+        [
+            ("logs", 0, "is incomplete: no answer"),
+            ("events", 1, "fiber: no answer\n"),
+        ],
+        ids=["its output", "all of it"],
+    )
+    def test_a_platform_that_is_lost_is_reported(self, fiber, monkeypatch, call, code, told):
+        def lost(*_, **__):
             raise BackendUnavailableError("no answer")
 
-        monkeypatch.setattr(FakeBackend, "logs", logs)
+        monkeypatch.setattr(FakeBackend, call, lost)
 
         done = fiber("run", "-a", "true")
 
-        assert done.exit_code == 0
-        assert "is incomplete: no answer" in done.stderr
+        assert done.exit_code == code
+        assert told in done.stderr
 
     def test_waiting_is_reported_once_with_the_platforms_message(
         self, fiber, platform, monkeypatch
@@ -95,31 +94,6 @@ class TestFollowing:
         told = fiber("run", "-a", "true").stderr
 
         assert told.count("waits: 0/3 nodes are available") == 1
-
-    def test_other_plugins_are_notified_of_the_jobs_status(self, fiber):
-        class Hears:
-            @hookimpl
-            def fiber_job_changed(self, previous, current):
-                heard.append((previous and previous.state, current.state))
-
-        heard = []
-        fiber.extra.append(Hears())
-
-        fiber("run", "-a", "true")
-
-        assert heard[0][0] is None
-        assert heard[-1][1] is JobState.SUCCEEDED
-
-    def test_a_platform_that_is_lost_ends_the_command(self, fiber, monkeypatch):
-        def events(*_):
-            raise BackendUnavailableError("the cluster is gone")
-
-        monkeypatch.setattr(FakeBackend, "events", events)
-
-        done = fiber("run", "-a", "true")
-
-        assert done.exit_code == 1
-        assert done.stderr.endswith("fiber: the cluster is gone\n")
 
 
 class Signals:
@@ -215,22 +189,23 @@ class TestAsking:
         return answers, questions
 
     @pytest.mark.parametrize(
-        "answer, argv, signals, code, end",
+        "answer, signals, code, end",
         [
-            (("y", None), programs.exit_on_sigterm(3), 1, 130, 3),
+            (("y", None), 1, 130, 3),
             # no answer yet
-            (None, programs.exit_on_sigterm(3), 2, 130, 3),
-            (None, programs.ignore_sigterm(), 3, 130, -signal.SIGKILL),
+            (None, 2, 130, 3),
+            (None, 3, 130, -signal.SIGKILL),
             # another signal does not ask
-            (("n", signal.SIGTERM), programs.exit_on_sigterm(3), 1, 143, 3),
-            (("", signal.SIGTERM), programs.exit_on_sigterm(3), 1, 143, 3),
+            (("n", signal.SIGTERM), 1, 143, 3),
+            (("", signal.SIGTERM), 1, 143, 3),
             # a job that ends with us cannot be left
-            (("l", signal.SIGTERM), programs.exit_on_sigterm(3), 1, 143, 3),
+            (("l", signal.SIGTERM), 1, 143, 3),
         ],
         ids=["yes", "a second Ctrl-C", "a third", "no", "nothing", "leave"],
     )
-    def test_the_answer_decides(self, signalled, asked, answer, argv, signals, code, end):
+    def test_the_answer_decides(self, signalled, asked, answer, signals, code, end):
         asked[0].extend([] if answer is None else [answer])
+        argv = programs.ignore_sigterm() if end < 0 else programs.exit_on_sigterm(3)
 
         done, ended = signalled(argv, *[signal.SIGINT] * signals)
 
@@ -253,24 +228,69 @@ class TestAsking:
         assert not platform.find(job).status.state.is_terminal
         assert [folder.name for folder, _ in rundir.runs()] == [job.run_id]
 
-    def test_other_signals_do_not_ask(self, signalled, asked):
-        done, ended = signalled(programs.exit_on_sigterm(3), signal.SIGTERM)
 
-        assert (done.exit_code, ended, asked[1]) == (143, 3, [])
+def soon():
+    return time.monotonic() + 30
 
 
-def test_the_platforms_noun_is_used_for_the_job(fiber, platform, monkeypatch):
-    offered = FakePlugin.fiber_backends
+def test_a_stream_that_ends_is_an_error(backend):
+    watcher = Watcher(backend, "00000001")
+    backend.close()
 
-    def calling_it_so(self):
-        return [attrs.evolve(info, noun="pod") for info in offered(self)]
+    with pytest.raises(BackendUnavailableError, match="events of run 00000001 have ended"):
+        watcher.get(until=soon())
 
-    monkeypatch.setattr(FakePlugin, "fiber_backends", hookimpl(calling_it_so))
 
-    (line,) = fiber.lines("run", *programs.sleep_forever())
-    done = fiber("run", "-a", *programs.die_by(signal.SIGKILL))
+@pytest.mark.parametrize("was", [signal.default_int_handler, signal.SIG_IGN])
+def test_signals_are_as_before_afterwards_and_one_that_is_ignored_stays_so(backend, was):
+    before = signal.signal(signal.SIGINT, was)
+    try:
+        with Watcher(backend).signals():
+            assert (signal.getsignal(signal.SIGINT) == was) == (was is signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGINT) == was
+    finally:
+        signal.signal(signal.SIGINT, before)
 
-    assert line == f"Created pod: {platform.jobs()[0].id}"
-    created, ended = done.stderr.splitlines()
-    name = created.removeprefix("Created pod: ")
-    assert ended.startswith(f"fiber: pod {name}: ended by SIGNAL(9)")
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """The other end of our standard input."""
+    theirs, ours = os.openpty()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(fileno=lambda: theirs, isatty=lambda: True))
+    yield ours
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.fixture
+def answers():
+    return queue.SimpleQueue()
+
+
+@pytest.mark.parametrize(
+    "typed,answer", [(b"y\n", "y"), (b" YES \n", "yes"), (b"\n", ""), (b"\xff\n", "\ufffd")]
+)
+def test_the_typed_line_is_the_answer_and_it_can_be_asked_again(
+    terminal, answers, typed, answer, capsys
+):
+    with Question(answers.put) as question:
+        for _ in range(2):
+            question.ask("well? ")
+            os.write(terminal, typed)
+            assert answers.get(timeout=30) == answer
+            question._thread.join()
+            assert not question.is_open
+
+    assert capsys.readouterr().err.startswith("well? ")
+
+
+def test_an_unanswered_one_ends_with_its_block(terminal, answers, capsys):
+    before = threading.active_count()
+
+    with Question(answers.put) as question:
+        question.ask("well? ")
+        assert question.is_open
+
+    assert threading.active_count() == before
+    assert answers.empty()
+    assert capsys.readouterr().err == "well? \n"

@@ -6,7 +6,6 @@ import pty
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -19,17 +18,6 @@ from fiber.testing import programs
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
 PATIENCE = 40.0
-
-POOL = """
-import fiber
-
-def square(n):
-    return n * n
-
-if __name__ == "__main__":
-    with fiber.Pool(2) as pool:
-        print(sum(pool.map(square, range(10))), fiber.get_backend().name)
-"""
 
 
 def fiber(*words):
@@ -115,34 +103,15 @@ class TestAttached:
         assert refused.returncode == 126
         assert "Permission denied" in refused.stderr
 
-    def test_a_program_in_it_uses_the_same_backend_settings_folder_and_variables(
-        self, tmp_path, monkeypatch
-    ):
-        monkeypatch.setenv("OUR_OWN", "x")
-        (tmp_path / "squares.py").write_text(POOL)
-        expected = {"FIBER_MEMORY": "2048", "OUR_OWN": "x"}
-
-        plain = fiber("run", "-a", sys.executable, "squares.py")
-        limited = fiber("run", "-a", "--memory", "2Gi", *programs.expect_env(expected))
-
-        assert plain.stdout.split() == ["285", jobs_backend()]
-        assert plain.stderr == ""
-        assert limited.returncode == 0
-
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_a_signal_to_the_command_ends_the_job_first(self, number):
-        with attached(*programs.exit_on_sigterm(0)) as (process, job):
-            process.send_signal(number)
-
-            assert process.wait(PATIENCE) == 128 + number
-            assert is_gone(job)
-
     def test_the_job_ends_with_a_command_that_is_killed(self):
-        with attached(*programs.with_child()) as (process, job):
+        command = [*COMMAND, "run", "-a", *programs.with_child()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert any(line == "ready\n" for line in process.stdout)
+            ((pid,),) = [[p["pid"] for p in job["processes"]] for job in jobs()]
             process.kill()
 
             assert process.wait(PATIENCE) == -signal.SIGKILL
-            assert is_gone(job)
+            assert is_gone(pid)
 
     def test_ctrl_c_at_a_terminal_asks_before_it_ends_the_job(self):
         ours, theirs = pty.openpty()
@@ -180,31 +149,6 @@ def read_until(stream, wanted):
     return True
 
 
-class attached:  # noqa: N801  used as a function
-    """A command that follows a job, once that is ready; with the job's process id."""
-
-    def __init__(self, *argv):
-        self._argv = argv
-
-    def __enter__(self):
-        self.process = subprocess.Popen(
-            [*COMMAND, "run", "-a", *self._argv], stdout=subprocess.PIPE, text=True
-        )
-        assert any(line == "ready\n" for line in self.process.stdout)
-        ((job,),) = [[p["pid"] for p in job["processes"]] for job in jobs()]
-        return self.process, job
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.stdout.close()
-        self.process.wait()
-
-
-def jobs_backend():
-    settings = json.loads(inside("config", "--json"))
-    return next(s["value"] for s in settings if s["key"] == "backend")
-
-
 class TestDetached:
     def test_a_job_is_started_listed_shown_ended_and_collected(self):
         code = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); "
@@ -216,7 +160,11 @@ class TestDetached:
         assert (listed["job"], listed["name"], listed["state"]) == (job, "train", "running")
         assert listed["argv"][-1] == code
         assert listed["submitted"] > 1e9
-        assert following(job) == "one"
+        following = [*COMMAND, "logs", "-f", job]
+        with subprocess.Popen(following, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "one\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130
 
         assert lines("kill", job[:5]) == [f"Ended job: {job}"]
 
@@ -239,47 +187,6 @@ class TestDetached:
             process.stdout.readline()
             process.stdout.close()
             assert process.stderr.read() == b""
-
-    def test_a_program_with_a_pool_goes_on_without_us(self, tmp_path):
-        (tmp_path / "squares.py").write_text(POOL)
-
-        job = created(sys.executable, "squares.py")
-
-        assert lines("logs", "-f", job)[-1].split()[0] == "285"
-
-    def test_workers_of_a_program_that_runs_are_jobs_too(self, tmp_path):
-        body = """
-            import fiber, sys, time
-
-            if __name__ == "__main__":
-                with fiber.Pool(2) as pool:
-                    pool.map(abs, range(10))
-                    print("up", flush=True)
-                    sys.stdin.read()
-            """
-        (tmp_path / "two.py").write_text(textwrap.dedent(body))
-        with subprocess.Popen(
-            [sys.executable, "two.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout.readline() == "up\n"
-            found = jobs()
-            process.stdin.close()
-            assert process.wait(PATIENCE) == 0
-
-        assert len({job["run"] for job in found}) == 1
-        # the pool works when its first worker is up; the other may still be on its way
-        assert "running" in {job["state"] for job in found}
-
-
-def following(job):
-    """The first line of a job that still runs."""
-    with subprocess.Popen(
-        [*COMMAND, "logs", "-f", job], stdout=subprocess.PIPE, text=True
-    ) as process:
-        line = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
-    return line.rstrip("\n")
 
 
 def test_the_doctor_finds_nothing_wrong():

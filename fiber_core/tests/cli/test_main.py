@@ -1,17 +1,21 @@
 """The command as a whole: its help, its exit codes, its errors in one line, its log."""
 
 import io
+import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
 import fiber as package
-from fiber.cli.errors import Failure, after_signal, is_true
+from fiber.cli import options, show
+from fiber.cli.errors import Failure, is_true
 from fiber.exceptions import BackendUnavailableError, ConfigError, FiberError
 from fiber.hookspecs import hookimpl
+from fiber.model import Volume
 
 
 class Adds:
@@ -39,9 +43,6 @@ def python(*words):
 
 
 class TestHelp:
-    def test_the_version_is_one_line(self, fiber):
-        assert fiber.lines("--version") == [f"fiber {package.__version__}"]
-
     def test_help_lists_the_commands_with_what_they_do(self, fiber):
         printed = fiber("--help").stdout
 
@@ -49,23 +50,19 @@ class TestHelp:
         assert "  doctor   Check this installation and a backend.\n" in printed
 
     @pytest.mark.parametrize("words", [["--version"], ["--help"], ["run", "--help"]])
-    def test_no_library_of_a_backend_or_of_tables_is_loaded_for_it(self, words):
+    def test_it_loads_no_library_and_the_version_asks_no_plugin(self, words):
         code = (
             "import atexit, sys; from fiber.cli.main import main; sys.argv[0] = 'fiber'; "
             "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
         )
-        loaded = {name.split(".")[0] for name in python("-c", code, *words).stderr.split()}
+        done = python("-c", code, *words)
+        loaded = done.stderr.split()
 
-        assert loaded & {"rich", "pynng", "cryptography", "psutil", "asyncio"} == set()
+        libraries = {"rich", "pynng", "cryptography", "psutil", "asyncio"}
+        assert libraries & {name.split(".")[0] for name in loaded} == set()
         assert "click" in loaded
-
-    def test_the_version_asks_no_plugin(self):
-        code = (
-            "import atexit, sys; from fiber.cli.main import main; sys.argv[0] = 'fiber'; "
-            "atexit.register(lambda: print('fiber._plugins.manager' in sys.modules)); main()"
-        )
-
-        assert python("-c", code, "--version").stdout.split()[-1] == "False"
+        assert ("fiber._plugins.manager" in loaded) == (words != ["--version"])
+        assert (done.stdout == f"fiber {package.__version__}\n") == (words == ["--version"])
 
 
 class TestErrors:
@@ -84,10 +81,6 @@ class TestErrors:
 
         assert fiber.fails("act", code=code) == told
 
-    def test_an_unknown_command_or_option_is_exit_code_2(self, fiber):
-        assert "No such command 'frobnicate'" in fiber.fails("frobnicate", code=2)
-        assert "No such option" in fiber.fails("ps", "--frobnicate", code=2)
-
     @pytest.mark.parametrize("way", ["option", "variable"])
     def test_debug_shows_the_traceback_as_well(self, fiber, monkeypatch, way):
         fiber.extra.append(Adds(raising(BackendUnavailableError("no answer"))))
@@ -98,16 +91,6 @@ class TestErrors:
 
         assert "Traceback (most recent call last)" in told
         assert told.endswith("fiber: no answer\n")
-
-    def test_a_malformed_debug_variable_is_reported_where_settings_are_read(
-        self, fiber, monkeypatch
-    ):
-        monkeypatch.setenv("FIBER_DEBUG", "perhaps")
-
-        told = fiber.fails("ps", code=2)
-
-        assert told.startswith("fiber: bad value 'perhaps' for 'debug' (environment FIBER_DEBUG)")
-        assert len(told.splitlines()) == 1
 
     def test_an_error_that_is_not_fibers_is_not_hidden(self, fiber):
         fiber.extra.append(Adds(raising(ZeroDivisionError())))
@@ -131,12 +114,6 @@ class TestLog:
         assert "fiber: a detail\n" in fiber("--debug", "act").stderr
 
 
-def test_the_module_is_the_program_too():
-    done = python("-m", "fiber.cli.main", "--version")
-
-    assert done.stdout == f"fiber {package.__version__}\n"
-
-
 def test_characters_that_the_terminal_has_not_are_no_error(monkeypatch):
     code = (
         "import sys; from fiber.cli.main import cli, main; sys.argv = ['fiber', 'act']; "
@@ -148,32 +125,110 @@ def test_characters_that_the_terminal_has_not_are_no_error(monkeypatch):
     assert python("-c", code).stdout == "\\u2603\n"
 
 
-def test_a_failure_prints_its_error_to_the_given_file():
+def test_a_failure_prints_its_error_and_ends_with_1_with_2_for_settings_or_with_its_own_code():
     file = io.StringIO()
-
-    Failure(FiberError("no room")).show(file)
-
-    assert file.getvalue() == "fiber: no room\n"
-
-
-def test_a_failure_ends_with_1_with_2_for_settings_or_with_its_own_code():
-    codes = [
-        Failure(FiberError("x")).exit_code,
-        Failure(ConfigError("x")).exit_code,
-        Failure(FiberError("x"), 127).exit_code,
+    failures = [
+        Failure(FiberError("no room")),
+        Failure(ConfigError("x")),
+        Failure(FiberError("x"), 127),
     ]
 
-    assert codes == [1, 2, 127]
+    failures[0].show(file)
+
+    assert file.getvalue() == "fiber: no room\n"
+    assert [one.exit_code for one in failures] == [1, 2, 127]
 
 
-def test_after_a_signal_the_exit_code_is_that_of_shells():
-    assert after_signal(15) == 143
-
-
-@pytest.mark.parametrize("text,meant", [("true", True), ("1", True), ("off", False), ("", False)])
+@pytest.mark.parametrize(
+    "text,meant", [("true", True), ("1", True), ("off", False), ("", False), ("perhaps", False)]
+)
 def test_a_variable_means_yes_or_no(text, meant):
     assert is_true(text) is meant
 
 
-def test_a_variable_that_means_neither_is_no_yes():
-    assert is_true("perhaps") is False
+@pytest.mark.parametrize(
+    "read,word,value",
+    [
+        (options.cpus, "2", 2.0),
+        (options.cpus, "500m", 0.5),
+        (options.megabytes, "512", 512),
+        (options.megabytes, "4Gi", 4096),
+        (options.volume, "nfs", Volume(source="nfs", path="/persistent")),
+        (options.volume, "nfs:/data", Volume(source="nfs", path="/data")),
+        (options.volume, "/host/data:/data", Volume(source="/host/data", path="/data")),
+        (options.volume, "nfs:/data:ro", Volume(source="nfs", path="/data", read_only=True)),
+        (options.volume, "nfs:ro", Volume(source="nfs", path="/persistent", read_only=True)),
+        (options.volume, "nfs:/data:rw", Volume(source="nfs", path="/data")),
+        (options.variable, "A=", ("A", "")),
+        (options.variable, "OURS", ("OURS", "a b")),
+        (options.variable, "A=b=c", ("A", "b=c")),
+        (options.device, "tpu", ("tpu", 1)),
+        (options.device, "tpu=4", ("tpu", 4)),
+    ],
+)
+def test_words_of_options_are_read(monkeypatch, read, word, value):
+    monkeypatch.setenv("OURS", "a b")
+
+    assert read(word) == value
+
+
+@pytest.mark.parametrize(
+    "read,word,told",
+    [
+        (options.cpus, "two", "positive number of CPUs"),
+        (options.cpus, "0", "positive number of CPUs"),
+        (options.megabytes, "12x", "Ki, Mi, Gi"),
+        (options.volume, ":/data", "is no volume"),
+        (options.volume, "nfs:data", "is no volume"),
+        (options.volume, "nfs:/data:rx", "is no volume"),
+        (options.variable, "=1", "is no variable"),
+        (options.variable, "SURELY_NOT_SET", "is not set here"),
+        (options.device, "tpu=0", "KIND=NUMBER"),
+        (options.device, "tpu=many", "KIND=NUMBER"),
+        (options.device, "=2", "KIND=NUMBER"),
+    ],
+)
+def test_malformed_values_are_errors_with_what_is_allowed(read, word, told):
+    with pytest.raises(click.BadParameter, match=told):
+        read(word)
+
+
+ROWS = [("ab12", "running", "two words"), ("cd34", "failed EXIT(7)", "[bold]x[/bold]")]
+
+
+def test_without_a_terminal_cells_are_separated_by_tabs_and_nothing_else(capsys):
+    show.table(("JOB", "STATE", "NAME"), [*ROWS, ("x\ty", "1\n2\x1b[31m", "")])
+
+    assert capsys.readouterr().out == (
+        "JOB\tSTATE\tNAME\nab12\trunning\ttwo words\ncd34\tfailed EXIT(7)\t[bold]x[/bold]\n"
+        "x y\t1 2 [31m\t\n"
+    )
+
+
+def test_on_a_terminal_columns_are_aligned_and_words_coloured(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    show.table(("JOB", "STATE", "NAME"), ROWS, styles={"failed": "red"})
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "\x1b[31mfailed EXIT(7)" in lines[2]
+    # a cell's brackets are no markup
+    assert "[bold]x[/bold]" in lines[2]
+    assert lines[1].index("two words") > lines[1].index("running") + len("failed EXIT(7)")
+
+
+def test_values_that_json_has_not_are_texts(capsys):
+    show.as_json({"path": Path("/x"), "names": ("a", "b")})
+
+    assert json.loads(capsys.readouterr().out) == {"path": "/x", "names": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    "seconds,told",
+    [(0.2, "0s"), (59.9, "59s"), (61, "1m"), (7200, "2h"), (86400 * 9 + 5, "9d"), (-3, "0s")],
+)
+def test_an_age_is_shown_in_its_largest_unit(seconds, told):
+    assert show.age(seconds) == told

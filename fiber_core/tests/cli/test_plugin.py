@@ -12,13 +12,20 @@ from distributions import Site
 from fiber.cli.plugin import NewPlugin, create
 from fiber.exceptions import FiberError
 
+BAD_NAMES = ("", "Cart", "cart_x", "-cart", "cart-", "1cart", "a/b", "kärt")
+
 
 def relative(paths, folder):
     return sorted(str(path.relative_to(folder)) for path in paths)
 
 
 def test_a_backend_has_source_tests_and_metadata(tmp_path):
-    assert relative(create(NewPlugin("cart"), tmp_path / "new"), tmp_path / "new") == [
+    found = relative(create(NewPlugin("cart"), tmp_path / "new"), tmp_path / "new")
+
+    metadata = (tmp_path / "new" / "pyproject.toml").read_text()
+    assert 'name = "fiber-cart"' in metadata
+    assert 'cart = "fiber_cart.plugin"' in metadata
+    assert found == [
         "README.md",
         "pyproject.toml",
         "src/fiber_cart/__init__.py",
@@ -28,15 +35,6 @@ def test_a_backend_has_source_tests_and_metadata(tmp_path):
         "src/fiber_cart/py.typed",
         "tests/test_conformance.py",
     ]
-
-
-def test_a_resource_provider_has_its_own_template(tmp_path):
-    paths = create(NewPlugin("sparks", "spark"), tmp_path)
-
-    assert tmp_path / "src/fiber_sparks/provider.py" in paths
-    text = (tmp_path / "src/fiber_sparks/provider.py").read_text()
-    assert 'kind = "spark"' in text
-    assert "SPARK_VISIBLE_DEVICES" in text
 
 
 @pytest.mark.parametrize("plugin", [NewPlugin("two-words"), NewPlugin("two-words", "kind")])
@@ -49,25 +47,16 @@ def test_nothing_of_the_templates_is_left(tmp_path, plugin):
             ast.parse(text)
 
 
-def test_the_entry_point_names_the_plugin(tmp_path):
-    create(NewPlugin("two-words"), tmp_path)
-
-    text = (tmp_path / "pyproject.toml").read_text()
-
-    assert 'name = "fiber-two-words"' in text
-    assert 'two-words = "fiber_two_words.plugin"' in text
-
-
-@pytest.mark.parametrize("name", ["", "Cart", "cart_x", "-cart", "cart-", "1cart", "a/b", "kärt"])
-def test_a_name_that_will_not_do_is_refused(name):
-    with pytest.raises(FiberError, match="no name for a plugin"):
-        NewPlugin(name)
-
-
-@pytest.mark.parametrize("kind", ["two words", "Spark", "1", ""])
-def test_a_kind_that_is_no_keyword_is_refused(kind):
-    with pytest.raises(FiberError, match="no kind of devices"):
-        NewPlugin("spark", kind)
+@pytest.mark.parametrize(
+    "names, told",
+    [
+        *[((name,), "no name for a plugin") for name in BAD_NAMES],
+        *[(("spark", kind), "no kind of devices") for kind in ("two words", "Spark", "1", "")],
+    ],
+)
+def test_a_name_or_kind_that_will_not_do_is_refused(names, told):
+    with pytest.raises(FiberError, match=told):
+        NewPlugin(*names)
 
 
 def test_what_is_there_is_kept(tmp_path):
@@ -119,23 +108,14 @@ def fiber_command(*words, installed):
     return run("fiber.cli.main", *words, cwd=root, environ=environ)
 
 
-def test_new_prints_its_files_and_the_next_steps(fiber):
+def test_new_prints_its_files_and_the_next_steps(fiber, tmp_path):
     lines = fiber.lines("plugin", "new", "cart")
 
     assert "wrote fiber-cart/src/fiber_cart/backend.py" in lines
     assert lines[-1] == (
         'next: pip install -e "fiber-cart[test]", pytest fiber-cart, fiber plugin check cart'
     )
-
-
-def test_new_refuses_what_will_not_do(fiber):
-    assert "no name for a plugin" in fiber.fails("plugin", "new", "Not A Name")
-    assert "no kind of devices" in fiber.fails("plugin", "new", "x", "--resource", "not a kind")
-
-
-def test_new_writes_into_the_given_folder(fiber, tmp_path):
     fiber.lines("plugin", "new", "spark", "--resource", "spark", "--directory", "here")
-
     assert (tmp_path / "here" / "src" / "fiber_spark" / "provider.py").exists()
 
 
@@ -149,14 +129,6 @@ def test_the_tests_of_a_new_backend_pass(installed):
     folder = root / "fiber-cart"
 
     done = run("pytest", "-q", "--fiber-kit-levels", "2", cwd=folder, environ=environ)
-
-    assert done.returncode == 0, done.stdout
-
-
-def test_a_new_provider_passes_the_kit(installed):
-    root, environ = installed
-
-    done = run("pytest", "-q", cwd=root / "fiber-sparks", environ=environ)
 
     assert done.returncode == 0, done.stdout
 

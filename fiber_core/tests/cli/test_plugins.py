@@ -5,11 +5,8 @@ import json
 import click
 import pytest
 
-from distributions import Site
-from fiber._plugins.manager import load_plugins
 from fiber._version import __version__
 from fiber.cli.group import BUILT_IN
-from fiber.cli.plugins import problems
 from fiber.hookspecs import hookimpl
 
 
@@ -43,22 +40,6 @@ def test_a_plugins_command_runs_and_is_listed_after_the_cores(fiber):
     assert [*BUILT_IN, "sing"] == listed[-len(BUILT_IN) - 1 :]
 
 
-def test_no_plugin_is_asked_for_the_cores_own_commands(fiber):
-    asked = []
-
-    class Curious:
-        @hookimpl
-        def fiber_commands(self):
-            asked.append(True)
-            return []
-
-    fiber.extra.append(Curious())
-
-    fiber("run", "--help")
-
-    assert asked == []
-
-
 def test_a_broken_plugin_breaks_no_command_and_is_named(fiber):
     fiber.extra += [Broken(), Adds(sing())]
 
@@ -68,34 +49,6 @@ def test_a_broken_plugin_breaks_no_command_and_is_named(fiber):
     assert "Broken" in done.stderr
     assert "RuntimeError: out of order" in done.stderr
     assert "run" in fiber("--help").stdout
-
-
-def test_a_command_that_two_distributions_add_names_both(fiber, tmp_path, monkeypatch):
-    site = Site(tmp_path / "site")
-    monkeypatch.syspath_prepend(str(site.folder))
-    source = """
-        import click
-
-        @hookimpl
-        def fiber_commands():
-            return [click.Command("sing"), click.Command("{own}")]
-        """
-    for name in ("one", "two"):
-        module = f"plugin_sing_{name}"
-        site.add(
-            f"fiber-{name}",
-            entry_points={name: module},
-            modules={module: source.format(own=f"only-{name}")},
-        )
-    monkeypatch.setattr(
-        "fiber._plugins.manager.load_plugins",
-        lambda: load_plugins(entry_points=site.entry_points()),
-    )
-
-    told = fiber.fails("sing")
-
-    assert "the command 'sing' is offered by fiber-one 1.0 and fiber-two 1.0" in told
-    assert fiber("only-one").exit_code == 0
 
 
 def test_the_core_keeps_its_own_names(fiber):
@@ -132,6 +85,13 @@ GOOD = """
 def fiber_backends():
     return [BackendInfo(name="{name}", aliases=("{name}-too",), api={api}, load=refuse)]
 """
+SING = """
+import click
+
+@hookimpl
+def fiber_commands():
+    return [click.Command("sing"), click.Command("{own}")]
+"""
 SHADOW = """
 import click
 
@@ -139,18 +99,6 @@ import click
 def fiber_commands():
     return [click.Command("run")]
 """
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """Installed distributions, seen by the command in place of the real ones."""
-    made = Site(tmp_path / "site")
-    monkeypatch.syspath_prepend(str(made.folder))
-    monkeypatch.setattr(
-        "fiber._plugins.manager.load_plugins",
-        lambda: load_plugins(entry_points=made.entry_points()),
-    )
-    return made
 
 
 def add(site, name, source):
@@ -187,62 +135,47 @@ def test_what_a_plugin_offers_is_a_line_each(fiber):
     assert "follow_logs, fork, groups" in backend[2]
 
 
-def test_names_and_versions_are_those_of_distributions(fiber, site):
-    add(site, "good", GOOD.format(name="good", api=(1, 0)))
-
-    found = rows(fiber)
-
-    assert ("fiber-good", "1.0", "backend", "good, good-too", "") in found
-    assert ("fiber-core", __version__, "resource", "gpu", "") in found
-
-
-def test_a_broken_plugin_is_listed_with_its_error(fiber, site):
-    add(site, "bad", "import no_such_module_of_fiber")
-
-    row = ("fiber-bad", "1.0", "broken", "bad")
-    (found,) = [r for r in rows(fiber) if r[:4] == row]
-
-    assert found[4] == "ModuleNotFoundError: No module named 'no_such_module_of_fiber'"
-
-
-def test_a_backend_for_another_version_is_listed_as_refused(fiber, site):
-    add(site, "next", GOOD.format(name="next", api=(9, 0)))
-
-    (found,) = [row for row in rows(fiber) if row[2] == "refused"]
-
-    assert found[:4] == ("fiber-next", "1.0", "refused", "next, next-too")
-    assert "version 9.0 of the backend API" in found[4]
-
-
-def test_a_clash_is_listed_with_both_distributions(fiber, site):
-    for name in ("one", "two"):
-        add(site, name, GOOD.format(name="same", api=(1, 0)))
-
-    details = [row[4] for row in rows(fiber) if row[2] == "clash"]
-
-    assert details[0].startswith(
-        "the backend name 'same' is offered by fiber-one 1.0 and fiber-two 1.0"
-    )
-
-
-def test_a_name_of_the_cores_own_commands_is_a_clash_that_the_core_wins(fiber, site):
-    add(site, "shadow", SHADOW)
-
-    details = [row[4] for row in rows(fiber) if row[2] == "clash"]
-
-    (detail,) = details
-    assert detail == (
-        f"the command 'run' is offered by fiber-core {__version__} and fiber-shadow 1.0; "
-        "fiber-core keeps its own"
-    )
-
-
-def test_json_has_all_of_it(fiber, site):
+@pytest.fixture
+def various(site):
+    """A plugin of each kind that the command tells apart."""
     add(site, "good", GOOD.format(name="good", api=(1, 0)))
     add(site, "next", GOOD.format(name="next", api=(9, 0)))
     add(site, "bad", "1 / 0")
     add(site, "shadow", SHADOW)
+    for name in ("one", "two"):
+        add(site, name, GOOD.format(name="same", api=(1, 0)) + SING.format(own=f"only-{name}"))
 
+
+@pytest.mark.usefixtures("various")
+def test_all_are_listed_with_what_is_wrong_with_them(fiber):
+    found = {}
+    for distribution, version, kind, name, detail in rows(fiber):
+        found.setdefault((kind, name), []).append((distribution, version, detail))
+
+    assert found["backend", "good, good-too"] == [("fiber-good", "1.0", "")]
+    assert found["resource", "gpu"] == [("fiber-core", __version__, "")]
+    assert found["broken", "bad"] == [("fiber-bad", "1.0", "ZeroDivisionError: division by zero")]
+    ((distribution, _, detail),) = found["refused", "next, next-too"]
+    assert distribution == "fiber-next"
+    assert "version 9.0 of the backend API" in detail
+    clashes = [one[2] for (kind, _), many in found.items() if kind == "clash" for one in many]
+    for clash in (
+        "the backend name 'same' is offered by fiber-one 1.0 and fiber-two 1.0",
+        f"the command 'run' is offered by fiber-core {__version__} and fiber-shadow 1.0",
+    ):
+        assert any(one.startswith(clash) for one in clashes)
+
+
+@pytest.mark.usefixtures("various")
+def test_a_command_that_two_distributions_add_names_both(fiber):
+    told = fiber.fails("sing")
+
+    assert "the command 'sing' is offered by fiber-one 1.0 and fiber-two 1.0" in told
+    assert fiber("only-one").exit_code == 0
+
+
+@pytest.mark.usefixtures("various")
+def test_json_has_all_of_it(fiber):
     data = json.loads(fiber("plugins", "--json").stdout)
 
     good, later = (p for p in data["plugins"] if p["name"] in {"good", "next"})
@@ -260,25 +193,7 @@ def test_json_has_all_of_it(fiber, site):
         }
     ]
     assert "upgrade fiber-core" in later["backends"][0]["refused"]
-    assert data["broken"] == [
-        {
-            "name": "bad",
-            "distribution": "fiber-bad",
-            "version": "1.0",
-            "error": "ZeroDivisionError: division by zero",
-        }
-    ]
-    assert len(data["clashes"]) == 1
-
-
-def test_problems_are_a_sentence_each_and_listed_once(site):
-    for name in ("one", "two"):
-        module = f"plugin_problem_{name}"
-        site.add(f"fiber-{name}", entry_points={"same": module}, modules={module: ""})
-    add(site, "bad", "1 / 0")
-
-    found = problems(load_plugins(entry_points=site.entry_points()))
-
-    assert len(found) == 2
-    assert "the entry point 'same' is offered by fiber-one 1.0 and fiber-two 1.0" in found[0]
-    assert "plugin 'bad' of fiber-bad 1.0 is broken" in found[1]
+    error = "ZeroDivisionError: division by zero"
+    broken = {"name": "bad", "distribution": "fiber-bad", "version": "1.0", "error": error}
+    assert data["broken"] == [broken]
+    assert data["clashes"]

@@ -8,10 +8,15 @@ import attrs
 import pytest
 
 from fiber._agent import rundir
+from fiber.cli.session import Session
+from fiber.exceptions import (
+    BackendUnavailableError,
+    UnknownBackendError,
+)
 from fiber.hookspecs import hookimpl
 from fiber.images import file_of
-from fiber.model import Device, ResourceRequest
-from fiber.testing import FakeBackend, FakePlatform, programs
+from fiber.model import JobSpec, ResourceRequest
+from fiber.testing import FakeBackend, programs
 
 PRINT_ENVIRONMENT = """
 import json, os
@@ -44,21 +49,12 @@ def end_of(platform, job_id):
     return platform.find(job)
 
 
-class TestDetached:
-    def test_the_id_of_the_job_is_printed_and_the_job_goes_on(self, fiber, platform):
-        (line,) = fiber.lines("run", *programs.sleep_forever())
+def test_a_refusal_of_the_platform_leaves_nothing(fiber, platform, capable):
+    capable(same_host=False)
+    platform.refuse("the quota is used up")
 
-        (job,) = platform.jobs()
-        assert line == f"Created job: {job.id}"
-        assert not platform.find(job).status.state.is_terminal
-        assert [folder.name for folder, _ in rundir.runs()] == [job.run_id]
-
-    def test_a_refusal_of_the_platform_leaves_nothing(self, fiber, platform, capable):
-        capable(same_host=False)
-        platform.refuse("the quota is used up")
-
-        assert "the quota is used up" in fiber.fails("run", "true")
-        assert list(rundir.runs()) == []
+    assert "the quota is used up" in fiber.fails("run", "true")
+    assert list(rundir.runs()) == []
 
 
 class TestCommand:
@@ -72,16 +68,10 @@ class TestCommand:
     )
     def test_its_words_are_kept(self, fiber, spy, words, argv):
         fiber.lines("run", "--name", "n", *words)
-
-        assert (spy.specs[0].argv, spy.specs[0].name) == (argv, "n")
-
-    def test_without_one_the_usage_is_shown(self, fiber):
-        assert "Missing argument 'COMMAND...'" in fiber.fails("run", "--cpu", "1", code=2)
-
-    def test_its_program_names_the_job(self, fiber, spy):
         fiber.lines("run", "/usr/bin/env")
 
-        assert spy.specs[0].name == "env"
+        assert (spy.specs[0].argv, spy.specs[0].name) == (argv, "n")
+        assert spy.specs[1].name == "env"
 
 
 class TestEnvironment:
@@ -136,34 +126,17 @@ class TestEnvironment:
 
 
 class TestResources:
-    @pytest.fixture
-    def platform(self):
-        device = Device(kind="fake", id="F-0", index=0)
-        made = FakePlatform([device])
-        yield made
-        made.end(made.jobs(), forget=True)
-
-    def test_cpu_and_memory_are_asked_for_and_are_settings_of_the_job(self, fiber, spy, capable):
+    def test_options_and_settings_are_asked_for_and_are_settings_of_the_job(
+        self, fiber, spy, capable, monkeypatch
+    ):
         capable(cpu_limit=True, memory_limit=True)
+        monkeypatch.setenv("FIBER_CPU", "500m")
 
-        fiber.lines("run", "--cpu", "500m", "--memory", "2Gi", "true")
+        fiber.lines("run", "--memory", "2Gi", "true")
 
         (spec,) = spy.specs
         assert spec.resources == ResourceRequest(cpu=0.5, memory=2048)
-        assert spec.env["FIBER_CPU"] == "0.5"
-        assert spec.env["FIBER_MEMORY"] == "2048"
-
-    def test_settings_are_asked_for_too(self, fiber, spy, monkeypatch):
-        monkeypatch.setenv("FIBER_CPU", "2")
-
-        fiber.lines("run", "true")
-
-        assert spy.specs[0].resources == ResourceRequest(cpu=2.0)
-
-    def test_devices_are_granted(self, fiber, platform):
-        (line,) = fiber.lines("run", "--device", "fake", "printenv", "FAKE_VISIBLE_DEVICES")
-
-        assert list(end_of(platform, line.split()[-1]).lines(None, follow=True)) == ["F-0"]
+        assert (spec.env["FIBER_CPU"], spec.env["FIBER_MEMORY"]) == ("0.5", "2048")
 
     def test_gpus_are_devices_of_the_kind_gpu(self, fiber, spy):
         fiber("run", "--gpu", "2", "--device", "fake=1", "true")
@@ -211,36 +184,6 @@ class TestRefusals:
 
         assert [spec.image for spec in spy.specs] == [None, "python"]
 
-    def test_volumes_are_passed_on(self, fiber, spy, capable):
-        capable(volumes=True)
-
-        # the fake backend declares them here and refuses them then
-        fiber("run", "-v", "nfs", "-v", "data:/d", "true")
-
-        assert [(v.source, v.path) for v in spy.specs[0].volumes] == [
-            ("nfs", "/persistent"),
-            ("data", "/d"),
-        ]
-
-
-class TestPrograms:
-    """A program that cannot be run on this host is answered as shells do."""
-
-    @pytest.fixture(autouse=True)
-    def refusing(self, platform):
-        platform.refuse("the system's words")
-
-    def test_a_missing_one_is_exit_code_127(self, fiber):
-        told = fiber.fails("run", "no-such-program", code=127)
-
-        assert "the system's words" in told
-        assert list(rundir.runs()) == []
-
-    def test_one_that_cannot_be_run_is_exit_code_126(self, fiber, tmp_path):
-        (tmp_path / "text").touch()
-
-        fiber.fails("run", "-a", "./text", code=126)
-
 
 class TestImages:
     """Where jobs run in images."""
@@ -287,35 +230,154 @@ class TestImages:
         assert fiber("run", "-a", *words, "true").exit_code == 0
         assert built == ([] if context is None else [str(tmp_path / context)], [image])
 
-    def test_a_file_is_over_an_image_of_the_settings(self, fiber, built, tmp_path, monkeypatch):
-        (tmp_path / "recipe").touch()
-        monkeypatch.setenv("FIBER_IMAGE", "other")
-
-        assert fiber("run", "-a", "--image-file", "recipe", "true").exit_code == 0
-        assert built[1] == ["recipe:1"]
-
     def test_a_file_and_an_image_are_one_too_many(self, fiber, built, tmp_path):
         (tmp_path / "recipe").touch()
 
         fiber.fails("run", "--image-file", "recipe", "--image", "other", "true", code=2)
         assert "does not exist" in fiber.fails("run", "--image-file", "none", "true", code=2)
 
-    def test_several_files_are_an_error_without_a_terminal(self, fiber, built, tmp_path):
+    @pytest.mark.parametrize("can_ask", [False, True])
+    def test_a_person_is_asked_which_of_several_files(
+        self, fiber, built, tmp_path, monkeypatch, can_ask
+    ):
         (tmp_path / "a.recipe").touch()
         (tmp_path / "b.recipe").touch()
-
-        told = fiber.fails("run", "-a", "true")
-
-        assert f"{tmp_path} describes several images: a.recipe, b.recipe" in told
-        assert list(rundir.runs()) == []
-
-    def test_a_person_is_asked_which(self, fiber, built, tmp_path, monkeypatch):
-        (tmp_path / "a.recipe").touch()
-        (tmp_path / "b.recipe").touch()
-        monkeypatch.setattr("fiber.cli.run.can_ask", lambda: True)
+        monkeypatch.setattr("fiber.cli.run.can_ask", lambda: can_ask)
         monkeypatch.setattr("click.prompt", lambda *_, **__: 2)
 
         done = fiber("run", "-a", "true")
 
-        assert done.stderr.splitlines()[1:] == ["  1  a.recipe", "  2  b.recipe"]
-        assert built == ([str(tmp_path), str(tmp_path / "b.recipe")], ["b.recipe:1"])
+        if can_ask:
+            assert done.stderr.splitlines()[1:] == ["  1  a.recipe", "  2  b.recipe"]
+            assert built == ([str(tmp_path), str(tmp_path / "b.recipe")], ["b.recipe:1"])
+        else:
+            assert f"{tmp_path} describes several images: a.recipe, b.recipe" in done.stderr
+            assert (done.exit_code, list(rundir.runs())) == (1, [])
+
+
+def spec(run, argv=("true",), **fields):
+    return JobSpec(run_id=run.id, name="test", argv=argv, **fields)
+
+
+@pytest.mark.usefixtures("fiber")
+def test_an_unknown_backend_is_an_error_with_its_origin(monkeypatch):
+    with pytest.raises(UnknownBackendError, match="'nonsense' \\(option --backend\\)"):
+        Session.load("nonsense")
+    monkeypatch.setenv("FIBER_BACKEND", "nonsense")
+    with pytest.raises(UnknownBackendError, match="environment FIBER_BACKEND"):
+        Session.load()
+
+
+@pytest.mark.usefixtures("fiber")
+def test_settings_from_options_have_that_origin_and_are_passed_on():
+    session = Session.load(options={"cpu": 2.0, "memory": None})
+
+    assert str(session.config.origin("cpu")) == "option --cpu"
+    assert not session.config.is_set("memory")
+    assert session.config.to_environ() == {"FIBER_CPU": "2.0"}
+
+
+@pytest.mark.usefixtures("fiber")
+def test_nothing_is_left_of_a_detached_run_that_failed(platform):
+    with pytest.raises(ZeroDivisionError), Session.load().begin_run(detached=True) as run:
+        argv = programs.sleep_forever()
+        run.backend.submit(JobSpec(run_id=run.id, name="test", argv=argv, detached=True))
+        raise ZeroDivisionError
+
+    assert not (rundir.run_root() / run.id).exists()
+    assert platform.jobs() == []
+
+
+@pytest.mark.usefixtures("fiber")
+def test_the_first_error_is_reported_where_the_run_cannot_be_removed(platform):
+    session = Session.load()
+    with pytest.raises(BackendUnavailableError, match="first"), session.begin_run():
+        platform.available = False
+        raise BackendUnavailableError("first")
+    platform.available = True
+
+
+@pytest.mark.usefixtures("fiber")
+def test_a_backend_to_look_is_in_no_run():
+    with Session.load().open_backend() as backend:
+        assert list(backend.list()) == []
+
+    assert list(rundir.runs()) == []
+
+
+@pytest.mark.parametrize(
+    "words, code, told",
+    [
+        ([], 2, "name the program"),
+        (["-np", "2"], 2, "name the program"),
+        (["--map-by", "node", "./a"], 2, "--map-by is an option of mpirun's: write --"),
+        (["-np", "4", "--members", "1", "./a"], 1, "4 ranks do not fit on 1 members of 1 slots"),
+        (["-np", "zero", "./a"], 2, "-np"),
+        (["--slots", "0", "./a"], 2, "--slots"),
+        (["-v", ":x", "./a"], 2, "is no volume"),
+        (["--group", "two", "./a"], 2, "'two' is no group of members, which is N or N:slots=K"),
+        (["--group", "2:colour=red", "./a"], 2, "is no group of members"),
+        (["--group", "2:slots=0", "./a"], 2, "is no group of members"),
+        (["--group", "1", "--members", "2", "./a"], 2, "--members and --group both say"),
+        (["-np", "4", "--group", "1:slots=3", "./a"], 1, "4 ranks need 4 slots"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_refused(fiber, platform, words, code, told):
+    assert told in fiber.fails("mpirun", *words, code=code)
+    assert platform.jobs() == []
+
+
+def test_what_the_backend_does_not_do_is_refused_early(fiber, capable):
+    capable(volumes=False)
+
+    assert "capability 'volumes'" in fiber.fails("mpirun", "-v", "nfs", "./a")
+
+
+MANIFEST = {
+    "apiVersion": "kubeflow.org/v2beta1",
+    "kind": "MPIJob",
+    "metadata": {"name": "pi"},
+    "spec": {
+        "runPolicy": {"suspend": True, "managedBy": "somebody"},
+        "mpiReplicaSpecs": {
+            "Launcher": {
+                "template": {"spec": {"containers": [{"command": ["mpirun"], "args": ["./pi"]}]}}
+            }
+        },
+    },
+}
+
+
+@pytest.fixture
+def apply(fiber, tmp_path):
+    def applied(text, *words):
+        (tmp_path / "job").write_text(text)
+        return fiber("ring", "apply", *words, str(tmp_path / "job"))
+
+    return applied
+
+
+def test_fields_are_named_and_a_suspended_job_is_not_started(apply, platform):
+    done = apply(json.dumps(MANIFEST))
+
+    assert done.exit_code == 0, done.output
+    assert "not supported: spec.runPolicy.managedBy" in done.stderr
+    assert "pi is suspended (spec.runPolicy.suspend)" in done.stderr
+    assert platform.jobs() == []
+
+
+@pytest.mark.parametrize(
+    "words, text, told",
+    [
+        (["--strict"], json.dumps(MANIFEST), "--strict refuses these"),
+        ([], '{"kind": "Pod", "apiVersion": "v1"}', "the manifest is of v1 Pod"),
+        # as YAML, or that its reader is missing
+        ([], "kind: Pod\napiVersion: [unfinished", "YAML"),
+    ],
+    ids=["strict", "another document", "YAML"],
+)
+def test_a_manifest_that_is_not_wanted_is_refused(apply, words, text, told):
+    done = apply(text, *words)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert told in done.stderr

@@ -4,15 +4,12 @@ import asyncio
 import gc
 import multiprocessing
 import os
-import platform
 import threading
-from multiprocessing.managers import RemoteError
 
 import pytest
 
 import fiber
 from children import finish, start
-from fiber.exceptions import PeerLostError
 from fiber.managers import AsyncManager, AsyncProxy, BaseProxy, gather
 
 pytestmark = [
@@ -43,15 +40,8 @@ class Simulator:
     def pid(self):
         return os.getpid()
 
-    def place(self):
-        # containers all count from 1
-        return platform.node(), os.getpid()
-
     def child(self):
         return Simulator(self._steps)
-
-    def lock(self):
-        return threading.Lock()
 
 
 SHARED = []
@@ -124,6 +114,8 @@ def test_an_exception_is_raised_where_its_handle_is_read(simulators):
         with pytest.raises(LookupError, match="why") as caught:
             bad.get()
         assert "raise LookupError(text)" in str(caught.value.__cause__)
+    with pytest.raises(TypeError, match="cannot pickle"):
+        simulator.step(threading.Lock())
 
 
 def test_a_call_returns_before_its_method_does(simulators):
@@ -141,33 +133,6 @@ def test_a_call_returns_before_its_method_does(simulators):
     other.open().get(60)
     assert handle.get(60) is True
     assert handle.ready()
-
-
-def test_calls_of_one_object_wait_for_each_other(simulators):
-    simulator, other = simulators.Shared(), simulators.Shared()
-    handles = [simulator.step(0), simulator.wait(), simulator.step(0)]
-    other.open()
-    first, _, last = gather(handles, 60)
-
-    assert last[0] > first[0]
-
-
-def test_managers_work_in_parallel(simulators):
-    with Simulators() as others:
-        here, there = simulators.Simulator(), others.Simulator()
-        handles = [here.wait(), there.wait()]
-        assert simulators.Simulator().place().get(60) != others.Simulator().place().get(60)
-        assert not any(handle.ready() for handle in handles)
-    with pytest.raises(PeerLostError):
-        handles[1].get(60)
-
-
-def test_what_cannot_be_pickled_is_an_error_of_the_call_or_of_its_handle(simulators):
-    simulator = simulators.Simulator()
-    with pytest.raises(TypeError):
-        simulator.step(threading.Lock())
-    with pytest.raises(RemoteError, match="Unserializable"):
-        simulator.lock().get(60)
 
 
 def test_a_method_may_return_an_asynchronous_proxy(simulators):
@@ -198,11 +163,6 @@ def test_an_unread_failure_is_logged(simulators, caplog):
     assert "a call of 'fail' failed, and nobody read its handle" in caplog.text
 
 
-def test_a_proxy_type_decides_whether_it_waits(simulators):
-    assert simulators.Patient().step(1).get(60) == (1, 1)
-    assert simulators.Hasty().step(1) == (1, 1)
-
-
 def use(simulator, results):
     results.put(simulator.step("far").get(60))
 
@@ -214,6 +174,7 @@ def test_another_process_uses_the_proxy_as_well(simulators, kind):
 
     assert results.get(timeout=20) == (1, "far")
     assert simulator.step("near").get(60) == (2, "near")
+    assert simulators.Hasty().step(1) == (1, 1), "its type waits"
 
 
 def test_many_handles_are_awaited_at_once(simulators):
@@ -251,14 +212,6 @@ def test_the_text_of_a_proxy_does_not_wait_for_its_calls(simulators):
 
     assert "Simulator object" in str(simulator)
     assert not handle.ready()
-
-
-def test_a_copy_is_made_after_the_calls_before(simulators):
-    counted = simulators.Patient()
-    counted.step(0)
-    with pytest.raises(RemoteError):
-        # it holds an event, which no pickle does
-        counted._getvalue()
 
 
 def serve(results):

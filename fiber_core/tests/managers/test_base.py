@@ -1,10 +1,12 @@
-"""The life of a manager: started, connected to, shut down, lost; types that users register."""
+"""Managers: started, connected to, shut down, lost; types that users register, their proxies."""
 
+import copy
 import gc
 import os
+import pickle
 import signal
 import sys
-from multiprocessing import AuthenticationError, ProcessError
+from multiprocessing import ProcessError
 from multiprocessing.managers import RemoteError
 
 import pytest
@@ -13,7 +15,15 @@ import fiber
 import process_signals
 from children import finish, start
 from fiber.exceptions import PeerLostError
-from fiber.managers import BaseManager, BaseProxy, MakeProxyType, SyncManager
+from fiber.managers import (
+    AutoProxy,
+    BaseManager,
+    BaseProxy,
+    MakeProxyType,
+    SharedMemoryManager,
+    SyncManager,
+    Token,
+)
 from wire_world import until
 
 pytestmark = [
@@ -39,30 +49,15 @@ class Counter:
     def each(self):
         yield from range(self._value)
 
-    def fail(self):
-        return {}["missing"]
-
-    def unpicklable(self):
-        return (n for n in ())
-
-    def leave(self):
-        raise SystemExit(3)
-
     def pid(self):
         return os.getpid()
 
-    def _hidden(self):
-        return "hidden"
-
 
 class CounterProxy(BaseProxy):
-    _exposed_ = ("add", "_hidden")
+    _exposed_ = ("add",)
 
     def add(self, n=1):
         return self._callmethod("add", (n,))
-
-    def hidden(self):
-        return self._callmethod("_hidden")
 
 
 class Counters(BaseManager):
@@ -75,7 +70,6 @@ Counters.register("Counter", Counter, method_to_typeid={"child": "Child", "each"
 Counters.register("Child", create_method=False)
 Counters.register("Proxied", Counter, CounterProxy)
 Counters.register("CreatedObject", Counter, MadeProxy)
-Counters.register("Exposed", Counter, exposed=("pid",))
 Counters.register("Adopted")
 Counters.register("Each", proxytype=fiber.managers.IteratorProxy, create_method=False)
 Counters.register("Lambda", lambda: [1])
@@ -95,48 +89,10 @@ def test_an_object_lives_in_the_managers_process(counters):
     assert counter.pid() == counters._process.pid != os.getpid()
 
 
-def test_only_public_methods_are_exposed_by_default(counters):
-    assert not hasattr(counters.Counter(), "_hidden")
-    assert counters.Proxied().hidden() == "hidden"
-    assert not hasattr(counters.Exposed(), "add")
-
-
-@pytest.mark.parametrize(
-    "kind, method, text",
-    [
-        ("Exposed", "add", "'add' of <class .*Counter'> object is not in exposed"),
-        ("Counter", "unpicklable", "Unserializable message: "),
-        # neither side ends
-        ("Counter", "leave", "SystemExit: 3"),
-    ],
-)
-def test_what_a_method_cannot_do_is_a_remote_error(counters, kind, method, text):
-    counter = getattr(counters, kind)()
-    with pytest.raises(RemoteError, match=text):
-        counter._callmethod(method)
-
-    assert counters.Counter().add() == 1
-
-
-def test_an_exception_comes_as_itself_with_the_remote_traceback(counters):
-    with pytest.raises(KeyError) as caught:
-        counters.Counter().fail()
-    assert 'return {}["missing"]' in str(caught.value.__cause__)
-
-
 def test_what_cannot_be_made_is_a_remote_error_that_tells_why(counters):
     with pytest.raises(RemoteError, match="ValueError: -1") as caught:
         counters.Counter(-1)
     assert isinstance(caught.value.__cause__, ValueError)
-
-
-def test_a_method_may_return_a_proxy(counters):
-    first = counters.Counter(3)
-    second = first.child()
-
-    assert second.add() == 4
-    assert first.add() == 4
-    assert list(first.each()) == [0, 1, 2, 3]
 
 
 def use(counter, results):
@@ -182,18 +138,6 @@ def test_an_object_dies_with_its_last_proxy(counters):
     assert counters._number_of_objects() == 0
 
 
-def test_it_starts_once(counters):
-    with pytest.raises(ProcessError, match="Already started server"):
-        counters.start()
-    with pytest.raises(ProcessError, match="Already started server"):
-        counters.get_server()
-
-
-def test_an_unstarted_one_makes_nothing():
-    with pytest.raises(AssertionError, match="server not yet started"):
-        Counters().Counter()
-
-
 def test_an_initializer_runs_first(tmp_path):
     manager = Counters()
     manager.start((tmp_path / "said").write_text, ("hello",))
@@ -211,8 +155,6 @@ def test_an_initializer_runs_first(tmp_path):
 def test_an_initializer_that_fails_is_an_error_of_start():
     with pytest.raises(EOFError, match="ended with exit code 7 before it served"):
         Counters().start(sys.exit, (7,))
-    with pytest.raises(TypeError, match="initializer must be a callable"):
-        Counters().start(3)
 
 
 def test_a_proxy_outlives_its_manager_with_an_error():
@@ -244,46 +186,67 @@ def test_a_manager_that_does_not_listen_is_ended():
     assert process.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
 
 
-def connect(address, authkey, results):
-    other = Counters(address, authkey)
-    try:
-        other.connect()
-        results.put(other.Adopted([1, 2]).count(2))
-    except AuthenticationError as error:
-        results.put(error)
+@pytest.mark.parametrize(
+    "use, error, told",
+    [
+        (lambda started: started.start(), ProcessError, "Already started server"),
+        (lambda started: started.get_server(), ProcessError, "Already started server"),
+        (lambda _: Counters().Counter(), AssertionError, "server not yet started"),
+        (lambda _: Counters().start(3), TypeError, "initializer must be a callable"),
+        (lambda _: BaseManager(serializer="marshal"), KeyError, "marshal"),
+        (lambda _: BaseManager(serializer="xmlrpclib"), ValueError, "speak pickle only"),
+        (lambda _: SharedMemoryManager(), NotImplementedError, r"use fiber\.Array or fiber\.Raw"),
+    ],
+)
+def test_misuse_is_refused(counters, use, error, told):
+    with pytest.raises(error, match=told):
+        use(counters)
 
 
-@pytest.mark.parametrize("authkey,got", [(b"secret", 1), (b"guess", "another authkey")])
-def test_another_process_connects_by_address_and_key(authkey, got):
-    results = fiber.Queue()
-    with Counters(authkey=b"secret") as manager:
-        process = start(connect, manager.address, authkey, results)
-        found = results.get(timeout=60)
-        finish(process)
-
-    assert (got in str(found)) if isinstance(found, AuthenticationError) else (got == found)
+# -- proxies
 
 
-def serve(results):
-    server = Counters().get_server()
-    results.put((server.address, os.getpid()))
-    server.serve_forever()
+def test_a_class_is_made_once():
+    made = MakeProxyType("CreatedObject", ("a", "b"))
+
+    assert made is MakeProxyType("CreatedObject", ["a", "b"])
+    assert made is not MakeProxyType("CreatedObject", ("a",))
+    assert issubclass(made, BaseProxy)
+    assert (made.__name__, made._exposed_, made.a.__name__) == ("CreatedObject", ("a", "b"), "a")
 
 
-def test_any_process_may_serve():
-    results = fiber.Queue()
-    process = start(serve, results)
-    address, pid = results.get(timeout=60)
-    manager = Counters(address)
-    manager.connect()
+def test_methods_pass_on_all_they_are_given():
+    class Recording(MakeProxyType("Recorded", ("method",))):
+        def __init__(self): ...
 
-    assert manager.Counter().pid() == pid
-    process.terminate()
-    process.join(60)
+        def _callmethod(self, name, args=(), kwds=None):
+            return name, args, kwds
+
+    assert Recording().method(1, self=2, name=3) == ("method", (1,), {"self": 2, "name": 3})
 
 
-def test_serializers_other_than_pickle_are_refused():
-    with pytest.raises(KeyError):
-        BaseManager(serializer="marshal")
-    with pytest.raises(ValueError, match="speak pickle only"):
-        BaseManager(serializer="xmlrpclib")
+def test_a_proxy_and_its_token_say_what_they_are(manager):
+    numbers = manager.list([1])
+
+    assert repr(numbers).startswith("<ListProxy object, typeid 'list' at 0x")
+    assert str(numbers) == "[1]"
+    assert repr(numbers._token).startswith("Token(typeid='list', address=Address(")
+    assert (numbers._id, numbers._manager) == (numbers._token.id, manager)
+
+
+def test_a_pickle_is_a_proxy_of_the_same_object_and_a_deep_copy_one_of_its_own(manager):
+    numbers = manager.list([1])
+    assert copy.deepcopy(numbers) == [1] == numbers._getvalue()
+    other = pickle.loads(pickle.dumps(numbers))
+    other.append(2)
+
+    assert type(other) is type(numbers)
+    assert numbers[:] == [1, 2]
+
+
+def test_an_automatic_proxy_asks_for_the_methods_if_none_are_given(manager):
+    queue = manager.Queue()
+    token = Token(queue._token.typeid, queue._token.address, queue._token.id)
+
+    assert AutoProxy(token, "pickle").qsize() == 0
+    assert not hasattr(AutoProxy(token, "pickle", exposed=("get",)), "qsize")

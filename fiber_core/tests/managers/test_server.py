@@ -8,7 +8,7 @@ import pytest
 import fiber
 from fiber._objects.address import Address, Kind
 from fiber.managers import BaseManager
-from fiber.managers.server import Server, address_of, proof, public_methods, rollback, text_of
+from fiber.managers.server import Server, address_of, proof, rollback, text_of
 
 ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, Kind.REFERENT)
 
@@ -16,27 +16,13 @@ ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, K
 def test_an_address_of_the_run_is_written_and_read():
     assert text_of(ADDRESS) == "1f2e.3/11@ipc:///run/x.sock,tls+tcp://10.0.0.1:5"
     assert address_of(text_of(ADDRESS)) == ADDRESS
-
-
-@pytest.mark.parametrize("other", [("host", 5), "/tmp/a@b/c", "", None])
-def test_other_addresses_are_not_of_the_run(other):
-    assert address_of(other) is None
+    for other in (("host", 5), "/tmp/a@b/c", "", None):
+        assert address_of(other) is None
 
 
 def test_a_proof_is_of_one_key_and_one_address():
     assert proof(b"key", "here") == proof(b"key", "here")
     assert len({proof(b"key", "here"), proof(b"key", "there"), proof(b"other", "here")}) == 3
-
-
-def test_public_methods_are_callables_without_an_underscore():
-    class Thing:
-        value = 1
-
-        def method(self): ...
-
-        def _hidden(self): ...
-
-    assert public_methods(Thing()) == ["method"]
 
 
 class Numbers(BaseManager):
@@ -107,14 +93,6 @@ def test_a_lock_is_released_where_it_was_had(make):
     assert taken == [True]
 
 
-def test_one_that_was_not_had_is_left_alone():
-    lock = threading.Lock()
-    lock.acquire()
-    rollback(lock, "acquire", False)
-
-    assert lock.locked()
-
-
 def test_a_condition_is_released_after_a_wait_in_vain_too():
     condition = threading.Condition()
     condition.acquire()
@@ -124,7 +102,12 @@ def test_a_condition_is_released_after_a_wait_in_vain_too():
         condition.release()
 
 
-@pytest.mark.parametrize("obj", [{}, threading.Event(), queue.LifoQueue(), object()])
-def test_other_objects_are_left_alone(obj):
-    rollback(obj, "get", 1)
-    rollback(obj, "acquire", True)
+def test_a_lock_that_was_not_had_and_other_objects_are_left_alone():
+    lock = threading.Lock()
+    lock.acquire()
+    rollback(lock, "acquire", False)
+    for other in ({}, threading.Event(), queue.LifoQueue(), object()):
+        rollback(other, "get", 1)
+        rollback(other, "acquire", True)
+
+    assert lock.locked()

@@ -3,15 +3,12 @@
 import os
 import signal
 import sys
-import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 import fiber
 from children import start
-from fiber.model import JobState
 from remote_world import supervisor_of
 from waiting import until
 
@@ -28,45 +25,29 @@ class Ran:
     """Record of the tasks that were run, with their processes."""
 
     def __init__(self, path):
-        self.path = str(path)
+        self.path = path
+        path.touch()
 
     def note(self, word):
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.write(descriptor, f"{word} {os.getpid()}\n".encode())
-        os.close(descriptor)
+        with self.path.open("a") as file:
+            file.write(f"{word} {os.getpid()}\n")
 
     def lines(self):
-        path = Path(self.path)
-        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [line.split() for line in self.path.read_text().splitlines()]
 
     def counts(self):
         return Counter(word for word, _ in self.lines())
 
-    def who(self, word):
-        return [int(pid) for found, pid in self.lines() if found == word]
-
     def first(self, word):
         """Wait for the process that notes this word first."""
-        until(lambda: self.who(word))
-        return self.who(word)[0]
-
-
-def hold(ran, go):
-    ran.note("hold")
-    assert go.wait(60)
-    return "held"
+        until(lambda: self.counts()[str(word)])
+        return next(int(pid) for found, pid in self.lines() if found == word)
 
 
 def hold_at(ran, go, held, number):
     ran.note(number)
     if number == held:
         assert go.wait(60)
-    return number
-
-
-def nap(ran, number):
-    ran.note(number)
-    time.sleep(0.02)
     return number
 
 
@@ -101,21 +82,6 @@ def child_of(pool, pid):
     return next(process._popen for process in pool._pool if process.pid == pid)
 
 
-def test_a_worker_finishes_what_it_runs_while_another_one_takes_its_place(ran):
-    go = fiber.Event()
-    with fiber.Pool(1) as pool:
-        held = pool.apply_async(hold, (ran, go))
-        first = ran.first("hold")
-        child = child_of(pool, first)
-        take_away(first)
-        assert pool.apply(os.getpid) != first
-        go.set()
-        assert held.get(60) == "held"
-        until(lambda: child.returncode is not None)
-        assert child.status.state is JobState.SUCCEEDED
-    assert ran.counts() == {"hold": 1}
-
-
 def test_what_waits_behind_a_task_is_done_by_others_while_it_runs(ran):
     go = fiber.Event()
     with fiber.Pool(1) as pool:
@@ -129,33 +95,6 @@ def test_what_waits_behind_a_task_is_done_by_others_while_it_runs(ran):
     counts = ran.counts()
     assert counts.pop("before") == 200
     assert set(counts.values()) == {1}
-
-
-def test_in_a_map_each_task_runs_once_however_many_workers_have_to_go(ran):
-    with fiber.Pool(2) as pool:
-        result = pool.starmap_async(nap, [(ran, number) for number in range(100)])
-        gone = set()
-        for number in (10, 40, 70):
-            until(lambda number=number: len(ran.lines()) > number)
-            pid = next(int(pid) for _, pid in reversed(ran.lines()) if int(pid) not in gone)
-            take_away(pid)
-            gone.add(pid)
-        assert result.get(60) == list(range(100))
-    assert set(ran.counts().values()) == {1}
-    assert len(ran.counts()) == 100
-
-
-def test_all_workers_of_a_job_hand_over(ran):
-    go = fiber.Event()
-    with fiber.Pool(2, processes_per_job=2) as pool:
-        held = [pool.apply_async(hold, (ran, go)) for _ in range(2)]
-        until(lambda: len(ran.lines()) == 2)
-        first = ran.who("hold")
-        take_away(first[0])
-        assert pool.apply(os.getpid) not in first
-        go.set()
-        assert [one.get(60) for one in held] == ["held"] * 2
-    assert ran.counts() == {"hold": 2}
 
 
 def sigterm(child):

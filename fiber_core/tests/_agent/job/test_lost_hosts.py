@@ -7,12 +7,18 @@ import textwrap
 import pytest
 
 BEGIN = """
+    import os
+    import time
+    from pathlib import Path
+
     import fiber
+    from fiber._config.settings import Config
     from fiber._runtime import runtime
     from fiber.model import Timing
+    from fiber.testing.fake_remote import AWAY
 
     if __name__ == "__main__":
-        runtime.current().timing = Timing(unconfirmed=1.0)
+        Config.timing = Timing(unconfirmed=1.0)
         platform = runtime.current().backend.platform
         platform.unconfirmed = None
 """
@@ -33,7 +39,7 @@ PROGRAMS = {
     "a daemon whose platform cannot be asked at the end": """
         with platform.lost_host():
             fiber.Process(target=print, daemon=True).start()
-        platform.available = False
+        Path(os.environ["FIBER_FAR_FOLDER"], AWAY).touch()
         print("1 NODE_LOST")
     """,
     "workers of a pool that is closed": """
@@ -50,17 +56,19 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_program_ends(remote_host, tmp_path, what):
     script = tmp_path / "program.py"
     text = textwrap.dedent(BEGIN) + textwrap.indent(textwrap.dedent(PROGRAMS[what]), "    ")
-    script.write_text("import time\n" + text)
+    script.write_text(text)
     done = subprocess.run(
         [sys.executable, script],
         env={**remote_host.environ(), "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=30,
+        # an interpreter alone takes half of that on a busy machine
+        timeout=120,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "1 NODE_LOST\n"), done.stderr

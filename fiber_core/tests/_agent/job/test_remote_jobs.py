@@ -7,13 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
 import fiber
 from children import start
-from fiber._objects.blocks.block import MAX_BYTES, Block
 from fiber._runtime import runtime
 from fiber.exceptions import StartError
 from fiber.model import JobState, ReasonKind
@@ -55,24 +53,11 @@ def complain():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_once(path, x):
-    if x == 5 and not Path(path).exists():
-        Path(path).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x
-
-
 def child_of(process):
     return process._popen
 
 
 class TestProcesses:
-    @pytest.mark.parametrize("code", [7, 255])
-    def test_exit_codes_are_exact(self, code):
-        process = start(sys.exit, code)
-        process.join(60)
-        assert process.exitcode == code, child_of(process).status
-
     def test_a_job_has_its_own_place_and_what_the_program_sets(self, remote_host, monkeypatch):
         monkeypatch.setenv("SET_BY_THE_PROGRAM", "1")
         monkeypatch.setenv("MKL_NUM_THREADS", "7")
@@ -110,13 +95,6 @@ class TestProcesses:
         status = child_of(process).status
         assert status.reason.kind is ReasonKind.SIGNAL
         assert status.message.endswith("as asked")
-
-    def test_an_interrupt_is_the_usual_one(self):
-        process = start(wait_for_ever)
-        assert process.pid
-        child_of(process).signal(0, signal.SIGINT)
-        process.join(60)
-        assert process.exitcode == 1
 
     def test_an_interrupt_of_the_program_is_passed_on_once_unless_it_comes_again(self):
         queue = fiber.Queue()
@@ -196,11 +174,6 @@ class TestPools:
             pids = [process.pid for process in pool._pool]
             assert len({supervisor_of(pid).pid for pid in pids if pid}) == 1
 
-    def test_a_killed_worker_loses_nothing(self, tmp_path):
-        path = str(tmp_path / "died")
-        with fiber.Pool(2) as pool:
-            assert pool.starmap(die_once, [(path, x) for x in range(10)], 1) == list(range(10))
-
     def test_a_killed_supervisor_loses_nothing(self):
         with fiber.Pool(2) as pool:
             first = pool.apply(os.getpid)
@@ -234,30 +207,3 @@ class TestJobsThatNeverComeUp:
         remote_host.use(far_python="/nowhere/python3")
         with fiber.Pool(1) as pool, pytest.raises(StartError, match="python3"):
             pool.map(abs, [1])
-
-
-def read(handle, index):
-    return float(handle.value[index])
-
-
-class TestSharedValues:
-    def test_one_crosses_once_to_a_host_however_many_workers_and_tasks_read_it(self, monkeypatch):
-        fetched = []
-        give = Block._send_piece
-
-        def noted(block, peer, message):
-            fetched.append(peer.ident)
-            give(block, peer, message)
-
-        monkeypatch.setattr(Block, "_send_piece", noted)
-        noise = fiber.shared(np.arange(2**19, dtype=float))
-        with fiber.Pool(2) as pool:
-            items = [(noise, index) for index in range(40)]
-            assert pool.starmap(read, items, chunksize=1) == list(range(40))
-            assert len(fetched) == -(-noise.nbytes // MAX_BYTES)
-            assert len(set(fetched)) == 1
-            block = noise._object
-            # those that read it have it until the last handle, which is here, goes
-            assert block._copies.holders()
-            del noise, items
-            until(lambda: block._sealed is None)

@@ -1,5 +1,6 @@
 """Leases, and ways that end: jobs and their parents notice, and nothing is left."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,22 +16,27 @@ from children import start
 from cuttable import StreamCutter, Wire
 from fiber._runtime import runtime
 from fiber.model import JobState, ReasonKind
+from fiber.testing.fake_remote import AWAY
 from remote_world import supervisor_of
 from waiting import until
 
-#: a sign of life each 0.2 s: five in a row are missed before a lease ends
-SOON = {"lease": 1.0, "time_scale": 0.2}
+#: a sign of life each 0.2 s: ten in a row are missed before a lease ends
+SOON = {"lease": 2.0, "time_scale": 0.2}
 #: in seconds, until a lease that is not renewed has ended
-ENDED = 1.5
+ENDED = 2.5
 
 
-def wait_for_ever():
+def wait_for_ever(ready):
+    ready.set()
     signal.pause()
 
 
 def started():
     """A process that waits, with the ids of it and of its supervisor."""
-    process = start(wait_for_ever)
+    ready = fiber.Event()
+    process = start(wait_for_ever, ready)
+    # one that is still dialling would end by itself
+    assert ready.wait(60)
     return process, [process.pid, supervisor_of(process.pid).pid]
 
 
@@ -45,12 +51,18 @@ def take_all(queue):
     sys.exit(total)
 
 
-@pytest.fixture
-def wire(remote_host):
+@contextlib.contextmanager
+def wired(remote_host, **settings):
     """Proxy that jobs dial in place of their parent."""
     with Wire() as wire:
-        remote_host.use(far_forwarded=wire.address, **SOON)
+        remote_host.use(far_forwarded=wire.address, **settings)
         wire.port = int(runtime.current().urls()[0].rpartition(":")[2])
+        yield wire
+
+
+@pytest.fixture
+def wire(remote_host):
+    with wired(remote_host) as wire:
         yield wire
 
 
@@ -76,7 +88,8 @@ class TestReach:
 def fall_silent(request, remote_host):
     """Cuts off all jobs of this process, however they are reached."""
     if request.param == "dialled":
-        yield request.getfixturevalue("wire").silence
+        with wired(remote_host, **SOON) as wire:
+            yield wire.silence
         return
     remote_host.use(far_streams=True, **SOON)
     yield StreamCutter(runtime.current().backend).cut_for_good
@@ -84,17 +97,18 @@ def fall_silent(request, remote_host):
 
 class TestLeases:
     @pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "out of reach"])
-    def test_a_job_that_is_silent_is_given_up_and_ends(self, fall_silent, fenced):
+    def test_a_job_that_is_silent_is_given_up_and_ends(self, fall_silent, remote_host, fenced):
         process, pids = started()
-        platform = runtime.current().backend.platform
-        # else it ends by itself
-        platform.available = fenced
+        away = remote_host.home / AWAY
+        if not fenced:
+            # nobody can end it from outside: its supervisor does
+            away.touch()
         fall_silent()
         process.join(60)
         status = process._popen.status
         assert (status.state, status.reason.kind) == (JobState.FAILED, ReasonKind.LEASE)
         until_gone(pids)
-        platform.available = True
+        away.unlink(missing_ok=True)
 
     def test_a_job_whose_supervisor_is_stopped_is_given_up_too(self, remote_host):
         remote_host.use(**SOON)
@@ -135,13 +149,17 @@ MASTER = """
     import signal
     import fiber
 
-    def wait_for_ever():
+    def wait_for_ever(ready):
+        ready.put(True)
         signal.pause()
 
     if __name__ == "__main__":
-        processes = [fiber.Process(target=wait_for_ever) for _ in range(2)]
+        ready = fiber.SimpleQueue()
+        processes = [fiber.Process(target=wait_for_ever, args=(ready,)) for _ in range(2)]
         for process in processes:
             process.start()
+        for _ in processes:
+            ready.get()
         print(*(process.pid for process in processes), flush=True)
         signal.pause()
 """

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import signal
 import sys
 import time
 
@@ -46,10 +45,6 @@ def feed(queue):
         queue.put(item)
 
 
-def note(shared, key):
-    shared[key] = os.getpid()
-
-
 def pass_on(incoming, outgoing):
     while (item := incoming.get(timeout=60)) is not None:
         outgoing.put(item)
@@ -78,22 +73,6 @@ def test_a_pool_works_and_the_speed_is_logged_once_with_the_remedy(caplog):
         pool.map(slow_square, range(20), 1)
     assert caplog.text.count("MB/s") == 1
     assert "fiber run -a" in caplog.text
-
-
-def test_managers_work():
-    with fiber.Manager() as manager:
-        shared = manager.dict()
-        process = start(note, shared, "a")
-        process.join(60)
-        assert shared.copy() == {"a": process.pid}
-
-
-def test_signals_arrive():
-    process = start(signal.pause)
-    assert process.pid
-    process.terminate()
-    process.join(60)
-    assert process.exitcode == -signal.SIGTERM
 
 
 def test_no_address_to_dial_is_sent():

@@ -55,34 +55,25 @@ def test_the_probe_gets_the_environment_that_it_is_given():
 
 
 @pytest.mark.parametrize(
-    "script, words",
+    "script, argv, words, cause",
     [
         (
             "import sys; sys.exit('driver is on holiday')",
+            None,
             r"'box' devices.* -c .* code 1: driver is on holiday",
+            None,
         ),
-        ("raise SystemExit(3)", "failed with exit code 3: it said nothing"),
+        ("raise SystemExit(3)", None, "failed with exit code 3: it said nothing", None),
         # it cannot wait for the terminal
-        ("input()", "EOFError"),
+        ("input()", None, "EOFError", None),
+        ("print('hello')", None, "answer that cannot be read", ValueError),
+        ("", ("/no/such/probe",), "/no/such/probe.*could not be started", FileNotFoundError),
     ],
 )
-def test_a_probe_that_fails_is_quoted_with_its_command(script, words):
-    with pytest.raises(ResourceError, match=words):
-        probe(Scripted(script))
-
-
-def test_a_program_that_does_not_exist_is_named():
-    with pytest.raises(ResourceError, match="/no/such/probe.*could not be started") as caught:
-        probe(Scripted("", argv=("/no/such/probe",)))
-
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
-
-
-def test_nonsense_is_an_error_with_its_cause():
-    with pytest.raises(ResourceError, match="answer that cannot be read") as caught:
-        probe(Scripted("print('hello')"))
-
-    assert isinstance(caught.value.__cause__, ValueError)
+def test_a_probe_that_fails_is_quoted_with_its_command(script, argv, words, cause):
+    with pytest.raises(ResourceError, match=words) as caught:
+        probe(Scripted(script, argv))
+    assert isinstance(caught.value.__cause__, cause or type(None))
 
 
 def test_a_probe_that_hangs_is_killed_with_its_children():

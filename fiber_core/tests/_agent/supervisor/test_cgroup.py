@@ -2,16 +2,14 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 import require
 from fiber._agent.cgroups import Group
-from fiber._agent.supervisor.cgroup import Confinement, Confiner, JobConfiner, OwnGroup
+from fiber._agent.supervisor.cgroup import Confinement, Confiner, JobConfiner
 from fiber.model import Reason, ReasonKind, ResourceRequest
-from supervised import until_gone
 
 MB = 1 << 20
 
@@ -43,37 +41,16 @@ def test_one_process_of_many_runs_out_of_memory_and_the_others_do_not(limits, su
     assert supervised.end(accepted).processes[1].reason == Reason(ReasonKind.SIGNAL, 9)
 
 
-def test_a_job_within_its_limits_is_left_alone(limits, supervised):
-    request = ResourceRequest(memory=512, cpu=1)
-
-    assert supervised.run("exit_with", b"\3", resources=request).exit_code == 3
-
-
-def test_a_job_gets_the_cpu_time_it_asked_for(limits, supervised):
-    accepted = supervised.submit("burn", resources=ResourceRequest(cpu=0.25))
-
-    supervised.end(accepted)
-    # half of that on a busy machine; without a limit it is near one on an idle one
-    assert float(supervised.log(accepted)) < 0.5
-
-
-def test_groups_are_gone_with_their_jobs(limits, own):
+def test_groups_are_gone_with_their_jobs_which_may_do_all_within_their_limits(limits, own):
     request = ResourceRequest(memory=256, cpu=1)
     for _ in range(3):
-        own.run("exit_with", b"\0", resources=request)
+        assert own.run("exit_with", b"\3", resources=request).exit_code == 3
     own.run("with_stranger", resources=request)
 
     own.client.close()
 
     roots = Path("/sys/fs/cgroup")
     assert list(roots.rglob(f"fiber-*-{own.process.pid}-*")) == []
-
-
-def test_members_that_left_their_session_end_with_the_job(limits, supervised):
-    accepted = supervised.submit("with_stranger", resources=ResourceRequest(memory=256))
-
-    supervised.end(accepted)
-    until_gone(int(supervised.lines(accepted, 1)[0]))
 
 
 # -- on made-up folders -------------------------------------------------------------------------
@@ -213,50 +190,36 @@ def test_groups_whose_supervisors_are_in_another_pid_namespace_stay(kernel, name
     assert other.exists()
 
 
-def test_kills_for_memory_are_counted_one_by_one(tmp_path):
-    events = tmp_path / "memory.events"
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("memory.events", "low 0\noom 3\noom_kill {}\n"),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+    ],
+    ids=["version two", "version one"],
+)
+def test_kills_for_memory_are_counted_one_by_one(tmp_path, name, text):
     confinement = Confinement({"memory": tmp_path})
-    events.write_text("low 0\noom 3\noom_kill 0\n")
+    (tmp_path / name).write_text(text.format(0))
     assert not confinement.ran_out_of_memory()
 
-    events.write_text("low 0\noom 3\noom_kill 2\n")
+    (tmp_path / name).write_text(text.format(2))
 
     assert [confinement.ran_out_of_memory() for _ in range(3)] == [True, True, False]
-
-
-def test_kills_are_counted_in_version_one_too(tmp_path):
-    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-
-    assert Confinement({"memory": tmp_path}).ran_out_of_memory()
-
-
-def test_a_cpu_group_proves_nothing_about_memory(tmp_path):
+    # a group for CPU time proves nothing
     assert not Confinement({"cpu": tmp_path}).ran_out_of_memory()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
-def test_the_limits_of_this_system_are_found_or_reported_missing():
-    confinement, warnings = Confiner().confine("probe", ResourceRequest(memory=64, cpu=1))
-
-    assert (confinement is None) == (len(warnings) == 2)
-    if confinement is not None:
-        assert confinement.remove()
 
 
 # -- a remote job's own group -------------------------------------------------------------------
 
 
-@pytest.fixture
-def second_version(tmp_path):
-    (tmp_path / "memory.events").write_text("oom 2\noom_kill 2\n")
-    return Group(2, tmp_path, tmp_path)
-
-
-@pytest.fixture
-def first_version(tmp_path):
-    (tmp_path / "memory.oom_control").write_text("under_oom 0\noom_kill 0\n")
+@pytest.fixture(params=[1, 2])
+def platform(request, tmp_path):
+    """The group that a platform made for a job, whose limit it enforces."""
+    kills = "memory.oom_control" if request.param == 1 else "memory.events"
+    (tmp_path / kills).write_text("oom 2\noom_kill 2\n")
     (tmp_path / "memory.limit_in_bytes").write_text("104857600\n")
-    return Group(1, tmp_path, tmp_path)
+    return Group(request.param, tmp_path, tmp_path)
 
 
 def confined(group, *, enforce=False):
@@ -264,37 +227,29 @@ def confined(group, *, enforce=False):
     return confiner.confine("job", ResourceRequest(memory=100))
 
 
-def test_kills_of_the_containers_group_are_proof_from_its_start_on(second_version):
-    group, warnings = confined(second_version)
+def test_kills_of_the_containers_group_are_proof_from_its_start_on_and_it_is_left_alone(platform):
+    group, warnings = confined(platform)
     assert warnings == ()
     assert not group.ran_out_of_memory()
-    (second_version.folder / "memory.events").write_text("oom_kill 3\n")
+    for name in ("memory.events", "memory.oom_control"):
+        (platform.folder / name).write_text("oom_kill 3\n")
     assert group.ran_out_of_memory()
     assert not group.ran_out_of_memory()
-
-
-def test_the_first_version_counts_as_well(first_version):
-    group, _ = confined(first_version)
-    (first_version.folder / "memory.oom_control").write_text("oom_kill 1\n")
-    assert group.ran_out_of_memory()
-
-
-def test_a_group_without_a_limit_is_a_machine_and_proves_nothing(first_version):
-    (first_version.folder / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
-    assert confined(first_version) == (None, ())
-
-
-def test_a_group_that_others_share_proves_nothing(second_version, tmp_path):
-    session = Group(2, tmp_path.parent, tmp_path)
-    assert confined(session) == (None, ())
-
-
-def test_the_platforms_group_is_left_alone(second_version):
-    group = OwnGroup({"memory": second_version.folder})
     assert group.files == ()
     assert group.remove()
     group.kill()
-    assert (second_version.folder / "memory.events").exists()
+    assert platform.folder.exists()
+
+
+@pytest.mark.parametrize("platform", [1], indirect=True)
+def test_a_group_without_a_limit_is_a_machine_and_proves_nothing(platform):
+    (platform.folder / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
+    assert confined(platform) == (None, ())
+
+
+def test_a_group_that_others_share_proves_nothing(platform, tmp_path):
+    session = Group(platform.version, tmp_path.parent, tmp_path)
+    assert confined(session) == (None, ())
 
 
 def test_groups_are_made_where_the_platform_enforces_no_limits(tmp_path):

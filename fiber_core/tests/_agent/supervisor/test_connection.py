@@ -1,18 +1,27 @@
-"""A supervisor that is gone or silent is found out, and its jobs with it."""
+"""A master's end of the channel: a supervisor that is gone is found out, and its jobs with it."""
 
 import os
 import signal
 import socket
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fiber._agent.supervisor import messages
+from fiber._agent.supervisor import client, messages
 from fiber._agent.supervisor.client import SupervisorClient, SupervisorGoneError
 from fiber._agent.supervisor.messages import Decoder, encode
-from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind, Timing
-from supervised import until_gone
+from fiber.exceptions import ForkedError, WireError
+from fiber.model import (
+    JobSpec,
+    JobState,
+    JobStatus,
+    ProcessStatus,
+    Reason,
+    ReasonKind,
+    Timing,
+)
+from supervised import exit_code_of, until_gone
 
 #: signs of life come often, and all that healthy peers have to be in time for is as long as ever
 OFTEN = Timing(heartbeat=0.1)
@@ -47,13 +56,6 @@ def test_a_silent_supervisor_is_killed_with_its_jobs_and_requests_fail(make, pri
     assert supervised.process.returncode == -signal.SIGKILL
     assert supervised.end(job).reason == Reason(ReasonKind.NODE_LOST)
     until_gone(*job.pids)
-
-
-def test_signs_of_life_are_noted(supervised):
-    first = supervised.client.last_seen
-    supervised.client.query()
-
-    assert supervised.client.last_seen > first
 
 
 class Peer:
@@ -97,52 +99,43 @@ def peer():
         each.client.close()
 
 
-def in_thread(function, *arguments):
-    results = []
-
-    def run():
-        try:
-            results.append(function(*arguments))
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, results
+@pytest.fixture
+def asking():
+    """Threads that wait for replies."""
+    with ThreadPoolExecutor() as threads:
+        yield threads.submit
 
 
-def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(peer):
+def test_a_supervisor_that_leaves_has_not_carried_out_what_it_did_not_answer(asking, peer):
     played = peer()
-    thread, results = in_thread(played.client.query)
+    reply = asking(played.client.query)
     played.receive(messages.Query)
 
     played.send(messages.Exiting())
     played.socket.close()
 
-    thread.join()
-    assert isinstance(results[0], SupervisorGoneError)
+    assert isinstance(reply.exception(30), SupervisorGoneError)
     played.client.close()
     assert played.ends == [""]
 
 
-def test_replies_reach_their_requests_in_any_order(peer):
+def test_replies_reach_their_requests_in_any_order(asking, peer):
     played = peer()
-    threads, requests = [], []
+    replies, requests = [], []
     for _ in range(3):
-        threads.append(in_thread(played.client.preload, ("m",)))
+        replies.append(asking(played.client.preload, ("m",)))
         requests.append(played.receive(messages.Preload))
     for request in reversed(requests):
         played.send(messages.Done(number=request.number, words={"m": str(request.number)}))
 
-    for (thread, results), request in zip(threads, requests, strict=True):
-        thread.join()
-        assert results == [{"m": str(request.number)}]
+    found = [reply.result(30) for reply in replies]
+    assert found == [{"m": str(request.number)} for request in requests]
 
 
-def test_the_acceptance_of_a_job_comes_before_its_statuses(peer):
+def test_the_acceptance_of_a_job_comes_before_its_statuses(asking, peer):
     played = peer()
     spec = JobSpec(run_id="0badcafe", name="a", argv=("a",))
-    thread, results = in_thread(
+    reply = asking(
         lambda: played.client.submit(spec, environ={}, cwd="/", on_accepted=played.events.append)
     )
     request = played.receive(messages.Submit)
@@ -150,8 +143,7 @@ def test_the_acceptance_of_a_job_comes_before_its_statuses(peer):
     status = JobStatus(state=JobState.SUCCEEDED, exit_code=0)
     played.send(accepted, messages.StatusChanged(job_id="a", status=status))
 
-    thread.join()
-    assert results == [accepted]
+    assert reply.result(30) == accepted
     played.socket.close()
     played.client.close()
     assert played.events == [accepted, ("a", status)]
@@ -170,9 +162,9 @@ def test_nonsense_is_the_end(peer):
     assert "it speaks nonsense" in played.ends[0]
 
 
-def test_an_import_may_take_longer_than_the_lease(peer):
+def test_an_import_may_take_longer_than_the_lease(asking, peer):
     played = peer(lease=0.05)
-    thread, results = in_thread(played.client.preload, ("heavy",))
+    reply = asking(played.client.preload, ("heavy",))
     request = played.receive(messages.Preload)
 
     # the client asks for signs of life; twice without an answer is far too long
@@ -180,13 +172,12 @@ def test_an_import_may_take_longer_than_the_lease(peer):
     played.receive(messages.Ping)
     played.send(messages.Done(number=request.number))
 
-    thread.join()
-    assert results == [{}]
+    assert reply.result(30) == {}
 
 
-def test_a_master_that_was_stopped_itself_does_not_judge(tmp_path):
+def test_a_master_that_was_stopped_itself_does_not_judge(asking, peer):
     # this very process is stopped, by a helper that lets it go on
-    played = Peer(lease=1.0)
+    played = peer(lease=1.0)
     helper = os.fork()
     if helper == 0:
         signal.alarm(20)
@@ -197,11 +188,66 @@ def test_a_master_that_was_stopped_itself_does_not_judge(tmp_path):
         os._exit(0)
     os.waitpid(helper, 0)
 
-    thread, results = in_thread(played.client.query)
+    reply = asking(played.client.query)
     request = played.receive(messages.Query)
     played.send(messages.Done(number=request.number))
 
-    thread.join()
-    assert results == [{}]
-    played.socket.close()
-    played.client.close()
+    assert reply.result(30) == {}
+
+
+def test_many_threads_may_close_it_and_more_than_once(asking, own):
+    for ended in [asking(own.client.close) for _ in range(5)]:
+        ended.result(30)
+    own.client.close()
+
+    assert own.process.returncode == 0
+    assert own.client.has_ended
+    assert not own.client.is_running
+    with pytest.raises(SupervisorGoneError):
+        own.submit("wait")
+
+
+def test_a_fork_of_the_user_cannot_use_it_and_harms_nothing(supervised):
+    supervised.ready("wait")
+
+    def use():
+        supervised.client.close()
+        try:
+            supervised.client.query()
+        except ForkedError:
+            return 0
+        return 1
+
+    assert exit_code_of(use) == 0
+    assert len(supervised.client.query()) == 1
+
+
+def test_what_cannot_be_sent_harms_nothing(supervised):
+    with pytest.raises(WireError):
+        supervised.submit("wait", labels={"x": object()})
+
+    assert supervised.run("exit_with", b"\3").exit_code == 3
+
+
+ENDED = ProcessStatus(index=0, state=JobState.SUCCEEDED, exit_code=0, pid=1)
+RUNNING = ProcessStatus(index=1, state=JobState.RUNNING, pid=2)
+
+
+@pytest.mark.parametrize("processes", [(ENDED, RUNNING), (RUNNING,), ()])
+def test_what_lived_is_lost_and_what_had_ended_stays_and_no_attempt_is_counted(processes):
+    status = client.lost_status(JobStatus(state=JobState.RUNNING, processes=processes), "gone")
+
+    assert (status.state, status.message) == (JobState.FAILED, "gone")
+    assert status.reason == Reason(ReasonKind.NODE_LOST)
+    assert not status.reason.counts_as_attempt
+    if ENDED in processes:
+        assert status.processes[0] == ENDED
+    else:
+        assert status.exit_code == -signal.SIGKILL
+    if RUNNING in processes:
+        lost = status.processes[-1]
+        assert (lost.exit_code, lost.reason) == (-signal.SIGKILL, status.reason)
+
+
+def test_processes_that_have_ended_are_not_signalled():
+    client.kill_groups(JobStatus(state=JobState.SUCCEEDED, processes=(ENDED,)))

@@ -30,10 +30,6 @@ def test_free_devices_are_granted_at_once(queue):
     assert queue.free() == {"gpu": 0, "tpu": 0}
 
 
-def test_kinds_that_were_never_offered_are_named(queue):
-    assert queue.unknown({"gpu": 1, "fpga": 1, "npu": 2}) == ["fpga", "npu"]
-
-
 def test_more_than_there_are_is_an_error_at_once(queue):
     queue.request("a", {"gpu": 2})
 
@@ -91,7 +87,8 @@ def test_a_kind_is_learnt_once_and_others_later(queue):
     assert queue.grants(held)[0][0] == b"G"
 
 
-def test_a_kind_without_devices_is_known(queue):
+def test_a_kind_is_known_once_it_was_offered_even_without_devices(queue):
+    assert queue.unknown({"gpu": 1, "fpga": 1, "npu": 2}) == ["fpga", "npu"]
     queue.offer([], {"npu": b"N"})
 
     assert queue.unknown({"npu": 1}) == []

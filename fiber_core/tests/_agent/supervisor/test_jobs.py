@@ -1,8 +1,13 @@
-"""Wait statuses become states, reasons and sentences, and those of processes the status of a job."""
+"""Wait statuses become states, reasons and sentences, those of processes the status of a job.
+
+The journal of a run has them: its readers know the run's jobs without the supervisor.
+"""
 
 import os
 import signal
+from pathlib import Path
 
+import attrs
 import pytest
 
 from fiber._agent.supervisor.jobs import (
@@ -13,7 +18,9 @@ from fiber._agent.supervisor.jobs import (
     report_exit,
     signal_name,
 )
-from fiber.model import JobState, ProcessStatus, Reason, ReasonKind
+from fiber._agent.supervisor.journal import JOURNAL, Journal, JournalReader, read_ids, read_journal
+from fiber.backend_parts.liveness import Owner, start_time
+from fiber.model import JobSpec, JobState, ProcessStatus, Reason, ReasonKind
 
 
 @pytest.fixture
@@ -22,40 +29,31 @@ def table():
 
 
 @pytest.fixture
-def running(table):
+def begun(table):
     """A table with a job whose one process runs."""
     table.add("a", owner=None, processes=1)
     table.started("a", 0, 100)
     return table
 
 
-def test_a_job_is_pending_until_a_process_is_started(table):
-    table.add("a", owner=None, processes=2)
-    assert table.status("a").state is JobState.PENDING
-
-    table.started("a", 0, 100)
-
-    status = table.status("a")
-    assert (status.state, status.host) == (JobState.RUNNING, "here")
-    assert [p.pid for p in status.processes] == [100, None]
-
-
-def test_a_waiting_job_has_a_reason(table):
-    table.add("a", owner=None, processes=1, waiting="waits for a device")
-
+def test_a_job_is_pending_until_a_process_is_started_and_says_what_it_waits_for(table):
+    table.add("a", owner=None, processes=2, waiting="waits for a device")
     status = table.status("a")
     assert (status.state, status.message) == (JobState.PENDING, "waits for a device")
     assert status.reason == Reason(ReasonKind.UNSCHEDULABLE)
 
     table.started("a", 0, 100)
-    assert table.status("a").message == ""
+
+    status = table.status("a")
+    assert (status.state, status.host, status.message) == (JobState.RUNNING, "here", "")
+    assert [p.pid for p in status.processes] == [100, None]
 
 
-def test_a_process_that_ends_is_reported_with_all_details(running):
-    entry = running.ended(100, report_exit(7 << 8), log_tail=["last"], peak_memory=5)
+def test_a_process_that_ends_is_reported_with_all_details(begun):
+    entry = begun.ended(100, report_exit(7 << 8), log_tail=["last"], peak_memory=5)
 
     assert entry is not None and entry.id == "a"
-    status = running.status("a")
+    status = begun.status("a")
     assert (status.state, status.exit_code) == (JobState.FAILED, 7)
     assert status.processes[0] == ProcessStatus(
         index=0,
@@ -69,53 +67,25 @@ def test_a_process_that_ends_is_reported_with_all_details(running):
     )
 
 
-def test_stopping_and_going_on_are_news_once(running):
-    assert running.stopped(100, 19) is not None
-    assert running.stopped(100, 19) is None
-    status = running.status("a")
+def test_stopping_and_going_on_are_news_once(begun):
+    assert begun.stopped(100, 19) is not None
+    assert begun.stopped(100, 19) is None
+    status = begun.status("a")
     assert (status.state, status.reason) == (JobState.SUSPENDED, Reason(ReasonKind.SIGNAL, 19))
     assert "SIGSTOP" in status.message
 
-    assert running.continued(100) is not None
-    assert running.continued(100) is None
-    assert running.status("a").state is JobState.RUNNING
-    assert running.status("a").reason is None
+    assert begun.continued(100) is not None
+    assert begun.continued(100) is None
+    assert begun.status("a").state is JobState.RUNNING
+    assert begun.status("a").reason is None
 
 
-def test_nothing_follows_the_end(running):
-    running.ended(100, report_exit(0))
+def test_nothing_follows_the_end(begun):
+    begun.ended(100, report_exit(0))
 
-    assert running.stopped(100, 19) is None
-    assert running.ended(100, report_exit(9)) is None
-    assert running.status("a").state is JobState.SUCCEEDED
-
-
-def test_foreign_pids_have_no_job(table):
-    assert table.find(4711) is None
-    assert table.ended(4711, report_exit(0)) is None
-    assert table.get("nobody") is None
-
-
-def test_a_process_is_found_by_its_id_until_it_ends(table):
-    table.add("a", owner=None, processes=2)
-    table.started("a", 1, 100)
-
-    entry, index = table.find(100)
-    assert (entry.id, index) == ("a", 1)
-    assert entry.pids == (100,)
-    table.ended(100, report_exit(0))
-    assert table.find(100) is None
-    assert entry.pids == ()
-
-
-def test_jobs_belong_to_their_submitter(table):
-    table.add("a", owner=None, processes=1)
-    table.add("b", owner=("a", 0), processes=1)
-    table.add("c", owner=("a", 0), processes=1)
-
-    assert [job.id for job in table.owned_by(("a", 0))] == ["b", "c"]
-    assert [job.id for job in table.owned_by(None)] == ["a"]
-    assert len(table) == 3
+    assert begun.stopped(100, 19) is None
+    assert begun.ended(100, report_exit(9)) is None
+    assert begun.status("a").state is JobState.SUCCEEDED
 
 
 def test_what_was_not_started_never_will_be(table):
@@ -129,12 +99,12 @@ def test_what_was_not_started_never_will_be(table):
     assert (second.state, second.exit_code) == (JobState.FAILED, -9)
 
 
-def test_a_forgotten_job_leaves_nothing(running):
-    running.forget("a")
+def test_a_forgotten_job_leaves_nothing(begun):
+    begun.forget("a")
 
-    assert "a" not in running
-    assert running.find(100) is None
-    assert list(running) == []
+    assert "a" not in begun
+    assert begun.find(100) is None
+    assert list(begun) == []
 
 
 def process(index, state, code=None):
@@ -166,75 +136,238 @@ def test_a_job_is_suspended_when_all_that_live_are():
 
 
 MB = 1 << 20
+EXIT, SIGNAL, OOM, START = ReasonKind.EXIT, ReasonKind.SIGNAL, ReasonKind.OOM, ReasonKind.START
 
 
-def exited(code):
-    return code << 8
+@pytest.mark.parametrize(
+    "wait_status, known, reason, message",
+    [
+        (0, {}, Reason(EXIT, 0), "ended"),
+        (1 << 8, {}, Reason(EXIT, 1), "ended with exit code 1"),
+        (137 << 8, {}, Reason(EXIT, 137), "ended with exit code 137"),
+        (15, {}, Reason(SIGNAL, 15), "killed by SIGTERM"),
+        (6 | 0x80, {}, Reason(SIGNAL, 6), "killed by SIGABRT, a core was dumped"),
+        (9, {"requested": True}, Reason(SIGNAL, 9), "killed by SIGKILL, as asked"),
+        (
+            9,
+            {"peak_memory": 300 * MB},
+            Reason(SIGNAL, 9),
+            "killed by SIGKILL, cause unknown; its largest resident size was 300 MB",
+        ),
+        (
+            9,
+            {"peak_memory": 300 * MB, "memory_limit": 400 * MB},
+            Reason(SIGNAL, 9),
+            "killed by SIGKILL, cause unknown; its largest resident size was 300 MB of 400 MB",
+        ),
+        (
+            9,
+            {"peak_memory": 99 * MB, "memory_limit": 100 * MB, "out_of_memory": True},
+            Reason(OOM),
+            "out of memory: its limit is 100 MB, its peak was 99 MB",
+        ),
+        # what was never started has the system's words
+        (127 << 8, {"failure": "cannot run 'x'"}, Reason(START), "cannot run 'x'"),
+    ],
+)
+def test_a_wait_status_has_a_reason_a_code_and_a_sentence(wait_status, known, reason, message):
+    report = report_exit(wait_status, **known)
 
-
-@pytest.mark.parametrize("code", [0, 1, 7, 137, 255])
-def test_zero_is_success_and_any_other_code_is_failure(code):
-    report = report_exit(exited(code))
-
-    assert report.state is (JobState.FAILED if code else JobState.SUCCEEDED)
-    assert (report.reason, report.exit_code) == (Reason(ReasonKind.EXIT, code), code)
-    assert report.message == (f"ended with exit code {code}" if code else "ended")
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGSEGV, signal.SIGKILL])
-def test_a_signal_is_its_negative_number(signum):
-    report = report_exit(int(signum))
-
-    assert report.state is JobState.FAILED
-    assert (report.reason, report.exit_code) == (Reason(ReasonKind.SIGNAL, signum), -signum)
-    assert signum.name in report.message
-
-
-def test_a_core_is_mentioned():
-    assert "a core was dumped" in report_exit(signal.SIGABRT | 0x80).message
-
-
-def test_sigkill_by_an_unknown_sender_reports_the_memory_and_no_cause():
-    report = report_exit(9, peak_memory=300 * MB, memory_limit=400 * MB)
-
-    assert report.reason == Reason(ReasonKind.SIGNAL, 9)
-    assert report.message == (
-        "killed by SIGKILL, cause unknown; its largest resident size was 300 MB of 400 MB"
-    )
-    assert "of" not in report_exit(9, peak_memory=300 * MB).message.partition("size")[2]
-
-
-def test_a_requested_sigkill_is_reported_as_such():
-    assert report_exit(9, requested=True).message == "killed by SIGKILL, as asked"
-
-
-def test_out_of_memory_is_reported_with_proof_only():
-    report = report_exit(9, peak_memory=99 * MB, memory_limit=100 * MB, out_of_memory=True)
-
-    assert report.reason == Reason(ReasonKind.OOM)
-    assert report.exit_code == -9
-    assert report.message == "out of memory: its limit is 100 MB, its peak was 99 MB"
-
-
-def test_what_was_never_started_has_the_systems_words():
-    report = report_exit(exited(127), failure="cannot run 'x': No such file or directory")
-
-    assert report.reason == Reason(ReasonKind.START)
-    assert report.message == "cannot run 'x': No such file or directory"
+    assert report.state is (JobState.FAILED if wait_status else JobState.SUCCEEDED)
+    assert (report.reason, report.message) == (reason, message)
+    assert report.exit_code == os.waitstatus_to_exitcode(wait_status)
 
 
 def test_ends_without_a_process_have_a_verdict_too():
     assert ended_before_start(15).exit_code == -15
-    assert ended_before_start(9).reason == Reason(ReasonKind.SIGNAL, 9)
-    assert not_started("no room").reason == Reason(ReasonKind.START)
-    assert not_started("no room").message == "no room"
+    assert ended_before_start(9).reason == Reason(SIGNAL, 9)
+    assert (not_started("no room").reason, not_started("no room").message) == (
+        Reason(START),
+        "no room",
+    )
 
 
 def test_signals_without_a_name_have_a_number():
-    assert signal_name(9) == "SIGKILL"
     assert signal_name(signal.SIGRTMIN + 3) == f"signal {signal.SIGRTMIN + 3}"
 
 
-def test_wait_statuses_are_those_of_the_system():
-    _, status = os.waitpid(os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", "exit 77"), 0)
-    assert report_exit(status).exit_code == 77
+SPEC = JobSpec(
+    run_id="0badcafe",
+    name="näme",
+    argv=("prog", "two words"),
+    processes=2,
+    private=b"secret",
+    env={"TOKEN": "secret"},
+)
+
+
+def ended(index, pid, code):
+    """The status of a process that exited with ``code``."""
+    report = report_exit(code << 8)
+    return ProcessStatus(
+        index=index,
+        state=report.state,
+        pid=pid,
+        reason=report.reason,
+        exit_code=report.exit_code,
+        message=report.message,
+        log_tail=("last words",),
+        peak_memory=5,
+    )
+
+
+def running(journal, folder):
+    """Job of which one process of two is this one."""
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 0, os.getpid())
+    return read_journal(folder)["a"]
+
+
+def test_what_happened_is_read_back(journal, tmp_path):
+    journal.submitted("a", SPEC, ("parent", 0), "host")
+    journal.started("a", 0, os.getpid())
+    journal.ended("a", ended(0, os.getpid(), 7))
+    journal.ended("a", ended(1, None, 0))
+
+    (job,) = read_journal(tmp_path).values()
+
+    assert (job.id, job.name, job.run_id, job.parent) == ("a", "näme", "0badcafe", "parent")
+    assert job.argv == ("prog", "two words")
+    assert job.processes[0] == ended(0, os.getpid(), 7)
+    status = job.status()
+    assert (status.state, status.exit_code, status.host) == (JobState.FAILED, 7, "host")
+    assert job.submitted <= job.ended
+
+
+def test_no_secret_is_written_down(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+
+    assert "secret" not in (tmp_path / JOURNAL).read_text()
+    assert (tmp_path / JOURNAL).stat().st_mode & 0o077 == 0
+
+
+def test_supervisors_of_one_run_share_a_journal(tmp_path, failures):
+    journals = [Journal(str(tmp_path), failures.append) for _ in range(2)]
+    descriptors = [journal.open() for journal in journals]
+    for number in range(10):
+        journals[number % 2].submitted(str(number), SPEC, None, "host")
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+    assert list(read_journal(tmp_path)) == [str(number) for number in range(10)]
+
+
+FULL = pytest.param(
+    "/dev/full",
+    "No space left",
+    marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full"),
+)
+
+
+@pytest.mark.parametrize("target, words", [("missing/journal", "is incomplete from here"), FULL])
+def test_one_that_cannot_be_written_is_reported_once(tmp_path, failures, target, words):
+    (tmp_path / JOURNAL).symlink_to(target)
+    journal = Journal(str(tmp_path), failures.append)
+    descriptor = journal.open()
+    journal.submitted("a", SPEC, None, "host")
+    journal.started("a", 0, os.getpid())
+    if descriptor is not None:
+        os.close(descriptor)
+
+    (failure,) = failures
+    assert words in failure
+
+
+def test_a_living_process_is_the_one_that_was_written_down(journal, tmp_path):
+    job = running(journal, tmp_path)
+
+    assert job.living() == (os.getpid(),)
+    assert job.status().state is JobState.RUNNING
+    # the same number, begun at another time, is somebody else
+    job.start_times[os.getpid()] = start_time(os.getpid()) + 1
+    assert job.living() == ()
+
+
+def test_processes_without_an_end_are_lost_with_their_supervisor(journal, tmp_path):
+    job = running(journal, tmp_path)
+    job.supervisor = Owner.current()._replace(started=0.0)
+
+    status = job.status()
+
+    assert status.state is JobState.FAILED
+    assert status.reason == Reason(ReasonKind.NODE_LOST)
+    assert [p.exit_code for p in status.processes] == [-9, -9]
+
+
+def test_of_a_supervisor_in_another_pid_namespace_or_on_another_host_nothing_is_known(
+    journal, tmp_path
+):
+    job = running(journal, tmp_path)
+    job.supervisor = job.supervisor._replace(place="elsewhere/boot/1/1")
+
+    assert job.status().state is JobState.UNKNOWN
+    # its number is another process's here
+    assert job.living() == ()
+
+
+def test_an_end_that_was_written_down_is_one_wherever_it_was(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    for index in range(SPEC.processes):
+        journal.ended("a", ended(index, None, 0))
+    job = read_journal(tmp_path)["a"]
+    job.supervisor = job.supervisor._replace(place="elsewhere/boot/1/1")
+
+    assert job.status().state is JobState.SUCCEEDED
+
+
+def test_lines_that_make_no_sense_are_passed_over(journal, tmp_path):
+    journal.submitted("a", SPEC, None, "host")
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event":"submitted","jo\n[1]\n\xff\n{"event":"started","job":"a"}\n')
+        file.write(b'{"event":"ended","job":"nobody","index":0}\n{"event":"new","job":"a"}\n')
+    journal.submitted("b", SPEC, None, "host")
+
+    assert list(read_journal(tmp_path)) == ["a", "b"]
+
+
+def test_a_history_reads_what_was_appended(journal, tmp_path):
+    assert read_journal(tmp_path / "missing") == {}
+    history = JournalReader(tmp_path)
+    assert history.jobs() == {}
+    journal.submitted("a", SPEC, None, "host")
+    assert list(history.jobs()) == ["a"]
+
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event":"submitted","jo')
+    assert list(history.jobs()) == ["a"]
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'b":1}\n')
+    journal.submitted("b", SPEC, None, "host")
+    journal.ended("b", ended(0, None, 3))
+
+    assert list(history.jobs()) == ["a", "b"]
+    assert history.jobs()["b"].processes[0].exit_code == 3
+
+
+def test_a_history_begins_anew_with_a_new_file(journal, tmp_path):
+    history = JournalReader(tmp_path)
+    journal.submitted("a", SPEC, None, "host")
+    assert list(history.jobs()) == ["a"]
+
+    (tmp_path / JOURNAL).unlink()
+    assert history.jobs() == {}
+    other = Journal(str(tmp_path), print)
+    descriptor = other.open()
+    other.submitted("b", SPEC, None, "host")
+    os.close(descriptor)
+
+    assert list(history.jobs()) == ["b"]
+
+
+def test_ids_are_read_whatever_names_hold(journal, tmp_path):
+    journal.submitted("a1", attrs.evolve(SPEC, name='\n{"event":"submitted","job":"x"'), None, "h")
+    journal.submitted("b2", SPEC, None, "host")
+    journal.started("c3", 0, 1)
+
+    assert read_ids(tmp_path) == {"a1", "b2"}
+    assert read_ids(tmp_path / "missing") == set()

@@ -52,14 +52,6 @@ def decoded(data):
     return list(decoder.messages())
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
-def test_a_message_comes_out_as_it_went_in(message):
-    (found,) = decoded(protocol.encode(message))
-
-    # named tuples equal any tuple of the same values
-    assert (type(found), found) == (type(message), message)
-
-
 @given(st.lists(st.integers(1, 200), max_size=40))
 def test_pieces_of_any_size_make_the_same_messages(sizes):
     data = b"".join(map(protocol.encode, MESSAGES))
@@ -70,17 +62,9 @@ def test_pieces_of_any_size_make_the_same_messages(sizes):
         data = data[size:]
         found += decoder.messages()
 
-    assert found == MESSAGES
+    # named tuples equal any tuple of the same values
+    assert [(type(one), one) for one in found] == [(type(one), one) for one in MESSAGES]
     assert decoder.pending == 0
-
-
-def test_an_incomplete_frame_is_pending():
-    data = protocol.encode(messages.Ping())
-    decoder = protocol.Decoder()
-    decoder.feed(data[:-1])
-
-    assert list(decoder.messages()) == []
-    assert decoder.pending == len(data) - 1
 
 
 def test_a_value_that_is_not_fibers_is_refused_by_the_sender():

@@ -1,41 +1,22 @@
-"""Jobs are started, watched and ended: by real processes."""
+"""Jobs are started, watched and ended: by real processes.
+
+The conformance kit shows on the local backend what every backend does.
+"""
 
 import os
 import re
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
+from fiber._agent.supervisor.child import THREAD_COUNTS, environment
 from fiber.exceptions import SubmitError
-from fiber.model import JobState, Reason, ReasonKind
+from fiber.model import JobSpec, JobState, Reason, ReasonKind, ResourceRequest
 from supervised import until_gone
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists children")
-
-
-def test_exit_codes_are_exact(supervised):
-    for code in (0, 1, 7, 255):
-        status = supervised.run("exit_with", bytes([code]))
-        assert (status.exit_code, status.reason) == (code, Reason(ReasonKind.EXIT, code))
-        assert 1 << 20 < status.processes[0].peak_memory < 1 << 30
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1])
-def test_signals_are_exact(supervised, signum):
-    status = supervised.run("die_by", bytes([signum]))
-
-    assert status.state is JobState.FAILED
-    assert (status.exit_code, status.reason) == (-signum, Reason(ReasonKind.SIGNAL, signum))
-
-
-def test_a_kill_by_another_process_has_an_unknown_cause(supervised):
-    accepted = supervised.ready("wait")
-
-    os.kill(accepted.pids[0], signal.SIGKILL)
-
-    message = supervised.end(accepted).message
-    assert message.startswith("killed by SIGKILL, cause unknown; its largest resident size was ")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 
 
 def test_an_exception_is_exit_code_one_with_its_traceback_and_words_are_too(capfd, make):
@@ -59,19 +40,7 @@ def test_each_process_has_its_index_and_ends_for_itself(supervised):
     assert [p.exit_code for p in status.processes] == [3, 0, 5]
     assert (status.state, status.exit_code) == (JobState.FAILED, 3)
     assert len({p.pid for p in status.processes}) == 3
-
-
-def test_stopping_and_going_on_are_noticed(supervised):
-    accepted = supervised.ready("wait")
-
-    supervised.client.signal(accepted.job_id, 0, signal.SIGSTOP)
-    stopped = supervised.until(accepted, lambda s: s.state is JobState.SUSPENDED)
-    assert stopped.reason == Reason(ReasonKind.SIGNAL, signal.SIGSTOP)
-    seen = len(supervised.statuses[accepted.job_id])
-    supervised.client.signal(accepted.job_id, 0, signal.SIGCONT)
-
-    supervised.until(accepted, lambda s: len(supervised.statuses[accepted.job_id]) > seen)
-    assert supervised.statuses[accepted.job_id][-1].state is JobState.RUNNING
+    assert all(1 << 20 < p.peak_memory < 1 << 30 for p in status.processes)
 
 
 def test_a_signal_right_after_the_start_is_not_swallowed(supervised):
@@ -79,26 +48,6 @@ def test_a_signal_right_after_the_start_is_not_swallowed(supervised):
         accepted = supervised.submit("wait")
         supervised.client.signal(accepted.job_id, 0, signal.SIGTERM)
         assert supervised.end(accepted).exit_code == -signal.SIGTERM
-
-
-def test_one_process_is_signalled_alone(supervised):
-    accepted = supervised.ready("wait", processes=2)
-
-    supervised.client.signal(accepted.job_id, 1, signal.SIGINT)
-
-    status = supervised.until(accepted, lambda s: s.processes[1].state.is_terminal)
-    assert status.processes[1].exit_code == 1
-    assert status.processes[1].log_tail[-1] == "KeyboardInterrupt"
-    assert status.processes[0].state is JobState.RUNNING
-
-
-def test_terminate_asks_first(supervised):
-    accepted = supervised.ready("wait_for_signal")
-
-    supervised.client.terminate(accepted.job_id, 100.0)
-
-    assert supervised.end(accepted).exit_code == 9
-    assert "asked" in supervised.log(accepted)
 
 
 @pytest.mark.parametrize("graces", [(0.05,), (1000.0, 0.01, 1000.0)], ids=["one", "the shortest"])
@@ -132,51 +81,21 @@ def test_what_a_process_has_started_ends_with_it(supervised, family, end):
     until_gone(*pids)
 
 
-def test_killing_twice_and_after_the_end_is_no_error(supervised):
-    accepted = supervised.ready("wait")
-    for _ in range(2):
-        supervised.client.kill(accepted.job_id)
-    supervised.end(accepted)
+@pytest.mark.parametrize(
+    "words, cwd, told",
+    [
+        (["no-such-program"], None, "cannot run 'no-such-program': No such file"),
+        (["/"], None, "Permission denied"),
+        (["true"], "/no/such/folder", "cannot change to the working directory"),
+    ],
+)
+def test_a_program_that_cannot_run_is_refused_with_the_systems_words(supervised, words, cwd, told):
+    with pytest.raises(SubmitError, match=told):
+        supervised.submit(words, cwd=cwd, processes=3)
 
-    supervised.client.kill(accepted.job_id)
-    supervised.client.terminate(accepted.job_id, 1.0)
-    supervised.client.signal(accepted.job_id, 0, signal.SIGTERM)
-
-    assert [s.state for s in supervised.statuses[accepted.job_id]] == [
-        JobState.RUNNING,
-        JobState.FAILED,
-    ]
-
-
-def test_a_program_runs_with_its_words_intact(supervised):
-    words = ["a b", "c'd\"e", "*", "$HOME", ""]
-    code = "import sys; print(sys.argv[1:])"
-
-    accepted = supervised.submit([sys.executable, "-c", code, *words])
-
-    assert supervised.end(accepted).exit_code == 0
-    assert supervised.log(accepted) == f"{words}\n"
-
-
-def test_a_program_finds_its_private_bytes_on_a_descriptor(supervised):
-    script = 'cat <&"${FIBER_BOOTSTRAP#fd:}"'
-
-    accepted = supervised.submit(["bash", "-c", script], private=b"x" * 200_000)
-
-    assert supervised.end(accepted).exit_code == 0
-    assert len(supervised.log(accepted)) == 200_000
-
-
-def test_a_program_that_does_not_exist_is_refused_with_the_systems_words(supervised):
-    with pytest.raises(SubmitError, match="cannot run 'no-such-program': No such file"):
-        supervised.submit(["no-such-program"])
-    with pytest.raises(SubmitError, match="Permission denied"):
-        supervised.submit([os.fspath(supervised.folder)])
-
-
-def test_a_working_directory_that_does_not_exist_is_an_error(supervised):
-    with pytest.raises(SubmitError, match="cannot change to the working directory"):
-        supervised.submit(["true"], cwd="/no/such/folder")
+    # nobody hears of it in another way
+    assert supervised.client.query() == {}
+    assert supervised.statuses == {}
 
 
 @pytest.mark.parametrize(
@@ -197,15 +116,102 @@ def test_an_entry_that_cannot_be_started_is_an_error(supervised, entry, cwd, wor
     assert re.search(words, status.message)
 
 
-def test_no_status_of_a_refused_job_is_reported(supervised):
-    with pytest.raises(SubmitError):
-        supervised.submit(["no-such-program"], processes=3)
-
-    assert supervised.client.query() == {}
-    assert supervised.statuses == {}
+# -- the state of a forked child when its first own line runs ----------------------------------
 
 
-def test_all_processes_of_a_program_are_needed(supervised):
-    status = supervised.run(["sh", "-c", "exit 4"], processes=3)
+def test_it_is_a_process_as_any_program_starts_as(supervised, tmp_path):
+    accepted = supervised.submit("tell_where", cwd=str(tmp_path))
 
-    assert [p.exit_code for p in status.processes] == [4, 4, 4]
+    supervised.end(accepted)
+    default = "Handlers.SIG_DFL" if sys.version_info < (3, 11) else "0"
+    assert supervised.log(accepted).splitlines() == [
+        str(tmp_path),
+        "True",
+        str([default, default]),
+        "True",
+        "[]",
+        "True",
+    ]
+
+
+@linux
+def test_it_is_named_as_an_interpreter_and_not_as_its_supervisor(supervised):
+    accepted = supervised.ready("wait")
+    name = Path(f"/proc/{accepted.pids[0]}/comm").read_text().strip()
+
+    assert name == Path(sys.executable).name[:15]
+
+
+@linux
+def test_it_has_no_descriptor_of_the_supervisors_or_of_other_jobs(supervised):
+    for _ in range(3):
+        supervised.ready("wait")
+
+    accepted = supervised.submit("tell_descriptors")
+
+    supervised.end(accepted)
+    # its channel, and the folder that it lists
+    kinds = supervised.log(accepted)
+    assert kinds.count("socket") == 1
+    assert "pipe" not in kinds
+    assert "anon_inode" not in kinds
+
+
+@linux
+def test_a_program_has_no_descriptors_but_the_standard_ones(supervised):
+    accepted = supervised.submit(["ls", "/proc/self/fd"], private=None)
+
+    supervised.end(accepted)
+    assert supervised.log(accepted).split() == ["0", "1", "2", "3"]
+
+
+@linux
+def test_private_bytes_are_nowhere_to_be_read(supervised):
+    secret = b"SECRET-4711"
+    entry = supervised.ready("wait", secret)
+    program = supervised.submit(["sh", "-c", "echo ready; exec sleep 60"], private=secret)
+    supervised.lines(program, 1)
+
+    for pid in (*entry.pids, *program.pids, supervised.process.pid):
+        for name in ("cmdline", "environ"):
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                assert secret not in file.read()
+    for path in supervised.folder.rglob("*"):
+        assert not path.is_file() or secret not in path.read_bytes()
+
+
+def spec(**changes):
+    return JobSpec(run_id="0badcafe", name="a", argv=("a",), **changes)
+
+
+def test_a_job_inherits_and_its_spec_comes_on_top():
+    inherited = {"A": "1", "B": "2", "C": "3"}
+    asked = spec(env={"B": "x", "D": "y"}, unset_env=frozenset({"C", "D"}))
+
+    assert environment(inherited, asked) == {"A": "1", "B": "x", "D": "y"}
+    assert inherited == {"A": "1", "B": "2", "C": "3"}
+
+
+@pytest.mark.parametrize(
+    "cpu, inherited, own, expected",
+    [
+        (1.5, {}, {}, dict.fromkeys(THREAD_COUNTS, "2")),
+        (0.1, {}, {}, dict.fromkeys(THREAD_COUNTS, "1")),
+        # those of the user stay
+        (
+            4,
+            {"OMP_NUM_THREADS": "8"},
+            {"MKL_NUM_THREADS": "7"},
+            {
+                **dict.fromkeys(THREAD_COUNTS, "4"),
+                "OMP_NUM_THREADS": "8",
+                "MKL_NUM_THREADS": "7",
+            },
+        ),
+        (None, {}, {}, {}),
+    ],
+)
+def test_libraries_have_as_many_threads_as_cpus(cpu, inherited, own, expected):
+    asked = spec(resources=ResourceRequest(cpu=cpu), env=own)
+
+    assert environment(inherited, asked) == expected

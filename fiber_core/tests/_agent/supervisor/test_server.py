@@ -1,27 +1,27 @@
-"""A supervisor's life: it ends with its master, its work or on request, and leaves nothing."""
+"""A supervisor's life: it ends with its master, its work or on request, and leaves nothing.
+
+SIGINT to its master's process group reaches the jobs in the foreground, and nothing else does; output of
+jobs is on the master's own standard output and error.
+"""
 
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from fiber._agent.supervisor.journal import read_journal
-from fiber.model import JobState, Reason, ReasonKind
+from fiber.model import Timing
 from supervised import is_alive, masters, until_gone
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 MASTER = """
-import os, sys, time
-sys.path[:] = {path!r}
-from pathlib import Path
-from supervised import Supervised
-
 if __name__ == "__main__":
     supervised = Supervised(Path(sys.argv[1]), remove_directory=True)
     jobs = [supervised.ready("wait", processes=2), supervised.submit("with_grandchild")]
@@ -29,9 +29,6 @@ if __name__ == "__main__":
     grandchild = supervised.lines(jobs[1], 1)[0]
     other = supervised.lines(nested, 1)[0].split()[1]
     pids = [pid for job in [*jobs, nested] for pid in job.pids]
-    def report(*words):
-        os.write(int(sys.argv[2]), " ".join(map(str, words)).encode() + b"\\n")
-
     report(supervised.process.pid, *pids, grandchild, other)
     {body}
 """
@@ -53,19 +50,10 @@ def master(tmp_path):
         yield begin
 
 
-def test_the_masters_death_ends_everything_and_leaves_nothing(master):
-    program, pids, folder = master()
-    assert all(map(is_alive, pids))
-
-    program.kill()
-
-    until_gone(*pids)
-    assert not folder.exists()
-
-
-def test_the_masters_death_is_seen_though_a_fork_of_it_holds_its_channel(master):
+def test_the_masters_death_ends_everything_though_a_fork_of_it_holds_its_channel(master):
     program, pids, folder = master("report(os.fork() or time.sleep(60)); time.sleep(60)")
     helper = int(program.pipe.readline())
+    assert all(map(is_alive, pids))
 
     program.kill()
 
@@ -169,33 +157,6 @@ def test_it_waits_for_its_first_job_and_stays_while_there_is_one(make):
     assert supervised.process.wait(30) == 0
 
 
-def test_preloaded_modules_are_in_every_child(make, tmp_path, monkeypatch):
-    (tmp_path / "heavy.py").write_text("import os\nloaded_by = os.getpid()\n")
-    (tmp_path / "user.py").write_text(
-        textwrap.dedent(
-            """
-            import sys
-            def main(private, index):
-                return sys.modules["heavy"].loaded_by == int(private)
-            """
-        )
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    supervised = make(preload=("heavy", "no_such_module"))
-
-    status = supervised.run("user:main", str(supervised.process.pid).encode())
-
-    assert status.exit_code == 1
-    (notice,) = supervised.notices
-    assert "cannot preload no_such_module: ModuleNotFoundError" in notice
-
-
-def test_modules_can_be_preloaded_later(supervised):
-    failures = supervised.client.preload(("json.tool", "no_such_module"))
-
-    assert list(failures) == ["no_such_module"]
-
-
 @linux
 def test_its_process_title_is_set(supervised):
     assert Path(f"/proc/{supervised.process.pid}/comm").read_text() == "fiber-superv\n"
@@ -228,16 +189,250 @@ def test_a_hundred_jobs_leak_no_descriptor(supervised):
     assert count() <= before
 
 
-def test_jobs_are_written_down_as_they_happen(supervised):
-    failed = supervised.submit("exit_with", bytes([3]))
-    supervised.end(failed)
-    running = supervised.ready("wait")
-    nested = supervised.submit("submit_another", b"wait")
-    supervised.lines(nested, 1)
+#: the leader of a session and of its group, as a program is that a terminal runs
+LEADER = """
+from fiber.model import JobSpec
 
-    jobs = read_journal(supervised.folder)
+# a handler runs once the main thread does, which may have begun to wait: this is written at once
+heard, tell = os.pipe()
+os.set_blocking(tell, False)
+signal.set_wakeup_fd(tell)
+def expect(*signals):
+    for signum in signals:
+        signal.signal(signum, lambda *_: None)
+def until_heard(*signals):
+    missing = set(signals)
+    while missing:
+        missing -= set(os.read(heard, 100))
+expect(signal.SIGINT)
+supervised = Supervised(Path(sys.argv[1]))
+{body}
+supervised.client.close()
+report("closed")
+"""
 
-    assert jobs[failed.job_id].status().reason == Reason(ReasonKind.EXIT, 3)
-    assert jobs[running.job_id].living() == running.pids
-    assert jobs[running.job_id].status().state is JobState.RUNNING
-    assert [job.parent for job in jobs.values() if job.parent == nested.job_id] == [nested.job_id]
+
+@pytest.fixture
+def leader(tmp_path):
+    """Runs a master that leads a group; returns it, with a pipe on which it can write."""
+    with masters(tmp_path, LEADER, start_new_session=True) as start:
+        yield start
+
+
+def listener_of(supervised):
+    """The process of a supervisor that stays in its master's group."""
+    # it is there before anything is answered
+    supervised.client.query()
+    children = psutil.Process(supervised.process.pid).children()
+    (found,) = (child.pid for child in children if os.getsid(child.pid) == os.getsid(0))
+    return found
+
+
+def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(leader):
+    master = leader(
+        """
+        front = supervised.submit("count_interrupts", b"2", foreground=True)
+        back = supervised.submit("count_interrupts", b"1")
+        for job in (front, back):
+            supervised.lines(job, 1)
+        report("ready")
+        supervised.lines(front, 2)
+        report("once", len(supervised.log(back).splitlines()))
+        report(supervised.end(front).exit_code, supervised.client.query()[back.job_id].state.value)
+        """
+    )
+    assert master.pipe.readline() == "ready\n"
+    os.killpg(master.pid, signal.SIGINT)
+    assert master.pipe.readline() == "once 1\n"
+    os.killpg(master.pid, signal.SIGINT)
+    assert master.pipe.readline() == "7 running\n"
+    assert master.pipe.read() == "closed\n"
+
+
+def test_a_request_waits_for_what_the_group_was_sent_before(make):
+    # so that the answer of the process in the group is waited for until it goes on
+    supervised = make(timing=Timing(scale=30.0))
+    job = supervised.ready("count_interrupts", b"1", foreground=True)
+    listener = listener_of(supervised)
+    os.kill(listener, signal.SIGSTOP)
+    os.kill(listener, signal.SIGINT)
+    sent = []
+    asking = threading.Thread(target=lambda: sent.append(supervised.client.interrupt(job.job_id)))
+    asking.start()
+    while not supervised.client._connection._pending:
+        time.sleep(0.001)
+    # requests are carried out in their order
+    supervised.client.query()
+
+    os.kill(listener, signal.SIGCONT)
+
+    asking.join(30)
+    assert sent == [False]
+    assert supervised.end(job).exit_code == 7
+
+
+OTHERS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+
+
+@pytest.mark.parametrize(
+    "send, signals", [(os.kill, (signal.SIGINT,)), (os.killpg, OTHERS)], ids=["alone", "others"]
+)
+def test_a_signal_to_the_master_alone_or_another_one_to_its_group_reaches_no_job(
+    leader, send, signals
+):
+    master = leader(
+        f"""
+        signals = {list(map(int, signals))}
+        expect(*signals)
+        job = supervised.ready("wait", foreground=True)
+        report("ready")
+        until_heard(*signals)
+        report(supervised.client.interrupt(job.job_id), supervised.end(job).exit_code)
+        """
+    )
+    assert master.pipe.readline() == "ready\n"
+    for number in signals:
+        send(master.pid, number)
+    assert master.pipe.read() == "True 1\nclosed\n"
+
+
+def test_one_that_is_starting_gets_it_once_it_runs(leader, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "slow_entry.py").write_text(
+        textwrap.dedent(
+            f"""
+            import signal
+            with open({str(tmp_path / "fifo")!r}) as fifo:
+                fifo.read()
+            def main(private, index):
+                signal.pause()
+            """
+        )
+    )
+    master = leader(
+        """
+        spec = JobSpec(
+            run_id="0badcafe", name="slow", argv=("x",), entry="slow_entry:main", foreground=True
+        )
+        job = supervised.client.submit(
+            spec, environ=dict(os.environ), cwd="/", on_accepted=lambda _: None
+        )
+        report("submitted")
+        until_heard(signal.SIGINT)
+        report(supervised.client.interrupt(job.job_id))
+        open(sys.argv[1] + "/fifo", "w").close()
+        report(supervised.end(job).reason)
+        """
+    )
+    assert master.pipe.readline() == "submitted\n"
+    os.killpg(master.pid, signal.SIGINT)
+    assert master.pipe.read() == "False\nEXIT(1)\nclosed\n"
+
+
+def test_the_death_of_the_whole_group_leaves_it_to_the_supervisor_to_end_the_jobs(leader):
+    master = leader(
+        """
+        job = supervised.ready("with_grandchild", foreground=True)
+        report(supervised.process.pid, *job.pids, supervised.log(job))
+        signal.pause()
+        """
+    )
+    pids = [int(word) for word in master.pipe.readline().split()]
+    os.killpg(master.pid, signal.SIGKILL)
+    until_gone(*pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_with_its_listener_killed_or_stopped_a_supervisor_goes_on(own, number):
+    job = own.ready("wait", foreground=True)
+    listener = listener_of(own)
+    os.kill(listener, number)
+    if number == signal.SIGKILL:
+        until_gone(listener)
+    assert own.client.interrupt(job.job_id)
+    assert not own.client.interrupt(job.job_id)
+    assert own.end(job).exit_code == 1
+
+
+@pytest.mark.parametrize("ends", ["as it should", "by SIGKILL"])
+def test_the_listener_ends_with_its_supervisor(own, ends):
+    listener = listener_of(own)
+    if ends == "by SIGKILL":
+        own.process.kill()
+    else:
+        own.client.close()
+    until_gone(listener)
+
+
+def test_the_listener_keeps_nothing_of_the_program_open(supervised):
+    listener = listener_of(supervised)
+    links = [str(link.readlink()) for link in Path(f"/proc/{listener}/fd").iterdir()]
+    kinds = sorted(link.partition(":")[0] for link in links if link != os.devnull)
+    assert kinds == ["pipe"] * 4
+
+
+PIPED = """
+supervised = Supervised(Path(sys.argv[1]))
+{body}
+supervised.client.close()
+report("closed")
+"""
+
+
+@pytest.fixture
+def piped(tmp_path):
+    """Runs a master whose output is a pipe; returns it, and a pipe on which it can write."""
+    with masters(tmp_path, PIPED, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as start:
+        yield start
+
+
+def test_output_comes_before_the_end_is_reported(piped):
+    body = """
+    for _ in range(20):
+        supervised.run("tell", b"job\\n")
+        os.write(1, b"end\\n")
+    """
+    out, _ = piped(body).communicate(timeout=50)
+
+    assert out == b"job\nend\n" * 20
+
+
+def test_a_reader_that_takes_nothing_delays_no_end(piped):
+    # a pipe holds 64 KiB, and nobody reads this one until the program says that it is over
+    body = """
+    for _ in range(3):
+        supervised.run("write_plenty", b"900")
+    report("ended")
+    """
+    master = piped(body)
+
+    assert master.pipe.readline() == "ended\n"
+    out, _ = master.communicate(timeout=50)
+    assert len(out) == 3 * 900 * 65
+
+
+def test_a_reader_that_takes_nothing_holds_writers_back_and_loses_nothing(piped):
+    body = """
+    job = supervised.submit("write_plenty", b"40000")
+    supervised.lines(job, 1)
+    report("begun")
+    supervised.end(job)
+    """
+    master = piped(body)
+    assert master.pipe.readline() == "begun\n"
+
+    out, _ = master.communicate(timeout=50)
+
+    assert len(out) == 40000 * 65
+
+
+def test_a_reader_that_has_gone_does_no_harm(piped):
+    body = """
+    status = supervised.run("write_plenty", b"40000")
+    report(status.exit_code)
+    """
+    master = piped(body)
+    master.stdout.close()
+
+    # a supervisor passes on what it can; its jobs write into pipes of its own
+    assert master.pipe.readline() == "0\n"

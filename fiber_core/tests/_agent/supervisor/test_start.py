@@ -1,5 +1,6 @@
 """A supervisor is started with the interpreter's own options and path, or before it is needed."""
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from fiber._agent.supervisor import start
 from fiber._agent.supervisor.messages import SupervisorOptions
+from fiber._agent.supervisor.preload import preload
 from fiber._agent.supervisor.start import discard_prestarted, prestart, start_supervisor
 from fiber.exceptions import BackendUnavailableError
 
@@ -31,46 +33,44 @@ def test_it_ends_when_its_starter_has_gone(tmp_path):
     assert process.wait(30) == 0
 
 
-@pytest.mark.parametrize("flags", [["-I"], ["-X", "utf8", "-W", "error"]])
-def test_options_of_the_interpreter_are_its_own(tmp_path, flags):
+MASTER = """
+import os, sys
+sys.path[:] = {path!r}
+from pathlib import Path
+from supervised import Supervised
+
+for number in map(int, sys.argv[2:]):
+    os.close(number)
+with Supervised(Path(sys.argv[1])) as supervised:
+    accepted = supervised.submit("tell", b"said all the same")
+    supervised.end(accepted)
+    code = 7 if supervised.log(accepted) == "said all the same" else 1
+    if sys.argv[2:]:
+        # the interpreter would close its streams, and others have their numbers by now
+        os._exit(code)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "flags, closed",
+    [(["-I"], ()), (["-X", "utf8", "-W", "error"], ()), ([], "012")],
+    ids=["isolated", "with options", "without standard streams"],
+)
+def test_options_of_the_interpreter_are_its_own_and_its_streams_may_be_closed(
+    tmp_path, flags, closed
+):
     script = tmp_path / "master.py"
-    script.write_text(
-        f"import sys; sys.path[:] = {sys.path!r}\n"
-        "from pathlib import Path\n"
-        "from supervised import Supervised\n"
-        "with Supervised(Path(sys.argv[1])) as supervised:\n"
-        "    sys.exit(supervised.run('exit_with', bytes([7])).exit_code)\n"
-    )
+    script.write_text(MASTER.format(path=sys.path))
 
     done = subprocess.run(
-        [sys.executable, *flags, str(script), str(tmp_path)],
+        [sys.executable, *flags, script, tmp_path, *closed],
         check=False,
         timeout=50,
         capture_output=True,
     )
 
     assert (done.returncode, done.stderr) == (7, b"")
-
-
-def test_standard_streams_may_be_closed(tmp_path):
-    script = tmp_path / "master.py"
-    script.write_text(
-        "import os, sys\n"
-        f"sys.path[:] = {sys.path!r}\n"
-        "from pathlib import Path\n"
-        "for number in range(3): os.close(number)\n"
-        "from supervised import Supervised\n"
-        "with Supervised(Path(sys.argv[1])) as supervised:\n"
-        "    accepted = supervised.submit('tell', b'said all the same')\n"
-        "    code = supervised.end(accepted).exit_code\n"
-        "    os._exit(9 if supervised.log(accepted) == 'said all the same' else 1)\n"
-    )
-
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], check=False, timeout=50, capture_output=True
-    )
-
-    assert done.returncode == 9
 
 
 class TestOneThatIsStartedEarly:
@@ -96,20 +96,16 @@ class TestOneThatIsStartedEarly:
         discard_prestarted()
         assert first.returncode is not None
 
-    def test_is_not_taken_once_the_module_path_has_changed(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("why", ["the module path has changed", "it has ended"])
+    def test_is_not_taken_any_more_once(self, tmp_path, monkeypatch, why):
         first = self.started()
-        monkeypatch.syspath_prepend(str(tmp_path))
+        if why == "it has ended":
+            first.kill()
+            first.wait()
+        else:
+            monkeypatch.syspath_prepend(str(tmp_path))
         channel, process = start_supervisor(options(tmp_path))
         assert first.returncode is not None
-        assert process is not first
-        channel.close()
-        assert process.wait(30) == 0
-
-    def test_is_not_taken_where_it_has_ended(self, tmp_path):
-        first = self.started()
-        first.kill()
-        first.wait()
-        channel, process = start_supervisor(options(tmp_path))
         assert process is not first
         channel.close()
         assert process.wait(30) == 0
@@ -125,3 +121,36 @@ class TestOneThatIsStartedEarly:
         )
         assert done.stderr == b""
         assert not Path(f"/proc/{int(done.stdout)}").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_it_has_all_the_descriptors_it_may_have_and_jobs_have_the_usual(make):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lower = min(soft, 1000)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lower, hard))
+    try:
+        supervised = make()
+        accepted = supervised.submit(["bash", "-c", "ulimit -Sn"])
+        supervised.end(accepted)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    limits = Path(f"/proc/{supervised.process.pid}/limits").read_text()
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert line.split()[3:5] == [str(hard), str(hard)]
+    assert supervised.log(accepted) == f"{lower}\n"
+
+
+def test_modules_are_imported_and_failures_returned(tmp_path, monkeypatch):
+    (tmp_path / "preload_good.py").write_text("value = 1\n")
+    (tmp_path / "preload_bad.py").write_text("raise ValueError('no')\n")
+    (tmp_path / "preload_exit.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    failures = preload(["preload_bad", "preload_exit", "preload_missing", "preload_good"])
+
+    assert sys.modules.pop("preload_good").value == 1
+    assert failures["preload_bad"] == "ValueError: no"
+    assert failures["preload_exit"] == "SystemExit: 3"
+    assert "ModuleNotFoundError" in failures["preload_missing"]
+    assert set(failures) == {"preload_bad", "preload_exit", "preload_missing"}

@@ -14,7 +14,6 @@ from fiber._objects.blocks import copies
 from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op
 from fiber._objects.blocks.contents import read
 from fiber._objects.memory import sealed
-from fiber._objects.memory.backing import Location
 from fiber.exceptions import PeerLostError, WireError
 from objects_world import in_thread
 from wire_world import until
@@ -35,9 +34,12 @@ def remote_nodes(world, owner):
 
 
 def block(node, value=None):
-    made = Block(node.store, np.arange(SIZE, dtype=np.uint8) if value is None else value)
-    made.hold(0)
-    return made
+    return node.make(Block, np.arange(SIZE, dtype=np.uint8) if value is None else value)
+
+
+@pytest.fixture
+def made(owner):
+    return block(owner)
 
 
 def take(node, made):
@@ -68,8 +70,7 @@ def fetches(made, monkeypatch):
     return found
 
 
-def test_on_the_owners_host_it_is_the_owners_memory(owner, other, monkeypatch):
-    made = block(owner)
+def test_on_the_owners_host_it_is_the_owners_memory(made, other, monkeypatch):
     requested = fetches(made, monkeypatch)
     remote = take(other, made)
     assert bytes(remote.body()) == bytes(made.body())
@@ -78,9 +79,8 @@ def test_on_the_owners_host_it_is_the_owners_memory(owner, other, monkeypatch):
 
 
 def test_on_another_host_one_fetches_it_and_the_others_map_its_copy(
-    owner, remote_nodes, monkeypatch
+    made, remote_nodes, monkeypatch
 ):
-    made = block(owner)
     requested = fetches(made, monkeypatch)
     remotes = [take(node, made) for node in remote_nodes]
     bodies = [in_thread(remote.body) for remote in remotes]
@@ -92,8 +92,7 @@ def test_on_another_host_one_fetches_it_and_the_others_map_its_copy(
     assert len(requested) == pieces
 
 
-def test_a_process_that_cannot_map_copies_fetches_it(owner, remote_nodes, monkeypatch):
-    made = block(owner)
+def test_a_process_that_cannot_map_copies_fetches_it(made, owner, remote_nodes, monkeypatch):
     requested = fetches(made, monkeypatch)
     first, second = (take(node, made) for node in remote_nodes)
     first.body()
@@ -104,8 +103,10 @@ def test_a_process_that_cannot_map_copies_fetches_it(owner, remote_nodes, monkey
     assert set(requested) == {"far", "farther"}
 
 
-def test_when_the_fetching_process_dies_the_next_one_fetches(owner, remote_nodes):
-    made = block(owner)
+@pytest.mark.parametrize("dies", ["the fetching process", "the owner"])
+def test_one_that_waits_fetches_it_itself_when_the_fetching_process_dies(
+    made, owner, remote_nodes, dies
+):
     first, second = (take(node, made) for node in remote_nodes)
     # it is to fetch it, and never does
     pending = first.call([protocol.LOCATE.pack(Op.LOCATE, 0)])
@@ -113,12 +114,16 @@ def test_when_the_fetching_process_dies_the_next_one_fetches(owner, remote_nodes
     assert not len(pending.result())
     body = in_thread(second.body)
     until(lambda: made._copies._hosts["another"].waiting)
-    remote_nodes[0].die()
-    assert bytes(body()) == bytes(made.body())
+    if dies == "the owner":
+        owner.die()
+        with pytest.raises(PeerLostError, match="shared value"):
+            body()
+    else:
+        remote_nodes[0].die()
+        assert bytes(body()) == bytes(made.body())
 
 
-def test_a_lack_of_room_is_an_error_in_its_process_alone(owner, remote_nodes, monkeypatch):
-    made = block(owner)
+def test_a_lack_of_room_is_an_error_in_its_process_alone(made, remote_nodes, monkeypatch):
     first, second = (take(node, made) for node in remote_nodes)
     real = os.pwrite
 
@@ -133,8 +138,7 @@ def test_a_lack_of_room_is_an_error_in_its_process_alone(owner, remote_nodes, mo
     assert bytes(first.body()) == bytes(made.body())
 
 
-def test_what_comes_damaged_is_not_used(owner, remote_nodes, monkeypatch):
-    made = block(owner)
+def test_what_comes_damaged_is_not_used(made, remote_nodes, monkeypatch):
     remote = take(remote_nodes[0], made)
     with monkeypatch.context() as patched:
         patched.setattr(protocol, "piece_digest", lambda begin, data: bytes(32))
@@ -146,35 +150,7 @@ def test_what_comes_damaged_is_not_used(owner, remote_nodes, monkeypatch):
         remote._piece(0, piece)
 
 
-def test_a_process_with_a_copy_reads_on_when_its_owner_is_gone(owner, other, remote_nodes):
-    made = block(owner)
-    expected = bytes(made.body())
-    mapped, fetched, late = (
-        take(other, made),
-        take(remote_nodes[0], made),
-        take(remote_nodes[1], made),
-    )
-    fetched.body()
-    owner.die()
-    assert bytes(mapped.body()) == bytes(fetched.body()) == expected
-    until(lambda: late.is_lost)
-    with pytest.raises(EOFError, match="the process that this shared value lives in is gone: "):
-        late.body()
-
-
-def test_a_process_that_waits_when_the_owner_dies_gets_an_error(owner, remote_nodes):
-    made = block(owner)
-    first, second = (take(node, made) for node in remote_nodes)
-    first.call([protocol.LOCATE.pack(Op.LOCATE, 0)]).wait()
-    body = in_thread(second.body)
-    until(lambda: made._copies._hosts["another"].waiting)
-    owner.die()
-    with pytest.raises(PeerLostError, match="shared value"):
-        body()
-
-
-def test_its_memory_goes_with_its_last_holder(owner, other, remote_nodes):
-    made = block(owner)
+def test_its_memory_goes_with_its_last_holder(made, other, remote_nodes):
     mapped, fetched = take(other, made), take(remote_nodes[0], made)
     fetched.body()
     made.drop(0)
@@ -188,9 +164,8 @@ def test_its_memory_goes_with_its_last_holder(owner, other, remote_nodes):
 
 
 def test_without_a_handle_it_stays_for_the_next_one_and_for_others_of_its_host(
-    owner, remote_nodes, monkeypatch
+    made, remote_nodes, monkeypatch
 ):
-    made = block(owner)
     requested = fetches(made, monkeypatch)
     for node in [remote_nodes[0], remote_nodes[0], remote_nodes[1], remote_nodes[0]]:
         remote = take(node, made)
@@ -199,17 +174,6 @@ def test_without_a_handle_it_stays_for_the_next_one_and_for_others_of_its_host(
     pieces = -(-len(made.body()) // MAX_BYTES)
     assert requested == [remote_nodes[0].ident] * pieces
     assert len(made._copies.holders()) == 2
-
-
-def test_a_value_is_read_once_for_handles_that_follow_each_other(owner, remote_nodes):
-    made = block(owner, {"a": [1, 2]})
-    remote = take(remote_nodes[0], made)
-    found = remote.cache.lazy_value().value()
-    discard(remote)
-    again = take(remote_nodes[0], made)
-    assert again.cache.lazy_value().value() is found
-    # and by each other process for itself
-    assert take(remote_nodes[1], made).cache.lazy_value().value() is not found
 
 
 def test_what_no_handle_uses_goes_when_the_owner_lets_go(owner, other, remote_nodes, monkeypatch):
@@ -233,8 +197,7 @@ def test_what_no_handle_uses_goes_when_the_owner_lets_go(owner, other, remote_no
     assert [node.store.unused._sizes for node in (other, *remote_nodes)] == [{}, {}, {}]
 
 
-def test_what_no_handle_uses_goes_with_its_owner(owner, remote_nodes):
-    made = block(owner)
+def test_what_no_handle_uses_goes_with_its_owner(made, owner, remote_nodes):
     unused, used = take(remote_nodes[0], made), take(remote_nodes[1], made)
     unused.body()
     expected = bytes(used.body())
@@ -247,8 +210,7 @@ def test_what_no_handle_uses_goes_with_its_owner(owner, remote_nodes):
 
 
 @pytest.mark.parametrize("end", ["close", "die"])
-def test_what_no_handle_uses_goes_with_its_process_and_is_forgotten(owner, remote_nodes, end):
-    made = block(owner)
+def test_what_no_handle_uses_goes_with_its_process_and_is_forgotten(made, remote_nodes, end):
     remote = take(remote_nodes[0], made)
     remote.body()
     discard(remote)
@@ -281,15 +243,6 @@ def test_a_process_that_needs_room_evicts_unused_copies(owner, remote_nodes, mon
     until(lambda: not any(remote._sealed for remote in remotes))
 
 
-def test_a_process_that_ends_waits_until_holders_have_a_copy(world, remote_nodes):
-    maker = world.node("maker", linger=20.0)
-    made = block(maker)
-    expected = bytes(made.body())
-    remote = take(remote_nodes[0], made)
-    maker.close()
-    assert bytes(remote.body()) == expected
-
-
 def test_a_process_that_ends_waits_for_no_holder_with_a_copy(world, other):
     maker = world.node("maker", linger=3600.0)
     remote = take(other, made := block(maker))
@@ -298,28 +251,6 @@ def test_a_process_that_ends_waits_for_no_holder_with_a_copy(world, other):
     assert made.is_drained()
     maker.close()
     assert read(remote.body()) is not None
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        FETCH.pack(Op.FETCH, 0, MAX_BYTES + 1),
-        FETCH.pack(Op.FETCH, SIZE * 2, 1),
-        FETCH.pack(Op.FETCH, 2**64 - 1, 2),
-        FETCH.pack(Op.FETCH, 0, 1)[:-1],
-        bytes([Op.HAS]),
-        bytes([Op.LOCATE]),
-        bytes([151]),
-    ],
-)
-def test_a_peer_that_sends_nonsense_is_cut_off_and_others_go_on(
-    owner, other, remote_nodes, message
-):
-    made = block(owner)
-    good, bad = take(remote_nodes[0], made), take(other, made)
-    assert bad.call([message]).wait(20)
-    until(lambda: bad.is_lost)
-    assert bytes(good.body()) == bytes(made.body())
 
 
 def test_references_in_a_value_live_as_long_as_it(owner, other):
@@ -341,20 +272,6 @@ def test_references_in_a_value_live_as_long_as_it(owner, other):
 
 
 # -- messages
-
-
-def test_a_place_comes_back():
-    place = Location("fd:17", 4711, 2**40, bytes(range(16)))
-    assert Location.unpack(place.packed()) == place
-    message = protocol.has(place)
-    assert message[0] == Op.HAS
-    assert protocol.read_has(message) == place
-
-
-@pytest.mark.parametrize("body", [b"", b"\0" * 31, b"\0" * 32 + b"\xff"])
-def test_what_is_no_place_is_an_error(body):
-    with pytest.raises(WireError):
-        Location.unpack(body)
 
 
 def test_a_digest_is_of_bytes_and_their_position():

@@ -1,16 +1,21 @@
 """Managed objects: their methods, called here and from other processes."""
 
 import gc
+import queue
 import threading
+from multiprocessing.managers import RemoteError
+from types import SimpleNamespace
 
 import pytest
 
-from fiber._objects.address import Kind
+from fiber._objects.managed import calls
 from fiber._objects.managed.caller_threads import CallerThreads
-from fiber._objects.managed.calls import CreatedObject
 from fiber._objects.managed.referent import NewReferent, Referent
 from fiber._objects.managed.remote_referent import Call, Caller, current_caller
+from fiber._wire.frames import Kind as Frame
+from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, WireError
+from fiber.model.timing import Timing
 from objects_world import in_thread
 from wire_world import until
 
@@ -71,34 +76,27 @@ def test_a_method_is_called_with_copies(side, obj):
     given = [1]
     assert side.call_method("echo", (given,), {"twice": True}) == [[1], [1]]
     assert side.call_method("echo", (given,), {}) is not given
-
-
-def test_an_exception_is_raised(side):
-    with pytest.raises(LookupError, match="why") as caught:
-        side.call_method("fail", (), {})
-    assert 'raise LookupError("why")' in str(caught.value.__cause__)
-
-
-@pytest.mark.parametrize(
-    "name,told",
-    [
-        ("leave", "SystemExit: 1"),
-        ("lock", "Unserializable message"),
-        ("missing", "no attribute 'missing'"),
-        ("gate", "'gate' of <class .*Thing'> object is not in exposed"),
-    ],
-)
-def test_other_failures_are_remote_errors(side, name, told):
-    from multiprocessing.managers import RemoteError
-
-    with pytest.raises(RemoteError, match=told):
-        side.call_method(name, (), {})
-
-
-def test_some_things_may_be_asked_of_everything(side):
+    # some things may be asked of everything
     assert side.call_method("__repr__", (), {}).startswith("<")
     assert side.call_method("#METHODS", (), {}) == tuple(sorted(METHODS))
     assert side.call_method("keys", (), {}) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "name, error, told",
+    [
+        ("fail", LookupError, "why"),
+        ("leave", RemoteError, "SystemExit: 1"),
+        ("lock", RemoteError, "Unserializable message"),
+        ("missing", RemoteError, "no attribute 'missing'"),
+        ("gate", RemoteError, "'gate' of <class .*Thing'> object is not in exposed"),
+    ],
+)
+def test_an_exception_is_raised_and_other_failures_are_remote_errors(side, name, error, told):
+    with pytest.raises(error, match=told) as caught:
+        side.call_method(name, (), {})
+    if name == "fail":
+        assert 'raise LookupError("why")' in str(caught.value.__cause__)
 
 
 def test_a_blocking_call_delays_its_own_caller_alone(side, obj):
@@ -119,8 +117,7 @@ def test_a_blocking_call_delays_its_own_caller_alone(side, obj):
     assert late.is_set()
 
 
-def test_calls_of_one_thread_are_made_on_one_thread(mine, obj, other):
-    theirs = other.remote(mine)
+def test_calls_of_one_thread_are_made_on_one_thread(theirs, mine, obj):
     for _ in range(3):
         theirs.call_method("echo", (0,), {})
     in_thread(lambda: theirs.call_method("echo", (0,), {}))()
@@ -148,8 +145,7 @@ def test_the_thread_of_a_caller_that_is_gone_ends(mine, other, end):
     until(lambda: threads.threads == 0)
 
 
-def test_a_caller_gets_an_error_when_the_owner_dies(mine, obj, owner, other):
-    theirs = other.remote(mine)
+def test_a_caller_gets_an_error_when_the_owner_dies(theirs, mine, obj, owner):
     got = in_thread(lambda: theirs.call_method("wait", (), {}))
     assert obj.waiting.wait(20)
     owner.die()
@@ -162,34 +158,11 @@ def test_a_caller_gets_an_error_when_the_owner_dies(mine, obj, owner, other):
 
 
 def adopting(owner, obj):
-    caller_threads = CallerThreads(owner.store)
-
     def make_referent(typeid, value):
-        child = Referent(owner.store, caller_threads, value, METHODS)
+        child = Referent(owner.store, CallerThreads(owner.store), value, METHODS)
         return NewReferent(child, typeid, METHODS, dict)
 
-    made = Referent(
-        owner.store,
-        caller_threads,
-        obj,
-        METHODS,
-        typeids={"child": "T"},
-        make_referent=make_referent,
-    )
-    made.hold(0)
-    return made
-
-
-def test_what_a_call_makes_is_held_for_its_caller(owner, obj, other):
-    theirs = other.remote(adopting(owner, obj))
-    made = theirs.call_method("child", (), {})
-    assert isinstance(made, CreatedObject)
-    assert (made.typeid, made.exposed) == ("T", METHODS)
-    child = other.store.hold(made.address, 0, 0)
-    assert child.call_method("echo", (1,), {}) == 1
-    child.drop(0)
-
-    until(lambda: made.address.target not in owner.store._own)
+    return serve(owner, obj, typeids={"child": "T"}, make_referent=make_referent)
 
 
 def let_go(call, other, how):
@@ -300,19 +273,79 @@ def test_an_interrupted_call_delays_none_and_is_rolled_back(owner, obj, other, m
 
     until(lambda: undone == [(obj, "wait", True)])
     until(lambda: not mine._caller_threads._abandoned and not mine._caller_threads._unanswered)
-    # that which waited has ended
+    # that which waited has ended, once nothing holds its caller, as the traceback does
+    gc.collect()
     until(lambda: mine._caller_threads.threads == 1)
 
 
-def test_other_operations_are_refused(mine):
-    from types import SimpleNamespace
-
-    message = SimpleNamespace(body=memoryview(b"\x7f"), kind=None)
-    with pytest.raises(WireError, match="a managed object is asked for operation 127"):
-        mine.on_message(SimpleNamespace(), message)
+# -- the threads on which calls are made
 
 
-def test_it_is_of_its_kind(mine):
-    assert mine.address.kind is Kind.REFERENT
-    assert mine.address.shape.name == "managed object"
-    assert "processes=1" in mine.debug_text()
+@pytest.fixture
+def threads(owner):
+    return CallerThreads(owner.store)
+
+
+@pytest.fixture
+def impatient(world):
+    """Threads that end as soon as they are idle."""
+    return CallerThreads(world.node("impatient", timing=Timing(idle_thread=0.01)).store)
+
+
+def submit(threads, number, task, **options):
+    threads.submit(None, number, task, **{"thread_neutral": True, **options})
+
+
+def test_an_idle_thread_ends_and_another_takes_its_place(impatient):
+    done = threading.Event()
+    submit(impatient, 1, threading.Event)
+    until(lambda: impatient.threads == 0)
+    submit(impatient, 1, done.set)
+
+    assert done.wait(20)
+    until(lambda: impatient.threads == 0)
+
+
+def test_one_that_a_lock_may_belong_to_does_not(impatient):
+    seen = queue.SimpleQueue()
+    submit(impatient, 1, lambda: seen.put(threading.current_thread()), thread_neutral=False)
+    first = seen.get(timeout=20)
+    submit(impatient, 2, threading.Event)
+    # the other one is idle for as long
+    until(lambda: impatient.threads == 1)
+    submit(impatient, 1, lambda: seen.put(threading.current_thread()))
+
+    assert seen.get(timeout=20) is first, "numbers of threads are used again"
+    impatient.end_soon(1)
+
+
+def test_a_failing_task_is_logged_and_ends_no_thread(threads, caplog):
+    done = threading.Event()
+    submit(threads, 1, lambda: 1 / 0)
+    submit(threads, 1, done.set)
+
+    assert done.wait(20)
+    threads.end_soon(1)
+    assert "a call of a managed object was not answered" in caplog.text
+
+
+def test_what_is_closed_is_served_no_more(threads, owner):
+    threads.close()
+
+    assert threads.target not in owner.endpoint._services
+
+
+@pytest.mark.parametrize("body", [b"", b"\x09" * 10, b"\x00"])
+def test_answers_and_calls_that_make_no_sense_are_refused(body):
+    with pytest.raises(WireError):
+        calls.read_answer(memoryview(body))
+    with pytest.raises(WireError):
+        calls.read_call(memoryview(b""))
+
+
+@pytest.mark.parametrize("service", ["mine", "threads"])
+def test_other_operations_are_refused(request, service):
+    served = request.getfixturevalue(service)
+    message = Message(Frame.CAST, 1, 1, memoryview(calls.NUMBERED.pack(127, 1)))
+    with pytest.raises(WireError, match="operation 127"):
+        served.on_message(SimpleNamespace(), message)

@@ -58,14 +58,6 @@ def open_files():
 # what children do
 
 
-def add(model, amount):
-    import torch
-
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(amount)
-
-
 def increase(tensor):
     tensor += 1
     return tensor
@@ -98,16 +90,6 @@ def get_elsewhere(inbox, outbox):
 # tests
 
 
-def test_what_children_add_to_a_shared_model_is_seen_in_the_parent(torch):
-    model = torch.nn.Linear(4, 3)
-    model.share_memory()
-    before = copy.deepcopy(model)
-    finish(*(start(add, model, amount) for amount in (1, 2)))
-    for now, then in zip(model.parameters(), before.parameters(), strict=True):
-        assert torch.allclose(now, then + 3)
-        assert now.requires_grad
-
-
 def test_queues_and_pipes_lead_to_the_same_memory(torch):
     first, second = in_shared_memory(torch, 1, 2, 3), in_shared_memory(torch, 10, 20)
     inbox, outbox, (ours, theirs) = fiber.SimpleQueue(), fiber.SimpleQueue(), fiber.Pipe()
@@ -135,13 +117,6 @@ def test_a_worker_lets_go_of_what_it_returned(torch):
         assert all(one.is_shared() for one in found)
         until(lambda: pool.apply(open_files) == 0, timeout=PATIENCE)
         assert [one.item() for one in found] == [0, 1, 2]
-
-
-def test_a_pool_is_sent_what_is_not_shared_as_a_copy(torch):
-    tensor = torch.zeros(2)
-    with fiber.Pool(1) as pool:
-        found = pool.apply(increase, (tensor,))
-    assert (tensor.tolist(), found.tolist(), found.is_shared()) == ([0, 0], [1, 1], False)
 
 
 def test_tensors_that_share_memory_share_it_in_the_other_process(torch, through_a_queue):

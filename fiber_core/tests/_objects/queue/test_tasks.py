@@ -7,14 +7,9 @@ import functools
 import pytest
 
 import queue_states
-from fiber._objects import protocol
-from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import ItemWithReferences
 from fiber._objects.queue.requests import Drop, Request
 from fiber._objects.queue.tasks import TaskChannel, TaskQueueState
-from fiber._wire.frames import Kind as Frame
-from fiber._wire.frames import Message
-from fiber.exceptions import WireError
 from objects_world import in_thread, put, take
 from queue_states import given, offer, only
 
@@ -42,88 +37,50 @@ def with_references(text):
 # -- the count
 
 
-def test_what_comes_in_by_any_way_is_unfinished():
-    state = filled(b"1")
-    state.offer(offer(b"2", b"3"))
-
-    assert state.unfinished == 3
-
-
-def test_what_waits_for_room_is_not_in_yet():
-    state = filled(b"1", maxsize=1)
+def test_what_has_come_in_is_unfinished_and_no_more_can_be_finished():
+    state = filled(b"1", maxsize=2)
     state.offer(offer(b"2"))
+    state.offer(offer(b"for which there is no room"))
 
-    assert state.unfinished == 1
-
-
-def test_no_more_can_be_finished_than_came_in():
-    state = filled(b"1")
-
-    assert state.task_done(None) == []
-    assert state.task_done(None) is None
-
-
-def test_handing_out_finishes_nothing():
-    state = filled(b"1", b"2")
-    state.take_now()
-    give(state, "a", 1)
-    state.settle("a", 1)
-
-    assert (state.unfinished, state.size) == (2, 0)
+    assert state.unfinished == 2
+    assert [state.task_done(None) for _ in range(3)] == [[], [], None]
 
 
 # -- readers that are lost
 
 
-def test_the_tasks_of_the_dead_come_back_in_front_and_in_order():
-    state = filled(b"1", b"2", b"3", b"4")
-    assert give(state, "a", 3) == [b"1", b"2", b"3"]
-    state.settle("a", 2)
+@pytest.mark.parametrize("done", [0, 1])
+def test_what_the_dead_had_not_finished_comes_back_in_front_and_in_order(done):
+    tasks = [b"1", b"2", b"3", b"4"]
+    state = filled(*tasks)
+    assert give(state, "a", 3) == tasks[:3]
+    state.tasks_done("a", 2, done)
 
     lose(state, "a")
 
-    assert state.unfinished == 4
-    assert rest(state) == [b"1", b"2", b"3", b"4"]
+    assert state.unfinished == 4 - done
+    assert rest(state) == tasks[done:]
+    assert lose(state, "one that was never there") == []
 
 
-def test_what_the_dead_had_finished_stays_finished():
-    state = filled(b"1", b"2", b"3")
-    give(state, "a", 3)
-    state.tasks_done("a", 2, 1)
-
-    lose(state, "a")
-
-    assert state.unfinished == 2
-    assert rest(state) == [b"2", b"3"]
-
-
-def test_their_own_account_counts_where_it_can_be_seen():
+@pytest.mark.parametrize(
+    "handed_out, done, left",
+    [(3, 2, [b"3", b"4", b"5"]), (9, 2**64 - 1, [b"5"])],
+    ids=["its account", "an account that makes no sense"],
+)
+def test_their_own_account_counts_where_it_can_be_seen(handed_out, done, left):
     state = TaskQueueState()
-    state.add_reader("a", lambda: (3, 0, 0))
-    state.watch_progress("a", lambda: 2)
-    for item in (b"1", b"2", b"3", b"4"):
+    state.add_reader("a", lambda: (handed_out, 0, 0))
+    state.watch_progress("a", lambda: done)
+    for item in (b"1", b"2", b"3", b"4", b"5"):
         state.put_now(item)
     give(state, "a", 4)
     state.tasks_done("a", 1, 1)
 
     lose(state, "a")
 
-    assert state.unfinished == 2
-    assert rest(state) == [b"3", b"4"]
-
-
-def test_an_account_that_makes_no_sense_finishes_no_more_than_was_given():
-    state = TaskQueueState()
-    state.add_reader("a", lambda: (9, 0, 0))
-    state.watch_progress("a", lambda: 2**64 - 1)
-    state.put_now(b"1")
-    state.put_now(b"2")
-    give(state, "a", 1)
-
-    lose(state, "a")
-
-    assert state.unfinished == 1
-    assert rest(state) == [b"2"]
+    assert state.unfinished == len(left)
+    assert rest(state) == left
 
 
 def test_tasks_of_a_reader_that_ends_stay_unfinished_and_are_not_given_again():
@@ -139,48 +96,25 @@ def test_tasks_of_a_reader_that_ends_stay_unfinished_and_are_not_given_again():
     assert state.task_done("b") == []
 
 
-def test_a_reader_that_was_never_there_is_lost_without_effect():
-    state = filled(b"1")
-
-    assert lose(state, "a") == []
-    assert state.unfinished == 1
-
-
 # -- whose task is finished
 
 
-def test_a_reader_finishes_its_own_tasks_first():
+@pytest.mark.parametrize(
+    "finisher, left",
+    [("b", [b"1", b"3"]), ("c", [b"2", b"3"])],
+    ids=["its own", "the oldest of others where it has none"],
+)
+def test_a_reader_finishes(finisher, left):
     state = filled(b"1", b"2", b"3")
-    give(state, "a", 1)
-    state.settle("a", 1)
-    give(state, "b", 1)
-    state.settle("b", 1)
-
-    state.task_done("b")
-    lose(state, "b")
-
-    assert rest(state) == [b"3"]
-
-
-def test_one_without_tasks_finishes_the_oldest_of_others():
-    state = filled(b"1", b"2")
     for reader in ("a", "b"):
         give(state, reader, 1)
         state.settle(reader, 1)
 
-    state.task_done("c")
+    state.task_done(finisher)
     for reader in ("a", "b"):
         lose(state, reader)
 
-    assert rest(state) == [b"2"]
-
-
-def test_more_than_was_given_is_nonsense():
-    state = filled(b"1")
-    give(state, "a", 1)
-
-    with pytest.raises(WireError, match="has done 2 tasks of 1"):
-        state.tasks_done("a", 1, 2)
+    assert rest(state) == left
 
 
 # -- references that tasks hold
@@ -221,17 +155,19 @@ def test_one_that_came_back_from_an_interrupted_thread_is_in_nobodys_hands():
 
 @pytest.fixture
 def tasks(owner):
-    made = TaskChannel(owner.store)
-    made.hold(0)
-    return made
+    return owner.make(TaskChannel)
+
+
+@pytest.fixture
+def remote(other, tasks):
+    return other.remote(tasks)
 
 
 def done(side, count=1):
     return [side.finish(side.reader(0)) for _ in range(count)]
 
 
-def test_every_side_counts_the_same_tasks(world, tasks):
-    remote = world.node("other").remote(tasks)
+def test_every_side_counts_the_same_tasks(tasks, remote):
     put(tasks, b"1")
     put(remote, b"2")
     assert {take(remote), take(remote)} == {b"1", b"2"}
@@ -242,8 +178,7 @@ def test_every_side_counts_the_same_tasks(world, tasks):
     remote.join()
 
 
-def test_a_join_waits_for_all_and_for_every_waiter(world, tasks):
-    remote = world.node("other").remote(tasks)
+def test_a_join_waits_for_all_and_for_every_waiter(tasks, remote):
     put(tasks, b"1")
     waits = [in_thread(tasks.join), in_thread(remote.join)]
 
@@ -274,49 +209,18 @@ def test_a_dead_holder_keeps_nobody_waiting(world, tasks):
     waiter.join()
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_tasks_of_a_process_that_fails_come_back_and_of_one_that_ends_do_not(world, tasks, code):
-    other = world.node("other")
-    other.exit_code = code
-    remote = other.remote(tasks)
+@pytest.mark.parametrize("how", ["fails", "ends", "lets go"])
+def test_tasks_of_a_process_come_back_where_it_fails_and_else_do_not(other, tasks, remote, how):
     put(tasks, b"1")
     assert take(remote) == b"1"
-    other.close()
+    if how == "lets go":
+        remote.drop(0)
+        remote.sync()
+    else:
+        other.end(1 if how == "fails" else 0)
 
-    if code:
+    if how == "fails":
         assert take(tasks) == b"1"
     assert tasks.size(0) == 0
     assert done(tasks) == [True]
     tasks.join()
-
-
-def test_closing_a_handle_is_no_death(world, tasks):
-    remote = world.node("other").remote(tasks)
-    put(tasks, b"1")
-    assert take(remote) == b"1"
-    remote.drop(0)
-    remote.sync()
-
-    # what was closed has let go, and its task is nobody's
-    assert done(tasks) == [True]
-    tasks.join()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        protocol.TASKS_DONE.pack(Op.TASKS_DONE, 1, 0, 0),
-        protocol.TASKS_DONE.pack(Op.TASKS_DONE, 0, 5, 0),
-        protocol.TASKS_DONE.pack(Op.TASKS_DONE, 0, 0, 2**63),
-        bytes([Op.TASKS_DONE]),
-        bytes([Op.PUTS_CONFIRMED]),
-    ],
-)
-def test_nonsense_is_refused(world, owner, tasks, body):
-    remote = world.node("other").remote(tasks)
-    put(tasks, b"1")
-    assert take(remote) == b"1"
-    (peer,) = tasks._references.peers(0)
-
-    with pytest.raises(WireError):
-        tasks.on_message(peer, Message(Frame.CAST, tasks.target, 1, memoryview(body)))

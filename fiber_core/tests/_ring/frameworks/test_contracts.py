@@ -1,7 +1,12 @@
 """Variables of each framework, as its own documentation names them."""
 
 import json
+import struct
 import subprocess
+import types
+import urllib.error
+import urllib.request
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -10,7 +15,9 @@ from fiber._plugins.manager import load_plugins
 from fiber._ring import framework as basics
 from fiber._ring import frameworks
 from fiber._ring.framework import RingFramework
-from fiber._ring.frameworks import find_framework
+from fiber._ring.frameworks import find_framework, torchrun
+from fiber._ring.frameworks.horovod import RendezvousServer
+from fiber._ring.frameworks.torchrun import VersionedState
 from fiber._ring.model import Member
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
@@ -63,43 +70,31 @@ def test_whatever_the_framework_every_member_knows_its_place():
     }
 
 
-def test_interfaces_are_named_as_gloo_and_nccl_read_them():
-    defaults = basics.default_environ(ring(0))
-
-    assert (defaults["GLOO_SOCKET_IFNAME"], defaults["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0")
-    assert int(defaults["OMP_NUM_THREADS"]) >= 1
-
-
-def test_torch():
-    assert variables("torch", 1, port=29) == {
+TORCHRUN = {
+    "PET_NNODES": "3",
+    "PET_NPROC_PER_NODE": "1",
+    "PET_NODE_RANK": "1",
+    "PET_MASTER_ADDR": "10.0.0.1",
+    "PET_MASTER_PORT": "4000",
+    "PET_RDZV_ID": "r.4",
+    "PET_RDZV_BACKEND": "fiber",
+}
+CONTRACTS = {
+    "torch": {
         # on rank 0's host the store itself, on others the port that enter() opens
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "2",
         "TORCHELASTIC_RUN_ID": "r.4",
-        "PET_NNODES": "3",
-        "PET_NPROC_PER_NODE": "1",
-        "PET_NODE_RANK": "1",
-        "PET_MASTER_ADDR": "10.0.0.1",
-        "PET_MASTER_PORT": "4000",
-        "PET_RDZV_ID": "r.4",
-        "PET_RDZV_BACKEND": "fiber",
-    }
-
-
-def test_jax():
-    assert variables("jax", 1) == {
+        **TORCHRUN,
+    },
+    "jax": {
         "JAX_COORDINATOR_ADDRESS": "10.0.0.1:4000",
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "1",
-    }
-
-
-def test_horovod():
-    found = variables("horovod", 1, port=30)
-
-    assert found == {
+    },
+    "horovod": {
         "HOROVOD_HOSTNAME": "a",
         "HOROVOD_RANK": "1",
         "HOROVOD_SIZE": "3",
@@ -109,53 +104,49 @@ def test_horovod():
         "HOROVOD_CROSS_RANK": "0",
         "HOROVOD_CROSS_SIZE": "1",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": "30",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "29",
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-    }
+    },
+    "xgboost": {
+        "DMLC_TRACKER_URI": "10.0.0.1",
+        "DMLC_TRACKER_PORT": "29",
+        "DMLC_NUM_WORKER": "3",
+        "DMLC_TASK_ID": "1",
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_a_member_has_the_variables_of_its_framework(name):
+    assert variables(name, 1, uri="10.0.0.1", port=29) == CONTRACTS[name]
+
+
+def test_further_members_have_theirs():
     assert variables("horovod", 2, port=30)["HOROVOD_CROSS_RANK"] == "1"
-
-
-def test_tensorflow():
     assert json.loads(variables("tensorflow", 2)["TF_CONFIG"]) == {
         "cluster": {"worker": ["10.0.0.1:4000", "10.0.0.1:4001", "10.0.0.2:4002"]},
         "task": {"type": "worker", "index": 2},
     }
-
-
-def test_mxnet():
     found = variables("mxnet", 2)
-
     assert (found["DMLC_PS_ROOT_URI"], found["DMLC_PS_ROOT_PORT"]) == ("10.0.0.1", "4000")
     assert (found["DMLC_ROLE"], found["DMLC_NUM_WORKER"]) == ("worker", "3")
-
-
-def test_xgboost():
-    assert variables("xgboost", 1, uri="10.0.0.1", port=31) == {
-        "DMLC_TRACKER_URI": "10.0.0.1",
-        "DMLC_TRACKER_PORT": "31",
-        "DMLC_NUM_WORKER": "3",
-        "DMLC_TASK_ID": "1",
-    }
 
 
 @pytest.mark.parametrize("name", ["mpi", "deepspeed"])
 def test_hostfiles_have_a_line_a_host_and_go_with_the_ring(name):
     seen = ring(0)
 
-    path = Path(find_framework(name).enter(seen, FACTS)["FIBER_RING_HOSTFILE"])
+    found = find_framework(name).enter(seen, FACTS)
+    path = Path(found["FIBER_RING_HOSTFILE"])
 
     assert path.read_text() == "10.0.0.1 slots=2\n10.0.0.2 slots=1\n"
+    if name == "mpi":
+        # it has the other syntax too
+        machines = Path(found["FIBER_RING_MACHINEFILE"])
+        assert machines.read_text() == "10.0.0.1:2\n10.0.0.2:1\n"
     seen.close()
     assert not path.exists()
-
-
-def test_mpi_has_the_other_syntax_too():
-    seen = ring(0)
-    path = Path(find_framework("mpi").enter(seen, {})["FIBER_RING_MACHINEFILE"])
-
-    assert path.read_text() == "10.0.0.1:2\n10.0.0.2:1\n"
-    seen.close()
 
 
 @pytest.mark.parametrize("name", ["mpi", "deepspeed", "horovod"])
@@ -189,13 +180,9 @@ def test_an_elastic_torchrun_gets_the_bounds():
     found = torch.environ(seen, {"port": 29})
 
     assert {name: found[name] for name in found if name.startswith("PET_")} == {
+        **TORCHRUN,
         "PET_NNODES": "2:5",
-        "PET_NPROC_PER_NODE": "1",
         "PET_NODE_RANK": "2",
-        "PET_MASTER_ADDR": "10.0.0.1",
-        "PET_MASTER_PORT": "4000",
-        "PET_RDZV_ID": "r.4",
-        "PET_RDZV_BACKEND": "fiber",
         "PET_LOCAL_ADDR": "10.0.0.2",
     }
     assert "last_call_timeout=5" in torch.preferences(seen)["PET_RDZV_CONF"]
@@ -227,16 +214,12 @@ def installed(monkeypatch, *plugins):
     return found
 
 
-def test_a_plugin_offers_its_own(monkeypatch):
+def test_a_plugin_offers_its_own_and_two_of_one_name_are_an_error(monkeypatch):
     installed(monkeypatch, Plugin(Mine()))
 
     assert isinstance(find_framework("mine"), Mine)
     assert "torch" in frameworks.frameworks()
-
-
-def test_two_of_one_name_are_an_error(monkeypatch):
     installed(monkeypatch, Plugin(Mine()), Plugin(Mine()))
-
     with pytest.raises(PluginClashError, match="both offer the framework 'mine'"):
         find_framework("mine")
 
@@ -251,3 +234,72 @@ def test_a_plugin_that_returns_other_objects_is_reported_and_ignored(monkeypatch
 def test_an_unknown_name_is_an_error_with_the_known_ones():
     with pytest.raises(FiberError, match=r"no framework 'x' .* are deepspeed, horovod, jax, mpi"):
         find_framework("x")
+
+
+@pytest.fixture
+def server():
+    found = RendezvousServer("127.0.0.1")
+    yield found
+    found.close()
+
+
+def request(server, method, path, data=None):
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{server.port}{path}", data=data, method=method
+    )
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        return answer.read()
+
+
+def test_what_one_puts_another_gets_even_when_it_has_left(server):
+    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+        request(server, "GET", "/global/0")
+    # the error is the answer, too
+    caught.value.close()
+    request(server, "PUT", "/global/0", b"here")
+    assert request(server, "GET", "/global/0") == b"here"
+
+    request(server, "DELETE", "/global/0")
+
+    assert request(server, "GET", "/global/0") == b"here"
+
+
+def exchange(state, version=None, new=b""):
+    """Send a request of torchrun: returns whether the state was replaced, version and state."""
+    answer = state.answer(struct.pack("<?Q", version is not None, version or 0) + new)
+    is_set, found = struct.unpack_from("<?Q", answer)
+    return is_set, found, answer[9:]
+
+
+def test_a_state_is_replaced_only_with_the_last_version():
+    state = VersionedState()
+
+    assert exchange(state) == (False, 0, b"")
+    assert exchange(state, 0, b"a") == (True, 1, b"a")
+    assert exchange(state, 0, b"b") == (False, 1, b"a")
+    assert exchange(state, 1, b"b") == (True, 2, b"b")
+    assert exchange(state) == (False, 2, b"b")
+
+
+def made(endpoint, nodes):
+    """As torchrun makes it."""
+    (found,) = entry_points(group="torchrun.handlers", name=torchrun.NAME)
+    parameters = types.SimpleNamespace(endpoint=endpoint, max_nodes=nodes, run_id="r.1")
+    return found.load()()(parameters)
+
+
+@pytest.mark.parametrize(
+    "endpoint, told",
+    [
+        ("localhost:29400", "PET_RDZV_ENDPOINT; 'localhost:29400' is none"),
+        (torchrun.endpoint("/s", 2), "given 2 nodes, and rank 2 of the ring is none of them"),
+    ],
+    ids=["in no ring", "fewer nodes than the ring"],
+)
+def test_a_torchrun_that_is_no_members_is_an_error(endpoint, told):
+    with pytest.raises(ValueError, match=told):
+        made(endpoint, 2)
+
+
+def test_a_member_that_runs_one_alone_has_its_only_rank():
+    assert made(torchrun.endpoint("/s", 2), 1).get_backend() == "fiber"

@@ -61,20 +61,14 @@ def torchrun(rank, size, folder, queue):
 
 
 class Steps:
-    """The steps that were made, as the ranks wrote them down."""
+    """The steps that were made with the number of ranks, in the order of their writing."""
 
     def __init__(self, folder):
-        self.folder = folder
+        self.path = folder / "steps"
 
     def read(self):
-        """Step and number of ranks, in order."""
-        path = self.folder / "steps"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
         return [tuple(map(int, line.split())) for line in lines]
-
-    def sizes(self):
-        """The numbers of ranks that steps were made with, each once in a row."""
-        return [size for size, _ in itertools.groupby(size for _, size in self.read())]
 
     def until(self, test):
         """Wait until the output meets a condition."""
@@ -84,11 +78,6 @@ class Steps:
             assert time.monotonic() < deadline, self.read()[-3:]
             time.sleep(0.1)
 
-    def are_continuous(self):
-        """A step that was made and not kept is made again; none is left out."""
-        numbers = [number for number, _ in self.read()]
-        return all(step <= before + 1 for before, step in itertools.pairwise(numbers))
-
 
 @pytest.fixture
 def steps(tmp_path):
@@ -97,51 +86,34 @@ def steps(tmp_path):
     return Steps(tmp_path)
 
 
-def elastic(size, folder, queue):
-    """A live ring whose members run torchrun, with any number of them."""
-    folder = str(folder)
+def test_torchrun_keeps_its_steps_while_members_come_and_go(tmp_path, steps):
+    folder, queue = str(tmp_path), fiber.SimpleQueue()
     ring = Ring(
-        size,
+        3,
         lambda rank, size: torchrun(rank, size, folder, queue),
         framework="torch",
         elastic="live",
         min=1,
-        max=size,
+        max=3,
     )
     ring.start()
-    return ring
-
-
-def test_torchrun_keeps_its_steps_when_a_member_is_lost_and_another_one_comes(tmp_path, steps):
-    queue = fiber.SimpleQueue()
-    ring = elastic(2, tmp_path, queue)
-    pids = dict(queue.get() for _ in range(2))
-    steps.until(len)
+    pids = dict(queue.get() for _ in range(3))
+    steps.until(lambda read: read and read[-1][1] == 3)
 
     os.kill(pids[1], signal.SIGKILL)
     queue.get()  # who comes in its place
-    made = len(steps.read())
-    # once those that were on their way are made, by both of them
-    steps.until(lambda read: len(read) > made + 20 and read[-1][1] == 2)
-    (tmp_path / "enough").touch()
-
-    assert ring.join() == ["1:2"] * 2
-    assert steps.sizes() in ([2], [2, 1, 2])
-    assert steps.are_continuous()
-    assert (ring.status().restarts, ring.status().changes) == (0, 2)
-
-
-def test_torchrun_goes_on_with_fewer_and_with_more(tmp_path, steps):
-    ring = elastic(3, tmp_path, fiber.SimpleQueue())
-    steps.until(lambda read: read and read[-1][1] == 3)
-
-    ring.resize(2)
-    steps.until(lambda read: read[-1][1] == 2)
-    ring.resize(3)
-    steps.until(lambda read: read[-1][1] == 3)
+    number = len(steps.read())
+    # once those that were on their way are made, by all of them
+    steps.until(lambda read: len(read) > number + 20 and read[-1][1] == 3)
+    for size in (2, 3):
+        ring.resize(size)
+        steps.until(lambda read, size=size: read[-1][1] == size)
     (tmp_path / "enough").touch()
 
     assert ring.join() == ["1:3"] * 3
-    assert steps.sizes() == [3, 2, 3]
-    assert steps.are_continuous()
+    made = steps.read()
+    sizes = [size for size, _ in itertools.groupby(size for _, size in made)]
+    assert sizes[-3:] == [3, 2, 3]
+    # a step that was made and not kept is made again; none is left out
+    assert all(step[0] <= before[0] + 1 for before, step in itertools.pairwise(made))
     assert ring.status().restarts == 0

@@ -35,36 +35,14 @@ def reduce_in_torch(rank, size):
     return mine[0].item(), dist.get_rank(), dist.get_world_size()
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_torch_reduces_over_all_members(torch, size):
+@pytest.mark.parametrize("jobs, slots", [(1, 1), (4, 1), (1, 2)])
+def test_torch_reduces_over_all_ranks(torch, jobs, slots):
+    size = jobs * slots
     total = float(sum(range(1, size + 1)))
 
-    found = Ring(size, reduce_in_torch, framework="torch").run()
+    found = Ring(jobs, reduce_in_torch, framework="torch", slots=slots).run()
 
     assert found == [(total, rank, size) for rank in range(size)]
-
-
-def test_torch_reduces_with_several_ranks_a_job(torch):
-    assert [one[0] for one in Ring(1, reduce_in_torch, framework="torch", slots=2).run()] == [3, 3]
-
-
-def test_torch_works_in_the_original_shape(torch):
-    def init(ring):
-        import torch.distributed as dist
-
-        os.environ["MASTER_ADDR"] = ring.members[0].ip
-        os.environ["MASTER_PORT"] = str(ring.members[0].port)
-        dist.init_process_group("gloo", rank=ring.rank, world_size=ring.size)
-
-    def func(rank, size):
-        import torch
-        import torch.distributed as dist
-
-        mine = torch.ones(1) * (rank + 1)
-        dist.all_reduce(mine)
-        return mine.item()
-
-    assert Ring(2, func, init).run() == [3.0, 3.0]
 
 
 def test_a_dead_rank_starts_all_of_torch_again_where_a_survivor_was(torch):

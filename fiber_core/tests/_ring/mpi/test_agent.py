@@ -1,7 +1,9 @@
 """The agent parses arguments of a remote shell and runs commands through the command socket."""
 
 import os
+import queue
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -13,9 +15,12 @@ import pytest
 
 from fiber._ring.mpi import agent
 from fiber._ring.mpi.command_socket import CommandSocket
-from fiber._ring.mpi.streams import Command
+from fiber._ring.mpi.messages import RankEnded, RankUp
+from fiber._ring.mpi.ranks import FOLDER, STRAY, RankRegistry, wrapped
+from fiber._ring.mpi.streams import Command, set_hostname
 
 PATIENCE = 30.0
+MEGABYTE = bytes(range(250)) * 4000
 
 
 @pytest.mark.parametrize(
@@ -83,18 +88,19 @@ def test_streams_and_the_exit_code_are_the_commands(socket_path):
     assert done == (7, b"to m0\na\0b", b"oops\n")
 
 
-def test_the_end_of_standard_input_is_passed_on_at_once(socket_path):
-    assert run(socket_path, "m0", "cat; echo over") == (0, b"over\n", b"")
-
-
-def test_a_command_ended_by_a_signal_has_a_shells_exit_code(socket_path):
-    assert run(socket_path, "m0", "kill -9 $$")[0] == 137
-
-
-def test_a_megabyte_comes_complete_both_ways(socket_path):
-    data = os.urandom(1_000_000)
-
-    assert run(socket_path, "m0", "cat", given=data) == (0, data, b"")
+@pytest.mark.parametrize(
+    "command, given, done",
+    [
+        # the end of standard input is passed on at once
+        ("cat; echo over", b"", (0, b"over\n", b"")),
+        # by a signal it has a shell's exit code
+        ("kill -9 $$", b"", (137, b"", b"")),
+        ("cat", MEGABYTE, (0, MEGABYTE, b"")),
+    ],
+    ids=["end of input", "signal", "a megabyte"],
+)
+def test_what_goes_in_and_comes_out_is_the_commands(socket_path, command, given, done):
+    assert run(socket_path, "m0", command, given=given) == done
 
 
 def test_a_signal_goes_to_the_command(socket_path):
@@ -130,18 +136,14 @@ def test_an_unknown_host_is_refused_with_a_word(socket_path):
     assert run(socket_path, "nobody", "true") == (255, b"", b"fiber: no member is nobody\n")
 
 
-def test_a_run_that_is_over_is_an_error(folder):
-    code, _, err = run(str(folder / "door"), "m0", "true")
+@pytest.mark.parametrize(
+    "socket_name, told", [("door", b"cannot be reached"), ("", b"within fiber mpirun")]
+)
+def test_without_a_run_the_error_says_why(folder, socket_name, told):
+    code, _, err = run(socket_name and str(folder / socket_name), "m0", "true")
 
     assert code == 255
-    assert b"cannot be reached" in err
-
-
-def test_without_a_launcher_the_error_says_how_it_is_started(folder):
-    code, _, err = run("", "m0", "true")
-
-    assert code == 255
-    assert b"within fiber mpirun" in err
+    assert told in err
 
 
 def test_many_agents_are_served_at_once(socket_path):
@@ -167,17 +169,6 @@ def test_the_socket_is_its_users_alone(socket_path):
     assert Path(socket_path).stat().st_mode & 0o777 == 0o600
 
 
-def test_no_thread_is_left_of_a_call(socket_path):
-    before = threading.active_count()
-
-    assert run(socket_path, "m0", "true")[0] == 0
-
-    deadline = time.monotonic() + PATIENCE
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
-
-
 def test_signals_that_are_ignored_stay_so(socket_path):
     process = start(
         socket_path,
@@ -191,3 +182,79 @@ def test_signals_that_are_ignored_stay_so(socket_path):
     process.communicate(b"go\n", timeout=PATIENCE)
 
     assert process.returncode == 3
+
+
+@pytest.fixture
+def reports():
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def registry(folder, reports):
+    registry = RankRegistry(folder, reports.put)
+    yield registry
+    registry.close()
+
+
+def start_rank(*argv, variable="OMPI_COMM_WORLD_RANK", rank=0, folder=""):
+    environ = {"PATH": os.environ["PATH"], variable: str(rank), FOLDER: str(folder)}
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen(wrapped(argv), env=environ, **streams)
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"])
+def test_a_rank_waits_until_it_may_begin(registry, reports, folder, variable):
+    rank = start_rank(
+        "sh", "-c", 'cat; echo "$1"; exit 3', "x", "a  b", variable=variable, rank=5, folder=folder
+    )
+    assert reports.get(timeout=PATIENCE) == RankUp(5, rank.pid)
+    assert rank.poll() is None
+
+    registry.release(1)
+
+    assert rank.communicate(b"in\n", timeout=PATIENCE)[0] == b"in\na  b\n"
+    assert rank.returncode == 3
+    assert reports.get(timeout=PATIENCE) == RankEnded(5, 3)
+
+
+def test_a_program_that_is_killed_or_missing_is_reported(registry, reports, folder):
+    registry.release(2)
+    killed = start_rank("sh", "-c", "kill -9 $$", folder=folder)
+    killed.communicate(timeout=PATIENCE)
+    missing = start_rank("/no/such/program", folder=folder)
+    missing.communicate(timeout=PATIENCE)
+
+    found = [reports.get(timeout=PATIENCE) for _ in range(4)]
+
+    assert [one.code for one in found if isinstance(one, RankEnded)] == [137, 127]
+    assert (killed.returncode, missing.returncode) == (137, 127)
+
+
+def test_a_rank_on_no_member_begins_nothing(folder):
+    stray = start_rank("touch", f"{folder}/began", rank=2)
+
+    assert b"rank 2 was started on" in stray.communicate(timeout=PATIENCE)[1]
+    assert stray.returncode == STRAY
+    assert not (folder / "began").exists()
+
+
+def test_invalid_reports_are_ignored(registry, reports, folder):
+    (folder / "up").write_text("nonsense\nup x y\n\nup 1\nup 7 8\n")
+
+    assert reports.get(timeout=PATIENCE) == RankUp(7, 8)
+
+
+def test_a_thread_and_its_programs_have_the_name_or_nothing_has_changed():
+    before = socket.gethostname()
+    found = []
+
+    def look():
+        found.append(set_hostname("member-7"))
+        found.append(subprocess.check_output(["uname", "-n"], text=True).strip())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+
+    assert found == ([True, "member-7"] if found[0] else [False, before])
+    assert socket.gethostname() == before

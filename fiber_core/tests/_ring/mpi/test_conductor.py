@@ -1,9 +1,13 @@
 """A run is led from its members to its end; whatever is missing or lost ends it with a reason."""
 
 import queue
+import signal
+import subprocess
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fiber._base import values
 from fiber._ring.mpi import messages
@@ -13,7 +17,7 @@ from fiber._ring.mpi.crew import Lost
 from fiber._ring.mpi.hosts import MpiHost
 from fiber._ring.mpi.messages import Address
 from fiber._ring.mpi.timing import MpiTiming
-from fiber._ring.mpi.vigil import Verdict
+from fiber._ring.mpi.vigil import Begin, Send, Verdict, Vigil, ended_how
 from fiber.exceptions import FiberError
 
 PLAN = RunSpec(
@@ -40,6 +44,8 @@ class Stations:
         #: what a Run of mpirun leads to
         self.on_mpirun = self.begin_ranks
         self.names = []
+        #: mpirun, once it was started
+        self.mpirun = None
 
     def start(self, jobs):
         self.jobs = list(jobs)
@@ -73,6 +79,8 @@ class Stations:
             self.emit(name, messages.HostnameSet(False))
         elif isinstance(message, messages.Run) and name == LAUNCHER:
             self.run(message)
+        elif isinstance(message, messages.Signal):
+            self.emit(LAUNCHER, messages.Ended(message.call, -message.number))
 
     def run(self, message):
         if message.argv[1:] == ("--version",):
@@ -147,57 +155,65 @@ def test_mpirun_gets_agent_hosts_and_networks(stations, lead):
     ((_, leading),) = stations.sent(messages.BecomeLauncher)
     assert leading.files["hostfile"] == "member-0 slots=2\nmember-1 slots=1\n"
     assert leading.files["hostfile.hydra"] == "member-0:2\nmember-1:1\n"
+    # as an elastic launcher asks it
+    script = leading.files["discover_hosts.sh"]
+    assert subprocess.check_output(["sh", "-c", script]) == b"member-0:2\nmember-1:1\n"
 
 
-def test_too_few_slots_are_an_error_before_anything_is_started():
-    with pytest.raises(FiberError, match="4 ranks need 4 slots"):
-        evolve(count=4)
+@pytest.mark.parametrize("launcher_is_member", [False, True])
+def test_all_members_or_none_are_used(stations, lead, launcher_is_member):
+    stations.absent = {"member-0"}
+    plan = evolve(start_timeout=0.1, launcher_is_member=launcher_is_member)
+    told = (
+        rf"1 of {2 if launcher_is_member else 3} jobs .* none is used: member-0: no node has room"
+    )
 
-
-def test_all_members_or_none_are_used(stations, lead):
-    stations.absent = {"member-1"}
-
-    with pytest.raises(
-        FiberError, match=r"1 of 3 jobs .* none is used: member-1: no node has room"
-    ):
-        lead(evolve(start_timeout=0.1))
+    with pytest.raises(FiberError, match=told):
+        lead(plan)
 
     assert stations.sent(messages.BecomeLauncher) == []
 
 
 def test_a_launcher_that_is_a_member_is_one_job_with_the_first_of_them(stations, lead):
-    plan = evolve(launcher_is_member=True)
+    assert lead(evolve(launcher_is_member=True)) == Verdict(0)
 
-    assert lead(plan) == Verdict(0)
     assert stations.jobs == [(LAUNCHER, "member-0"), ("member-1",)]
 
-    stations.absent = {"member-0"}
-    with pytest.raises(FiberError, match=r"1 of 2 jobs .* none is used: member-0: no node has"):
-        lead(values.evolve(plan, start_timeout=0.1))
 
-
-def test_a_member_that_is_lost_before_is_named_with_its_reason(stations, lead):
+def lose_member(stations):
     stations.absent = {"member-1"}
     stations.emit("member-1", Lost("the image cannot be pulled"))
 
-    with pytest.raises(FiberError, match="member-1 was lost: the image cannot be pulled"):
-        lead()
 
-
-def test_members_that_cannot_meet_are_named_before_mpirun_is_started(stations, lead):
+def isolate_member(stations):
     stations.alone = {"member-0"}
 
-    with pytest.raises(FiberError, match=r"member-0 \(on vm\) cannot reach member-1"):
-        lead()
 
-    assert stations.sent(messages.Run) == []
-
-
-def test_a_missing_mpirun_is_an_error_with_advice(stations, lead):
+def remove_mpirun(stations):
     stations.run = lambda run: stations.emit(LAUNCHER, messages.Refused(run.call, "no mpirun"))
 
-    with pytest.raises(FiberError, match=r"no mpirun \(on vm\); install an MPI there"):
+
+def upgrade_mpirun(stations):
+    stations.version = "mpirun (Open MPI) 5.0.11"
+
+
+@pytest.mark.parametrize(
+    "fault, told",
+    [
+        (lose_member, "member-1 was lost: the image cannot be pulled"),
+        (isolate_member, r"member-0 \(on vm\) cannot reach member-1"),
+        (remove_mpirun, r"no mpirun \(on vm\); install an MPI there"),
+        # hosts have no names of their own here
+        (upgrade_mpirun, "Open MPI 5.0.11 tells members by .* with --slots 3"),
+    ],
+)
+def test_what_is_missing_is_said_before_mpirun_is_started(stations, lead, fault, told):
+    fault(stations)
+
+    with pytest.raises(FiberError, match=told):
         lead()
+
+    assert stations.mpirun is None
 
 
 def test_a_rank_on_the_wrong_member_ends_it_before_any_begins(stations, lead):
@@ -208,12 +224,6 @@ def test_a_rank_on_the_wrong_member_ends_it_before_any_begins(stations, lead):
     assert verdict.code != 0
     assert "rank 1 began on member-1 and belongs on member-0" in verdict.why
     assert stations.sent(messages.ReleaseRanks) == []
-
-
-def test_an_mpirun_that_asks_no_member_for_anything_has_failed(stations, lead):
-    stations.on_mpirun = lambda call: stations.emit(LAUNCHER, messages.Ended(call, 0))
-
-    assert "never began on a member" in lead().why
 
 
 def test_an_agent_is_led_to_its_member_and_back(stations, lead):
@@ -254,7 +264,6 @@ def test_a_member_that_is_lost_meanwhile_ends_it(stations, lead):
     def on_mpirun(call):
         stations.emit(LAUNCHER, messages.CommandRequested(-1, "member-1", "orted"))
         stations.emit("member-1", Lost("killed by SIGKILL"))
-        stations.emit(LAUNCHER, messages.Ended(call, 1))
 
     stations.on_mpirun = on_mpirun
 
@@ -278,44 +287,33 @@ def test_a_signal_before_mpirun_ends_it_at_once(stations, lead):
         lead()
 
 
+def test_a_signal_while_mpirun_runs_ends_that_first(stations, lead):
+    stations.on_mpirun = lambda call: stations.events.put(2)
+
+    assert lead() == Verdict(130, is_asked=True)
+    assert (LAUNCHER, messages.Signal(stations.mpirun.call, 15)) in stations.all_sent
+
+
 def test_a_deadline_ends_it(stations, lead):
-    def on_mpirun(call):
-        for rank, host in stations.places.items():
-            stations.emit(host, messages.RankUp(rank, 1))
-
-    stations.on_mpirun = on_mpirun
-    tell = stations.tell
-
-    def end_when_asked(name, message):
-        tell(name, message)
-        if isinstance(message, messages.Signal):
-            stations.emit(LAUNCHER, messages.Ended(message.call, -message.number))
-
-    stations.tell = end_when_asked
+    stations.on_mpirun = lambda call: None
 
     assert "longer than its deadline of 0.1 s" in lead(evolve(deadline=0.1)).why
 
 
-def test_a_script_of_pythons_aborts_all_ranks_when_it_raises(stations, lead):
-    lead(evolve(program=("python3", "prog.py", "-x")))
-
-    assert stations.mpirun.argv[-5:] == ("python3", "-m", "mpi4py", "prog.py", "-x")
-
-
 @pytest.mark.parametrize(
-    "program", [("python3", "-m", "prog"), ("./python.sh.bin", "x"), ("python3",)]
+    "program, run",
+    [
+        ("python3 prog.py -x", "python3 -m mpi4py prog.py -x"),
+        ("python3 -m prog", "python3 -m prog"),
+        ("./python.sh.bin x", "./python.sh.bin x"),
+        ("python3", "python3"),
+    ],
 )
-def test_other_programs_are_run_as_they_are(stations, lead, program):
-    lead(evolve(program=program))
+def test_a_script_of_pythons_aborts_all_ranks_when_it_raises(stations, lead, program, run):
+    lead(evolve(program=tuple(program.split())))
 
-    assert stations.mpirun.argv[-len(program) :] == program
-
-
-def test_open_mpi_5_on_one_host_without_names_of_their_own_is_refused(stations, lead):
-    stations.version = "mpirun (Open MPI) 5.0.11"
-
-    with pytest.raises(FiberError, match="Open MPI 5.0.11 tells members by .* with --slots 3"):
-        lead()
+    words = ("fiber-rank", *run.split())
+    assert stations.mpirun.argv[-len(words) :] == words
 
 
 def test_a_launcher_of_the_users_own_is_run_as_it_is(stations, lead):
@@ -323,3 +321,182 @@ def test_a_launcher_of_the_users_own_is_run_as_it_is(stations, lead):
 
     assert lead(evolve(count=0, program=("sh", "-c", "mpirun x"))) == Verdict(4)
     assert stations.mpirun.argv == ("sh", "-c", "mpirun x")
+
+
+TIMING = MpiTiming()
+TERM, KILL = [Send(signal.SIGTERM)], [Send(signal.SIGKILL)]
+
+
+@pytest.fixture
+def vigil():
+    return watching(3, MpiHost("a", 2), MpiHost("b", 1))
+
+
+def watching(count, *hosts, strict=True):
+    return Vigil(count, hosts, strict=strict, start_timeout=60.0, now=0.0, timing=TIMING)
+
+
+def begin(vigil):
+    for rank, host in enumerate("aab"):
+        instructions = vigil.rank_up(rank, host, 1.0)
+    return instructions
+
+
+def test_ranks_begin_together_once_all_have_come(vigil):
+    assert vigil.rank_up(2, "b", 1.0) == vigil.rank_up(0, "a", 1.0) == []
+
+    assert sorted(vigil.rank_up(1, "a", 1.0), key=str) == [Begin("a", 2), Begin("b", 1)]
+    assert vigil.deadline is None
+
+
+def test_a_rank_in_the_wrong_place_ends_the_run_before_any_begins(vigil):
+    for rank, host in enumerate("aba"):
+        instructions = vigil.rank_up(rank, host, 1.0)
+
+    assert instructions == TERM
+    verdict = vigil.ended(143)
+    assert verdict.code == 1
+    assert "rank 1 began on b and belongs on a" in verdict.why
+
+
+def test_where_the_user_maps_ranks_any_place_with_room_will_do():
+    vigil = watching(2, MpiHost("a"), MpiHost("b"), strict=False)
+
+    vigil.rank_up(0, "b", 1.0)
+
+    assert len(vigil.rank_up(1, "a", 1.0)) == 2
+
+
+@pytest.mark.parametrize("code", [0, 125, 213])
+def test_an_mpirun_that_used_other_hosts_has_failed_unless_it_has_printed_the_reason(vigil, code):
+    verdict = vigil.ended(code)
+
+    assert verdict.code == (code or 1)
+    assert ("ranks 0, 1, 2 never began on a member" in verdict.why) == (code != 213)
+
+
+def test_ranks_that_never_come_are_not_waited_for(vigil):
+    vigil.rank_up(0, "a", 1.0)
+    assert vigil.tick(59.0) == []
+
+    assert vigil.tick(60.0) == TERM
+    assert "within 60 s: ranks 1, 2 never began" in vigil.ended(0).why
+
+
+def test_a_normal_end_says_nothing_and_an_mpirun_that_stays_after_its_ranks_is_ended(vigil):
+    begin(vigil)
+    for rank in range(3):
+        vigil.rank_ended(rank, 0, 5.0)
+    assert vigil.ended(0) == Verdict(0)
+
+    over = 5.0 + TIMING.after_all
+    assert vigil.tick(over - 0.1) == []
+    assert vigil.tick(over) == TERM
+    # nothing has failed
+    assert vigil.ended(143) == Verdict(0)
+
+
+@pytest.mark.parametrize(
+    "code, how", [(3, "ended with 3"), (137, "was killed by SIGKILL"), (250, "ended with 250")]
+)
+def test_the_first_rank_that_fails_is_named(vigil, code, how):
+    begin(vigil)
+    vigil.rank_ended(2, code, 5.0)
+    vigil.rank_ended(0, 143, 5.0)
+
+    assert vigil.ended(code) == Verdict(code, f"rank 2 on b {how}")
+    assert ended_how(code) == how
+
+
+@pytest.mark.parametrize(
+    "rank, own, code",
+    [(3, 0, 3), (3, 255, 3), (3, 14, 3), (143, 7, 7), (137, 137, 137), (137, 0, 137)],
+)
+def test_its_code_is_the_ranks_unless_that_was_killed_for_anothers_failure(vigil, rank, own, code):
+    begin(vigil)
+    vigil.rank_ended(2, rank, 5.0)
+
+    assert vigil.ended(own).code == code
+
+
+def test_an_mpirun_that_waits_for_a_dead_rank_is_asked_to_end_then_killed_and_then_given_up(vigil):
+    begin(vigil)
+    vigil.rank_ended(1, 3, 5.0)
+    due = 5.0
+    for wait, instructions in (
+        (TIMING.after_failure, TERM),
+        (TIMING.after_signal, KILL),
+        (TIMING.after_signal, []),
+    ):
+        assert not vigil.is_given_up
+        due += wait
+        assert vigil.tick(due - 0.1) == []
+        assert vigil.tick(due) == instructions
+
+    assert vigil.is_given_up
+    assert vigil.ended(-9) == Verdict(3, "rank 1 on a ended with 3")
+
+
+def test_a_lost_member_ends_the_run(vigil):
+    begin(vigil)
+
+    assert vigil.lost("b (on h)", "killed by SIGKILL", 5.0) == TERM
+    assert vigil.lost("a (on h)", "too", 5.0) == []
+    assert vigil.ended(205) == Verdict(1, "b (on h) was lost: killed by SIGKILL")
+
+
+def test_signals_end_it_and_a_second_one_kills(vigil):
+    begin(vigil)
+
+    assert vigil.interrupted(signal.SIGINT, 5.0) == TERM
+    assert vigil.interrupted(signal.SIGINT, 5.1) == KILL
+    assert vigil.ended(-9) == Verdict(130, is_asked=True)
+
+
+def test_a_killed_mpirun_is_reported(vigil):
+    begin(vigil)
+
+    assert vigil.ended(-9) == Verdict(137, "mpirun was killed by SIGKILL")
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("up"), st.integers(0, 3), st.sampled_from("abc")),
+    st.tuples(st.just("ended"), st.integers(0, 3), st.sampled_from([0, 1, 137])),
+    st.tuples(st.just("lost"), st.sampled_from("ab"), st.just("gone")),
+    st.tuples(st.just("signal"), st.just(2), st.just(None)),
+    st.tuples(st.just("tick"), st.just(0), st.just(None)),
+)
+
+
+def happen(vigil, kind, first, second, now):
+    if kind == "up":
+        return vigil.rank_up(first, second, now)
+    if kind == "ended":
+        return vigil.rank_ended(first, second, now)
+    if kind == "lost":
+        return vigil.lost(first, second, now)
+    return vigil.interrupted(first, now) if kind == "signal" else vigil.tick(now)
+
+
+@given(events=st.lists(EVENTS, max_size=30), code=st.sampled_from([0, 1, -9]))
+def test_whatever_happens_ranks_begin_once_in_their_places_and_an_end_is_in_sight(events, code):
+    vigil = watching(2, MpiHost("a"), MpiHost("b"))
+    begun, signals, now = [], [], 0.0
+    for kind, first, second in events:
+        now += 1.0
+        if kind == "tick" and vigil.deadline is not None:
+            now = max(now, vigil.deadline)
+        instructions = happen(vigil, kind, first, second, now)
+        begun += [one for one in instructions if isinstance(one, Begin)]
+        signals += [one.number for one in instructions if isinstance(one, Send)]
+    assert begun in ([], [Begin("a", 1), Begin("b", 1)], [Begin("b", 1), Begin("a", 1)])
+    assert signals[:1] in ([], [signal.SIGTERM])
+    assert set(signals[1:]) <= {signal.SIGKILL}
+    if signals:
+        # what was asked to end is killed, and then given up
+        for _ in range(3):
+            if vigil.deadline is not None:
+                vigil.tick(vigil.deadline)
+        assert vigil.is_given_up
+    if not begun and code == 0 and not signals:
+        assert vigil.ended(code).code != 0

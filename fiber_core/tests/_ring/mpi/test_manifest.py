@@ -10,6 +10,15 @@ from fiber._ring.mpi.vigil import Verdict
 from fiber.exceptions import FiberError
 from fiber.model import Capabilities, ResourceRequest, Volume
 
+LAUNCHER = "spec.mpiReplicaSpecs.Launcher.template.spec.containers[0]"
+POD = "spec.mpiReplicaSpecs.Worker.template.spec"
+WORKER = f"{POD}.containers[0]"
+
+
+def replicas(count, container, **pod):
+    return {"replicas": count, "template": {"spec": {"containers": [container], **pod}}}
+
+
 PI = {
     "apiVersion": "kubeflow.org/v2beta1",
     "kind": "MPIJob",
@@ -25,46 +34,29 @@ PI = {
             "backoffLimit": 2,
         },
         "mpiReplicaSpecs": {
-            "Launcher": {
-                "replicas": 1,
-                "restartPolicy": "OnFailure",
-                "template": {
-                    "spec": {
-                        "containers": [
-                            {
-                                "name": "launcher",
-                                "image": "me/pi",
-                                "env": [{"name": "STEPS", "value": 7}],
-                                "command": ["mpirun"],
-                                "args": ["-n", "4", "--bind-to", "none", "./pi", "-n", "$(STEPS)"],
-                            }
-                        ]
-                    }
+            "Launcher": replicas(
+                1,
+                {
+                    "name": "launcher",
+                    "image": "me/pi",
+                    "env": [{"name": "STEPS", "value": 7}],
+                    "command": ["mpirun"],
+                    "args": ["-n", "4", "--bind-to", "none", "./pi", "-n", "$(STEPS)"],
                 },
-            },
-            "Worker": {
-                "replicas": 2,
-                "template": {
-                    "spec": {
-                        "containers": [
-                            {
-                                "name": "worker",
-                                "image": "me/pi",
-                                "resources": {
-                                    "requests": {"cpu": "250m", "memory": "1Gi"},
-                                    "limits": {"cpu": "500m", "nvidia.com/gpu": 1},
-                                },
-                                "volumeMounts": [
-                                    {"name": "data", "mountPath": "/data", "readOnly": True}
-                                ],
-                            }
-                        ],
-                        "volumes": [
-                            {"name": "data", "persistentVolumeClaim": {"claimName": "nfs"}}
-                        ],
-                    }
+            ),
+            "Worker": replicas(
+                2,
+                {
+                    "name": "worker",
+                    "image": "me/pi",
+                    "resources": {
+                        "requests": {"cpu": "250m", "memory": "1Gi"},
+                        "limits": {"cpu": "500m", "nvidia.com/gpu": 1},
+                    },
+                    "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
                 },
-            },
+                volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "nfs"}}],
+            ),
         },
     },
 }
@@ -102,17 +94,15 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
     pod["containers"].append({"name": "sidecar", "image": "x"})
     pod["tolerations"] = [{"key": "gpu"}]
 
-    launcher = "spec.mpiReplicaSpecs.Launcher.template.spec"
-    worker = "spec.mpiReplicaSpecs.Worker.template.spec"
     assert list(parse_manifest(manifest).unsupported) == sorted(
         [
             "spec.runPolicy.cleanPodPolicy=None",
             "spec.runPolicy.schedulingPolicy",
-            f"{launcher}.containers[0].env[1].valueFrom",
-            f"{launcher}.containers[0].securityContext",
-            f"{worker}.containers[1]",
-            f"{worker}.tolerations",
-            f"{worker}.volumes[1].emptyDir",
+            f"{LAUNCHER}.env[1].valueFrom",
+            f"{LAUNCHER}.securityContext",
+            f"{POD}.containers[1]",
+            f"{POD}.tolerations",
+            f"{POD}.volumes[1].emptyDir",
         ]
     )
 
@@ -125,19 +115,15 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
         (lambda m: m["spec"]["mpiReplicaSpecs"].pop("Launcher"), "Launcher is missing"),
         (lambda m: m["spec"].update(slotsPerWorker="2"), "spec.slotsPerWorker must be a whole"),
         (lambda m: m.update(spec=[1]), "spec must have fields"),
+        (lambda m: "hello", "the manifest must have fields"),
         (lambda m: [container(m).pop(k) for k in ("command", "args")], "has no command"),
     ],
 )
 def test_what_makes_no_sense_is_an_error(manifest, change, message):
-    change(manifest)
+    changed = change(manifest)
 
     with pytest.raises(FiberError, match=message):
-        parse_manifest(manifest)
-
-
-def test_a_text_is_no_manifest():
-    with pytest.raises(FiberError, match="the manifest must have fields"):
-        parse_manifest("hello")
+        parse_manifest(changed if isinstance(changed, str) else manifest)
 
 
 def test_mpirun_is_led_as_fiber_mpirun_leads_it(manifest):
@@ -149,24 +135,20 @@ def test_mpirun_is_led_as_fiber_mpirun_leads_it(manifest):
     assert (plan.deadline, plan.strict) == (30, True)
 
 
-def test_without_a_number_all_slots_have_a_rank(manifest):
-    container(manifest)["args"] = ["./pi"]
-
-    assert run_spec(parse_manifest(manifest), 60.0).count == 4
-
-
-def test_a_launcher_of_another_kind_is_run_as_it_is(manifest):
-    container(manifest).update(command=["horovodrun"], args=["-np", "2", "python", "t.py"])
+@pytest.mark.parametrize(
+    "command, count, program",
+    [
+        ("mpirun ./pi", 4, "./pi"),
+        # a launcher of another kind is run as it is
+        ("horovodrun -np 2 python t.py", 0, "horovodrun -np 2 python t.py"),
+    ],
+)
+def test_without_a_number_all_slots_have_a_rank(manifest, command, count, program):
+    container(manifest).update(command=command.split(), args=[])
 
     plan = run_spec(parse_manifest(manifest), 60.0)
 
-    assert (plan.count, plan.program[0]) == (0, "horovodrun")
-
-
-def test_a_launcher_without_workers_is_a_job_of_one(manifest):
-    del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
-
-    assert parse_manifest(manifest).workers == 1
+    assert (plan.count, plan.program) == (count, tuple(program.split()))
 
 
 def test_a_launcher_that_is_a_worker_is_the_first_member(manifest):
@@ -179,9 +161,11 @@ def test_a_launcher_that_is_a_worker_is_the_first_member(manifest):
     assert list(plan.jobs()) == [("launcher", "pi-launcher"), ("pi-worker-0",), ("pi-worker-1",)]
 
 
-def test_a_launcher_that_is_a_worker_needs_no_others(manifest):
-    manifest["spec"]["runLauncherAsWorker"] = True
+def test_a_launcher_without_workers_is_a_job_of_one_which_may_be_the_launchers(manifest):
     del manifest["spec"]["mpiReplicaSpecs"]["Worker"]
+    assert parse_manifest(manifest).workers == 1
+
+    manifest["spec"]["runLauncherAsWorker"] = True
     container(manifest)["args"][1] = "2"
 
     assert list(run_spec(parse_manifest(manifest), 60.0).jobs()) == [("launcher", "pi-launcher")]
@@ -211,22 +195,44 @@ def test_a_job_that_fails_is_tried_again_as_often_as_it_may(codes, runs, found):
 
 
 def test_a_job_that_somebody_ended_is_not():
-    runs = []
+    left = [Verdict(143, is_asked=True)]
 
-    def run():
-        runs.append(1)
-        return Verdict(143, is_asked=True)
-
-    assert run_with_retries(run, 5, print).code == 143
-    assert runs == [1]
+    assert run_with_retries(left.pop, 5, print).code == 143
 
 
 def test_the_last_error_is_raised():
     def run():
-        msg = "no room"
-        raise FiberError(msg)
+        raise FiberError("no room")
 
     reports = []
     with pytest.raises(FiberError, match="no room"):
         run_with_retries(run, 1, reports.append)
     assert reports == ["no room; it is tried again, at most 1 times"]
+
+
+@pytest.mark.parametrize("mpich", [False, True])
+def test_shapes_of_the_operators_documentation_are_read_and_the_rest_is_named(manifest, mpich):
+    launcher, worker = container(manifest), container(manifest, "Worker")
+    launcher |= {"securityContext": {"runAsUser": 1000}, "args": ["-n", "2", "/home/me/pi"]}
+    # a daemon for logins
+    worker |= {"command": ["/usr/sbin/sshd"], "args": ["-De"]}
+    expected = {f"{LAUNCHER}.securityContext"}
+    if mpich:
+        manifest["spec"]["mpiImplementation"] = "MPICH"
+        del launcher["command"]
+        launcher["args"].insert(0, "mpirun")
+        # a name without a value, and a probe
+        worker |= {"command": None, "args": ["/usr/sbin/sshd", "-De"], "readinessProbe": {"a": 1}}
+        expected.add(f"{WORKER}.readinessProbe")
+
+    job = parse_manifest(manifest)
+    plan = run_spec(job, 60)
+
+    assert (plan.mpirun, plan.count, plan.program) == ("mpirun", 2, ("/home/me/pi",))
+    assert set(job.unsupported) == expected
+
+
+def test_what_a_worker_would_run_besides_is_named(manifest):
+    container(manifest, "Worker")["command"] = ["serve"]
+
+    assert parse_manifest(manifest).unsupported == (f"{WORKER}.command",)

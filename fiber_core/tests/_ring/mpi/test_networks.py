@@ -1,9 +1,20 @@
 """Networks are chosen by what members reached, and unreachable pairs are named."""
 
-import pytest
+import socket
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fiber._ring.mpi.hosts import (
+    MpiHost,
+    expected_hosts,
+    hostfile,
+    mismatches,
+    own_addresses,
+)
 from fiber._ring.mpi.messages import Address, Hello
-from fiber._ring.mpi.networks import choose, targets
+from fiber._ring.mpi.networks import Beacon, addresses, choose, dial, targets
 from fiber.exceptions import FiberError
 
 LO = Address("lo", "127.0.0.1", "127.0.0.0/8")
@@ -94,16 +105,102 @@ def test_of_many_pairs_some_are_named_and_the_others_counted():
         choose(stations, {name: frozenset() for name in stations})
 
 
-def test_everybody_dials_everybody_else(stations):
-    dialled = {name for name, _, _ in targets("member-0", stations)}
-
-    assert dialled == {"launcher", "member-1"}
-    assert ("member-1", "10.0.0.3", 4002) in targets("launcher", stations)
-
-
 def test_of_very_many_each_dials_some_and_the_launcher():
     stations = {f"m{n}": station(eth(1), host=f"h{n}") for n in range(200)}
 
     assert len(targets("m10", stations)) == 65
     assert "m0" in {name for name, _, _ in targets("m10", stations)}
     assert choose(stations, reach(stations, "10.0.0.0/24")).names == ("10.0.0.0/24",)
+
+
+def test_a_beacon_is_reached_under_its_own_name_only():
+    beacon = Beacon("member-0", "secret", 4.0)
+    try:
+        targets = [("member-0", "127.0.0.1", beacon.port), ("member-1", "127.0.0.1", beacon.port)]
+
+        assert dial("secret", targets, 4.0) == {("member-0", "127.0.0.1")}
+        assert dial("guess", targets, 4.0) == frozenset()
+        assert dial("secret", [], 4.0) == frozenset()
+    finally:
+        beacon.close()
+
+    assert dial("secret", targets, 4.0) == frozenset()
+
+
+def test_strangers_get_no_word():
+    beacon = Beacon("member-0", "secret", 4.0)
+    try:
+        with socket.create_connection(("127.0.0.1", beacon.port)) as stranger:
+            stranger.sendall(b"hello\n")
+            assert stranger.recv(100) == b""
+    finally:
+        beacon.close()
+
+
+def test_addresses_come_with_their_networks():
+    found = {address.address: address for address in addresses()}
+
+    assert found["127.0.0.1"].network == "127.0.0.0/8"
+
+
+TWO = (MpiHost("member-0", 2), MpiHost("member-1", 1))
+ADDRESSES = {"launcher": "10.0.0.1", "member-0": "10.0.0.2", "member-1": "10.0.0.3"}
+HOSTS = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
+    lambda slots: [MpiHost(f"m{number}", count) for number, count in enumerate(slots)]
+)
+
+
+def test_a_hostfile_is_in_the_syntax_of_its_reader_with_addresses_that_one_host_has_alone():
+    assert hostfile(TWO, open_mpi=True) == "member-0 slots=2\nmember-1 slots=1\n"
+    assert hostfile(TWO, open_mpi=False) == "member-0:2\nmember-1:1\n"
+
+    found = own_addresses(TWO, ADDRESSES)
+    assert found == {"member-0": "10.0.0.2", "member-1": "10.0.0.3"}
+    assert hostfile(TWO, open_mpi=False, addresses=found) == "10.0.0.2:2\n10.0.0.3:1\n"
+
+
+@pytest.mark.parametrize("other", ["launcher", "member-1"])
+def test_a_host_that_shares_its_address_stays_a_name(other):
+    assert "member-0" not in own_addresses(TWO, {**ADDRESSES, "member-0": ADDRESSES[other]})
+
+
+def test_hosts_are_filled_one_after_another():
+    assert expected_hosts(3, TWO) == ("member-0", "member-0", "member-1")
+    assert expected_hosts(1, TWO) == ("member-0",)
+
+
+@pytest.mark.parametrize(
+    "found, message",
+    [
+        ({0: "member-0"}, "ranks 1, 2 never began on a member"),
+        ({0: "member-0", 1: "member-0"}, "rank 2 never began on a member"),
+        (dict.fromkeys(range(3), "vm"), "ranks 0, 1, 2 began on vm, which is no member"),
+        ({0: "member-0", 1: "member-0", 2: "member-1", 3: "member-1"}, "rank 3 not asked for"),
+        (
+            {0: "member-0", 1: "member-1", 2: "member-0"},
+            "rank 1 began on member-1 and belongs on member-0",
+        ),
+    ],
+)
+def test_a_rank_on_the_wrong_host_is_reported(found, message):
+    assert message in mismatches(found, 3, TWO)
+
+
+def test_where_the_user_maps_only_room_counts():
+    elsewhere = {0: "member-1", 1: "member-0", 2: "member-0"}
+
+    assert mismatches(elsewhere, 3, TWO, strict=False) == []
+    crowded = {0: "member-1", 1: "member-1", 2: "member-0"}
+    assert mismatches(crowded, 3, TWO, strict=False) == ["member-1 has 1 ranks too many"]
+
+
+@given(hosts=HOSTS, data=st.data())
+def test_what_is_expected_is_never_wrong_and_a_rank_on_an_unknown_host_always(hosts, data):
+    count = data.draw(st.integers(1, sum(host.slots for host in hosts)))
+    found = dict(enumerate(expected_hosts(count, hosts)))
+    assert mismatches(found, count, hosts) == mismatches(found, count, hosts, strict=False) == []
+
+    found[data.draw(st.integers(0, count - 1))] = "launcher"
+
+    assert mismatches(found, count, hosts)
+    assert mismatches(found, count, hosts, strict=False)

@@ -79,11 +79,6 @@ class SemaphoreState:
         """Number of waiting requests."""
         return len(self._queue)
 
-    @property
-    def is_used_remotely(self) -> bool:
-        """True while another process than the owner's holds permits or waits for some."""
-        return self._queue.has_others(None) or any(process is not None for process in self.holds)
-
     def held_by(self, process: Hashable) -> int:
         """Permits that a process has."""
         return self.holds.get(process, 0)

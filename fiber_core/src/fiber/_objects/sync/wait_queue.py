@@ -95,7 +95,3 @@ class WaitQueue:
         everybody = list(self._requests.values())
         self._requests.clear()
         return everybody
-
-    def has_others(self, process: Hashable) -> bool:
-        """True where another process than this one waits."""
-        return any(key[0] != process for key in self._requests)

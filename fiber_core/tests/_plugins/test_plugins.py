@@ -1,20 +1,29 @@
-"""Plugins are loaded one by one; a broken, clashing or too new one is named and harms no other."""
+"""Plugins are loaded one by one; a broken, clashing or too new one is named and harms no other.
+
+The backend is the one that was named, else the one detected, else the default; the core's own answers
+to hooks are given last.
+"""
 
 import importlib.metadata
 import logging
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import click
 import pytest
 
 from distributions import Site
+from fiber._config.settings import load_config
 from fiber._plugins import manager as plugins_module
-from fiber._plugins.manager import BrokenPlugin, Registry, Source, broken_backend, load_plugins
-from fiber.abc import API_VERSION, ResourceProvider
+from fiber._plugins.backend_choice import choose_backend, load_backend
+from fiber._plugins.defaults import fiber_listen_address
+from fiber._plugins.manager import load_plugins
+from fiber.abc import API_VERSION, Backend, ResourceProvider
 from fiber.exceptions import (
+    BackendError,
     BackendNotInstalledError,
+    BackendUnavailableError,
     PluginClashError,
     PluginError,
     PluginVersionError,
@@ -22,7 +31,16 @@ from fiber.exceptions import (
     UnknownBackendError,
 )
 from fiber.hookspecs import hookimpl
-from fiber.model import BackendInfo, JobState, JobStatus
+from fiber.model import (
+    BackendClaim,
+    BackendContext,
+    BackendInfo,
+    Interface,
+    JobState,
+    JobStatus,
+    ListenAddress,
+    Peers,
+)
 
 GOOD = """
 @hookimpl
@@ -70,6 +88,11 @@ def offer(*names, **fields):
     return Offers()
 
 
+def half_a_list(name):
+    yield from offer(name).fiber_backends()
+    raise RuntimeError("half way")
+
+
 def provider(of):
     class Provider(ResourceProvider):
         kind = of
@@ -110,34 +133,35 @@ class TestLoading:
         assert "blue" in load_plugins().backends()
         assert "blue" not in load_plugins(entry_points=()).backends()
 
-    def test_a_plugin_that_cannot_be_imported_is_recorded_and_breaks_no_other(self, site, caplog):
+    @pytest.mark.parametrize(
+        "source, error, told",
+        [
+            ("import no_such_sdk", ModuleNotFoundError, "no_such_sdk"),
+            ("raise SystemExit(3)", SystemExit, "3"),
+            ("def syntax error", SyntaxError, ""),
+        ],
+    )
+    def test_one_that_cannot_be_imported_is_recorded_for_its_backend_and_breaks_no_other(
+        self, site, caplog, source, error, told
+    ):
         add(site, "blue")
-        add(site, "red", "import no_such_sdk", version="2.5")
+        add(site, "red", source, version="2.5")
 
         loaded = load(site)
 
         (broken,) = loaded.broken
         assert (broken.name, broken.distribution, broken.version) == ("red", "fiber-red", "2.5")
-        assert isinstance(broken.error, ModuleNotFoundError)
+        assert isinstance(broken.error, error)
         assert set(loaded.backends()) == {"blue"}
         assert "plugin 'red' of fiber-red 2.5 is broken and not used" in caplog.text
-
-    @pytest.mark.parametrize("source", ["1 / 0", "raise SystemExit(3)", "def syntax error"])
-    def test_whatever_an_import_raises_is_recorded(self, site, source):
-        add(site, "red", source)
-
-        assert [broken.name for broken in load(site).broken] == ["red"]
-
-    def test_finding_the_backend_of_a_broken_plugin_is_an_error_that_says_so(self, site):
-        add(site, "red", "import no_such_sdk")
-
         with pytest.raises(
-            PluginError, match=r"'red' cannot be used: .*fiber-red 1\.0.*no_such_sdk"
+            PluginError, match=rf"'red' cannot be used: .*fiber-red 2\.5.*{told}"
         ) as caught:
-            load(site).find_backend("red")
-
-        assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+            loaded.find_backend("red")
+        assert caught.value.__cause__ is broken.error
         assert caught.value.plugin == "fiber-red"
+        with pytest.raises(UnknownBackendError):
+            loaded.find_backend("green")
 
     def test_a_known_backend_is_found_broken_by_its_alias_too(self, site):
         add(site, "k8s", "1 / 0")
@@ -164,31 +188,6 @@ class TestLoading:
         assert told in str(broken.error)
         assert set(loaded.backends()) == {"blue"}
 
-    def test_a_hook_may_take_fewer_arguments(self):
-        class Quiet:
-            @hookimpl
-            def fiber_detect_backend(self):
-                return "seen"
-
-        loaded = load_plugins(entry_points=(), extra=[Quiet()])
-
-        assert [answer for _, answer in loaded.call_each("fiber_detect_backend", environ={})] == [
-            "seen"
-        ]
-        assert loaded.broken == ()
-
-    def test_a_listing_that_raises_breaks_only_its_own_plugin(self):
-        class Raises:
-            @hookimpl
-            def fiber_backends(self):
-                yield from offer("red").fiber_backends()
-                raise RuntimeError("half way")
-
-        loaded = load_plugins(entry_points=(), extra=[offer("blue"), Raises(), offer("green")])
-
-        assert set(loaded.backends()) == {"blue", "green"}
-        assert [broken.distribution for broken in loaded.broken] == ["Raises"]
-
     @pytest.mark.parametrize(
         "answer, told",
         [
@@ -198,18 +197,23 @@ class TestLoading:
             # a name is part of variables
             (offer("Big_Blue").fiber_backends(), "lower-case"),
             (offer("blue", config=dict).fiber_backends(), "attrs class"),
+            (half_a_list("red"), "half way"),
         ],
     )
-    def test_a_listing_of_something_else_breaks_its_plugin(self, answer, told):
+    def test_a_listing_of_something_else_or_that_raises_breaks_only_its_own_plugin(
+        self, answer, told
+    ):
         class Lists:
             @hookimpl
             def fiber_backends(self):
                 return answer
 
-        loaded = load_plugins(entry_points=(), extra=[Lists()])
+        loaded = load_plugins(entry_points=(), extra=[offer("blue"), Lists(), offer("green")])
 
-        assert loaded.backends() == {}
-        assert told in str(loaded.broken[0])
+        assert set(loaded.backends()) == {"blue", "green"}
+        (broken,) = loaded.broken
+        assert broken.distribution == "Lists"
+        assert told in str(broken)
 
     def test_the_same_module_under_two_entry_points_is_used_once(self, site):
         site.add(
@@ -233,11 +237,8 @@ class TestLoading:
                 return offer("blue").fiber_backends()
 
         loaded = load_plugins(entry_points=(), extra=[Counts()])
-        threads = [threading.Thread(target=loaded.backends) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: loaded.backends(), range(8)))
 
         assert asked == [1]
 
@@ -303,13 +304,10 @@ class TestClashes:
         assert any("'gpu' is offered by fiber-core" in str(clash) for clash in loaded.clashes)
 
     def test_a_command_offered_twice_belongs_to_neither(self):
-        loaded = load_plugins(
-            entry_points=(),
-            extra=[
-                Answers("fiber_commands", click.Command("dance"), click.Command("sing")),
-                Answers("fiber_commands", click.Command("dance")),
-            ],
-        )
+        one = Answers("fiber_commands", click.Command("dance"), click.Command("sing"))
+        two = Answers("fiber_commands", click.Command("dance"))
+
+        loaded = load_plugins(entry_points=(), extra=[one, two])
 
         assert set(loaded.commands()) == {"sing"}
         assert "the command 'dance' is offered by Answers and Answers" in str(loaded.clashes[0])
@@ -335,12 +333,8 @@ class TestNames:
             "unknown backend 'bleu' (environment FIBER_BACKEND): installed are blue;"
         )
         assert text.endswith("did you mean 'blue'?")
-
-    def test_a_name_like_nothing_gets_no_guess(self):
-        with pytest.raises(UnknownBackendError) as caught:
+        with pytest.raises(UnknownBackendError, match="installed are none") as caught:
             load_plugins(entry_points=()).find_backend("zzzzzzzzz")
-
-        assert "installed are none" in str(caught.value)
         assert "did you mean" not in str(caught.value)
 
     @pytest.mark.parametrize("name", ["k8s", "kubernetes"])
@@ -395,26 +389,6 @@ class TestOverview:
         assert by_name["fiber._plugins.defaults"].distribution == "fiber-core"
         assert importlib.metadata.version("fiber-blue") == "3.1"
 
-    def test_all_that_one_plugin_offers_is_listed_even_where_it_lost_the_name(self):
-        index, one, two = Registry("the word"), Source("one", "fiber-one"), Source("two", "f")
-        index.add(one, ["a"], "first")
-        index.add(two, ["a"], "second")
-
-        assert list(index.offers(two)) == ["second"]
-
-    def test_a_plugin_that_belongs_to_no_distribution_is_named_by_its_object(self):
-        class Mine:
-            pass
-
-        assert str(Source.of_object(Mine())) == "Mine"
-        assert Source.of_object(Mine) != Source.of_object(Mine())
-
-    def test_a_broken_plugin_of_another_name_is_not_blamed(self):
-        broken = BrokenPlugin("red", "fiber-red", "1", ValueError("no"))
-
-        assert broken_backend("blue", [broken]) is None
-        assert "fiber-red 1" in str(broken_backend("red", [broken]))
-
 
 class TestNotifications:
     def test_every_plugin_is_notified_of_an_event_and_an_error_of_one_is_only_logged(self, caplog):
@@ -450,3 +424,215 @@ class TestNotifications:
 
         with pytest.raises(ValueError, match="no room"):
             load_plugins(entry_points=()).hook.fiber_submit_job(backend=Refusing(), spec=None)
+
+
+class Blue(Backend):
+    name = "blue"
+
+    def __init__(self, context=None):
+        self.context = context
+
+    def submit(self, spec): ...
+    def events(self, run_id): ...
+    def status(self, jobs): ...
+    def terminate(self, job, *, grace=5.0): ...
+    def kill(self, job): ...
+    def list(self, run_id=None): ...
+    def cleanup(self, run_id): ...
+    def capacity(self): ...
+    def reach(self, job): ...
+    def check(self): ...
+    def close(self): ...
+
+
+def plugins(*infos, claims=()):
+    class Offers:
+        @hookimpl
+        def fiber_backends(self):
+            return infos
+
+    made = [Offers()]
+    for claim in claims:
+
+        class Claims:
+            @hookimpl
+            def fiber_detect_backend(self, environ, claim=claim):
+                return claim if environ.get("HERE") else None
+
+        made.append(Claims())
+    return load_plugins(entry_points=(), extra=made)
+
+
+def info(name, **fields):
+    return BackendInfo(name=name, load=fields.pop("load", Blue), **fields)
+
+
+@pytest.fixture
+def choose(tmp_path):
+    def choose(loaded, environ=None, **arguments):
+        environ = environ or {}
+        config = load_config(arguments, environ, tmp_path)
+        return choose_backend(loaded, config, environ).name
+
+    return choose
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        "environ, arguments, chosen",
+        [
+            ({"FIBER_BACKEND": "red"}, {"backend": "blue"}, "blue"),
+            ({"FIBER_BACKEND": "blue", "HERE": "1"}, {}, "blue"),
+            ({"HERE": "1"}, {}, "red"),
+            ({}, {}, "blue"),
+        ],
+        ids=["argument", "environment", "detected", "default"],
+    )
+    def test_named_is_over_detected_and_that_over_the_default(
+        self, choose, environ, arguments, chosen
+    ):
+        claims = [BackendClaim("red", "a red file")]
+        loaded = plugins(info("blue", default=True), info("red"), claims=claims)
+
+        assert choose(loaded, environ, **arguments) == chosen
+
+    def test_two_claims_are_an_error_that_quotes_both(self, choose):
+        claims = [BackendClaim("red", "a red file"), BackendClaim("blue", "a blue file")]
+        loaded = plugins(info("blue"), info("red"), claims=claims)
+
+        with pytest.raises(BackendError, match=r"'blue' \(a blue file\) and 'red' \(a red file\)"):
+            choose(loaded, {"HERE": "1"})
+        assert choose(loaded, {"HERE": "1"}, backend="red") == "red"
+
+    def test_two_claims_for_one_backend_agree(self, choose):
+        claims = [BackendClaim("red", "a red file"), BackendClaim("red", "a red socket")]
+
+        assert choose(plugins(info("red"), claims=claims), {"HERE": "1"}) == "red"
+
+    @pytest.mark.parametrize("claim", [BackendClaim("green", "?"), "blue"])
+    def test_a_claim_that_makes_no_sense_breaks_only_its_plugin(self, choose, claim):
+        loaded = plugins(info("blue", default=True), claims=[claim])
+
+        assert choose(loaded, {"HERE": "1"}) == "blue"
+        assert [broken.distribution for broken in loaded.broken] == ["Claims"]
+
+    def test_two_defaults_are_an_error_that_names_both(self, choose):
+        loaded = plugins(info("blue", default=True), info("red", default=True))
+
+        with pytest.raises(BackendError, match=r"'blue' of Offers and 'red' of Offers; choose"):
+            choose(loaded)
+
+    def test_without_a_default_the_error_lists_installed_and_broken_ones(self, choose):
+        loaded = plugins(info("blue"), info("red", api=(99, 0)), info("Bad Name"))
+        with pytest.raises(BackendError, match=r"none of those installed \(none\).*'Bad Name'"):
+            choose(loaded)
+
+        loaded = plugins(info("blue"), info("red", api=(99, 0)))
+        with pytest.raises(BackendError, match=r"\(blue\) is the default; .*'red'.*99\.0"):
+            choose(loaded)
+
+    def test_the_error_for_an_unknown_name_has_its_origin(self, choose):
+        with pytest.raises(UnknownBackendError, match=r"'x' \(environment FIBER_BACKEND\)"):
+            choose(plugins(info("blue")), {"FIBER_BACKEND": "x"})
+
+
+class TestMaking:
+    def test_a_backend_gets_its_context(self):
+        context = BackendContext(run_id="0123abcd")
+
+        assert load_backend(plugins(info("blue")), "blue", context).context is context
+
+    @pytest.mark.parametrize(
+        "raised, error, text",
+        [
+            (ImportError("no_such_sdk"), PluginError, r"of Offers .*no_such_sdk.*pip install"),
+            (ZeroDivisionError("oops"), PluginError, r"of Offers .*ZeroDivisionError: oops$"),
+            # one of Fiber's own passes unchanged
+            (BackendUnavailableError("no answer"), BackendUnavailableError, "^no answer$"),
+        ],
+    )
+    def test_an_error_of_a_plugin_names_it_and_the_fix_where_it_is_known(self, raised, error, text):
+        def load(context):
+            raise raised
+
+        with pytest.raises(error, match=text) as caught:
+            load_backend(plugins(info("blue", load=load)), "blue", BackendContext())
+        assert raised in (caught.value, caught.value.__cause__)
+
+    @pytest.mark.parametrize("name, load", [("red", Blue), ("blue", lambda _: None)])
+    def test_what_is_made_must_be_a_backend_of_that_name(self, name, load):
+        with pytest.raises(PluginError, match="in place of a backend of that name"):
+            load_backend(plugins(info(name, load=load)), name, BackendContext())
+
+
+HERE = "unix" if sys.platform == "linux" else "ipc"
+LOOPBACK = Interface(name="lo", address="127.0.0.1", is_loopback=True)
+LOOPBACK6 = Interface(name="lo", address="::1", is_loopback=True)
+FIRST = Interface(name="a", address="10.0.0.7")
+SECOND = Interface(name="b", address="192.168.1.7")
+SIX = Interface(name="a", address="2001:db8::7")
+ZONE = Interface(name="a", address="fe80::7%a")
+ZONE4 = Interface(name="c", address="169.254.3.4")
+DOWN = Interface(name="d", address="10.9.9.9", is_up=False)
+
+
+def peers(same_host):
+    return Peers(same_host=same_host, directory="/run/fiber/0123abcd", name="m")
+
+
+def test_peers_of_the_same_host_meet_at_a_socket_file():
+    answer = fiber_listen_address(peers=peers(True), interfaces=[FIRST])
+
+    assert answer == ListenAddress(bind_url=f"{HERE}:///run/fiber/0123abcd/m.sock")
+
+
+@pytest.mark.parametrize(
+    "interfaces, host",
+    [
+        ([LOOPBACK, FIRST, SECOND], "10.0.0.7"),
+        ([LOOPBACK, SECOND, FIRST], "192.168.1.7"),
+        ([LOOPBACK, SIX, ZONE4, FIRST], "10.0.0.7"),
+        ([LOOPBACK6, ZONE, SIX], "[2001:db8::7]"),
+        ([ZONE4, ZONE, LOOPBACK], "169.254.3.4"),
+        ([DOWN, LOOPBACK], "127.0.0.1"),
+        ([DOWN], "127.0.0.1"),
+        ([], "127.0.0.1"),
+    ],
+)
+def test_other_hosts_dial_the_interface_that_reaches_farthest(interfaces, host):
+    answer = fiber_listen_address(peers=peers(False), interfaces=interfaces)
+
+    assert answer == ListenAddress(bind_url=f"tls+tcp://{host}:0")
+
+
+def test_a_plugin_is_asked_before_the_core():
+    class Elsewhere:
+        @hookimpl
+        def fiber_listen_address(self, backend):
+            return ListenAddress(bind_url="tls+tcp://1.2.3.4:0") if backend == "blue" else None
+
+    hook = load_plugins(entry_points=(), extra=[Elsewhere()]).hook
+
+    def ask(backend):
+        return hook.fiber_listen_address(backend=backend, peers=peers(False), interfaces=[FIRST])
+
+    assert ask("blue").bind_url == "tls+tcp://1.2.3.4:0"
+    assert ask("red").bind_url == "tls+tcp://10.0.0.7:0"
+
+
+def test_a_job_is_submitted_to_its_backend_unless_a_plugin_wraps_it():
+    class Backend:
+        def submit(self, spec):
+            return f"job of {spec}"
+
+    class Loud:
+        @hookimpl(wrapper=True)
+        def fiber_submit_job(self, spec):
+            return (yield).upper()
+
+    def submit(*extra):
+        hook = load_plugins(entry_points=(), extra=extra).hook
+        return hook.fiber_submit_job(backend=Backend(), spec="spec")
+
+    assert submit() == "job of spec"
+    assert submit(Loud()) == "JOB OF SPEC"

@@ -1,7 +1,6 @@
-"""A value as bytes and back, and in one process that has it."""
+"""A value as bytes and back, in a process that has it; and where there are copies of it."""
 
 import gc
-import pickle
 import threading
 import weakref
 
@@ -10,7 +9,10 @@ import numpy as np
 import pytest
 
 from fiber._objects.blocks import contents
+from fiber._objects.blocks import copies as module
 from fiber._objects.blocks.contents import ValueCache
+from fiber._objects.blocks.copies import Answer, Copies, UnusedCopies
+from fiber._objects.memory.backing import Location
 from fiber._wire import frames
 
 
@@ -69,14 +71,10 @@ def test_arrays_of_every_shape_come_back_as_views(array):
 def test_the_value_itself_is_not_copied_before_it_is_written():
     array = np.zeros(100_000)
     segments = contents.write([array, array])
+    first, second = contents.read(memoryview(frames.joined(segments)))
+    assert first is second
     assert [len(one) for one in segments if len(one) >= array.nbytes] == [array.nbytes]
     assert views(array, segments[-1])
-
-
-def test_a_value_that_is_there_twice_is_one():
-    array = np.zeros(10)
-    first, second = there_and_back([array, array])
-    assert first is second
 
 
 @pytest.mark.parametrize(
@@ -95,21 +93,6 @@ def test_a_view_comes_back_as_a_view_that_is_only_read(view):
     found = there_and_back(view)
     assert found.tolist() == view.tolist()
     assert (found.format, found.readonly, found.nbytes) == (view.format, True, view.nbytes)
-
-
-def test_what_has_no_importable_home_goes_by_value():
-    factor = np.full(5, 3.0)
-    function, array = there_and_back((lambda x: x * factor, np.ones(5)[::-1]))
-    assert function(2).tolist() == [6.0] * 5
-    assert not array.flags.writeable
-
-
-def test_what_cannot_be_pickled_is_an_error_that_names_it():
-    with pytest.raises(
-        pickle.PicklingError, match="a dict cannot be shared, because .*lock' object"
-    ) as e:
-        contents.write({"lock": threading.Lock()})
-    assert isinstance(e.value.__cause__, TypeError)
 
 
 # -- the value in one process
@@ -151,6 +134,19 @@ def test_a_value_is_unpickled_once_for_all_handles():
     assert len({id(one) for one in found}) == 1
 
 
+@pytest.mark.parametrize("value", [5, None])
+def test_a_value_is_read_once_and_again_where_that_failed(value):
+    block = Block(value)
+    lazy_value = ValueCache(block).lazy_value()
+    block.error = EOFError("gone")
+    with pytest.raises(EOFError, match="gone"):
+        lazy_value.value()
+    block.error = None
+    assert lazy_value.value() == value
+    block.error = EOFError("gone")
+    assert lazy_value.value() == value
+
+
 def test_it_goes_with_its_last_holder():
     cache = ValueCache(Block(Thing()))
     first, second = cache.lazy_value(), cache.lazy_value()
@@ -161,25 +157,6 @@ def test_it_goes_with_its_last_holder():
     del second
     gc.collect()
     assert watched() is None
-    assert isinstance(cache.lazy_value().value(), Thing)
-
-
-def test_none_is_a_value_too():
-    block = Block(None)
-    lazy_value = ValueCache(block).lazy_value()
-    assert lazy_value.value() is None
-    block.error = EOFError()
-    assert lazy_value.value() is None
-
-
-def test_a_value_that_could_not_be_read_may_be_read_again():
-    block = Block(5)
-    lazy_value = ValueCache(block).lazy_value()
-    block.error = EOFError("gone")
-    with pytest.raises(EOFError, match="gone"):
-        lazy_value.value()
-    block.error = None
-    assert lazy_value.value() == 5
 
 
 def test_one_that_is_kept_goes_when_it_is_forgotten_and_with_its_last_holder():
@@ -194,3 +171,105 @@ def test_one_that_is_kept_goes_when_it_is_forgotten_and_with_its_last_holder():
     del lazy_value
     gc.collect()
     assert watched() is None
+
+
+# -- where a block is on each host, what a process keeps of many
+
+
+@pytest.fixture
+def copies():
+    return Copies()
+
+
+def place(process):
+    return Location(process, 1, 100, bytes(16))
+
+
+def locate(copies, process, *, host="h", alone=False):
+    return copies.locate(host, process, 1, alone=alone)
+
+
+def fetch(process):
+    return [Answer(process, 1, None)]
+
+
+def test_one_of_a_host_fetches_it_and_the_others_get_that(copies):
+    assert locate(copies, "a") == fetch("a")
+    assert locate(copies, "b") == locate(copies, "c") == []
+    assert locate(copies, "a") == fetch("a"), "it asks again"
+    assert locate(copies, "far", host="other") == fetch("far")
+    assert not copies.has("a")
+    assert copies.add("h", "a", place("a")) == [Answer(process, 1, place("a")) for process in "bc"]
+    assert copies.has("a")
+    assert locate(copies, "a") == fetch("a"), "it is never told of its own copy"
+    assert locate(copies, "d") == [Answer("d", 1, place("a"))]
+    for process in ("a", "b", "c", "d", "far"):
+        copies.remove(process)
+    assert not copies.has("a")
+    assert copies._hosts == {}
+
+
+def test_when_the_fetching_process_is_gone_the_next_one_fetches(copies):
+    locate(copies, "a"), locate(copies, "b"), locate(copies, "c"), locate(copies, "d")
+    assert copies.remove("b") == []
+    assert copies.remove("a") == fetch("c")
+    assert copies.remove("c") == fetch("d")
+    assert copies.remove("d") == []
+    assert locate(copies, "e") == fetch("e")
+
+
+def test_as_long_as_anybody_has_it_others_get_it(copies):
+    locate(copies, "a")
+    copies.add("h", "a", place("a"))
+    copies.add("h", "b", place("b"))
+    copies.remove("a")
+    assert locate(copies, "c") == [Answer("c", 1, place("b"))]
+    copies.remove("b")
+    assert locate(copies, "d") == fetch("d")
+
+
+def test_a_process_without_handles_keeps_its_copy_and_fetches_nothing(copies):
+    locate(copies, "a"), locate(copies, "b")
+    assert copies.stop_waiting("a") == fetch("b")
+    copies.add("h", "b", place("b"))
+    assert copies.stop_waiting("b") == []
+    assert copies.holders() == {"b"}
+    assert locate(copies, "c") == [Answer("c", 1, place("b"))]
+
+
+@pytest.fixture
+def unused(monkeypatch):
+    """Has room for 100 bytes, and for an eighth of 1,600 where those are free."""
+    monkeypatch.setattr(module, "_SMALL", 100)
+    return UnusedCopies(lambda: 1600)
+
+
+def test_what_was_used_last_stays_as_long_as_there_is_room(unused):
+    assert [unused.add(name, 80) for name in "ab"] == [[], []]
+    assert unused.add("a", 80) == []
+    assert unused.add("c", 80) == ["b"]
+    unused.remove("c")
+    assert unused.add("d", 120) == []
+
+
+def test_there_is_room_for_what_is_about_to_come(unused):
+    unused.add("a", 80), unused.add("b", 80)
+    assert unused.make_room(40) == []
+    assert unused.make_room(41) == ["a"]
+    assert unused.add("large", 10_000) == ["b"], "what was used last stays whatever it has"
+    assert unused.make_room(10_000) == ["large"]
+    unused.add("a", 80), unused.add("b", 80)
+    assert unused.clear() == ["a", "b"]
+    assert unused.make_room(10_000) == unused.clear() == []
+
+
+def test_the_machine_is_not_asked_about_a_little(unused):
+    unused._free = lambda: pytest.fail("it is called")
+    unused.add("a", 50), unused.add("b", 50)
+    unused.remove("a"), unused.remove("a")
+    assert unused.make_room(50) == []
+
+
+def test_there_are_never_too_many(unused, monkeypatch):
+    monkeypatch.setattr(module, "_MANY", 3)
+    assert [unused.add(n, 0) for n in range(5)] == [[], [], [], [0], [1]]

@@ -1,4 +1,4 @@
-"""What shared memory is made of: arenas that others map, and memory that nobody changes any more."""
+"""Shared memory: arenas, memory that nobody changes any more, allocations, read from elsewhere."""
 
 import errno
 import mmap
@@ -8,50 +8,17 @@ from pathlib import Path
 
 import attrs
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fiber._objects.memory import backing, sealed
 from fiber._objects.memory.backing import HEAD, Arena, map_arena
+from fiber._objects.memory.heap import MAX_BYTES, FreeList, Heap, Memory
+from wire_world import until
 
-
-@pytest.fixture
-def memory(tmp_path):
-    fd, path = backing.create(lambda: tmp_path, "maker")
-    os.ftruncate(fd, HEAD)
-    yield fd, backing.location_of(fd, path, HEAD, bytes(16))
-    backing.release(fd, path, os.getpid())
-
-
-def test_it_is_found_by_its_place(memory, tmp_path):
-    fd, location = memory
-    os.pwrite(fd, b"abc", 0)
-    found = backing.find(location, lambda: tmp_path, write=False)
-    try:
-        assert os.pread(found, 3, 0) == b"abc"
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.pwrite(found, b"x", 0)
-    finally:
-        os.close(found)
-
-
-def test_what_has_another_size_is_not_it(memory, tmp_path):
-    _, location = memory
-    assert backing.find(attrs.evolve(location, size=1), lambda: tmp_path, write=False) is None
-
-
-def test_nothing_is_looked_for_outside_the_folder(tmp_path):
-    location = backing.Location("../secret", os.getpid(), 0, bytes(16))
-    (tmp_path / "secret").write_bytes(b"")
-    assert backing.find(location, lambda: tmp_path / "run", write=False) is None
-
-
-def test_more_than_the_machine_has_is_refused_with_advice(tmp_path):
-    with pytest.raises(OSError, match="no room for .* bytes .* in memory: .*; make it smaller"):
-        backing.check_room(2**50, None)
-    # of a file the system itself says so, in time
-    backing.check_room(2**50, tmp_path / "file")
-    error = backing.no_room_error(5, tmp_path / "file", OSError(28, "No space left on device"))
-    assert (error.errno, "XDG_RUNTIME_DIR" in str(error)) == (28, True)
-
+# hypothesis makes up many orders of events, which takes a busy machine long
+pytestmark = pytest.mark.timeout(600)
 
 # -- arenas
 
@@ -93,33 +60,21 @@ def elsewhere(location, folder):
     return map_arena(location, lambda: folder)
 
 
-def test_what_one_writes_others_read(made, tmp_path):
+def test_what_one_writes_others_read_and_mappings_outlive_it(made, tmp_path):
     mine = made(1000)
+    # a process maps it once
+    assert map_arena(mine.location, lambda: tmp_path) is mine.memory
     theirs = elsewhere(mine.location, tmp_path)
-    assert theirs is not mine.memory
+    assert map_arena(mine.location, lambda: tmp_path) is theirs is not mine.memory
 
     mine.memory[HEAD : HEAD + 3] = b"abc"
     assert theirs[HEAD : HEAD + 3] == b"abc"
+    mine.close()
+    mine.close()
     theirs[mine.size - 1] = 7
     assert mine.memory[mine.size - 1] == 7
-
-
-def test_a_process_maps_it_once(made, tmp_path):
-    mine = made(10)
-    assert map_arena(mine.location, lambda: tmp_path) is mine.memory
-    theirs = elsewhere(mine.location, tmp_path)
-    assert map_arena(mine.location, lambda: tmp_path) is theirs
-
-
-def test_a_closed_one_cannot_be_mapped_but_mappings_stay(made, tmp_path):
-    mine = made(10)
-    theirs = elsewhere(mine.location, tmp_path)
-    mine.close()
-    mine.close()
     assert elsewhere(mine.location, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
-    mine.memory[HEAD] = 1
-    assert theirs[HEAD] == 1
 
 
 def test_what_is_not_it_is_not_mapped(made, tmp_path):
@@ -136,8 +91,12 @@ def test_what_is_not_it_is_not_mapped(made, tmp_path):
         assert elsewhere(wrong, tmp_path) is None
 
 
-def test_a_file_is_for_its_user_alone(files, tmp_path):
-    mine = Arena(10, files, "maker")
+@pytest.mark.parametrize("reserves", [True, False])
+def test_a_file_is_for_its_user_alone(files, tmp_path, monkeypatch, reserves):
+    if not reserves:
+        # pages are written where the system does not reserve them
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    mine = Arena(3 * 2**20, files, "maker")
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     # all of it is there, so that no use of it can fail for lack of room
@@ -153,31 +112,21 @@ def test_a_fork_of_the_users_leaves_the_file_to_its_maker(files, tmp_path, monke
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_full_disk_is_an_error_with_the_reason(files, tmp_path, monkeypatch):
-
+@pytest.mark.parametrize("kind", ["an arena", "sealed", "sealed in a file"])
+def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
+    tmp_path, monkeypatch, request, kind
+):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    folder = (lambda: tmp_path) if kind == "sealed" else request.getfixturevalue("files")
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(OSError, match=f"no room for .* bytes of shared memory in {tmp_path}") as e:
-        Arena(10, files, "maker")
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="no room for .* bytes of shared memory") as e:
+        Arena(10, folder, "maker") if kind == "an arena" else sealed_in(folder, b"abc")
     assert e.value.errno == errno.ENOSPC
+    assert ("XDG_RUNTIME_DIR" in str(e.value)) == (kind != "sealed")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_more_than_the_machine_has_is_an_error_with_the_reason(tmp_path):
-    if not hasattr(os, "memfd_create"):
-        pytest.skip("this system has no memory without a name")
-    with pytest.raises(OSError, match=r"no room for .* bytes of shared memory in memory"):
-        Arena(2**50, lambda: tmp_path, "maker")
-
-
-def test_where_pages_cannot_be_asked_for_they_are_written(files, tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "posix_fallocate", raising=False)
-    mine = Arena(3 * 2**20, files, "maker")
-    (path,) = tmp_path.iterdir()
-    assert path.stat().st_blocks * 512 >= mine.size
-    mine.close()
 
 
 # -- memory that nobody changes any more
@@ -276,14 +225,126 @@ def test_what_is_given_up_leaves_nothing(folder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
-    folder, tmp_path, monkeypatch
-):
-    def full(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+# -- allocations: side by side in arenas, large ones by themselves
 
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(OSError, match="no room for .* bytes of shared memory") as e:
-        sealed_in(folder, b"abc")
-    assert e.value.errno == errno.ENOSPC
-    assert list(tmp_path.iterdir()) == []
+
+@pytest.fixture
+def heap(tmp_path):
+    return Heap(lambda: tmp_path, "maker")
+
+
+def test_small_allocations_are_side_by_side_and_do_not_touch(heap):
+    allocations = [heap.allocate(size) for size in (1, 64, 65, 0, 8)]
+    assert len({allocation.arena for allocation in allocations}) == 1
+    for number, allocation in enumerate(allocations, 1):
+        allocation.view[:] = bytes([number]) * allocation.size
+    assert [bytes(allocation.view) for allocation in allocations] == [
+        bytes([number]) * allocation.size for number, allocation in enumerate(allocations, 1)
+    ]
+    assert all(allocation.begin % 64 == 0 for allocation in allocations)
+
+
+def test_an_allocation_is_all_zeros_whatever_was_there_before(heap):
+    first = heap.allocate(100)
+    first.view[:] = b"x" * 100
+    heap.free(first)
+    again = heap.allocate(100)
+    assert again.begin == first.begin
+    assert bytes(again.view) == bytes(100)
+
+
+def test_a_large_allocation_has_an_arena_that_is_closed_when_it_is_freed(heap):
+    large = heap.allocate(10**6)
+    assert heap.allocate(10).arena is not large.arena
+    heap.free(large)
+    assert not large.arena._closing.alive
+
+
+def test_arenas_go_with_their_last_allocation_but_one_is_kept(heap):
+    allocations = [heap.allocate(2**15) for _ in range(20)]
+    arenas = {allocation.arena for allocation in allocations}
+    assert len(arenas) == 3
+    for allocation in allocations:
+        heap.free(allocation)
+    assert sum(one._closing.alive for one in arenas) == 1
+
+
+# -- free ranges
+
+
+class Parts(RuleBasedStateMachine):
+    """Against a byte map."""
+
+    def __init__(self):
+        super().__init__()
+        self.free_list = FreeList(64, begin=4)
+        self.used = bytearray(b"\1" * 4 + b"\0" * 60)
+        self.parts = []
+
+    @rule(size=st.integers(1, 20))
+    def allocate(self, size):
+        begin = self.free_list.allocate(size)
+        assert (begin is None) == (bytes(size) not in bytes(self.used))
+        if begin is not None:
+            assert not any(self.used[begin : begin + size])
+            self.used[begin : begin + size] = b"\1" * size
+            self.parts.append((begin, size))
+
+    @rule(data=st.data())
+    def free(self, data):
+        if self.parts:
+            index = data.draw(st.integers(0, len(self.parts) - 1))
+            begin, size = self.parts.pop(index)
+            self.used[begin : begin + size] = bytes(size)
+            self.free_list.free(begin, size)
+
+    @invariant()
+    def is_whole_where_all_came_back(self):
+        assert self.free_list.is_whole == (not self.parts)
+
+
+TestParts = Parts.TestCase
+TestParts.settings = settings(max_examples=50, stateful_step_count=30)
+
+
+# -- read and written from another host
+
+
+def block(node, size):
+    return node.make(Memory, size)
+
+
+def test_much_goes_in_parts(owner, other):
+    size = 10 * MAX_BYTES + 5
+    mine = block(owner, size)
+    theirs = other.remote(mine)
+    data = bytes(range(251)) * (size // 251) + bytes(size % 251)
+    theirs.write([(0, data)])
+    assert bytes(mine.view) == data
+    assert theirs.read(0, size) == data
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=24)), max_size=12))
+def test_parts_are_written_in_order_and_read_by_everybody(owner, other, third, parts):
+    mine = block(owner, 64)
+    theirs = other.remote(mine)
+    expected = bytearray(64)
+    for begin, data in parts:
+        expected[begin : begin + len(data)] = data
+    theirs.write(parts)
+    assert theirs.read(0, 64) == third.remote(mine).read(0, 64) == expected
+    assert theirs.read(9, 0) == b""
+    assert bytes(mine.view) == expected
+
+
+def test_the_block_is_free_when_its_last_holder_let_it_go(owner, other):
+    mine = block(owner, 8)
+    theirs = other.remote(mine)
+    begin = mine.begin
+    mine.drop(0)
+    assert theirs.read(0, 8) == bytes(8)
+    assert block(owner, 8).begin != begin
+    theirs.drop(0)
+    until(lambda: mine._allocation is None)
+    assert block(owner, 8).begin == begin
