@@ -7,7 +7,6 @@ import random
 import selectors
 import socket
 import threading
-from types import TracebackType
 from typing import Any
 
 __all__ = ["StreamCutter", "Wire"]
@@ -40,12 +39,7 @@ class Wire:
     def __enter__(self) -> Wire:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def silence(self, silent: bool = True) -> None:

@@ -248,26 +248,20 @@ def started(
         ready: an archive of the image's file system, if there is one.
     """
     _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-", dir=_root()))
-    try:
-        with _bridge() as (name, number), archive(folder, distributions, ready) as image:
-            gateway = f"10.231.{number}.1"
-            daemon = Daemon(folder, name, number, config or {})
-            url = f"unix://{folder}/docker.sock"
-            try:
-                daemon.start()
-                engine = Engine(url=url, daemon=daemon, gateway=gateway, archive=image())
-                try:
-                    _load(engine)
-                    yield engine
-                finally:
-                    if daemon.is_running:
-                        engine.clear()
-            finally:
-                daemon.stop()
-    finally:
-        unmount(folder)
-        shutil.rmtree(folder)
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix=f"fd-{os.getpid():x}-", dir=_root()))
+        stack.callback(shutil.rmtree, folder)
+        stack.callback(unmount, folder)
+        name, number = stack.enter_context(_bridge())
+        image = stack.enter_context(archive(folder, distributions, ready))
+        daemon = Daemon(folder, name, number, config or {})
+        stack.callback(daemon.stop)
+        daemon.start()
+        url, gateway = f"unix://{folder}/docker.sock", f"10.231.{number}.1"
+        engine = Engine(url=url, daemon=daemon, gateway=gateway, archive=image())
+        stack.callback(lambda: daemon.is_running and engine.clear())
+        _load(engine)
+        yield engine
 
 
 def _root() -> str:

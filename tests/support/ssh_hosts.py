@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,14 +23,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-from netns import command, free_subnet, ip, kill, sweep, sweep_folders
 from require import need
 
 _SSHD = "/usr/sbin/sshd"
 _TIMEOUT = 15.0
 
 _CONFIG = """\
-Port {port}
+Port 22
 ListenAddress {address}
 HostKey {directory}/host_key
 AuthorizedKeysFile {keys}
@@ -38,7 +39,7 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
-AllowTcpForwarding {forwarding}
+AllowTcpForwarding yes
 MaxStartups 100
 PrintMotd no
 UseDNS no
@@ -47,36 +48,89 @@ SetEnv XDG_RUNTIME_DIR={directory}/run
 Subsystem sftp internal-sftp
 """
 
-# file system of a host: its own passwd, so its own home, and empty folders over the hidden ones
+# file system of a host: its own passwd, so its own home
 _ENTER = """\
 mount --make-rprivate /
 hostname "$1"
 mount --bind "$2" /etc/passwd
 shift 2
-while [ "$1" != -- ]; do mount -t tmpfs -o size=1m hidden "$1"; shift; done
-shift
 exec "$@"
 """
 
 
-def why_no_hosts() -> str | None:
+def ip(line: str) -> str:
+    """Run ``ip``; returns what it prints.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    done = subprocess.run(["ip", *line.split()], capture_output=True, text=True, check=False)
+    if done.returncode:
+        msg = f"ip {line}: {done.stderr.strip()}"
+        raise RuntimeError(msg)
+    return done.stdout
+
+
+def command(pid: int) -> str:
+    """The command line of a process; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+def kill(pid: int) -> None:
+    """SIGKILL to a process, if it is there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _why_not() -> str | None:
     """The requirement of such hosts that this machine lacks; None where it has all."""
     if os.geteuid() != 0:
         return "making network namespaces needs root"
-    for program, package in (
-        ("iptables", "iptables"),
-        (_SSHD, "openssh-server"),
-        ("ip", "iproute2"),
-        ("unshare", "util-linux"),
-    ):
+    packages = {"iptables": "iptables", _SSHD: "openssh-server", "ip": "iproute2"}
+    for program, package in {**packages, "unshare": "util-linux"}.items():
         if shutil.which(program) is None:
             return f"there is no {program}; apt-get install {package}"
     name = f"fbs{os.getpid():x}t"
-    done = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return f"network namespaces cannot be made here: {done.stderr.strip()}"
-    ip("netns", "del", name)
+    try:
+        ip(f"netns add {name}")
+    except RuntimeError as error:
+        return f"network namespaces cannot be made here: {error}"
+    ip(f"netns del {name}")
     return None
+
+
+def _sweep() -> None:
+    """Remove what tests left that were killed: names hold the number of their process."""
+    for line in ip("netns list").splitlines():
+        name = line.split()[0]
+        if _is_left(re.fullmatch(r"fbs([0-9a-f]+)[a-z]\d*", name)):
+            # somebody else may sweep at the same time
+            with contextlib.suppress(RuntimeError):
+                for pid in ip(f"netns pids {name}").split():
+                    kill(int(pid))
+                ip(f"netns del {name}")
+    for folder in Path(tempfile.gettempdir()).glob("fs-*-*"):
+        if _is_left(re.fullmatch(r"fs-([0-9a-f]+)-.*", folder.name)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left(named: re.Match[str] | None) -> bool:
+    return named is not None and not Path(f"/proc/{int(named[1], 16)}").exists()
+
+
+def _free_subnet() -> str:
+    """The first three numbers of addresses that nobody here has."""
+    # the range for benchmarks, which no network routes
+    taken = ip("-o -4 addr")
+    for step in range(256):
+        subnet = f"198.18.{(os.getpid() + step) % 256}"
+        if f"{subnet}." not in taken:
+            return subnet
+    msg = "all subnets of 198.18.0.0/16 are in use here"
+    raise RuntimeError(msg)
 
 
 @attrs.define
@@ -93,10 +147,6 @@ class SshHost:
     port_of_switch: tuple[str, str]
     #: its files: home, run directory, host key
     directory: Path
-    #: folders of this machine that are empty on it
-    hidden: tuple[str, ...] = ()
-    #: the port of its sshd
-    port: int = 22
     sshd: subprocess.Popen[bytes] | None = None
 
     @property
@@ -117,7 +167,7 @@ class SshHost:
         command = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self.namespace]
         command += ["unshare", "--mount", "--uts"]
         command += ["sh", "-euc", _ENTER, "enter", self.name, str(self.directory / "passwd")]
-        command += [*self.hidden, "--", _SSHD, "-D", "-f", str(self.directory / "sshd_config")]
+        command += [_SSHD, "-D", "-f", str(self.directory / "sshd_config")]
         with (self.directory / "sshd.log").open("ab") as log:
             self.sshd = subprocess.Popen(
                 [*command, "-e"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
@@ -125,7 +175,7 @@ class SshHost:
         deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
-                socket.create_connection((self.address, self.port), timeout=1).close()
+                socket.create_connection((self.address, 22), timeout=1).close()
             except OSError as error:
                 if time.monotonic() > deadline or self.sshd.poll() is not None:
                     words = (self.directory / "sshd.log").read_text()[-2000:]
@@ -136,13 +186,12 @@ class SshHost:
             else:
                 return
 
-    def kill_sshd(self, *, sessions: bool = True) -> None:
+    def kill_sshd(self) -> None:
         """Kill its sshd, and those of its sessions, without closing connections."""
         assert self.sshd is not None
-        if sessions:
-            for pid in self.pids():
-                if command(pid).startswith("sshd: "):
-                    kill(pid)
+        for pid in self.pids():
+            if command(pid).startswith("sshd: "):
+                kill(pid)
         self.sshd.kill()
         self.sshd.wait()
 
@@ -155,23 +204,23 @@ class SshHost:
 
     def cut(self) -> None:
         """Cut its link: packets in both directions are dropped, without errors."""
-        switch, port = self.port_of_switch
-        ip("-n", switch, "link", "set", port, "down")
+        self._set_port("down")
 
     def restore(self) -> None:
         """Undo :meth:`cut`."""
-        switch, port = self.port_of_switch
-        ip("-n", switch, "link", "set", port, "up")
+        self._set_port("up")
 
     def isolate(self) -> None:
         """Drop packets between it and other isolated hosts, without errors."""
-        switch, port = self.port_of_switch
-        ip("-n", switch, "link", "set", port, "type", "bridge_slave", "isolated", "on")
+        self._set_port("type bridge_slave isolated on")
 
     def rejoin(self) -> None:
         """Undo :meth:`isolate`."""
+        self._set_port("type bridge_slave isolated off")
+
+    def _set_port(self, words: str) -> None:
         switch, port = self.port_of_switch
-        ip("-n", switch, "link", "set", port, "type", "bridge_slave", "isolated", "off")
+        ip(f"-n {switch} link set {port} {words}")
 
     def refuse_outgoing(self, *, to: str) -> None:
         """Reset connections that it opens to an address, as for hosts outside a NAT."""
@@ -188,7 +237,7 @@ class SshHost:
 
     def pids(self) -> list[int]:
         """Pids of all its processes."""
-        return [int(word) for word in ip("netns", "pids", self.namespace).split()]
+        return [int(word) for word in ip(f"netns pids {self.namespace}").split()]
 
     def jobs(self) -> list[str]:
         """Its processes except for sshd's, as ``PID: COMMAND``."""
@@ -211,7 +260,8 @@ class SshWorld:
     hosts: list[SshHost] = attrs.field(factory=list)
     #: the address at which hosts see this machine
     address: str = ""
-    links: list[str] = attrs.field(factory=list)
+    #: this machine's end of the way there
+    link: str = ""
     namespaces: list[str] = attrs.field(factory=list)
 
     @property
@@ -239,59 +289,39 @@ class SshWorld:
         config.write_text(f"Host *\n  UserKnownHostsFile {self.known_hosts}\n")
         return {"FIBER_SSH_HOSTS": str(self.hosts_file), "FIBER_SSH_CONFIG": str(config)}
 
-    def make(self, names: Sequence[str], hidden: Sequence[str]) -> None:
+    def make(self, names: Sequence[str]) -> None:
         """Make the network and the hosts."""
         tag = f"fbs{os.getpid():x}"
         _keygen(self.key)
         keys = self.directory / "authorized_keys"
         keys.write_bytes(self.key.with_suffix(".pub").read_bytes())
-        subnet = free_subnet()
+        subnet = _free_subnet()
         self.address = f"{subnet}.1"
-        switch = self._namespace(f"{tag}s")
-        ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        ip("-n", switch, "link", "set", "br0", "up")
-        self._link(f"{tag}m", switch, "uplink")
-        ip("addr", "add", f"{self.address}/24", "dev", f"{tag}m")
-        ip("link", "set", f"{tag}m", "up")
+        switch, self.link = self._namespace(f"{tag}s"), f"{tag}m"
+        ip(f"-n {switch} link add br0 type bridge")
+        ip(f"-n {switch} link set br0 up")
+        ip(f"link add {self.link} type veth peer name uplink netns {switch}")
+        ip(f"-n {switch} link set uplink master br0 up")
+        ip(f"addr add {self.address}/24 dev {self.link}")
+        ip(f"link set {self.link} up")
         for number, name in enumerate(names):
-            namespace = self._namespace(f"{tag}h{number}")
-            port = f"p{number}"
+            namespace, port = self._namespace(f"{tag}h{number}"), f"p{number}"
             address = f"{subnet}.{11 + number}"
-            ip(
-                "-n",
-                switch,
-                "link",
-                "add",
-                port,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                namespace,
-            )
-            ip("-n", switch, "link", "set", port, "master", "br0", "up")
-            ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
-            ip("-n", namespace, "link", "set", "eth0", "up")
-            ip("-n", namespace, "link", "set", "lo", "up")
-            host = SshHost(
-                name, address, namespace, (switch, port), self.directory / name, tuple(hidden)
-            )
+            ip(f"-n {switch} link add {port} type veth peer name eth0 netns {namespace}")
+            ip(f"-n {switch} link set {port} master br0 up")
+            ip(f"-n {namespace} addr add {address}/24 dev eth0")
+            ip(f"-n {namespace} link set eth0 up")
+            ip(f"-n {namespace} link set lo up")
+            host = SshHost(name, address, namespace, (switch, port), self.directory / name)
             self.hosts.append(host)
             _furnish(host, keys)
             host.start()
         self.known_hosts.write_text("".join(f"{h.known_hosts_line}\n" for h in self.hosts))
 
     def _namespace(self, name: str) -> str:
-        ip("netns", "add", name)
+        ip(f"netns add {name}")
         self.namespaces.append(name)
         return name
-
-    def _link(self, local: str, switch: str, port: str) -> None:
-        ip("link", "add", local, "type", "veth", "peer", "name", port, "netns", switch)
-        self.links.append(local)
-        ip("-n", switch, "link", "set", port, "master", "br0", "up")
 
     def jobs(self) -> list[str]:
         """Processes of all hosts except for sshd's, as ``HOST: PID: COMMAND``."""
@@ -307,29 +337,23 @@ class SshWorld:
             left = self.jobs()
         for host in self.hosts:
             host.kill_all()
-        for link in self.links:
-            ip("link", "del", link)
+        if self.link:
+            ip(f"link del {self.link}")
         for name in self.namespaces:
-            ip("netns", "del", name)
+            ip(f"netns del {name}")
         return left
 
 
 @contextlib.contextmanager
-def ssh_hosts(*names: str, hidden: Sequence[str] = ()) -> Iterator[SshWorld]:
-    """Make hosts, or skip where they cannot be made; remove them at the end.
-
-    Args:
-        names: hostnames.
-        hidden: folders of this machine that are empty on hosts.
-    """
-    need("ssh", why_no_hosts())
-    sweep()
-    sweep_folders()
+def ssh_hosts(*names: str) -> Iterator[SshWorld]:
+    """Make hosts with these names, or skip where they cannot be made; remove them at the end."""
+    need("ssh", _why_not())
+    _sweep()
     # short: Unix sockets lie below it
     directory = Path(tempfile.mkdtemp(prefix=f"fs-{os.getpid():x}-"))
     world = SshWorld(directory)
     try:
-        world.make(names, hidden)
+        world.make(names)
         yield world
     finally:
         left = world.close()
@@ -348,13 +372,7 @@ def _furnish(host: SshHost, keys: Path) -> None:
     others = [line for line in lines if not line.startswith("root:")]
     (host.directory / "passwd").write_text("\n".join([":".join(fields), *others]) + "\n")
     (host.directory / "sshd_config").write_text(
-        _CONFIG.format(
-            port=host.port,
-            address=host.address,
-            directory=host.directory,
-            keys=keys,
-            forwarding="yes",
-        )
+        _CONFIG.format(address=host.address, directory=host.directory, keys=keys)
     )
 
 

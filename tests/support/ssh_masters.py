@@ -58,13 +58,6 @@ def squares(processes: int) -> None:
     print(json.dumps({"good": good, "seconds": seconds, "after": after}), flush=True)
 
 
-def absolutes(processes: int) -> None:
-    """Map over two numbers."""
-    with fiber.Pool(processes) as pool:
-        found = pool.map(abs, [-1, -2], chunksize=1)
-    print(json.dumps(found), flush=True)
-
-
 def wait(processes: int) -> None:
     """Workers that run until this program is killed."""
     with fiber.Pool(processes) as pool:
@@ -136,5 +129,5 @@ def meet(_: int) -> None:
 
 
 if __name__ == "__main__":
-    programs = (absolutes, squares, wait, files, meet)
+    programs = (squares, wait, files, meet)
     {program.__name__: program for program in programs}[sys.argv[1]](int(sys.argv[2]))

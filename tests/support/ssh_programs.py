@@ -1,28 +1,23 @@
-"""Processes of :mod:`ssh_masters` for tests: start, output, end."""
+"""Processes of :mod:`ssh_masters` for tests, and what is left of them on hosts."""
 
 from __future__ import annotations
 
 import json
-import os
-import queue
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import ssh_masters
+from running import Program
 from ssh_hosts import SshWorld
 
 __all__ = ["LEASE", "Master", "left_on"]
 
 #: FIBER_LEASE of these programs, in seconds
 LEASE = 6.0
-_PROGRAM = Path(ssh_masters.__file__)
 
 
-class Master:
+class Master(Program):
     """A master on this machine that uses the hosts.
 
     Args:
@@ -34,28 +29,7 @@ class Master:
 
     def __init__(self, world: SshWorld, *words: str, cwd: Path, **environ: str) -> None:
         given = {**world.environ(slots=2), "FIBER_BACKEND": "ssh", "FIBER_LEASE": str(LEASE)}
-        self.process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM), *words],
-            env={**os.environ, **given, **environ},
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def line(self, timeout: float = 60) -> str:
-        """The next line of its output."""
-        line = self._lines.get(timeout=timeout)
-        assert line is not None, f"it ended with {self.process.wait()}"
-        return line
+        super().__init__(cwd, ssh_masters.__file__, *words, environ={**given, **environ})
 
     def up(self) -> list[tuple[str, int]]:
         """Hosts and pids of the workers."""
@@ -68,15 +42,6 @@ class Master:
         found = json.loads(self.line())
         assert self.process.wait(60) == 0
         return found
-
-    def close(self) -> None:
-        """Kill it and reap it."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def left_on(world: SshWorld, seconds: float) -> list[str]:

@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import subprocess
 import sys
+import types
 
 import attrs
 import pytest
@@ -30,13 +31,10 @@ def open_backend(engine, run_id):
     with contextlib.ExitStack() as stack:
         stack.callback(rundir.remove, directory)
 
-        def make(timing=Timing(), **settings):
+        def make(timing=Timing(), providers=types.MappingProxyType({}), **settings):
             config = DockerConfig(**{"host": engine.url, "pull": "never", **settings})
-            backend = DockerBackend(
-                BackendContext(
-                    run_id=run_id, run_directory=str(directory), config=config, timing=timing
-                )
-            )
+            context = BackendContext(run_id=run_id, run_directory=str(directory), config=config)
+            backend = DockerBackend(attrs.evolve(context, timing=timing, providers=providers))
             stack.callback(backend.close)
             stack.callback(backend.cleanup, run_id)
             return backend

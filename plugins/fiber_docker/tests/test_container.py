@@ -1,4 +1,4 @@
-"""A spec becomes the body of the engine's call, without an engine."""
+"""A spec becomes the body of the engine's call, and its answers statuses, without an engine."""
 
 import json
 
@@ -6,45 +6,45 @@ import attrs
 import pytest
 
 from fiber.backend_parts import first
-from fiber.model import JobSpec, ResourceRequest, Volume
+from fiber.model import JobSpec, JobState, Reason, ReasonKind, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
 from fiber_docker.container import ContainerContext, container_spec, unique_name
+from fiber_docker.status import (
+    ContainerExit,
+    created_at,
+    failed_to_start,
+    from_inspect,
+    from_list,
+    job_of,
+    killed_unseen,
+    lost_with_engine,
+)
 
 CONTEXT = ContainerContext(image="img", master="host:1:2.0", owner="me")
+DEFAULTS = DockerConfig()
+SPEC = JobSpec(run_id="00000001", name="job", argv=("prog", "a b"))
+EXIT, SIGNAL, START = ReasonKind.EXIT, ReasonKind.SIGNAL, ReasonKind.START
 
 
-def spec(**fields):
-    return JobSpec(**{"run_id": "00000001", "name": "job", "argv": ("prog", "a b"), **fields})
+def made(config=DEFAULTS, context=CONTEXT, **fields):
+    return container_spec(attrs.evolve(SPEC, **fields), config, context)
 
 
-def made(config=DockerConfig(), context=CONTEXT, **fields):  # noqa: B008 - frozen
-    return container_spec(spec(**fields), config, context)
+class TestSpec:
+    @pytest.mark.parametrize(
+        "entry, code, tail",
+        [(None, first.text(), ["bond:5", "6", "prog", "a b"]), ("x:y", "", ["a b"])],
+    )
+    def test_private_bytes_go_to_the_standard_input_after_the_code_of_a_programs_first_process(
+        self, entry, code, tail
+    ):
+        found = made(DockerConfig(python="/opt/python"), entry=entry, private=b"secret")
 
-
-class TestProgram:
-    def test_a_program_runs_under_a_first_process_that_needs_no_fiber(self):
-        body = made().body
-
-        assert body["Entrypoint"] == ["python3"]
-        assert body["Cmd"][-4:] == ["bond:5", "-1", "prog", "a b"]
-        assert made().stdin == first.text().encode()
-        assert made().files
-
-    def test_its_private_bytes_follow_on_the_standard_input(self):
-        found = made(private=b"secret")
-
-        assert found.stdin == first.text().encode() + b"secret"
-        assert found.body["Cmd"][-4:-2] == ["bond:5", "6"]
-
-    def test_a_process_of_fibers_is_the_first_itself_with_the_images_python(self):
-        config = DockerConfig(python="/opt/python")
-        found = made(config, argv=("any", "-m", "fiber._agent.job"), entry="x:y", private=b"abc")
-
+        assert found.stdin == code.encode() + b"secret"
         assert found.body["Entrypoint"] == ["/opt/python"]
-        assert found.body["Cmd"] == ["-m", "fiber._agent.job"]
-        assert "FIBER_BOOTSTRAP=stdin:3" in found.body["Env"]
-        assert found.stdin == b"abc"
-        assert found.body["HostConfig"]["AutoRemove"] is True
+        assert found.body["Cmd"][-len(tail) :] == tail
+        assert "secret" not in json.dumps(found.body)
+        assert "secret" not in repr(found)
 
     def test_a_process_has_the_grace_of_docker_stop_and_a_program_has_not(self):
         body = made(entry="x:y", private=b"abc").body
@@ -54,90 +54,144 @@ class TestProgram:
         assert made(context=attrs.evolve(CONTEXT, stop=0.1)).body["StopTimeout"] == 1
         assert not any(one.startswith("FIBER_GRACE=") for one in made().body["Env"])
 
-    def test_without_python_a_program_is_the_first_process(self):
-        body = container_spec(spec(), DockerConfig(), CONTEXT, wrapped=False).body
-
-        assert body["Entrypoint"] + body["Cmd"] == ["prog", "a b"]
-        assert body["OpenStdin"] is False
-
-    @pytest.mark.parametrize("fields", [{}, {"entry": "x:y"}])
-    def test_private_bytes_are_nowhere_in_the_call(self, fields):
-        found = made(private=b"the secret", **fields)
-
-        assert "the secret" not in json.dumps(found.body)
-        assert "the secret" not in repr(found)
-
-    def test_variables_are_set_and_taken_away(self):
-        env = made(env={"A": "1=2", "B": ""}, unset_env=frozenset({"C", "A"})).body["Env"]
-
-        assert env == ["A=1=2", "B=", "_FIBER_DOCKER=alone", "C"]
-
-
-class TestPlace:
-    def test_limits_are_the_engines(self):
+    def test_nothing_is_limited_or_mounted_unasked(self):
         host = made(resources=ResourceRequest(cpu=0.5, memory=128)).body["HostConfig"]
-
         assert host["NanoCpus"] == 500_000_000
         assert host["Memory"] == host["MemorySwap"] == 128 << 20
 
-    def test_nothing_is_limited_unasked(self):
-        assert not {"NanoCpus", "Memory", "ShmSize"} & made().body["HostConfig"].keys()
+        optional = {"NanoCpus", "Memory", "ShmSize", "Mounts", "Binds"}
+        assert not optional & made().body["HostConfig"].keys()
 
-    def test_nothing_is_mounted_unasked(self):
-        assert not {"Mounts", "Binds"} & made().body["HostConfig"].keys()
+    def test_volumes_the_engine_and_names_of_hosts_are_those_of_settings_and_spec(self):
+        config = DockerConfig(
+            volumes=("data:/data:ro",), extra_hosts=("a:10.0.0.1",), workdir="/w", shm_size=256
+        )
+        hosts = {"b": "host-gateway"}
+        context = attrs.evolve(CONTEXT, engine_socket="/far.sock", network="n", hosts=hosts)
 
-    def test_volumes_are_mounted_by_name_and_by_path(self):
-        config = DockerConfig(volumes=("data:/data:ro",))
-        volumes = (Volume(source="/srv/x", path="/x"),)
+        body = made(config, context, volumes=(Volume(source="/srv/x", path="/x"),)).body
 
-        mounts = made(config, volumes=volumes).body["HostConfig"]["Mounts"]
-
-        assert mounts == [
+        assert body["HostConfig"]["Mounts"] == [
             {"Type": "volume", "Source": "data", "Target": "/data", "ReadOnly": True},
             {"Type": "bind", "Source": "/srv/x", "Target": "/x"},
+            {"Type": "bind", "Source": "/far.sock", "Target": "/var/run/docker.sock"},
         ]
-
-    def test_settings_are_passed_on(self):
-        config = DockerConfig(
-            user="1000:1000",
-            workdir="/work",
-            shm_size=256,
-            extra_hosts=("a:10.0.0.1",),
-            labels=("team=x=y",),
+        assert body["HostConfig"]["ExtraHosts"] == ["a:10.0.0.1", "b:host-gateway"]
+        found = (
+            body["WorkingDir"],
+            body["HostConfig"]["ShmSize"],
+            body["HostConfig"]["NetworkMode"],
         )
-        context = attrs.evolve(CONTEXT, network="net", hosts={"b": "host-gateway"})
-
-        body = made(config, context).body
-
-        assert (body["User"], body["WorkingDir"]) == ("1000:1000", "/work")
-        host = body["HostConfig"]
-        assert host["ShmSize"] == 256 << 20
-        assert host["ExtraHosts"] == ["a:10.0.0.1", "b:host-gateway"]
-        assert host["NetworkMode"] == "net"
-        assert body["Labels"]["team"] == "x=y"
+        assert found == ("/w", 256 << 20, "n")
+        assert "_FIBER_DOCKER=shared" in body["Env"]
 
     def test_a_job_can_be_found_by_its_labels(self):
-        labels = made(labels={"process": "p"}).body["Labels"]
+        labels = made(DockerConfig(labels=("team=x=y",)), labels={"process": "p"}).body["Labels"]
 
-        assert labels["fiber.run"] == "00000001"
-        assert json.loads(labels["fiber.argv"]) == ["prog", "a b"]
-        assert labels["fiber.label.process"] == "p"
+        job = job_of("docker", "fiber-x", labels, 5.0)
+        assert (job.id, job.name, job.run_id) == ("fiber-x", "job", "00000001")
+        assert (job.argv, job.submitted) == (("prog", "a b"), 5.0)
+        assert (labels["team"], labels["fiber.label.process"]) == ("x=y", "p")
         assert labels["fiber.detached"] == "0"
+        # somebody else's break nothing
+        job = job_of("docker", "x", {"fiber.argv": "no json"})
+        assert (job.name, job.argv) == ("x", ())
 
-    def test_the_engines_socket_is_given_only_when_asked_for(self):
-        context = attrs.evolve(CONTEXT, engine_socket="/var/run/docker.sock")
+    @pytest.mark.parametrize(
+        "name", ["", "a", "-x-", 'My Job/№ 1: "q" ' + "x" * 90, "PoolWorker-1"]
+    )
+    def test_any_name_becomes_one_that_engines_take(self, name):
+        found = unique_name("00000001", name)
 
-        (mount,) = made(context=context).body["HostConfig"]["Mounts"]
+        assert found.startswith("fiber-00000001-")
+        assert set(found) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.-")
+        assert len(found) < 64
+        assert found != unique_name("00000001", name)
 
-        assert mount["Source"] == mount["Target"] == "/var/run/docker.sock"
-        assert "_FIBER_DOCKER=shared" in made(context=context).body["Env"]
+
+def inspected(status, **fields):
+    return from_inspect({"State": {"Status": status, **fields}}, host="engine")
 
 
-@pytest.mark.parametrize("name", ["", "a", "-x-", 'My Job/№ 1: "q" ' + "x" * 90, "PoolWorker-1"])
-def test_any_name_becomes_one_that_engines_take(name):
-    found = unique_name("00000001", name)
+class TestStatus:
+    @pytest.mark.parametrize(
+        "code, report, reason, exit_code",
+        [
+            (0, "", Reason(EXIT, 0), 0),
+            (7, "", Reason(EXIT, 7), 7),
+            (137, "", Reason(SIGNAL, 9), -9),
+            (137, "exit 137", Reason(EXIT, 137), 137),
+            (137, "signal 9", Reason(SIGNAL, 9), -9),
+            (143, "", Reason(SIGNAL, 15), -15),
+            (255, "", Reason(EXIT, 255), 255),
+            (127, "exit 127", Reason(EXIT, 127), 127),
+            (127, "start no such file: 'x'", Reason(START), 127),
+        ],
+    )
+    def test_the_first_process_tells_codes_from_signals(self, code, report, reason, exit_code):
+        status = ContainerExit(code=code, report=report).status()
 
-    assert found.startswith("fiber-00000001-")
-    assert set(found) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.-")
-    assert len(found) < 64
-    assert found != unique_name("00000001", name)
+        assert (status.reason, status.exit_code) == (reason, exit_code)
+        assert status.state is (JobState.SUCCEEDED if code == 0 else JobState.FAILED)
+
+    def test_out_of_memory_is_the_reason_where_the_engine_proves_it_and_the_program_ended(self):
+        assert ContainerExit(code=137, oom=True).status().reason == Reason(ReasonKind.OOM)
+        assert ContainerExit(code=3, oom=True).status().reason == Reason(EXIT, 3)
+
+    @pytest.mark.parametrize(
+        "status, state",
+        [
+            ("created", JobState.PENDING),
+            ("running", JobState.RUNNING),
+            ("paused", JobState.SUSPENDED),
+            ("who knows", JobState.UNKNOWN),
+        ],
+    )
+    def test_one_that_has_not_ended_has_the_state_of_its_engine(self, status, state):
+        assert inspected(status).state is state
+
+    def test_one_that_ended_has_its_code_and_one_that_could_not_start_the_engines_words(self):
+        ended = inspected("exited", ExitCode=3)
+        assert (ended.exit_code, ended.host) == (3, "engine")
+
+        failed = inspected("created", ExitCode=127, Error="exec: no such file")
+        assert (failed.reason, failed.message) == (Reason(START), "exec: no such file")
+
+    @pytest.mark.parametrize(
+        "state, text, code",
+        [
+            ("exited", "Exited (3) 2 seconds ago", 3),
+            # these have to be inspected
+            ("exited", "Exited (137) 1 second ago", None),
+            ("exited", "something else", None),
+            ("created", "Created", None),
+        ],
+    )
+    def test_a_plain_end_in_a_list_needs_no_second_question(self, state, text, code):
+        status = from_list({"State": state, "Status": text})
+
+        assert (status and status.exit_code) == code
+
+    @pytest.mark.parametrize(
+        "found, seconds",
+        [
+            (12, 12.0),
+            ("1970-01-01T00:00:02.123456789Z", 2.123456),
+            ("1970-01-01T00:00:02Z", 2.0),
+            ("", None),
+            (None, None),
+        ],
+    )
+    def test_times_are_read_as_engines_write_them(self, found, seconds):
+        assert created_at(found) == seconds
+
+    def test_a_container_that_was_killed_while_the_engine_was_away_was_lost_with_it(self):
+        found = killed_unseen(inspected("exited", ExitCode=137))
+        assert (found.exit_code, found.reason) == (-9, Reason(ReasonKind.NODE_LOST))
+        assert "while the Docker engine was away" in found.message
+        for own in ({"ExitCode": 3}, {"ExitCode": 0}, {"ExitCode": 137, "OOMKilled": True}):
+            status = inspected("exited", **own)
+            assert killed_unseen(status) == status
+        # where that was before its start, nothing of it has run
+        assert failed_to_start(lost_with_engine("it does not answer"))
+        assert not failed_to_start(found)

@@ -1,15 +1,17 @@
-"""Containers are created, started and removed in an order that leaves none, whatever happens."""
+"""Containers are created, started and removed in an order that leaves none, with devices of their own."""
 
-import contextlib
+import json
+import signal
 import socket
 import threading
 
 import attrs
 import pytest
 
+from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.backend_parts.feed import Feed
-from fiber.exceptions import BackendError, BackendUnavailableError
-from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind
+from fiber.exceptions import BackendError, BackendUnavailableError, ResourceError, SubmitError
+from fiber.model import JobSpec, JobState, JobStatus, Reason, ReasonKind, ResourceRequest
 from fiber_docker.config import DockerConfig
 from fiber_docker.container import ContainerContext
 from fiber_docker.devices import Devices
@@ -19,28 +21,36 @@ from fiber_docker.stream import Stream
 from fiber_docker.timing import DockerTiming
 
 PATIENCE = 30.0
+RUN = "00c0ffee"
+CONTEXT = ContainerContext(image="i")
+GPUS = [{"uuid": f"GPU-{n}{n}", "index": n, "name": "made up", "memory": 1 << 30} for n in range(2)]
 
 
-@attrs.define(slots=False)
 class FakeClient:
-    """An engine whose answers come when a test says so."""
+    """An engine with two GPUs, whose answers come when a test says so."""
 
-    containers: set = attrs.field(factory=set)
-    makers: list = attrs.field(factory=list)
-    asked: threading.Event = attrs.field(factory=threading.Event)
-    may_make: threading.Event = attrs.field(factory=threading.Event)
-    may_start: threading.Event = attrs.field(factory=threading.Event)
-    ends: list = attrs.field(factory=list)
-    #: starts that were not answered yet
-    starting: int = 0
-    on_start: object = lambda name: None
-    on_signal: object = lambda name: None
+    def __init__(self):
+        self.containers = set()
+        #: names and bodies of the containers that were asked for, and the threads that did it
+        self.asked_for, self.makers = [], []
+        self.signals, self.ends = [], []
+        self.asked, self.may_make, self.may_start = (threading.Event() for _ in range(3))
+        #: devices that it lists by their names
+        self.cdi = []
+        #: starts that were not answered yet
+        self.starting = 0
+        self.on_start = self.on_signal = lambda name: None
 
     def create(self, name, body):
+        if "-probe-" in name:
+            self.asked_for.append(("probe", body))
+            return name
+        self.asked_for.append((name, body))
         self.makers.append(threading.current_thread())
         self.asked.set()
         assert self.may_make.wait(PATIENCE)
         self.containers.add(name)
+        return name
 
     def attach(self, name, *, stdin, output):
         ours, theirs = socket.socketpair()
@@ -48,6 +58,8 @@ class FakeClient:
         return Stream(ours)
 
     def start(self, container, name):
+        if name == "the probe":
+            return
         self.on_start(container)
         self.starting += 1
         try:
@@ -55,14 +67,24 @@ class FakeClient:
         finally:
             self.starting -= 1
 
+    def call(self, what, function):
+        return {"wait": {"StatusCode": 0}, "report its info": {"DiscoveredDevices": self.cdi}}[what]
+
+    def logs(self, container, *, tail, follow):
+        return [json.dumps(GPUS).encode()]
+
     def put(self, container, folder, archive):
         pass
 
     def signal(self, name, number):
+        self.signals.append((name, number))
         self.on_signal(name)
 
     def remove(self, name):
         self.containers.discard(name)
+
+    def devices_asked_for(self):
+        return [body["HostConfig"].get("DeviceRequests") for _, body in self.asked_for]
 
 
 @pytest.fixture
@@ -81,23 +103,39 @@ def feed():
 
 
 @pytest.fixture
-def starter(client, feed):
+def devices(client):
+    return Devices(client, {"gpu": NvidiaProvider()}, "python3")
+
+
+@pytest.fixture
+def starter(client, feed, devices):
     config = DockerConfig(pull="never")
     images = Images(client, config)
-    devices = Devices(client, {}, "python3")
     starter = JobStarter(
         "docker", client, config, feed, images, devices, DockerTiming(), partial_line=0.1
     )
+    feed._on_end = starter.ended
     yield starter
     client.may_make.set()
     client.may_start.set()
     starter.close()
 
 
+@pytest.fixture
+def ready(client):
+    """An engine that answers at once."""
+    client.may_make.set()
+    client.may_start.set()
+
+
+def gpus(count):
+    return ResourceRequest(devices={"gpu": count})
+
+
 def process(**fields):
     """One of Fiber's own processes."""
     return attrs.evolve(
-        JobSpec(run_id="00c0ffee", name="p", argv=("python3", "-m", "x"), entry="x:y"), **fields
+        JobSpec(run_id=RUN, name="p", argv=("python3", "-m", "x"), entry="x:y"), **fields
     )
 
 
@@ -107,7 +145,10 @@ def in_thread(function, *words):
     return thread
 
 
-CONTEXT = ContainerContext(image="i")
+def until_started(starter):
+    """Wait until the threads that start have done all that they were given."""
+    starter._start_threads.run_all([lambda: None])
+    starter._start_threads.close()
 
 
 def test_close_waits_for_a_container_that_is_being_made_and_removes_it(client, starter):
@@ -129,59 +170,32 @@ def test_close_waits_for_a_container_that_is_being_made_and_removes_it(client, s
     assert client.containers == set()
 
 
-def test_after_close_none_is_made(client, starter, feed):
-    client.may_make.set()
+def test_no_thread_of_a_user_asks_for_a_container_and_after_close_none_does(
+    client, starter, feed, ready
+):
+    starter.submit(process(), CONTEXT)
+    (maker,) = client.makers
+    assert maker is not threading.current_thread()
     starter.close()
 
     job = starter.submit(process(), CONTEXT)
 
-    assert client.makers == []
+    assert client.makers == [maker]
     assert feed.status(job.id).state is JobState.FAILED
 
 
-def test_no_thread_of_a_user_asks_for_a_container(client, starter):
-    client.may_make.set()
-    client.may_start.set()
-
-    starter.submit(process(), CONTEXT)
-
-    assert threading.current_thread() not in client.makers
-
-
-def test_a_process_that_was_killed_before_its_start_is_removed_whatever_a_signal_does(
-    client, starter, feed
-):
-    """Podman has an error for a signal to a container that was not started."""
-
-    def refuse(name):
-        raise BackendError("can only kill running containers")
-
-    client.on_signal = refuse
-    submitter = in_thread(starter.submit, process(), CONTEXT)
-    assert client.asked.wait(PATIENCE)
-    starter.cancel_unstarted()
-    client.may_make.set()
-    submitter.join(PATIENCE)
-
-    starter.close()
-
-    assert client.containers == set()
-
-
 def test_the_log_tail_is_known_though_the_container_ends_before_the_engine_answers(client, starter):
-    words = []
+    words, threads = [], []
 
     def speak_and_end(name):
         (end,) = client.ends
         text = b"No module named fiber\n"
         end.sendall(b"\x02\0\0\0" + len(text).to_bytes(4, "big") + text)
         end.close()
-        asked = in_thread(lambda: words.extend(starter.log_tail(name)))
+        threads.append(in_thread(lambda: words.extend(starter.log_tail(name))))
         # the engine's answer comes while its events are read
         threading.Timer(0.1, client.may_start.set).start()
-        threads.append(asked)
 
-    threads = []
     client.on_start = speak_and_end
     client.may_make.set()
     starter.submit(process(), CONTEXT)
@@ -192,7 +206,7 @@ def test_the_log_tail_is_known_though_the_container_ends_before_the_engine_answe
     assert words == ["No module named fiber"]
 
 
-def test_a_start_that_fails_leaves_no_thread(client, starter, feed):
+def test_a_start_that_fails_ends_the_job_and_leaves_nothing(client, starter, feed):
     def refuse(name):
         raise BackendError("no space left")
 
@@ -200,51 +214,90 @@ def test_a_start_that_fails_leaves_no_thread(client, starter, feed):
     client.may_make.set()
     job = starter.submit(process(), CONTEXT)
 
-    with contextlib.closing(feed.events("00c0ffee")) as events:
-        end = next(
-            status for published, status in events if published.id == job.id and status.exit_code
-        )
+    assert feed.wait_ended(job.id, PATIENCE)
     starter.close()
-
-    assert end.message == "no space left"
+    assert feed.status(job.id).message == "no space left"
     assert client.containers == set()
 
 
-def test_a_job_that_is_removed_while_it_starts_has_ended_then(client, starter, feed):
-    started = threading.Event()
-    client.on_start = lambda name: started.set()
-    client.may_make.set()
-    job = starter.submit(process(), CONTEXT)
-    assert started.wait(PATIENCE)
+class TestCancellation:
+    @pytest.mark.parametrize("entry", [None, "x:y"])
+    def test_a_job_whose_container_is_being_made_ends_by_its_signal_and_never_runs(
+        self, client, starter, feed, entry
+    ):
+        def refuse(name):
+            """As Podman does where a container was not started."""
+            raise BackendError("can only kill running containers")
 
-    unstarted = starter.cancel_unstarted()
-    starter.remove_all([job.id])
-    starter.publish_cancelled(unstarted)
+        client.on_signal = refuse if entry else client.on_signal
+        started = []
+        client.on_start = started.append
+        submitter = in_thread(starter.submit, process(entry=entry), CONTEXT)
+        assert client.asked.wait(PATIENCE)
+        (job, _) = next(feed.events(RUN))
 
-    # the engine has not answered to the start yet, and nobody waited for that
-    assert client.starting == 1
-    assert unstarted == [job]
-    assert feed.status(job.id).exit_code == -9
-    client.may_start.set()
-
-
-def test_an_end_that_was_published_stays(feed, client, starter):
-    client.may_make.set()
-    client.may_start.set()
-    job = starter.submit(process(), CONTEXT)
-
-    feed.publish(job, JobStatus(state=JobState.SUCCEEDED, reason=Reason(ReasonKind.EXIT, 0)))
-    starter.close()
-
-    assert feed.status(job.id).state is JobState.SUCCEEDED
-
-
-class TestEngineThatGoesAway:
-    @pytest.fixture(autouse=True)
-    def _ready(self, client):
+        # the first one counts
+        assert [starter.cancel(job, number) for number in (15, 9)] == [True, True]
+        assert not feed.status(job.id).state.is_terminal
         client.may_make.set()
+        submitter.join(PATIENCE)
+        until_started(starter)
+
+        assert started == []
+        assert feed.status(job.id).reason == Reason(ReasonKind.SIGNAL, 15)
+        # a program's container stays for its logs until the backend is closed
+        assert client.containers == (set() if entry else {job.id})
+        assert client.signals == ([] if entry else [(job.id, signal.SIGKILL)])
+        starter.close()
+        assert client.containers == set()
+
+    @pytest.mark.parametrize("number", [9, 15])
+    def test_a_job_that_waits_for_devices_has_ended_at_once_and_is_forgotten(
+        self, client, starter, feed, ready, number
+    ):
+        first, waiting, also = (
+            starter.submit(process(resources=gpus(count)), CONTEXT) for count in (2, 1, 1)
+        )
+
+        assert starter.cancel(waiting, number)
+
+        status = feed.status(waiting.id)
+        assert (status.state, status.exit_code) == (JobState.FAILED, -number)
+        assert not starter.is_submitted_here(waiting.id)
+        feed.publish(first, JobStatus(state=JobState.SUCCEEDED, exit_code=0))
+        # nothing was created for it
+        starter._create_threads.close()
+        assert [name for name, _ in client.asked_for] == ["probe", first.id, also.id]
+
+    def test_a_job_that_runs_or_is_not_ours_cannot_be_cancelled(self, starter, feed, ready):
+        job = starter.submit(process(entry=None), CONTEXT)
+        until_started(starter)
+
+        assert not starter.cancel(job, 9)
+        assert not starter.cancel(attrs.evolve(job, id="another"), 9)
+        assert feed.status(job.id).state is JobState.PENDING
+        assert starter.cancel_unstarted() == []
+
+    def test_a_job_that_is_removed_while_it_starts_has_ended_then(self, client, starter, feed):
+        started = threading.Event()
+        client.on_start = lambda name: started.set()
+        client.may_make.set()
+        job = starter.submit(process(), CONTEXT)
+        assert started.wait(PATIENCE)
+
+        unstarted = starter.cancel_unstarted()
+        starter.remove_all([job.id])
+        starter.publish_cancelled(unstarted)
+
+        # the engine has not answered to the start yet, and nobody waited for that
+        assert client.starting == 1
+        assert unstarted == [job]
+        assert feed.status(job.id).exit_code == -9
         client.may_start.set()
 
+
+@pytest.mark.usefixtures("ready")
+class TestEngineThatGoesAway:
     @staticmethod
     def away(*_words):
         raise BackendUnavailableError("the engine does not answer")
@@ -273,10 +326,8 @@ class TestEngineThatGoesAway:
         with monkeypatch.context() as meanwhile:
             meanwhile.setattr(client, "remove", self.away)
             job = starter.submit(process(), CONTEXT)
-            assert feed.wait_ended(job.id, PATIENCE)
             # the thread that was at it has found that it cannot remove it either
-            starter._start_threads.run_all([lambda: None])
-            starter._start_threads.close()
+            until_started(starter)
         status = feed.status(job.id)
         assert status.reason == Reason(ReasonKind.NODE_LOST)
         assert "the engine does not answer" in status.message
@@ -305,3 +356,72 @@ class TestEngineThatGoesAway:
         monkeypatch.undo()
         starter.remove_all([job.id for job in jobs])
         assert client.containers == set()
+
+
+@pytest.mark.usefixtures("ready")
+class TestDevices:
+    @staticmethod
+    def by_driver(*ids):
+        """The request that engines have understood since there are any."""
+        return [{"Driver": "nvidia", "Capabilities": [["gpu"]], "DeviceIDs": list(ids)}]
+
+    def test_each_job_asks_for_its_own_by_their_ids_and_others_for_none(self, client, starter):
+        for count in (0, 1, 1):
+            starter.submit(process(resources=gpus(count)), CONTEXT)
+
+        everything = [{"Driver": "nvidia", "Capabilities": [["gpu"]], "Count": -1}]
+        granted = [self.by_driver("GPU-00"), self.by_driver("GPU-11")]
+        assert client.devices_asked_for() == [None, everything, *granted]
+
+    def test_an_engine_that_lists_devices_is_asked_for_them_by_name(self, client, starter):
+        client.cdi = [{"Source": "cdi", "ID": "nvidia.com/gpu=GPU-00"}]
+
+        starter.submit(process(resources=gpus(1)), CONTEXT)
+
+        names = [["nvidia.com/gpu=all"], ["nvidia.com/gpu=GPU-00"]]
+        assert client.devices_asked_for() == [[{"Driver": "cdi", "DeviceIDs": n}] for n in names]
+
+    def test_a_program_in_an_image_without_python_keeps_its_devices(self, client, starter):
+        def lack_python(name):
+            if len(client.asked_for) == 2:
+                raise SubmitError("exec: python3: executable file not found")
+
+        client.on_start = lack_python
+        starter.submit(process(resources=gpus(1), entry=None), CONTEXT)
+        until_started(starter)
+
+        _, wrapped, bare = client.asked_for
+        assert (wrapped[1]["Entrypoint"], bare[1]["Cmd"]) == (["python3"], ["-m", "x"])
+        assert client.devices_asked_for()[1:] == [self.by_driver("GPU-00")] * 2
+
+    def test_first_come_is_first_served_also_where_a_later_one_would_fit(self, devices):
+        devices.probe(gpus(2), "i")
+        got = []
+
+        def ask(name, count):
+            return devices.grant(name, gpus(count), lambda requests: got.append((name, requests)))
+
+        assert [ask(*one) for one in (("a", 1), ("b", 2), ("c", 1), ("d", 1))] == [
+            True,
+            *[False] * 3,
+        ]
+        assert got == [("a", (self.by_driver("GPU-00")[0],))]
+
+        devices.release("a")
+        # one that gave up waiting is forgotten
+        devices.release("c")
+        assert [name for name, _ in got] == ["a", "b"]
+        devices.release("b")
+        assert [name for name, _ in got] == ["a", "b", "d"]
+        assert devices.free_counts() == {"gpu": 1}
+
+    @pytest.mark.parametrize(
+        "wanted, words",
+        [
+            ({"gpu": 3}, r"3 of 'gpu' are asked for.*has 2"),
+            ({"gadget": 1}, r"'gadget'.*installed are: gpu"),
+        ],
+    )
+    def test_what_the_machine_never_has_is_an_error(self, devices, wanted, words):
+        with pytest.raises(ResourceError, match=words):
+            devices.probe(ResourceRequest(devices=wanted), "i")

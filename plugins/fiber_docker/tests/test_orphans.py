@@ -14,7 +14,6 @@ from fiber_docker.orphans import (
     MASTER_LABEL,
     liveness_of_master,
     master_identity,
-    sweep,
 )
 from fiber_docker.termination import Terminator
 
@@ -24,68 +23,24 @@ LOCAL = Owner.decode(master_identity())
 REMOTE = LOCAL._replace(place=f"{LOCAL.host}/another/1/1", pid=1)
 
 
-def judge(owner, container=None, state=None):
-    labels = {MASTER_LABEL: owner.encode() if isinstance(owner, Owner) else owner}
-    if container is not None:
-        labels[MASTER_CONTAINER_LABEL] = container
-    return liveness_of_master(labels, {container: state}.get)
-
-
-def test_this_process_lives():
-    assert judge(LOCAL) is ALIVE
-
-
-def test_one_that_is_no_more_left_orphans():
-    assert judge(LOCAL._replace(pid=4194304)) is DEAD
-
-
-def test_another_process_of_the_same_number_is_another():
-    assert judge(LOCAL._replace(started=1.0)) is DEAD
-
-
-@pytest.mark.parametrize("mark", ["", "elsewhere:1:1.0", "a:b", REMOTE])
-def test_the_liveness_of_masters_of_other_hosts_is_unknown(mark):
-    assert judge(mark) is UNKNOWN
-
-
 @pytest.mark.parametrize(
-    "state, expected",
+    "owner, state, expected",
     [
-        ("exited", DEAD),
-        ("dead", DEAD),
-        ("running", UNKNOWN),
-        ("paused", UNKNOWN),
-        ("restarting", UNKNOWN),
-        # the engine does not answer
-        (None, UNKNOWN),
+        pytest.param(LOCAL, None, ALIVE, id="this process"),
+        pytest.param(LOCAL, "exited", ALIVE, id="this one, whatever a container does"),
+        pytest.param(LOCAL._replace(pid=4194304), None, DEAD, id="one that is no more"),
+        pytest.param(LOCAL._replace(started=1.0), None, DEAD, id="another of its number"),
+        *((mark, None, UNKNOWN) for mark in ("", "elsewhere:1:1.0", "a:b", REMOTE)),
+        *((REMOTE, state, DEAD) for state in ("exited", "dead")),
+        *((REMOTE, state, UNKNOWN) for state in ("running", "paused", "restarting")),
+        pytest.param(REMOTE, None, UNKNOWN, id="in a container of which nothing is known"),
     ],
 )
-def test_a_master_in_a_container_is_as_alive_as_that(state, expected):
-    assert judge(REMOTE, "c0ffee", state) is expected
+def test_a_master_is_dead_only_where_its_process_or_its_container_proves_it(owner, state, expected):
+    mark = owner.encode() if isinstance(owner, Owner) else owner
+    labels = {MASTER_LABEL: mark, MASTER_CONTAINER_LABEL: "c0ffee"}
 
-
-def test_a_master_that_lives_is_not_judged_by_a_container():
-    assert judge(LOCAL, "c0ffee", "exited") is ALIVE
-
-
-def test_containers_without_proof_stay():
-    class Engine:
-        def __init__(self):
-            self.removed = []
-
-        def containers(self, *labels):
-            marks = {"a": LOCAL, "b": REMOTE, "c": LOCAL._replace(pid=4194304)}
-            return [
-                {"Id": name, "Names": [f"/{name}"], "Labels": {MASTER_LABEL: mark.encode()}}
-                for name, mark in marks.items()
-            ]
-
-        def remove(self, name):
-            self.removed.append(name)
-
-    engine = Engine()
-    assert sweep(engine, "me") == ["c"]
-    assert engine.removed == ["c"]
+    assert liveness_of_master(labels, {"c0ffee": state}.get) is expected
 
 
 class Gone:

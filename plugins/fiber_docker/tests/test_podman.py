@@ -1,12 +1,21 @@
-"""Podman's socket, where it is installed: processes run, ends are known, nothing is left."""
+"""Podman's socket, where it is installed: processes run, ends are known, nothing is left.
 
-import sys
+The service is one of the tests' own, with folder, network and image; all gone at the end.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
 
-from podmand import podman
-
-__all__ = ["podman"]
+import dockerd
+from require import need
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -25,7 +34,6 @@ if __name__ == "__main__":
         process.join()
     print([process.exitcode for process in processes])
 """
-
 #: ends while workers are made, are started, and run
 SHORT = """
 import fiber
@@ -35,32 +43,100 @@ if __name__ == "__main__":
         assert pool.apply(abs, (-1,)) == 1
     print("done")
 """
+IMAGE = "localhost/fiber-test:latest"
+PATIENCE = 60.0
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+#: what a container gets unless said otherwise is more than root may have in some machines
+CONF = '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
+#: the default network, whose bridge and addresses nobody else has
+NUMBER = os.getpid() % 250
+GATEWAY = f"10.234.{NUMBER}.1"
+NETWORK = {
+    "name": "podman",
+    "id": "2f259bab93aaaaa2542ba43ef33eb990d0999ee1b9924b557b7be53c0b7a1bb9",
+    "driver": "bridge",
+    "network_interface": f"fiberp{NUMBER}",
+    "created": "2024-01-01T00:00:00Z",
+    "subnets": [{"subnet": f"10.234.{NUMBER}.0/24", "gateway": GATEWAY}],
+    "ipv6_enabled": False,
+    "internal": False,
+    "dns_enabled": False,
+    "ipam_options": {"driver": "host-local"},
+}
 
 
-@pytest.fixture
-def engine(podman):
+def why_not():
+    """What Podman lacks here; None where its service can be started."""
+    if os.getuid() != 0:
+        return "a service of our own can be started by root only"
+    absent = [name for name in ("podman", "conmon", "runc") if not shutil.which(name, path=PATH)]
+    return f"{', '.join(absent)} not found; run apt-get install podman runc" if absent else None
+
+
+def end(service):
+    service.terminate()
+    try:
+        service.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        service.kill()
+        service.wait()
+
+
+@pytest.fixture(scope="module")
+def engine():
     """What programs of these tests run on."""
-    return podman
+    need("podman", why_not())
+    folder = Path(tempfile.mkdtemp(prefix="fp-"))
+    (folder / "networks").mkdir()
+    (folder / "networks" / "podman.json").write_text(json.dumps(NETWORK))
+    (folder / "containers.conf").write_text(CONF)
+    command = [
+        "podman",
+        f"--root={folder}/root",
+        f"--runroot={folder}/run",
+        f"--tmpdir={folder}/tmp",
+        f"--network-config-dir={folder}/networks",
+        "--cgroup-manager=cgroupfs",
+        "--events-backend=file",
+        "--runtime=runc",
+    ]
+    url = f"unix://{folder}/podman.sock"
+    environ = {**os.environ, "PATH": PATH, "CONTAINERS_CONF": f"{folder}/containers.conf"}
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        stack.callback(dockerd.unmount, folder)
+        image = stack.enter_context(dockerd.archive(folder, dockerd.DISTRIBUTIONS))
+        log = stack.enter_context((folder / "log").open("wb"))
+        service = subprocess.Popen(
+            [*command, "system", "service", "--time=0", url],
+            stdout=log,
+            stderr=log,
+            env=environ,
+            start_new_session=True,
+        )
+        stack.callback(end, service)
+
+        def ask(*words):
+            subprocess.run([*command, *words], check=True, capture_output=True, env=environ)
+
+        path = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        ask("import", "--change", path, str(image()), IMAGE)
+        deadline = time.monotonic() + PATIENCE
+        while not (folder / "podman.sock").exists():
+            words = (folder / "log").read_text()[-2000:]
+            assert service.poll() is None and time.monotonic() < deadline, words
+            # it tells nobody that it listens
+            time.sleep(0.05)
+        stack.callback(ask, "rm", "--all", "--force", "--time=0")
+        yield dockerd.Engine(url=url, gateway=GATEWAY, image=IMAGE)
 
 
-@pytest.fixture
-def run(run_program):
-    """Runner of programs; returns their output."""
-
-    def run_text(text):
-        done = run_program(text)
-        # shown where the test fails
-        sys.stderr.write(done.stderr)
-        assert done.returncode == 0
-        return done.stdout
-
-    return run_text
-
-
-def test_ends_of_processes_are_distinguished(run):
-    assert run(ENDS).splitlines() == ["hello", "[7, -9, 0]"]
-
-
-def test_a_program_that_ends_while_workers_start_leaves_no_container(run):
-    for _ in range(3):
-        assert run(SHORT) == "done\n"
+@pytest.mark.parametrize(
+    "program, lines, times",
+    [(ENDS, ["hello", "[7, -9, 0]"], 1), (SHORT, ["done"], 3)],
+    ids=["whose processes end in each way", "that ends while its workers start"],
+)
+def test_a_program_leaves_no_container(run_program, program, lines, times):
+    for _ in range(times):
+        done = run_program(program)
+        assert (done.returncode, done.stdout.splitlines()) == (0, lines), done.stderr

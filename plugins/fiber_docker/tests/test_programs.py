@@ -1,10 +1,14 @@
-"""Messages of programs about images that do not fit, and effects of their settings."""
+"""Programs as users start them: images that do not fit, networks, contexts, masters in containers."""
 
 import contextlib
+import subprocess
+import sys
+import threading
 
 import pytest
+from docker.context import ContextAPI
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 ONE = """
 import fiber
@@ -21,22 +25,6 @@ import fiber
 if __name__ == "__main__":
     with fiber.Pool(2) as pool:
         print(sum(pool.map(abs, range(10))))
-"""
-
-GREEDY = """
-import fiber
-
-@fiber.meta(memory=128)
-def take(megabytes):
-    return len(bytearray(megabytes << 20))
-
-if __name__ == "__main__":
-    with fiber.Pool(1) as pool:
-        print(pool.apply(take, (1,)) >> 20)
-        try:
-            pool.apply(take, (512,))
-        except fiber.WorkerCrashedError as error:
-            print(error)
 """
 
 FIBER = "/usr/local/lib/python3*/site-packages/fiber"
@@ -74,34 +62,113 @@ def test_an_image_that_does_not_fit_is_reported(engine, run_program, script, nam
     assert named in done.stderr, done.stderr
 
 
-def test_a_worker_that_runs_out_of_memory_is_reported_so(run_program):
-    done = run_program(GREEDY)
-
-    assert done.returncode == 0, done.stderr
-    first, *rest = done.stdout.splitlines()
-    assert first == "1"
-    assert "OOM" in "".join(rest) or "memory" in "".join(rest), rest
-
-
-def test_processes_join_a_network_of_the_users(engine, run_program):
+def test_the_engine_of_a_context_is_used_and_processes_join_a_network_of_the_users(
+    engine, run_program, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "config.json").write_text("{}")
+    ContextAPI.create_context("lab", host=engine.url)
     with contextlib.closing(engine.docker()) as client:
         network = client.networks.create(engine.named("apart"))
         try:
-            done = run_program(SUM, FIBER_DOCKER_NETWORK=network.name)
+            settings = {"FIBER_DOCKER_CONTEXT": "lab", "FIBER_DOCKER_NETWORK": network.name}
+            done = run_program(SUM, DOCKER_HOST=None, **settings)
         finally:
             network.remove()
 
     assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
 
 
-def test_the_engine_of_a_context_is_used(engine, run_program, tmp_path, monkeypatch):
-    from docker.context import ContextAPI
+NESTED = """
+import os, platform, fiber
 
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    (tmp_path / "docker").mkdir()
-    (tmp_path / "docker" / "config.json").write_text("{}")
-    ContextAPI.create_context("lab", host=engine.url)
+def host(_):
+    return platform.node()
 
-    done = run_program(SUM, DOCKER_HOST=None, FIBER_DOCKER_CONTEXT="lab")
+if __name__ == "__main__":
+    with fiber.Pool(2) as pool:
+        found = set(pool.map(host, range(20), chunksize=1))
+    print("others" if platform.node() not in found else "myself", len(found) > 0)
+"""
 
-    assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
+
+def test_a_master_in_a_container_starts_containers_of_its_own_image(engine, tmp_path):
+    """Its network and image are found: nothing names them."""
+    (tmp_path / "program.py").write_text(NESTED)
+    socket = engine.url.removeprefix("unix://")
+    with contextlib.closing(engine.docker()) as client:
+        output = client.containers.run(
+            engine.image,
+            ["python3", "/here/program.py"],
+            environment={"FIBER_BACKEND": "docker"},
+            volumes=[f"{socket}:/var/run/docker.sock", f"{tmp_path}:/here:ro"],
+            remove=True,
+        )
+
+    assert output.decode().split("\n")[0] == "others True"
+    assert engine.containers() == []
+
+
+#: what each task is begun on is counted; the first one waits for a word
+COUNTED = """
+import platform, sys
+import fiber
+
+def task(n, begun, word):
+    begun.put((n, platform.node()))
+    return n * n if n else word.get()
+
+if __name__ == "__main__":
+    begun, word = fiber.Queue(), fiber.Queue()
+    with fiber.Pool(2, error_handling=False) as pool:
+        result = pool.starmap_async(task, [(n, begun, word) for n in range(8)], chunksize=1)
+        where = dict(begun.get(timeout=100) for _ in range(8))
+        print(where[0], flush=True)
+        sys.stdin.readline()
+        word.put("done")
+        assert result.get(100) == ["done"] + [n * n for n in range(1, 8)]
+        pool.close()
+        pool.join()
+    print("begun again", begun.qsize(), flush=True)
+"""
+
+
+def test_a_worker_that_is_paused_for_longer_than_its_lease_goes_on(engine, tmp_path):
+    (tmp_path / "program.py").write_text(COUNTED)
+    environ = engine.environ()
+    with subprocess.Popen(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=environ,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as program:
+        # a program that hangs is the end of the test's patience
+        guard = threading.Timer(200, program.kill)
+        guard.start()
+        try:
+            container = program.stdout.readline().strip()
+            engine.pause(container)
+            # said after five seconds, and the lease is three
+            line = program.stderr.readline()
+            assert "is suspended by its platform, and keeps its tasks" in line, line
+            listed = subprocess.run(
+                [sys.executable, "-m", "fiber.cli.main", "ps"],
+                env=environ,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            assert [line for line in listed.splitlines() if "suspended" in line], listed
+            with contextlib.closing(engine.docker()) as client:
+                client.api.unpause(container)
+            out, err = program.communicate("go on\n")
+        finally:
+            guard.cancel()
+            program.kill()
+
+    assert (out, err) == ("begun again 0\n", "")
+    assert engine.containers() == []

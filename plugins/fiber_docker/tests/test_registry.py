@@ -50,71 +50,53 @@ def folder(engine, tmp_path):
     return str(made)
 
 
-def forget(engine, image):
-    """Remove an image from the engine, so that it has to be pulled."""
-    with contextlib.closing(engine.docker()) as client:
-        client.images.remove(image, force=True)
+@pytest.fixture
+def is_pulled(engine, open_backend, run_id):
+    """Whether a job of an image, which is removed from the engine, has the engine pull it."""
+
+    def ask(image):
+        with contextlib.closing(engine.docker()) as client:
+            client.images.remove(image, force=True)
+            backend = open_backend(pull="missing")
+            # the image holds no program, so it is not run
+            backend.submit(JobSpec(run_id=run_id, name="n", argv=("/word",), image=image))
+            found = any(image in (one.tags or ()) for one in client.images.list())
+            client.images.remove(image, force=True)
+            return found
+
+    return ask
 
 
-def is_there(engine, image):
-    with contextlib.closing(engine.docker()) as client:
-        return any(image in (found.tags or ()) for found in client.images.list())
-
-
-def pulled(engine, open_backend, run_id, image):
-    """Whether a job of an image has the engine pull it."""
-    backend = open_backend(pull="missing")
-    # the image holds no program, so it is not run
-    backend.submit(JobSpec(run_id=run_id, name="n", argv=("/word",), image=image))
-    return is_there(engine, image)
-
-
-def test_without_credentials_the_registry_is_quoted(images, docker_config, folder, open_backend):
-    backend = open_backend(registry=f"{images.address}/team")
-
-    with pytest.raises(BackendError, match=r"could not push .*no basic auth credentials"):
-        backend.prepare_image(folder)
-
-
-def test_credentials_in_the_configuration_push_and_pull(
-    images, docker_config, folder, open_backend, engine, run_id
-):
-    docker_config({"auths": {images.address: {"auth": images.auth()}}})
-    image = open_backend(registry=f"{images.address}/team").prepare_image(folder)
-    forget(engine, image)
-
-    assert image.startswith(f"{images.address}/team/pi:")
-    assert pulled(engine, open_backend, run_id, image)
-    forget(engine, image)
-
-
-def test_credentials_of_a_helper_push_and_pull(
-    images, docker_config, folder, open_backend, engine, run_id, tmp_path, monkeypatch
-):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    helper = programs / "docker-credential-tests"
+@pytest.fixture(params=["configuration", "helper"])
+def _credentials(request, images, docker_config, tmp_path, monkeypatch):
+    if request.param == "configuration":
+        docker_config({"auths": {images.address: {"auth": images.auth()}}})
+        return
+    helper = tmp_path / "docker-credential-tests"
     helper.write_text(
         HELPER.format(address=images.address, user=registry.USER, password=registry.PASSWORD)
     )
     helper.chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     docker_config({"credHelpers": {images.address: "tests"}})
 
-    image = open_backend(registry=images.address).prepare_image(folder)
-    forget(engine, image)
 
-    assert pulled(engine, open_backend, run_id, image)
-    forget(engine, image)
+@pytest.mark.usefixtures("_credentials")
+def test_credentials_push_and_pull(images, folder, open_backend, is_pulled):
+    image = open_backend(registry=f"{images.address}/team").prepare_image(folder)
+
+    assert image.startswith(f"{images.address}/team/pi:")
+    assert is_pulled(image)
 
 
-def test_an_image_that_may_not_be_pulled_is_named_with_the_registrys_words(
-    images, docker_config, folder, open_backend, engine, run_id
+def test_without_credentials_the_registry_is_quoted(
+    images, docker_config, folder, open_backend, is_pulled
 ):
+    with pytest.raises(BackendError, match=r"could not push .*no basic auth credentials"):
+        open_backend(registry=images.address).prepare_image(folder)
+
     docker_config({"auths": {images.address: {"auth": images.auth()}}})
     image = open_backend(registry=images.address).prepare_image(folder)
-    forget(engine, image)
     docker_config({})
-
     with pytest.raises(SubmitError, match=r"pi:.*cannot be pulled.*no basic auth credentials"):
-        pulled(engine, open_backend, run_id, image)
+        is_pulled(image)

@@ -3,14 +3,13 @@
 import contextlib
 import json
 import random
-import subprocess
-import sys
 import time
 
 import pytest
 from docker.errors import APIError, NotFound
 
 import soak
+from running import Program
 
 #: seconds within which a ring has ended, whatever became of its hosts
 BOUND = 90.0
@@ -44,20 +43,11 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def program(engine, tmp_path):
-    path = tmp_path / "rings.py"
-    path.write_text(PROGRAM)
-    process = subprocess.Popen(
-        [sys.executable, path],
-        env=engine.environ(),
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    process.stdin.close()
-    process.wait(60)
-    process.stdout.close()
+    (tmp_path / "rings.py").write_text(PROGRAM)
+    with contextlib.closing(Program(tmp_path, "rings.py", environ=engine.environ())) as running:
+        yield running
+        running.process.stdin.close()
+        running.process.wait(60)
 
 
 def kill_one(engine, chance):
@@ -77,16 +67,16 @@ def test_a_ring_whose_hosts_die_at_random_moments_ends_as_it_should(engine, prog
         chance = random.Random(current.seed)
         restarts, size = chance.randrange(3), chance.randint(2, 3)
         asked = {"members": size, "max_restarts": restarts, "backoff_limit": 3}
-        program.stdin.write(json.dumps(asked) + "\n")
-        program.stdin.flush()
-        assert program.stdout.readline() == "begun\n"
+        program.process.stdin.write(json.dumps(asked) + "\n")
+        program.process.stdin.flush()
+        assert program.line() == "begun"
         began, killed = time.monotonic(), 0
         for _ in range(restarts + chance.randrange(2)):
             # the moment is random, not waited for: faults come when they come
             time.sleep(chance.uniform(0.1, 2.0))
             killed += kill_one(engine, chance)
 
-        report = json.loads(program.stdout.readline())
+        report = json.loads(program.line())
 
         assert time.monotonic() - began < BOUND
         if "results" in report:
@@ -98,8 +88,5 @@ def test_a_ring_whose_hosts_die_at_random_moments_ends_as_it_should(engine, prog
             assert "Failed" in report["conditions"]
             assert killed > 0
         assert report["restarts"] <= min(restarts, killed)
-        while engine.containers() and time.monotonic() - began < BOUND:
-            # nobody tells when the last one was removed
-            time.sleep(0.1)
-        assert engine.containers() == []
+        assert engine.left(BOUND) == []
         current.note(killed=killed, restarts=report["restarts"], succeeded="results" in report)

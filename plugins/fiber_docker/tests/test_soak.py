@@ -15,7 +15,7 @@ import pytest
 from docker.errors import NotFound
 
 import soak
-from maps import Maps
+from running import Maps
 
 KILLS = 4
 #: seconds for all that a dead master started to end, on the slowest machine; what it took is noted

@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 
@@ -17,7 +18,6 @@ from fiber.exceptions import (
     BackendUnavailableError,
     CapabilityError,
     SubmitError,
-    UnknownJobError,
 )
 from fiber.model import (
     BackendContext,
@@ -30,6 +30,7 @@ from fiber.model import (
     Volume,
 )
 from fiber.testing import FakeProvider
+from fiber.testing.kit import driver as kit
 from fiber_local.config import LocalConfig
 from owners import REMOTE
 from supervised import is_alive, until_gone
@@ -39,40 +40,22 @@ def entry_named(name):
     return name if ":" in name else f"supervised_entries:{name}"
 
 
-class Driver:
-    """Submits jobs to a backend and waits for their events."""
-
-    def __init__(self, backend, run_id):
-        self.backend, self.run_id = backend, run_id
-        self._events = backend.events(run_id)
-        self.said = {}
+class Driver(kit.Driver):
+    """Submits programs, and entries by their names, and waits for what becomes of them."""
 
     def spec(self, entry, private=b"", **changes):
         is_entry = isinstance(entry, str)
-        return JobSpec(
-            **{
-                "run_id": self.run_id,
-                "name": entry if is_entry else "program",
-                "argv": ("x",) if is_entry else entry,
-                "entry": entry_named(entry) if is_entry else None,
-                "private": private,
-                **changes,
-            }
-        )
+        fields = {
+            "run_id": self.run_id,
+            "name": entry if is_entry else "program",
+            "argv": ("x",) if is_entry else entry,
+            "entry": entry_named(entry) if is_entry else None,
+            "private": private,
+        }
+        return JobSpec(**{**fields, **changes})
 
     def submit(self, *arguments, **changes):
         return self.backend.submit(self.spec(*arguments, **changes))
-
-    def until(self, job, there):
-        while True:
-            for status in self.said.get(job.id, []):
-                if there(status):
-                    return status
-            event, status = next(self._events)
-            self.said.setdefault(event.id, []).append(status)
-
-    def end(self, job):
-        return self.until(job, lambda status: status.state.is_terminal)
 
     def ready(self, *arguments, **changes):
         job = self.submit(*arguments, **changes)
@@ -80,15 +63,21 @@ class Driver:
         return job, line
 
 
+def made(backend, run_id):
+    driver = Driver(backend, run_id, python=sys.executable, image=None, patience=60.0)
+    driver.watch()
+    return driver
+
+
 @pytest.fixture
 def driver(backend, run_id):
-    return Driver(backend, run_id)
+    return made(backend, run_id)
 
 
 @pytest.fixture
 def driver_with(context, opened, run_id):
     """Maker of a driver of a backend whose context differs in something."""
-    return lambda **changes: Driver(opened(attrs.evolve(context, **changes)), run_id)
+    return lambda **changes: made(opened(attrs.evolve(context, **changes)), run_id)
 
 
 @pytest.fixture
@@ -107,14 +96,6 @@ def test_nothing_is_started_before_the_first_job(backend, run_id):
     assert backend.reach(None).kind is ReachKind.DIRECT
 
 
-def test_the_job_has_its_processes_and_host(driver):
-    job, _ = driver.ready("wait", processes=2)
-
-    assert len(job.data["pids"]) == 2
-    assert all(map(is_alive, job.data["pids"]))
-    assert driver.backend.status([job])[0].host == job.data["host"]
-
-
 def test_a_killed_supervisor_is_replaced_at_the_next_job(driver, caplog):
     job, _ = driver.ready("wait")
     first = supervisor_of(driver.backend)
@@ -125,7 +106,7 @@ def test_a_killed_supervisor_is_replaced_at_the_next_job(driver, caplog):
     again = driver.submit("exit_with", b"\7")
     assert driver.end(again).exit_code == 7
     assert supervisor_of(driver.backend) is not first
-    assert [s.state.is_terminal for s in driver.said[job.id]].count(True) == 1
+    assert [s.state.is_terminal for s in driver.statuses(job)].count(True) == 1
     assert "is lost: it ended without a word" in caplog.text
     until_gone(*job.data["pids"])
 
@@ -141,10 +122,21 @@ def test_submitting_while_supervisors_are_killed_loses_no_job(driver):
         assert status.exit_code == number or status.reason == Reason(ReasonKind.NODE_LOST)
 
 
-def test_an_idle_supervisor_ends_and_another_serves_the_next_job(driver_with, caplog):
+def test_submissions_race_with_idle_exits_and_none_is_lost(driver_with, caplog):
     driver = driver_with(config=LocalConfig(idle_exit=0.0))
-    for code in range(5):
-        assert driver.end(driver.submit("exit_with", bytes([code]))).exit_code == code
+    codes = []
+
+    def submit(number):
+        codes.append((driver.submit("exit_with", bytes([number])), number))
+
+    for base in range(0, 15, 3):
+        threads = [threading.Thread(target=submit, args=(base + i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for job, code in codes:
+        assert driver.end(job).exit_code == code
 
     client = driver.backend._supervisors._client
     client._connection._thread.join(30)
@@ -153,25 +145,7 @@ def test_an_idle_supervisor_ends_and_another_serves_the_next_job(driver_with, ca
     assert caplog.text == ""
 
 
-def test_submissions_race_with_idle_exits_and_none_is_lost(driver_with):
-    driver = driver_with(config=LocalConfig(idle_exit=0.0))
-    codes = []
-
-    def submit(number):
-        codes.append((driver.submit("exit_with", bytes([number])), number))
-
-    for base in range(0, 30, 3):
-        threads = [threading.Thread(target=submit, args=(base + i,)) for i in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    for job, code in codes:
-        assert driver.end(job).exit_code == code
-
-
-def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, monkeypatch):
+def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, monkeypatch, caplog):
     (tmp_path / "preloaded_by_test.py").write_text("import os\nloaded_by = os.getpid()\n")
     (tmp_path / "preload_entry.py").write_text(
         "import os, sys\n"
@@ -181,7 +155,8 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, mo
     monkeypatch.syspath_prepend(tmp_path)
     driver.end(driver.submit("exit_with", b"\0"))
 
-    driver.backend.preload(["preloaded_by_test"])
+    driver.backend.preload(["preloaded_by_test", "no_such_module"])
+    assert "cannot preload no_such_module: ModuleNotFoundError" in caplog.text
 
     for _ in range(2):
         assert driver.end(driver.submit("preload_entry:main")).exit_code == 1
@@ -189,31 +164,17 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, mo
         supervisor_of(driver.backend).wait()
 
 
-def test_a_module_that_cannot_be_preloaded_is_named(driver, caplog):
-    driver.backend.preload(["no_such_module"])
-    driver.end(driver.submit("exit_with", b"\0"))
-
-    assert "cannot preload no_such_module: ModuleNotFoundError" in caplog.text
-
-
-def test_a_closed_backend_starts_no_job_and_still_has_statuses(driver):
-    job = driver.submit("exit_with", b"\3")
-    driver.end(job)
-    driver.backend.close()
-    driver.backend.close()
-
-    assert driver.backend.status([job])[0].exit_code == 3
-    with pytest.raises(BackendUnavailableError, match="was closed"):
-        driver.submit("exit_with", b"\3")
-
-
-def test_closing_ends_the_streams_after_queued_changes(driver):
+def test_a_closed_backend_ends_its_streams_and_starts_no_job(driver):
     job, _ = driver.ready("wait")
     driver.backend.close()
 
-    statuses = [status for event, status in driver._events if event.id == job.id]
+    driver.close()
 
-    assert statuses[-1].exit_code == -signal.SIGKILL
+    last = driver.statuses(job)[-1]
+    assert last.exit_code == -signal.SIGKILL
+    assert driver.backend.status([job]) == [last]
+    with pytest.raises(BackendUnavailableError, match="was closed"):
+        driver.submit("exit_with", b"\3")
 
 
 def test_a_fork_of_the_user_harms_nothing(driver):
@@ -283,19 +244,6 @@ def test_a_submitter_without_a_folder_can_start_jobs(driver, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
 
 
-def test_logs_are_followed_to_the_end(driver):
-    job = driver.submit(["sh", "-c", "echo one; sleep 0.3; echo two; printf three"])
-
-    assert list(driver.backend.logs(job, follow=True)) == ["one", "two", "three"]
-    assert list(driver.backend.logs(job, tail=2)) == ["two", "three"]
-
-
-def test_logs_of_a_silent_job_are_empty(driver):
-    job = driver.submit("exit_with", b"\0")
-
-    assert list(driver.backend.logs(job, follow=True)) == []
-
-
 def test_limits_that_are_not_enforced_are_logged(driver, caplog, monkeypatch):
     from fiber._agent.supervisor.messages import Accepted
 
@@ -311,33 +259,17 @@ def test_limits_that_are_not_enforced_are_logged(driver, caplog, monkeypatch):
     assert "the memory limit is not enforced" in caplog.text
 
 
-def test_devices_are_looked_for_when_they_are_asked_for(driver_with):
+def test_devices_are_looked_for_when_asked_for_and_known_to_the_next_supervisor(driver_with):
     driver = driver_with(providers={"fake": FakeProvider()})
     driver.end(driver.submit("exit_with", b"\0"))
     assert driver.backend.capacity().devices == {}
 
     wants = ResourceRequest(devices={"fake": 1})
-    job = driver.submit("exit_with", b"\0", resources=wants)
-
-    driver.end(job)
-    assert driver.backend.capacity().devices["fake"] >= 1
-
-
-def test_a_supervisor_that_replaces_another_knows_the_devices(driver_with):
-    driver = driver_with(providers={"fake": FakeProvider()})
-    wants = ResourceRequest(devices={"fake": 1})
     for _ in range(2):
-        job = driver.submit("exit_with", b"\0", resources=wants)
-        driver.end(job)
+        assert driver.end(driver.submit("exit_with", b"\0", resources=wants)).exit_code == 0
+        assert driver.backend.capacity().devices["fake"] >= 1
         supervisor_of(driver.backend).kill()
         supervisor_of(driver.backend).wait()
-
-
-def test_more_devices_than_exist_is_refused_at_once(driver_with):
-    driver = driver_with(providers={"fake": FakeProvider()})
-
-    with pytest.raises(SubmitError, match="asks for 99 of 'fake' and this host has"):
-        driver.submit("wait", resources=ResourceRequest(devices={"fake": 99}))
 
 
 def test_a_group_that_cannot_be_placed_in_time_leaves_nothing(driver_with):
@@ -365,27 +297,19 @@ def test_a_worker_has_its_masters_supervisor_start_its_jobs(driver, tmp_path, mo
 
 
 WORKER = """
-import os
-from fiber.model import BackendContext, JobSpec
+import psutil
+from fiber.model import BackendContext
+from fiber.testing.kit.driver import Driver
 from fiber_local.backend import LocalBackend
-
-def parent_of(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
 
 def run(directory, code):
     backend = LocalBackend(BackendContext(run_id="0badcafe", run_directory=directory))
-    events = backend.events("0badcafe")
-    spec = JobSpec(run_id="0badcafe", name="a", argv=("x",), private=bytes([code]),
-                   entry="supervised_entries:exit_with")
-    waiting = backend.submit(JobSpec(run_id="0badcafe", name="a", argv=("x",), private=b"",
-                             entry="supervised_entries:wait"))
-    parent = parent_of(waiting.data["pids"][0])
-    job = backend.submit(spec)
-    for event, status in events:
-        if event.id == job.id and status.state.is_terminal:
-            backend.close()
-            return parent, status.exit_code
+    driver = Driver(backend, "0badcafe", python="x", image=None, patience=60)
+    waiting = driver.submit(("x",), private=b"", entry="supervised_entries:wait")
+    job = driver.submit(("x",), private=bytes([code]), entry="supervised_entries:exit_with")
+    parent, code = psutil.Process(waiting.data["pids"][0]).ppid(), driver.end(job).exit_code
+    backend.close()
+    return parent, code
 
 def main(private, index):
     parent, code = run(private.decode(), 7)
@@ -427,43 +351,30 @@ def test_jobs_in_another_pid_namespace_are_unknown_and_not_signalled(driver, loo
     (job,) = looking.list("0000000f")
 
     assert [status.state for status in looking.status([job])] == [JobState.UNKNOWN]
-    for end in (
-        looking.kill,
-        looking.terminate,
-        lambda job: looking.signal(job, 0, signal.SIGTERM),
-    ):
-        with pytest.raises(
-            BackendError, match="in another container or on another host; end it th"
-        ):
-            end(job)
+    for end, *words in ((looking.kill,), (looking.terminate,), (looking.signal, 0, signal.SIGTERM)):
+        with pytest.raises(BackendError, match="in another container or on another host; end it"):
+            end(job, *words)
     shutil.rmtree(folder)
 
 
-def test_another_process_terminates_with_grace(driver, looking):
+def test_another_process_terminates_with_grace_for_which_it_waits_at_its_end(driver, looking):
     patient, _ = driver.ready("wait_for_signal")
     stubborn, _ = driver.ready("ignore_signals")
     for job in looking.list(driver.run_id):
-        looking.terminate(job, grace=30.0 if job.id == patient.id else 0.05)
+        looking.terminate(job, grace=30.0 if job.id == patient.id else 0.2)
+    looking.close()
 
+    until_gone(*stubborn.data["pids"])
     assert driver.end(patient).exit_code == 9
     assert driver.end(stubborn).exit_code == -signal.SIGKILL
 
 
-def test_closing_waits_for_the_grace_to_be_over(driver, looking):
-    job, _ = driver.ready("ignore_signals")
-    looking.terminate(looking.list(driver.run_id)[0], grace=0.2)
-
-    looking.close()
-
-    until_gone(*job.data["pids"])
-
-
-def test_another_process_signals_one(driver, looking):
+def test_another_process_signals_one_of_several(driver, looking):
     job, _ = driver.ready("wait", processes=2)
 
     looking.signal(looking.list(driver.run_id)[0], 1, signal.SIGKILL)
 
-    status = driver.until(job, lambda s: s.processes[1].state.is_terminal)
+    status = driver.until(job, lambda s: s.processes[1].state.is_terminal, "the end of one")
     assert status.processes[0].state is JobState.RUNNING
 
 
@@ -500,15 +411,6 @@ def test_a_number_that_is_somebody_elses_by_now_is_not_signalled(driver, opened,
     assert is_alive(pid)
 
 
-def test_an_unknown_job_is_named(driver, looking):
-    job = driver.submit("exit_with", b"\0")
-    driver.end(job)
-    unknown = attrs.evolve(looking.list(driver.run_id)[0], id="0" * 8)
-
-    with pytest.raises(UnknownJobError, match="00000000"):
-        looking.logs(unknown)
-
-
 # -- detached jobs ---------------------------------------------------------------------------------
 
 
@@ -524,42 +426,28 @@ def test_a_detached_job_is_bound_to_no_process(driver, looking):
     assert looking.list(driver.run_id) == []
 
 
-def test_output_of_a_detached_job_is_in_its_log_alone(driver, capfd):
-    job = driver.submit(["sh", "-c", "echo out; echo error >&2"], detached=True)
-    driver.end(job)
-    driver.backend.close()
+SUBMIT = """
+import sys
+from fiber._agent import rundir
+from fiber.model import BackendContext, JobSpec
+from fiber_local.backend import LocalBackend
 
-    assert capfd.readouterr() == ("", "")
-    assert sorted(driver.backend.logs(job)) == ["error", "out"]
+folder = rundir.create(sys.argv[1], "local", detached=True)
+backend = LocalBackend(BackendContext(run_id=sys.argv[1], run_directory=str(folder)))
+spec = JobSpec(run_id=sys.argv[1], name="a", argv=("sleep", "60"), detached=True)
+print(backend.submit(spec).data["pids"][0])
+backend.close()
+"""
 
 
-def test_a_reader_of_the_submitters_output_does_not_wait_for_a_detached_job(tmp_path):
-    import subprocess
-
-    script = tmp_path / "submit.py"
-    script.write_text(
-        "import sys\n"
-        "from fiber._agent import rundir\n"
-        "from fiber.model import BackendContext, JobSpec\n"
-        "from fiber_local.backend import LocalBackend\n"
-        "folder = rundir.create(sys.argv[1], 'local', detached=True)\n"
-        "backend = LocalBackend(BackendContext(run_id=sys.argv[1], run_directory=str(folder)))\n"
-        "job = backend.submit(JobSpec(run_id=sys.argv[1], name='a', argv=('sleep', '60'),"
-        " detached=True))\n"
-        "print(job.data['pids'][0])\n"
-        "backend.close()\n"
+def test_a_reader_of_the_submitters_output_does_not_wait_for_a_detached_job(looking, tmp_path):
+    (tmp_path / "submit.py").write_text(SUBMIT)
+    words = [sys.executable, "submit.py", "0badcaf1"]
+    pid = int(
+        subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, timeout=50, check=True).stdout
     )
 
-    done = subprocess.run(
-        [sys.executable, str(script), "0badcaf1"], stdout=subprocess.PIPE, timeout=50, check=True
-    )
-
-    pid = int(done.stdout)
     assert is_alive(pid)
-    from fiber_local.backend import LocalBackend
-
-    looking = LocalBackend(BackendContext())
     looking.cleanup("0badcaf1")
-    looking.close()
     until_gone(pid)
     assert not (rundir.run_root() / "0badcaf1").exists()

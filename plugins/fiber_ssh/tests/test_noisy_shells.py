@@ -98,7 +98,9 @@ class TestNoise:
 
 def test_a_pool_works_on_hosts_that_greet(set_bashrc, world, master):
     set_bashrc(NOISES["on both"], *world.hosts)
-    assert master("absolutes", "2").end() == [1, 2]
+    program = master("squares", "2")
+    program.up()
+    assert program.end()["good"]
 
 
 def test_an_error_has_the_programs_words_and_not_the_shells(set_bashrc, link, config):

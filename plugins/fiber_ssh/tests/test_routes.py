@@ -79,21 +79,14 @@ def test_where_one_host_cannot_dial_all_go_by_streams(alpha, reached_by_beta, ex
     assert routes_of(links, reach=reach) == [expected, expected]
 
 
-def test_a_host_that_comes_later_is_asked_by_itself():
-    links = [Link("alpha", "10.0.0.2", "10.0.0.1")]
+def test_a_host_that_comes_later_is_asked_by_itself_and_jobs_dialled_where_they_advertise():
+    links = [Link("alpha", ALPHA, THIS)]
     found = Router(SshConfig(), lambda: links)
     assert found.route(links[0], URLS) == DIALLED
 
-    assert found.route(Link("beta", "10.0.0.3", "10.0.0.1"), URLS) == DIALLED
+    assert found.route(Link("beta", BETA, THIS), URLS) == DIALLED
     assert found.route(Link("gamma", "10.0.0.4"), URLS) == STREAMED
     assert found.route(links[0], URLS) == DIALLED
-
-
-def test_processes_of_jobs_are_dialled_at_their_advertised_address():
-    links = [Link("alpha", "10.0.0.2", "10.0.0.1")]
-    found = Router(SshConfig(), lambda: links)
-    found.route(links[0], URLS)
-
     assert found.route(links[0], ("tls+tcp://10.0.0.3:77",)) == Route()
 
 
@@ -118,19 +111,24 @@ def test_the_route_of_one_host(reached, urls, settings, expected):
     assert routes_of([Link("alpha", "10.0.0.2", reached)], urls, **settings) == [expected]
 
 
-def test_a_host_that_has_to_dial_and_cannot_is_an_error_with_the_fix():
-    with pytest.raises(BackendUnavailableError, match="FIBER_SSH_REACH=reversed"):
-        routes_of([Link("alpha", "10.0.0.2")], (PROGRAM,), reach="direct")
-
-
-def test_an_sshd_that_opens_no_streams_is_an_error_with_the_fix():
-    link = Link("alpha", "10.0.0.2", refusal="administratively prohibited")
-    with pytest.raises(BackendUnavailableError, match="AllowTcpForwarding yes") as caught:
-        routes_of([link])
-    assert "sshd of host alpha opens no streams" in str(caught.value)
-
-
-def test_a_host_without_an_answer_is_an_error(monkeypatch):
-    monkeypatch.setattr(routes, "run", lambda *_, **__: CommandResult(1, "", "no such file"))
-    with pytest.raises(BackendUnavailableError, match="does not report what it can dial: no such"):
-        routes_of([Link("alpha", "10.0.0.2")])
+@pytest.mark.parametrize(
+    "settings, refusal, answer, words",
+    [
+        ({"reach": "direct"}, "", None, "FIBER_SSH_REACH=reversed"),
+        (
+            {},
+            "administratively prohibited",
+            None,
+            "sshd of host alpha opens no streams.*AllowTcpForwarding yes",
+        ),
+        ({}, "", CommandResult(1, "", "no such file"), "not report what it can dial: no such"),
+    ],
+    ids=["it has to dial and cannot", "no streams", "no answer"],
+)
+def test_a_host_without_a_route_is_an_error_with_the_fix(
+    monkeypatch, settings, refusal, answer, words
+):
+    if answer:
+        monkeypatch.setattr(routes, "run", lambda *_, **__: answer)
+    with pytest.raises(BackendUnavailableError, match=words):
+        routes_of([Link("alpha", ALPHA, refusal=refusal)], (PROGRAM,), **settings)

@@ -1,10 +1,10 @@
-"""The user's ssh configuration as the manual page has it."""
+"""The user's ssh configuration as the manual page has it, and whether a host is the one that is known."""
 
-from pathlib import Path
-
+import paramiko
 import pytest
 
-from fiber.exceptions import ConfigError
+from fiber.exceptions import BackendUnavailableError, ConfigError
+from fiber_ssh.known_hosts import KnownHosts
 from fiber_ssh.ssh_config import look_up, run_command
 
 
@@ -34,22 +34,28 @@ def test_options_that_are_not_configured_have_defaults(read, home):
     assert found.proxy_jump == ()
     assert found.known_hosts[0] == str(home / ".ssh" / "known_hosts")
     assert found.key_name == "alpha"
+    assert look_up(home / "none", "alpha", system=None, run=bool) == found
 
 
-def test_a_missing_file_sets_nothing(home):
-    assert look_up(home / "none", "alpha", system=None, run=bool).hostname == "alpha"
-
-
-def test_the_first_value_found_counts(read):
-    text = "Host a*\n  Port 1\nHost alpha\n  Port 2\n  User you\nHost *\n  User other\n"
-
-    found = read(text, "alpha")
-
-    assert (found.port, found.user) == (1, "you")
-
-
-def test_what_comes_before_any_host_is_for_all(read):
-    assert read("User you\nHost beta\n  User other\n", "beta").user == "you"
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        # the first value found counts, and what comes before any host is for all
+        ("Host a*\n Port 1\nHost x\n Port 2\n User you\nHost *\n User me", ("port", 2)),
+        ("Host a*\n Port 1\nHost x\n Port 2\n User you\nHost *\n User me", ("user", "you")),
+        ("User you\nHost x\n User other", ("user", "you")),
+        ("ProxyJump a, you@b:7", ("proxy_jump", ("a", "you@b:7"))),
+        ("ProxyJump none", ("proxy_jump", ())),
+        ("ProxyJump a\nProxyCommand nc %h %p", ("proxy_command", None)),
+        ("Port 7\nProxyCommand nc %h %p", ("proxy_command", "nc x 7")),
+        ("Port 7", ("key_name", "[x]:7")),
+        ("Port 7\nHostKeyAlias y", ("key_name", "y")),
+        ("UserKnownHostsFile /k1 /k2\nGlobalKnownHostsFile none", ("known_hosts", ("/k1", "/k2"))),
+    ],
+)
+def test_options_are_as_in_the_manual(read, text, expected):
+    name, value = expected
+    assert getattr(read(text, "x"), name) == value
 
 
 def test_identity_files_add_up(read, home):
@@ -100,11 +106,6 @@ def test_a_file_included_for_one_host_is_for_that_host_alone(read, home):
     assert read(text, "beta").port == 7
 
 
-def test_a_file_that_includes_itself_is_an_error(read):
-    with pytest.raises(ConfigError, match="does a file include itself"):
-        read("Include config\n", "alpha")
-
-
 @pytest.mark.parametrize(
     "line,matches",
     [
@@ -136,32 +137,77 @@ def test_a_command_that_does_not_end_is_an_error():
         run_command("sleep 600", 0.1)
 
 
-def test_jumps_are_in_order_and_none_is_none(read):
-    assert read("ProxyJump a, you@b:7\n", "x").proxy_jump == ("a", "you@b:7")
-    assert read("ProxyJump none\n", "x").proxy_jump == ()
-
-
-def test_a_jump_counts_for_more_than_a_command(read):
-    assert read("ProxyJump a\nProxyCommand nc %h %p\n", "x").proxy_command is None
-    assert read("Port 7\nProxyCommand nc %h %p\n", "x").proxy_command == "nc x 7"
-
-
-def test_names_of_keys(read):
-    assert read("Port 7\n", "x").key_name == "[x]:7"
-    assert read("Port 7\nHostKeyAlias y\n", "x").key_name == "y"
-    found = read("UserKnownHostsFile ~/k1 ~/k2\nGlobalKnownHostsFile none\n", "x")
-    assert [Path(file).name for file in found.known_hosts] == ["k1", "k2"]
-
-
 def test_a_user_named_beside_the_host_counts_for_more(read):
     assert read("User you\n", "x", user="she").user == "she"
 
 
-def test_a_port_that_is_none_is_an_error_that_names_the_host(read):
-    with pytest.raises(ConfigError, match="port 'http' for x"):
-        read("Port http\n", "x")
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("Include config\n", "does a file include itself"),
+        ("Port http\n", "port 'http' for x"),
+        ('User you\nPort "7\n', "config line 2 makes no sense"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error(read, text, words):
+    with pytest.raises(ConfigError, match=words):
+        read(text, "x")
 
 
-def test_a_quote_that_is_not_closed_is_an_error_with_its_line(read):
-    with pytest.raises(ConfigError, match="config line 2 makes no sense"):
-        read('User you\nPort "7\n', "x")
+@pytest.fixture(scope="module")
+def keys():
+    return [paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()]
+
+
+@pytest.fixture
+def known(tmp_path):
+    def read(name, *lines):
+        (tmp_path / "known").write_text("\n".join(lines) + "\n")
+        return KnownHosts.read(name, [str(tmp_path / "known"), str(tmp_path / "none")])
+
+    return read
+
+
+def line(name, key):
+    return f"{name} {key.get_name()} {key.get_base64()} a comment"
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta,alpha", "al*", "* !beta".replace(" ", ",")])
+def test_a_known_key_is_accepted(known, keys, name):
+    found = known("alpha", "# mine", "", line(name, keys[0]), "nonsense")
+
+    found.check(keys[0], "alpha")
+    assert found.algorithms == (keys[0].get_name(),)
+
+
+def test_names_that_are_hashed_are_known_as_well(known, keys):
+    hashed = paramiko.HostKeys.hash_host("[alpha]:7")
+
+    known("[alpha]:7", line(hashed, keys[0])).check(keys[0], "alpha")
+
+
+@pytest.mark.parametrize("name", ["beta", "!alpha,*", "[alpha]:7"])
+def test_a_key_of_another_host_is_not_this_ones_and_the_line_to_add_is_told(
+    known, keys, name, tmp_path
+):
+    with pytest.raises(BackendUnavailableError, match="the key of a is not known") as caught:
+        known("alpha", line(name, keys[0])).check(keys[0], "a")
+
+    text = f"{keys[0].get_name()} {keys[0].get_base64()}"
+    assert f"add this line to {tmp_path}/known: alpha {text}" in str(caught.value)
+
+
+def test_another_key_is_refused_with_both_fingerprints(known, keys):
+    with pytest.raises(BackendUnavailableError) as caught:
+        known("alpha", line("alpha", keys[0])).check(keys[1], "alpha")
+
+    assert keys[0].fingerprint in str(caught.value)
+    assert keys[1].fingerprint in str(caught.value)
+    assert "ssh-keygen -R 'alpha'" in str(caught.value)
+
+
+def test_a_revoked_key_is_refused_also_if_it_is_known(known, keys):
+    found = known("alpha", line("alpha", keys[0]), "@revoked " + line("*", keys[0]))
+
+    with pytest.raises(BackendUnavailableError, match="revoked"):
+        found.check(keys[0], "alpha")

@@ -3,12 +3,10 @@
 import pytest
 
 from ring_command import check_failed_rank, check_lifecycle, ring_command
-from ssh_programs import left_on
+from ssh_programs import LEASE, left_on
 from wire_world import until
 
 pytestmark = pytest.mark.timeout(300)
-
-LEASE = 6.0
 
 
 @pytest.fixture

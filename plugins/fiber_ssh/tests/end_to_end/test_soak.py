@@ -12,11 +12,10 @@ import time
 import pytest
 
 import soak
-from maps import Maps
-from ssh_programs import left_on
+from running import Maps
+from ssh_programs import LEASE, left_on
 
 FAULTS = 4
-LEASE = 6.0
 
 
 def kill_worker(host, rng):

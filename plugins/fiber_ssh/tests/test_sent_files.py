@@ -14,51 +14,40 @@ from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.remote.wire import pack, pack_data
 
 
+def digest(data):
+    return hashlib.sha256(data).hexdigest()
+
+
 class Host:
     """The program that takes files, as a host runs it."""
 
     def __init__(self, root, archive):
         self.root = root
-        self.archive = archive
+        self.argv = [sys.executable, "-I", "-S", str(archive), "files", str(root)]
 
     @contextlib.contextmanager
-    def taking(self):
-        """Somebody who takes files until the block ends."""
+    def asked(self, files, run="0badcafe", folder=None):
+        """The program, and the digests of those files that it wants the content of."""
         with subprocess.Popen(
-            [sys.executable, "-I", "-S", str(self.archive), "files", str(self.root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            self.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
-            entry = ["a", 0o640, "0" * 64]
-            process.stdin.write(pack({"run": "0badcaff", "folder": None, "files": [entry]}))
+            entries = [[path, 0o640, digest(data)] for path, data in files.items()]
+            process.stdin.write(pack({"run": run, "folder": folder, "files": entries}))
             process.stdin.flush()
-            assert json.loads(process.stdout.readline())["missing"]
-            yield
+            yield process, json.loads(process.stdout.readline() or "{}").get("missing", [])
             process.kill()
 
-    def take(self, files, *, folder=None, spoil=False):
+    def take(self, files, *, folder=None, spoil=b""):
         """Send files by path and content; what was missing and how many were placed."""
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(self.archive), "files", str(self.root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        contents = {hashlib.sha256(data).hexdigest(): data for data in files.values()}
-        entries = [[p, 0o640, hashlib.sha256(data).hexdigest()] for p, data in files.items()]
-        with process:
-            order = {"run": "0badcafe", "folder": folder, "files": entries}
-            process.stdin.write(pack(order))
-            process.stdin.flush()
-            missing = json.loads(process.stdout.readline() or "{}").get("missing", [])
-            for number, digest in enumerate(missing):
-                data = contents[digest] + (b"x" if spoil else b"")
+        contents = {digest(data): data for data in files.values()}
+        with self.asked(files, folder=folder) as (process, missing):
+            for number, name in enumerate(missing):
+                data = contents[name] + spoil
                 process.stdin.write(pack_data(number, 0, data, 0) + pack({"done": number}))
                 process.stdin.flush()
             answer = process.stdout.readline()
-            error = process.stderr.read().decode()
-        if not answer:
-            raise RuntimeError(error)
+            if not answer:
+                raise RuntimeError(process.stderr.read().decode())
         return sorted(missing), json.loads(answer)["placed"]
 
     @property
@@ -74,10 +63,6 @@ def host(tmp_path):
     return Host(tmp_path / "root", archive)
 
 
-def digest(data):
-    return hashlib.sha256(data).hexdigest()
-
-
 def test_files_are_placed_with_their_permissions(host):
     assert host.take({"a/b.txt": b"one", "c": b""}) == (sorted([digest(b"one"), digest(b"")]), 2)
 
@@ -86,16 +71,12 @@ def test_files_are_placed_with_their_permissions(host):
     assert (host.work / "c").read_bytes() == b""
 
 
-def test_only_what_changed_is_sent_and_placed(host):
-    host.take({"a": b"one", "b": b"two"})
+def test_only_what_changed_is_sent_and_placed_and_equal_files_once(host):
+    assert host.take({"a": b"one", "b": b"one"}) == ([digest(b"one")], 2)
 
     assert host.take({"a": b"one", "b": b"three"}) == ([digest(b"three")], 1)
     assert host.take({"a": b"one", "b": b"three"}) == ([], 0)
-    assert host.take({"other": b"two"}) == ([], 1)
-
-
-def test_equal_files_are_sent_once(host):
-    assert host.take({"a": b"same", "b": b"same"}) == ([digest(b"same")], 2)
+    assert host.take({"other": b"three"}) == ([], 1)
 
 
 def test_a_job_that_changes_its_file_changes_no_other(host, tmp_path):
@@ -109,7 +90,7 @@ def test_a_job_that_changes_its_file_changes_no_other(host, tmp_path):
 
 def test_what_is_not_what_it_should_be_is_refused(host):
     with pytest.raises(RuntimeError, match="changed while it was sent"):
-        host.take({"a": b"one"}, spoil=True)
+        host.take({"a": b"one"}, spoil=b"x")
     assert [path.name for path in (host.root / "files").iterdir()] == []
 
 
@@ -119,23 +100,15 @@ def test_nothing_is_placed_outside_of_the_folder(host, path):
         host.take({path: b"one"})
 
 
-def test_content_that_nobody_asked_for_in_a_month_is_removed(host):
-    host.take({"a": b"one", "b": b"two"})
-    old = time.time() - 40 * 24 * 3600
-    os.utime(host.root / "files" / digest(b"one"), (old, old))
-
-    assert host.take({"b": b"two"}) == ([], 0)
-    assert not (host.root / "files" / digest(b"one")).exists()
-
-
-def test_content_stays_while_somebody_else_takes_files(host):
+def test_content_that_nobody_asked_for_in_a_month_is_removed_unless_somebody_takes_files(host):
     host.take({"a": b"one", "b": b"two"})
     content = host.root / "files" / digest(b"one")
 
-    with host.taking():
+    with host.asked({"a": b"three"}, run="0badcaff") as (_, missing):
+        assert missing == [digest(b"three")]
         old = time.time() - 40 * 24 * 3600
         os.utime(content, (old, old))
-        host.take({"b": b"two"})
+        assert host.take({"b": b"two"}) == ([], 0)
         assert content.exists()
 
     host.take({"b": b"two"})

@@ -1,0 +1,294 @@
+"""Parts of the local backend: statuses, logs, devices, the doctor's checks, its plugin."""
+
+import pickle
+import secrets
+import sys
+import threading
+
+import pytest
+
+from fiber._agent import rundir
+from fiber.exceptions import FiberError, ResourceError
+from fiber.model import Job, JobState, JobStatus, Peers, Timing
+from fiber.testing import FakeProvider
+from fiber_local import checks
+from fiber_local.checks import run_checks
+from fiber_local.config import LocalConfig
+from fiber_local.devices import HostDevices
+from fiber_local.feed import StatusFeed
+from fiber_local.follower import JournalFollower
+from fiber_local.logfile import read_log
+from fiber_local.plugin import fiber_listen_address
+from fiber_local.supervisors import mark_detached
+
+RUNNING = JobStatus(state=JobState.RUNNING)
+ENDED = JobStatus(state=JobState.FAILED, exit_code=1)
+IS_RUNNING, HAS_ENDED = ("a", JobState.RUNNING), ("a", JobState.FAILED)
+
+
+def job(name):
+    return Job(id=name, name=name, run_id="0badcafe", backend="local")
+
+
+def states(changes):
+    return [(found.id, status.state) for found, status in changes]
+
+
+class TestFeed:
+    @pytest.fixture
+    def feed(self):
+        feed = StatusFeed(journal_check=0.01, remembered=3)
+        yield feed
+        feed.close()
+
+    def test_every_stream_has_what_was_and_then_what_happens_to_the_end(self, feed):
+        early = feed.events("0badcafe")
+        feed.add(job("a"), "0badcafe", "host")
+        feed.add(job("b"), "another", "host")
+        for other in ("b", "stranger"):
+            feed.publish(other, RUNNING)
+        feed.publish("a", RUNNING)
+        late = feed.events("0badcafe")
+        for status in (ENDED, ENDED, RUNNING):
+            feed.publish("a", status)
+        feed.close()
+
+        assert states(early) == states(late) == [IS_RUNNING, HAS_ENDED]
+        assert states(feed.events("0badcafe")) == [HAS_ENDED]
+
+    def test_ended_jobs_are_forgotten_in_the_end_and_others_when_left_to_their_journal(self, feed):
+        feed.add(job("left"), "0badcafe", "host")
+        for number in range(5):
+            feed.add(job(str(number)), "0badcafe", "host")
+            feed.publish(str(number), ENDED)
+        for _ in range(2):
+            feed.forget("left")
+
+        known = [name for name in ("left", *"01234") if feed.status(name) is not None]
+        assert known == ["2", "3", "4"]
+
+    def test_placement_is_waited_for(self, feed):
+        feed.add(job("a"), "0badcafe", "host")
+        feed.add(job("b"), "0badcafe", "host")
+        assert not feed.wait_placed(["a", "b"], 0.0)
+        feed.publish("a", RUNNING)
+
+        timer = threading.Timer(0.01, feed.publish, ["b", ENDED])
+        timer.start()
+
+        assert feed.wait_placed(["a", "b"], 30.0)
+        timer.join()
+
+    def test_jobs_of_others_are_followed_between(self, feed):
+        looks = [[(job("o"), RUNNING)], [(job("o"), ENDED)]]
+        follower = JournalFollower(
+            lambda: looks.pop(0) if looks else [], lambda found: found.id == "a", is_open=False
+        )
+        events = feed.events("0badcafe", follower)
+        assert states([next(events)]) == [("o", JobState.RUNNING)]
+        feed.add(job("a"), "0badcafe", "host")
+        feed.publish("a", RUNNING)
+        found = states([next(events), next(events)])
+        feed.close()
+
+        assert sorted(found, key=str) == [IS_RUNNING, ("o", JobState.FAILED)]
+        assert states(events) == []
+
+
+class TestFollower:
+    @pytest.fixture
+    def journal(self):
+        """Jobs and statuses as the next look finds them."""
+        return {"a": RUNNING, "mine": RUNNING}
+
+    @pytest.fixture(params=[True, False], ids=["open", "closed"])
+    def follower(self, journal, request):
+        return JournalFollower(
+            lambda: [(job(name), status) for name, status in journal.items()],
+            lambda found: found.id == "mine",
+            is_open=request.param,
+        )
+
+    def test_a_change_of_others_is_reported_once(self, journal, follower):
+        assert states(follower.changes()) == [IS_RUNNING]
+        assert follower.changes() == []
+
+        journal["a"] = ENDED
+        assert states(follower.changes()) == [HAS_ENDED]
+        journal["a"] = RUNNING
+        assert follower.changes() == []
+
+    def test_an_open_one_finds_new_jobs_and_a_closed_one_ends_with_its_first(
+        self, journal, follower, request
+    ):
+        is_open = request.node.callspec.params["follower"]
+        follower.changes()
+        journal["late"] = RUNNING
+        assert states(follower.changes()) == [("late", JobState.RUNNING)] * is_open
+        assert follower.is_active
+
+        journal["a"] = ENDED
+        follower.changes()
+        assert follower.is_active == is_open
+
+
+@pytest.mark.parametrize("tail", [None, 2])
+def test_following_a_log_reads_what_was_written_before_the_end_was_seen(tmp_path, tail):
+    log = tmp_path / "log"
+    pieces = [b"one\ntw", b"o\nlast \xff"]
+    if tail is not None:
+        log.write_bytes(b"none\none\ntw")
+        pieces[0] = b""
+
+    def is_over():
+        with log.open("ab") as file:
+            file.write(pieces.pop(0))
+        return not pieces
+
+    lines = list(read_log(log, interval=0.01, tail=tail, is_over=is_over))
+    assert lines == ["one", "two", "last \ufffd"]
+
+
+class Broken(FakeProvider):
+    """One whose probe fails."""
+
+    def probe(self):
+        return (sys.executable, "-c", "raise SystemExit('no driver')")
+
+
+class Counted(FakeProvider):
+    """Counts how often it is asked for its probe."""
+
+    asked = 0
+
+    def probe(self):
+        type(self).asked += 1
+        return super().probe()
+
+
+class TestDevices:
+    def test_a_kind_is_looked_for_once_and_offered_with_its_provider(self, monkeypatch):
+        monkeypatch.setattr(Counted, "asked", 0)
+        devices = HostDevices({"fake": Counted(3)})
+        assert devices.known() == {}
+
+        assert [device.id for device in devices.find("fake")] == ["F-0", "F-1", "F-2"]
+        offered, providers = devices.offer(["fake"])
+
+        assert Counted.asked == 1
+        assert devices.known() == {"fake": 3}
+        assert [device.index for device in offered] == [0, 1, 2]
+        assert pickle.loads(providers["fake"]) == Counted(3)
+
+    @pytest.mark.parametrize(
+        "providers, kind, words",
+        [
+            ({"fake": FakeProvider()}, "gpu", "'gpu' devices is installed; installed are: fake"),
+            ({}, "gpu", "installed are: none"),
+            ({"fake": Broken()}, "fake", "no driver"),
+        ],
+    )
+    def test_what_cannot_be_found_is_an_error_each_time(self, providers, kind, words):
+        devices = HostDevices(providers)
+        for _ in range(2):
+            with pytest.raises(ResourceError, match=words):
+                devices.find(kind)
+
+
+class TestDoctor:
+    @staticmethod
+    def found(**providers):
+        return {check.name: check for check in run_checks(providers, Timing())}
+
+    def test_a_sound_host_passes(self):
+        result = self.found(fake=FakeProvider(2))
+
+        assert all(check.ok for check in result.values()), result
+        assert "its exit code came back" in result["a job from start to end"].detail
+        assert result["fake devices"].detail == "Fake, Fake"
+        assert (result["limits"].missing == ()) == ("are enforced" in result["limits"].detail)
+        assert list(rundir.run_root().glob("check-*")) == []
+
+    def test_a_host_without_devices_is_sound_and_a_broken_probe_is_named_with_what_to_do(self):
+        none = checks._check_devices(HostDevices({"fake": FakeProvider(0)}), "fake")
+        assert (none.ok, none.detail) == (True, "none on this host")
+
+        broken = checks._check_devices(HostDevices({"fake": Broken()}), "fake")
+        assert not broken.ok
+        assert "no driver" in broken.detail
+        assert "by hand" in broken.fix
+
+    def test_run_directories_that_cannot_be_had_are_named_with_what_to_do(self, monkeypatch):
+        def refuse():
+            raise FiberError("/run/x is open to other users")
+
+        monkeypatch.setattr(checks.rundir, "run_root", refuse)
+        check = self.found()["run directories"]
+
+        assert (check.ok, check.detail) == (False, "/run/x is open to other users")
+        assert "XDG_RUNTIME_DIR" in check.fix
+
+    @pytest.mark.parametrize("code", [0, 1])
+    def test_a_job_that_ends_otherwise_is_a_fault(self, code):
+        status = JobStatus(state=JobState.FAILED, exit_code=code, message=f"ended with {code}")
+
+        check = checks._judge_job("a job", status, 1.0)
+
+        assert not check.ok
+        assert f"it was to exit with 42 and ended with {code}" in check.detail
+        assert check.fix
+
+    def test_limits_that_are_not_enforced_are_no_fault_and_have_a_fix(self):
+        (check,) = checks._judge_limits({"memory_limit": ["no cgroup"], "cpu_limit": []})
+
+        assert (check.ok, check.missing) == (True, ("memory_limit",))
+        assert "no cgroup" in check.detail
+        assert "Delegate=yes" in check.fix
+
+
+HERE = "unix" if sys.platform == "linux" else "ipc"
+
+
+@pytest.mark.parametrize(
+    "config, url",
+    [
+        (None, f"{HERE}:///run/fiber/0badcafe/m0.sock"),
+        (LocalConfig(), f"{HERE}:///run/fiber/0badcafe/m0.sock"),
+        (LocalConfig(transport="ipc"), "ipc:///run/fiber/0badcafe/m0.sock"),
+        (LocalConfig(transport="tls"), "tls+tcp://127.0.0.1:0"),
+    ],
+)
+def test_peers_meet_at_a_socket_in_the_run_directory_unless_the_setting_differs(config, url):
+    peers = Peers(same_host=True, directory="/run/fiber/0badcafe", name="m0", config=config)
+
+    address = fiber_listen_address("local", peers)
+
+    assert (address.bind_url, address.advertise_host) == (url, None)
+    # other backends answer for themselves
+    assert fiber_listen_address("docker", peers) is None
+
+
+@pytest.mark.parametrize("value", [-1.0, -0.001])
+def test_a_negative_timeout_is_refused(value):
+    with pytest.raises(ValueError, match="idle_exit"):
+        LocalConfig(idle_exit=value)
+
+
+class TestMarkOfDetachedJobs:
+    def test_a_directory_is_marked_once_and_its_description_stays(self):
+        folder = rundir.create(secrets.token_hex(4), "local")
+        before = rundir.describe(folder)
+
+        mark_detached(folder)
+        written = (folder / "run.json").stat().st_mtime_ns
+        mark_detached(folder)
+
+        assert rundir.describe(folder) == {**before, "detached": True}
+        assert sorted(path.name for path in folder.iterdir()) == ["owner", "run.json"]
+        assert (folder / "run.json").stat().st_mtime_ns == written
+        rundir.remove(folder)
+
+    def test_a_directory_without_description_is_left_alone(self, tmp_path):
+        mark_detached(tmp_path)
+
+        assert list(tmp_path.iterdir()) == []

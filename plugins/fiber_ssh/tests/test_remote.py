@@ -1,0 +1,195 @@
+"""What runs on hosts: its folder, its ports, its messages, a job's log, and the runs that it finds."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fiber_ssh.agent_archive import loader_source
+from fiber_ssh.remote.kernel import bound_port, clock
+from fiber_ssh.remote.logfile import LogReader, LogWriter, offset_of_tail
+from fiber_ssh.remote.runs import Run, load_runs
+from fiber_ssh.remote.wire import Data, Decoder, pack, pack_data
+
+_TAKE = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+host, port = sys.argv[1], int(sys.argv[2])
+taker = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+    taker.setsockopt(socket.SOL_SOCKET, option, 1)
+taker.bind((host, port))
+taker.listen()
+print("taken")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::"])
+def test_no_other_user_can_take_the_port_of_a_job_that_does_not_listen_yet(host):
+    bound, port = bound_port()
+    with bound:
+        words = [sys.executable, "-c", _TAKE, host, str(port)]
+        other = subprocess.run(words, check=False, capture_output=True, text=True)
+
+    assert other.stdout == ""
+    assert "Address already in use" in other.stderr
+
+
+class TestFolder:
+    """Hosts of one name that share a home have folders of their own: an agent ends what another began."""
+
+    @pytest.fixture
+    def own(self, tmp_path):
+        """The folder that a machine gets, by its id."""
+        found = {}
+        source = loader_source()
+        assert source.endswith("\n\n_main()\n")
+        exec(source.removesuffix("_main()\n"), found)
+        text = found["_text"]
+
+        def own(machine):
+            found["_text"] = lambda path: machine if path == "/etc/machine-id" else text(path)
+            return found["_own"](str(tmp_path / "worker"))
+
+        return own
+
+    def test_each_machine_keeps_its_folder_and_is_told_by_its_boot_without_an_id(
+        self, own, tmp_path
+    ):
+        first, second = "a" * 32, "b" * 32
+
+        for _ in range(2):
+            assert own(first) == str(tmp_path / "worker")
+            assert own(second) == str(tmp_path / "worker-bbbbbbbb")
+        assert own("").startswith(str(tmp_path / "worker-"))
+
+        assert sorted(path.name for path in (tmp_path / "worker").iterdir()) == ["machine"]
+        # where both are another's, nothing is kept
+        with pytest.raises(OSError, match="belongs to other hosts of this name"):
+            own("b" * 8 + "c" * 24)
+
+
+class TestRuns:
+    """What an agent that comes after another one makes of the runs that it left."""
+
+    @pytest.fixture
+    def left(self, tmp_path):
+        """A run with an ended job."""
+        folder = tmp_path / "runs" / "0badcafe" / "job"
+        folder.mkdir(parents=True)
+        record = {"id": "job", "state": "failed", "detached": False}
+        (folder / "job.json").write_text(json.dumps(record))
+        return str(tmp_path)
+
+    def test_its_owner_has_as_long_as_it_said_to_be_heard_of_again(self, left):
+        Run(left, "0badcafe").attached(2.5)
+        before = clock()
+        (run,) = load_runs(left)
+        assert run.lease == 2.5
+        assert before + 2.5 <= run.expires <= clock() + 2.5
+        assert list(run.jobs) == ["job"]
+
+    @pytest.mark.parametrize("said", [None, "", "nonsense"])
+    def test_without_a_word_of_its_owner_it_has_the_usual_lease(self, left, said, tmp_path):
+        if said is not None:
+            (tmp_path / "runs" / "0badcafe" / "lease").write_text(said)
+        (run,) = load_runs(left)
+        assert run.lease == 30.0
+
+
+def plain(found):
+    if isinstance(found, Data):
+        return found.number, found.stream, found.content, found.offset
+    return found
+
+
+@given(st.lists(st.integers(1, 40), min_size=1))
+def test_messages_and_output_arrive_however_they_are_cut(cuts):
+    stream = pack({"op": "x", "text": "ünï"}) + pack_data(3, 1, b"a\0b", 17) + pack({"id": 1})
+    decoder, found, start = Decoder(), [], 0
+    for size in [*cuts, len(stream)]:
+        found += [plain(one) for one in decoder.feed(stream[start : start + size])]
+        start += size
+
+    assert found == [{"op": "x", "text": "ünï"}, (3, 1, b"a\0b", 17), {"id": 1}]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("!IB", 1 << 31, 0),
+        struct.pack("!IB", 4, 9),
+        struct.pack("!IB", 2, 1) + b"xx",
+        struct.pack("!IB", 2, 0) + b"[]",
+        struct.pack("!IB", 2, 0) + b"{]",
+    ],
+)
+def test_what_makes_no_sense_is_an_error(data):
+    with pytest.raises(ValueError):
+        list(Decoder().feed(data))
+
+
+def write(path, *pieces):
+    writer = LogWriter(path)
+    for stream, data in pieces:
+        writer.write(stream, data)
+    writer.close()
+
+
+def read(path, offset=0, skip=0):
+    reader = LogReader(path, offset)
+    found = []
+    while (piece := reader.read()) is not None:
+        found.append((piece[0], piece[1][skip:]))
+        skip = 0
+    reader.close()
+    return found
+
+
+class TestLog:
+    """A job's output on disk: complete, in order, from any place on."""
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        return str(tmp_path / "log")
+
+    def test_reading_goes_on_where_it_stopped_while_the_file_grows(self, path):
+        write(path, (0, b"one\n"), (1, b"err"))
+        reader = LogReader(path)
+        assert [reader.read() for _ in range(3)] == [(0, b"one\n"), (1, b"err"), None]
+
+        write(path, (1, b"two"))
+
+        assert reader.read() == (1, b"two")
+        assert read(path, reader.offset) == []
+        reader.close()
+
+    def test_half_a_piece_is_none_yet(self, path):
+        write(path, (0, b"whole"), (0, b"half"))
+        with open(path, "r+b") as file:
+            file.truncate(file.seek(0, 2) - 1)
+
+        assert read(path) == [(0, b"whole")]
+
+    @pytest.mark.parametrize(
+        "count, tail",
+        [(0, b""), (1, b"e e"), (2, b"d\ne e"), (4, b"b\nc\nd\ne e"), (9, b"a\nb\nc\nd\ne e")],
+    )
+    def test_the_tail_begins_where_the_last_lines_do(self, path, count, tail):
+        # also a line of several pieces is one
+        write(path, (0, b"a\nb\n"), (1, b"c\n"), (0, b"d\ne "), (0, b"e"))
+
+        assert b"".join(part for _, part in read(path, *offset_of_tail(path, count))) == tail
+
+    def test_the_tail_of_nothing_is_nothing(self, path):
+        write(path)
+
+        assert offset_of_tail(path, 3) == (0, 0)

@@ -1,0 +1,88 @@
+"""Programs that run while tests disturb what they run on; one of them maps again and again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["Maps", "Program"]
+
+_MAPS = """
+import sys, threading, time
+import fiber
+
+def square(number):
+    time.sleep(0.02)
+    return number * number
+
+def main():
+    want = [number * number for number in range(150)]
+    asked = threading.Thread(target=sys.stdin.read, daemon=True)
+    asked.start()
+    with fiber.Pool(3) as pool:
+        while asked.is_alive():
+            found = pool.map(square, range(150), chunksize=1)
+            print("right" if found == want else f"wrong: {found}", flush=True)
+        pool.close()
+        pool.join()
+    print("over", flush=True)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+class Program:
+    """A program of Python's, running; a test's own timeout ends waits for it.
+
+    Args:
+        folder: its working directory.
+        words: its file and arguments.
+        environ: what it has besides the environment of the tests.
+    """
+
+    def __init__(self, folder: Path, *words: str, environ: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=folder,
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line of its output."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"it ended with {self.process.wait()}"
+        return line.strip()
+
+    def close(self) -> None:
+        """End it, if it has not ended. Idempotent."""
+        self.process.kill()
+        with self.process:
+            pass
+
+
+class Maps(Program):
+    """One each of whose maps takes about a second."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        (folder / "maps.py").write_text(_MAPS)
+        super().__init__(folder, "maps.py", environ=environ)
+
+    def wait_right(self) -> None:
+        """Wait until one more map has ended, which had the right results."""
+        assert self.line() == "right"
+
+    def end(self) -> None:
+        """Have it end by itself, which goes well."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        while (line := self.line()) != "over":
+            assert line == "right"
+        assert self.process.wait() == 0
