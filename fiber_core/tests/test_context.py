@@ -140,30 +140,6 @@ def test_a_child_gets_the_start_method_and_the_stdlib_is_left_alone(method):
     assert told == (method, None, type(child).__name__, method)
 
 
-def test_a_child_of_the_package_gets_the_chosen_method():
-    fiber.set_start_method("forkserver")
-    assert told_by_child(tell_methods)[1] == ("forkserver", None, "Process", None)
-
-
-def test_a_context_has_pools_queues_and_pipes_and_knows_processes_and_cpus():
-    context = fiber.get_context("forkserver")
-
-    with context.Pool(2) as pool:
-        assert pool.map(abs, range(4)) == [0, 1, 2, 3]
-    bounded = context.Queue(1)
-    bounded.put("one")
-    assert bounded.full()
-    reader, writer = context.Pipe(duplex=False)
-    with reader, writer:
-        writer.send_bytes(b"bytes")
-        assert reader.recv_bytes() == b"bytes"
-    assert context.cpu_count() == fiber.cpu_count()
-    assert context.current_process() is fiber.current_process()
-    assert context.parent_process() is fiber.parent_process()
-    assert context.active_children() == fiber.active_children()
-    assert context.TimeoutError is multiprocessing.TimeoutError
-
-
 def test_the_stdlib_knows_ours_by_a_name_of_its_own():
     assert multiprocessing.get_context("fiber") is fiber.get_context("fiber")
     assert type(multiprocessing.get_context("spawn")) is multiprocessing.context.SpawnContext

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import gc
 import itertools
 import multiprocessing
 import os
@@ -129,17 +128,6 @@ class TestSubmit:
             results = list(threads.map(work, functions))
         assert results == [list(map(function, range(1000))) for function in functions]
 
-    def test_results_are_waited_for_as_with_any_future(self, executor, gate):
-        late, early = executor.submit(wait_for, str(gate)), executor.submit(square, 3)
-        for wait in (late.result, late.exception):
-            with pytest.raises(concurrent.futures.TimeoutError):
-                wait(0.05)
-        order = []
-        for future in concurrent.futures.as_completed([late, early], PATIENCE):
-            order.append(future)
-            gate.touch()
-        assert order == [early, late]
-
     def test_a_callback_may_submit_wait_and_shut_down(self):
         executor, seen = Executor(1), []
         before = set(fiber.active_children())
@@ -188,13 +176,6 @@ class TestEnd:
         with pytest.raises(CancelledError):
             list(results)
 
-    def test_futures_outlive_their_executor(self):
-        executor = Executor(1)
-        future = executor.submit(nap, 0.1)
-        del executor
-        gc.collect()
-        assert future.result(PATIENCE) == 0.1
-
     @pytest.mark.parametrize("how", ["terminate_workers", "kill_workers"])
     def test_the_workers_can_be_ended_at_once(self, gate, how):
         executor = Executor(1)
@@ -214,13 +195,6 @@ class TestEnd:
 
 
 class TestWorkers:
-    def test_a_worker_may_have_an_executor_of_its_own(self, executor):
-        def use_an_executor():
-            with Executor(1) as inner:
-                return list(inner.map(square, range(4)))
-
-        assert executor.submit(use_an_executor).result(PATIENCE) == [0, 1, 4, 9]
-
     @pytest.mark.parametrize(
         "call,options,error,text",
         [
@@ -240,10 +214,6 @@ class TestWorkers:
         arguments = [] if call is Executor else [kept_executor, square, [1]]
         with pytest.raises(error, match=text):
             call(*arguments, **options)
-
-    def test_the_default_is_one_worker_a_cpu(self):
-        with Executor() as executor:
-            assert executor._max_workers == fiber.cpu_count()
 
     def test_the_initializer_runs_first_and_a_context_of_the_standard_library_is_accepted(self):
         spawn = multiprocessing.get_context("spawn")

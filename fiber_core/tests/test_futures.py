@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._base.serial_executor import CallbackThread
-from fiber.exceptions import StartError
-from fiber.executor import BrokenExecutor, ExecutorCall
+from fiber.executor import ExecutorCall
 from tasks_world import Master
 
 
@@ -48,12 +47,6 @@ def force():
 @pytest.fixture
 def call(force):
     return ExecutorCall(force, same)
-
-
-def test_each_future_gets_its_own_result(force, call):
-    futures = [call.submit((n,), {}) for n in range(3)]
-    force.work()
-    assert [future.result(0) for future in futures] == [0, 1, 2]
 
 
 def test_a_call_of_one_task_is_done_with_it(force):
@@ -114,17 +107,6 @@ def test_a_task_that_is_sent_again_goes_on_running(force, call):
     assert future.result(0) == 1
 
 
-def test_an_ended_call_is_broken_for_each_future_and_for_later_tasks(force, call):
-    future = call.submit((1,), {})
-    reason = StartError("no worker came up")
-    force.master.dispatcher.end(reason)
-    error = future.exception(0)
-    assert isinstance(error, BrokenExecutor)
-    assert error.__cause__ is reason
-    with pytest.raises(BrokenExecutor, match="no worker came up"):
-        call.submit((2,), {})
-
-
 def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, call, caplog):
     called, seen = [], threading.Event()
 
@@ -146,14 +128,3 @@ def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, call,
     assert "on purpose" in caplog.text
     future.add_done_callback(called.append)
     assert called[-1] is future
-
-
-def test_a_function_that_cannot_be_pickled_is_the_error_of_its_future():
-    class Refusing(Force):
-        def prepare(self, func, mode, sink, items, on_dispatch):
-            sink.broken(TypeError("cannot pickle it"))
-            return SimpleNamespace(dispatcher=self.master.dispatcher), None
-
-    call = ExecutorCall(Refusing(), same)
-    assert isinstance(call.only.exception(0), TypeError)
-    assert not call.only.cancel()

@@ -135,11 +135,6 @@ class TestWhatIsRefused:
         with pytest.raises(TypeError, match="key 'gpus'; known are cpu, gpu, image, .*, tpu"):
             meta(gpus=1)
 
-    def test_installed_kinds_are_not_looked_up_for_the_keys_of_the_core(self, monkeypatch):
-        monkeypatch.setattr(hints, "_installed_kinds", lambda: pytest.fail("looked up"))
-
-        meta(cpu=1, memory=1, gpu=1, image="i", retry=True, slots=1)
-
     @pytest.mark.parametrize(
         "key,of_wrong_types,out_of_range",
         [
@@ -172,8 +167,6 @@ class TestWhatIsRefused:
     def test_what_cannot_be_called_a_bound_method_and_a_class_without_run(self, target, text):
         with pytest.raises(TypeError, match=text):
             meta(cpu=1)(target)
-
-    # a bound method is made anew each time
 
     def test_a_builtin_says_how_to_go_on(self):
         with pytest.raises(TypeError, match=r"wrap it in a function or in functools\.partial"):

@@ -10,7 +10,7 @@ import socket
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import AuthenticationError, current_process
+from multiprocessing import AuthenticationError
 from multiprocessing import connection as stdlib
 from pathlib import Path
 
@@ -43,11 +43,6 @@ def listener(address):
 
 
 # what children do
-
-
-def greet_by_own_key(address):
-    with Client(address, authkey=current_process().authkey) as end:
-        end.send(("hello", end.recv()))
 
 
 def echo(end):
@@ -141,16 +136,6 @@ def test_misuse_is_refused_as_by_the_stdlib(use, error, text):
 
 
 # -- who gets in
-
-
-def test_children_inherit_the_authkey_of_the_process(address, monkeypatch):
-    monkeypatch.setattr(current_process(), "authkey", b"chosen by the program")
-    with Listener(address, authkey=b"chosen by the program") as listener:
-        child = start(greet_by_own_key, listener.address)
-        with listener.accept() as end:
-            end.send(1)
-            assert end.recv() == ("hello", 1)
-        finish(child)
 
 
 @pytest.mark.parametrize("wrong", [b"another", None])

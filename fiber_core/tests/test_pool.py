@@ -18,7 +18,6 @@ import fiber
 import process_signals
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
 from pool_tasks import (
-    count_up,
     die_at,
     die_once,
     fail_at,
@@ -118,26 +117,6 @@ class TestResults:
         data = os.urandom(8 * 2**20)
         assert pool.apply(same, (data,)) == data
 
-    @pytest.mark.parametrize(
-        "begin,expected",
-        [
-            (lambda pool, **on: pool.apply_async(square, (3,), **on), 9),
-            (lambda pool, **on: pool.map_async(square, range(3), **on), [0, 1, 4]),
-            (lambda pool, **on: pool.starmap_async(add, [(1, 2)], **on), [3]),
-            (lambda pool, **on: pool.apply_async(fail_on_three, (3,), **on), "bad 3"),
-            (lambda pool, **on: pool.map_async(fail_on_three, range(5), **on), "bad 3"),
-        ],
-        ids=["apply", "map", "starmap", "failed apply", "failed map"],
-    )
-    def test_callbacks_get_results_and_errors_which_are_ready_afterwards(
-        self, pool, begin, expected
-    ):
-        called = []
-        result = begin(pool, callback=called.append, error_callback=lambda e: called.append(str(e)))
-        result.wait(60)
-        assert called == [expected]
-        assert result.successful() is (expected != "bad 3")
-
     def test_several_threads_and_pools_may_work_at_once(self, pool):
         with fiber.Pool(2) as other, ThreadPoolExecutor(4) as threads:
             pools, counts = [pool, pool, other, other], [100, 200, 300, 400]
@@ -160,13 +139,6 @@ class TestErrors:
             pool.map(fail_on_three, range(10))
         assert isinstance(caught.value.__cause__, RemoteTraceback)
         assert "fail_at" in str(caught.value.__cause__)
-
-    def test_imap_goes_on_behind_an_exception(self, pool):
-        results = pool.imap(fail_on_three, range(6))
-        assert [next(results) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(ValueError, match="bad 3"):
-            next(results)
-        assert list(results) == [4, 5]
 
     @pytest.mark.parametrize(
         "function,items,error,text",
@@ -258,11 +230,6 @@ class TestLife:
         ):
             pool.map(square, range(3))
 
-    def test_a_worker_does_so_many_chunks_and_is_replaced(self):
-        with fiber.Pool(1, maxtasksperchild=5) as pool:
-            counts = pool.map(count_up, range(17), chunksize=1)
-        assert counts == [1, 2, 3, 4, 5] * 3 + [1, 2]
-
     def test_processes_per_job_makes_several_workers_of_one_job(self):
         with fiber.Pool(4, processes_per_job=2) as pool:
             # it begins as soon as the first are up
@@ -297,21 +264,6 @@ class TestDeath:
         assert all("last words" in attempt.log_tail for attempt in error.attempts)
         assert [r for n, r in enumerate(error.results) if n != 5] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert error.results[5] is error
-
-    def test_unordered_results_of_the_others_come_all_the_same(self, pool):
-        results, outcomes = pool.imap_unordered(die_on_five, range(10)), []
-        while len(outcomes) < 10:
-            try:
-                outcomes.append(next(results))
-            except WorkerCrashedError:
-                outcomes.append(-1)
-        assert sorted(outcomes) == [-1, 0, 1, 2, 3, 4, 6, 7, 8, 9]
-        assert next(results, None) is None
-
-    def test_an_exit_code_is_in_the_error(self, pool):
-        with pytest.raises(WorkerCrashedError, match=r"7") as caught:
-            pool.map(lambda x: os._exit(7) if x == 5 else x, range(10))
-        assert {str(attempt.reason) for attempt in caught.value.attempts} == {"EXIT(7)"}
 
     def test_without_error_handling_nothing_runs_twice(self, tmp_path):
         with fiber.Pool(2, error_handling=False) as pool:

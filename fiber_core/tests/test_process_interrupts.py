@@ -252,26 +252,6 @@ def test_a_handler_of_the_programs_own_stays_and_children_of_one_that_ignores_it
     assert output.endswith("stopped\n")
 
 
-def test_children_of_children_are_interrupted(interrupted):
-    code, output = interrupted(
-        """
-        def parent(ready):
-            child = fiber.Process(target=say_interrupted, args=(ready,))
-            child.start()
-            child.join()
-
-        def main():
-            children = start(1, parent)
-            print("ready", flush=True)
-            children[0].join()
-        """
-    )
-    assert code == -signal.SIGINT
-    assert output.count("child interrupted") == 1
-    # the program's traceback, and that of the one between
-    assert output.splitlines().count("KeyboardInterrupt") == 2
-
-
 def test_a_pool_ends_its_workers_which_say_nothing(interrupted):
     code, output = interrupted(
         """

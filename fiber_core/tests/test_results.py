@@ -128,11 +128,6 @@ class TestManyResults:
             result.get()
         assert caught.value.results == [1, crash, crash, error]
 
-    def test_of_nothing_is_an_empty_list(self, ran):
-        result = MapResult(0, ran)
-        result.done()
-        assert result.get(0) == []
-
 
 class Held:
     """A callback that waits until it is released."""
@@ -294,21 +289,6 @@ class TestStreams:
         assert total(feeder.taken) == 0
         stream.take(0)
         assert total(feeder.taken) == 1
-
-    def test_a_result_wakes_waiters(self, stream):
-        threading.Timer(0.02, stream.accept, [0, ["a"], {}]).start()
-        assert stream.take(20) == "a"
-
-    def test_several_may_take(self, stream):
-        taken, threads = [], []
-        for _ in range(4):
-            thread = threading.Thread(target=lambda: taken.extend(IMapIterator(stream)))
-            thread.start()
-            threads.append(thread)
-        finish(stream, 0, list(range(100)), {})
-        for thread in threads:
-            thread.join(20)
-        assert sorted(taken) == list(range(100))
 
     @pytest.mark.parametrize("what", ["iterable", "pool"])
     def test_what_came_is_handed_out_before_an_error_of_the_whole(self, stream, feeder, what):

@@ -142,33 +142,6 @@ def test_numpy_sees_the_memory():
 # with a lock
 
 
-def test_a_value_has_a_lock_that_its_thread_may_take_again():
-    value = Value("i", 3)
-    assert isinstance(value, sharedctypes.Synchronized)
-    with value.get_lock(), value:
-        value.value += 1
-    assert value.acquire(timeout=1)
-    value.release()
-    assert value.value == value.get_obj().value == 4
-    assert type(value.get_obj()) is ctypes.c_int
-
-
-def test_arrays_are_indexed_sliced_and_iterated_over():
-    array = Array("i", range(5))
-    array[1:3] = [7, 8]
-    array[-1] = 9
-    assert (array[0], array[1:4], list(array), len(array)) == (0, [7, 8, 3], [0, 7, 8, 3, 9], 5)
-    with pytest.raises(IndexError):
-        array[5]
-
-
-def test_texts_have_value_and_raw():
-    text = Array("c", 5)
-    assert isinstance(text, sharedctypes.SynchronizedString)
-    text.value = b"abc"
-    assert (text.value, text.raw, text[1]) == (b"abc", b"abc\0\0", b"b")
-
-
 def test_structures_have_their_fields_inherited_ones_too():
     line = Value(Line, 1, 2)
     line.x += 1
@@ -219,12 +192,6 @@ def test_wrappers_are_the_stdlibs_and_pickles_of_them_references(method, argumen
 # between processes: what children do
 
 
-def add(value, times):
-    for _ in range(times):
-        with value.get_lock():
-            value.value += 1
-
-
 def change(number, numbers, text, point, points, raw):
     number.value += 1
     numbers[1:3] = [n * 2 for n in numbers[1:3]]
@@ -261,11 +228,6 @@ def use_from_elsewhere(inbox, outbox):
     point, array = things[3], things[1]
     outbox.put((point.get_obj().sum(), list(array), array.get_obj()[:], len(array)))
     outbox.put(things[5])
-
-
-def add_from_elsewhere(inbox, times):
-    be_elsewhere()
-    add(inbox.get(), times)
 
 
 def everything():
@@ -367,14 +329,3 @@ def test_on_another_host_they_have_the_same_api():
     back[1] = 5
     assert things[5][:] == [1, 5, 0]
     assert type(back) is type(things[5])
-
-
-def test_additions_from_two_hosts_and_a_pool_lose_nothing():
-    value, inbox = fiber.Value("i", 0), fiber.SimpleQueue()
-    children = [start(add_from_elsewhere, inbox, 50) for _ in range(2)]
-    for _ in children:
-        inbox.put(value)
-    with fiber.Pool(2) as pool:
-        pool.map(lambda times: add(value, times), [50, 50])
-    finish(*children)
-    assert value.value == 200

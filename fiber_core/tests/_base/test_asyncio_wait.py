@@ -10,8 +10,7 @@ import threading
 import pytest
 
 import fiber
-from fiber.executor import Executor
-from pool_tasks import fail_at, nap, same
+from pool_tasks import fail_at, nap
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -77,20 +76,6 @@ class TestResults:
         assert await result == 0.2
         assert await pool.apply_async(square, (3,)) == 9
 
-    def test_several_loops_may_await_one_result(self, pool):
-        result = pool.apply_async(nap, (0.2,))
-        got = []
-
-        async def main():
-            got.append(await result)
-
-        threads = [threading.Thread(target=asyncio.run, args=(main(),)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        assert got == [0.2] * 3
-
     def test_a_loop_closed_meanwhile_is_ignored(self, pool):
         result = pool.apply_async(nap, (0.2,))
         loop = asyncio.new_event_loop()
@@ -133,38 +118,3 @@ class TestIterators:
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(results.__anext__(), 0.01)
         assert [x async for x in results] == [0.2, 0.01]
-
-    @in_loop
-    async def test_it_may_draw_from_an_endless_iterable(self):
-        found = []
-        with fiber.Pool(2) as pool:
-            async for x in pool.imap(same, iter(int, 1)):
-                found.append(x)
-                if len(found) == 200:
-                    break
-        assert found == [0] * 200
-
-
-class TestExecutor:
-    @in_loop
-    async def test_a_loop_runs_functions_in_it(self):
-        loop = asyncio.get_running_loop()
-        with Executor(2) as executor:
-            results = [loop.run_in_executor(executor, square, x) for x in range(20)]
-            assert await asyncio.gather(*results) == [x * x for x in range(20)]
-            with pytest.raises(ValueError, match="bad 3"):
-                await loop.run_in_executor(executor, fail_on_three, 3)
-
-    @in_loop
-    async def test_cancelling_what_waits_cancels_the_future_behind_it(self):
-        loop = asyncio.get_running_loop()
-        with Executor(1) as executor:
-            for _ in range(3):
-                executor.submit(nap, 0.1)
-            behind = executor.submit(square, 3)
-            waiting = asyncio.wrap_future(behind, loop=loop)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            await asyncio.sleep(0)
-            assert behind.cancelled()

@@ -171,11 +171,6 @@ def test_what_its_pickle_keeps_alive_is_let_go_once_and_at_once_where_it_has_end
     assert seen == ["first", "late"]
 
 
-def test_a_descriptor_cannot_be_sent_along(child):
-    with pytest.raises(TypeError, match="use fiber's own Queue"):
-        child.duplicate_for_child(1)
-
-
 class TestLog:
     @pytest.fixture
     def child(self, launcher):

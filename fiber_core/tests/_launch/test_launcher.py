@@ -276,12 +276,6 @@ class TestFetching:
         for ident in (f"{child.ident}.0", "stranger"):
             assert call(launcher, FakePeer(ident))[0] is Kind.ERROR
 
-    def test_other_messages_are_no_matter(self, launcher):
-        peer = FakePeer("x")
-        launcher.on_message(peer, Message(Kind.CAST, 0, 1, memoryview(b"")))
-        launcher.on_peer_lost(peer)
-        assert peer.sent == []
-
     @pytest.mark.parametrize("body", [b"nonsense", b"[]", b"{}", b"\xff\xfe"])
     def test_a_question_that_makes_no_sense_is_refused(self, launcher, body):
         with pytest.raises(WireError, match="makes no sense"):

@@ -93,16 +93,6 @@ def test_an_unstarted_manager_starts_on_its_first_use():
     manager.shutdown()
 
 
-def test_handles_are_read_in_any_order(simulators):
-    simulator = simulators.Simulator()
-    handles = [simulator.step(n) for n in range(20)]
-
-    assert [handle.get(60) for handle in reversed(handles)] == [
-        (n + 1, n) for n in range(19, -1, -1)
-    ]
-    assert handles[3].get() == (4, 3)
-
-
 def test_an_exception_is_raised_where_its_handle_is_read(simulators):
     simulator = simulators.Simulator()
     bad, good = simulator.fail("why"), simulator.step(0)
@@ -212,21 +202,3 @@ def test_the_text_of_a_proxy_does_not_wait_for_its_calls(simulators):
 
     assert "Simulator object" in str(simulator)
     assert not handle.ready()
-
-
-def serve(results):
-    server = Simulators().get_server()
-    manager = Simulators(server.address)
-    manager.connect()
-    simulator = manager.Simulator()
-    handles = [simulator.step(n) for n in range(3)]
-    results.put([h.get(60) for h in handles])
-    assert simulator.fail("x").wait(60)
-    server.close()
-
-
-def test_the_process_that_serves_uses_its_own_objects_too():
-    results = fiber.Queue()
-    finish(start(serve, results))
-
-    assert results.get(timeout=20) == [(1, 0), (2, 1), (3, 2)]

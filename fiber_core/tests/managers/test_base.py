@@ -225,15 +225,6 @@ def test_methods_pass_on_all_they_are_given():
     assert Recording().method(1, self=2, name=3) == ("method", (1,), {"self": 2, "name": 3})
 
 
-def test_a_proxy_and_its_token_say_what_they_are(manager):
-    numbers = manager.list([1])
-
-    assert repr(numbers).startswith("<ListProxy object, typeid 'list' at 0x")
-    assert str(numbers) == "[1]"
-    assert repr(numbers._token).startswith("Token(typeid='list', address=Address(")
-    assert (numbers._id, numbers._manager) == (numbers._token.id, manager)
-
-
 def test_a_pickle_is_a_proxy_of_the_same_object_and_a_deep_copy_one_of_its_own(manager):
     numbers = manager.list([1])
     assert copy.deepcopy(numbers) == [1] == numbers._getvalue()

@@ -8,7 +8,6 @@ import pytest
 
 import fiber
 from children import finish, start
-from fiber.managers import SyncManager
 
 pytestmark = [
     pytest.mark.any_backend,
@@ -71,18 +70,6 @@ def test_a_set_has_the_methods_of_a_set(manager):
     assert sorted(shared) == [2, 3, 4]
     assert shared.issuperset({2})
     assert 4 in shared
-
-
-def test_a_namespace_keeps_attributes(manager):
-    space = manager.Namespace(x=1)
-    space.y = [2]
-    del space.x
-
-    assert space.y == [2]
-    assert str(space) == "Namespace(y=[2])"
-    assert not hasattr(space, "x")
-    space._own = 3
-    assert str(space) == "Namespace(y=[2])"
 
 
 def count(value, lock):
@@ -237,9 +224,3 @@ def test_proxies_and_queues_of_fiber_travel_through_queues_and_dicts(manager):
     ours.put(manager.list([1]))
 
     assert list(inner.get()["queue"].get()) == [1]
-
-
-def test_every_type_of_the_stdlib_is_there():
-    from multiprocessing.managers import SyncManager as Stdlib
-
-    assert set(Stdlib._registry) <= set(SyncManager._registry)

@@ -228,15 +228,6 @@ def test_as_long_as_anybody_has_it_others_get_it(copies):
     assert locate(copies, "d") == fetch("d")
 
 
-def test_a_process_without_handles_keeps_its_copy_and_fetches_nothing(copies):
-    locate(copies, "a"), locate(copies, "b")
-    assert copies.stop_waiting("a") == fetch("b")
-    copies.add("h", "b", place("b"))
-    assert copies.stop_waiting("b") == []
-    assert copies.holders() == {"b"}
-    assert locate(copies, "c") == [Answer("c", 1, place("b"))]
-
-
 @pytest.fixture
 def unused(monkeypatch):
     """Has room for 100 bytes, and for an eighth of 1,600 where those are free."""

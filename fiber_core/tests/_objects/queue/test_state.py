@@ -113,26 +113,6 @@ def test_writers_wait_for_room_and_come_in_in_their_order():
     assert state.advance() == [Accepted(third)]
 
 
-def test_an_offer_larger_than_the_room_comes_in_piece_by_piece():
-    state = QueueState(maxsize=2)
-    large = offer(b"1", b"2", b"3")
-    assert state.offer(large) == []
-    assert state.take_now() == b"1"
-
-    assert state.advance() == [Accepted(large)]
-    assert [state.take_now(), state.take_now()] == [b"2", b"3"]
-
-
-def test_what_a_reader_has_fetched_and_not_handed_out_takes_room():
-    state = filled(b"1", maxsize=1)
-    state.request(Request("a"))
-    waiting = offer(b"2")
-    assert state.offer(waiting) == []
-    assert state.size == 1
-
-    assert Accepted(waiting) in state.settle("a", 1)
-
-
 def test_a_queue_bounded_in_bytes_lets_one_item_of_any_size_in():
     state = QueueState(max_bytes=10)
     assert state.put_now(bytes(100))
@@ -333,17 +313,6 @@ def test_one_that_waits_has_parked_items_recalled_after_a_moment(waiting, answer
     assert answer(waiting) in state.give_back("a", 1, 4)
 
 
-def test_nothing_is_recalled_where_items_were_handed_out_in_the_meantime():
-    state = filled(b"1")
-    handed_out = [0, 0, 0]
-    state.add_reader("a", lambda: tuple(handed_out))
-    state.request(Request("a"))
-    state.request(Request("b"))
-    handed_out[0] = 1
-
-    assert state.on_timer() == []
-
-
 @pytest.mark.parametrize("answers", [True, False])
 def test_one_that_does_not_wait_gets_what_others_have_parked_if_they_answer(answers):
     state = parked(b"1")
@@ -358,17 +327,6 @@ def test_one_that_does_not_wait_gets_what_others_have_parked_if_they_answer(answ
 
 
 # -- the end
-
-
-def test_readers_hear_of_the_end_after_the_last_item():
-    state = filled(b"1")
-    state.close_writers()
-    first = state.request(Request("a"))
-    assert given(first) == [b"1"]
-
-    request = Request("a")
-    assert state.request(request, 1) == [End(request)]
-    assert state.has_ended
 
 
 def test_those_who_wait_hear_of_the_end_at_once():

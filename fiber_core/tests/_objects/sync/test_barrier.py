@@ -155,15 +155,6 @@ def waiting(barrier, has_action=False, timeout=20):
     return waits
 
 
-def test_it_opens_when_all_have_arrived(barrier_of, side, third):
-    barrier = barrier_of(3)
-    first, second = waiting(side(barrier)), waiting(third.remote(barrier))
-
-    assert barrier.arrive(None, has_action=False) == (Status.OK, 2)
-    assert (first(), second()) == ((Status.OK, 0), (Status.OK, 1))
-    assert barrier.state() == (False, 0)
-
-
 def test_it_breaks_when_time_is_up(barrier_of, side):
     barrier = barrier_of(3)
     mine, waits = side(barrier), waiting(barrier)
@@ -176,21 +167,6 @@ def test_it_breaks_when_time_is_up(barrier_of, side):
     mine.abort()
     assert barrier.state() == (True, 0)
     assert mine.arrive(None, has_action=False)[0] is Status.BROKEN
-
-
-def test_the_last_one_runs_its_action_wherever_it_is(barrier_of, side):
-    barrier = barrier_of(2)
-    mine = side(barrier)
-    for end, outcome in (
-        (mine.action_succeeded, Status.OK),
-        (mine.action_failed, Status.BROKEN),
-    ):
-        waits = waiting(barrier, has_action=True)
-        status, number = mine.arrive(20, has_action=True)
-        assert status is Status.RUN_ACTION
-        assert end(number) in (outcome, None)
-        assert waits()[0] is outcome
-    assert mine.state() == (True, 0)
 
 
 def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(barrier_of, monkeypatch):

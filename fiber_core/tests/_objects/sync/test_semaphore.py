@@ -239,19 +239,6 @@ def test_a_recursive_one_is_its_threads_alone(semaphore_at, side):
         mine.release()
 
 
-def test_it_is_released_and_taken_again_as_often_as_it_was(semaphore_at, side):
-    lock = semaphore_at(Kind.RLOCK)
-    mine = side(lock)
-    for _ in range(3):
-        mine.acquire(True, None)
-    depth = mine.release_save()
-    assert mine.value() == 1
-    mine.acquire(True, None)
-    mine.local_hold.restore_depth(depth)
-
-    assert mine.local_hold.count == 3
-
-
 # -- several processes
 
 
