@@ -57,13 +57,14 @@ def wait_for(path):
 
 
 @pytest.fixture
-def executor():
+def ending():
+    """An executor that the test ends."""
     with Executor(2) as executor:
         yield executor
 
 
 @pytest.fixture(scope="module")
-def kept_executor(shared_runtime):
+def executor(shared_runtime):
     """An executor for tests that end no worker, with all its workers and threads up."""
     with Executor(2) as executor:
         called = threading.Event()
@@ -82,10 +83,6 @@ def gate(tmp_path):
 
 
 class TestSubmit:
-    @pytest.fixture
-    def executor(self, kept_executor):
-        return kept_executor
-
     @pytest.mark.parametrize(
         "function,arguments,options,expected",
         [
@@ -162,16 +159,16 @@ class TestEnd:
         with Executor(2):
             assert set(fiber.active_children()) == before
 
-    def test_shutdown_can_cancel_what_waits(self, executor, gate):
-        running = [executor.submit(wait_for, str(gate)) for _ in range(2)]
+    def test_shutdown_can_cancel_what_waits(self, ending, gate):
+        running = [ending.submit(wait_for, str(gate)) for _ in range(2)]
         until(lambda: all(future.running() for future in running))
         # a worker may hold one more entry
-        futures = [executor.submit(square, x) for x in range(50)]
-        results = executor.map(square, range(50))
-        executor.shutdown(wait=False, cancel_futures=True)
+        futures = [ending.submit(square, x) for x in range(50)]
+        results = ending.map(square, range(50))
+        ending.shutdown(wait=False, cancel_futures=True)
         assert [future.cancelled() for future in futures[2:]] == [True] * 48
         gate.touch()
-        executor.shutdown()
+        ending.shutdown()
         assert all(future.done() for future in [*running, *futures])
         with pytest.raises(CancelledError):
             list(results)
@@ -189,9 +186,9 @@ class TestEnd:
         with pytest.raises(RuntimeError, match="after shutdown"):
             executor.submit(square, 3)
 
-    def test_it_cannot_be_pickled(self, executor):
+    def test_it_cannot_be_pickled(self, ending):
         with pytest.raises(TypeError, match="cannot be passed between processes"):
-            executor.submit(same, executor).result(PATIENCE)
+            ending.submit(same, ending).result(PATIENCE)
 
 
 class TestWorkers:
@@ -208,10 +205,8 @@ class TestWorkers:
             (Executor.map, {"buffersize": 1.5}, TypeError, "must be an integer or None"),
         ],
     )
-    def test_options_that_make_no_sense_are_refused(
-        self, kept_executor, call, options, error, text
-    ):
-        arguments = [] if call is Executor else [kept_executor, square, [1]]
+    def test_options_that_make_no_sense_are_refused(self, executor, call, options, error, text):
+        arguments = [] if call is Executor else [executor, square, [1]]
         with pytest.raises(error, match=text):
             call(*arguments, **options)
 
@@ -241,48 +236,41 @@ class TestWorkers:
 
 
 class TestDeath:
-    def test_killed_workers_lose_none_of_many_tasks(self, executor):
+    def test_killed_workers_lose_none_of_many_tasks(self, ending):
         spared = set(fiber.active_children())
-        futures = [executor.submit(nap, 0.002) for _ in range(500)]
+        futures = [ending.submit(nap, 0.002) for _ in range(500)]
         for _ in range(3):
-            executor.submit(pid).result(PATIENCE)
+            ending.submit(pid).result(PATIENCE)
             victim = next(one for one in fiber.active_children() if one not in spared)
             process_signals.kill(victim)
             spared.add(victim)
         assert [future.result(PATIENCE) for future in futures] == [0.002] * 500
 
-    def test_a_task_that_always_kills_its_worker_fails_alone(self, executor):
-        futures = [executor.submit(die_at, n, 5) for n in range(10)]
+    def test_a_task_that_always_kills_its_worker_fails_alone(self, ending):
+        futures = [ending.submit(die_at, n, 5) for n in range(10)]
         with pytest.raises(WorkerCrashedError, match="given up") as caught:
             futures[5].result(PATIENCE)
         assert len(caught.value.attempts) == 3
         assert [f.result(PATIENCE) for n, f in enumerate(futures) if n != 5] == [
             n for n in range(10) if n != 5
         ]
-        assert executor.submit(square, 3).result(PATIENCE) == 9
+        assert ending.submit(square, 3).result(PATIENCE) == 9
 
 
 class TestFork:
-    def test_a_fork_of_the_users_own_gets_an_error_and_its_end_ends_nothing(self, executor):
-        assert executor.submit(square, 3).result(PATIENCE) == 9
+    def test_a_fork_of_the_users_own_gets_an_error_and_its_end_ends_nothing(self, ending):
+        assert ending.submit(square, 3).result(PATIENCE) == 9
         child, code = os.fork(), 1
         if not child:
             try:
-                executor.submit(square, 3)
+                ending.submit(square, 3)
             except ForkedError:
-                executor.shutdown()
+                ending.shutdown()
                 code = 7
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        assert executor.submit(square, 4).result(PATIENCE) == 16
-
-
-@pytest.fixture
-def ending():
-    """An executor that the test ends."""
-    with Executor(2) as executor:
-        yield executor
+        assert ending.submit(square, 4).result(PATIENCE) == 16
 
 
 class Drawn:
@@ -306,10 +294,6 @@ def note_or_fail(path, number):
 
 
 class TestMap:
-    @pytest.fixture
-    def executor(self, kept_executor):
-        return kept_executor
-
     @pytest.mark.parametrize("chunksize", [1, 3, 1000])
     def test_results_come_in_order_and_items_of_a_chunk_stay_together(self, executor, chunksize):
         found = list(executor.map(lambda x: (x * x, os.getpid()), range(100), chunksize=chunksize))
@@ -364,10 +348,6 @@ class TestMap:
 
 
 class TestBufferSize:
-    @pytest.fixture
-    def executor(self, kept_executor):
-        return kept_executor
-
     def test_no_more_is_drawn_than_the_buffer_holds(self, executor):
         drawn = Drawn()
         results = executor.map(square, drawn, buffersize=5)

@@ -69,14 +69,15 @@ def raise_difficult(_):
 
 
 @pytest.fixture
-def pool():
+def ending():
+    """A pool that the test ends."""
     with fiber.Pool(3) as pool:
         yield pool
     pool.join()
 
 
 @pytest.fixture(scope="module")
-def kept_pool(shared_runtime):
+def pool(shared_runtime):
     """A pool for tests that end no worker, with all its workers and threads up."""
     with fiber.Pool(3) as pool:
         called = threading.Event()
@@ -88,10 +89,6 @@ def kept_pool(shared_runtime):
 
 
 class TestResults:
-    @pytest.fixture
-    def pool(self, kept_pool):
-        return kept_pool
-
     @pytest.mark.parametrize("chunksize", [None, 1, 7, 1000])
     def test_map_keeps_the_order(self, pool, chunksize):
         assert pool.map(square, range(1000), chunksize) == [x * x for x in range(1000)]
@@ -130,10 +127,6 @@ class TestResults:
 
 
 class TestErrors:
-    @pytest.fixture
-    def pool(self, kept_pool):
-        return kept_pool
-
     def test_an_exception_is_raised_with_its_remote_traceback(self, pool):
         with pytest.raises(ValueError, match="bad 3") as caught:
             pool.map(fail_on_three, range(10))
@@ -191,12 +184,12 @@ class TestErrors:
 
 
 class TestLife:
-    def test_a_pool_works_inside_a_worker(self, pool):
+    def test_a_pool_works_inside_a_worker(self, ending):
         def nested(n):
             with fiber.Pool(2) as inner:
                 return inner.map(square, range(n))
 
-        assert pool.map(nested, [3, 4]) == [[0, 1, 4], [0, 1, 4, 9]]
+        assert ending.map(nested, [3, 4]) == [[0, 1, 4], [0, 1, 4, 9]]
 
     def test_the_default_is_one_worker_a_cpu(self):
         with fiber.Pool() as pool:
@@ -251,13 +244,13 @@ class TestLife:
 
 
 class TestDeath:
-    def test_a_killed_worker_in_a_map_with_chunks_loses_nothing(self, pool, tmp_path):
+    def test_a_killed_worker_in_a_map_with_chunks_loses_nothing(self, ending, tmp_path):
         paths = [str(tmp_path / str(n)) for n in range(6)]
-        assert pool.map(die_once, paths, chunksize=2) == ["survived"] * 6
+        assert ending.map(die_once, paths, chunksize=2) == ["survived"] * 6
 
-    def test_a_task_that_always_kills_its_worker_is_reported_with_its_attempts(self, pool):
+    def test_a_task_that_always_kills_its_worker_is_reported_with_its_attempts(self, ending):
         with pytest.raises(WorkerCrashedError, match="task 5 was given up") as caught:
-            pool.map(die_on_five, range(10))
+            ending.map(die_on_five, range(10))
         error = caught.value
         assert len(error.attempts) == 3
         assert all(str(attempt.reason) == "SIGNAL(9)" for attempt in error.attempts)
@@ -271,10 +264,10 @@ class TestDeath:
                 pool.apply(die_once, (str(tmp_path / "flag"),))
             assert pool.apply(square, (3,)) == 9
 
-    def test_meta_retry_false_does_it_for_one_function(self, pool, tmp_path):
+    def test_meta_retry_false_does_it_for_one_function(self, ending, tmp_path):
         once = fiber.meta(retry=False)(functools.partial(die_once, str(tmp_path / "flag")))
         with pytest.raises(WorkerCrashedError, match="must not run twice"):
-            pool.apply(once)
+            ending.apply(once)
 
     def test_a_stopped_worker_is_replaced(self):
         with fiber.Pool(2) as pool:

@@ -87,15 +87,9 @@ class Node:
         made.hold(1)
         return made
 
-    def settle(self) -> None:
-        """Wait until the handler thread has run all actions."""
-        done = threading.Event()
-        self.reactor.call_soon(done.set)
-        assert done.wait(20)
-
-    def remote(self, channel: Channel, end: int = 0, reference_id: int = 0) -> Any:
+    def remote(self, channel: Channel, end: int = 0) -> Any:
         """Another node's object at this one, held, once the owner has counted that."""
-        remote = self.store.hold(channel.address, end, reference_id)
+        remote = self.store.hold(channel.address, end, 0)
         remote.sync()
         return remote
 
