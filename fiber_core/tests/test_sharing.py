@@ -111,6 +111,7 @@ def test_it_goes_by_arguments_closures_initializers_queues_and_managers():
 
 
 def test_what_cannot_be_shared_is_an_error_and_leaves_nothing():
+    gc.collect()
     before = open_memory()
     with pytest.raises(pickle.PicklingError, match="a lock cannot be shared"):
         fiber.shared(threading.Lock())
@@ -118,7 +119,8 @@ def test_what_cannot_be_shared_is_an_error_and_leaves_nothing():
     with pytest.raises((OSError, pickle.PicklingError), match=r"no room|cannot be pickled"):
         fiber.shared(huge)
     gc.collect()
-    assert open_memory() == before
+    # what earlier tests held may have gone meanwhile
+    assert open_memory() <= before
 
 
 def test_one_value_may_hold_another():
