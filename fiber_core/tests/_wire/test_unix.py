@@ -14,7 +14,7 @@ from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
 from fiber._wire.listener import UnixListener
 from fiber._wire.reactor import Reactor
-from fiber.exceptions import PeerLostError, TransportError
+from fiber.exceptions import PeerLostError, TransportError, WireError
 from wire_world import TIMEOUT, readable
 
 RUN = Credentials(run_id="0badcafe", key=bytes(32))
@@ -167,6 +167,14 @@ def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, m
     monkeypatch.undo()
     assert theirs.receive() is None
     assert theirs.lost
+
+
+def test_a_stranger_may_announce_little_only(ours, theirs):
+    _, number = ours.next()
+    theirs._socket.send((2**17).to_bytes(4, "little"))
+    told, error = ours.next()
+    assert told == number
+    assert isinstance(error, WireError)
 
 
 def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
