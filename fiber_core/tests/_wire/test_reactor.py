@@ -131,14 +131,6 @@ class TestReaders:
         with ours, theirs:
             yield ours, theirs
 
-    def test_an_action_is_called_whenever_its_descriptor_is_readable(self, reactor, called, pair):
-        ours, theirs = pair
-        reactor.add_reader(ours.fileno(), lambda: called.put(ours.recv(1)))
-        for letter in (b"a", b"b", b"c"):
-            theirs.send(letter)
-            assert get(called, 1) == [letter]
-        reactor.remove_reader(ours.fileno())
-
     def test_when_it_is_removed_no_call_is_running_and_none_comes(self, reactor, pair):
         ours, theirs = pair
         running = threading.Event()

@@ -215,15 +215,6 @@ def test_every_address_is_numeric_and_has_the_name_of_its_interface():
         assert ipaddress.ip_address(one.address.partition("%")[0])
 
 
-def test_only_addresses_that_stay_on_the_host_are_loopback():
-    for one in interfaces():
-        assert one.is_loopback == ipaddress.ip_address(one.address.partition("%")[0]).is_loopback
-
-
-def test_they_are_read_once():
-    assert interfaces() is interfaces()
-
-
 # A thread that accepts connections: each is served, and none after its end.
 
 

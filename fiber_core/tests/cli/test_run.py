@@ -255,10 +255,6 @@ class TestImages:
             assert (done.exit_code, list(rundir.runs())) == (1, [])
 
 
-def spec(run, argv=("true",), **fields):
-    return JobSpec(run_id=run.id, name="test", argv=argv, **fields)
-
-
 @pytest.mark.usefixtures("fiber")
 def test_an_unknown_backend_is_an_error_with_its_origin(monkeypatch):
     with pytest.raises(UnknownBackendError, match="'nonsense' \\(option --backend\\)"):
@@ -266,15 +262,6 @@ def test_an_unknown_backend_is_an_error_with_its_origin(monkeypatch):
     monkeypatch.setenv("FIBER_BACKEND", "nonsense")
     with pytest.raises(UnknownBackendError, match="environment FIBER_BACKEND"):
         Session.load()
-
-
-@pytest.mark.usefixtures("fiber")
-def test_settings_from_options_have_that_origin_and_are_passed_on():
-    session = Session.load(options={"cpu": 2.0, "memory": None})
-
-    assert str(session.config.origin("cpu")) == "option --cpu"
-    assert not session.config.is_set("memory")
-    assert session.config.to_environ() == {"FIBER_CPU": "2.0"}
 
 
 @pytest.mark.usefixtures("fiber")
@@ -295,14 +282,6 @@ def test_the_first_error_is_reported_where_the_run_cannot_be_removed(platform):
         platform.available = False
         raise BackendUnavailableError("first")
     platform.available = True
-
-
-@pytest.mark.usefixtures("fiber")
-def test_a_backend_to_look_is_in_no_run():
-    with Session.load().open_backend() as backend:
-        assert list(backend.list()) == []
-
-    assert list(rundir.runs()) == []
 
 
 @pytest.mark.parametrize(
