@@ -160,11 +160,6 @@ class TestCasts:
             ask(client, "cast", 7, str(number).encode())
         assert [bytes(mailbox.next()[1].body) for _ in range(3)] == [b"0", b"1", b"2"]
 
-    def test_one_that_is_sent_is_not_answered(self, client, mailbox):
-        client.cast(2, [b"hello"])
-        _, message = mailbox.next()
-        assert (message.kind, bytes(message.body)) == (Kind.CAST, b"hello")
-
     def test_a_handler_that_fails_stops_nothing(self, client, caplog):
         client.on_cast(7, lambda _: 1 / 0)
         ask(client, "cast", 7, b"x")

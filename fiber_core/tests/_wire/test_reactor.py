@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from fiber._wire.reactor import Reactor
-from wire_world import TIMEOUT, threads, until
+from wire_world import TIMEOUT, until
 
 
 @pytest.fixture
@@ -39,15 +39,6 @@ class TestActions:
             reactor.call_soon(lambda number=number: called.put((number, reactor.is_current)))
         assert get(called, 100) == [(number, True) for number in range(100)]
         assert not reactor.is_current
-
-    def test_threads_lose_none(self, reactor, called):
-        def many(name):
-            for number in range(500):
-                reactor.call_soon(functools.partial(called.put, (name, number)))
-
-        with threads(8, many):
-            pass
-        assert len(get(called, 4000)) == 4000
 
     def test_no_wake_up_is_lost_when_it_is_about_to_sleep(self, reactor, called):
         for _ in range(2000):

@@ -11,7 +11,6 @@ from fiber._agent import rundir
 from fiber.cli.session import Session
 from fiber.exceptions import (
     BackendUnavailableError,
-    UnknownBackendError,
 )
 from fiber.hookspecs import hookimpl
 from fiber.images import file_of
@@ -253,15 +252,6 @@ class TestImages:
         else:
             assert f"{tmp_path} describes several images: a.recipe, b.recipe" in done.stderr
             assert (done.exit_code, list(rundir.runs())) == (1, [])
-
-
-@pytest.mark.usefixtures("fiber")
-def test_an_unknown_backend_is_an_error_with_its_origin(monkeypatch):
-    with pytest.raises(UnknownBackendError, match="'nonsense' \\(option --backend\\)"):
-        Session.load("nonsense")
-    monkeypatch.setenv("FIBER_BACKEND", "nonsense")
-    with pytest.raises(UnknownBackendError, match="environment FIBER_BACKEND"):
-        Session.load()
 
 
 @pytest.mark.usefixtures("fiber")
