@@ -234,6 +234,18 @@ def test_what_a_rank_raised_first_is_its_failure_and_words_that_come_early_are_n
     assert world.concluded[0].reason == "raised"
 
 
+def test_a_silent_worker_is_given_up():
+    world = ring(workers=2, heartbeat=5.0).runs()
+
+    for _ in range(3):
+        world.passes(4).feed(events.WorkerHeartbeat(1))
+    world.passes(3)
+
+    world.those_ending_end()
+    assert world.concluded[0].reason == "LEASE"
+    assert world.concluded[0].worker == 2
+
+
 def test_workers_that_do_not_end_when_asked_are_killed_again_and_again_and_given_up():
     world = ring(workers=1, timing=RingTiming(grace=2.0, end=9.0)).runs().all_done()
 

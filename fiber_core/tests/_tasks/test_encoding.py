@@ -432,14 +432,6 @@ def test_errors_and_skipped_items_are_listed_by_item():
     assert "KeyError" in str(errors[21].__cause__)
 
 
-def test_one_error_may_be_that_of_many_items():
-    outcomes = Outcomes()
-    outcomes.fail(KeyError("bad"), 1000)
-    assert len(outcomes) == 1000
-    _, errors = crossed(outcomes)
-    assert all(isinstance(error, KeyError) for error in errors.values())
-
-
 def test_a_part_of_what_came_can_be_looked_at():
     outcomes = gathered(0, 1, 2, 3)
     outcomes.fail(KeyError("bad"))

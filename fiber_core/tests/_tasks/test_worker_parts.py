@@ -136,6 +136,28 @@ def test_units_that_have_begun_are_kept_and_others_handed_back(clock, stop, chun
     assert run.values == list(range(10, kept))
 
 
+def test_an_item_either_runs_or_is_handed_back_in_any_order():
+    """What ran and what was handed back meet exactly, at any moment of the hand-back."""
+    for _ in range(200):
+        current = RunningEntry(tasks(0, 1000))
+        ran, kept = [], []
+        begun = threading.Event()
+
+        def work(current=current, ran=ran, begun=begun):
+            for n in range(1000):
+                if not current.may_run(n):
+                    break
+                ran.append(n)
+                begun.set()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        kept.append(current.hand_back())
+        thread.join()
+        assert ran == list(range(kept[0]))
+
+
 class Between(int):
     """A number whose first comparison calls a function."""
 

@@ -9,7 +9,6 @@ import pytest
 
 import fiber as package
 from fiber.cli import options, show
-from fiber.cli.errors import is_true
 from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber.hookspecs import hookimpl
 from fiber.model import Volume
@@ -108,13 +107,6 @@ def test_characters_that_the_terminal_has_not_are_no_error(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
 
     assert python("-c", code).stdout == "\\u2603\n"
-
-
-@pytest.mark.parametrize(
-    "text,meant", [("true", True), ("1", True), ("off", False), ("", False), ("perhaps", False)]
-)
-def test_a_variable_means_yes_or_no(text, meant):
-    assert is_true(text) is meant
 
 
 @pytest.mark.parametrize(

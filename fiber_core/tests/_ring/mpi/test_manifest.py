@@ -210,7 +210,12 @@ def test_the_last_error_is_raised():
     assert reports == ["no room; it is tried again, at most 1 times"]
 
 
-def test_what_a_worker_would_run_besides_is_named(manifest):
-    container(manifest, "Worker")["command"] = ["serve"]
+@pytest.mark.parametrize(
+    "command, named",
+    # a daemon for logins is what others need
+    [("serve", (f"{WORKER}.command",)), ("/usr/sbin/sshd", ())],
+)
+def test_what_a_worker_would_run_besides_is_named(manifest, command, named):
+    container(manifest, "Worker")["command"] = [command]
 
-    assert parse_manifest(manifest).unsupported == (f"{WORKER}.command",)
+    assert parse_manifest(manifest).unsupported == named

@@ -462,6 +462,20 @@ def test_units_handed_back_count_as_left_again(stuck):
     assert stuck.table.snapshot().workers[0].units_left == 18
 
 
+def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(stuck):
+    (revoke,) = asked_back(stuck)
+    stuck.wait(0.1)
+    copy = stuck.spans("b")[0]
+    stuck.kill("b")
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    stuck.join("c", slots=2)
+    for item in range(*copy):
+        assert stuck.spans("c") == [(item, item + 1)]
+        assert stuck.table.held("c")[0].is_suspect
+        stuck.turn("c")
+    assert not stuck.table.held("c")[0].is_suspect
+
+
 @pytest.mark.parametrize("kept, is_asked", [(1, True), (12, True), (3, False)])
 def test_an_answer_that_makes_no_sense_is_refused(stuck, kept, is_asked):
     if is_asked:
