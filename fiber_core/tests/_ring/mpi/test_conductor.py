@@ -342,6 +342,14 @@ def begin(vigil):
     return instructions
 
 
+def test_where_the_user_maps_ranks_any_place_with_room_will_do():
+    vigil = watching(2, MpiHost("a"), MpiHost("b"), strict=False)
+
+    vigil.rank_up(0, "b", 1.0)
+
+    assert len(vigil.rank_up(1, "a", 1.0)) == 2
+
+
 @pytest.mark.parametrize("code", [0, 125, 213])
 def test_an_mpirun_that_used_other_hosts_has_failed_unless_it_has_printed_the_reason(vigil, code):
     verdict = vigil.ended(code)
