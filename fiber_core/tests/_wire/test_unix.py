@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import queue
-import signal
 import socket
-import threading
 
 import pytest
 
@@ -109,48 +107,6 @@ def test_a_frame_interrupted_before_its_first_byte_is_dropped(ours, theirs, numb
         send_bytes(theirs, b"first")
     send_bytes(theirs, b"second")
     assert ours.next() == (number, b"hsecond")
-
-
-class InterruptError(Exception):
-    """Raised by a test's signal handler."""
-
-
-def test_signals_in_the_midst_of_sending_tear_no_frame(ours, theirs, number):
-    """Each handler raises, wherever the sender is."""
-    main, over, armed = threading.main_thread().ident, threading.Event(), []
-
-    def disturb():
-        while not over.wait(0.0005):
-            signal.pthread_kill(main, signal.SIGUSR1)
-
-    def handler(*_):
-        if armed:
-            armed.clear()
-            raise InterruptError
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    disturber = threading.Thread(target=disturb)
-    disturber.start()
-    interrupts = 0
-    try:
-        for count in range(3000):
-            try:
-                armed.append(True)
-                send_bytes(theirs, b"%d" % count)
-                armed.clear()
-            except InterruptError:
-                interrupts += 1
-    finally:
-        over.set()
-        disturber.join()
-        signal.signal(signal.SIGUSR1, before)
-    send_bytes(theirs, b"end")
-    came = []
-    while (frame := ours.next()) != (number, b"hend"):
-        came.append(int(frame[1][1:]))
-    assert came == sorted(set(came))
-    assert len(came) >= 3000 - interrupts
-    assert interrupts
 
 
 def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, monkeypatch):
