@@ -87,39 +87,6 @@ class TestPrecedence:
 
 
 class TestCoreKeys:
-    def test_every_key_has_its_type(self, tmp_path):
-        file = """
-            backend = blue
-            image = registry.example.com:5000/team/image@sha256:0123
-            log_level = DEBUG
-            log_file = /var/log/fiber.log
-            debug = on
-            cpu = 500m
-            memory = 4Gi
-            env = A, B
-            log_prefix = yes
-            start_timeout = 90
-            lease = 12.5
-            max_frame = 65536
-            max_attempts = 5
-        """
-
-        assert load(tmp_path, file=file) == Config(
-            backend="blue",
-            image="registry.example.com:5000/team/image@sha256:0123",
-            log_level="debug",
-            log_file=Path("/var/log/fiber.log"),
-            debug=True,
-            cpu=0.5,
-            memory=4096,
-            env=("A", "B"),
-            log_prefix=True,
-            start_timeout=90.0,
-            lease=12.5,
-            max_frame=65536,
-            max_attempts=5,
-        )
-
     @pytest.mark.parametrize(
         "key, value",
         [
@@ -269,14 +236,6 @@ class TestOwners:
 
         assert found(collector, "red") == {"speed": "2"}
         assert found(collector, "blue") == {"speed": "3"}
-
-    def test_what_is_added_later_wins(self, collector):
-        collector.add_file(file(default={"cpu": "1"}, blue={"speed": "1"}))
-        collector.add_environ({"FIBER_CPU": "2", "FIBER_BLUE_SPEED": "2"})
-        collector.add_arguments({"cpu": 3})
-
-        assert found(collector, "") == {"cpu": 3}
-        assert found(collector, "blue") == {"speed": "2"}
 
     def test_none_is_not_set(self, collector):
         collector.add_arguments({"cpu": None, "imgae": None})
@@ -503,9 +462,6 @@ class TestBuild:
         origin = Origin(OriginKind.ENVIRONMENT, "FIBER_X")
         return build(self.Settings, {k: RawValue(v, origin) for k, v in values.items()}, "ssh_")
 
-    def test_values_are_converted(self):
-        assert self.build(hosts="a,b", port="23") == {"hosts": ["a", "b"], "port": 23}
-
     def test_internal_fields_are_no_settings(self):
         assert "hidden" not in settings_of(self.Settings)
         assert settings_of(dict) == {}
@@ -595,14 +551,6 @@ class TestIni:
 
         assert values(found) == default
         assert (values(found, "k8s") if k8s else None) == k8s
-
-    def test_each_value_knows_its_line(self, tmp_path):
-        found = ini(tmp_path, "# a comment\n\nbackend = blue\n; another\n[k8s]\nnamespace = rl\n")
-
-        path = tmp_path / ".fiberconfig"
-        assert str(found.sections["default"]["backend"].origin) == f"{path}:3"
-        assert str(found.sections["k8s"]["namespace"].origin) == f"{path}:6"
-        assert str(found.origins["k8s"]) == f"{path}:5"
 
     def test_a_file_from_an_editor_that_marks_its_encoding_is_read(self, tmp_path):
         (tmp_path / ".fiberconfig").write_bytes(b"\xef\xbb\xbfcpu = 1\r\nmemory = 2\r\n")

@@ -24,14 +24,6 @@ def ids(allocation):
     return [device.id for device in allocation.devices]
 
 
-def test_more_than_there_are_is_an_error_at_once(queue):
-    queue.request("a", {"gpu": 2})
-
-    with pytest.raises(ResourceError, match="asks for 3 .* has 2"):
-        queue.request("b", {"gpu": 3})
-    assert queue.release("b") == []
-
-
 @pytest.mark.parametrize(
     "released, granted",
     [(["a", "big"], [["big"], ["small", "last"]]), (["big"], [["small"]])],

@@ -137,16 +137,6 @@ def world(ticking, owned, tmp_path):
     world.close()
 
 
-def test_a_line_that_is_completed_in_time_comes_in_one_piece(world, clock):
-    world.write(b"a")
-    clock.time = 0.05
-    world.write(b"b\n")
-    clock.time = 1.0
-    world.loop.run_once()
-
-    assert world.terminal.pieces == [b"ab\n"]
-
-
 def test_the_beginning_of_a_line_passes_after_a_tenth_of_a_second_and_the_log_waits(world, clock):
     world.write(b"50%")
     assert world.terminal.pieces == []
