@@ -12,12 +12,13 @@ import click
 import pytest
 
 from distributions import Site
+from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber._config.settings import load_config
 from fiber._plugins import manager as plugins_module
 from fiber._plugins.backend_choice import choose_backend, load_backend
 from fiber._plugins.defaults import fiber_listen_address
 from fiber._plugins.manager import load_plugins
-from fiber.abc import API_VERSION, Backend, ResourceProvider
+from fiber.abc import API_VERSION
 from fiber.exceptions import (
     BackendError,
     BackendNotInstalledError,
@@ -39,6 +40,7 @@ from fiber.model import (
     ListenAddress,
     Peers,
 )
+from fiber.testing.fakes import FakeBackend
 
 GOOD = """
 @hookimpl
@@ -78,18 +80,8 @@ def load(site):
 
 
 def provider(of):
-    class Provider(ResourceProvider):
+    class Provider(NvidiaProvider):
         kind = of
-        device_class = f"example.com/{of}"
-
-        def probe(self):
-            return ("true",)
-
-        def parse(self, output):
-            return ()
-
-        def environment(self, devices):
-            return {}
 
     return Provider()
 
@@ -101,23 +93,12 @@ class Answers:
         setattr(self, hook, hookimpl(specname=hook)(lambda: answer))
 
 
-class Blue(Backend):
+class Blue(FakeBackend):
     name = "blue"
 
-    def __init__(self, context=None):
+    def __init__(self, context):
+        super().__init__(context)
         self.context = context
-
-    def submit(self, spec): ...
-    def events(self, run_id): ...
-    def status(self, jobs): ...
-    def terminate(self, job, *, grace=5.0): ...
-    def kill(self, job): ...
-    def list(self, run_id=None): ...
-    def cleanup(self, run_id): ...
-    def capacity(self): ...
-    def reach(self, job): ...
-    def check(self): ...
-    def close(self): ...
 
 
 def info(name, **fields):
@@ -150,12 +131,6 @@ class TestLoading:
         assert set(loaded.backends()) == {"blue"}
         assert loaded.find_backend("blue") is loaded.find_backend(" Blue-TOO ")
         assert str(loaded.source("blue")) == "fiber-blue 1.0"
-
-    def test_installed_entry_points_are_loaded_unless_others_are_given(self, site):
-        add(site, "blue")
-
-        assert "blue" in load_plugins().backends()
-        assert "blue" not in load_plugins(entry_points=()).backends()
 
     @pytest.mark.parametrize(
         "source, error, told",
@@ -465,10 +440,6 @@ class TestChoice:
         loaded = plugins(info("blue"), info("red", api=(99, 0)))
         with pytest.raises(BackendError, match=r"\(blue\) is the default; .*'red'.*99\.0"):
             choose(loaded)
-
-    def test_the_error_for_an_unknown_name_has_its_origin(self, choose):
-        with pytest.raises(UnknownBackendError, match=r"'x' \(environment FIBER_BACKEND\)"):
-            choose(plugins(info("blue")), {"FIBER_BACKEND": "x"})
 
 
 class TestMaking:

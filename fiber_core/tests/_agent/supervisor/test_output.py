@@ -292,20 +292,3 @@ def test_what_swallows_everything_is_never_full(ticking, owned, closed):
     sink.write(PLENTY)
 
     assert not sink.is_full
-
-
-def test_draining_writes_the_rest(ticking, owned):
-    reader, writer = owned.pipe()
-    sink = Sink(writer, ticking, owned)
-    sink.write(b"a" * 100_000)
-    pid = os.fork()
-    if pid == 0:
-        os.close(writer)
-        size = 0
-        while size < 100_000:
-            size += len(os.read(reader, 65536))
-        os._exit(0)
-
-    sink.drain(30)
-
-    assert os.waitpid(pid, 0)[1] == 0

@@ -7,7 +7,6 @@ import pytest
 
 import supervised_entries
 from fiber._agent.supervisor import messages
-from fiber._agent.supervisor.client import UnknownDevicesError
 from fiber._agent.supervisor.journal import read_journal
 from fiber._agent.supervisor.messages import encode
 from fiber.exceptions import SubmitError
@@ -60,13 +59,6 @@ def test_a_peer_that_sends_a_supervisors_message_is_disconnected(own):
 
     # the end of the master's channel is no proof of its death, and no reason to live either
     assert own.reasons.get(timeout=30)
-
-
-def test_devices_of_a_kind_that_was_never_offered_are_named(supervised):
-    with pytest.raises(UnknownDevicesError) as caught:
-        supervised.submit("wait", resources=ResourceRequest(devices={"npu": 1, "gpu": 2}))
-
-    assert caught.value.kinds == ("gpu", "npu")
 
 
 def test_a_job_waits_for_devices_in_its_turn(toys):
