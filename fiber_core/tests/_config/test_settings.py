@@ -428,6 +428,9 @@ class TestBuild:
         with pytest.raises(ConfigError, match=r"ssh_hosts must be set.*FIBER_SSH_HOSTS"):
             self.build()
 
+    def test_nothing_is_missing_where_nothing_is_made(self):
+        assert build(self.Settings, {}, "ssh_", complete=False) == {}
+
     @pytest.mark.parametrize(
         "values, told",
         [

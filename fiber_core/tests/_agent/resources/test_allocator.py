@@ -5,8 +5,8 @@ from fiber.exceptions import ResourceError
 from fiber.model import Allocation, Device
 
 
-def gpus(count, kind="gpu"):
-    return [Device(kind=kind, id=f"{kind}-{index}", index=index) for index in range(count)]
+def gpus(count):
+    return [Device(kind="gpu", id=f"gpu-{index}", index=index) for index in range(count)]
 
 
 def ids(allocation):
