@@ -297,6 +297,9 @@ class TestGroups:
         assert groups[3:] == [None, None]
         counts = [pod["annotations"].get("kueue.x-k8s.io/pod-group-total-count") for pod in pods]
         assert counts == ["2", "2", "1", None, None]
+        assert pods[0]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+        # nobody takes a lost member's place in its group
+        assert pods[0]["annotations"]["kueue.x-k8s.io/retriable-in-group"] == "false"
 
 
 def names(pods):

@@ -227,7 +227,6 @@ def test_registries_that_engines_know_are_found_and_no_credentials(tmp_path):
 
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
-ECR_CHINA = "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn"
 ARTIFACT = "europe-west1-docker.pkg.dev/lab/images"
 
 
@@ -235,20 +234,17 @@ class TestRegistries:
     @pytest.mark.parametrize(
         "text, kind, host, path",
         [
-            (ECR, RegistryKind.ECR, ECR, ""),
             (f"{ECR}/team/", RegistryKind.ECR, ECR, "team"),
-            (ECR_CHINA, RegistryKind.ECR, ECR_CHINA, ""),
             (ARTIFACT, RegistryKind.ARTIFACT, "europe-west1-docker.pkg.dev", "lab/images"),
-            ("gcr.io/lab", RegistryKind.GCR, "gcr.io", "lab"),
             ("eu.gcr.io/lab/team", RegistryKind.GCR, "eu.gcr.io", "lab/team"),
             ("lab.azurecr.io", RegistryKind.ACR, "lab.azurecr.io", ""),
-            ("docker.io/alice", RegistryKind.HUB, "docker.io", "alice"),
             # an account of Docker Hub alone
             ("alice/team", RegistryKind.HUB, "docker.io", "alice/team"),
-            ("ghcr.io/alice", RegistryKind.OTHER, "ghcr.io", "alice"),
+            # these only look like those of a cloud
+            (ECR[1:], RegistryKind.OTHER, ECR[1:], ""),
+            ("my-gcr.io", RegistryKind.OTHER, "my-gcr.io", ""),
             ("localhost/a", RegistryKind.OTHER, "localhost", "a"),
             ("10.0.0.7:5000/a/b", RegistryKind.OTHER, "10.0.0.7:5000", "a/b"),
-            (" registry.lab:443 ", RegistryKind.OTHER, "registry.lab:443", ""),
         ],
     )
     def test_a_host_and_a_path_are_one(self, text, kind, host, path):
@@ -261,7 +257,6 @@ class TestRegistries:
             ("https://lab.azurecr.io", "write lab.azurecr.io alone"),
             ("gcr.io", "write gcr.io/PROJECT"),
             ("europe-west1-docker.pkg.dev/lab", "pkg.dev/PROJECT/REPOSITORY"),
-            ("docker.io", "write docker.io/ACCOUNT"),
             ("ghcr.io/Alice", "small letters"),
             ("host:port/a", "no host of a registry"),
             ("lab.azurecr.io/a b", "no part of a repository"),
@@ -273,19 +268,10 @@ class TestRegistries:
 
         assert told in str(caught.value)
 
-    def test_a_host_that_only_looks_like_one_is_any_other(self):
-        for host in ("12.dkr.ecr.eu-west-1.amazonaws.com", "my-gcr.io", "acr.io"):
-            assert kind_of(host) is RegistryKind.OTHER
-
-    def test_an_image_is_named_in_it(self):
-        assert str(registry(f"{ECR}/team").named("train", "0a1b")) == f"{ECR}/team/train:0a1b"
-        assert str(registry("alice").named("train", "0a1b")) == "docker.io/alice/train:0a1b"
-
     @pytest.mark.parametrize(
         "text, output, told",
         [
             (ECR, "no basic auth credentials", f"login --username AWS --password-stdin {ECR}"),
-            (ECR, "denied: Your authorization token has expired.", "log in: aws ecr"),
             (
                 f"{ECR}/team",
                 "name unknown: The repository with name 'team/train' does not exist in the registry",
@@ -306,12 +292,13 @@ class TestRegistries:
                 "denied: gcr.io repo does not exist. Creating on push requires the permission",
                 "repositories create eu.gcr.io --repository-format=docker --location=europe",
             ),
-            ("lab.azurecr.io", "unauthorized: authentication required", "az acr login --name lab"),
-            ("alice", "denied: requested access to the resource is denied", "login docker.io"),
-            ("localhost:5000", "unauthorized", "log in: podman login localhost:5000"),
+            (
+                "alice",
+                "denied: requested access to the resource is denied",
+                "podman login docker.io",
+            ),
             ("localhost:5000", "server gave HTTP response to HTTPS client", "insecure registries"),
             ("reg.lab", "dial tcp: lookup reg.lab: no such host", "reg.lab cannot be reached"),
-            ("reg.lab", "dial tcp 10.0.0.7:443: connect: connection refused", "cannot be reached"),
             ("reg.lab", "something else", "whether podman push works by hand"),
         ],
     )
@@ -331,15 +318,13 @@ class TestRegistriesOfClusters:
     @pytest.mark.parametrize(
         "cluster, hosts, prefix",
         [
-            (Cluster(context="gke_lab-1_europe-west1-b_train"), [], "gcr.io/lab-1"),
             (Cluster(context="train", name="gke_lab-1_europe-west1_train"), [], "gcr.io/lab-1"),
             (Cluster(context="gke_lab.org:one_us-east1_train"), [], "gcr.io/lab.org/one"),
-            (Cluster(context=ARN), [], ECR),
             (Cluster(context="work", name=ARN), [], ECR),
             (
-                Cluster(context="arn:aws-cn:eks:cn-north-1:123456789012:cluster/train"),
+                Cluster(context=ARN.replace("aws", "aws-cn")),
                 [],
-                ECR_CHINA,
+                f"{ECR}.cn",
             ),
             # the one that the engine knows, in the cluster's region
             (EKS, ["ghcr.io", ECR.replace("eu-west", "us-east"), ECR], ECR),
@@ -352,12 +337,13 @@ class TestRegistriesOfClusters:
     @pytest.mark.parametrize(
         "cluster, hosts, told",
         [
-            (EKS, [], "Amazon's region eu-west-1"),
             (EKS, [], ".dkr.ecr.eu-west-1.amazonaws.com"),
             (AKS, ["a.azurecr.io", "b.azurecr.io"], "credentials for a.azurecr.io, b.azurecr.io"),
-            (AKS, [], "--docker-registry NAME.azurecr.io"),
-            (LAB, [], "context 'lab' pulls from cannot be told: name one with"),
-            (LAB, ["ghcr.io"], "(the engine has credentials for ghcr.io)"),
+            (
+                LAB,
+                ["ghcr.io"],
+                "context 'lab' pulls from cannot be told (the engine has credentials for",
+            ),
             (Cluster(), [], "which registry this cluster pulls from"),
         ],
     )
@@ -376,14 +362,13 @@ class TestRegistriesOfClusters:
             (Cluster(context="minikube"), "minikube image load a:1 --profile minikube"),
             (Cluster(context="lab", provider="minikube"), "minikube image load a:1 --profile lab"),
             (Cluster(context="orbstack"), ""),
+            # all others need a registry
+            (Cluster(context="kindly"), None),
+            (Cluster(), None),
         ],
     )
     def test_on_this_host_images_are_loaded(self, cluster, argv):
-        assert load_command(cluster, "a:1") == tuple(argv.split())
-
-    def test_all_others_need_a_registry(self):
-        for context in ("", "lab", "kindly", "gke_a_b_c"):
-            assert load_command(Cluster(context=context), "a:1") is None
+        assert load_command(cluster, "a:1") == (argv if argv is None else tuple(argv.split()))
 
 
 INFO = {"name": "cluster_info", "extension": {"provider": "minikube.sigs.k8s.io"}}
@@ -392,7 +377,6 @@ CONTENT = {
     "contexts": [
         {"name": "one", "context": {"cluster": "c1", "user": "u"}},
         {"name": "two", "context": {"cluster": "c2", "user": "u"}},
-        {"name": "bare", "context": {"user": "u"}},
     ],
     "clusters": [
         {"name": "c1", "cluster": {"server": "https://one:6443"}},
@@ -424,7 +408,6 @@ class TestTheConfiguredCluster:
                 "two",
                 Cluster(context="two", name="c2", server="https://two:6443", provider="minikube"),
             ),
-            ("bare", Cluster(context="bare")),
             ("unknown", Cluster(context="unknown")),
         ],
     )

@@ -99,44 +99,6 @@ class TestRun:
         assert container(cluster, name)["image"] == IMAGE
         assert container(cluster, name)["command"][-2:] == ["sleep", "1000"]
 
-    def test_what_is_asked_for_is_in_the_pod(self, fiber, cluster, monkeypatch):
-        monkeypatch.setenv("TOKEN", "t")
-        done = fiber(
-            *("run", "--cpu", "500m", "--memory", "1Gi", "--image", "other:2", "--name", "My Run"),
-            *("--service-account", "default", "-e", "A=$(B)", "-e", "TOKEN"),
-            *("-v", "nfs", "-v", "data:/data:ro", "train", "--gpu", "1"),
-        )
-
-        name = created(done)
-        assert name.startswith("fiber-my-run-")
-        spec = cluster.get("pods", name)["spec"]
-        one = container(cluster, name)
-        assert one["image"] == "other:2"
-        assert one["resources"] == {
-            "requests": {"cpu": "500m", "memory": "1024Mi"},
-            "limits": {"cpu": "500m", "memory": "1024Mi"},
-        }
-        assert one["command"][-3:] == ["train", "--gpu", "1"]
-        environ = {each["name"]: each.get("value") for each in one["env"]}
-        assert (environ["A"], environ["TOKEN"]) == ("$$(B)", "t")
-        assert environ["FIBER_BACKEND"] == "k8s"
-        assert spec["serviceAccountName"] == "default"
-        mounts = {each["mountPath"]: each for each in one["volumeMounts"]}
-        assert "/persistent" in mounts
-        assert mounts["/data"]["readOnly"] is True
-        claims = [
-            volume["persistentVolumeClaim"]["claimName"]
-            for volume in spec["volumes"]
-            if "persistentVolumeClaim" in volume
-        ]
-        assert claims == ["nfs", "data"]
-
-    def test_memory_may_be_a_number_and_gpus_are_what_the_cluster_calls_them(self, fiber, cluster):
-        name = created(fiber("run", "--memory", "1500", "--gpu", "2", "sleep", "1"))
-
-        limits = container(cluster, name)["resources"]["limits"]
-        assert limits == {"memory": "1500Mi", "nvidia.com/gpu": "2"}
-
     def test_another_namespace_is_used_throughout(self, fiber, cluster):
         name = created(fiber("run", "--namespace", "lab", "sleep", "1"))
 
@@ -200,15 +162,6 @@ class TestRun:
 
         assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "default"
 
-    def test_a_refusal_is_reported_with_the_clusters_message_and_leaves_nothing(
-        self, fiber, cluster
-    ):
-        done = fiber("run", "--service-account", "nobody", "true")
-
-        assert done.exit_code == 1
-        assert 'serviceaccount "nobody" not found' in done.stderr
-        assert list(rundir.runs()) == []
-
     def test_without_an_image_the_error_says_how_to_name_one(self, fiber, monkeypatch):
         monkeypatch.delenv("FIBER_IMAGE")
 
@@ -234,30 +187,6 @@ class TestAttached:
         # it does not live by a lease of this host
         made = {call.resource for call in cluster.requests if call.verb == "create"}
         assert made == {"pods"}
-
-    def test_more_gpus_than_exist_fails_with_the_schedulers_message(
-        self, fiber, cluster, monkeypatch
-    ):
-        monkeypatch.setenv("FIBER_K8S_UNSCHEDULABLE_TIMEOUT", "0.2")
-
-        done = fiber("run", "-a", "--gpu", "99", "nvidia-smi")
-
-        assert done.exit_code == 1
-        assert "Insufficient nvidia.com/gpu" in done.stderr
-        cluster.wait_for("pods", lambda pods: not pods)
-
-    def test_a_signal_ends_the_pod_first(self, fiber, cluster):
-        def interrupt():
-            wait_for_phase(cluster, "Running")
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        done = fiber("run", "-a", "sleep", "1000")
-        thread.join()
-
-        assert done.exit_code == 130
-        cluster.wait_for("pods", lambda pods: not pods)
 
 
 class TestLookingAfter:
