@@ -16,7 +16,7 @@ from fiber_k8s.building.cluster_registry import Cluster, detect_registry, load_c
 from fiber_k8s.building.engines import EngineError, find_engine, known_hosts
 from fiber_k8s.building.images import prepare
 from fiber_k8s.building.kubeconfig import configured_cluster
-from fiber_k8s.building.registries import Registry, RegistryKind, advice, kind_of, registry
+from fiber_k8s.building.registries import Registry, RegistryKind, advice, registry
 from fiber_k8s.config import K8sConfig
 
 ID = "sha256:0123456789abcdef" + "0" * 48

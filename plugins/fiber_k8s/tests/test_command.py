@@ -1,10 +1,7 @@
 """The ``fiber`` command on a cluster of hollow pods: its pods, its output, its exit codes."""
 
-import os
 import shutil
-import signal
 import tempfile
-import threading
 
 import pytest
 from click.testing import CliRunner

@@ -1,6 +1,5 @@
 """Pods of specs, by settings and a template, and what they inherit from the parent's pod."""
 
-import json
 import re
 
 import pytest
