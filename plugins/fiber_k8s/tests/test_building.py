@@ -5,12 +5,7 @@ import stat
 
 import pytest
 
-from fiber.exceptions import (
-    AmbiguousImageError,
-    BackendError,
-    BackendUnavailableError,
-    ConfigError,
-)
+from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
 from fiber_k8s.building import engines
 from fiber_k8s.building.cluster_registry import Cluster, detect_registry, load_command
 from fiber_k8s.building.engines import EngineError, find_engine, known_hosts
@@ -117,20 +112,6 @@ class TestBuilding:
         with pytest.raises(BackendError, match="name one with --docker-registry"):
             build(folder)
         assert calls() == before, "something was built"
-
-    def test_one_other_file_is_as_good_and_several_are_asked_for(self, programs, folder):
-        calls = programs("docker")
-        (folder / "Dockerfile").unlink()
-        assert build(folder) is None
-        (folder / "gpu.docker").touch()
-
-        build(folder, registry="host:5000")
-        (folder / "cpu.docker").touch()
-        with pytest.raises(AmbiguousImageError, match="cpu.docker, gpu.docker"):
-            build(folder, registry="host:5000")
-        build(folder / "gpu.docker", registry="host:5000")
-
-        assert len([words for words in calls() if f"{folder}/gpu.docker" in " ".join(words)]) == 2
 
     @pytest.mark.parametrize(
         "step, words, told",
@@ -384,7 +365,6 @@ CONTENT = {
     ],
     "users": [{"name": "u", "user": {}}],
 }
-ONE = Cluster(context="one", name="c1", server="https://one:6443")
 
 
 class TestTheConfiguredCluster:
@@ -400,21 +380,11 @@ class TestTheConfiguredCluster:
 
         return write
 
-    @pytest.mark.parametrize(
-        "context, found",
-        [
-            (None, ONE),
-            (
-                "two",
-                Cluster(context="two", name="c2", server="https://two:6443", provider="minikube"),
-            ),
-            ("unknown", Cluster(context="unknown")),
-        ],
-    )
-    def test_the_current_context_is_meant_unless_one_is_named(self, kubeconfig, context, found):
+    def test_the_current_context_is_meant_unless_one_is_named(self, kubeconfig):
         kubeconfig(CONTENT)
-
-        assert configured_cluster(K8sConfig(context=context)) == found
+        two = Cluster(context="two", name="c2", server="https://two:6443", provider="minikube")
+        assert configured_cluster(K8sConfig(context="two")) == two
+        assert configured_cluster(K8sConfig(context="unknown")) == Cluster(context="unknown")
 
     def test_of_several_files_the_first_that_has_it_counts_and_one_may_be_named(
         self, kubeconfig, monkeypatch, tmp_path
@@ -427,7 +397,8 @@ class TestTheConfiguredCluster:
 
         monkeypatch.setenv("KUBECONFIG", "/nowhere")
         assert configured_cluster(K8sConfig()) == Cluster()
-        assert configured_cluster(K8sConfig(kubeconfig=str(path))) == ONE
+        one = Cluster(context="one", name="c1", server="https://one:6443")
+        assert configured_cluster(K8sConfig(kubeconfig=str(path))) == one
 
     @pytest.mark.parametrize("text", ["- a\n- b\n", "a: b: c", "text"])
     def test_one_that_makes_no_sense_is_an_error(self, text, kubeconfig):

@@ -12,8 +12,6 @@ from fiber.cli.main import cli
 from k8s_masters import grant
 from owners import DEAD, owned_by
 
-IMAGE = "registry.lab/train:1"
-
 
 def play(pod):
     """Script of a pod by its program: ``end CODE``, ``say WORDS``, else it runs on."""
@@ -49,7 +47,7 @@ def fiber(cluster, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     monkeypatch.setenv("FIBER_BACKEND", "k8s")
-    monkeypatch.setenv("FIBER_IMAGE", IMAGE)
+    monkeypatch.setenv("FIBER_IMAGE", "registry.lab/train:1")
     monkeypatch.chdir(tmp_path)
 
     def run(*words):
@@ -82,41 +80,25 @@ def wait_for_phase(cluster, phase):
     cluster.wait_for("pods", lambda pods: pods and pods[0]["status"].get("phase") == phase)
 
 
-def container(cluster, name, namespace="default"):
-    return cluster.get("pods", name, namespace)["spec"]["containers"][0]
-
-
 class TestRun:
-    def test_a_pod_is_created_and_goes_on(self, fiber, cluster):
-        done = fiber("run", "sleep", "1000")
+    def test_another_namespace_is_used_throughout_and_what_holds_on_this_host_stays_here(
+        self, fiber, cluster, monkeypatch
+    ):
+        monkeypatch.setenv("FIBER_K8S_CONTEXT", "emulated")
+        monkeypatch.setenv("FIBER_K8S_ADDRESS", "192.0.2.1")
 
-        name = created(done)
-        assert (done.exit_code, done.stdout) == (0, f"Created pod: {name}\n")
-        assert name.startswith("fiber-sleep-")
-        assert container(cluster, name)["image"] == IMAGE
-        assert container(cluster, name)["command"][-2:] == ["sleep", "1000"]
-
-    def test_another_namespace_is_used_throughout(self, fiber, cluster):
         name = created(fiber("run", "--namespace", "lab", "sleep", "1"))
 
-        assert cluster.get("pods", name, "lab") is not None
-        environ = container(cluster, name, "lab")["env"]
-        assert {"name": "FIBER_K8S_NAMESPACE", "value": "lab"} in environ
+        (one,) = cluster.get("pods", name, "lab")["spec"]["containers"]
+        environ = {each["name"]: each["value"] for each in one["env"]}
+        assert environ["FIBER_K8S_NAMESPACE"] == "lab"
+        assert not {"FIBER_K8S_CONTEXT", "FIBER_K8S_ADDRESS", "KUBECONFIG"} & environ.keys()
         assert name in fiber("ps", "--namespace", "lab").stdout
         assert name not in fiber("ps").stdout
         assert fiber("kill", "--namespace", "lab", name).stdout == f"Ended job: {name}\n"
         # the run remembers where it is
         assert len(fiber("gc").stdout.splitlines()) <= 1
         cluster.wait_for("pods", lambda pods: not pods)
-
-    def test_what_holds_on_this_host_stays_here(self, fiber, cluster, monkeypatch):
-        monkeypatch.setenv("FIBER_K8S_CONTEXT", "emulated")
-        monkeypatch.setenv("FIBER_K8S_ADDRESS", "192.0.2.1")
-
-        name = created(fiber("run", "sleep", "1"))
-
-        names = {each["name"] for each in container(cluster, name)["env"]}
-        assert not {"FIBER_K8S_CONTEXT", "FIBER_K8S_ADDRESS", "KUBECONFIG"} & names
 
     @pytest.mark.parametrize(
         "words, account",

@@ -16,7 +16,6 @@ from fiber_k8s.client import ApiError
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.doctor import pod_checks, probe
 from fiber_k8s.doctor.probe import LINE_PREFIX
-from fiber_k8s.doctor.probe_pod import listening
 from fiber_k8s.rbac import RULES, rights
 
 VERSION = pod_checks.metadata.version("fiber-core")
@@ -248,11 +247,3 @@ def test_a_python_without_fiber_reports_what_is_missing():
     # no pod's account is here
     assert found["allowed"] is None
     assert "token" in found["account"]
-
-
-def test_a_listener_is_dialled_and_somebody_else_in_its_place_is_noticed(monkeypatch):
-    with listening("127.0.0.1") as port:
-        assert probe.dial("127.0.0.1", port) == ""
-        monkeypatch.setattr("fiber_k8s.doctor.probe_pod.ANSWER", b"other\n")
-        assert "somebody else answers" in probe.dial("127.0.0.1", port)
-    assert "refused" in probe.dial("127.0.0.1", port)

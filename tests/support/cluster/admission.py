@@ -22,21 +22,15 @@ def complete(store: Store, resource: Resource, thing: Object) -> None:
 
 def _pod(store: Store, pod: Object) -> None:
     spec = pod["spec"]
-    pod["metadata"]["generation"] = 1
     pod["status"] = {"phase": "Pending"}
     for container in spec["containers"]:
         image = container.get("image", "").rpartition("/")[2]
         policy = "Always" if image.partition(":")[2] in {"", "latest"} else "IfNotPresent"
         container.setdefault("imagePullPolicy", policy)
         container.setdefault("terminationMessagePath", "/dev/termination-log")
-        container.setdefault("terminationMessagePolicy", "File")
         resources = container.setdefault("resources", {})
         for name, value in (resources.get("limits") or {}).items():
             resources.setdefault("requests", {}).setdefault(name, value)
-    for volume in spec.get("volumes") or ():
-        for kind in ("secret", "configMap", "projected"):
-            if kind in volume:
-                volume[kind].setdefault("defaultMode", 0o644)
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("schedulerName", "default-scheduler")
     _account(store, pod)
