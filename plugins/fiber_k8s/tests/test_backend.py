@@ -35,13 +35,6 @@ PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
 
 
 class TestLife:
-    def test_a_programs_pod_stays_for_its_log_until_its_run_is_removed(self, site, backend):
-        job = site.start(backend, Act(code=0, log="a line\n"), entry=None, argv=("true",))
-        backend.recorder.end(job)
-        assert list(backend.logs(job)) == ["a line"]
-        backend.cleanup(backend.run)
-        site.cluster.wait_until_gone(backend.run)
-
     def test_a_failure_has_its_last_lines(self, site, backend):
         job = site.start(backend, Act(code=3, log="one\ntwo\n"))
         status = backend.recorder.end(job)
@@ -274,6 +267,12 @@ class TestGroups:
         with pytest.raises(SubmitError, match="Insufficient cpu"):
             backend.submit_group(specs, 1.0)
         site.cluster.wait_until_gone(backend.run, ("pods",))
+
+    @pytest.mark.parametrize("gang", ["volcano", "scheduler-plugins"])
+    def test_a_scheduler_that_is_not_installed_is_named(self, site, gang):
+        backend = site.open(gang=gang)
+        with pytest.raises(SubmitError, match=f"{gang} is not installed"):
+            backend.submit_group([site.spec(backend) for _ in range(2)], 5.0)
 
     def test_jobs_that_come_one_by_one_may_be_a_gang_too(self, site, backend):
         def gang(name, size):

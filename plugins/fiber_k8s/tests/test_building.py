@@ -273,11 +273,7 @@ class TestRegistries:
                 "denied: gcr.io repo does not exist. Creating on push requires the permission",
                 "repositories create eu.gcr.io --repository-format=docker --location=europe",
             ),
-            (
-                "alice",
-                "denied: requested access to the resource is denied",
-                "podman login docker.io",
-            ),
+            ("alice", "denied: requested access to the resource", "podman login docker.io"),
             ("localhost:5000", "server gave HTTP response to HTTPS client", "insecure registries"),
             ("reg.lab", "dial tcp: lookup reg.lab: no such host", "reg.lab cannot be reached"),
             ("reg.lab", "something else", "whether podman push works by hand"),
@@ -302,11 +298,7 @@ class TestRegistriesOfClusters:
             (Cluster(context="train", name="gke_lab-1_europe-west1_train"), [], "gcr.io/lab-1"),
             (Cluster(context="gke_lab.org:one_us-east1_train"), [], "gcr.io/lab.org/one"),
             (Cluster(context="work", name=ARN), [], ECR),
-            (
-                Cluster(context=ARN.replace("aws", "aws-cn")),
-                [],
-                f"{ECR}.cn",
-            ),
+            (Cluster(context=ARN.replace("aws", "aws-cn")), [], f"{ECR}.cn"),
             # the one that the engine knows, in the cluster's region
             (EKS, ["ghcr.io", ECR.replace("eu-west", "us-east"), ECR], ECR),
             (AKS, ["ghcr.io", "lab.azurecr.io"], "lab.azurecr.io"),
@@ -320,11 +312,7 @@ class TestRegistriesOfClusters:
         [
             (EKS, [], ".dkr.ecr.eu-west-1.amazonaws.com"),
             (AKS, ["a.azurecr.io", "b.azurecr.io"], "credentials for a.azurecr.io, b.azurecr.io"),
-            (
-                LAB,
-                ["ghcr.io"],
-                "context 'lab' pulls from cannot be told (the engine has credentials for",
-            ),
+            (LAB, ["ghcr.io"], "'lab' pulls from cannot be told (the engine has credentials for"),
             (Cluster(), [], "which registry this cluster pulls from"),
         ],
     )
@@ -363,7 +351,6 @@ CONTENT = {
         {"name": "c1", "cluster": {"server": "https://one:6443"}},
         {"name": "c2", "cluster": {"server": "https://two:6443", "extensions": [INFO]}},
     ],
-    "users": [{"name": "u", "user": {}}],
 }
 
 

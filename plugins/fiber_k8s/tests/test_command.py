@@ -101,18 +101,23 @@ class TestRun:
         cluster.wait_for("pods", lambda pods: not pods)
 
     @pytest.mark.parametrize(
-        "words, account",
+        "words, template, account",
         [
-            ((), "fiber"),
-            (("--service-account", "default"), "default"),
+            ((), "{}", "fiber"),
+            (("--service-account", "default"), "{}", "default"),
             # what is to use another backend has none of our rights
-            (("-e", "FIBER_BACKEND=local"), "default"),
+            (("-e", "FIBER_BACKEND=local"), "{}", "default"),
+            ((), "{serviceAccountName: default}", "default"),
+            ((), "{serviceAccount: default}", "default"),
         ],
-        ids=["nothing is said", "one is named", "another backend"],
+        ids=["nothing is said", "one is named", "another backend", "a template", "as of old"],
     )
-    def test_it_has_the_account_that_is_granted_the_rights_unless(
-        self, fiber, granted, words, account
+    def test_it_has_the_account_that_is_granted_the_rights_unless_another_one_is_meant(
+        self, fiber, granted, monkeypatch, tmp_path, words, template, account
     ):
+        (tmp_path / "pod.yaml").write_text(f"spec: {template}")
+        monkeypatch.setenv("FIBER_K8S_POD_TEMPLATE", str(tmp_path / "pod.yaml"))
+
         name = created(fiber("run", "--namespace", "granted", *words, "sleep", "1"))
 
         assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == account
@@ -129,17 +134,6 @@ class TestRun:
         assert "serviceaccounts" not in asked
         tries = [one for one in cluster.requests if (one.verb, one.resource) == ("create", "pods")]
         assert len(tries) == 2
-
-    @pytest.mark.parametrize("field", ["serviceAccountName", "serviceAccount"])
-    def test_an_account_that_a_template_names_is_kept(
-        self, fiber, granted, monkeypatch, tmp_path, field
-    ):
-        (tmp_path / "pod.yaml").write_text(f"spec: {{{field}: default}}")
-        monkeypatch.setenv("FIBER_K8S_POD_TEMPLATE", str(tmp_path / "pod.yaml"))
-
-        name = created(fiber("run", "--namespace", "granted", "sleep", "1"))
-
-        assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "default"
 
     def test_without_an_image_the_error_says_how_to_name_one(self, fiber, monkeypatch):
         monkeypatch.delenv("FIBER_IMAGE")
@@ -169,7 +163,12 @@ class TestAttached:
 
 
 class TestLookingAfter:
-    def test_pods_are_listed_shown_and_ended(self, fiber, cluster):
+    def test_the_rights_that_are_printed_are_enough_to_list_pods_show_their_logs_and_end_them(
+        self, fiber, cluster, monkeypatch, tmp_path
+    ):
+        grant(cluster, account="enough")
+        config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
+        monkeypatch.setenv("KUBECONFIG", str(config))
         name = created(fiber("run", "--name", "train", "sleep", "1000"))
         wait_for_phase(cluster, "Running")
         cluster.say(name, "one\ntwo\n")
@@ -180,8 +179,10 @@ class TestLookingAfter:
         assert row.endswith("\tsleep 1000")
         assert fiber("logs", name).stdout == "one\ntwo\n"
         assert fiber("logs", "--tail", "1", "train").stdout == "two\n"
+        assert fiber("exec", name, "true").exit_code == 0
         assert fiber("kill", "train").stdout == f"Ended job: {name}\n"
         assert len(fiber("ps").stdout.splitlines()) == 1
+        assert fiber("gc").exit_code == 0
 
     @pytest.mark.parametrize("here", [True, False], ids=["here", "on another host"])
     def test_what_has_ended_is_collected_wherever_it_began(self, fiber, cluster, here):
@@ -202,16 +203,3 @@ class TestLookingAfter:
 
         assert cluster.get("pods", name) is None
         assert list(rundir.runs()) == []
-
-    def test_the_rights_that_are_printed_are_enough_for_it(
-        self, fiber, cluster, monkeypatch, tmp_path
-    ):
-        grant(cluster, account="enough")
-        config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
-        monkeypatch.setenv("KUBECONFIG", str(config))
-
-        assert fiber("run", "-a", "say", "enough").stdout == "enough\n"
-        name = created(fiber("run", "sleep", "1000"))
-        assert fiber("exec", name, "true").exit_code == 0
-        assert fiber("kill", "--now", name).stdout == f"Ended job: {name}\n"
-        assert fiber("gc").exit_code == 0

@@ -121,14 +121,9 @@ class TestTheCommand:
 
         assert namespace() == "default"
         content = {
-            "apiVersion": "v1",
-            "kind": "Config",
             "current-context": "one",
-            "contexts": [
-                {"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "lab"}}
-            ],
+            "contexts": [{"name": "one", "context": {"cluster": "c", "namespace": "lab"}}],
             "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
-            "users": [{"name": "u", "user": {}}],
         }
         (tmp_path / "config").write_text(json.dumps(content))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))

@@ -189,7 +189,6 @@ class TestExitCodes:
             (143, "what I did\nfiber: exit 143\n", 143),
             (7, "", 7),
             (255, "", 255),
-            (200, "", 200),
             (139, "fiber: bare\n", -11),
         ],
     )

@@ -49,24 +49,15 @@ def _account(store: Store, pod: Object) -> None:
 
 
 def _token_volume(spec: Object) -> None:
-    """Add the service account's token for containers that mount none."""
-    stem = "kube-api-access-"
-    there = [one["name"] for one in spec.get("volumes") or () if one["name"].startswith(stem)]
-    # a copied specification brings its volume along
-    name = there[0] if there else f"{stem}{secrets.token_hex(3)[:5]}"
-    used = False
+    """Add the service account's token."""
+    name = f"kube-api-access-{secrets.token_hex(3)[:5]}"
     for container in spec["containers"]:
-        mounts = container.setdefault("volumeMounts", [])
-        if not any(mount["mountPath"] == _TOKEN_PATH for mount in mounts):
-            mounts.append({"name": name, "readOnly": True, "mountPath": _TOKEN_PATH})
-            used = True
-    if used and not there:
-        reference = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
-        items = [{"key": "ca.crt", "path": "ca.crt"}]
-        sources = [
-            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": items}},
-            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": reference}]}},
-        ]
-        volume = {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}
-        spec.setdefault("volumes", []).append(volume)
+        mount = {"name": name, "readOnly": True, "mountPath": _TOKEN_PATH}
+        container.setdefault("volumeMounts", []).append(mount)
+    sources = [
+        {"serviceAccountToken": {"path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt"}},
+        {"downwardAPI": {"items": [{"path": "namespace"}]}},
+    ]
+    volume = {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}
+    spec.setdefault("volumes", []).append(volume)

@@ -14,7 +14,7 @@ CAPACITY = {"cpu": "6"}
 
 
 def test_pi_is_estimated_by_a_pool(masters):
-    code, lines = masters.wait(masters.start(str(PI)))
+    code, lines = masters.wait(masters.start(PI.read_text(encoding="utf-8")))
 
     assert code == 0, lines
     assert re.search(r"3\.1[34]", "\n".join(lines)), lines
