@@ -36,17 +36,6 @@ def ask(hollow, tmp_path):
         one.close()
 
 
-def add_context(found):
-    context = {"cluster": "emulated", "user": "admin", "namespace": "research"}
-    found["contexts"].append({"name": "other", "context": context})
-
-
-def test_the_namespace_is_the_contexts_unless_it_is_set(ask):
-    assert ask(add_context).namespace == "default"
-    assert ask(add_context, context="other").namespace == "research"
-    assert ask(add_context, context="other", namespace="mine").namespace == "mine"
-
-
 def test_what_is_missing_is_reported_with_what_to_do(ask, tmp_path):
     with pytest.raises(BackendUnavailableError, match="kubectl config get-contexts"):
         ask(context="none").pods("a=b")

@@ -76,10 +76,6 @@ class TestResources:
         found = container(make(job, PodContext(device_classes=GPUS), limits=limits))
         assert found["resources"]["limits"] == {"google.com/tpu": "1", **more}
 
-    def test_none_of_a_kind_is_nothing(self):
-        job = process(resources=ResourceRequest(devices={"gpu": 0}))
-        assert "resources" not in container(make(job, PodContext(device_classes=GPUS)))
-
 
 class TestProgram:
     def test_words_are_not_taken_for_variables_of_the_cluster(self):

@@ -366,9 +366,3 @@ class TestTheCursorOfALog:
         early, *tail = [f"2026-11-21T12:00:05.{part}Z {part}" for part in (1, 3, 2)]
         assert told(cursor, *tail, is_tail=True) == ["3", "2"]
         assert told(cursor, early, *tail, "2026-11-21T12:00:05.4Z new") == ["new"]
-
-    def test_what_is_remembered_does_not_grow_with_the_log(self):
-        cursor = LogCursor()
-        for second in range(1000):
-            told(cursor, f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}.5Z x")
-        assert sum(len(stamps) for stamps in cursor._read.values()) <= 2

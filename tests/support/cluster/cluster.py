@@ -260,12 +260,12 @@ class Cluster:
 
     def left(self, run_id: str, plurals: Sequence[str] = RUN_KINDS) -> list[str]:
         """Objects that exist of a run, or of any where it is empty: ``KIND NAME``."""
-        things = [(plural, one["metadata"]) for plural in plurals for one in self.objects(plural)]
-        runs = [(meta.get("labels") or {}).get("fiber/run") for _, meta in things]
         return [
-            f"{plural} {meta['name']}"
-            for (plural, meta), run in zip(things, runs, strict=True)
-            if run and run_id in {"", run}
+            f"{plural} {one['metadata']['name']}"
+            for plural in plurals
+            for one in self.objects(plural)
+            if (run := (one["metadata"].get("labels") or {}).get("fiber/run"))
+            and run_id in {"", run}
         ]
 
     def wait_until_gone(self, run_id: str = "", plurals: Sequence[str] = RUN_KINDS) -> None:
