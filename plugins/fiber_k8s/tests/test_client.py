@@ -13,7 +13,7 @@ from websocket._url import get_proxy_info
 from cluster import Cluster
 from fiber.exceptions import BackendUnavailableError
 from fiber_k8s import websocket_client
-from fiber_k8s.client import ApiError, Client
+from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.timing import K8sTiming
 
@@ -104,12 +104,3 @@ def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direc
     no_proxy = told["http_no_proxy"]
     found = get_proxy_info("api.cluster.lab", True, host, port, no_proxy=no_proxy)
     assert found[:2] == ((None, 0) if is_direct else ("proxy.lab", 3128))
-
-
-def test_wrong_credentials_are_reported_as_such(ask):
-    def change(found):
-        found["users"][0]["user"] = {"token": "nobody issued it"}
-
-    with pytest.raises(ApiError, match="Unauthorized.*log in again") as failure:
-        ask(change).pods("a=b")
-    assert failure.value.status == 401

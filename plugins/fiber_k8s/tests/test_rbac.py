@@ -34,7 +34,6 @@ class TestTheList:
         ("alice@lab.org", "--user alice@lab.org | kubectl apply -f -"),
         ("O'Hara", """--user 'O'"'"'Hara' | kubectl"""),
         ("system:serviceaccount:lab:jobs", "--service-account jobs | kubectl apply -f -"),
-        ("system:serviceaccount:lab:default", "have the program's pod use the account fiber"),
         ("system:serviceaccount:lab:default", ": fiber run --service-account fiber, or"),
     ],
 )

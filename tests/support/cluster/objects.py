@@ -182,19 +182,34 @@ def quantity(text: object) -> Fraction:
 
 
 def selection(query: Mapping[str, str]) -> Callable[[Object], bool]:
-    """A test of objects, from a request's selectors: ``KEY=VALUE`` or ``KEY``; nobody uses others."""
-    labels, fields = (
-        [term.partition("=") for term in query.get(name, "").split(",") if term]
-        for name in ("labelSelector", "fieldSelector")
-    )
+    """A test of objects, from the selectors of a request."""
+    labels = _terms(query.get("labelSelector", ""))
+    fields = _terms(query.get("fieldSelector", ""))
 
     def matches(thing: Object) -> bool:
         theirs = thing["metadata"].get("labels") or {}
         return all(
-            key in theirs and (not equals or theirs[key] == value) for key, equals, value in labels
-        ) and all(_field(thing, path) == value for path, _, value in fields)
+            key in theirs and (not values or theirs[key] in values) for key, values in labels
+        ) and all(_field(thing, path) in values for path, values in fields)
 
     return matches
+
+
+#: ``KEY=VALUE``, ``KEY in (VALUE,VALUE)`` or ``KEY``; nobody uses others
+_TERM = re.compile(r"([^\s,=!()]+)(?:=([^\s,=!()]*)| in \(([^()]*)\))?(?:,|$)")
+
+
+def _terms(text: str) -> list[tuple[str, list[str]]]:
+    """Keys with their values; a key without any is one that has to be there."""
+    found, position = [], 0
+    while position < len(text):
+        match = _TERM.match(text, position)
+        if match is None:
+            raise Refused.bad_request(f"unable to parse requirement: found '{text[position:]}'")
+        values = (match[2] or match[3] or "").split(",") if match.lastindex != 1 else []
+        found.append((match[1], values))
+        position = match.end()
+    return found
 
 
 def _field(thing: Object, path: str) -> str:
