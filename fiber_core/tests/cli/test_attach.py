@@ -171,17 +171,13 @@ class TestAsking:
         class Answers(Question):
             def ask(self, text):
                 questions.append(text)
-                if not answers:
-                    self._thread = threading.current_thread()
+                self.is_open = not answers
+                if self.is_open:
                     return
                 answer, number = answers.pop(0)
                 self._on_answer(answer)
                 if number is not None:
                     os.kill(os.getpid(), number)
-
-            def __exit__(self, *_):
-                self._thread = None
-                super().__exit__(None, None, None)
 
         answers = []
         monkeypatch.setattr("fiber.cli.run.can_ask", lambda: True)
