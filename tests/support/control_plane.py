@@ -107,53 +107,45 @@ def started(binaries: Path, folder: Path) -> Iterator[Path]:
         bridge = f"fiber{engine.gateway.split('.')[2]}"
         subprocess.run(["ip", "addr", "add", f"{SERVER}/32", "dev", bridge], check=True)
         _make_images(engine)
-        identities = _identities(folder, engine.gateway)
-        admin = _start_server(programs, identities, folder)
-        _start_controllers(programs, identities)
-        _start_kubelet(programs, identities, folder, engine)
+        made = Certificates(folder)
+        # the API server's, and the kubelet's
+        made.make("server", "server", addresses=[SERVER, engine.gateway])
+        made.make("admin", "admin", "system:masters")
+        made.make("accounts", "service-accounts")
+        kubeconfig = _kubeconfig(made)
+        _start_server(programs, made)
+        _start_controllers(programs, made, kubeconfig)
+        _start_kubelet(programs, made, kubeconfig, engine)
         try:
-            _wait(programs, lambda: _is_ready(identities))
-            yield admin
+            _wait(programs, lambda: _is_ready(made))
+            yield kubeconfig
         finally:
             dockerd.unmount(folder)
 
 
-def _identities(folder: Path, gateway: str) -> Certificates:
-    made = Certificates(folder)
-    made.make("server", "kube-apiserver", addresses=[SERVER, gateway])
-    made.make("admin", "admin", "system:masters")
-    made.make("client", "kube-apiserver-kubelet-client", "system:masters")
-    made.make("manager", "system:kube-controller-manager")
-    made.make("scheduler", "system:kube-scheduler")
-    made.make("kubelet", f"system:node:{NODE}", "system:nodes", addresses=[gateway])
-    made.make("accounts", "service-accounts")
-    return made
-
-
-def _kubeconfig(identities: Certificates, name: str) -> Path:
-    """A kubeconfig of somebody who was made."""
-    path = identities.path
-    server = {"server": f"https://{SERVER}", "certificate-authority": path("ca.crt")}
-    user = {"client-certificate": path(f"{name}.crt"), "client-key": path(f"{name}.key")}
+def _kubeconfig(made: Certificates) -> Path:
+    """The administrator's kubeconfig, which the cluster's own programs have too."""
+    server = {"server": f"https://{SERVER}", "certificate-authority": made.path("ca.crt")}
+    user = {"client-certificate": made.path("admin.crt"), "client-key": made.path("admin.key")}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "real", "cluster": server}],
-        "users": [{"name": name, "user": user}],
-        "contexts": [{"name": "real", "context": {"cluster": "real", "user": name}}],
+        "users": [{"name": "admin", "user": user}],
+        "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin"}}],
         "current-context": "real",
     }
-    written = Path(path(f"{name}.kubeconfig"))
+    written = made.folder / "kubeconfig"
     written.write_text(json.dumps(config))
     return written
 
 
-def _start_server(programs: Programs, identities: Certificates, folder: Path) -> Path:
-    path = identities.path
+def _start_server(programs: Programs, made: Certificates) -> None:
+    path = made.path
     store = "http://127.0.0.1:23790"
     programs.start(
         "etcd",
-        data_dir=folder / "etcd",
+        data_dir=path("etcd"),
         listen_client_urls=store,
         advertise_client_urls=store,
         listen_peer_urls="http://127.0.0.1:23800",
@@ -171,36 +163,32 @@ def _start_server(programs: Programs, identities: Certificates, folder: Path) ->
         tls_cert_file=path("server.crt"),
         tls_private_key_file=path("server.key"),
         kubelet_certificate_authority=path("ca.crt"),
-        kubelet_client_certificate=path("client.crt"),
-        kubelet_client_key=path("client.key"),
+        kubelet_client_certificate=path("admin.crt"),
+        kubelet_client_key=path("admin.key"),
         kubelet_preferred_address_types="InternalIP",
-        authorization_mode="Node,RBAC",
-        enable_admission_plugins="NodeRestriction",
+        authorization_mode="RBAC",
         service_account_issuer="https://kubernetes.default.svc",
         service_account_key_file=path("accounts.key"),
         service_account_signing_key_file=path("accounts.key"),
     )
-    _wait(programs, lambda: _ask(identities, "/readyz") == b"ok")
-    return _kubeconfig(identities, "admin")
+    _wait(programs, lambda: _ask(made, "/readyz") == b"ok")
 
 
-def _start_controllers(programs: Programs, identities: Certificates) -> None:
+def _start_controllers(programs: Programs, made: Certificates, kubeconfig: Path) -> None:
     # they lead without an election, which they would not survive where the API server is away
-    programs.start(
-        "kube-scheduler", kubeconfig=_kubeconfig(identities, "scheduler"), leader_elect="false"
-    )
+    programs.start("kube-scheduler", kubeconfig=kubeconfig, leader_elect="false")
     programs.start(
         "kube-controller-manager",
-        kubeconfig=_kubeconfig(identities, "manager"),
+        kubeconfig=kubeconfig,
         leader_elect="false",
-        root_ca_file=identities.path("ca.crt"),
-        service_account_private_key_file=identities.path("accounts.key"),
+        root_ca_file=made.path("ca.crt"),
+        service_account_private_key_file=made.path("accounts.key"),
         use_service_account_credentials="true",
     )
 
 
 def _start_kubelet(
-    programs: Programs, identities: Certificates, folder: Path, engine: dockerd.Engine
+    programs: Programs, made: Certificates, kubeconfig: Path, engine: dockerd.Engine
 ) -> None:
     config = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -209,11 +197,11 @@ def _start_kubelet(
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},
-            "x509": {"clientCAFile": identities.path("ca.crt")},
+            "x509": {"clientCAFile": made.path("ca.crt")},
         },
         "authorization": {"mode": "Webhook"},
-        "tlsCertFile": identities.path("kubelet.crt"),
-        "tlsPrivateKeyFile": identities.path("kubelet.key"),
+        "tlsCertFile": made.path("server.crt"),
+        "tlsPrivateKeyFile": made.path("server.key"),
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": False,
         "enforceNodeAllocatable": [],
@@ -225,13 +213,14 @@ def _start_kubelet(
         "maxPods": 200,
         "resolvConf": "",
     }
-    (folder / "kubelet.json").write_text(json.dumps(config))
+    settings = made.folder / "kubelet.json"
+    settings.write_text(json.dumps(config))
     programs.start(
         "kubelet",
-        config=folder / "kubelet.json",
-        kubeconfig=_kubeconfig(identities, "kubelet"),
-        root_dir=folder / "kubelet",
-        cert_dir=folder / "kubelet-certificates",
+        config=settings,
+        kubeconfig=kubeconfig,
+        root_dir=made.folder / "kubelet",
+        cert_dir=made.folder / "kubelet-certificates",
         hostname_override=NODE,
         node_ip=engine.gateway,
         container_runtime="docker",
@@ -249,8 +238,8 @@ def _make_images(engine: dockerd.Engine) -> None:
         client.images.build(path=context, tag="pause:1")
 
 
-def _is_ready(identities: Certificates) -> bool:
-    nodes = json.loads(_ask(identities, "/api/v1/nodes"))["items"]
+def _is_ready(made: Certificates) -> bool:
+    nodes = json.loads(_ask(made, "/api/v1/nodes"))["items"]
     return any(
         condition["type"] == "Ready" and condition["status"] == "True"
         for node in nodes
@@ -258,9 +247,9 @@ def _is_ready(identities: Certificates) -> bool:
     )
 
 
-def _ask(identities: Certificates, path: str) -> bytes:
-    context = ssl.create_default_context(cafile=identities.path("ca.crt"))
-    context.load_cert_chain(identities.path("admin.crt"), identities.path("admin.key"))
+def _ask(made: Certificates, path: str) -> bytes:
+    context = ssl.create_default_context(cafile=made.path("ca.crt"))
+    context.load_cert_chain(made.path("admin.crt"), made.path("admin.key"))
     with urllib.request.urlopen(f"https://{SERVER}{path}", timeout=5, context=context) as answer:
         found: bytes = answer.read()
     return found

@@ -59,16 +59,15 @@ class Masters:
         """A plain pod that runs a program's source, as ``kubectl run`` makes one.
 
         Args:
-            program: source, or path of a file.
+            program: its source.
             env: variables.
             mounts: of volumes.
             spec: further fields of the pod.
         """
         pod_name = f"master-{secrets.token_hex(3)}"
-        source = Path(program).read_text(encoding="utf-8") if "\n" not in program else program
         run = (
             "import os, sys; os.chdir('/tmp'); "
-            f"open('program.py', 'w').write({source!r}); "
+            f"open('program.py', 'w').write({program!r}); "
             "os.execvp('python3', ['python3', 'program.py'])"
         )
         container = {

@@ -3,10 +3,14 @@
 A module has nodes of its own by the constants ``NODES`` and ``CAPACITY``.
 """
 
+import contextlib
+
 import pytest
 
 from cluster import Cluster
 from dockerd import engine
+from fiber_k8s.client import Client
+from fiber_k8s.config import K8sConfig
 from k8s_site import Scripts, Site
 
 # one for all modules: an engine and its image take seconds
@@ -31,6 +35,17 @@ def site(hollow, scripts):
     site = Site(hollow, scripts)
     yield site
     site.close()
+
+
+@pytest.fixture
+def cluster(site):
+    return site.cluster
+
+
+@pytest.fixture
+def client(cluster):
+    with contextlib.closing(Client(K8sConfig(kubeconfig=str(cluster.kubeconfig)))) as client:
+        yield client
 
 
 @pytest.fixture

@@ -5,18 +5,13 @@ import stat
 
 import pytest
 
-from fiber.exceptions import (
-    AmbiguousImageError,
-    BackendError,
-    BackendUnavailableError,
-    ConfigError,
-)
+from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError
 from fiber_k8s.building import engines
 from fiber_k8s.building.cluster_registry import Cluster, detect_registry, load_command
 from fiber_k8s.building.engines import EngineError, find_engine, known_hosts
 from fiber_k8s.building.images import prepare
 from fiber_k8s.building.kubeconfig import configured_cluster
-from fiber_k8s.building.registries import Registry, RegistryKind, advice, kind_of, registry
+from fiber_k8s.building.registries import Registry, RegistryKind, advice, registry
 from fiber_k8s.config import K8sConfig
 
 ID = "sha256:0123456789abcdef" + "0" * 48
@@ -118,20 +113,6 @@ class TestBuilding:
             build(folder)
         assert calls() == before, "something was built"
 
-    def test_one_other_file_is_as_good_and_several_are_asked_for(self, programs, folder):
-        calls = programs("docker")
-        (folder / "Dockerfile").unlink()
-        assert build(folder) is None
-        (folder / "gpu.docker").touch()
-
-        build(folder, registry="host:5000")
-        (folder / "cpu.docker").touch()
-        with pytest.raises(AmbiguousImageError, match="cpu.docker, gpu.docker"):
-            build(folder, registry="host:5000")
-        build(folder / "gpu.docker", registry="host:5000")
-
-        assert len([words for words in calls() if f"{folder}/gpu.docker" in " ".join(words)]) == 2
-
     @pytest.mark.parametrize(
         "step, words, told",
         [
@@ -227,7 +208,6 @@ def test_registries_that_engines_know_are_found_and_no_credentials(tmp_path):
 
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
-ECR_CHINA = "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn"
 ARTIFACT = "europe-west1-docker.pkg.dev/lab/images"
 
 
@@ -235,20 +215,17 @@ class TestRegistries:
     @pytest.mark.parametrize(
         "text, kind, host, path",
         [
-            (ECR, RegistryKind.ECR, ECR, ""),
             (f"{ECR}/team/", RegistryKind.ECR, ECR, "team"),
-            (ECR_CHINA, RegistryKind.ECR, ECR_CHINA, ""),
             (ARTIFACT, RegistryKind.ARTIFACT, "europe-west1-docker.pkg.dev", "lab/images"),
-            ("gcr.io/lab", RegistryKind.GCR, "gcr.io", "lab"),
             ("eu.gcr.io/lab/team", RegistryKind.GCR, "eu.gcr.io", "lab/team"),
             ("lab.azurecr.io", RegistryKind.ACR, "lab.azurecr.io", ""),
-            ("docker.io/alice", RegistryKind.HUB, "docker.io", "alice"),
             # an account of Docker Hub alone
             ("alice/team", RegistryKind.HUB, "docker.io", "alice/team"),
-            ("ghcr.io/alice", RegistryKind.OTHER, "ghcr.io", "alice"),
+            # these only look like those of a cloud
+            (ECR[1:], RegistryKind.OTHER, ECR[1:], ""),
+            ("my-gcr.io", RegistryKind.OTHER, "my-gcr.io", ""),
             ("localhost/a", RegistryKind.OTHER, "localhost", "a"),
             ("10.0.0.7:5000/a/b", RegistryKind.OTHER, "10.0.0.7:5000", "a/b"),
-            (" registry.lab:443 ", RegistryKind.OTHER, "registry.lab:443", ""),
         ],
     )
     def test_a_host_and_a_path_are_one(self, text, kind, host, path):
@@ -261,7 +238,6 @@ class TestRegistries:
             ("https://lab.azurecr.io", "write lab.azurecr.io alone"),
             ("gcr.io", "write gcr.io/PROJECT"),
             ("europe-west1-docker.pkg.dev/lab", "pkg.dev/PROJECT/REPOSITORY"),
-            ("docker.io", "write docker.io/ACCOUNT"),
             ("ghcr.io/Alice", "small letters"),
             ("host:port/a", "no host of a registry"),
             ("lab.azurecr.io/a b", "no part of a repository"),
@@ -273,19 +249,10 @@ class TestRegistries:
 
         assert told in str(caught.value)
 
-    def test_a_host_that_only_looks_like_one_is_any_other(self):
-        for host in ("12.dkr.ecr.eu-west-1.amazonaws.com", "my-gcr.io", "acr.io"):
-            assert kind_of(host) is RegistryKind.OTHER
-
-    def test_an_image_is_named_in_it(self):
-        assert str(registry(f"{ECR}/team").named("train", "0a1b")) == f"{ECR}/team/train:0a1b"
-        assert str(registry("alice").named("train", "0a1b")) == "docker.io/alice/train:0a1b"
-
     @pytest.mark.parametrize(
         "text, output, told",
         [
             (ECR, "no basic auth credentials", f"login --username AWS --password-stdin {ECR}"),
-            (ECR, "denied: Your authorization token has expired.", "log in: aws ecr"),
             (
                 f"{ECR}/team",
                 "name unknown: The repository with name 'team/train' does not exist in the registry",
@@ -306,12 +273,9 @@ class TestRegistries:
                 "denied: gcr.io repo does not exist. Creating on push requires the permission",
                 "repositories create eu.gcr.io --repository-format=docker --location=europe",
             ),
-            ("lab.azurecr.io", "unauthorized: authentication required", "az acr login --name lab"),
-            ("alice", "denied: requested access to the resource is denied", "login docker.io"),
-            ("localhost:5000", "unauthorized", "log in: podman login localhost:5000"),
+            ("alice", "denied: requested access to the resource", "podman login docker.io"),
             ("localhost:5000", "server gave HTTP response to HTTPS client", "insecure registries"),
             ("reg.lab", "dial tcp: lookup reg.lab: no such host", "reg.lab cannot be reached"),
-            ("reg.lab", "dial tcp 10.0.0.7:443: connect: connection refused", "cannot be reached"),
             ("reg.lab", "something else", "whether podman push works by hand"),
         ],
     )
@@ -331,16 +295,10 @@ class TestRegistriesOfClusters:
     @pytest.mark.parametrize(
         "cluster, hosts, prefix",
         [
-            (Cluster(context="gke_lab-1_europe-west1-b_train"), [], "gcr.io/lab-1"),
             (Cluster(context="train", name="gke_lab-1_europe-west1_train"), [], "gcr.io/lab-1"),
             (Cluster(context="gke_lab.org:one_us-east1_train"), [], "gcr.io/lab.org/one"),
-            (Cluster(context=ARN), [], ECR),
             (Cluster(context="work", name=ARN), [], ECR),
-            (
-                Cluster(context="arn:aws-cn:eks:cn-north-1:123456789012:cluster/train"),
-                [],
-                ECR_CHINA,
-            ),
+            (Cluster(context=ARN.replace("aws", "aws-cn")), [], f"{ECR}.cn"),
             # the one that the engine knows, in the cluster's region
             (EKS, ["ghcr.io", ECR.replace("eu-west", "us-east"), ECR], ECR),
             (AKS, ["ghcr.io", "lab.azurecr.io"], "lab.azurecr.io"),
@@ -352,12 +310,9 @@ class TestRegistriesOfClusters:
     @pytest.mark.parametrize(
         "cluster, hosts, told",
         [
-            (EKS, [], "Amazon's region eu-west-1"),
             (EKS, [], ".dkr.ecr.eu-west-1.amazonaws.com"),
             (AKS, ["a.azurecr.io", "b.azurecr.io"], "credentials for a.azurecr.io, b.azurecr.io"),
-            (AKS, [], "--docker-registry NAME.azurecr.io"),
-            (LAB, [], "context 'lab' pulls from cannot be told: name one with"),
-            (LAB, ["ghcr.io"], "(the engine has credentials for ghcr.io)"),
+            (LAB, ["ghcr.io"], "'lab' pulls from cannot be told (the engine has credentials for"),
             (Cluster(), [], "which registry this cluster pulls from"),
         ],
     )
@@ -376,14 +331,13 @@ class TestRegistriesOfClusters:
             (Cluster(context="minikube"), "minikube image load a:1 --profile minikube"),
             (Cluster(context="lab", provider="minikube"), "minikube image load a:1 --profile lab"),
             (Cluster(context="orbstack"), ""),
+            # all others need a registry
+            (Cluster(context="kindly"), None),
+            (Cluster(), None),
         ],
     )
     def test_on_this_host_images_are_loaded(self, cluster, argv):
-        assert load_command(cluster, "a:1") == tuple(argv.split())
-
-    def test_all_others_need_a_registry(self):
-        for context in ("", "lab", "kindly", "gke_a_b_c"):
-            assert load_command(Cluster(context=context), "a:1") is None
+        assert load_command(cluster, "a:1") == (argv if argv is None else tuple(argv.split()))
 
 
 INFO = {"name": "cluster_info", "extension": {"provider": "minikube.sigs.k8s.io"}}
@@ -392,15 +346,12 @@ CONTENT = {
     "contexts": [
         {"name": "one", "context": {"cluster": "c1", "user": "u"}},
         {"name": "two", "context": {"cluster": "c2", "user": "u"}},
-        {"name": "bare", "context": {"user": "u"}},
     ],
     "clusters": [
         {"name": "c1", "cluster": {"server": "https://one:6443"}},
         {"name": "c2", "cluster": {"server": "https://two:6443", "extensions": [INFO]}},
     ],
-    "users": [{"name": "u", "user": {}}],
 }
-ONE = Cluster(context="one", name="c1", server="https://one:6443")
 
 
 class TestTheConfiguredCluster:
@@ -416,22 +367,11 @@ class TestTheConfiguredCluster:
 
         return write
 
-    @pytest.mark.parametrize(
-        "context, found",
-        [
-            (None, ONE),
-            (
-                "two",
-                Cluster(context="two", name="c2", server="https://two:6443", provider="minikube"),
-            ),
-            ("bare", Cluster(context="bare")),
-            ("unknown", Cluster(context="unknown")),
-        ],
-    )
-    def test_the_current_context_is_meant_unless_one_is_named(self, kubeconfig, context, found):
+    def test_the_current_context_is_meant_unless_one_is_named(self, kubeconfig):
         kubeconfig(CONTENT)
-
-        assert configured_cluster(K8sConfig(context=context)) == found
+        two = Cluster(context="two", name="c2", server="https://two:6443", provider="minikube")
+        assert configured_cluster(K8sConfig(context="two")) == two
+        assert configured_cluster(K8sConfig(context="unknown")) == Cluster(context="unknown")
 
     def test_of_several_files_the_first_that_has_it_counts_and_one_may_be_named(
         self, kubeconfig, monkeypatch, tmp_path
@@ -444,7 +384,8 @@ class TestTheConfiguredCluster:
 
         monkeypatch.setenv("KUBECONFIG", "/nowhere")
         assert configured_cluster(K8sConfig()) == Cluster()
-        assert configured_cluster(K8sConfig(kubeconfig=str(path))) == ONE
+        one = Cluster(context="one", name="c1", server="https://one:6443")
+        assert configured_cluster(K8sConfig(kubeconfig=str(path))) == one
 
     @pytest.mark.parametrize("text", ["- a\n- b\n", "a: b: c", "text"])
     def test_one_that_makes_no_sense_is_an_error(self, text, kubeconfig):

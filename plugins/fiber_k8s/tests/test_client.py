@@ -2,7 +2,6 @@
 
 import json
 import ssl
-import time
 
 import pytest
 import urllib3
@@ -14,7 +13,7 @@ from websocket._url import get_proxy_info
 from cluster import Cluster
 from fiber.exceptions import BackendUnavailableError
 from fiber_k8s import websocket_client
-from fiber_k8s.client import ApiError, Client
+from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.timing import K8sTiming
 
@@ -35,17 +34,6 @@ def ask(hollow, tmp_path):
     yield make
     for one in made:
         one.close()
-
-
-def add_context(found):
-    context = {"cluster": "emulated", "user": "admin", "namespace": "research"}
-    found["contexts"].append({"name": "other", "context": context})
-
-
-def test_the_namespace_is_the_contexts_unless_it_is_set(ask):
-    assert ask(add_context).namespace == "default"
-    assert ask(add_context, context="other").namespace == "research"
-    assert ask(add_context, context="other", namespace="mine").namespace == "mine"
 
 
 def test_what_is_missing_is_reported_with_what_to_do(ask, tmp_path):
@@ -116,21 +104,3 @@ def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direc
     no_proxy = told["http_no_proxy"]
     found = get_proxy_info("api.cluster.lab", True, host, port, no_proxy=no_proxy)
     assert found[:2] == ((None, 0) if is_direct else ("proxy.lab", 3128))
-
-
-def test_wrong_credentials_are_reported_as_such(ask):
-    def change(found):
-        found["users"][0]["user"] = {"token": "nobody issued it"}
-
-    with pytest.raises(ApiError, match="Unauthorized.*log in again") as failure:
-        ask(change).pods("a=b")
-    assert failure.value.status == 401
-
-
-def test_calls_are_counted_by_kind_and_the_clusters_clock_is_known(ask):
-    client = ask()
-    client.pods("a=b")
-    client.delete("pods", "none")
-    assert client.calls == 2
-    assert client.calls_by_kind == {"GET pods": 1, "DELETE pods": 1}
-    assert abs(client.now() - time.time()) < 3

@@ -1,10 +1,7 @@
 """The ``fiber`` command on a cluster of hollow pods: its pods, its output, its exit codes."""
 
-import os
 import shutil
-import signal
 import tempfile
-import threading
 
 import pytest
 from click.testing import CliRunner
@@ -14,8 +11,6 @@ from fiber._agent import rundir
 from fiber.cli.main import cli
 from k8s_masters import grant
 from owners import DEAD, owned_by
-
-IMAGE = "registry.lab/train:1"
 
 
 def play(pod):
@@ -52,7 +47,7 @@ def fiber(cluster, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     monkeypatch.setenv("FIBER_BACKEND", "k8s")
-    monkeypatch.setenv("FIBER_IMAGE", IMAGE)
+    monkeypatch.setenv("FIBER_IMAGE", "registry.lab/train:1")
     monkeypatch.chdir(tmp_path)
 
     def run(*words):
@@ -85,64 +80,19 @@ def wait_for_phase(cluster, phase):
     cluster.wait_for("pods", lambda pods: pods and pods[0]["status"].get("phase") == phase)
 
 
-def container(cluster, name, namespace="default"):
-    return cluster.get("pods", name, namespace)["spec"]["containers"][0]
-
-
 class TestRun:
-    def test_a_pod_is_created_and_goes_on(self, fiber, cluster):
-        done = fiber("run", "sleep", "1000")
+    def test_another_namespace_is_used_throughout_and_what_holds_on_this_host_stays_here(
+        self, fiber, cluster, monkeypatch
+    ):
+        monkeypatch.setenv("FIBER_K8S_CONTEXT", "emulated")
+        monkeypatch.setenv("FIBER_K8S_ADDRESS", "192.0.2.1")
 
-        name = created(done)
-        assert (done.exit_code, done.stdout) == (0, f"Created pod: {name}\n")
-        assert name.startswith("fiber-sleep-")
-        assert container(cluster, name)["image"] == IMAGE
-        assert container(cluster, name)["command"][-2:] == ["sleep", "1000"]
-
-    def test_what_is_asked_for_is_in_the_pod(self, fiber, cluster, monkeypatch):
-        monkeypatch.setenv("TOKEN", "t")
-        done = fiber(
-            *("run", "--cpu", "500m", "--memory", "1Gi", "--image", "other:2", "--name", "My Run"),
-            *("--service-account", "default", "-e", "A=$(B)", "-e", "TOKEN"),
-            *("-v", "nfs", "-v", "data:/data:ro", "train", "--gpu", "1"),
-        )
-
-        name = created(done)
-        assert name.startswith("fiber-my-run-")
-        spec = cluster.get("pods", name)["spec"]
-        one = container(cluster, name)
-        assert one["image"] == "other:2"
-        assert one["resources"] == {
-            "requests": {"cpu": "500m", "memory": "1024Mi"},
-            "limits": {"cpu": "500m", "memory": "1024Mi"},
-        }
-        assert one["command"][-3:] == ["train", "--gpu", "1"]
-        environ = {each["name"]: each.get("value") for each in one["env"]}
-        assert (environ["A"], environ["TOKEN"]) == ("$$(B)", "t")
-        assert environ["FIBER_BACKEND"] == "k8s"
-        assert spec["serviceAccountName"] == "default"
-        mounts = {each["mountPath"]: each for each in one["volumeMounts"]}
-        assert "/persistent" in mounts
-        assert mounts["/data"]["readOnly"] is True
-        claims = [
-            volume["persistentVolumeClaim"]["claimName"]
-            for volume in spec["volumes"]
-            if "persistentVolumeClaim" in volume
-        ]
-        assert claims == ["nfs", "data"]
-
-    def test_memory_may_be_a_number_and_gpus_are_what_the_cluster_calls_them(self, fiber, cluster):
-        name = created(fiber("run", "--memory", "1500", "--gpu", "2", "sleep", "1"))
-
-        limits = container(cluster, name)["resources"]["limits"]
-        assert limits == {"memory": "1500Mi", "nvidia.com/gpu": "2"}
-
-    def test_another_namespace_is_used_throughout(self, fiber, cluster):
         name = created(fiber("run", "--namespace", "lab", "sleep", "1"))
 
-        assert cluster.get("pods", name, "lab") is not None
-        environ = container(cluster, name, "lab")["env"]
-        assert {"name": "FIBER_K8S_NAMESPACE", "value": "lab"} in environ
+        (one,) = cluster.get("pods", name, "lab")["spec"]["containers"]
+        environ = {each["name"]: each["value"] for each in one["env"]}
+        assert environ["FIBER_K8S_NAMESPACE"] == "lab"
+        assert not {"FIBER_K8S_CONTEXT", "FIBER_K8S_ADDRESS", "KUBECONFIG"} & environ.keys()
         assert name in fiber("ps", "--namespace", "lab").stdout
         assert name not in fiber("ps").stdout
         assert fiber("kill", "--namespace", "lab", name).stdout == f"Ended job: {name}\n"
@@ -150,28 +100,24 @@ class TestRun:
         assert len(fiber("gc").stdout.splitlines()) <= 1
         cluster.wait_for("pods", lambda pods: not pods)
 
-    def test_what_holds_on_this_host_stays_here(self, fiber, cluster, monkeypatch):
-        monkeypatch.setenv("FIBER_K8S_CONTEXT", "emulated")
-        monkeypatch.setenv("FIBER_K8S_ADDRESS", "192.0.2.1")
-
-        name = created(fiber("run", "sleep", "1"))
-
-        names = {each["name"] for each in container(cluster, name)["env"]}
-        assert not {"FIBER_K8S_CONTEXT", "FIBER_K8S_ADDRESS", "KUBECONFIG"} & names
-
     @pytest.mark.parametrize(
-        "words, account",
+        "words, template, account",
         [
-            ((), "fiber"),
-            (("--service-account", "default"), "default"),
+            ((), "{}", "fiber"),
+            (("--service-account", "default"), "{}", "default"),
             # what is to use another backend has none of our rights
-            (("-e", "FIBER_BACKEND=local"), "default"),
+            (("-e", "FIBER_BACKEND=local"), "{}", "default"),
+            ((), "{serviceAccountName: default}", "default"),
+            ((), "{serviceAccount: default}", "default"),
         ],
-        ids=["nothing is said", "one is named", "another backend"],
+        ids=["nothing is said", "one is named", "another backend", "a template", "as of old"],
     )
-    def test_it_has_the_account_that_is_granted_the_rights_unless(
-        self, fiber, granted, words, account
+    def test_it_has_the_account_that_is_granted_the_rights_unless_another_one_is_meant(
+        self, fiber, granted, monkeypatch, tmp_path, words, template, account
     ):
+        (tmp_path / "pod.yaml").write_text(f"spec: {template}")
+        monkeypatch.setenv("FIBER_K8S_POD_TEMPLATE", str(tmp_path / "pod.yaml"))
+
         name = created(fiber("run", "--namespace", "granted", *words, "sleep", "1"))
 
         assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == account
@@ -188,26 +134,6 @@ class TestRun:
         assert "serviceaccounts" not in asked
         tries = [one for one in cluster.requests if (one.verb, one.resource) == ("create", "pods")]
         assert len(tries) == 2
-
-    @pytest.mark.parametrize("field", ["serviceAccountName", "serviceAccount"])
-    def test_an_account_that_a_template_names_is_kept(
-        self, fiber, granted, monkeypatch, tmp_path, field
-    ):
-        (tmp_path / "pod.yaml").write_text(f"spec: {{{field}: default}}")
-        monkeypatch.setenv("FIBER_K8S_POD_TEMPLATE", str(tmp_path / "pod.yaml"))
-
-        name = created(fiber("run", "--namespace", "granted", "sleep", "1"))
-
-        assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == "default"
-
-    def test_a_refusal_is_reported_with_the_clusters_message_and_leaves_nothing(
-        self, fiber, cluster
-    ):
-        done = fiber("run", "--service-account", "nobody", "true")
-
-        assert done.exit_code == 1
-        assert 'serviceaccount "nobody" not found' in done.stderr
-        assert list(rundir.runs()) == []
 
     def test_without_an_image_the_error_says_how_to_name_one(self, fiber, monkeypatch):
         monkeypatch.delenv("FIBER_IMAGE")
@@ -235,33 +161,14 @@ class TestAttached:
         made = {call.resource for call in cluster.requests if call.verb == "create"}
         assert made == {"pods"}
 
-    def test_more_gpus_than_exist_fails_with_the_schedulers_message(
-        self, fiber, cluster, monkeypatch
-    ):
-        monkeypatch.setenv("FIBER_K8S_UNSCHEDULABLE_TIMEOUT", "0.2")
-
-        done = fiber("run", "-a", "--gpu", "99", "nvidia-smi")
-
-        assert done.exit_code == 1
-        assert "Insufficient nvidia.com/gpu" in done.stderr
-        cluster.wait_for("pods", lambda pods: not pods)
-
-    def test_a_signal_ends_the_pod_first(self, fiber, cluster):
-        def interrupt():
-            wait_for_phase(cluster, "Running")
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        done = fiber("run", "-a", "sleep", "1000")
-        thread.join()
-
-        assert done.exit_code == 130
-        cluster.wait_for("pods", lambda pods: not pods)
-
 
 class TestLookingAfter:
-    def test_pods_are_listed_shown_and_ended(self, fiber, cluster):
+    def test_the_rights_that_are_printed_are_enough_to_list_pods_show_their_logs_and_end_them(
+        self, fiber, cluster, monkeypatch, tmp_path
+    ):
+        grant(cluster, account="enough")
+        config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
+        monkeypatch.setenv("KUBECONFIG", str(config))
         name = created(fiber("run", "--name", "train", "sleep", "1000"))
         wait_for_phase(cluster, "Running")
         cluster.say(name, "one\ntwo\n")
@@ -272,8 +179,10 @@ class TestLookingAfter:
         assert row.endswith("\tsleep 1000")
         assert fiber("logs", name).stdout == "one\ntwo\n"
         assert fiber("logs", "--tail", "1", "train").stdout == "two\n"
+        assert fiber("exec", name, "true").exit_code == 0
         assert fiber("kill", "train").stdout == f"Ended job: {name}\n"
         assert len(fiber("ps").stdout.splitlines()) == 1
+        assert fiber("gc").exit_code == 0
 
     @pytest.mark.parametrize("here", [True, False], ids=["here", "on another host"])
     def test_what_has_ended_is_collected_wherever_it_began(self, fiber, cluster, here):
@@ -294,16 +203,3 @@ class TestLookingAfter:
 
         assert cluster.get("pods", name) is None
         assert list(rundir.runs()) == []
-
-    def test_the_rights_that_are_printed_are_enough_for_it(
-        self, fiber, cluster, monkeypatch, tmp_path
-    ):
-        grant(cluster, account="enough")
-        config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
-        monkeypatch.setenv("KUBECONFIG", str(config))
-
-        assert fiber("run", "-a", "say", "enough").stdout == "enough\n"
-        name = created(fiber("run", "sleep", "1000"))
-        assert fiber("exec", name, "true").exit_code == 0
-        assert fiber("kill", "--now", name).stdout == f"Ended job: {name}\n"
-        assert fiber("gc").exit_code == 0

@@ -9,11 +9,11 @@ import pytest
 
 from fiber.exceptions import BackendError
 from fiber.model import Interface
-from fiber_k8s.address import choose, is_outside, source_address
+from fiber_k8s.address import choose, is_outside
 from fiber_k8s.api_errors import advice, is_transient, status_message
 from fiber_k8s.cluster_events import latest_messages
 from fiber_k8s.config import K8sConfig
-from fiber_k8s.flow_control import RateLimiter, backoff
+from fiber_k8s.flow_control import RateLimiter
 from fiber_k8s.in_pod import JOB_VARIABLE, pod_evidence, read_own_pod
 from fiber_k8s.log_cursor import LogCursor
 from fiber_k8s.logs import follow, last_lines
@@ -67,22 +67,14 @@ class TestErrors:
     def test_advice_is_part_of_the_error(self, status, message, found):
         assert found in advice(status, message)
 
-    @pytest.mark.parametrize(
-        "status, message",
-        [(403, "exceeded quota: few, requested: pods=1"), (422, "is invalid"), (404, "")],
-    )
-    def test_the_clusters_message_alone_where_it_is_sufficient(self, status, message):
-        assert advice(status, message) == ""
+    def test_the_clusters_message_alone_where_it_is_sufficient(self):
+        assert advice(403, "exceeded quota: few, requested: pods=1") == advice(404, "") == ""
 
     @pytest.mark.parametrize(
         "status, message, expected",
         [
             (409, QUOTA, True),
-            (
-                409,
-                QUOTA.replace("resourcequotas", "clusterresourcequotas.quota.openshift.io"),
-                True,
-            ),
+            (409, QUOTA.replace("quotas ", "quotas.quota.openshift.io "), True),
             (409, 'pods "a" already exists', False),
             (403, NO_ACCOUNT.format("default"), True),
             (403, NO_ACCOUNT.format("jobs"), False),
@@ -112,9 +104,7 @@ class TestAmounts:
         "text, number",
         [
             ("24580016Ki", 24580016 * 1024),
-            ("8Gi", 8 * 2**30),
             ("1500M", 1.5e9),
-            ("64", 64),
             ("3920m", 3.92),
             ("1e3", 1000),
             ("12E", 12e18),
@@ -185,10 +175,6 @@ class TestAddresses:
         with pytest.raises(BackendError, match="127.0.0.1.*FIBER_K8S_ADDRESS"):
             choose(K8sConfig(), INSIDE, [LOOPBACK], lambda host, port: None)
 
-    def test_a_way_is_found_without_sending_anything(self):
-        assert source_address("127.0.0.1", 9) == "127.0.0.1"
-        assert source_address("no.such.host.invalid", 9) is None
-
 
 class TestAPodsKnowledgeOfItself:
     @pytest.fixture(autouse=True)
@@ -206,9 +192,8 @@ class TestAPodsKnowledgeOfItself:
         "root",
         [
             "/var/lib/kubelet/pods/2f1c0a3b-1111-2222-3333-444455556666/containers/main/6d5f1a3b",
-            # a disk of its own, a volume of another engine (kind), a sub-volume
+            # a disk of its own, a sub-volume
             "/kubelet/pods/2f1c0a3b-1111-2222-3333-444455556666/containers/main/6d5f1a3b",
-            "/volumes/ab12/_data/lib/kubelet/pods/2f1c/containers/main/6d5f1a3b",
             "/@/var/lib/k0s/kubelet/pods/2f1c/containers/main/0",
         ],
     )
@@ -232,11 +217,6 @@ class TestAPodsKnowledgeOfItself:
 
 
 class TestPacing:
-    def test_waits_grow_and_end(self):
-        waits = list(backoff(1.0, 5.0, 5))
-        for wait, about in zip(waits, (1, 2, 4, 5, 5), strict=True):
-            assert 0.8 * about <= wait <= 1.2 * about
-
     def test_a_burst_passes_and_the_rest_is_spread(self):
         slept = []
         limiter = RateLimiter(3, 10.0, clock=lambda: 0.0, sleep=slept.append)
@@ -350,7 +330,6 @@ class TestTheCursorOfALog:
         "stamp",
         [
             "2026-11-21T12:00:05.123456789Z",
-            "2026-11-21T13:00:05.123456789+01:00",
             "2026-11-21T05:30:05.123456789-06:30",
             "2026-11-21T12:00:05Z",
         ],
@@ -387,19 +366,3 @@ class TestTheCursorOfALog:
         early, *tail = [f"2026-11-21T12:00:05.{part}Z {part}" for part in (1, 3, 2)]
         assert told(cursor, *tail, is_tail=True) == ["3", "2"]
         assert told(cursor, early, *tail, "2026-11-21T12:00:05.4Z new") == ["new"]
-
-    def test_of_an_empty_log_all_comes_after(self):
-        cursor = LogCursor()
-        assert told(cursor, is_tail=True) == []
-        assert told(cursor, "2026-11-21T12:00:05Z a") == ["a"]
-
-    def test_words_of_the_node_have_no_time(self):
-        cursor = LogCursor()
-        assert told(cursor, GONE.decode()) == [GONE.decode()]
-        assert cursor.since() == {}
-
-    def test_what_is_remembered_does_not_grow_with_the_log(self):
-        cursor = LogCursor()
-        for second in range(1000):
-            told(cursor, f"2026-11-21T12:{second // 60:02d}:{second % 60:02d}.5Z x")
-        assert sum(len(stamps) for stamps in cursor._read.values()) <= 2

@@ -2,11 +2,9 @@
 
 import pytest
 
-from cluster import Cluster
 from cluster.objects import of
 from fiber.exceptions import SubmitError
 from fiber.model import ResourceRequest
-from k8s_site import Site
 from wire_world import until
 
 GROUPS = {
@@ -63,15 +61,3 @@ def test_where_not_all_have_room_none_runs_and_none_stays(site, cluster, gang):
     ]
     assert pods
     assert not any(pod["spec"].get("nodeName") for pod in pods)
-
-
-@pytest.mark.parametrize("gang", GROUPS)
-def test_a_scheduler_that_is_not_installed_is_named(scripts, gang):
-    with Cluster.start(script=scripts) as bare:
-        site = Site(bare, scripts)
-        try:
-            backend = site.open(gang=gang)
-            with pytest.raises(SubmitError, match=f"{gang} is not installed"):
-                backend.submit_group([site.spec(backend) for _ in range(2)], 5.0)
-        finally:
-            site.close()

@@ -1,206 +1,143 @@
 """A run's Lease is renewed, and created again where another client deletes it."""
 
-import base64
-import contextlib
+import concurrent.futures
+import secrets
 import threading
 
 import pytest
 
-from fiber.exceptions import BackendUnavailableError, SubmitError
-from fiber.model import Timing
-from fiber_k8s.client import ApiError, Client
-from fiber_k8s.config import K8sConfig
-from fiber_k8s.run_objects import LEASES, RunObjects
-from fiber_k8s.timing import K8sTiming
-
-
-class Server:
-    """Answers a run's calls of the cluster, and records them."""
-
-    namespace = "default"
-    core_timing = Timing()
-    timing = K8sTiming(renewal_retry=0.05)
-
-    def __init__(self):
-        self.asked = []
-        self.made = 0
-        #: what becomes of a call, by its method and kind
-        self.refusals = {}
-        self.pod_list = []
-        self._changed = threading.Condition()
-
-    def now(self):
-        return 0.0
-
-    def path(self, kind, name="", sub="", *, group=""):
-        return f"{kind}/{name}"
-
-    def pods(self, selector):
-        return self.pod_list
-
-    def call(self, method, path, what, **options):
-        self._note(method, path, options.get("body"))
-        return {}
-
-    def create(self, kind, body, what, **options):
-        self._note("POST", kind, body)
-        if kind == "leases":
-            self.refusals.pop(("PATCH", kind), None)
-        self.made += 1
-        return {**body, "metadata": {**body["metadata"], "uid": f"uid-{self.made}"}}
-
-    def delete(self, kind, name, **options):
-        self._note("DELETE", f"{kind}/{name}", options)
-        return True
-
-    def _note(self, method, path, body):
-        with self._changed:
-            self.asked.append((method, path, body))
-            self._changed.notify_all()
-        refusal = self.refusals.get((method, path.partition("/")[0]))
-        if refusal is not None:
-            raise refusal
-
-    def of(self, method, kind):
-        with self._changed:
-            return [
-                body for done, path, body in self.asked
-                if done == method and path.partition("/")[0] == kind
-            ]  # fmt: skip
-
-    def until(self, method, kind, count):
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.of(method, kind)) >= count, 30)
-
-
-def refused(status):
-    return ApiError("no", status)
-
-
-def owned_pod(name, *owners, **metadata):
-    owners = [{"kind": "Lease", "uid": uid} for uid in owners]
-    return {"metadata": {"name": name, "uid": name, "ownerReferences": owners, **metadata}}
+from fiber._base import values
+from fiber.exceptions import SubmitError
+from fiber_k8s.run_objects import LEASES, RunObjects, owner_reference
+from wire_world import until
 
 
 @pytest.fixture
-def server():
-    return Server()
-
-
-@pytest.fixture
-def run(server):
-    run = RunObjects(server, "0badcafe", 40.0, "me")
+def run(client, cluster):
+    client.timing = values.evolve(client.timing, renewal_retry=0.05)
+    run_id = secrets.token_hex(4)
+    run = RunObjects(client, run_id, 40.0, "me")
+    run.owner(None)
     yield run
-    server.refusals.clear()
     run.close()
+    cluster.wait_until_gone(run_id, ("leases", "secrets"))
+
+
+def leases_made(cluster, run):
+    return [
+        change
+        for kind, change in cluster.history("leases")
+        if (kind, change["metadata"]["name"]) == ("ADDED", run.name)
+    ]
 
 
 class TestADeletedLease:
     @pytest.fixture(autouse=True)
-    def gone(self, server, run):
-        run.owner(None)
-        run.seal(b"x", None)
-        server.refusals["PATCH", "leases"] = refused(404)
+    def key(self, run, client, cluster):
+        """The key of what was sealed before."""
+        run.seal(b"x", run.owner(None))
+        key = cluster.get("secrets", run.name)["data"]
+        # as an administrator does
+        assert client.delete("leases", run.name, group=LEASES)
+        return key
 
-    def test_it_is_made_again_though_nothing_is_created(self, server, run, caplog):
+    def test_it_is_made_again_though_nothing_is_created(self, run, cluster, key, caplog):
         run.recheck()
-        server.until("POST", "secrets", 2)
-        # a Lease and a Secret before, and after
-        assert run.owner(None)["uid"] == "uid-3"
-        assert server.of("DELETE", "secrets") != []
+
+        def is_made(things):
+            owners = [one["metadata"].get("ownerReferences") for one in things]
+            return [run.owner(None)] in owners and things
+
+        found = cluster.wait_for("secrets", is_made)
+        (secret,) = (one for one in found if one["metadata"]["name"] == run.name)
+        assert secret["immutable"] is True
+        # those that were sealed before can be opened still
+        assert secret["data"] == key
+        assert run.owner(None)["uid"] == cluster.get("leases", run.name)["metadata"]["uid"]
         assert "was deleted by somebody else; it was made again" in caplog.text
 
-    def test_a_job_waits_for_one_that_is_being_made_again(self, server, run):
-        asked, answer, call = threading.Event(), threading.Event(), server.call
+    def test_a_job_waits_for_one_that_is_being_made_again(self, run, client, cluster):
+        asked, answer, call = threading.Event(), threading.Event(), client.call
 
         def slow(method, *words, **options):
             asked.set()
             assert answer.wait(30)
             return call(method, *words, **options)
 
-        server.call = slow
+        client.call = slow
         run.recheck()
         assert asked.wait(30)
-        # whoever renews it has not been told yet that it is gone
-        owners = []
-        starting = threading.Thread(target=lambda: owners.append(run.owner(None)["uid"]))
-        starting.start()
-        starting.join(0.2)
-        assert owners == []
-        answer.set()
-        starting.join()
-        assert owners == ["uid-3"]
-        assert len(server.of("POST", "leases")) == 2
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            # whoever renews it has not been told yet that it is gone
+            owner = threads.submit(run.owner, None)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                owner.result(0.2)
+            answer.set()
+            assert owner.result(30)["uid"] == cluster.get("leases", run.name)["metadata"]["uid"]
+        assert len(leases_made(cluster, run)) == 2
 
-    def test_existing_pods_belong_to_the_new_lease(self, server, run):
-        server.pod_list = [
-            owned_pod("a", "another", "uid-1"),
-            owned_pod("b", "uid-1", deletionTimestamp="2026-11-20T10:00:00Z"),
-            owned_pod("c", "another"),
-            owned_pod("d"),
-        ]
-        run.recheck()
-        new = run.owner(None)
-        server.until("PATCH", "pods", 1)
-        owners = [{"kind": "Lease", "uid": "another"}, new]
-        assert server.of("PATCH", "pods") == [{"metadata": {"uid": "a", "ownerReferences": owners}}]
+    @pytest.mark.parametrize("may_patch", [True, False], ids=["allowed", "not allowed"])
+    def test_existing_pods_belong_to_the_new_lease_unless_that_is_not_allowed(
+        self, run, cluster, caplog, may_patch
+    ):
+        another = owner_reference(cluster.create("configmaps", {"metadata": {"name": run.name}}))
+        (former,) = map(owner_reference, leases_made(cluster, run))
+        labels, names = {"fiber/run": run.name.removeprefix("fiber-")}, (run.name, f"{run.name}-b")
+        for name, owners in zip(names, ([another, former], [another]), strict=True):
+            metadata = {"name": name, "labels": labels, "ownerReferences": owners}
+            containers = [{"name": "main", "image": "app:1"}]
+            cluster.create("pods", {"metadata": metadata, "spec": {"containers": containers}})
 
-    def test_without_the_right_to_patch_pods_it_is_logged(self, server, run, caplog):
-        server.pod_list = [owned_pod("a", "uid-1")]
-        server.refusals["PATCH", "pods"] = refused(403)
-        run.recheck()
-        assert run.owner(None)["uid"] == "uid-3"
-        assert "cannot be handed over to the new one: no" in caplog.text
+        def is_refused(call):
+            return not may_patch and (call.verb, call.resource) == ("patch", "pods")
 
-    def test_where_it_cannot_be_created_again_submission_fails_with_the_reason(self, server, run):
-        server.refusals["POST", "leases"] = SubmitError("forbidden")
-        run.recheck()
-        with pytest.raises(
-            SubmitError,
-            match="deleted by somebody else, and the cluster ends the run's jobs; it cann",
-        ):
-            run.owner(None)
-        server.refusals.clear()
-        assert run.owner(None)["uid"] == "uid-1"
+        with cluster.refuse(403, matching=is_refused):
+            run.recheck()
+            new = run.owner(None)
+        found = [cluster.get("pods", name)["metadata"]["ownerReferences"] for name in names]
+        assert found == [[another, new if may_patch else former], [another]]
+        assert ("cannot be handed over to the new one: " in caplog.text) is not may_patch
 
-    def test_one_that_is_deleted_at_the_end_is_not_made_again(self, server, run):
+    def test_where_it_cannot_be_created_again_submission_fails_with_the_reason(self, run, cluster):
+        with cluster.refuse(403, matching=lambda call: call.verb == "create"):
+            run.recheck()
+            with pytest.raises(
+                SubmitError,
+                match="deleted by somebody else, and the cluster ends the run's jobs; it cann",
+            ):
+                run.owner(None)
+        assert run.owner(None)["uid"] == cluster.get("leases", run.name)["metadata"]["uid"]
+
+    def test_one_that_is_deleted_at_the_end_is_not_made_again(self, run, cluster):
         run.close()
         run.recheck()
-        assert len(server.of("POST", "leases")) == 1
+        assert len(leases_made(cluster, run)) == 1
 
 
-def test_where_the_cluster_is_away_a_job_waits_for_it(server, run):
-    run.owner(None)
-    answers = iter([BackendUnavailableError("away"), BackendUnavailableError("away")])
-
-    def call(method, path, what, again=None, **options):
-        for error in answers:
-            assert again(error)
-        return {}
-
-    server.call = call
-    run.recheck()
-    assert run.owner(None)["uid"] == "uid-1"
+def test_where_the_cluster_is_away_a_job_waits_for_it(run, cluster):
+    former = run.owner(None)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        with cluster.outage():
+            run.recheck()
+            owner = threads.submit(run.owner, None)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                owner.result(0.2)
+        assert owner.result(60) == former
 
 
-def test_a_renewal_that_failed_is_tried_again_soon(server, run):
-    run.owner(None)
-    server.refusals["PATCH", "leases"] = refused(503)
+def test_a_renewal_that_failed_is_tried_again_soon(run, cluster):
+    refusal = cluster.refuse(503, times=3, matching=lambda call: call.verb == "patch")
     run.recheck()
     # the next one in its turn would be in ten seconds
-    server.until("PATCH", "leases", 3)
+    until(lambda: refusal.count == 3)
 
 
 def test_jobs_that_are_started_after_their_lease_was_deleted_run_and_nothing_is_left_at_the_end(
-    site, backend
+    site, backend, client
 ):
     first = site.start(backend, private=b"x")
     backend.recorder.running(first)
-    before = site.cluster.get("secrets", f"fiber-{backend.run}")["data"]["key"]
-    # as an administrator does
-    config = K8sConfig(kubeconfig=str(site.cluster.kubeconfig))
-    with contextlib.closing(Client(config)) as client:
-        assert client.delete("leases", f"fiber-{backend.run}", group=LEASES)
+    assert client.delete("leases", f"fiber-{backend.run}", group=LEASES)
     backend.recorder.end(first)
 
     # as a pool does
@@ -214,8 +151,5 @@ def test_jobs_that_are_started_after_their_lease_was_deleted_run_and_nothing_is_
         assert owner["uid"] == lease["metadata"]["uid"]
     secret = site.cluster.get("secrets", f"fiber-{backend.run}")
     assert secret["metadata"]["ownerReferences"] == [owner]
-    assert secret["immutable"] is True
-    # those that were sealed before can be opened still
-    assert base64.b64decode(secret["data"]["key"]) == base64.b64decode(before)
     backend.close()
     site.cluster.wait_until_gone(backend.run)

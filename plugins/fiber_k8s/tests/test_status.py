@@ -8,12 +8,9 @@ from fiber.model import JobState, Reason, ReasonKind
 from fiber_k8s.status import (
     PendingCause,
     deleted_status,
-    is_creating_container,
     job_of,
-    parse_time,
     pending_cause,
     status_of,
-    with_log_tail,
 )
 from k8s_world import pods_of
 
@@ -158,12 +155,6 @@ class TestWaiting:
         assert status.message == "ImagePullBackOff: init container clone: no such host"
         assert pending_cause(pod) is PendingCause.CONTAINER
 
-    def test_a_container_that_is_being_created_has_no_reason(self):
-        pod = waiting("ContainerCreating", "")
-        assert is_creating_container(pod)
-        assert pending_cause(pod) is None
-        assert not is_creating_container(waiting("ErrImagePull", "no such host"))
-
     def test_a_container_that_cannot_be_made_is_doubted(self):
         told = [one for _, one in pods_of("pod-life/05b-create-container-config-error", "root")]
         said = [one for one in told if status_of(one).message]
@@ -198,7 +189,6 @@ class TestExitCodes:
             (143, "what I did\nfiber: exit 143\n", 143),
             (7, "", 7),
             (255, "", 255),
-            (200, "", 200),
             (139, "fiber: bare\n", -11),
         ],
     )
@@ -231,19 +221,6 @@ def test_a_job_is_read_from_labels_and_annotations():
     assert (job.id, job.name, job.run_id, job.argv) == ("p", "My Job", "0a1b2c3d", ("a", "b c"))
     assert job.data == {"namespace": "research", "uid": "u"}
     assert job.submitted == 1795194973.0
-
-
-def test_times_are_read_with_and_without_parts_of_seconds():
-    assert parse_time("1970-01-01T00:00:10Z") == 10.0
-    assert parse_time("1970-01-01T00:00:10.250000Z") == 10.25
-    assert parse_time(None) is None
-    assert parse_time("soon") is None
-
-
-def test_last_words_go_with_the_end():
-    status = with_log_tail(status_of(ended(1)), ("a", "b"))
-    assert status.processes[0].log_tail == ("a", "b")
-    assert with_log_tail(status, ()) is status
 
 
 def test_a_claim_that_does_not_exist_keeps_a_pod_pending_in_vain():

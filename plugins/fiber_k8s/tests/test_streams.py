@@ -99,12 +99,7 @@ class TestPrograms:
         set_durations(backend, ping=0.05)
         assert self.run(backend, job, ["cat"], stdin=Slow()) == (0, b"cat\nat last")
 
-    def test_a_terminal_is_given(self, backend, job):
-        assert self.run(backend, job, ["vi"], tty=True)[0] == 0
-
-    def test_the_backend_writes_it_here_and_knows_no_missing_pod(self, backend, job, capfd):
-        assert backend.exec(job, ["hello"]) == 0
-        assert capfd.readouterr().out == "hello\n"
+    def test_a_missing_pod_is_not_known(self, backend):
         nobody = Job(id="nobody", name="nobody", run_id=backend.run, backend="k8s")
         with pytest.raises(UnknownJobError, match="nobody"):
             backend.exec(nobody, ["true"])

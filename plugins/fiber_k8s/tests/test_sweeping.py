@@ -1,8 +1,6 @@
 """Runs of programs that are proven to be dead are removed, and never living ones."""
 
-import contextlib
 import itertools
-import json
 
 import pytest
 
@@ -10,9 +8,7 @@ from cluster import Act
 from cluster.objects import of
 from fiber.backend_parts.liveness import Owner
 from fiber.exceptions import BackendUnavailableError
-from fiber_k8s.client import Client
-from fiber_k8s.config import K8sConfig
-from fiber_k8s.run_objects import CONTAINER, LEASES, OWNER
+from fiber_k8s.run_objects import CONTAINER, OWNER
 from fiber_k8s.sweeping import LifeSign, Sweeper, expired, life_sign
 from k8s_site import set_durations
 
@@ -93,17 +89,6 @@ def clock():
             return self.now
 
     return Clock()
-
-
-@pytest.fixture
-def cluster(site):
-    return site.cluster
-
-
-@pytest.fixture
-def client(site):
-    with contextlib.closing(Client(K8sConfig(kubeconfig=str(site.cluster.kubeconfig)))) as client:
-        yield client
 
 
 @pytest.fixture
@@ -343,11 +328,6 @@ class TestWaiting:
         assert opened().sweep() == []
         assert f"fiber: run {backend.run} is kept: nobody renews its Lease, but its pods run" in caplog.messages  # fmt: skip
 
-    def test_no_wait_where_all_leases_are_renewed(self, site, opened, caplog):
-        site.start(opened())
-        assert opened().sweep() == []
-        assert caplog.messages == []
-
     def test_a_program_removes_in_the_background_what_another_one_left(self, site, dead, opened):
         newcomer = opened()
         newcomer.recorder.running(site.start(newcomer))
@@ -358,4 +338,3 @@ def test_a_lease_names_its_process(site, cluster, backend):
     site.start(backend)
     found = cluster.get("leases", f"fiber-{backend.run}")
     assert Owner.decode(found["metadata"]["annotations"][OWNER]) == Owner.current()
-    assert json.dumps(found).count(LEASES) == 1

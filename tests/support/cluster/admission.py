@@ -22,21 +22,15 @@ def complete(store: Store, resource: Resource, thing: Object) -> None:
 
 def _pod(store: Store, pod: Object) -> None:
     spec = pod["spec"]
-    pod["metadata"]["generation"] = 1
     pod["status"] = {"phase": "Pending"}
     for container in spec["containers"]:
         image = container.get("image", "").rpartition("/")[2]
         policy = "Always" if image.partition(":")[2] in {"", "latest"} else "IfNotPresent"
         container.setdefault("imagePullPolicy", policy)
         container.setdefault("terminationMessagePath", "/dev/termination-log")
-        container.setdefault("terminationMessagePolicy", "File")
         resources = container.setdefault("resources", {})
         for name, value in (resources.get("limits") or {}).items():
             resources.setdefault("requests", {}).setdefault(name, value)
-    for volume in spec.get("volumes") or ():
-        for kind in ("secret", "configMap", "projected"):
-            if kind in volume:
-                volume[kind].setdefault("defaultMode", 0o644)
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("schedulerName", "default-scheduler")
     _account(store, pod)
@@ -55,24 +49,15 @@ def _account(store: Store, pod: Object) -> None:
 
 
 def _token_volume(spec: Object) -> None:
-    """Add the service account's token for containers that mount none."""
-    stem = "kube-api-access-"
-    there = [one["name"] for one in spec.get("volumes") or () if one["name"].startswith(stem)]
-    # a copied specification brings its volume along
-    name = there[0] if there else f"{stem}{secrets.token_hex(3)[:5]}"
-    used = False
+    """Add the service account's token."""
+    name = f"kube-api-access-{secrets.token_hex(3)[:5]}"
     for container in spec["containers"]:
-        mounts = container.setdefault("volumeMounts", [])
-        if not any(mount["mountPath"] == _TOKEN_PATH for mount in mounts):
-            mounts.append({"name": name, "readOnly": True, "mountPath": _TOKEN_PATH})
-            used = True
-    if used and not there:
-        reference = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
-        items = [{"key": "ca.crt", "path": "ca.crt"}]
-        sources = [
-            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-            {"configMap": {"name": "kube-root-ca.crt", "items": items}},
-            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": reference}]}},
-        ]
-        volume = {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}
-        spec.setdefault("volumes", []).append(volume)
+        mount = {"name": name, "readOnly": True, "mountPath": _TOKEN_PATH}
+        container.setdefault("volumeMounts", []).append(mount)
+    sources = [
+        {"serviceAccountToken": {"path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt"}},
+        {"downwardAPI": {"items": [{"path": "namespace"}]}},
+    ]
+    volume = {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}
+    spec.setdefault("volumes", []).append(volume)

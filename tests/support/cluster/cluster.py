@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from .access import Authority, User
+from .access import Authority
 from .certificates import Certificates
 from .deletion import Deletion
 from .hollow import Act, Ended, Hollow
@@ -157,11 +157,6 @@ class Cluster:
         return f"https://127.0.0.1:{self._server.port}"
 
     @property
-    def authority_file(self) -> Path:
-        """The certificate that clients trust."""
-        return self._folder / "ca.crt"
-
-    @property
     def kubeconfig(self) -> Path:
         """A kubeconfig of the administrator, whose context is in namespace ``default``."""
         path = self._folder / "kubeconfig"
@@ -175,7 +170,7 @@ class Cluster:
             user: "admin", ``NAMESPACE/SERVICE_ACCOUNT``, or the name of a user without rights.
         """
         context = {"cluster": "emulated", "user": user, "namespace": "default"}
-        server = {"server": self.url, "certificate-authority": str(self.authority_file)}
+        server = {"server": self.url, "certificate-authority": str(self._folder / "ca.crt")}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -193,8 +188,7 @@ class Cluster:
         if "/" in user:
             namespace, name = user.split("/")
             return self.call(lambda: authority.account_token(namespace, name))
-        known = User(user, is_admin=user == "admin")
-        return self.call(lambda: authority.user_token(known))
+        return self.call(lambda: authority.user_token(user))
 
     @property
     def requests(self) -> list[Call]:
@@ -266,12 +260,12 @@ class Cluster:
 
     def left(self, run_id: str, plurals: Sequence[str] = RUN_KINDS) -> list[str]:
         """Objects that exist of a run, or of any where it is empty: ``KIND NAME``."""
-        things = [(plural, one["metadata"]) for plural in plurals for one in self.objects(plural)]
-        runs = [(meta.get("labels") or {}).get("fiber/run") for _, meta in things]
         return [
-            f"{plural} {meta['name']}"
-            for (plural, meta), run in zip(things, runs, strict=True)
-            if run and run_id in {"", run}
+            f"{plural} {one['metadata']['name']}"
+            for plural in plurals
+            for one in self.objects(plural)
+            if (run := (one["metadata"].get("labels") or {}).get("fiber/run"))
+            and run_id in {"", run}
         ]
 
     def wait_until_gone(self, run_id: str = "", plurals: Sequence[str] = RUN_KINDS) -> None:
@@ -287,7 +281,7 @@ class Cluster:
         """Make a namespace with its default service account."""
         self.create("namespaces", {"metadata": {"name": name}})
         self.create("serviceaccounts", {"metadata": {"name": "default"}}, name)
-        certificate = {"ca.crt": self.authority_file.read_text()}
+        certificate = {"ca.crt": (self._folder / "ca.crt").read_text()}
         root = {"metadata": {"name": "kube-root-ca.crt"}, "data": certificate}
         self.create("configmaps", root, name)
 
@@ -359,7 +353,7 @@ class Cluster:
         times: int | None = None,
         message: str | None = None,
     ) -> Refusal:
-        """Refuse requests, until ``stop()`` or the end of a block, or a number of times."""
+        """Refuse requests, until the end of a block, or a number of times."""
         refusal = Refusal(code, retry_after, matching, times, message)
         self.call(lambda: self._server.refusals.append(refusal))
         return refusal
@@ -376,12 +370,10 @@ class Cluster:
 
     # -- faults of pods
 
-    def delete_pod(
-        self, name: str, namespace: str = "default", *, grace: int | None = None
-    ) -> None:
+    def delete_pod(self, name: str, *, grace: int | None = None) -> None:
         """Delete a pod as somebody else would."""
         options = {"gracePeriodSeconds": grace}
-        self._on_pod(name, lambda pod: self._deletion.delete(PODS, pod, options), namespace)
+        self._on_pod(name, lambda pod: self._deletion.delete(PODS, pod, options))
 
     def evict(self, name: str, *, grace: int | None = None) -> None:
         """Evict a pod through the API, as a drain does."""

@@ -39,8 +39,7 @@ class Deletion:
         self._check(resource, meta, options)
         if resource is not PODS:
             self.store.delete(resource, there)
-            details = {"name": meta["name"], "kind": resource.plural, "uid": meta["uid"]}
-            return {"kind": "Status", "apiVersion": "v1", "status": "Success", "details": details}
+            return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         grace, new = _grace(there, options), clone(there)
         if grace < meta.get("deletionGracePeriodSeconds", math.inf):
             new["metadata"]["deletionTimestamp"] = now(ahead=grace)

@@ -61,8 +61,6 @@ class Act:
 
     #: its exit code; None: it runs until somebody ends it
     code: int | None = None
-    #: seconds until it ends by itself
-    after: float = 0.0
     #: what it writes when it starts
     log: str = ""
     #: its exit code when asked to end; None: it does not hear, and is killed after its grace
@@ -121,11 +119,7 @@ class Emptiness:
         if act.oom:
             self.end(Ended(137, oom=True))
         elif act.code is not None:
-            ended = Ended(act.code, message=act.message)
-            if act.after:
-                asyncio.get_running_loop().call_later(act.after, self.end, ended)
-            else:
-                self.end(ended)
+            self.end(Ended(act.code, message=act.message))
 
     def write(self, text: str) -> None:
         """It writes to its log."""

@@ -46,7 +46,6 @@ class Resource:
     kind: str
     plural: str
     namespaced: bool = True
-    subresources: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset)
 
     @property
     def api_version(self) -> str:
@@ -62,7 +61,7 @@ _RBAC = "rbac.authorization.k8s.io"
 RESOURCES = (
     Resource("", "v1", "Namespace", "namespaces", False),
     Resource("", "v1", "Node", "nodes", False),
-    Resource("", "v1", "Pod", "pods", True, ("eviction", "exec", "log", "portforward")),
+    Resource("", "v1", "Pod", "pods"),
     Resource("", "v1", "Secret", "secrets"),
     Resource("", "v1", "ConfigMap", "configmaps"),
     Resource("", "v1", "Event", "events"),
@@ -121,14 +120,10 @@ class Refused(Exception):  # noqa: N818 - an answer, no failure
         reason: str,
         message: str,
         headers: dict[str, str] | None = None,
-        *,
-        plain: bool = False,
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.headers = headers or {}
-        #: a text is answered, no Status
-        self.plain = plain
 
     @property
     def status(self) -> Object:
@@ -148,13 +143,6 @@ class Refused(Exception):  # noqa: N818 - an answer, no failure
     def not_found(cls, resource: Resource, name: str) -> Refused:
         message = f'{resource.qualified} "{name}" not found'
         return cls(404, "NotFound", message)
-
-    @classmethod
-    def already_exists(cls, resource: Resource, name: str, *, deleting: bool = False) -> Refused:
-        message = f'{resource.qualified} "{name}" already exists'
-        if deleting:
-            message = f"object is being deleted: {message}"
-        return cls(409, "AlreadyExists", message)
 
     @classmethod
     def conflict(cls, resource: Resource, name: str, why: str) -> Refused:
@@ -324,8 +312,8 @@ class Store:
         meta = thing["metadata"]
         there = self.get(resource, meta.get("namespace"), meta["name"])
         if there is not None:
-            deleting = "deletionTimestamp" in there["metadata"]
-            raise Refused.already_exists(resource, meta["name"], deleting=deleting)
+            message = f'{resource.qualified} "{meta["name"]}" already exists'
+            raise Refused(409, "AlreadyExists", message)
         meta["uid"] = str(uuid.uuid4())
         meta["creationTimestamp"] = now()
         return self._write("ADDED", resource, thing)

@@ -77,7 +77,7 @@ class Wire:
         async with self.stream(method, path, body, **query) as response:
             text = await response.read()
             if response.status >= 400:
-                raise EngineError(response.status, _message(text))
+                raise EngineError(response.status, json.loads(text)["message"].strip())
             return json.loads(text) if text.strip() else None
 
     def stream(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
@@ -96,13 +96,6 @@ async def _frames(reader: Any) -> AsyncIterator[tuple[int, bytes]]:
             yield channel, await reader.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError, aiohttp.ClientError):
             return
-
-
-def _message(text: bytes) -> str:
-    try:
-        return str(json.loads(text)["message"]).strip()
-    except (ValueError, KeyError, TypeError):
-        return text.decode(errors="replace").strip()
 
 
 # -- all pods

@@ -45,16 +45,12 @@ class Call:
     """One request that reached the server."""
 
     verb: str
-    path: str
     query: Mapping[str, str]
     #: what it is about; None for /version and the like
     about: Resource | None = None
     subresource: str = ""
     namespace: str | None = None
     name: str | None = None
-    user: str = ""
-    #: the answer's status; 0 while it is not there yet
-    code: int = 0
 
     @property
     def resource(self) -> str:
@@ -65,7 +61,7 @@ class Call:
     def read(cls, request: web.Request, absent: set[str]) -> Call:
         """The call of a request's line."""
         query = {name: request.query[name] for name in request.query}
-        call = cls(verb=request.method.lower(), path=request.path_qs, query=query)
+        call = cls(verb=request.method.lower(), query=query)
         words = [word for word in request.path.split("/") if word]
         if words[:2] == ["api", "v1"]:
             group, version, words = "", "v1", words[2:]
@@ -77,8 +73,6 @@ class Call:
             call.namespace, words = words[1], words[2:]
         resource = of(words[0], group, version) if 1 <= len(words) <= 3 else None
         if resource is None or resource.group in absent:
-            return call
-        if len(words) == 3 and words[2] not in resource.subresources:
             return call
         call.about = resource
         call.name = words[1] if len(words) > 1 else None
@@ -96,7 +90,6 @@ _RACE = (
     "modified; please apply your changes to the latest version and try again"
 )
 _REFUSALS = {
-    400: ("BadRequest", "the server rejected our request for an unknown reason"),
     403: ("Forbidden", "forbidden"),
     409: ("Conflict", _RACE),
     429: ("TooManyRequests", "Too many requests, please try again later."),
@@ -107,12 +100,12 @@ _REFUSALS = {
 
 @attrs.define
 class Refusal:
-    """Requests that are refused; ends with ``stop``, with its block, or after its times."""
+    """Requests that are refused; ends with its block, or after its times."""
 
     code: int
     retry_after: int | None
     matching: Callable[[Call], bool]
-    #: how often it still refuses; None: until it is stopped
+    #: how often it refuses; None: until its block ends
     times: int | None
     #: message of the answer; None: the usual one of its code
     message: str | None = None
@@ -120,15 +113,11 @@ class Refusal:
     count: int = 0
     _over: bool = False
 
-    def stop(self) -> None:
-        """Refuse no more."""
-        self._over = True
-
     def __enter__(self) -> Refusal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._over = True
 
     def check(self, call: Call) -> None:
         """Refuse a call that it is about."""
@@ -137,9 +126,7 @@ class Refusal:
         self.count += 1
         reason, message = _REFUSALS[self.code]
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        # whoever limits the flow of requests writes no Status
-        plain = self.code == 429
-        raise Refused(self.code, reason, self.message or message, headers, plain=plain)
+        raise Refused(self.code, reason, self.message or message, headers)
 
 
 @attrs.define
@@ -217,12 +204,10 @@ class Server:
             if not (has_gone and isinstance(error, ConnectionError)):
                 self.failures.append(f"{call}\n{traceback.format_exc()}")
             response = _refusal(Refused(500, "InternalError", "the emulator failed"))
-        call.code = response.status
         return response
 
     async def _answer(self, request: web.Request, call: Call) -> web.StreamResponse:
         user = self.authority.authenticate(request.headers.get("Authorization", ""))
-        call.user = user.name
         for refusal in self.refusals:
             refusal.check(call)
         if call.about is None:
@@ -394,7 +379,8 @@ def _json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None
 
 
 def _refusal(refused: Refused) -> web.Response:
-    if refused.plain:
+    if refused.code == 429:
+        # whoever limits the flow of requests writes no Status
         text = f"{refused.message}\n"
         return web.Response(status=refused.code, text=text, headers=refused.headers)
     return _json(refused.status, refused.code, refused.headers)

@@ -32,7 +32,7 @@ class Streams:
     async def log(self, request: web.Request, pod: Object) -> web.StreamResponse:
         """The log, whole or as it comes."""
         query = request.query
-        name = _which_container(pod, query.get("container"))
+        name = query["container"]
         node = pod["spec"].get("nodeName")
         if not node:
             return web.Response(status=204)
@@ -69,7 +69,8 @@ class Streams:
 
     async def serve(self, request: web.Request, pod: Object, part: str) -> web.StreamResponse:
         """Serve exec or a port-forward until it ends."""
-        name = _which_container(pod, request.query.get("container"))
+        # the one that a port-forward means has no name
+        name = request.query.get("container", pod["spec"]["containers"][0]["name"])
         box = self._box(pod, name)
         if box is None or not box.is_running:
             return web.Response(status=500, text=f'container not found ("{name}")')
@@ -89,20 +90,6 @@ class Streams:
         worker = self.kubelet.worker(pod)
         boxes = () if worker is None else worker.boxes
         return next((box for box in boxes if box.name == name), None)
-
-
-def _which_container(pod: Object, name: str | None) -> str:
-    """The container that is meant."""
-    meta = pod["metadata"]
-    names = [str(item["name"]) for item in pod["spec"]["containers"]]
-    if name is None and len(names) == 1:
-        return names[0]
-    if name is None:
-        told = f"a container name must be specified for pod {meta['name']}, choose one of: "
-        raise Refused.bad_request(f"{told}[{' '.join(names)}]")
-    if name not in names:
-        raise Refused.bad_request(f"container {name} is not valid for pod {meta['name']}")
-    return name
 
 
 async def _until_one_ends(*works: Any) -> None:
