@@ -89,10 +89,10 @@ def test_all_members_start_again_from_what_a_surviving_one_knew(master, kube):
 
 
 def test_without_capacity_for_all_none_runs_and_the_clusters_message_is_reported(master, kube):
-    # two of them could run, and what others use may be free at any moment
+    # two of them could run, where their processes are up in time; what others use may be free soon
     ring = Ring([(3, fiber.meta(cpu=1.5))], size_of, start_timeout=20.0)
 
-    with pytest.raises(RingError, match="2 of 3 members came up within 20 s") as caught:
+    with pytest.raises(RingError, match=r"[012] of 3 members came up within 20 s") as caught:
         ring.run()
 
     assert "Insufficient cpu" in str(caught.value)
