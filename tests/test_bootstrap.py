@@ -183,15 +183,3 @@ def test_progress_is_told_by_itself_again_and_again(terminal, monkeypatch):
     if terminal:
         line = rf"(\r\[#{{15}} {{15}}\]{line}\033\[K){{3,}}"
     assert re.fullmatch(rf"({line}\n)+", stream.getvalue())
-
-
-@pytest.mark.parametrize(
-    "share, line",
-    [
-        (0.0, "  0%   30 s so far  attrs"),
-        (0.25, " 25%   30 s so far, about 90 s left  attrs"),
-        (1.0, "100%   30 s so far  attrs"),
-    ],
-)
-def test_the_rest_is_estimated_once_there_is_something_to_go_by(share, line):
-    assert progress.told(share, 30, "attrs") == line

@@ -2,27 +2,18 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+import mpi_ranks
 from mpi_stacks import stack
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
 #: the image's: beside an mpirun there may be another one
 PYTHON = "/usr/local/bin/python3"
-PROGRAM = """
-import os
-from mpi4py import MPI
-
-world = MPI.COMM_WORLD
-total = world.allreduce(world.rank + 1)
-os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n".encode())
-"""
 #: each on a claim of its own
 MPIS = ("mpich", "openmpi", "intel")
 NODES = ["one", "two"]
@@ -39,7 +30,7 @@ def claims(kube):
     for name in MPIS:
         place = where("default", name)
         shutil.copytree(stack(name).folder, place, symlinks=True, dirs_exist_ok=True)
-    (where("default", "data") / "program.py").write_text(PROGRAM)
+    (where("default", "data") / "program.py").write_text(mpi_ranks.PROGRAM)
 
 
 @pytest.fixture
@@ -60,50 +51,21 @@ def environ(address, kube, engine):
 
 
 @pytest.fixture
-def fiber(environ, tmp_path):
-    def run(*words):
-        done = subprocess.run(
-            [sys.executable, "-m", "fiber.cli.main", *map(str, words)],
-            env=environ,
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        return done.returncode, sorted(done.stdout.splitlines()), done.stderr
+def mpirun(environ, tmp_path):
+    def run(*words, mpi="mpich"):
+        options = ("--mpirun", "/mpi/bin/mpirun", "-v", f"{mpi}:/mpi", "-v", "data:/data:ro")
+        ways = (*stack(mpi).ways(Path("/mpi")), "--", PYTHON, "/data/program.py")
+        return mpi_ranks.mpirun(tmp_path, *options, *words, *ways, environ=environ)
 
     return run
 
 
-def mpirun(fiber, *words, program, mpi="mpich"):
-    options = ("--mpirun", "/mpi/bin/mpirun", "-v", f"{mpi}:/mpi", "-v", "data:/data:ro")
-    return fiber("mpirun", *options, *words, *stack(mpi).ways(Path("/mpi")), "--", *program)
-
-
 @pytest.mark.parametrize("mpi", MPIS)
-def test_ranks_in_pods_find_each_other(fiber, mpi):
-    code, lines, errors = mpirun(
-        fiber, "-np", 4, "--slots", 2, program=[PYTHON, "/data/program.py"], mpi=mpi
-    )
-
-    assert (code, lines) == (
-        0,
-        [
-            "rank 0 on member-0: 10",
-            "rank 1 on member-0: 10",
-            "rank 2 on member-1: 10",
-            "rank 3 on member-1: 10",
-        ],
-    ), errors
+def test_ranks_in_pods_find_each_other(mpirun, mpi):
+    mpi_ranks.check_meeting(mpirun(mpi=mpi))
 
 
-def test_the_first_member_may_be_in_the_launchers_pod(fiber, kube):
+def test_the_first_member_may_be_in_the_launchers_pod(mpirun, kube):
     before = len(kube.history("pods"))
-    code, lines, errors = mpirun(
-        fiber, "-np", 2, "--launcher-is-member", program=[PYTHON, "/data/program.py"]
-    )
-
-    assert (code, lines) == (0, ["rank 0 on member-0: 3", "rank 1 on member-1: 3"]), errors
+    mpi_ranks.check_meeting(mpirun("--launcher-is-member"))
     assert sum(kind == "ADDED" for kind, _ in kube.history("pods")[before:]) == 2
