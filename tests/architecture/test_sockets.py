@@ -6,7 +6,6 @@ made or accepted afterwards, ours included.
 
 import ast
 
-
 import layout
 
 #: what makes a socket with the default timeout
