@@ -3,7 +3,9 @@
 import copy
 import gc
 import os
+import pickle
 import signal
+import threading
 
 import attrs
 import numpy as np
@@ -106,6 +108,19 @@ def test_it_goes_by_arguments_closures_initializers_queues_and_managers():
     with fiber.Manager() as manager:
         found = manager.list([handle])[0]
         assert found.value is handle.value
+
+
+def test_what_cannot_be_shared_is_an_error_and_leaves_nothing():
+    gc.collect()
+    before = open_memory()
+    with pytest.raises(pickle.PicklingError, match="a lock cannot be shared"):
+        fiber.shared(threading.Lock())
+    huge = np.broadcast_to(np.zeros(1), (2**47,))
+    with pytest.raises((OSError, pickle.PicklingError), match=r"no room|cannot be pickled"):
+        fiber.shared(huge)
+    gc.collect()
+    # what earlier tests held may have gone meanwhile
+    assert open_memory() <= before
 
 
 def test_one_value_may_hold_another():

@@ -8,6 +8,7 @@ orphans are found at the end.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -126,6 +127,9 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         _close_runtime()
     if request.node.get_closest_marker("lingers"):
         return
+    if before.lingering(kept=shared is not None):
+        # the traceback of an expected error may hold a handle, in a cycle with the error
+        gc.collect()
     problems = _still(lambda: before.lingering(kept=shared is not None)) + before.changed()
     if problems:
         problems += before.whereabouts()

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 _STDLIB = Path(sysconfig.get_path("stdlib"))
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LIBRARY = f"usr/local/lib/{_VERSION}"
-_SITE = f"{_LIBRARY}/site-packages"
+#: Debian's own Pythons look elsewhere
+_SITE = f"{_LIBRARY}/{'dist' if 'deb_system' in sysconfig.get_scheme_names() else 'site'}-packages"
 _PROGRAMS = ("bash", "cat", "chmod", "cp", "env", "false", "id", "kill", "ls", "mkdir", "ps", "rm")
 _MORE_PROGRAMS = ("sed", "sh", "sleep", "tar", "test", "touch", "true")
 _LEFT_OUT = re.compile(

@@ -21,9 +21,8 @@ from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobSpec, JobStatus, Timing
 
-__all__ = ["ENTRIES", "Supervised", "exit_code_of", "is_alive", "masters", "until_gone"]
+__all__ = ["Supervised", "exit_code_of", "is_alive", "masters", "until_gone"]
 
-ENTRIES = "supervised_entries"
 PATIENCE = 30.0
 
 
@@ -74,7 +73,7 @@ class Supervised:
                 "run_id": "0badcafe",
                 "name": entry if is_entry else "program",
                 "argv": ("x",) if is_entry else tuple(entry),
-                "entry": _entry(entry) if isinstance(entry, str) else None,
+                "entry": f"supervised_entries:{entry}" if is_entry else None,
                 "private": private,
                 **changes,
             }
@@ -145,10 +144,6 @@ class Supervised:
         with self._news:
             self.statuses.setdefault(job_id, []).append(status)
             self._news.notify_all()
-
-
-def _entry(name: str) -> str:
-    return name if ":" in name else f"{ENTRIES}:{name}"
 
 
 def exit_code_of(function: Callable[[], int]) -> int:

@@ -21,17 +21,6 @@ class Toys:
         return {"TOYS": ",".join(device.id for device in devices)}
 
 
-class BrokenToys:
-    """Provider that fails."""
-
-    kind = "broken"
-
-    def environment(self, devices: Any) -> dict[str, str]:
-        """Fail."""
-        msg = "the toys are broken"
-        raise RuntimeError(msg)
-
-
 def exit_with(private: bytes, index: int) -> int:
     """End with the exit code of this index."""
     return private[index]
@@ -172,13 +161,11 @@ def allocate(private: bytes, index: int) -> None:
     print(len(held))
 
 
-def submit_another(private: bytes, index: int) -> int:
+def submit_another(private: bytes, index: int) -> None:
     """Have the supervisor start a job of this process's own, print its process id, then act.
 
-    The private bytes say what: ``wait`` for ever, ``end`` at once, or ``join`` the job.
+    The private bytes say what: ``wait`` for ever or ``end`` at once.
     """
-    import threading
-
     from fiber._agent.supervisor import claim_channel, inherited_channel
     from fiber._agent.supervisor.client import SupervisorClient
     from fiber.model import JobSpec
@@ -187,20 +174,11 @@ def submit_another(private: bytes, index: int) -> int:
     assert inheritance is not None
     channel = claim_channel(inheritance.run_directory)
     assert channel is not None
-    ended = threading.Event()
-    statuses: list[Any] = []
-
-    def changed(_: str, status: Any) -> None:
-        statuses.append(status)
-        if status.state.is_terminal:
-            ended.set()
-
     client = SupervisorClient(
-        channel, on_status=changed, on_notice=print, on_end=lambda _: None, name="nested"
+        channel, on_status=lambda *_: None, on_notice=print, on_end=print, name="nested"
     )
-    entry = "supervised_entries:exit_with" if private == b"join" else "supervised_entries:wait"
     spec = JobSpec(
-        run_id="0badcafe", name="nested", argv=("x",), entry=entry, private=bytes([5]), processes=1
+        run_id="0badcafe", name="nested", argv=("x",), entry="supervised_entries:wait", private=b""
     )
     reply = client.submit(
         spec, environ=dict(os.environ), cwd=str(Path.cwd()), on_accepted=lambda _: None
@@ -208,11 +186,6 @@ def submit_another(private: bytes, index: int) -> int:
     print("nested", *reply.pids, flush=True)
     if private == b"wait":
         pause()
-    if private == b"join":
-        ended.wait(PATIENCE)
-        print("code", statuses[-1].exit_code, flush=True)
-        client.close()
-    return 0
 
 
 def pause() -> None:

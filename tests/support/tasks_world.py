@@ -249,20 +249,14 @@ class Sink:
 class Master:
     """A dispatcher with workers played by a test."""
 
-    def __init__(
-        self,
-        *workers: str,
-        maxtasksperchild: int | None = None,
-        max_attempts: int = 3,
-        store: FakePayloadStore | None = None,
-    ) -> None:
+    def __init__(self, *workers: str, store: FakePayloadStore | None = None) -> None:
         self.reactor = FakeReactor()
         self.observer = FakeObserver(*workers)
         self.dispatcher = Dispatcher(
             TARGET,
             cast("Any", self.reactor),
-            max_attempts=max_attempts,
-            maxtasksperchild=maxtasksperchild,
+            max_attempts=3,
+            maxtasksperchild=None,
             observer=self.observer,
             store=store,
         )
@@ -298,18 +292,15 @@ class Master:
         """Send a message as a worker."""
         self.dispatcher.on_message(peer, message(kind, segments, number))
 
-    def finish(
-        self, peer: Any, head: Tasks, values: Sequence[Any], *, credits_: int = 1, **range_: int
-    ) -> None:
-        """A worker is done with an entry, or with part of it."""
+    def finish(self, peer: Any, head: Tasks, values: Sequence[Any], *, credits_: int = 1) -> None:
+        """A worker is done with an entry."""
         outcomes = Outcomes()
         for value in values:
             if isinstance(value, Exception):
                 outcomes.fail(value)
             else:
                 outcomes.add(value)
-        start, stop = range_.get("start", head.start), range_.get("stop", head.stop)
-        done = Done(head.entry, start, stop, 0.001, credits_)
+        done = Done(head.entry, head.start, head.stop, 0.001, credits_)
         self.send(peer, Kind.DONE, [done.encode(), *outcomes.encode()])
 
     def serve(self, name: str, function: Callable[[Any], Any]) -> int:

@@ -331,12 +331,9 @@ def readable(fd: int, seconds: float = TIMEOUT) -> bool:
 def raw_listener(
     on_opened: Callable[[int], None] = lambda _: None,
     on_closed: Callable[[int], None] = lambda _: None,
-    **options: Any,
 ) -> RawListener:
     """Make a listening socket of nng's, whose connections are checked as in any run."""
-    return RawListener(
-        on_opened=on_opened, on_closed=on_closed, check_interval=Timing().nng_check, **options
-    )
+    return RawListener(on_opened=on_opened, on_closed=on_closed, check_interval=Timing().nng_check)
 
 
 def nng_dialer() -> NngDialer:

@@ -39,10 +39,6 @@ def dial(monkeypatch):
     return dial
 
 
-def test_addresses_are_tried_in_turn(dial):
-    assert dial(TransportError("nobody there"), "link") == ("link", ["one", "two"])
-
-
 @pytest.mark.parametrize("error", [TransportError("nobody there"), HandshakeError("no answer")])
 def test_a_parent_that_is_not_ready_is_dialled_again(dial, error):
     link, asked = dial(error, error, error, "link", seconds=60)

@@ -92,13 +92,6 @@ class TestRuns:
 
         assert list(rundir.runs()) == []
 
-    def test_removing_one_twice_is_no_error(self):
-        folder = rundir.create("0000000a", "some")
-        for _ in range(2):
-            rundir.remove(folder)
-
-        assert not folder.exists()
-
     def test_folders_of_its_processes_are_swept_with_it(self):
         run = left("0000000a")
         made = rundir.make_folder(run, "of-a-process-")

@@ -77,6 +77,15 @@ def test_only_exported_objects_are_served_to_an_auth_domain(strangers, auth_doma
         remote.reader(0).take(True, 20)
 
 
+def test_an_object_that_an_auth_domain_cannot_reach_is_not_sent_to_it(strangers, auth_domain):
+    here, there = strangers
+    there.store.auth_domains.of(KEY)
+    remote = there.store.hold(here.queue().address_in(auth_domain.name), 0, 0)
+    assert remote.address_in(auth_domain.name) is remote.address_in(None)
+    with pytest.raises(RuntimeError, match="cannot be sent to a program with another authkey"):
+        remote.address_in("0" * 16)
+
+
 def test_an_exiting_process_waits_for_the_last_messages_to_a_retired_owner(
     strangers, auth_domain, monkeypatch
 ):

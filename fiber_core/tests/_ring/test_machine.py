@@ -246,17 +246,6 @@ def test_a_silent_worker_is_given_up():
     assert world.concluded[0].worker == 2
 
 
-def test_no_worker_is_lost_because_the_controller_slept():
-    world = ring(workers=2, heartbeat=5.0).runs()
-    world.now += 3600
-
-    world.feed(events.ControllerPaused()).passes(4.9)
-    assert world.phase == "running"
-
-    world.passes(0.2)
-    assert world.status.failure.reason == "LEASE"
-
-
 def test_workers_that_do_not_end_when_asked_are_killed_again_and_again_and_given_up():
     world = ring(workers=1, timing=RingTiming(grace=2.0, end=9.0)).runs().all_done()
 
@@ -381,11 +370,6 @@ def test_an_elastic_ring_goes_on_with_those_that_came_and_a_later_one_costs_no_r
     assert world.status.restarts == 0
 
 
-def test_it_is_not_resized_beyond_its_bounds():
-    with pytest.raises(ValueError, match="min=1 and max=3 cannot have 4"):
-        ring(workers=3, min=1, max=3).feed(events.ResizeRequested(4))
-
-
 # -- suspended, ended, forgotten
 
 
@@ -398,16 +382,6 @@ def test_the_deadline_holds_for_the_whole_ring_and_begins_anew_when_it_is_resume
     world.passes(0.1).those_ending_end()
 
     assert world.concluded[0].reason == "DeadlineExceeded"
-
-
-def test_workers_stay_until_the_time_to_live_is_over_where_nothing_is_to_be_cleaned():
-    world = ring(workers=2, clean=Clean.NONE, ttl=50.0).runs().gone(1)
-    assert (world.phase, world.ending) == ("failed", set())
-
-    world.passes(50)
-    assert world.ending == {2}
-    world.those_ending_end()
-    assert world.forgotten == 1
 
 
 def test_a_suspended_ring_has_no_workers_until_it_is_resumed_and_conditions_have_reason_and_time():

@@ -15,7 +15,7 @@ from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError, WireError, WorkerCrashedError
 from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
-from tasks_world import FakeReactor, Master, Sink, message
+from tasks_world import FakeReactor, Master, Sink
 
 
 def square(x):
@@ -128,11 +128,6 @@ def test_the_end_of_its_former_connection_does_not_cut_it(master):
     assert ("cut", "a") not in master.observer.events
     master.dispatcher.on_peer_lost(latter)
     assert master.observer.events[-1] == ("cut", "a")
-
-
-def test_the_end_of_a_worker_that_never_asked_changes_nothing(master):
-    master.dispatcher.on_peer_lost(master.connect("a"))
-    assert master.observer.events == []
 
 
 def test_a_drained_worker_finishes_and_is_retired(master, peer):
@@ -361,25 +356,6 @@ def test_the_size_of_items_is_observed_and_bounds_what_is_sent(master, peer):
     assert sink.is_done
 
 
-def test_the_longest_idle_worker_is_known_by_its_process(master):
-    assert master.dispatcher.longest_idle() is None
-    master.ask(master.peers["b"])
-    master.ask(master.peers["a"])
-    name, seconds = master.dispatcher.longest_idle()
-    assert name == "b"
-    assert seconds >= 0
-
-
-def test_any_message_of_a_worker_is_taken_or_refused(master, peer):
-    master.begin(square, list(range(10)))
-    for kind in Kind:
-        for body in (b"", b"\0", bytes(8), bytes(16), bytes(64), b"\xff" * 64):
-            try:
-                master.dispatcher.on_message(peer, message(kind, [body]))
-            except WireError:
-                continue
-
-
 class TestWithdrawing:
     """Work that is taken back before it was sent to a worker."""
 
@@ -433,10 +409,3 @@ class TestDeadlineTimer:
         timer.expired()
         timer.set(now + 400)
         assert len(reactor.timers) == 3
-
-    def test_cancelled_it_does_not_ring(self, timer, reactor, rings):
-        timer.set(time.monotonic() + 100)
-        timer.cancel()
-        timer.cancel()
-        reactor.go_off()
-        assert rings == []

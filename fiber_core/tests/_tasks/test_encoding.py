@@ -16,7 +16,6 @@ from fiber._tasks.arguments import LOCATOR, are_constant, encode
 from fiber._tasks.call import Call, Unsendable
 from fiber._tasks.outcomes import Outcomes, ReceivedOutcomes
 from fiber._tasks.protocol import Done, Mode, Tasks
-from fiber._tasks.shared_payload import SHARE_THRESHOLD
 from fiber._wire import codec, frames
 from fiber.exceptions import WireError
 from fiber.model import Reason, ReasonKind
@@ -108,22 +107,10 @@ def test_heads_keep_what_follows_on_a_multiple_of_sixteen_bytes():
     assert protocol.DIGEST % 16 == 0
 
 
-def test_a_digest_is_of_the_bytes_however_they_are_cut():
-    assert protocol.digest([b"ab", b"c"]) == protocol.digest([b"a", b"bc"])
-    assert protocol.digest([b"ab"]) != protocol.digest([b"ba"])
-
-
 @given(numbers, numbers)
 def test_small_bodies_are_read_as_they_were_written(first, second):
     assert protocol.read_kept(memoryview(protocol.kept(first, second))) == (first, second)
     assert protocol.read_entry(memoryview(protocol.entry(first))) == first
-
-
-def test_a_function_body_has_its_digest_in_front():
-    name = bytes(range(16))
-    body = memoryview(b"".join(protocol.function(name, [b"pick", b"led"])))
-    assert protocol.read_function(body) == (name, b"pickled")
-    assert protocol.read_function(memoryview(name)) == (name, b"")
 
 
 # A call in the owner, and the encoding of its items.
@@ -171,12 +158,6 @@ def items_of(mode, segments):
     if mode & Mode.SINGLY:
         return [codec.loads(memoryview(item)) for item in items]
     return items
-
-
-def test_items_are_sent_as_one_pickle():
-    mode, segments = call([1, 2, 3, 4], Mode.STARMAP).encode(1, 3)
-    assert mode == Mode.STARMAP
-    assert items_of(mode, segments) == [2, 3]
 
 
 def test_an_item_that_cannot_be_pickled_comes_as_its_error_and_the_others_as_they_are():
@@ -332,20 +313,6 @@ def test_a_shared_buffer_is_mapped_for_each_unit():
     assert found[2][0] == ord("x")
 
 
-def test_one_unit_with_nothing_large_is_as_it_always_was():
-    apart, segments = encode([[OutOfBand(bytes(SIZE))]], lambda _: pytest.fail("nobody lays this"))
-    assert not apart
-    assert len(frames.unpack(memoryview(frames.joined(segments)))[1]) == 1
-
-
-def test_views_of_parts_of_one_object_are_distinguished():
-    whole = bytearray(2 * SHARE_THRESHOLD)
-    views = [memoryview(whole)[begin : begin + SHARE_THRESHOLD] for begin in (0, 1)]
-    references, buffers = arguments._referring(views, lambda _: pytest.fail("which part?"))
-    assert references == [0, 1]
-    assert buffers == views
-
-
 @pytest.mark.parametrize(
     "references", [(1,), (LOCATOR + 1,), (2**31 - 1,)], ids=["a buffer", "a place", "far away"]
 )
@@ -463,14 +430,6 @@ def test_errors_and_skipped_items_are_listed_by_item():
     assert isinstance(errors[21], KeyError)
     assert errors[22] is None
     assert "KeyError" in str(errors[21].__cause__)
-
-
-def test_one_error_may_be_that_of_many_items():
-    outcomes = Outcomes()
-    outcomes.fail(KeyError("bad"), 1000)
-    assert len(outcomes) == 1000
-    _, errors = crossed(outcomes)
-    assert all(isinstance(error, KeyError) for error in errors.values())
 
 
 def test_a_part_of_what_came_can_be_looked_at():

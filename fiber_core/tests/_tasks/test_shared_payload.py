@@ -10,7 +10,6 @@ from fiber._tasks.protocol import Mode
 from fiber._tasks.shared_payload import (
     SHARE_THRESHOLD,
     MappedArguments,
-    PayloadNotFoundError,
     RepeatedBuffers,
 )
 from fiber._wire import codec, frames
@@ -86,22 +85,8 @@ class TestArgumentsOfACall:
         value = array(size=5 * SHARE_THRESHOLD)
         assert [repeated.locate(raw(value)) is None for _ in range(2)] == [True, False]
 
-    def test_closed_they_are_not_found(self, repeated, store):
-        value = array()
-        place = [repeated.locate(raw(value)) for _ in range(2)][1]
-        repeated.close()
-        assert store.find(place) is None
-        repeated.close()
-
 
 class TestArgumentsOfAWorker:
-    def test_each_task_gets_a_fresh_view(self, store):
-        payload = store.write([bytes(4)])
-        mapped = MappedArguments(store)
-        first, second = (mapped.finder_for(1)(payload.locator) for _ in range(2))
-        first[0] = 7
-        assert bytes(second) == bytes(4)
-
     def test_arguments_of_another_call_are_unmapped(self, store):
         payload = store.write([bytes(4)])
         mapped = MappedArguments(store)
@@ -110,12 +95,6 @@ class TestArgumentsOfAWorker:
         assert not payload.closed
         mapped.finder_for(2)
         assert payload.closed
-
-    @pytest.mark.parametrize("known", [True, False])
-    def test_a_payload_that_cannot_be_mapped_is_an_error_of_its_own(self, store, known):
-        mapped = MappedArguments(store if known else None)
-        with pytest.raises(PayloadNotFoundError, match="cannot map"):
-            mapped.finder_for(1)(b"nowhere")
 
 
 class TestArgumentsOfAPool:

@@ -185,11 +185,6 @@ def pool(timing, store):
         link.release()
 
 
-def test_it_asks_for_two_entries_runs_them_and_ends_when_it_is_retired(pool):
-    pool.run(square, [1, 2, 3])
-    assert pool.done_up_to(3) == (1, [1, 4, 9])
-
-
 @pytest.mark.parametrize(
     "mode,item,function,value",
     [

@@ -90,24 +90,6 @@ def test_results_wait_for_others(clock, count, seconds, stops):
     assert [done.seconds for done, _, _ in run.reports] == pytest.approx(took)
 
 
-def test_what_was_done_before_a_long_task_can_be_handed_over_during_it(clock):
-    run = Run(tasks(0, 6))
-
-    def function(n):
-        clock.now += 0.0001
-        if n == 3:
-            clock.now += 5
-            run.batch.flush()
-            run.batch.flush()
-            assert run.ranges == [(0, 3, 0)]
-        return n
-
-    run(function)
-    assert run.ranges == [(0, 3, 0), (3, 4, 0), (4, 6, 1)]
-    assert [done.seconds for done, _, _ in run.reports] == pytest.approx([0.0003, 5.0001, 0.0002])
-    assert run.values == list(range(6))
-
-
 def test_a_unit_is_never_handed_over_in_parts(clock):
     run = Run(tasks(0, 6, chunk=3))
 
@@ -152,15 +134,6 @@ def test_units_that_have_begun_are_kept_and_others_handed_back(clock, stop, chun
     run(function)
     assert run.ranges == [(10, kept, 1)]
     assert run.values == list(range(10, kept))
-
-
-def test_handed_back_once_more_nothing_changes():
-    current = RunningEntry(tasks(0, 10))
-    assert current.may_run(0)
-    assert current.hand_back() == 1
-    assert not current.may_run(1)
-    assert current.hand_back() == 1
-    assert current.limit == 1
 
 
 def test_an_item_either_runs_or_is_handed_back_in_any_order():
@@ -271,17 +244,6 @@ def test_an_array_in_a_closure_can_be_written_to_and_no_call_sees_that_of_anothe
     assert second()[0] == 0
 
 
-def test_one_that_is_dropped_is_gone_and_so_is_what_was_made_of_it():
-    functions = FunctionCache()
-    for name in (b"f", b"g"):
-        functions.put(name, pickled(closure(1)))
-    functions.load(1, b"f"), functions.load(2, b"g")
-    functions.forget(b"f")
-    functions.forget(b"never seen")
-    assert [name in functions for name in (b"f", b"g")] == [False, True]
-    assert [functions.get(call) is None for call in (1, 2)] == [True, False]
-
-
 def test_the_least_recently_used_function_is_dropped_first():
     functions = FunctionCache(pickled=250 * KB)
     for name in (b"a", b"b"):
@@ -353,14 +315,6 @@ def watched():
         os.close(fd)
 
 
-def test_what_comes_while_a_subject_runs_is_attended_to_and_the_interval_reported(watched):
-    watched.begin("long")
-    watched.send()
-    assert watched.noticed.wait(20)
-    assert watched.seen == ["long"]
-    assert watched.ticked.wait(20)
-
-
 def test_nothing_is_attended_to_once_the_subject_is_done(watched):
     watched.begin("first")
     assert watched.ticked.wait(20)
@@ -378,10 +332,3 @@ def test_subjects_may_follow_one_another_at_any_pace(watched):
     watched.send()
     assert watched.noticed.wait(20)
     assert watched.seen == ["last"]
-
-
-def test_it_ends_in_the_middle_of_a_subject(watched):
-    watched.begin("long")
-    assert watched.ticked.wait(20)
-    watched.reader.close()
-    assert not watched.reader._thread.is_alive()

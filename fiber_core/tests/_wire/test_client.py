@@ -8,12 +8,11 @@ import traceback
 
 import pytest
 
-from fiber._wire import codec, frames
+from fiber._wire import codec
 from fiber._wire.client import Client, ClientPool
 from fiber._wire.frames import Kind
-from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor
-from fiber.exceptions import HandshakeError, PeerLostError, TransportError
+from fiber.exceptions import PeerLostError, TransportError
 from wire_world import TIMEOUT, Mailbox, close_listeners, hello, in_thread, threads, until
 
 
@@ -91,20 +90,6 @@ class TestCalls:
             pass
         assert not client._pending
 
-    def test_it_knows_its_peer(self, client):
-        assert client.peer == hello("listener")
-        assert not client.lost
-
-    def test_the_result_before_the_answer_is_an_error(self, client, listening):
-        with listening.held():
-            pending = ask(client, "echo", 1)
-            assert not pending.done
-            assert not pending.wait(0.01)
-            with pytest.raises(TransportError, match=r"not here yet; wait\(\) for it first"):
-                pending.result()
-        assert answer(pending) == [1]
-        assert answer(pending) == [1]
-
     def test_an_answer_without_a_call_is_ignored(self, client, listening):
         listening.peer("client").send(Kind.REPLY, 1, 12345, [b"?"])
         assert answer(ask(client, "echo", 2)) == [2]
@@ -174,11 +159,6 @@ class TestCasts:
         for number in range(3):
             ask(client, "cast", 7, str(number).encode())
         assert [bytes(mailbox.next()[1].body) for _ in range(3)] == [b"0", b"1", b"2"]
-
-    def test_one_that_is_sent_is_not_answered(self, client, mailbox):
-        client.cast(2, [b"hello"])
-        _, message = mailbox.next()
-        assert (message.kind, bytes(message.body)) == (Kind.CAST, b"hello")
 
     def test_a_handler_that_fails_stops_nothing(self, client, caplog):
         client.on_cast(7, lambda _: 1 / 0)
@@ -277,22 +257,6 @@ class TestTheEnd:
         until(lambda: client.lost)
         with pytest.raises(PeerLostError):
             ask(client, "echo", 2)
-
-    def test_a_refused_handshake_leaves_the_handler_thread_in_peace(self, listen, reactor, caplog):
-        listening = listen()
-        for _ in range(3):
-            with pytest.raises(HandshakeError):
-                Client(listening.url, Credentials.new(), hello("x"), reactor)
-        done = threading.Event()
-        reactor.call_soon(done.set)
-        assert done.wait(TIMEOUT)
-        assert "handler failed" not in caplog.text
-
-    def test_its_frames_are_no_larger_than_asked_for(self, connect, listen):
-        listening = listen(max_frame=4096)
-        client = connect(listening)
-        assert answer(ask(client, "echo", b"x" * 100_000)) == [b"x" * 100_000]
-        assert client._link._max_frame == 4096 != frames.MAX_FRAME
 
 
 class Stub:

@@ -183,14 +183,6 @@ class TestAddresses:
         assert rest.rpartition(":")[0] == told
         assert int(rest.rpartition(":")[2]) > 0
 
-    def test_the_certificate_is_made_when_tls_is_first_used(self, listen, folder):
-        listening = listen("ipc")
-        assert listening.credentials.certificate is None
-        listening.endpoint.listen(address("tls+tcp", folder))
-        certificate = listening.credentials.certificate
-        listening.endpoint.listen(address("tls+tcp", folder))
-        assert listening.credentials.certificate == certificate is not None
-
     def test_plain_tcp_works_and_is_warned_of(self, listen, caplog):
         listening = listen("tcp")
         assert "is not encrypted; use tls+tcp://" in caplog.text

@@ -77,17 +77,6 @@ class TestWindows:
         assert [message.id for message in got] == list(range(5000))
         assert all(bytes(m.body) == m.id.to_bytes(4, "little") * 10 for m in got)
 
-    def test_large_messages_to_a_slow_reader_arrive_whole(self, listen, scheme):
-        listening = listen(scheme, max_frame=2**16)
-        link = listening.link()
-        peer = listening.peer()
-        # and what comes after them, which needs no wait
-        bodies = [*(os.urandom(300_000) for _ in range(20)), b"x"]
-        for number, body in enumerate(bodies):
-            peer.send(Kind.CAST, 1, number, [body])
-
-        assert [bytes(link.receive(timeout=TIMEOUT).body) for _ in bodies] == bodies
-
     def test_a_listener_that_does_not_read_holds_the_sender_back(self, listening, mailbox, link):
         sent = []
 

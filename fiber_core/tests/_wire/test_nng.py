@@ -5,13 +5,11 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-import weakref
 
-import psutil
 import pytest
 from pynng import lib
 
-from fiber._wire import frames, nng
+from fiber._wire import frames
 from fiber._wire.descriptors import Connection
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
@@ -68,23 +66,6 @@ class TestEnds:
         ours.close_pipe(pipe)
         ours.close_pipe(12345)
         assert readable(theirs.end_fd)
-
-    def test_a_closed_one_is_gone_without_a_collection(self, folder):
-        ours = raw_listener()
-        url = listen_in(folder, ours)
-        gc.collect()
-        gc.disable()
-        try:
-            before = psutil.Process().num_fds()
-            theirs = dialled(url)
-            gone = weakref.ref(theirs._socket)
-            theirs.close()
-            del theirs
-            assert gone() is None
-            until(lambda: psutil.Process().num_fds() <= before)
-        finally:
-            gc.enable()
-            ours.close()
 
     def test_a_forgotten_one_is_closed_when_it_is_collected(self, folder):
         closed = threading.Event()
@@ -284,18 +265,3 @@ class TestWatch:
         until(lambda: not is_watching())
         assert listening.link("again").peer
         assert is_watching()
-
-    def test_a_pipe_that_is_gone_already_is_dropped(self, listen):
-        """Nng may report a pipe's end before its beginning."""
-        listening = listen("tls+tcp", timing=OFTEN)
-        link = listening.link(timing=OFTEN)
-        kept = dict(nng._pipes)
-        assert len(kept) == 2
-        link.close()
-        until(lambda: not nng._pipes)
-        with nng._lock:
-            nng._pipes.update(kept)
-        other = listening.link("other")
-        until(lambda: not kept.keys() & nng._pipes.keys())
-        other.send(Kind.CALL, 1, 1, [b"x"])
-        assert bytes(other.receive(timeout=TIMEOUT).body) == b"x"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import queue
-import signal
 import socket
-import threading
 
 import pytest
 
@@ -14,7 +12,7 @@ from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
 from fiber._wire.listener import UnixListener
 from fiber._wire.reactor import Reactor
-from fiber.exceptions import PeerLostError, TransportError
+from fiber.exceptions import PeerLostError, TransportError, WireError
 from wire_world import TIMEOUT, readable
 
 RUN = Credentials(run_id="0badcafe", key=bytes(32))
@@ -111,48 +109,6 @@ def test_a_frame_interrupted_before_its_first_byte_is_dropped(ours, theirs, numb
     assert ours.next() == (number, b"hsecond")
 
 
-class InterruptError(Exception):
-    """Raised by a test's signal handler."""
-
-
-def test_signals_in_the_midst_of_sending_tear_no_frame(ours, theirs, number):
-    """Each handler raises, wherever the sender is."""
-    main, over, armed = threading.main_thread().ident, threading.Event(), []
-
-    def disturb():
-        while not over.wait(0.0005):
-            signal.pthread_kill(main, signal.SIGUSR1)
-
-    def handler(*_):
-        if armed:
-            armed.clear()
-            raise InterruptError
-
-    before = signal.signal(signal.SIGUSR1, handler)
-    disturber = threading.Thread(target=disturb)
-    disturber.start()
-    interrupts = 0
-    try:
-        for count in range(3000):
-            try:
-                armed.append(True)
-                send_bytes(theirs, b"%d" % count)
-                armed.clear()
-            except InterruptError:
-                interrupts += 1
-    finally:
-        over.set()
-        disturber.join()
-        signal.signal(signal.SIGUSR1, before)
-    send_bytes(theirs, b"end")
-    came = []
-    while (frame := ours.next()) != (number, b"hend"):
-        came.append(int(frame[1][1:]))
-    assert came == sorted(set(came))
-    assert len(came) >= 3000 - interrupts
-    assert interrupts
-
-
 def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, monkeypatch):
     ours.listener.send(number, b"lost", [])
     assert readable(theirs.fd)
@@ -167,6 +123,14 @@ def test_a_reader_interrupted_during_a_read_gets_the_end(ours, theirs, number, m
     monkeypatch.undo()
     assert theirs.receive() is None
     assert theirs.lost
+
+
+def test_a_stranger_may_announce_little_only(ours, theirs):
+    _, number = ours.next()
+    theirs._socket.send((2**17).to_bytes(4, "little"))
+    told, error = ours.next()
+    assert told == number
+    assert isinstance(error, WireError)
 
 
 def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._base import values
 from fiber._tasks import protocol
 from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
-from fiber.exceptions import StartError, SubmitError, TerminatedError, WireError
+from fiber.exceptions import SubmitError, TerminatedError, WireError
 from fiber.model import (
     Capabilities,
     JobState,
@@ -253,20 +252,6 @@ def test_one_whose_exit_was_reported_before_its_first_message_was_read_keeps_no_
     assert world.peers["1"].of_kind(Kind.TASKS)
 
 
-def test_one_whose_place_is_taken_away_gets_nothing_more_is_replaced_and_is_no_loss(worlds):
-    world = worlds(size=1)
-    world.work(1)
-    world.children[0].report(values.evolve(RUNNING, draining=True))
-    until(lambda: len(world.children) == 2)
-    sink = Sink()
-    world.call([5], sink)
-    assert world.peers["0"].of_kind(Kind.TASKS) == []
-    world.obey()
-    world.up()
-    assert world.peers["1"].of_kind(Kind.TASKS)
-    assert world.runtime.notified == []
-
-
 def test_ended_processes_are_not_kept(worlds):
     world = worlds(size=1)
     world.work(1)
@@ -315,24 +300,6 @@ def test_begun_after_its_end_it_starts_no_worker(worlds):
     assert world.children == []
 
 
-def test_it_fails_with_the_reason_and_its_calls_with_it(worlds):
-    world = worlds(size=1)
-    world.begin(1)
-    sink = Sink()
-    world.call([1], sink)
-    number = 0
-    while sink.error is None:
-        world.group.manager.initializer_failed(str(number), KeyError("initializer"))
-        world.children[number].report(KILLED)
-        number += 1
-        until(lambda n=number: sink.error or len(world.children) > n)
-    assert isinstance(world.group.error, StartError)
-    assert isinstance(world.group.error.__cause__, KeyError)
-    assert sink.error is world.group.error
-    with pytest.raises(StartError):
-        world.call([2])
-
-
 class TestStoppingWorkers:
     def test_its_workers_leave_and_come_back_with_the_next_call(self, worlds):
         world = worlds()
@@ -377,19 +344,6 @@ class TestElastic:
             world.look()
         assert world.group.manager.size == 1
 
-    def test_it_shrinks_to_the_least_when_idle(self, worlds):
-        world = worlds(size=3, min_size=1, max_size=3)
-        world.work(3)
-
-        def is_small():
-            world.look()
-            world.obey()
-            return len(world.group.manager.workers()) == 1
-
-        until(is_small)
-        world.look()
-        assert world.group.manager.size == 1
-
     def test_not_while_they_are_busy(self, worlds):
         world = worlds(size=2, min_size=1, max_size=2)
         world.begin(2)
@@ -397,13 +351,6 @@ class TestElastic:
         world.up()
         world.look()
         assert world.group.manager.size == 2
-
-    def test_ended_it_looks_no_more(self, worlds):
-        world = worlds(size=1, min_size=1, max_size=2)
-        world.begin(1)
-        world.end()
-        world.look()
-        assert world.runtime.reactor.timers == []
 
 
 class TestManager:
@@ -491,25 +438,6 @@ class TestManager:
         world.group.terminate()
         assert world.group.join(20)
         assert world.children[0].kills == 3
-
-    @pytest.mark.parametrize(
-        "durations, silence, reason",
-        [
-            ({"lease": 0.05}, lambda world: world.children[0].report(STOPPED), "LEASE"),
-            (
-                {"exit_report": 0.05},
-                lambda world: world.group.dispatcher.on_peer_lost(world.peers["0"]),
-                "SIGNAL(9)",
-            ),
-        ],
-        ids=["stopped", "disconnected"],
-    )
-    def test_a_silent_worker_is_ended_after_a_while(self, worlds, durations, silence, reason):
-        world = worlds(size=1, **durations)
-        world.work(1)
-        silence(world)
-        until(lambda: len(world.children) == 2)
-        assert str(world.runtime.notified[0][1]["cause"]) == reason
 
     def test_of_a_job_with_others_only_the_silent_process_is_ended(self, worlds):
         world = worlds(size=2, per_job=2, lease=0.05)

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 import fiber
-from fiber._runtime.runtime import current
 from fiber._wire.endpoint import Peer
-from fiber._workers.options import SealedPayloadStore
-from fiber.exceptions import WireError
 from open_memory import open_memory
 from wire_world import until
 
@@ -75,18 +72,6 @@ def test_what_many_tasks_share_as_a_value_goes_once_to_a_host(pool, sent):
     assert round(sent.total() / BYTES, 1) == (1 if IS_NETWORK else 0)
 
 
-def test_the_same_function_again_is_not_sent(pool, sent):
-    array = np.ones(BYTES // 8)
-
-    def total(item):
-        time.sleep(0.02)
-        return float(array.sum())
-
-    for _ in range(3):
-        assert pool.map(total, range(4 * WORKERS)) == [BYTES / 8] * 4 * WORKERS
-    assert sent.total() / BYTES < (WORKERS + 0.5 if IS_NETWORK else 0.5)
-
-
 def test_a_task_may_write_to_an_array_of_its_function_and_no_other_call_sees_it(pool):
     array = np.zeros(BYTES // 8)
 
@@ -138,19 +123,6 @@ def test_where_there_is_no_room_a_function_is_sent(pool, sent, monkeypatch):
     array = np.ones(BYTES // 8)
     assert set(busy(pool, lambda item: float(array.sum()))) == {BYTES / 8}
     assert round(sent.total() / BYTES, 1) == WORKERS
-
-
-def test_a_payload_is_found_by_its_locator():
-    memory = SealedPayloadStore(current())
-    payload = memory.write([b"abc", b"def"])
-    assert bytes(memory.find(payload.locator).view()) == b"abcdef"
-    private = memory.find(payload.locator).private()
-    private[0] = 0
-    assert bytes(payload.view()) == b"abcdef"
-    payload.close()
-    assert memory.find(payload.locator) is None
-    with pytest.raises(WireError, match="makes no sense"):
-        memory.find(b"nonsense")
 
 
 def marked(array, number):

@@ -86,13 +86,6 @@ def outage():
     return Outage()
 
 
-def test_a_platform_that_answers_is_away_for_no_time(outage):
-    assert outage.error is None
-    assert not outage.is_over
-    assert outage.lasted == 0
-    assert outage.due is outage.notice(1e9) is None
-
-
 def test_the_pauses_between_attempts_grow_to_a_bound(outage):
     pauses = []
     for _ in range(len(TIMING.outage_backoff) + 2):

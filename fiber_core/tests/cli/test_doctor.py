@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import itertools
-import sys
 import tempfile
 from collections import namedtuple
 from pathlib import Path
@@ -61,14 +60,6 @@ class TestCore:
 
         assert not found.ok
         assert told in f"{found.detail} {found.fix}"
-
-    def test_a_library_that_cannot_be_loaded_is_found(self, monkeypatch, versions):
-        monkeypatch.setitem(sys.modules, "fiber._wire.nng", None)
-
-        found = check("transport")
-
-        assert not found.ok
-        assert "pynng" in found.fix
 
     @pytest.mark.parametrize(
         "name, installed, check_name, told",

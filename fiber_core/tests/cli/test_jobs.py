@@ -3,7 +3,6 @@
 import json
 import signal
 import threading
-import time
 
 import pytest
 
@@ -118,27 +117,6 @@ class TestPs:
             json.loads(fiber("ps", "-a", "--json").stdout)[-1]["message"] == "the node is drained"
         )
 
-    def test_json_has_all_that_is_known(self, fiber, submit, platform):
-        platform.hold()
-        job = submit(programs.exit_with(0), name="later", processes=2, entry="x:y")
-
-        (data,) = json.loads(fiber("ps", "--json").stdout)
-
-        assert time.time() - data.pop("submitted") < 60
-        assert data == {
-            "backend": "fake",
-            "run": "00000001",
-            "job": job.id,
-            "name": "later",
-            "state": "pending",
-            "reason": None,
-            "exit_code": None,
-            "message": "",
-            "host": "fake-host",
-            "argv": list(job.argv),
-            "processes": [],
-        }
-
 
 class TestKill:
     @pytest.mark.parametrize(
@@ -229,18 +207,6 @@ class TestKill:
         if not forgets:
             assert platform.find(job).status.exit_code == -signal.SIGKILL
         closed.set()
-
-
-class TestLogs:
-    @pytest.fixture(autouse=True)
-    def job(self, ended):
-        return ended(programs.print_lines(5), name="count")
-
-    def test_all_lines_come_or_the_last_ones(self, fiber, job):
-        lines = [f"line {n}" for n in range(5)]
-
-        assert fiber.lines("logs", job.id) == lines
-        assert fiber.lines("logs", "--tail", "2", "count") == lines[3:]
 
 
 class TestExec:

@@ -1,19 +1,15 @@
 """The command as a whole: its help, its exit codes, its errors in one line, its log."""
 
-import io
-import json
 import logging
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
 
 import fiber as package
 from fiber.cli import options, show
-from fiber.cli.errors import Failure, is_true
-from fiber.exceptions import BackendUnavailableError, ConfigError, FiberError
+from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber.hookspecs import hookimpl
 from fiber.model import Volume
 
@@ -43,12 +39,6 @@ def python(*words):
 
 
 class TestHelp:
-    def test_help_lists_the_commands_with_what_they_do(self, fiber):
-        printed = fiber("--help").stdout
-
-        assert "  run      Start a program as a job.\n" in printed
-        assert "  doctor   Check this installation and a backend.\n" in printed
-
     @pytest.mark.parametrize("words", [["--version"], ["--help"], ["run", "--help"]])
     def test_it_loads_no_library_and_the_version_asks_no_plugin(self, words):
         code = (
@@ -107,12 +97,6 @@ class TestLog:
 
         assert (done.exit_code, done.stdout, done.stderr) == (0, "", "fiber: beware\n")
 
-    def test_debug_shows_all_of_it(self, fiber):
-        fiber.extra.append(Adds(lambda: logging.getLogger("fiber.x").debug("a detail")))
-
-        assert fiber("act").stderr == ""
-        assert "fiber: a detail\n" in fiber("--debug", "act").stderr
-
 
 def test_characters_that_the_terminal_has_not_are_no_error(monkeypatch):
     code = (
@@ -123,27 +107,6 @@ def test_characters_that_the_terminal_has_not_are_no_error(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
 
     assert python("-c", code).stdout == "\\u2603\n"
-
-
-def test_a_failure_prints_its_error_and_ends_with_1_with_2_for_settings_or_with_its_own_code():
-    file = io.StringIO()
-    failures = [
-        Failure(FiberError("no room")),
-        Failure(ConfigError("x")),
-        Failure(FiberError("x"), 127),
-    ]
-
-    failures[0].show(file)
-
-    assert file.getvalue() == "fiber: no room\n"
-    assert [one.exit_code for one in failures] == [1, 2, 127]
-
-
-@pytest.mark.parametrize(
-    "text,meant", [("true", True), ("1", True), ("off", False), ("", False), ("perhaps", False)]
-)
-def test_a_variable_means_yes_or_no(text, meant):
-    assert is_true(text) is meant
 
 
 @pytest.mark.parametrize(
@@ -218,12 +181,6 @@ def test_on_a_terminal_columns_are_aligned_and_words_coloured(capsys, monkeypatc
     # a cell's brackets are no markup
     assert "[bold]x[/bold]" in lines[2]
     assert lines[1].index("two words") > lines[1].index("running") + len("failed EXIT(7)")
-
-
-def test_values_that_json_has_not_are_texts(capsys):
-    show.as_json({"path": Path("/x"), "names": ("a", "b")})
-
-    assert json.loads(capsys.readouterr().out) == {"path": "/x", "names": ["a", "b"]}
 
 
 @pytest.mark.parametrize(

@@ -172,10 +172,3 @@ def test_check_reports_failures_by_its_exit_code(installed):
         "failed: fiber_cart.plugin: test_its_backends_say_what_they_are: "
         "AssertionError: backend 'cart' needs a summary"
     ) in done.stdout
-
-
-def test_check_says_when_the_kit_cannot_be_run(installed):
-    done = fiber_command("plugin", "check", "cart", "--levels", "few", installed=installed)
-
-    assert done.returncode == 1
-    assert "write levels as 1-3 or 2,6" in done.stderr

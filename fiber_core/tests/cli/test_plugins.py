@@ -181,17 +181,8 @@ def test_json_has_all_of_it(fiber):
     good, later = (p for p in data["plugins"] if p["name"] in {"good", "next"})
     assert (good["distribution"], good["version"]) == ("fiber-good", "1.0")
     assert good["hooks"] == ["fiber_backends"]
-    assert good["backends"] == [
-        {
-            "name": "good",
-            "aliases": ["good-too"],
-            "api": [1, 0],
-            "summary": "",
-            "default": False,
-            "capabilities": [],
-            "refused": None,
-        }
-    ]
+    (backend,) = good["backends"]
+    assert (backend["name"], backend["api"], backend["refused"]) == ("good", [1, 0], None)
     assert "upgrade fiber-core" in later["backends"][0]["refused"]
     error = "ZeroDivisionError: division by zero"
     broken = {"name": "bad", "distribution": "fiber-bad", "version": "1.0", "error": error}

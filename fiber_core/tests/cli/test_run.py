@@ -11,7 +11,6 @@ from fiber._agent import rundir
 from fiber.cli.session import Session
 from fiber.exceptions import (
     BackendUnavailableError,
-    UnknownBackendError,
 )
 from fiber.hookspecs import hookimpl
 from fiber.images import file_of
@@ -255,28 +254,6 @@ class TestImages:
             assert (done.exit_code, list(rundir.runs())) == (1, [])
 
 
-def spec(run, argv=("true",), **fields):
-    return JobSpec(run_id=run.id, name="test", argv=argv, **fields)
-
-
-@pytest.mark.usefixtures("fiber")
-def test_an_unknown_backend_is_an_error_with_its_origin(monkeypatch):
-    with pytest.raises(UnknownBackendError, match="'nonsense' \\(option --backend\\)"):
-        Session.load("nonsense")
-    monkeypatch.setenv("FIBER_BACKEND", "nonsense")
-    with pytest.raises(UnknownBackendError, match="environment FIBER_BACKEND"):
-        Session.load()
-
-
-@pytest.mark.usefixtures("fiber")
-def test_settings_from_options_have_that_origin_and_are_passed_on():
-    session = Session.load(options={"cpu": 2.0, "memory": None})
-
-    assert str(session.config.origin("cpu")) == "option --cpu"
-    assert not session.config.is_set("memory")
-    assert session.config.to_environ() == {"FIBER_CPU": "2.0"}
-
-
 @pytest.mark.usefixtures("fiber")
 def test_nothing_is_left_of_a_detached_run_that_failed(platform):
     with pytest.raises(ZeroDivisionError), Session.load().begin_run(detached=True) as run:
@@ -295,14 +272,6 @@ def test_the_first_error_is_reported_where_the_run_cannot_be_removed(platform):
         platform.available = False
         raise BackendUnavailableError("first")
     platform.available = True
-
-
-@pytest.mark.usefixtures("fiber")
-def test_a_backend_to_look_is_in_no_run():
-    with Session.load().open_backend() as backend:
-        assert list(backend.list()) == []
-
-    assert list(rundir.runs()) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import fiber
 from fiber._objects.address import Address, Kind
 from fiber.managers import BaseManager
-from fiber.managers.server import Server, address_of, proof, rollback, text_of
+from fiber.managers.server import Server, address_of, proof, public_methods, rollback, text_of
 
 ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, Kind.REFERENT)
 
@@ -18,6 +18,17 @@ def test_an_address_of_the_run_is_written_and_read():
     assert address_of(text_of(ADDRESS)) == ADDRESS
     for other in (("host", 5), "/tmp/a@b/c", "", None):
         assert address_of(other) is None
+
+
+def test_only_public_methods_are_served_where_nothing_is_said():
+    class Thing:
+        value = 1
+
+        def method(self): ...
+
+        def _hidden(self): ...
+
+    assert public_methods(Thing()) == ["method"]
 
 
 def test_a_proof_is_of_one_key_and_one_address():

@@ -7,11 +7,9 @@ import pytest
 
 from fake_witness import FakeWitness
 from fiber.abc import Backend
-from fiber.exceptions import CapabilityError
 from fiber.model import Capabilities, JobState, JobStatus, Reason, ReasonKind
 from fiber.testing import BackendConformance, FakeBackend, Witness
 from fiber.testing.fakes import CAPABILITIES
-from fiber.testing.kit.base import level_of
 from fiber.testing.kit.driver import Driver
 
 RUN = "0123abcd"
@@ -76,9 +74,6 @@ class TestOverriding:
 
         assert Mine
 
-    def test_the_kit_itself_is_not_collected(self):
-        assert not BackendConformance.__name__.startswith("Test")
-
 
 # -- backends that do not conform, each in one way
 
@@ -99,22 +94,6 @@ class TellsTheEndTwice(FakeBackend):
                 yield job, status
 
 
-class GoesBack(FakeBackend):
-    def events(self, run_id):
-        for job, status in super().events(run_id):
-            yield job, status
-            if status.state.is_terminal:
-                yield job, JobStatus(state=JobState.RUNNING)
-
-
-class GoesOnAfterClose(FakeBackend):
-    def events(self, run_id):
-        import threading
-
-        yield from super().events(run_id)
-        threading.Event().wait(3)
-
-
 class KillsAsItTerminates(FakeBackend):
     def kill(self, job):
         self.terminate(job)
@@ -127,17 +106,6 @@ class LosesLines(FakeBackend):
                 yield line
 
 
-class SortsStatuses(FakeBackend):
-    def status(self, jobs):
-        return super().status(sorted(jobs, key=lambda job: job.id))
-
-
-class KnowsEveryJob(FakeBackend):
-    def terminate(self, job, *, grace=5.0):
-        if job in self.list():
-            super().terminate(job, grace=grace)
-
-
 class WaitsForLostHosts(FakeBackend):
     """The end of a job is never reported where its host does not confirm it."""
 
@@ -145,12 +113,6 @@ class WaitsForLostHosts(FakeBackend):
         for job, status in super().events(run_id):
             if status.reason != Reason(ReasonKind.NODE_LOST):
                 yield job, status
-
-
-class UsesAShell(FakeBackend):
-    def submit(self, spec):
-        argv = ("/bin/sh", "-c", " ".join(f'"{word}"' for word in spec.argv))
-        return super().submit(attrs.evolve(spec, argv=argv))
 
 
 class TellsSecrets(FakeBackend):
@@ -162,21 +124,6 @@ class TellsSecrets(FakeBackend):
 class ListsNothing(FakeBackend):
     def list(self, run_id=None):
         return ()
-
-
-class LeavesHalfAGroup(FakeBackend):
-    def submit_group(self, specs, timeout):
-        return [self.submit(spec) for spec in specs]
-
-
-class HasNoSentence(FakeBackend):
-    def copy(self, src, dst):
-        raise CapabilityError("", "", "")
-
-
-class CopiesInSecret(FakeBackend):
-    def copy(self, src, dst):
-        return None
 
 
 class SaysThatItIsDead(FakeBackend):
@@ -207,18 +154,10 @@ class ForgetsTheEnd(FakeBackend):
         (LosesExitCodes, "test_exit_codes_are_exact", {"code": 7}),
         (LosesExitCodes, "test_signals_are_exact", {"number": 9}),
         (TellsTheEndTwice, "test_a_job_that_ends_well_succeeds", {}),
-        (GoesBack, "test_a_job_that_ends_well_succeeds", {}),
-        (GoesOnAfterClose, "test_a_job_that_ends_well_succeeds", {}),
         (KillsAsItTerminates, "test_kill_gives_a_job_no_chance", {}),
         (LosesLines, "test_ten_thousand_lines_come_complete_and_in_order", {}),
         (LosesLines, "test_following_ends_with_the_job", {}),
-        (SortsStatuses, "test_status_of_many_comes_in_their_order", {}),
-        (KnowsEveryJob, "test_an_unknown_job_is_an_error_of_its_own", {}),
-        (UsesAShell, "test_arguments_arrive_as_they_are", {}),
         (ListsNothing, "test_jobs_of_a_run_are_listed", {}),
-        (LeavesHalfAGroup, "test_a_group_of_which_one_is_refused_leaves_none", {}),
-        (HasNoSentence, "test_undeclared_copying_is_refused", {"tmp_path": "x"}),
-        (CopiesInSecret, "test_undeclared_copying_is_refused", {"tmp_path": "x"}),
     ],
 )
 def test_the_kit_finds_what_is_wrong(wrong, test, arguments):
@@ -278,21 +217,6 @@ def test_what_cannot_be_asked_is_skipped(witness):
         run(FakeBackend(), "test_a_job_that_is_told_to_run_does", witness=witness)
 
 
-def test_each_test_has_the_level_of_the_part_of_the_kit_that_it_is_from():
-    class Mine(BackendConformance):
-        @pytest.mark.xfail(reason="overridden, and still of its level")
-        def test_any_order_of_calls_tells_the_truth(self, kit): ...
-
-        def test_of_its_own(self): ...
-
-    assert level_of(Mine, "test_exit_codes_are_exact") == 2
-    assert level_of(Mine, "test_a_program_works") == 3
-    assert level_of(Mine, "test_a_killed_worker_loses_no_task") == 4
-    assert level_of(Mine, "test_many_jobs_run_at_once") == 5
-    assert level_of(Mine, "test_any_order_of_calls_tells_the_truth") == 6
-    assert level_of(Mine, "test_of_its_own") is None
-
-
 @pytest.mark.parametrize("fixture, capability", [("volume", "copy"), ("reopen", "detached")])
 def test_a_declared_capability_must_be_proven(fixture, capability):
     class Mine(BackendConformance):
@@ -302,17 +226,6 @@ def test_a_declared_capability_must_be_proven(fixture, capability):
         pytest.fail.Exception, match=f"declares '{capability}'.*no fixture '{fixture}'"
     ):
         Mine()._not_given(FakeBackend(), fixture, capability)
-
-
-def test_what_is_declared_is_asked_of_the_installed_plugin_by_default(monkeypatch):
-    from fiber._plugins.manager import load_plugins
-    from fiber.testing import FakePlugin
-    from fiber.testing.kit import platform
-
-    loaded = load_plugins(entry_points=(), extra=[FakePlugin()])
-    monkeypatch.setattr(platform, "load_plugins", lambda: loaded)
-
-    assert BackendConformance().declared(FakeBackend()) == CAPABILITIES
 
 
 def test_a_broken_stream_of_events_is_reported():

@@ -1,7 +1,5 @@
 """The fake backend fails on demand, and only then."""
 
-import signal
-
 import attrs
 import pytest
 
@@ -14,8 +12,6 @@ from fiber.model import (
     BackendContext,
     JobSpec,
     JobState,
-    Reason,
-    ReasonKind,
 )
 from fiber.testing import FakeBackend, FakePlatform, FakePlugin, FakeProvider, programs
 from fiber.testing.fakes import CAPABILITIES
@@ -69,15 +65,6 @@ class TestWhatJobsElsewhereCannot(Groups, Options, Stops):
         made.close()
 
 
-def test_submits_are_refused_with_the_words_given(backend, platform):
-    platform.refuse("quota exceeded")
-    with pytest.raises(SubmitError, match="refused 'job': quota exceeded"):
-        backend.submit(spec())
-
-    platform.refuse(None)
-    assert backend.submit(spec())
-
-
 def test_a_platform_that_is_away_is_an_error_and_no_state(backend, platform):
     job = backend.submit(spec())
     platform.available = False
@@ -100,18 +87,6 @@ def test_held_jobs_wait_and_start_when_released(backend, platform):
     assert end(backend, job).exit_code == 3
 
 
-@pytest.mark.parametrize("stop", ["kill", "terminate"])
-def test_a_held_job_can_be_ended(backend, platform, stop):
-    platform.hold()
-    job = backend.submit(spec())
-
-    getattr(backend, stop)(job)
-
-    assert end(backend, job).reason == Reason(ReasonKind.SIGNAL, signal.SIGKILL)
-    platform.release()
-    assert backend.status([job])[0].state is JobState.FAILED
-
-
 def test_a_group_that_does_not_start_in_time_is_taken_back(backend, platform):
     platform.hold()
 
@@ -131,23 +106,6 @@ def test_an_obscured_job_is_unknown_until_it_is_revealed(backend, platform):
     assert end(backend, job).exit_code == 3
 
 
-def test_a_lost_job_ends_for_the_reason_given(backend, platform):
-    job = backend.submit(spec())
-
-    platform.lose(job, Reason(ReasonKind.EVICTED), "the node was drained")
-
-    status = end(backend, job)
-    assert (status.state, status.reason) == (JobState.FAILED, Reason(ReasonKind.EVICTED))
-    assert status.message == "the node was drained"
-
-
-def test_a_closed_backend_starts_nothing(backend):
-    backend.close()
-
-    with pytest.raises(BackendUnavailableError, match="closed"):
-        backend.submit(spec())
-
-
 def test_the_plugin_offers_the_backend_on_one_platform(platform):
     loaded = load_plugins(entry_points=(), extra=[FakePlugin(platform, default=True)])
 
@@ -157,10 +115,3 @@ def test_the_plugin_offers_the_backend_on_one_platform(platform):
     assert info.load(BackendContext()).platform is platform
     assert loaded.find_provider("fake") == FakeProvider()
     assert hash(FakeProvider()) == hash(FakeProvider(2, "fake"))
-
-
-def test_without_a_platform_each_backend_has_its_own():
-    (info,) = FakePlugin().fiber_backends()
-
-    assert info.load(BackendContext()).platform is not info.load(BackendContext()).platform
-    assert attrs.asdict(info.capabilities)["detached"]

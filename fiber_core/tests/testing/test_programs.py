@@ -6,8 +6,6 @@ import os
 import subprocess
 import tempfile
 
-import pytest
-
 from fiber.testing import entry, programs
 
 HARD = ["", "two words", "it's", 'say "no"', "$HOME\n", "☃"]
@@ -51,21 +49,6 @@ def test_private_bytes():
         run_with_private(programs.expect_private(b"secret"), b"secret", X="secret").returncode == 3
     )
     assert b"none of fd" in run(programs.read_private(), env={}).stderr
-
-
-@pytest.mark.parametrize(
-    "way, told",
-    [("stdin", b"secret"), ("stdin:6", b"secret and more"), ("file:{}", b"")],
-    # a test's name is in the environment, where the secret may not be
-    ids=["stdin", "a part of stdin", "file"],
-)
-def test_private_bytes_may_come_in_other_ways(way, told, tmp_path):
-    (tmp_path / "private").write_bytes(b"secret")
-    environ = {**os.environ, "FIBER_BOOTSTRAP": way.format(tmp_path / "private")}
-
-    done = run(programs.expect_private(b"secret"), env=environ, input=told)
-
-    assert done.returncode == 0, done.stderr
 
 
 def test_files(tmp_path):

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from fiber.testing.report import as_text, levels
+from fiber.testing.report import levels
 
 # they start pytest, and others beside it, on a machine that may be busy
 pytestmark = pytest.mark.timeout(300)
@@ -117,13 +117,3 @@ def test_levels_are_numbers_and_ranges(words, found):
 def test_other_words_are_no_levels(words):
     with pytest.raises(pytest.UsageError, match="write levels as 1-3 or 2,6"):
         levels(words)
-
-
-def test_results_are_a_line_a_test():
-    tests = [{"name": "a", "measured": {"x": 1, "y": [1, 2]}}, {"name": "b\n    c"}]
-    results = {"format": 1, "subjects": [{"kit": "backend", "capabilities": ["a"], "tests": tests}]}
-
-    text = as_text(results)
-
-    assert json.loads(text) == results
-    assert len([line for line in text.splitlines() if '"name"' in line]) == 2

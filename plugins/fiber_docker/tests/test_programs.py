@@ -27,7 +27,7 @@ if __name__ == "__main__":
         print(sum(pool.map(abs, range(10))))
 """
 
-FIBER = "/usr/local/lib/python3*/site-packages/fiber"
+FIBER = "/usr/local/lib/python3*/*-packages/fiber"
 
 
 def changed(engine, script):

@@ -66,6 +66,12 @@ class TestLife:
         assert site.open().sweep() == [backend.run]
         site.cluster.wait_until_gone(backend.run)
 
+    def test_closing_waits_until_pods_are_gone(self, site, backend):
+        # which do not end when asked to
+        backend.recorder.running(site.start(backend, Act(on_term=None)))
+        backend.close()
+        assert [one for one in site.cluster.left(backend.run) if one.startswith("pods")] == []
+
     def test_a_pod_that_is_to_be_evicted_is_reported_while_it_works(self, site, backend):
         job = site.start(backend, Act(on_term=None))
         assert not backend.recorder.running(job).draining

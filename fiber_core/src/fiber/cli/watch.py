@@ -121,16 +121,14 @@ class Question:
         self._on_answer = on_answer
         self._wake_read, self._wake_write = os.pipe()
         self._thread: threading.Thread | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """True while waiting for an answer."""
-        return self._thread is not None and self._thread.is_alive()
+        #: True while waiting for an answer
+        self.is_open = False
 
     def ask(self, text: str) -> None:
         """Print a question and return at once; an open question is printed again."""
         click.echo(text, nl=False, err=True)
         if not self.is_open:
+            self.is_open = True
             self._thread = threading.Thread(
                 target=self._read_answer,
                 args=(sys.stdin.fileno(),),
@@ -162,4 +160,7 @@ class Question:
             selector.register(terminal, selectors.EVENT_READ)
             if any(key.fd == self._wake_read for key, _ in selector.select()):
                 return
-        self._on_answer(os.read(terminal, _MAX_ANSWER).decode("utf-8", "replace").strip().lower())
+        answer = os.read(terminal, _MAX_ANSWER).decode("utf-8", "replace").strip().lower()
+        # before anybody hears of it: Ctrl-C after an answer is another question, and no "yes"
+        self.is_open = False
+        self._on_answer(answer)

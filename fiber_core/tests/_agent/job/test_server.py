@@ -137,13 +137,6 @@ class TestDrain:
         assert not drain.is_due(due + 1)
         assert not drain.is_on
 
-    def test_a_second_sigterm_is_not_delayed(self):
-        drain = Drain(30.0)
-        assert not drain.request(100.0, parent_connected=True)
-        assert drain.request(100.5, parent_connected=True)
-        assert drain.due is None
-        assert drain.request(200.0, parent_connected=True)
-
     def test_a_parent_out_of_reach_is_waited_for_a_moment_and_has_the_whole_grace_in_time(self):
         drain = Drain(30.0, Timing(parent_answer=2.0))
         drain.request(100.0, parent_connected=False)

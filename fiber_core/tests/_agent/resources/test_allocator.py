@@ -5,8 +5,8 @@ from fiber.exceptions import ResourceError
 from fiber.model import Allocation, Device
 
 
-def gpus(count, kind="gpu"):
-    return [Device(kind=kind, id=f"{kind}-{index}", index=index) for index in range(count)]
+def gpus(count):
+    return [Device(kind="gpu", id=f"gpu-{index}", index=index) for index in range(count)]
 
 
 def ids(allocation):
@@ -20,15 +20,6 @@ def test_the_lowest_free_indices_are_granted():
     assert ids(allocator.allocate("b", {"gpu": 1})) == ["gpu-2"]
     allocator.release("a")
     assert ids(allocator.allocate("c", {"gpu": 1})) == ["gpu-0"]
-
-
-def test_devices_are_ordered_by_kind_and_index():
-    allocator = Allocator([*gpus(1, "tpu"), *gpus(2)])
-
-    allocation = allocator.allocate("a", {"tpu": 1, "gpu": 2})
-
-    assert ids(allocation) == ["gpu-0", "gpu-1", "tpu-0"]
-    assert ids(Allocation(job_id="a", devices=allocation.of_kind("tpu"))) == ["tpu-0"]
 
 
 @pytest.mark.parametrize("counts", [{}, {"gpu": 0}, {"tpu": 0}])
@@ -64,15 +55,3 @@ def test_parts_of_one_device_that_share_its_index_are_granted_one_by_one():
 
     assert ids(allocator.allocate("x", {"gpu": 1})) == ["MIG-a"]
     assert ids(allocator.allocate("y", {"gpu": 1})) == ["MIG-b"]
-
-
-def test_a_job_holds_its_devices_until_they_are_released():
-    allocator = Allocator(gpus(2))
-    allocator.allocate("a", {"gpu": 2})
-    with pytest.raises(ValueError, match="'a' already holds devices"):
-        allocator.allocate("a", {"gpu": 1})
-    assert allocator.allocate("b", {"gpu": 1}) is None
-    assert allocator.free() == {"gpu": 0}
-    for _ in range(2):
-        allocator.release("a")
-    assert allocator.free() == {"gpu": 2}

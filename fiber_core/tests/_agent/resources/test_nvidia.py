@@ -261,13 +261,6 @@ class TestMain:
 
         assert [gpu["index"] for gpu in json.loads(capsys.readouterr().out)] == [1]
 
-    def test_nvidia_smi_is_asked_where_nvml_knows_nothing(self, monkeypatch, capsys):
-        monkeypatch.setattr(nvidia, "ask_nvml", lambda: None)
-        monkeypatch.setattr(nvidia, "ask_nvidia_smi", lambda: TWO[1:])
-
-        assert nvidia.main(["--json"], {}) == 0
-        assert json.loads(capsys.readouterr().out)[0]["uuid"] == "GPU-b"
-
     def test_a_failure_goes_to_stderr_with_exit_code_1(self, monkeypatch, capsys):
         def fail():
             msg = "nvidia-smi failed"

@@ -1,5 +1,4 @@
 import json
-import os
 import sys
 
 import attrs
@@ -44,14 +43,6 @@ def test_the_probe_runs_with_this_python_unless_another_is_named():
 
     assert probe_argv(provider)[0] == sys.executable
     assert probe_argv(provider, python="/opt/python")[0] == "/opt/python"
-
-
-def test_the_probe_gets_the_environment_that_it_is_given():
-    script = "import os, json; print(json.dumps([os.environ['BOX']]))"
-
-    devices = probe(Scripted(script), environ={**os.environ, "BOX": "mine"})
-
-    assert devices[0].id == "mine"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import require
 from fiber._agent.cgroups import Group
 from fiber._agent.supervisor.cgroup import Confinement, Confiner, JobConfiner
 from fiber.model import Reason, ReasonKind, ResourceRequest
+from supervised import until_gone
 
 MB = 1 << 20
 
@@ -51,6 +52,13 @@ def test_groups_are_gone_with_their_jobs_which_may_do_all_within_their_limits(li
 
     roots = Path("/sys/fs/cgroup")
     assert list(roots.rglob(f"fiber-*-{own.process.pid}-*")) == []
+
+
+def test_members_that_left_their_session_end_with_the_job(limits, supervised):
+    accepted = supervised.submit("with_stranger", resources=ResourceRequest(memory=256))
+
+    supervised.end(accepted)
+    until_gone(int(supervised.lines(accepted, 1)[0]))
 
 
 # -- on made-up folders -------------------------------------------------------------------------

@@ -24,30 +24,6 @@ def ids(allocation):
     return [device.id for device in allocation.devices]
 
 
-def test_free_devices_are_granted_at_once(queue):
-    assert ids(queue.request("a", {"gpu": 1})) == ["gpu0"]
-    assert ids(queue.request("b", {"gpu": 1, "tpu": 1})) == ["gpu1", "tpu0"]
-    assert queue.free() == {"gpu": 0, "tpu": 0}
-
-
-def test_more_than_there_are_is_an_error_at_once(queue):
-    queue.request("a", {"gpu": 2})
-
-    with pytest.raises(ResourceError, match="asks for 3 .* has 2"):
-        queue.request("b", {"gpu": 3})
-    assert queue.release("b") == []
-
-
-def test_a_job_waits_for_a_release(queue):
-    queue.request("a", {"gpu": 2})
-    assert queue.request("b", {"gpu": 1}) is None
-    assert queue.reason("b") == "waits for 1 gpu, free now: 0 gpu"
-
-    (granted,) = queue.release("a")
-
-    assert (granted.job_id, ids(granted)) == ("b", ["gpu0"])
-
-
 @pytest.mark.parametrize(
     "released, granted",
     [(["a", "big"], [["big"], ["small", "last"]]), (["big"], [["small"]])],

@@ -14,7 +14,6 @@ from fiber._agent.supervisor.jobs import (
     JobTable,
     combine,
     ended_before_start,
-    not_started,
     report_exit,
     signal_name,
 )
@@ -47,24 +46,6 @@ def test_a_job_is_pending_until_a_process_is_started_and_says_what_it_waits_for(
     status = table.status("a")
     assert (status.state, status.host, status.message) == (JobState.RUNNING, "here", "")
     assert [p.pid for p in status.processes] == [100, None]
-
-
-def test_a_process_that_ends_is_reported_with_all_details(begun):
-    entry = begun.ended(100, report_exit(7 << 8), log_tail=["last"], peak_memory=5)
-
-    assert entry is not None and entry.id == "a"
-    status = begun.status("a")
-    assert (status.state, status.exit_code) == (JobState.FAILED, 7)
-    assert status.processes[0] == ProcessStatus(
-        index=0,
-        state=JobState.FAILED,
-        pid=100,
-        reason=Reason(ReasonKind.EXIT, 7),
-        exit_code=7,
-        message="ended with exit code 7",
-        log_tail=("last",),
-        peak_memory=5,
-    )
 
 
 def test_stopping_and_going_on_are_news_once(begun):
@@ -176,15 +157,6 @@ def test_a_wait_status_has_a_reason_a_code_and_a_sentence(wait_status, known, re
     assert report.state is (JobState.FAILED if wait_status else JobState.SUCCEEDED)
     assert (report.reason, report.message) == (reason, message)
     assert report.exit_code == os.waitstatus_to_exitcode(wait_status)
-
-
-def test_ends_without_a_process_have_a_verdict_too():
-    assert ended_before_start(15).exit_code == -15
-    assert ended_before_start(9).reason == Reason(SIGNAL, 9)
-    assert (not_started("no room").reason, not_started("no room").message) == (
-        Reason(START),
-        "no room",
-    )
 
 
 def test_signals_without_a_name_have_a_number():

@@ -137,16 +137,6 @@ def world(ticking, owned, tmp_path):
     world.close()
 
 
-def test_a_line_that_is_completed_in_time_comes_in_one_piece(world, clock):
-    world.write(b"a")
-    clock.time = 0.05
-    world.write(b"b\n")
-    clock.time = 1.0
-    world.loop.run_once()
-
-    assert world.terminal.pieces == [b"ab\n"]
-
-
 def test_the_beginning_of_a_line_passes_after_a_tenth_of_a_second_and_the_log_waits(world, clock):
     world.write(b"50%")
     assert world.terminal.pieces == []
@@ -302,20 +292,3 @@ def test_what_swallows_everything_is_never_full(ticking, owned, closed):
     sink.write(PLENTY)
 
     assert not sink.is_full
-
-
-def test_draining_writes_the_rest(ticking, owned):
-    reader, writer = owned.pipe()
-    sink = Sink(writer, ticking, owned)
-    sink.write(b"a" * 100_000)
-    pid = os.fork()
-    if pid == 0:
-        os.close(writer)
-        size = 0
-        while size < 100_000:
-            size += len(os.read(reader, 65536))
-        os._exit(0)
-
-    sink.drain(30)
-
-    assert os.waitpid(pid, 0)[1] == 0

@@ -4,7 +4,6 @@ The conformance kit shows on the local backend what every backend does.
 """
 
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from fiber._agent.supervisor.child import THREAD_COUNTS, environment
 from fiber.exceptions import SubmitError
-from fiber.model import JobSpec, JobState, Reason, ReasonKind, ResourceRequest
+from fiber.model import JobSpec, Reason, ReasonKind, ResourceRequest
 from supervised import until_gone
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
@@ -34,15 +33,6 @@ def test_an_exception_is_exit_code_one_with_its_traceback_and_words_are_too(capf
     assert (status.exit_code, status.processes[0].log_tail) == (1, ("said at the end",))
 
 
-def test_each_process_has_its_index_and_ends_for_itself(supervised):
-    status = supervised.run("exit_with", bytes([3, 0, 5]), processes=3)
-
-    assert [p.exit_code for p in status.processes] == [3, 0, 5]
-    assert (status.state, status.exit_code) == (JobState.FAILED, 3)
-    assert len({p.pid for p in status.processes}) == 3
-    assert all(1 << 20 < p.peak_memory < 1 << 30 for p in status.processes)
-
-
 def test_a_signal_right_after_the_start_is_not_swallowed(supervised):
     for _ in range(20):
         accepted = supervised.submit("wait")
@@ -50,11 +40,10 @@ def test_a_signal_right_after_the_start_is_not_swallowed(supervised):
         assert supervised.end(accepted).exit_code == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("graces", [(0.05,), (1000.0, 0.01, 1000.0)], ids=["one", "the shortest"])
-def test_terminate_kills_what_is_left_after_its_grace(supervised, graces):
+def test_terminate_kills_what_is_left_after_the_shortest_grace(supervised):
     accepted = supervised.ready("ignore_signals", processes=2)
 
-    for grace in graces:
+    for grace in (1000.0, 0.01, 1000.0):
         supervised.client.terminate(accepted.job_id, grace)
 
     status = supervised.end(accepted)
@@ -98,22 +87,11 @@ def test_a_program_that_cannot_run_is_refused_with_the_systems_words(supervised,
     assert supervised.statuses == {}
 
 
-@pytest.mark.parametrize(
-    "entry, cwd, words",
-    [
-        (
-            "exit_with",
-            "/no/such/folder",
-            "cannot change to the working directory.*'/no/such/folder'",
-        ),
-        ("no_such_function", None, "no_such_function"),
-    ],
-)
-def test_an_entry_that_cannot_be_started_is_an_error(supervised, entry, cwd, words):
-    status = supervised.run(entry, b"\0", cwd=cwd)
+def test_an_entry_that_cannot_be_started_is_an_error(supervised):
+    status = supervised.run("no_such_function")
 
     assert status.reason == Reason(ReasonKind.START)
-    assert re.search(words, status.message)
+    assert "no_such_function" in status.message
 
 
 # -- the state of a forked child when its first own line runs ----------------------------------
@@ -180,18 +158,6 @@ def test_private_bytes_are_nowhere_to_be_read(supervised):
         assert not path.is_file() or secret not in path.read_bytes()
 
 
-def spec(**changes):
-    return JobSpec(run_id="0badcafe", name="a", argv=("a",), **changes)
-
-
-def test_a_job_inherits_and_its_spec_comes_on_top():
-    inherited = {"A": "1", "B": "2", "C": "3"}
-    asked = spec(env={"B": "x", "D": "y"}, unset_env=frozenset({"C", "D"}))
-
-    assert environment(inherited, asked) == {"A": "1", "B": "x", "D": "y"}
-    assert inherited == {"A": "1", "B": "2", "C": "3"}
-
-
 @pytest.mark.parametrize(
     "cpu, inherited, own, expected",
     [
@@ -202,16 +168,13 @@ def test_a_job_inherits_and_its_spec_comes_on_top():
             4,
             {"OMP_NUM_THREADS": "8"},
             {"MKL_NUM_THREADS": "7"},
-            {
-                **dict.fromkeys(THREAD_COUNTS, "4"),
-                "OMP_NUM_THREADS": "8",
-                "MKL_NUM_THREADS": "7",
-            },
+            dict.fromkeys(THREAD_COUNTS, "4") | {"OMP_NUM_THREADS": "8", "MKL_NUM_THREADS": "7"},
         ),
         (None, {}, {}, {}),
     ],
 )
 def test_libraries_have_as_many_threads_as_cpus(cpu, inherited, own, expected):
-    asked = spec(resources=ResourceRequest(cpu=cpu), env=own)
+    request = ResourceRequest(cpu=cpu)
+    spec = JobSpec(run_id="0badcafe", name="a", argv=("a",), resources=request, env=own)
 
-    assert environment(inherited, asked) == expected
+    assert environment(inherited, spec) == expected

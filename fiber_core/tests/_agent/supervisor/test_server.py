@@ -79,20 +79,6 @@ def test_the_end_of_the_channel_is_no_proof_of_the_masters_death(master):
     assert not folder.exists()
 
 
-def test_a_stopped_master_is_not_dead(master):
-    program, pids, _ = master()
-    program.send_signal(signal.SIGSTOP)
-    os.waitpid(program.pid, os.WUNTRACED)
-
-    # nothing tells that nothing happens: a moment longer than any lease of its client's
-    time.sleep(0.3)
-
-    assert all(map(is_alive, pids))
-    program.send_signal(signal.SIGCONT)
-    program.kill()
-    until_gone(*pids)
-
-
 def test_a_directory_with_detached_jobs_is_kept(master):
     program, pids, folder = master()
     (folder / "run.json").write_text('{"detached": true}')
@@ -409,21 +395,6 @@ def test_a_reader_that_takes_nothing_delays_no_end(piped):
     assert master.pipe.readline() == "ended\n"
     out, _ = master.communicate(timeout=50)
     assert len(out) == 3 * 900 * 65
-
-
-def test_a_reader_that_takes_nothing_holds_writers_back_and_loses_nothing(piped):
-    body = """
-    job = supervised.submit("write_plenty", b"40000")
-    supervised.lines(job, 1)
-    report("begun")
-    supervised.end(job)
-    """
-    master = piped(body)
-    assert master.pipe.readline() == "begun\n"
-
-    out, _ = master.communicate(timeout=50)
-
-    assert len(out) == 40000 * 65
 
 
 def test_a_reader_that_has_gone_does_no_harm(piped):

@@ -25,14 +25,6 @@ def test_an_interpreter_that_does_not_exist_is_an_error(tmp_path):
         start_supervisor(options(tmp_path), executable="/no/such/python")
 
 
-def test_it_ends_when_its_starter_has_gone(tmp_path):
-    channel, process = start_supervisor(options(tmp_path))
-
-    channel.close()
-
-    assert process.wait(30) == 0
-
-
 MASTER = """
 import os, sys
 sys.path[:] = {path!r}

@@ -91,6 +91,13 @@ def test_what_is_not_it_is_not_mapped(made, tmp_path):
         assert elsewhere(wrong, tmp_path) is None
 
 
+def test_nothing_is_looked_for_outside_the_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret").touch()
+    location = backing.Location("../secret", os.getpid(), 0, bytes(16))
+    assert backing.find(location, lambda: tmp_path / "run", write=False) is None
+
+
 @pytest.mark.parametrize("reserves", [True, False])
 def test_a_file_is_for_its_user_alone(files, tmp_path, monkeypatch, reserves):
     if not reserves:

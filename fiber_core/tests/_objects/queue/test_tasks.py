@@ -10,6 +10,7 @@ import queue_states
 from fiber._objects.queue.messages import ItemWithReferences
 from fiber._objects.queue.requests import Drop, Request
 from fiber._objects.queue.tasks import TaskChannel, TaskQueueState
+from fiber.exceptions import PeerLostError
 from objects_world import in_thread, put, take
 from queue_states import given, offer, only
 
@@ -207,6 +208,16 @@ def test_a_dead_holder_keeps_nobody_waiting(world, tasks):
     other.die()
 
     waiter.join()
+
+
+def test_a_join_whose_owner_dies_is_an_error(owner, tasks, remote):
+    put(tasks, b"1")
+    joined = in_thread(remote.join)
+    owner.die()
+
+    for use in (joined, lambda: done(remote)):
+        with pytest.raises(PeerLostError, match="lives in is gone"):
+            use()
 
 
 @pytest.mark.parametrize("how", ["fails", "ends", "lets go"])

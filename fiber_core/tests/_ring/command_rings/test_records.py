@@ -1,6 +1,5 @@
 """Records of rings: found by name until deleted, with a status whoever owns them, and counted."""
 
-import json
 import socket
 import tempfile
 import threading
@@ -18,12 +17,10 @@ from fiber._ring.command_rings.records import (
     find,
     records,
     send_command,
-    to_json,
     to_prometheus,
     totals,
 )
 from fiber._ring.counters import RingCounters
-from fiber._ring.model import Condition, ConditionKind, Failure, RingPhase, RingStatus
 from fiber._ring.timing import RingTiming
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
@@ -106,20 +103,6 @@ def test_it_goes_when_its_time_to_live_is_over():
 def test_others_may_not_look():
     assert begin().path.stat().st_mode & 0o077 == 0
     assert begin("two").path.parent.stat().st_mode & 0o077 == 0
-
-
-def test_a_status_is_json():
-    failure = Failure(reason="EXIT(3)", rank=1, host="vm", exit_code=3, error=ValueError("x"))
-    condition = Condition(
-        kind=ConditionKind.FAILED, is_true=True, reason="EXIT(3)", message="m", time=1.0
-    )
-    status = RingStatus(phase=RingPhase.FAILED, conditions=(condition,), failure=failure)
-
-    found = json.loads(json.dumps(to_json(status)))
-
-    assert (found["phase"], found["conditions"][0]["kind"]) == ("failed", "Failed")
-    assert (found["failure"]["rank"], found["failure"]["exit_code"]) == (1, 3)
-    assert found["failure"]["error"] is None
 
 
 @pytest.fixture

@@ -342,23 +342,6 @@ def begin(vigil):
     return instructions
 
 
-def test_ranks_begin_together_once_all_have_come(vigil):
-    assert vigil.rank_up(2, "b", 1.0) == vigil.rank_up(0, "a", 1.0) == []
-
-    assert sorted(vigil.rank_up(1, "a", 1.0), key=str) == [Begin("a", 2), Begin("b", 1)]
-    assert vigil.deadline is None
-
-
-def test_a_rank_in_the_wrong_place_ends_the_run_before_any_begins(vigil):
-    for rank, host in enumerate("aba"):
-        instructions = vigil.rank_up(rank, host, 1.0)
-
-    assert instructions == TERM
-    verdict = vigil.ended(143)
-    assert verdict.code == 1
-    assert "rank 1 began on b and belongs on a" in verdict.why
-
-
 def test_where_the_user_maps_ranks_any_place_with_room_will_do():
     vigil = watching(2, MpiHost("a"), MpiHost("b"), strict=False)
 
@@ -435,14 +418,6 @@ def test_an_mpirun_that_waits_for_a_dead_rank_is_asked_to_end_then_killed_and_th
 
     assert vigil.is_given_up
     assert vigil.ended(-9) == Verdict(3, "rank 1 on a ended with 3")
-
-
-def test_a_lost_member_ends_the_run(vigil):
-    begin(vigil)
-
-    assert vigil.lost("b (on h)", "killed by SIGKILL", 5.0) == TERM
-    assert vigil.lost("a (on h)", "too", 5.0) == []
-    assert vigil.ended(205) == Verdict(1, "b (on h) was lost: killed by SIGKILL")
 
 
 def test_signals_end_it_and_a_second_one_kills(vigil):

@@ -14,7 +14,7 @@ from fiber._ring.mpi.hosts import (
     own_addresses,
 )
 from fiber._ring.mpi.messages import Address, Hello
-from fiber._ring.mpi.networks import Beacon, addresses, choose, dial, targets
+from fiber._ring.mpi.networks import Beacon, choose, dial, targets
 from fiber.exceptions import FiberError
 
 LO = Address("lo", "127.0.0.1", "127.0.0.0/8")
@@ -135,12 +135,6 @@ def test_strangers_get_no_word():
             assert stranger.recv(100) == b""
     finally:
         beacon.close()
-
-
-def test_addresses_come_with_their_networks():
-    found = {address.address: address for address in addresses()}
-
-    assert found["127.0.0.1"].network == "127.0.0.0/8"
 
 
 TWO = (MpiHost("member-0", 2), MpiHost("member-1", 1))

@@ -63,18 +63,6 @@ def test_the_size_of_an_entry(mean, limits, units):
     assert batch_units(policy, mean, **given) == units
 
 
-def test_five_slow_samples_in_a_hundred_are_forgiven_and_more_are_not():
-    pace = Pace(0.01)
-    assert pace.add(1, 0.001)
-    for _ in range(WINDOW - 4):
-        assert not pace.add(1, 0.001)
-    for _ in range(3):
-        assert not pace.add(1, 0.5)
-    assert pace.is_fast
-    assert pace.add(1, 0.5)
-    assert not pace.is_fast
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 4096), st.floats(0, 1e6)), min_size=1, max_size=3 * WINDOW)
 )
@@ -91,15 +79,6 @@ def test_a_pace_counts_what_sorting_would_find(samples):
 
 
 # Items of a call.
-
-
-def test_what_is_handed_back_goes_first():
-    call = call_state()
-    call.grow(10, closed=True)
-    call.take(4)
-    call.put_back(2, 4)
-    assert call.take(100) == (2, 4)
-    assert call.take(100) == (4, 10)
 
 
 # Kinds of calls.

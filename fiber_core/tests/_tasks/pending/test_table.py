@@ -102,12 +102,6 @@ def play():
 # Assignment of units to workers.
 
 
-def test_a_worker_waits_until_there_is_work(play):
-    assert play.join("a") == []
-    assert play.table.idle == 1
-    assert play(CallAdded(1, 10)) == [Dispatch("a", 1, 1, 0, 1, 1)]
-
-
 def test_before_anything_was_measured_each_worker_gets_one_unit(play):
     play.join("a", "b", "c", slots=2)
     play(CallAdded(1, 1000))
@@ -288,18 +282,6 @@ def test_what_a_lost_worker_held_runs_again_each_unit_alone(play):
     assert not play.table.held("b")[0].is_suspect
 
 
-def test_a_unit_that_kills_its_worker_alone_is_given_up_with_its_history(play):
-    play(CallAdded(1, 1))
-    for name in ("a", "b"):
-        play.join(name)
-        assert play.kill(name) == [Requeue(1, 0, 1)]
-    play.join("c")
-    assert play.kill("c") == [
-        Abandon(1, 0, 1, (death("a"), death("b"), death("c"))),
-        CallDone(1),
-    ]
-
-
 def test_a_death_among_many_counts_for_none():
     play = Play(policy=RetryPolicy(max_attempts=1))
     batch_on(play)
@@ -331,30 +313,6 @@ def test_a_loss_that_is_not_the_works_fault_is_no_attempt(play, kind, counts):
     assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
 
 
-def test_a_chunk_is_given_up_as_a_whole():
-    play = Play(policy=RetryPolicy(max_attempts=1))
-    play.join("a")
-    play(CallAdded(1, 5, 3))
-    assert play.kill("a") == [Abandon(1, 0, 3, (death("a"),))]
-    play.join("b")
-    assert play.finish("b") == [Accept(1, 3, 5), CallDone(1)]
-
-
-def test_the_history_of_an_innocent_unit_is_forgotten_with_its_result(play):
-    play(CallAdded(1, 2))
-    play.join("a")
-    play.kill("a")
-    play.join("b")
-    play.finish("b")
-    assert not play.table._ledger.calls[1].history
-
-
-def test_an_idle_worker_that_is_lost_gets_nothing_more(play):
-    play.join("a")
-    play.kill("a")
-    assert play(CallAdded(1, 1)) == []
-
-
 # At most once.
 
 
@@ -383,13 +341,6 @@ def test_a_worker_without_units_left_is_retired_once(play):
     assert play(WorkerDraining("a")) == []
 
 
-def test_a_draining_worker_finishes_what_it_holds(play):
-    batch_on(play)
-    assert play(WorkerDraining("a")) == []
-    assert not any(isinstance(done, Dispatch | Retire) for done in play.finish("a"))
-    assert play.finish("a")[-1] == Retire("a")
-
-
 def test_an_idle_worker_is_retired_as_soon_as_it_drains(play):
     play.join("a")
     assert play(WorkerDraining("a")) == [Retire("a")]
@@ -401,15 +352,6 @@ def test_a_million_items_cost_no_more_than_one(play):
     out = play(CallAdded(1, 10**6))
     assert len(out) == 8
     assert len(play.table._ledger.calls[1].ready) == 1
-
-
-def test_what_is_withdrawn_in_time_is_never_dispatched(play):
-    play(CallAdded(1, 5))
-    assert play(ItemsWithdrawn(1, 1, 4)) == [Withdraw(1, 1, 4)]
-    play.join("a")
-    assert play.finish("a") == [Accept(1, 0, 1)]
-    play(WorkerAsked("a"))
-    assert play.finish("a") == [Accept(1, 4, 5), CallDone(1)]
 
 
 def test_parts_of_units_cannot_be_withdrawn(play):
@@ -434,18 +376,6 @@ def test_a_call_shows_how_far_it_is(play):
     assert play.table.call(3) is None
 
 
-def test_a_worker_shows_what_it_holds(play):
-    play.join("a", slots=2, maxtasksperchild=5)
-    play(CallAdded(1, 4))
-    play(WorkerDraining("a"))
-    (view,) = play.table.snapshot().workers
-    assert (view.worker, view.credits, view.units_left, view.is_draining) == ("a", 1, 4, True)
-    assert view.held == play.table.held("a")
-    (held,) = view.held
-    assert (held.call, held.start, held.stop, held.done, held.is_suspect) == (1, 0, 1, 0, False)
-    assert play.table.held("nobody") == ()
-
-
 def test_the_longest_idle_worker_is_the_one_that_may_be_let_go(play):
     assert play.table.longest_idle is None
     play.join("a")
@@ -457,37 +387,6 @@ def test_the_longest_idle_worker_is_the_one_that_may_be_let_go(play):
 
 
 # Values that cannot be.
-
-
-@pytest.mark.parametrize(
-    "make, field",
-    [
-        (lambda: CallAdded(1, -1), "count"),
-        (lambda: CallAdded(1, 1, 0), "chunksize"),
-        (lambda: ItemsAdded(1, -1), "count"),
-        (lambda: WorkerJoined("w", 0), "maxtasksperchild"),
-        (lambda: WorkerAsked("w", -1), "credits"),
-        (lambda: SizeObserved(1, -1.0), "bytes_per_item"),
-    ],
-)
-def test_an_event_that_cannot_be_is_refused_by_field(make, field):
-    with pytest.raises(ValueError, match=field):
-        make()
-
-
-def test_the_defaults_are_those_that_the_documentation_names():
-    assert RetryPolicy().max_attempts == 3
-    assert BatchPolicy() == BatchPolicy(
-        target=0.008,
-        cost=0.00005,
-        max_units=4096,
-        max_bytes=2**20,
-        second_below=0.150,
-        spread_from=0.010,
-    )
-    assert RevokePolicy() == RevokePolicy(
-        floor=0.05, factor=5.0, per_worker=0.0001, answer_timeout=0.1
-    )
 
 
 @pytest.mark.parametrize(
@@ -563,32 +462,6 @@ def test_units_handed_back_count_as_left_again(stuck):
     assert stuck.table.snapshot().workers[0].units_left == 18
 
 
-def test_without_an_answer_the_work_is_duplicated_and_the_first_result_wins(stuck):
-    asked_back(stuck)
-    (sent,) = stuck.wait(0.1)
-    assert (sent.worker, sent.start) == ("b", 3)
-    copy = stuck.spans("b")[0]
-    assert stuck.finish("b", seconds=0.0)[0] == Accept(1, *copy)
-    late = stuck.finish("a", seconds=0.0)
-    assert [done for done in late if isinstance(done, Accept)] == [
-        Accept(1, 2, 3),
-        Accept(1, copy[1], 11),
-    ]
-    assert late[-1] == CallDone(1)
-    assert stuck.table.queued == 0
-
-
-def test_the_loss_of_the_copy_requeues_nothing_that_the_other_still_holds(stuck):
-    asked_back(stuck)
-    stuck.wait(0.1)
-    assert stuck.kill("b") == []
-    out = stuck.kill("a")
-    items = sorted(item for done in out for item in range(done.start, done.stop))
-    assert items == list(range(2, 11))
-    stuck.join("c", slots=2)
-    assert stuck.table.held("c")[0].is_suspect
-
-
 def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(stuck):
     (revoke,) = asked_back(stuck)
     stuck.wait(0.1)
@@ -603,35 +476,12 @@ def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(
     assert not stuck.table.held("c")[0].is_suspect
 
 
-def test_the_loss_of_the_stuck_worker_leaves_the_copy_running(stuck):
-    asked_back(stuck)
-    stuck.wait(0.1)
-    start, stop = stuck.spans("b")[0]
-    lost = [
-        item
-        for done in stuck.kill("a")
-        if isinstance(done, Requeue)
-        for item in range(done.start, done.stop)
-    ]
-    assert lost == [2, *range(stop, 11)]
-    assert stuck.table.queued == len(lost)
-    assert stuck.finish("b")[0] == Accept(1, start, stop)
-
-
 @pytest.mark.parametrize("kept, is_asked", [(1, True), (12, True), (3, False)])
 def test_an_answer_that_makes_no_sense_is_refused(stuck, kept, is_asked):
     if is_asked:
         asked_back(stuck)
     with pytest.raises(WireError, match="worker a keeps"):
         stuck(RevokeAnswered("a", stuck.entry("a").entry, kept))
-
-
-def test_an_answer_that_comes_after_the_end_changes_nothing(stuck):
-    (revoke,) = asked_back(stuck)
-    out = stuck.finish("a")
-    assert out[-1] == CallDone(1)
-    assert not any(isinstance(done, Abandon) for done in out)
-    assert stuck(RevokeAnswered("a", revoke.entry, 3)) == []
 
 
 # Workers whose place is taken away.
