@@ -1,16 +1,12 @@
 """The README's two commands set up what they need, once."""
 
 import importlib.util
-import io
-import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-import progress
 from commands import ran
 
 ROOT = Path(__file__).parents[1]
@@ -154,44 +150,3 @@ def test_what_pip_said_is_printed_where_it_failed(bootstrap, tmp_path, monkeypat
         bootstrap.real_pip(tmp_path / "python", "install")
 
     assert capsys.readouterr().err == "no such distribution\n"
-
-
-class Stream(io.StringIO):
-    """Where progress is told to."""
-
-    def __init__(self, *, terminal):
-        super().__init__()
-        self.isatty = lambda: terminal
-        self.told = threading.Semaphore(0)
-
-    def flush(self):
-        self.told.release()
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_told_by_itself_again_and_again(terminal, monkeypatch):
-    monkeypatch.setattr(progress, "_TERMINAL", 0.01)
-    monkeypatch.setattr(progress, "_ELSEWHERE", 0.01)
-    stream = Stream(terminal=terminal)
-
-    shown = progress.Progress(stream, lambda: (0.5, "attrs"))
-    for _ in range(2):
-        assert stream.told.acquire(timeout=30)
-    shown.end()
-
-    line = r" +50%  +\d+ s so far, about \d+ s left  attrs"
-    if terminal:
-        line = rf"(\r\[#{{15}} {{15}}\]{line}\033\[K){{3,}}"
-    assert re.fullmatch(rf"({line}\n)+", stream.getvalue())
-
-
-@pytest.mark.parametrize(
-    "share, line",
-    [
-        (0.0, "  0%   30 s so far  attrs"),
-        (0.25, " 25%   30 s so far, about 90 s left  attrs"),
-        (1.0, "100%   30 s so far  attrs"),
-    ],
-)
-def test_the_rest_is_estimated_once_there_is_something_to_go_by(share, line):
-    assert progress.told(share, 30, "attrs") == line

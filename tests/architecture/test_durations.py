@@ -4,7 +4,6 @@ import ast
 import re
 
 import attrs
-import pytest
 
 import layout
 from fiber.model import Timing
@@ -84,24 +83,3 @@ def test_somebody_waits_for_every_duration():
     names = {field.name for field in attrs.fields(Timing)} - {"scale"}
 
     assert {name for name in names if not re.search(rf"timing\(?\)?\.{name}\b", sources)} == set()
-
-
-@pytest.mark.parametrize(
-    "source, count",
-    [
-        ("_TIMEOUT = 5.0", 1),
-        ("_TIMEOUT: float = 5", 1),
-        ("#: how long\n#: in seconds\n_ANSWER = 2 * 2.5", 1),
-        ("_ANSWER = 5.0  # seconds", 1),
-        ("#: seconds between attempts\n_FIRST, _LONGEST = 0.01, 5.0", 1),
-        # and other numbers
-        ("#: seconds that results wait for others to be sent together\n_MAX_DELAY = 0.1", 0),
-        ("_POLL = 0.002", 0),
-        ("#: seconds for which unused content is kept\n_UNUSED = 30 * 24 * 3600.0", 0),
-        ("#: default of the setting ``lease``, in seconds\n_LEASE = 5.0", 0),
-        ("def wait():\n    timeout = 5.0", 0),
-        ("_TIMEOUT = timing.answer", 0),
-    ],
-)
-def test_a_duration_is_found(source, count):
-    assert len(list(durations(source))) == count

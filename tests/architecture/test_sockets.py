@@ -6,8 +6,6 @@ made or accepted afterwards, ours included.
 
 import ast
 
-import pytest
-
 import layout
 
 #: what makes a socket with the default timeout
@@ -69,31 +67,6 @@ def sockets_without_a_mode(tree):
                 not {f"{name}.{mode}" for mode in MODES} & called for name in names
             ):
                 yield node.lineno
-
-
-@pytest.mark.parametrize(
-    "source, count",
-    [
-        ("one = socket.socket(socket.AF_UNIX)", 1),
-        ("self._one = socket.socket()\nother.setblocking(True)", 1),
-        ("near, far = socket.socketpair()\nnear.setblocking(False)", 1),
-        ("with socket.create_server(('', 0)) as one:\n    one.listen()", 1),
-        ("def f():\n    return socket.create_connection(place)", 1),
-        ("peer, _ = one.accept()\none.setblocking(False)", 1),
-        ("f(socket.socket(fileno=3))", 1),
-        ("def f():\n    one = socket.socket()\n    def g():\n        one.setblocking(True)", 1),
-        # those that say their mode
-        ("one = socket.socket()\none.settimeout(3)", 0),
-        ("near, far = socket.socketpair()\nnear.setblocking(False)\nfar.setblocking(True)", 0),
-        ("self._one = socket.create_server(('', 0))\nself._one.setblocking(True)", 0),
-        ("socket.create_connection(place, 3).close()", 0),
-        ("return_ = socket.create_connection(place, timeout=None)", 0),
-        ("peer, _ = one.accept()\npeer.setblocking(False)", 0),
-        ("one = stack.enter_context(socket.socket())\none.setblocking(True)", 0),
-    ],
-)
-def test_a_socket_without_a_mode_of_its_own_is_found(source, count):
-    assert len(list(sockets_without_a_mode(ast.parse(source)))) == count
 
 
 def test_no_socket_of_ours_takes_the_programs_default_timeout():

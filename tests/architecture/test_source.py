@@ -64,17 +64,3 @@ def test_no_code_of_the_core_names_a_backend():
     ]
 
     assert not named, "\n".join(named)
-
-
-def test_a_backends_name_is_found_wherever_it_stands(tmp_path):
-    sources = [
-        "import docker",
-        "from docker.errors import ImageNotFound",
-        "import importlib; importlib.import_module('kubernetes.client')",
-        "if backend == 'ssh': pass",
-        "f(podman=True)",
-    ]
-    for source in sources:
-        (tmp_path / "module.py").write_text(source)
-        words = words_of_code(tmp_path / "module.py")
-        assert any(BACKEND_WORDS.search(word) for _, word in words), source

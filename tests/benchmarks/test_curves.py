@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from benchmarks import curves
-from benchmarks.curves import evolution, point
 
 from commands import ran
 
@@ -28,25 +27,3 @@ def test_a_curve_is_written_with_what_it_depends_on_and_drawn(name, tmp_path):
     assert "error" not in json.dumps(found)
     if importlib.util.find_spec("matplotlib") is not None:
         assert (tmp_path / f"bench-{name}.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_ideal_generation_is_that_of_workers_that_never_wait():
-    alone, many = evolution.ideal(1, 0, 50), evolution.ideal(50, 0, 50)
-    seconds = [evolution.seconds_of(seed) for seed in range(50)]
-
-    assert alone == pytest.approx(sum(seconds))
-    assert many == max(seconds)
-    assert max(seconds) < evolution.ideal(7, 0, 50) < sum(seconds) / 7 + max(seconds)
-
-
-@pytest.mark.parametrize(
-    "module, seconds, told",
-    [
-        # starting a program takes longer than this
-        ("benchmarks.curves.evolution", 0.001, "no answer within 0 s"),
-        ("no_such_module", 50, "No module named 'no_such_module'"),
-    ],
-)
-def test_a_point_that_fails_or_takes_too_long_is_told(module, seconds, told):
-    with pytest.raises(point.PointError, match=told):
-        point.measure(module, {}, seconds)

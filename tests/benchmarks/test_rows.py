@@ -45,13 +45,3 @@ def test_a_row_measures_us_and_multiprocessing(name, tmp_path):
         assert len(one["bars"]) == len(metric.bars)
         assert metric.title in table
     assert results["machine"]["versions"]["fiber-core"]
-
-
-def test_a_run_can_be_drawn(tmp_path):
-    if importlib.util.find_spec("matplotlib") is None:
-        pytest.skip("matplotlib is not installed")
-    picture = tmp_path / "bars.png"
-
-    run("--rows", "start", "--plot", str(picture))
-
-    assert picture.read_bytes().startswith(b"\x89PNG")

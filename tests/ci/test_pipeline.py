@@ -60,12 +60,6 @@ class TestChanges:
         assert changes.touch(["other", "later/"])
         assert not changes.touch(["other", "committed"])
 
-    def test_a_base_that_nobody_knows_means_that_everything_may_have_changed(self, load, checkout):
-        for base in (None, "0" * 40, "--all"):
-            changes = load("changes").Changes(checkout.path, base)
-            assert changes.paths is None
-            assert changes.touch([])
-
     def test_the_base_is_read_from_the_checkout_and_a_variable_goes_first(
         self, load, checkout, monkeypatch
     ):
@@ -129,17 +123,3 @@ class TestChoice:
         absent = [p for p in watched if not any(each.startswith(p) for each in known)]
         absent += [path for path in files if not (ROOT / path).exists()]
         assert absent == []
-
-
-def test_the_summary_ends_with_flaky_tests_by_name(load, pipeline, capsys):
-    result = load("reports").Result
-    results = [result(f"t::{number}", float(number), failed=False) for number in range(30)]
-    facts = {"verdict": "ok, flaky", "seconds": 9.0, "cpu": 3.0, "flaky": ["t::3"]}
-    one = SimpleNamespace(stage=SimpleNamespace(name="some"), results=results, **facts)
-
-    pipeline.print_summary([one], 10.0)
-
-    lines = capsys.readouterr().out.splitlines()
-    slowest = [line.split()[2] for line in lines if "t::" in line and " s  " in line]
-    assert slowest == [f"t::{n}" for n in range(29, 9, -1)]
-    assert lines[-1] == "  t::3 (some)"

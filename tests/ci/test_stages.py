@@ -3,7 +3,6 @@
 import re
 import sys
 import textwrap
-import threading
 
 import pytest
 
@@ -62,41 +61,6 @@ def test_a_stage_passes_or_ends_at_its_first_command_that_fails_and_the_others_r
     assert "so far so good" in printed
     assert "No such file" in printed
     assert "\nnever" not in printed
-
-
-def test_tests_may_have_an_environment_of_no_more_than_what_is_named(stages, run, monkeypatch):
-    monkeypatch.setenv("KEPT", "1")
-    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    # Python adds LC_CTYPE itself where nothing says which language it is
-    script = "import os; print(sorted(os.environ.keys() - {'LC_CTYPE'}))"
-
-    def do(it):
-        it.tests(sys.executable, "-c", script, keeps={"KEPT", "PATH", "ABSENT"}, GIVEN="2")
-
-    # and the mark by which it would be found
-    done, printed = run([stages.Stage("bare", do)])
-
-    assert done["bare"].passed, printed
-    assert "['CI_STAGE', 'GIVEN', 'KEPT', 'PATH']" in printed
-
-
-def test_stages_of_two_lanes_run_at_once_and_are_printed_apart(stages, run):
-    meeting = threading.Barrier(2, timeout=20)
-
-    def do(word):
-        def write(it):
-            it.run("echo", f"{word} begins")
-            meeting.wait()
-            it.run("echo", f"{word} ends")
-
-        return write
-
-    done, printed = run([stages.Stage("a", do("ape"))], [stages.Stage("b", do("bear"))])
-
-    assert all(one.passed for one in done.values())
-    for word in ("ape", "bear"):
-        inside = printed[printed.index(f"\n{word} begins") : printed.index(f"\n{word} ends")]
-        assert inside.count("begins") == 1
 
 
 @pytest.fixture
@@ -196,11 +160,3 @@ def test_tests_that_failed_are_run_once_more_at_the_end(stages, run, first, alon
         at_first, at_last = re.findall(r"^(?:among others|alone) (\S+)$", printed, re.MULTILINE)
         assert at_first == at_last
         assert printed.index("later begins") < printed.index("once more, alone")
-
-
-def test_a_command_that_fails_counts_though_tests_may_be_tried_again(stages, run):
-    def do(it):
-        it.tests(*program(TESTS.format(first=1, alone=0, name="x")))
-        it.run("false")
-
-    assert run([stages.Stage("both", do)])[0]["both"].verdict == "FAILED (1)"

@@ -64,9 +64,3 @@ def test_modules_and_files_that_a_document_names_are_there(document):
     gone += [path for path in PATH.findall(text) if not any((one / path).exists() for one in above)]
 
     assert gone == []
-
-
-def test_a_module_that_is_gone_is_noticed():
-    assert is_there("fiber._wire.handshake.Hello")
-    assert not is_there("fiber._wire.ferry")
-    assert not is_there("fiber._wire.frames.NoSuchName")

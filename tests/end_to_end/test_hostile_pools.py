@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
-import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
-from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
+from fiber.exceptions import TerminatedError, WorkerCrashedError
 from waiting import until
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
@@ -81,18 +80,6 @@ class TestResults:
             next(results)
         assert got == list(range(100))
         assert list(results) == list(range(100))
-
-
-class TestFunctions:
-    def test_one_that_cannot_be_pickled_is_told_by_the_result_and_the_callback(self, pool):
-        seen = []
-        bad = functools.partial(tasks.same, (i for i in "x"))
-        result = pool.apply_async(bad, error_callback=seen.append)
-        with pytest.raises(TypeError, match="pickle"):
-            result.get(30)
-        with pytest.raises(TypeError, match="pickle"):
-            next(pool.imap(bad, [1]))
-        until(lambda: seen)
 
 
 class TestIterables:
@@ -163,19 +150,6 @@ class TestIterables:
 
 
 class TestCallbacks:
-    def test_one_that_raises_does_no_harm(self, pool, monkeypatch):
-        raised = []
-        monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_type))
-
-        def fail(_):
-            raise SystemExit(3)
-
-        assert pool.apply_async(tasks.same, (1,), callback=fail).get(30) == 1
-        done = threading.Event()
-        pool.apply_async(tasks.same, (1,), callback=lambda _: done.set())
-        assert done.wait(30)
-        assert raised == [SystemExit]
-
     @pytest.mark.parametrize("method", ["close", "terminate"])
     def test_one_may_use_the_pool_and_end_it(self, method):
         pool, got, ended = fiber.Pool(2), [], threading.Event()
@@ -192,15 +166,6 @@ class TestCallbacks:
         pool.join()
         with pytest.raises(ValueError, match="not running"):
             pool.apply(tasks.same, (1,))
-
-    def test_all_have_run_when_join_returns(self):
-        seen = []
-        pool = fiber.Pool(2)
-        for number in range(200):
-            pool.apply_async(tasks.same, (number,), callback=seen.append)
-        pool.close()
-        pool.join()
-        assert sorted(seen) == list(range(200))
 
 
 class TestEnding:
@@ -289,10 +254,3 @@ class TestExceptions:
         with pytest.raises(WorkerCrashedError) as caught:
             pool.apply(inner, (1,))
         assert len(caught.value.attempts) == 1
-
-    def test_an_initializer_that_leaves_is_told_not_waited_for(self):
-        with fiber.Pool(1, initializer=sys.exit, initargs=(4,)) as pool:
-            with pytest.raises(StartError, match="6 workers in a row"):
-                pool.apply(tasks.same, (1,))
-            with pytest.raises(StartError):
-                pool.apply_async(tasks.same, (1,))

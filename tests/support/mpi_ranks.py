@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["check_meeting", "mpirun"]
+__all__ = ["PROGRAM", "check_meeting", "mpirun"]
 
-_PROGRAM = """
+PROGRAM = """
 import os
 from mpi4py import MPI
 
@@ -23,7 +23,7 @@ def mpirun(
     folder: Path, *words: object, environ: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run the command with ``program.py`` in a folder and four ranks on two members."""
-    (folder / "program.py").write_text(_PROGRAM)
+    (folder / "program.py").write_text(PROGRAM)
     command = ["mpirun", "-np", "4", "--slots", "2", *map(str, words)]
     return subprocess.run(
         [sys.executable, "-m", "fiber.cli.main", *command],

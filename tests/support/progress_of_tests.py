@@ -9,17 +9,6 @@ import pytest
 
 from progress import Progress
 
-#: seconds that a test takes, roughly, by the beginning of its name; by them the rest is estimated
-_SECONDS = {
-    "tests/end_to_end/": 1.5,
-    "tests/stdlib_docs/": 0.8,
-    "tests/tutorials/": 5.0,
-    "tests/": 0.3,
-    "fiber_core/tests/test_": 0.2,
-    "plugins/fiber_local/": 0.2,
-    "": 0.05,
-}
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("fiber").addoption(
@@ -41,8 +30,6 @@ class _Tests:
         self._config = config
         self._left: set[str] = set()
         self._all = 0
-        self._seconds = 0.0
-        self._done = 0.0
         self._failed = 0
         self._progress: Progress | None = None
 
@@ -67,9 +54,8 @@ class _Tests:
         if report.failed and self._progress:
             self._failed += 1
             _Output(self._config).line(f"FAILED {report.nodeid} ({report.when})")
-        if report.when == "teardown" and report.nodeid in self._left:
-            self._left.remove(report.nodeid)
-            self._done += _seconds(report.nodeid)
+        if report.when == "teardown":
+            self._left.discard(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
@@ -82,14 +68,13 @@ class _Tests:
         if not self._all:
             self._left = set(ids)
             self._all = len(self._left)
-            self._seconds = sum(map(_seconds, self._left))
 
     def _state(self) -> tuple[float, str]:
         if not self._all:
             return 0.0, "collecting tests"
         ended = self._all - len(self._left)
         failed = f", {self._failed} failed" if self._failed else ""
-        return self._done / self._seconds, f"{ended} of {self._all} tests{failed}"
+        return ended / self._all, f"{ended} of {self._all} tests{failed}"
 
 
 class _Output:
@@ -109,7 +94,3 @@ class _Output:
 
     def isatty(self) -> bool:
         return self._writer.hasmarkup
-
-
-def _seconds(name: str) -> float:
-    return next(seconds for start, seconds in _SECONDS.items() if name.startswith(start))

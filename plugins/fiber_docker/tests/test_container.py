@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from fiber.backend_parts import first
-from fiber.model import JobSpec, JobState, Reason, ReasonKind, ResourceRequest, Volume
+from fiber.model import JobSpec, JobState, Reason, ReasonKind, ResourceRequest
 from fiber_docker.config import DockerConfig
 from fiber_docker.container import ContainerContext, container_spec, unique_name
 from fiber_docker.status import (
@@ -61,29 +61,6 @@ class TestSpec:
 
         optional = {"NanoCpus", "Memory", "ShmSize", "Mounts", "Binds"}
         assert not optional & made().body["HostConfig"].keys()
-
-    def test_volumes_the_engine_and_names_of_hosts_are_those_of_settings_and_spec(self):
-        config = DockerConfig(
-            volumes=("data:/data:ro",), extra_hosts=("a:10.0.0.1",), workdir="/w", shm_size=256
-        )
-        hosts = {"b": "host-gateway"}
-        context = attrs.evolve(CONTEXT, engine_socket="/far.sock", network="n", hosts=hosts)
-
-        body = made(config, context, volumes=(Volume(source="/srv/x", path="/x"),)).body
-
-        assert body["HostConfig"]["Mounts"] == [
-            {"Type": "volume", "Source": "data", "Target": "/data", "ReadOnly": True},
-            {"Type": "bind", "Source": "/srv/x", "Target": "/x"},
-            {"Type": "bind", "Source": "/far.sock", "Target": "/var/run/docker.sock"},
-        ]
-        assert body["HostConfig"]["ExtraHosts"] == ["a:10.0.0.1", "b:host-gateway"]
-        found = (
-            body["WorkingDir"],
-            body["HostConfig"]["ShmSize"],
-            body["HostConfig"]["NetworkMode"],
-        )
-        assert found == ("/w", 256 << 20, "n")
-        assert "_FIBER_DOCKER=shared" in body["Env"]
 
     def test_a_job_can_be_found_by_its_labels(self):
         labels = made(DockerConfig(labels=("team=x=y",)), labels={"process": "p"}).body["Labels"]

@@ -1,7 +1,6 @@
 """The tests' own engine: its users side by side, its start for all and its end."""
 
 import contextlib
-import io
 import json
 import os
 import subprocess
@@ -18,28 +17,6 @@ RUN_ENGINE = Path(dockerd.__file__).with_name("run_engine.py")
 STAYS = f"import os, sys; print(os.environ['{dockerd.VARIABLE}'], flush=True); sys.stdin.read(); exit(3)"
 #: a program that runs another one
 PARENT = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
-
-
-def test_tests_that_use_it_at_the_same_time_see_and_remove_their_own_alone(engine):
-    with (
-        contextlib.closing(engine.docker()) as client,
-        dockerd.session(engine) as one,
-        dockerd.session(engine) as other,
-    ):
-        text = f"FROM {one.image}\nLABEL a=b\n".encode()
-        client.images.build(fileobj=io.BytesIO(text), tag=one.named("derived"), rm=True)
-        client.api.create_container(one.image, ["true"], name=one.named("first"))
-        client.api.create_container(one.named("derived"), ["true"], name=one.named("second"))
-        client.api.create_container(other.image, ["true"], name=other.named("first"))
-
-        assert (len(one.containers()), len(other.containers())) == (2, 1)
-        assert one.environ()["LOGNAME"] != other.environ()["LOGNAME"]
-        other.clear()
-        assert (len(one.containers()), len(other.containers())) == (2, 0)
-        labels = one.labels()
-    with contextlib.closing(engine.docker()) as client:
-        assert client.api.containers(all=True, filters={"label": labels}) == []
-        assert client.api.images(filters={"label": labels}) == []
 
 
 @pytest.mark.timeout(300)

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fiber.backend_parts.liveness import Liveness, Owner
-from fiber.exceptions import BackendUnavailableError, UnknownJobError
 from fiber_docker.client import Client
 from fiber_docker.config import DockerConfig
 from fiber_docker.orphans import (
@@ -15,7 +14,6 @@ from fiber_docker.orphans import (
     liveness_of_master,
     master_identity,
 )
-from fiber_docker.termination import Terminator
 
 ALIVE, DEAD, UNKNOWN = Liveness.ALIVE, Liveness.DEAD, Liveness.UNKNOWN
 LOCAL = Owner.decode(master_identity())
@@ -41,30 +39,6 @@ def test_a_master_is_dead_only_where_its_process_or_its_container_proves_it(owne
     labels = {MASTER_LABEL: mark, MASTER_CONTAINER_LABEL: "c0ffee"}
 
     assert liveness_of_master(labels, {"c0ffee": state}.get) is expected
-
-
-class Gone:
-    """An engine that knows of no container."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def inspect(self, container):
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    "error, warnings",
-    [(UnknownJobError("no such job"), 0), (BackendUnavailableError("no engine"), 1)],
-)
-def test_a_job_that_may_not_have_ended_is_logged_and_one_that_is_gone_is_not(
-    error, warnings, caplog
-):
-    terminator = Terminator(Gone(error), handler_check=0.05)
-    with contextlib.closing(terminator):
-        terminator.terminate("a", 1.0)
-    messages = [one.message for one in caplog.records if "may not have been ended" in one.message]
-    assert len(messages) == warnings
 
 
 @pytest.fixture

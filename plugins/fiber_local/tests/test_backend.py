@@ -1,6 +1,5 @@
 """The local backend, where it does more than every backend does."""
 
-import logging
 import os
 import shutil
 import signal
@@ -23,7 +22,6 @@ from fiber.model import (
     BackendContext,
     JobSpec,
     JobState,
-    ReachKind,
     Reason,
     ReasonKind,
     ResourceRequest,
@@ -88,12 +86,6 @@ def looking(opened):
 
 def supervisor_of(backend):
     return backend._supervisors._client._connection._process
-
-
-def test_nothing_is_started_before_the_first_job(backend, run_id):
-    assert backend._supervisors._client is None
-    assert backend.list(run_id) == []
-    assert backend.reach(None).kind is ReachKind.DIRECT
 
 
 def test_a_killed_supervisor_is_replaced_at_the_next_job(driver, caplog):
@@ -217,12 +209,6 @@ def test_what_it_cannot_do_is_refused_in_a_sentence_and_leaves_nothing(
     assert driver.backend.list(driver.run_id) == []
 
 
-def test_any_name_will_do_for_a_prefix(driver):
-    job = driver.submit(["echo", "x"], name="a\udcff", log_prefix=True)
-
-    assert driver.end(job).exit_code == 0
-
-
 def test_jobs_have_the_environment_and_folder_of_now(driver, monkeypatch, tmp_path):
     driver.end(driver.submit("exit_with", b"\0"))
     monkeypatch.setenv("SET_LATER", "yes")
@@ -242,21 +228,6 @@ def test_a_submitter_without_a_folder_can_start_jobs(driver, tmp_path, monkeypat
 
     assert driver.end(driver.submit("exit_with", b"\3")).exit_code == 3
     monkeypatch.chdir(tmp_path)
-
-
-def test_limits_that_are_not_enforced_are_logged(driver, caplog, monkeypatch):
-    from fiber._agent.supervisor.messages import Accepted
-
-    def submit(spec, on_accepted, *, cwd):
-        reply = Accepted(number=1, job_id="x", warnings=("the memory limit is not enforced",))
-        on_accepted(reply)
-        return reply
-
-    monkeypatch.setattr(driver.backend._supervisors, "submit", submit)
-    driver.submit("exit_with", b"\0")
-
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "the memory limit is not enforced" in caplog.text
 
 
 def test_devices_are_looked_for_when_asked_for_and_known_to_the_next_supervisor(driver_with):

@@ -1,7 +1,6 @@
 """Parts of the local backend: statuses, logs, devices, the doctor's checks, its plugin."""
 
 import pickle
-import secrets
 import sys
 import threading
 
@@ -19,7 +18,6 @@ from fiber_local.feed import StatusFeed
 from fiber_local.follower import JournalFollower
 from fiber_local.logfile import read_log
 from fiber_local.plugin import fiber_listen_address
-from fiber_local.supervisors import mark_detached
 
 RUNNING = JobStatus(state=JobState.RUNNING)
 ENDED = JobStatus(state=JobState.FAILED, exit_code=1)
@@ -93,43 +91,6 @@ class TestFeed:
 
         assert sorted(found, key=str) == [IS_RUNNING, ("o", JobState.FAILED)]
         assert states(events) == []
-
-
-class TestFollower:
-    @pytest.fixture
-    def journal(self):
-        """Jobs and statuses as the next look finds them."""
-        return {"a": RUNNING, "mine": RUNNING}
-
-    @pytest.fixture(params=[True, False], ids=["open", "closed"])
-    def follower(self, journal, request):
-        return JournalFollower(
-            lambda: [(job(name), status) for name, status in journal.items()],
-            lambda found: found.id == "mine",
-            is_open=request.param,
-        )
-
-    def test_a_change_of_others_is_reported_once(self, journal, follower):
-        assert states(follower.changes()) == [IS_RUNNING]
-        assert follower.changes() == []
-
-        journal["a"] = ENDED
-        assert states(follower.changes()) == [HAS_ENDED]
-        journal["a"] = RUNNING
-        assert follower.changes() == []
-
-    def test_an_open_one_finds_new_jobs_and_a_closed_one_ends_with_its_first(
-        self, journal, follower, request
-    ):
-        is_open = request.node.callspec.params["follower"]
-        follower.changes()
-        journal["late"] = RUNNING
-        assert states(follower.changes()) == [("late", JobState.RUNNING)] * is_open
-        assert follower.is_active
-
-        journal["a"] = ENDED
-        follower.changes()
-        assert follower.is_active == is_open
 
 
 @pytest.mark.parametrize("tail", [None, 2])
@@ -272,23 +233,3 @@ def test_peers_meet_at_a_socket_in_the_run_directory_unless_the_setting_differs(
 def test_a_negative_timeout_is_refused(value):
     with pytest.raises(ValueError, match="idle_exit"):
         LocalConfig(idle_exit=value)
-
-
-class TestMarkOfDetachedJobs:
-    def test_a_directory_is_marked_once_and_its_description_stays(self):
-        folder = rundir.create(secrets.token_hex(4), "local")
-        before = rundir.describe(folder)
-
-        mark_detached(folder)
-        written = (folder / "run.json").stat().st_mtime_ns
-        mark_detached(folder)
-
-        assert rundir.describe(folder) == {**before, "detached": True}
-        assert sorted(path.name for path in folder.iterdir()) == ["owner", "run.json"]
-        assert (folder / "run.json").stat().st_mtime_ns == written
-        rundir.remove(folder)
-
-    def test_a_directory_without_description_is_left_alone(self, tmp_path):
-        mark_detached(tmp_path)
-
-        assert list(tmp_path.iterdir()) == []

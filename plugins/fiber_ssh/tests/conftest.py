@@ -10,8 +10,10 @@ import pytest
 
 from fiber._agent import rundir
 from fiber.model import BackendContext
+from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.backend import SshBackend
 from fiber_ssh.config import SshConfig
+from fiber_ssh.timing import SshTiming
 from ssh_hosts import ssh_hosts
 from ssh_programs import Master
 
@@ -58,6 +60,23 @@ def opened():
 @pytest.fixture
 def backend(opened, context):
     return opened(context)
+
+
+@pytest.fixture
+def connect(config):
+    """Opens connections to hosts, whether they can be used or not; all are closed."""
+    made = []
+
+    def to(host, run_id=None, config=config):
+        ignored = dict.fromkeys(("on_jobs", "on_job", "on_beat", "on_change"), lambda *_: None)
+        link = AgentLink(host, config, run_id=run_id, lease=20.0, timing=SshTiming(), **ignored)
+        made.append(link)
+        link.wait_connected(30)
+        return link
+
+    yield to
+    for link in made:
+        link.close()
 
 
 @pytest.fixture

@@ -9,10 +9,8 @@ from fiber.exceptions import BackendUnavailableError
 from fiber.model import JobSpec, JobState, Reason, ReasonKind
 from fiber.testing import programs
 from fiber_ssh import checks
-from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.exec_channel import open_session
 from fiber_ssh.hosts import read_hosts
-from fiber_ssh.timing import SshTiming
 
 
 @pytest.fixture
@@ -27,14 +25,6 @@ def only_alpha(config, world, tmp_path):
     shared, first, *_ = world.hosts_file.read_text().split("\n\n")
     (tmp_path / "hosts").write_text(f"{shared}\n\n{first}\n")
     return attrs.evolve(config, hosts=str(tmp_path / "hosts"))
-
-
-def connect(config):
-    (host,) = read_hosts(config)
-    ignored = dict.fromkeys(("on_jobs", "on_job", "on_beat", "on_change"), lambda *_: None)
-    link = AgentLink(host, config, run_id=None, lease=20.0, timing=SshTiming(), **ignored)
-    link.wait_connected(30)
-    return link
 
 
 @pytest.fixture
@@ -53,13 +43,11 @@ def one_session(alpha):
 
 @pytest.mark.lingers("the host's new sshd is for the tests that follow")
 @pytest.mark.usefixtures("one_session")
-def test_too_few_sessions_are_reported_with_the_option(context, only_alpha):
-    link = connect(only_alpha)
-    try:
-        with pytest.raises(BackendUnavailableError, match="set MaxSessions in its sshd_config"):
-            open_session(link.transport, 30)
-    finally:
-        link.close()
+def test_too_few_sessions_are_reported_with_the_option(context, connect, only_alpha):
+    link = connect(*read_hosts(only_alpha), config=only_alpha)
+    with pytest.raises(BackendUnavailableError, match="set MaxSessions in its sshd_config"):
+        open_session(link.transport, 30)
+    link.close()
     found = {
         check.name: check for check in checks.run_checks(attrs.evolve(context, config=only_alpha))
     }
@@ -79,7 +67,7 @@ def test_a_folder_that_hosts_lack_is_reported_and_not_a_missing_python(opened, c
     assert "python" not in end.message
 
 
-def test_a_home_that_cannot_be_written_to_is_reported_with_the_setting(alpha, only_alpha):
+def test_a_home_that_cannot_be_written_to_is_reported_with_the_setting(alpha, connect, only_alpha):
     root = alpha.directory / "read-only"
     (root / "alpha").mkdir(parents=True)
 
@@ -90,15 +78,13 @@ def test_a_home_that_cannot_be_written_to_is_reported_with_the_setting(alpha, on
     mount("mount", "--bind", root, root)
     mount("mount", "-o", "remount,bind,ro", root)
     try:
-        link = connect(attrs.evolve(only_alpha, root=str(root)))
-        try:
-            assert f"{root}/alpha cannot be written to; name a folder with FIBER_SSH_ROOT" in (
-                link.failure
-            )
-        finally:
-            link.close()
+        config = attrs.evolve(only_alpha, root=str(root))
+        link = connect(*read_hosts(config), config=config)
+        link.close()
     finally:
         mount("umount", root)
+    words = f"{root}/alpha cannot be written to; name a folder with FIBER_SSH_ROOT"
+    assert words in link.failure
 
 
 def test_the_doctor_leaves_no_run_on_hosts(context, world):

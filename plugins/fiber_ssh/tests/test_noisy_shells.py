@@ -8,16 +8,10 @@ import pytest
 from fiber.exceptions import BackendUnavailableError
 from fiber.testing import FakeProvider
 from fiber_ssh import checks
-from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.exec_channel import run
 from fiber_ssh.files import FileSender
-from fiber_ssh.host_state import HostState
 from fiber_ssh.hosts import read_hosts
 from fiber_ssh.routes import Router
-from fiber_ssh.timing import SshTiming
-
-#: what a connection tells its owner
-IGNORED = dict.fromkeys(("on_jobs", "on_job", "on_beat", "on_change"), lambda *_: None)
 
 NOISES = {
     "on stdout": "echo noise of alpha",
@@ -31,14 +25,6 @@ class TwoDevices(FakeProvider):
 
     def probe(self):
         return ("{python}", "-I", "-S", "-c", 'print(\'["F-0", "F-1"]\')')
-
-
-class BrokenDevices(FakeProvider):
-    """A driver that is out of order."""
-
-    def probe(self):
-        code = "import sys; print('the driver sleeps', file=sys.stderr); sys.exit(4)"
-        return ("{python}", "-I", "-S", "-c", code)
 
 
 @pytest.fixture
@@ -66,13 +52,12 @@ def alpha(config):
 
 
 @pytest.fixture
-def link(alpha, config, run_id):
+def link(alpha, connect, run_id):
     """A connection to it that is up."""
-    link = AgentLink(alpha, config, run_id=run_id, lease=20.0, timing=SshTiming(), **IGNORED)
-    assert link.wait_connected(30), link.failure
+    link = connect(alpha, run_id)
+    assert link.is_up, link.failure
     yield link
     link.call("release", timeout=30, run=run_id)
-    link.close()
 
 
 @pytest.mark.usefixtures("_noise")
@@ -81,9 +66,6 @@ class TestNoise:
         route = Router(config, lambda: [link]).route(link, ["tls+tcp://127.0.0.1:1"])
         # nobody listens there
         assert route.uses_streams
-
-    def test_devices_are_found(self, link, config):
-        assert len(HostState(link, config, {"fake": TwoDevices()}, SshTiming()).probe("fake")) == 2
 
     def test_files_are_sent(self, link, config, tmp_path, monkeypatch, run_id):
         (tmp_path / "words.txt").write_text("all of them")
@@ -103,23 +85,14 @@ def test_a_pool_works_on_hosts_that_greet(set_bashrc, world, master):
     assert program.end()["good"]
 
 
-def test_an_error_has_the_programs_words_and_not_the_shells(set_bashrc, link, config):
+def test_a_missing_python_is_reported_without_the_noise(set_bashrc, connect, alpha):
     set_bashrc("echo noise; echo noise >&2")
 
-    with pytest.raises(Exception, match="exit code 4: the driver sleeps$"):
-        HostState(link, config, {"fake": BrokenDevices()}, SshTiming()).probe("fake")
+    link = connect(attrs.evolve(alpha, python="/no/python"))
 
-
-def test_a_missing_python_is_reported_without_the_noise(set_bashrc, config, alpha):
-    set_bashrc("echo noise; echo noise >&2")
-    missing = attrs.evolve(alpha, python="/no/python")
-    link = AgentLink(missing, config, run_id=None, lease=20.0, timing=SshTiming(), **IGNORED)
-    try:
-        assert not link.wait_connected(30)
-        assert "there is no Python '/no/python' on host alpha" in link.failure
-        assert "noise" not in link.failure
-    finally:
-        link.close()
+    assert not link.is_up
+    assert "there is no Python '/no/python' on host alpha" in link.failure
+    assert "noise" not in link.failure
 
 
 def test_a_shell_that_runs_nothing_is_reported_with_its_message(link, set_bashrc):

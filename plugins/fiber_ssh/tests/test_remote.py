@@ -188,8 +188,3 @@ class TestLog:
         write(path, (0, b"a\nb\n"), (1, b"c\n"), (0, b"d\ne "), (0, b"e"))
 
         assert b"".join(part for _, part in read(path, *offset_of_tail(path, count))) == tail
-
-    def test_the_tail_of_nothing_is_nothing(self, path):
-        write(path)
-
-        assert offset_of_tail(path, 3) == (0, 0)

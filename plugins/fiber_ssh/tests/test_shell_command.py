@@ -78,16 +78,6 @@ def test_output_of_a_program_is_separated_from_that_of_its_shell(shell, before):
     assert stderr_text(done.stderr) == "words"
 
 
-def test_the_words_of_a_folder_that_is_missing_are_a_programs_own():
-    line = "echo noise >&2; " + command_line(["true"], directory="/no/folder", marked=True)
-
-    done = subprocess.run(["sh", "-c", line], capture_output=True, check=False)
-
-    assert done.returncode
-    assert "/no/folder" in stderr_text(done.stderr)
-    assert "noise" not in stderr_text(done.stderr)
-
-
 def test_where_the_program_was_not_run_stderr_is_the_shells():
     assert stderr_text(b"quota exceeded\n") == "quota exceeded"
     assert stderr_text(b"quota is 90 %\n" + MARKER) == ""

@@ -1,14 +1,10 @@
 """Pure functions: addresses, sockets, statuses, compatibility, and files to send."""
 
-import queue
-
 import attrs
-import paramiko
 import pytest
 
 from fiber.exceptions import ConfigError
 from fiber.model import Interface, JobState, ListenAddress, Peers, Reason, ReasonKind
-from fiber_ssh import agent_link
 from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE, listen_address
 from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.compatibility import incompatibility
@@ -146,26 +142,3 @@ ENVIRON = {"SSH_AUTH_SOCK": "/run/usual", "MINE": "/run/mine"}
 def test_the_socket_of_ssh_agent_is_named_as_in_ssh_config(wanted, found):
     assert agent_socket(wanted, ENVIRON) == found
     assert agent_socket(None, {}) is None
-
-
-class Cut:
-    """A channel whose connection is gone, with paramiko's exceptions."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def sendall(self, data):
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    "error", [OSError("Socket is closed"), EOFError(), paramiko.SSHException()]
-)
-def test_a_writer_ends_and_leaves_the_error_to_the_reader(error):
-    out = queue.SimpleQueue()
-    for _ in range(2):
-        out.put(b"data")
-
-    agent_link._write(Cut(error), out)
-
-    assert out.qsize() == 1
