@@ -161,7 +161,9 @@ class Suite:
         paths = dict.fromkeys((*SHOWN, *named_paths(self._environ)))
         shown = [path for path in paths if Path(path).exists()]
         inside = ("sh", "-c", 'cd /checkout && exec "$@"', "sh", *words)
-        mounting = ("unshare", "--mount", "sh", "-ec", MOUNT, "sh", str(self._root))
+        # what runs inside ends with this process, however that ends
+        ending = ("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--fork", "--kill-child")
+        mounting = (*ending, "sh", "-ec", MOUNT, "sh", str(self._root))
         return subprocess.call([*mounting, *shown, "--", *inside], env=self._environ)
 
     def _run(self, *words: str) -> None:
