@@ -27,6 +27,8 @@ class Wire:
         self._selector = selectors.DefaultSelector()
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._lock = threading.Lock()
+        self._silent = False
+        self._pause = threading.Event()
         self._closed = False
         #: connections that were forwarded
         self.count = 0
@@ -39,6 +41,10 @@ class Wire:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def silence(self, silent: bool = True) -> None:
+        """Forward nothing, as where a cable is cut: nobody is told."""
+        self._silent = silent
 
     def cut(self) -> None:
         """End all connections."""
@@ -57,6 +63,9 @@ class Wire:
     def _run(self) -> None:
         while not self._closed:
             ready = self._selector.select(0.05)
+            if self._silent:
+                self._pause.wait(0.05)
+                continue
             for key, _ in ready:
                 with self._lock:
                     self._serve(key.fileobj)
