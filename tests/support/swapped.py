@@ -46,11 +46,11 @@ def prints_with_fiber(
         environ: variables that it finds in its environment.
     """
     source = imports_changed(script.read_text(encoding="utf-8"))
-    assert "import fiber" in source or "from fiber" in source
     assert not _IMPORT.search(source)
     for old, new in (changes or {}).items():
         assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {script.name}"
         source = source.replace(old, new)
+    assert "import fiber" in source or "from fiber" in source
     changed = folder / script.name
     changed.write_text(source, encoding="utf-8")
     return _printed(changed, environ)
