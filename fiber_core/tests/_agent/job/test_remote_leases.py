@@ -20,10 +20,10 @@ from fiber.testing.fake_remote import AWAY
 from remote_world import supervisor_of
 from waiting import until
 
-#: a sign of life each 0.2 s: ten in a row are missed before a lease ends
-SOON = {"lease": 2.0, "time_scale": 0.2}
+#: a sign of life each half second; a job ends a second after its parent, if both are in time
+SOON = {"lease": 4.0, "time_scale": 0.5}
 #: in seconds, until a lease that is not renewed has ended
-ENDED = 2.5
+ENDED = 5.0
 
 
 def wait_for_ever(ready):
