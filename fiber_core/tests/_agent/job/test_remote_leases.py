@@ -20,7 +20,8 @@ from fiber.testing.fake_remote import AWAY
 from remote_world import supervisor_of
 from waiting import until
 
-#: a sign of life each half second; a job ends a second after its parent, if both are in time
+#: a sign of life each half second; a job that ends by itself is seen to 1.5 s after its lease, by when its
+#: parent has given it up
 SOON = {"lease": 4.0, "time_scale": 0.5}
 #: in seconds, until a lease that is not renewed has ended
 ENDED = 5.0
