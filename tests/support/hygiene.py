@@ -127,9 +127,6 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         _close_runtime()
     if request.node.get_closest_marker("lingers"):
         return
-    if before.lingering(kept=shared is not None):
-        # the traceback of an expected error may hold a handle, in a cycle with the error
-        gc.collect()
     problems = _still(lambda: before.lingering(kept=shared is not None)) + before.changed()
     if problems:
         problems += before.whereabouts()
@@ -178,6 +175,9 @@ def pytest_unconfigure() -> None:
 def _still(look: Callable[[], list[Any]]) -> list[Any]:
     """What is left after a while, looking until it is nothing."""
     deadline = time.monotonic() + _PATIENCE
+    if look():
+        # the traceback of an expected error may hold a handle, in a cycle with the error
+        gc.collect()
     while (left := look()) and time.monotonic() < deadline:
         # threads, descendants of any depth, orphans and files have no common event to wait for
         time.sleep(0.01)

@@ -5,7 +5,7 @@ import pytest
 
 from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber_ssh.known_hosts import KnownHosts
-from fiber_ssh.ssh_config import look_up, run_command
+from fiber_ssh.ssh_config import look_up
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def read(home):
-    def look(text, name, **options):
+    def look(text, name, timeout=60, **options):
         path = home / ".ssh" / "config"
         path.write_text(text)
-        return look_up(path, name, system=None, run=lambda words: run_command(words, 60), **options)
+        return look_up(path, name, timeout, system=None, **options)
 
     return look
 
@@ -34,7 +34,7 @@ def test_options_that_are_not_configured_have_defaults(read, home):
     assert found.proxy_jump == ()
     assert found.known_hosts[0] == str(home / ".ssh" / "known_hosts")
     assert found.key_name == "alpha"
-    assert look_up(home / "none", "alpha", system=None, run=bool) == found
+    assert look_up(home / "none", "alpha", 60, system=None) == found
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_blocks_that_match(read, line, matches):
     assert (read(text, "alpha").port == 7) is matches
 
 
-def test_a_command_that_does_not_end_is_an_error():
+def test_a_command_that_does_not_end_is_an_error(read):
     with pytest.raises(ConfigError, match="'Match exec'.*timed out"):
-        run_command("sleep 600", 0.1)
+        read('Match exec "sleep 600"', "alpha", timeout=0.1)
 
 
 def test_a_user_named_beside_the_host_counts_for_more(read):

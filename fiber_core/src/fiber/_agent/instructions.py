@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from fiber._base import values
 from fiber._wire.handshake import Hello
@@ -84,6 +84,29 @@ class Instructions:
         return self.ident if self.processes == 1 else f"{self.ident}.{index}"
 
 
+def connect_to_any(urls: Iterable[str], connect: Callable[[str], Link]) -> Link:
+    """Connect to the first address that answers.
+
+    Raises:
+        HandshakeError: the parent itself refused us.
+        TransportError: none answers; the error of the last one.
+    """
+    failure = TransportError("there is no address to dial")
+    for url in urls:
+        try:
+            return connect(url)
+        except TransportError as error:
+            if is_refusal(error):
+                raise
+            failure = error
+    raise failure
+
+
+def is_refusal(error: TransportError) -> bool:
+    """True for the parent's own word, which another attempt does not change."""
+    return isinstance(error, HandshakeError) and error.proven
+
+
 def dial(instructions: Instructions, hello: Hello) -> Link:
     """Connect to the parent; its addresses are tried in turn until the instructions' time is over.
 
@@ -96,25 +119,25 @@ def dial(instructions: Instructions, hello: Hello) -> Link:
     """
     timeout = instructions.dial_timeout
     deadline = time.monotonic() + (instructions.timing.dial if timeout is None else timeout)
+
+    def connect(url: str) -> Link:
+        return Link(
+            url,
+            instructions.credentials,
+            hello,
+            max_frame=instructions.max_frame,
+            timing=instructions.timing,
+        )
+
     while True:
-        failure: TransportError | None = None
-        for url in instructions.urls:
-            try:
-                return Link(
-                    url,
-                    instructions.credentials,
-                    hello,
-                    max_frame=instructions.max_frame,
-                    timing=instructions.timing,
-                )
-            except TransportError as error:
-                if isinstance(error, HandshakeError) and error.proven:
-                    raise
-                failure = error
-        if time.monotonic() > deadline:
-            if isinstance(failure, HandshakeError):
-                raise failure
-            msg = f"cannot reach the parent at {', '.join(instructions.urls)}"
-            raise StartError(msg) from failure
+        try:
+            return connect_to_any(instructions.urls, connect)
+        except TransportError as error:
+            is_over = time.monotonic() > deadline
+            if is_refusal(error) or (is_over and isinstance(error, HandshakeError)):
+                raise
+            if is_over:
+                msg = f"cannot reach the parent at {', '.join(instructions.urls)}"
+                raise StartError(msg) from error
         # no event announces a listener that does not exist yet
         time.sleep(0.05)

@@ -104,10 +104,9 @@ class Child:
         """Wait for the end; the exit code, or None when ``timeout`` seconds have passed."""
         with self._changed:
             self._waiting += 1
-        try:
-            self._wait_for(self._has_ended, timeout)
-        finally:
-            with self._changed:
+            try:
+                self._wait_for(self._has_ended, timeout)
+            finally:
                 self._waiting -= 1
         code = self.returncode
         if code is not None:

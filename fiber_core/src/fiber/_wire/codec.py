@@ -409,16 +409,7 @@ def with_traceback(error: BaseException) -> Any:
     if isinstance(error, ModuleNotFoundError) and _missing_module_hook is not None:
         _missing_module_hook(error)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    try:
-        pickled = _pickled_error(error)
-    except Exception as failure:
-        try:
-            if type(error).__reduce__ is not BaseException.__reduce__:
-                raise
-            pickled = _pickled_error(_RemadeError(error))
-        except Exception:
-            pickled = frames.joined(dumps(encoding_error(failure, error)))
-    return _PickledError(pickled, f'\n"""\n{text}"""')
+    return _PickledError(_pickled_error(error), f'\n"""\n{text}"""')
 
 
 def encoding_error(failure: BaseException, value: object) -> BaseException:
@@ -463,11 +454,21 @@ def _remake_error(
     return error
 
 
-def _pickled_error(error: BaseException | _RemadeError) -> bytes:
-    """Pickle of an error that can be loaded."""
-    pickled = frames.joined(dumps(error))
-    _load_error(pickled)
-    return pickled
+def _pickled_error(error: BaseException) -> bytes:
+    """Pickle that can be loaded: of the error, of a stand-in, or of a ``MaybeEncodingError``."""
+    ways: list[Any] = [error]
+    if type(error).__reduce__ is BaseException.__reduce__:
+        ways.append(_RemadeError(error))
+    failures = []
+    for way in ways:
+        try:
+            pickled = frames.joined(dumps(way))
+            _load_error(pickled)
+        except Exception as failure:
+            failures.append(failure)
+        else:
+            return pickled
+    return frames.joined(dumps(encoding_error(failures[0], error)))
 
 
 class _PickledError:

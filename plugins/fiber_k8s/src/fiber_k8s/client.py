@@ -26,12 +26,11 @@ from fiber_k8s.config import K8sConfig
 from fiber_k8s.connection import Connection, connect
 from fiber_k8s.timing import K8sTiming
 
-__all__ = ["MERGE_PATCH", "ApiError", "Client"]
-
-#: content type of a PATCH by RFC 7386
-MERGE_PATCH = "application/merge-patch+json"
+__all__ = ["ApiError", "Client"]
 
 _SAFE = frozenset({"GET", "DELETE"})
+#: of bodies that are no plain JSON; a PATCH is one of RFC 7386
+_CONTENT_TYPES = {"PATCH": "application/merge-patch+json"}
 #: retries of a call, unless its caller decides
 _TRIES = 6
 
@@ -137,7 +136,6 @@ class Client:
         *,
         body: Any = None,
         query: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
         timeout: float | None = None,
         again: Callable[[BackendError], bool] | None = None,
     ) -> Any:
@@ -149,7 +147,6 @@ class Client:
             what: the call in words, for messages: "the cluster refused to …".
             body: sent as JSON.
             query: parameters.
-            content_type: of the body.
             timeout: seconds without an answer for one try; None: as long as for any call.
             again: called with the error before each retry, False ends them; only for calls that may
                 be repeated. None: a few retries of GET and DELETE.
@@ -164,10 +161,7 @@ class Client:
         is_safe = again is not None or method in _SAFE
         while True:
             try:
-                response = self.open(
-                    method, path, what, body=body, query=query, content_type=content_type,
-                    timeout=timeout,
-                )  # fmt: skip
+                response = self.open(method, path, what, body=body, query=query, timeout=timeout)
             except ApiError as error:
                 wait = next(waits, None)
                 passes = error.status == 429 or (is_safe and error.is_transient)
@@ -197,7 +191,6 @@ class Client:
         *,
         body: Any = None,
         query: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
         timeout: float | None = None,
     ) -> Any:
         """Make one call without retries; return urllib3's response, whose body is not read yet.
@@ -215,7 +208,7 @@ class Client:
             with self._translated_errors(what):
                 headers = {"Accept": "application/json", **connection.headers()}
                 if data is not None:
-                    headers["Content-Type"] = content_type
+                    headers["Content-Type"] = _CONTENT_TYPES.get(method, "application/json")
                 response = connection.request(
                     method, connection.host + path, headers, data, timeout or self.timing.answer
                 )

@@ -21,7 +21,7 @@ from fiber.backend_parts.feed import Feed
 from fiber.exceptions import FiberError
 from fiber.model import Job, JobState, JobStatus, Reason, ReasonKind
 from fiber_k8s.capacity import ClusterCapacity
-from fiber_k8s.client import MERGE_PATCH, ApiError, Client
+from fiber_k8s.client import ApiError, Client
 from fiber_k8s.cluster_events import StuckPods, is_scaling_up
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.groups import PodGroups
@@ -297,13 +297,8 @@ class PodLifecycle:
             elif is_process and not is_terminating(pod):
                 if self._is_kept(status):
                     self._keep(job.id)
-                    return
-                with self._changed:
-                    is_being_read = job.id in self._log_readers
-                    if is_being_read:
-                        self._delete_when_read.add(job.id)
-                if not is_being_read:
-                    self._delete(job.id)
+                else:
+                    self._delete_unless_read(job.id)
 
         if needs_no_log and not is_process:
             publish_end()
@@ -382,6 +377,15 @@ class PodLifecycle:
         """True where this program asked for the pod's deletion; with the lock held."""
         return job_id in self._end_requested or job_id in self._deleting
 
+    def _delete_unless_read(self, name: str) -> None:
+        """Delete a pod, now or once the last reader of its log is done."""
+        with self._changed:
+            is_being_read = name in self._log_readers
+            if is_being_read:
+                self._delete_when_read.add(name)
+        if not is_being_read:
+            self._delete(name)
+
     def _keep(self, name: str) -> None:
         """Have a pod outlive its run, until ``fiber gc`` removes it as it does ended programs."""
         labels = {f"{PREFIX}detached": "true"}
@@ -392,7 +396,6 @@ class PodLifecycle:
                 self._client.path("pods", name),
                 f"keep pod {name}",
                 body=body,
-                content_type=MERGE_PATCH,
             )
         except FiberError as error:
             log.warning("fiber: pod %s is removed with its run all the same: %s", name, error)

@@ -19,7 +19,7 @@ from typing import Any
 from fiber.backend_parts.liveness import Owner
 from fiber.backend_parts.private import KEY_BYTES, seal
 from fiber.exceptions import BackendError, SubmitError
-from fiber_k8s.client import MERGE_PATCH, ApiError, Client
+from fiber_k8s.client import ApiError, Client
 from fiber_k8s.flow_control import RetryWindow
 from fiber_k8s.names import PREFIX, label_value, object_name
 
@@ -246,7 +246,6 @@ class RunObjects:
                     self._client.path("leases", self.name, group=LEASES),
                     "renew the run's Lease",
                     body={"spec": {"renewTime": micro_time(self._client.now())}},
-                    content_type=MERGE_PATCH,
                     timeout=self._duration / RENEWALS,
                     again=lambda error: not self._closing and again(error),
                 )
@@ -313,7 +312,6 @@ class RunObjects:
                     self._client.path("pods", metadata["name"]),
                     f"hand pod {metadata['name']} over to the run's new Lease",
                     body=body,
-                    content_type=MERGE_PATCH,
                 )
             except ApiError as error:
                 # it is gone meanwhile, or another pod has its name

@@ -16,7 +16,7 @@ from fiber.exceptions import BackendUnavailableError
 from fiber_ssh.config import SshConfig
 from fiber_ssh.hosts import Host
 from fiber_ssh.known_hosts import KnownHosts
-from fiber_ssh.ssh_config import SshOptions, look_up, run_command
+from fiber_ssh.ssh_config import SshOptions, look_up
 
 __all__ = ["CONNECTION_ERRORS", "Connection", "connect", "ssh_options"]
 
@@ -64,7 +64,7 @@ def _close(transports: list[paramiko.Transport]) -> None:
 
 def ssh_options(host: Host, config: SshConfig) -> SshOptions:
     """Options of a host: those of the hosts setting, then those of the ssh configuration."""
-    found = _look_up(host.name, host.user, config)
+    found = look_up(config.config, host.name, config.connect_timeout, user=host.user)
     import attrs
 
     changes: dict[str, Any] = {}
@@ -76,13 +76,6 @@ def ssh_options(host: Host, config: SshConfig) -> SshOptions:
         changes["identity_files"] = (str(Path(host.key).expanduser()),)
         changes["identities_only"] = True
     return attrs.evolve(found, **changes)
-
-
-def _look_up(name: str, user: str | None, config: SshConfig) -> SshOptions:
-    def run(command: str) -> bool:
-        return run_command(command, config.connect_timeout)
-
-    return look_up(config.config, name, user=user, run=run)
 
 
 def connect(host: Host, config: SshConfig) -> Connection:
@@ -131,7 +124,7 @@ def _jump(word: str, config: SshConfig) -> SshOptions:
         port = port.removeprefix(":")
     elif rest.count(":") == 1:
         name, _, port = rest.partition(":")
-    found = _look_up(name, user or None, config)
+    found = look_up(config.config, name, config.connect_timeout, user=user or None)
     return attrs.evolve(found, port=int(port)) if port.isdigit() else found
 
 

@@ -52,7 +52,12 @@ def execute(
     info = link.info
     path = None if info is None else str(PurePosixPath(info.executable).parent)
     line = command_line(argv, env=host.env, directory=host.directory, path=path)
-    with open_session(link.transport, timeout) as channel:
+    try:
+        channel = open_session(link.transport, timeout)
+    except (paramiko.SSHException, BackendUnavailableError) as error:
+        msg = f"host {host.name} opens no session on its connection: {error}"
+        raise BackendUnavailableError(msg) from error
+    with channel:
         if tty:
             columns, rows = shutil.get_terminal_size()
             channel.get_pty(os.environ.get("TERM", "vt100"), columns, rows)

@@ -16,14 +16,14 @@ import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
 
 from fiber.exceptions import ConfigError
 
-__all__ = ["SshOptions", "look_up", "run_command"]
+__all__ = ["SshOptions", "look_up"]
 
 log = logging.getLogger("fiber")
 
@@ -70,9 +70,9 @@ class SshOptions:
 def look_up(
     path: Path,
     name: str,
+    timeout: float,
     *,
     user: str | None = None,
-    run: Callable[[str], bool],
     system: Path | None = Path("/etc/ssh/ssh_config"),
 ) -> SshOptions:
     """Look up the options for a host.
@@ -80,53 +80,28 @@ def look_up(
     Args:
         path: the user's configuration; it may be missing.
         name: the host's name in the settings.
+        timeout: seconds after which a command of ``Match exec`` is ended.
         user: user to log in as, where it was named beside the host.
-        run: runs a command of ``Match exec``, True where it succeeds.
         system: the configuration of all users.
 
     Raises:
-        ConfigError: a file cannot be read, or is invalid.
+        ConfigError: a file cannot be read, or is invalid; a command cannot be run, or does not end.
     """
     home = Path.home()
-    state = _State(name, user, home, run)
+    state = _State(name, user, home, timeout)
     for file, base in ((path.expanduser(), home / ".ssh"), (system, Path("/etc/ssh"))):
         if file is not None and file.is_file():
             _read(file, base, state, depth=0, active=True)
     return state.options()
 
 
-def run_command(command: str, timeout: float) -> bool:
-    """Run a command of ``Match exec`` in the user's shell, as ssh does; True where it succeeds.
-
-    Args:
-        command: the command.
-        timeout: seconds until it is ended.
-
-    Raises:
-        ConfigError: it cannot be run, or does not end in time.
-    """
-    words = [os.environ.get("SHELL") or "/bin/sh", "-c", command]
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            timeout=timeout,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        msg = f"'Match exec' of the ssh configuration: {error}"
-        raise ConfigError(msg) from error
-    return done.returncode == 0
-
-
 class _State:
     """Options found so far; the first value of each is kept."""
 
-    def __init__(self, name: str, user: str | None, home: Path, run: Callable[[str], bool]) -> None:
+    def __init__(self, name: str, user: str | None, home: Path, timeout: float) -> None:
         self.name = name
         self.home = home
-        self.run = run
+        self.timeout = timeout
         self.local_user = getpass.getuser()
         self.found: dict[str, str] = {} if user is None else {"user": user}
         self.lists: dict[str, list[str]] = {}
@@ -306,6 +281,23 @@ def _holds(kind: str, argument: str, state: _State, origin: str) -> bool:
     if subject is not None:
         return _matches_host(argument.split(","), subject)
     if kind == "exec":
-        return state.run(state.expand(argument))
+        return _succeeds(state.expand(argument), state.timeout)
     log.warning("%s: 'Match %s' is not understood here, so that it matches nothing", origin, kind)
     return False
+
+
+def _succeeds(command: str, timeout: float) -> bool:
+    """Run a command of ``Match exec`` in the user's shell, as ssh does."""
+    words = [os.environ.get("SHELL") or "/bin/sh", "-c", command]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=timeout,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        msg = f"'Match exec' of the ssh configuration: {error}"
+        raise ConfigError(msg) from error
+    return done.returncode == 0

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from fiber._agent.instructions import connect_to_any
 from fiber._agent.supervisor import messages
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
@@ -138,7 +139,7 @@ class ParentLink:
     def _run(self) -> None:
         while not self._closing:
             try:
-                link = self._dial()
+                link = connect_to_any(self._urls, self._connect)
             except HandshakeError as error:
                 self._emit(Refused(str(error)) if error.proven else Lost(str(error)))
                 if error.proven:
@@ -162,18 +163,6 @@ class ParentLink:
             finally:
                 self._link = None
                 link.close()
-
-    def _dial(self) -> Link:
-        failure: TransportError | None = None
-        for url in self._urls:
-            try:
-                return self._connect(url)
-            except TransportError as error:
-                if isinstance(error, HandshakeError) and error.proven:
-                    raise
-                failure = error
-        assert failure is not None
-        raise failure
 
     def _serve(self, link: Link) -> None:
         poll = select.poll()

@@ -162,7 +162,7 @@ class Agent:
         self._waiting = [entry for entry in self._waiting if entry[0] is not connection]
         run = self._runs.get(str(connection.owns))
         if run is not None and not any(c.is_open and c.owns == run.id for c in self._connections):
-            run.detached()
+            run.owner_left()
         return False
 
     def _forget(self, run: Run) -> None:

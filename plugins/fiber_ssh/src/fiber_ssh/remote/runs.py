@@ -71,7 +71,7 @@ class Run:
         self.is_over = False
         self._beats.clear()
 
-    def detached(self) -> None:
+    def owner_left(self) -> None:
         """Its owner's connection was closed."""
         self.expires = min(self.expires, clock() + _RETURN)
 
