@@ -1,14 +1,16 @@
 """What holds for every test of every distribution: it leaves nothing behind, and has time."""
 
 import gc
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# whichever test is collected first, and whatever part of the kit it imports
-pytest.register_assert_rewrite("fiber.testing.kit")
+# whichever test is collected first, and whatever it imports: what fails there tells why, too
+_SUPPORT = Path(__file__).parent / "tests" / "support"
+pytest.register_assert_rewrite("fiber.testing.kit", *(path.stem for path in _SUPPORT.glob("*.py")))
 
-pytest_plugins = ["hygiene", "engines", "pythons", "progress_of_tests"]
+pytest_plugins = ["hygiene", "engines", "pythons", "progress_of_tests", "timeouts"]
 
 # that a machine is busy says nothing about what is tested
 settings.register_profile(

@@ -28,7 +28,7 @@ total = world.allreduce(world.rank + 1)
 os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n".encode())
 """
 FAILING = """
-import os, signal, sys
+import os, signal, sys, time
 from mpi4py import MPI
 
 world = MPI.COMM_WORLD
@@ -42,7 +42,8 @@ if world.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         case "raise":
             raise ValueError("rank one is unhappy")
-world.Barrier()
+# one that spoke to the other might notice its end before mpirun does, and fail with a code of its own
+time.sleep(1000)
 """
 LINGERING = """
 import os, time

@@ -35,7 +35,7 @@ class Supervised:
         self.notices: list[str] = []
         self.reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._news = threading.Condition()
-        lease = options.pop("lease", 20.0)
+        silence = options.pop("silence", 20.0)
         channel, self.process = start_supervisor(
             SupervisorOptions(
                 **{
@@ -54,7 +54,7 @@ class Supervised:
             on_notice=self.notices.append,
             on_end=self.reasons.put,
             process=self.process,
-            lease=lease,
+            silence=silence,
             name="supervised",
             timing=timing,
         )

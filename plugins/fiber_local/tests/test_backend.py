@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import attrs
 import pytest
@@ -25,6 +26,7 @@ from fiber.model import (
     Reason,
     ReasonKind,
     ResourceRequest,
+    Timing,
     Volume,
 )
 from fiber.testing import FakeProvider
@@ -32,6 +34,7 @@ from fiber.testing.kit import driver as kit
 from fiber_local.config import LocalConfig
 from owners import REMOTE
 from supervised import is_alive, until_gone
+from waiting import until
 
 
 def entry_named(name):
@@ -101,6 +104,21 @@ def test_a_killed_supervisor_is_replaced_at_the_next_job(driver, caplog):
     assert [s.state.is_terminal for s in driver.statuses(job)].count(True) == 1
     assert "is lost: it ended without a word" in caplog.text
     until_gone(*job.data["pids"])
+
+
+def test_a_supervisor_that_is_silent_for_longer_than_a_lease_keeps_its_jobs(driver_with):
+    """The machine is busy: its process and channel are there, which proves that it is not lost."""
+    driver = driver_with(lease=0.05, timing=Timing(heartbeat=0.02))
+    job, _ = driver.ready("wait")
+    client = driver.backend._supervisors._client
+
+    supervisor_of(driver.backend).send_signal(signal.SIGSTOP)
+    until(lambda: time.monotonic() - client.last_seen > 0.5)
+    assert client.is_running
+    supervisor_of(driver.backend).send_signal(signal.SIGCONT)
+
+    assert driver.end(driver.submit("exit_with", b"\7")).exit_code == 7
+    assert driver.backend.status([job])[0].state is JobState.RUNNING
 
 
 def test_submitting_while_supervisors_are_killed_loses_no_job(driver):

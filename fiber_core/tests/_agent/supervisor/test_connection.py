@@ -43,7 +43,7 @@ def test_a_killed_supervisor_is_lost_with_all_its_jobs_once(own):
 
 @pytest.mark.parametrize("private", [b"", b"x" * (64 << 20)], ids=["pending", "blocked"])
 def test_a_silent_supervisor_is_killed_with_its_jobs_and_requests_fail(make, private):
-    supervised = make(lease=1.0, timing=OFTEN)
+    supervised = make(silence=1.0, timing=OFTEN)
     job = supervised.ready("ignore_signals")
     supervised.process.send_signal(signal.SIGSTOP)
 
@@ -70,7 +70,7 @@ class Peer:
             on_status=lambda job_id, status: self.events.append((job_id, status)),
             on_notice=self.events.append,
             on_end=self.ends.append,
-            **{"lease": 20.0, "timing": OFTEN, **options},
+            **{"silence": 20.0, "timing": OFTEN, **options},
         )
         self._decoder = Decoder()
 
@@ -163,7 +163,7 @@ def test_nonsense_is_the_end(peer):
 
 
 def test_an_import_may_take_longer_than_the_lease(asking, peer):
-    played = peer(lease=0.05)
+    played = peer(silence=0.05)
     reply = asking(played.client.preload, ("heavy",))
     request = played.receive(messages.Preload)
 
@@ -177,7 +177,7 @@ def test_an_import_may_take_longer_than_the_lease(asking, peer):
 
 def test_a_master_that_was_stopped_itself_does_not_judge(asking, peer):
     # this very process is stopped, by a helper that lets it go on
-    played = peer(lease=1.0)
+    played = peer(silence=1.0)
     helper = os.fork()
     if helper == 0:
         signal.alarm(20)

@@ -20,4 +20,4 @@ class LocalConfig:
     #: modules that the fork server imports once, so that every worker has them at no cost
     preload: tuple[str, ...] = ()
     #: seconds without jobs after which the fork server ends; the next job starts it again
-    idle_exit: float = values.field(default=1.0, validator=values.ge(0.0))
+    idle_exit: float = values.field(default=60.0, validator=values.ge(0.0))

@@ -32,8 +32,6 @@ log = logging.getLogger("fiber")
 
 #: supervisors that may be lost during one submission
 _ATTEMPTS = 3
-#: default of the setting ``lease`` in seconds: longer silences on one host are not the scheduler's
-_LEASE = 3.0
 
 
 class Supervisors:
@@ -57,6 +55,9 @@ class Supervisors:
     ) -> None:
         self._context = context
         self._idle_exit = config.idle_exit
+        # as of any peer on this host: a busy machine keeps one silent for longer than a lease, and
+        # the end of its process or channel is noticed at once
+        self._silence = max(context.lease or 0.0, context.timing.local_silence)
         self._host = host
         self._devices = devices
         self._on_status = on_status
@@ -128,7 +129,7 @@ class Supervisors:
             on_status=self._on_job_status,
             on_notice=log.warning,
             on_end=self._on_supervisor_end,
-            lease=self._context.lease or _LEASE,
+            silence=self._silence,
             timing=self._context.timing,
         )
         with self._lock:
@@ -222,7 +223,7 @@ class Supervisors:
             on_status=self._on_job_status,
             on_notice=log.warning,
             on_end=self._on_inherited_end,
-            lease=self._context.lease or _LEASE,
+            silence=self._silence,
             timing=self._context.timing,
         )
 
@@ -247,7 +248,7 @@ class Supervisors:
             on_notice=log.warning,
             on_end=self._on_supervisor_end,
             process=process,
-            lease=self._context.lease or _LEASE,
+            silence=self._silence,
             timing=self._context.timing,
         )
 
@@ -284,7 +285,7 @@ def _start_detached(
     on_status: Callable[[str, JobStatus], None],
     on_notice: Callable[[str], None],
     on_end: Callable[[str], None],
-    lease: float,
+    silence: float,
     timing: Timing,
 ) -> SupervisorClient:
     """Start a supervisor that ends after its job, whatever becomes of this process.
@@ -297,7 +298,7 @@ def _start_detached(
         on_status: as :class:`SupervisorClient` has it.
         on_notice: likewise.
         on_end: likewise.
-        lease: likewise.
+        silence: likewise.
         timing: likewise.
     """
     mark_detached(Path(directory))
@@ -319,6 +320,6 @@ def _start_detached(
         on_status=on_status,
         on_notice=on_notice,
         on_end=on_end,
-        lease=lease,
+        silence=silence,
         timing=timing,
     )

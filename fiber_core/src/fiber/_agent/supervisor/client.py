@@ -66,7 +66,7 @@ class _Pending:
 
 
 class Connection:
-    """Channel to a supervisor: requests from any thread, reading and the lease on its own.
+    """Channel to a supervisor: requests from any thread, reading and signs of life on its own.
 
     Args:
         channel: connected to the supervisor; closed at the end.
@@ -76,7 +76,7 @@ class Connection:
         on_end: called on the thread as the last thing, with the reason; "" where the supervisor
             ended because there was nothing left to do or on request.
         process: the supervisor, where this process started it: it is killed when it is silent.
-        lease: seconds of silence after which it is given up.
+        silence: seconds without a word after which it is given up.
         name: of the thread.
         timing: durations of the run.
     """
@@ -89,7 +89,7 @@ class Connection:
         on_lost: Callable[[], None],
         on_end: Callable[[str], None],
         process: subprocess.Popen[bytes] | None,
-        lease: float,
+        silence: float,
         name: str,
         timing: Timing,
     ) -> None:
@@ -99,7 +99,7 @@ class Connection:
         self._on_lost = on_lost
         self._on_end = on_end
         self._process = process
-        self._lease = lease
+        self._silence = silence
         self._owner = os.getpid()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -227,7 +227,7 @@ class Connection:
         while True:
             ready = {key.fd for key, _ in selector.select(max(0.0, beat - time.monotonic()))}
             now = time.monotonic()
-            if now - turned > heartbeat + self._lease / 2:
+            if now - turned > heartbeat + self._silence / 2:
                 # this process was stopped or starved itself: messages that the supervisor sent
                 # meanwhile are still in the socket
                 self._last_seen = now
@@ -248,7 +248,7 @@ class Connection:
                     return ""
             silent = now - self._last_seen
             start = self._timing.supervisor_start
-            if silent > (self._lease if self._is_lease_enforced() else start):
+            if silent > (self._silence if self._is_judged() else start):
                 return f"it has been silent for {silent:.1f} s"
             if now >= beat:
                 beat = now + heartbeat
@@ -284,7 +284,7 @@ class Connection:
             self.stop_accepting()
         self._on_message(message)
 
-    def _is_lease_enforced(self) -> bool:
+    def _is_judged(self) -> bool:
         # imports run user code, for as long as they like
         with self._lock:
             return self._has_greeted and not any(
@@ -397,7 +397,7 @@ class SupervisorClient:
         on_end: called on that thread once, when no more will come, with the reason; "" where the
             supervisor ended because there was nothing left to do or on request.
         process: the supervisor, where this process started it: it is killed when it is silent.
-        lease: seconds of silence after which it is given up, and its jobs with it.
+        silence: seconds without a word after which it is given up, and its jobs with it.
         name: of the thread.
         timing: durations of the run.
     """
@@ -410,7 +410,7 @@ class SupervisorClient:
         on_notice: Callable[[str], None],
         on_end: Callable[[str], None],
         process: subprocess.Popen[bytes] | None = None,
-        lease: float = 3.0,
+        silence: float = 30.0,
         name: str = "fiber-jobs",
         timing: Timing = Timing(),
     ) -> None:
@@ -426,7 +426,7 @@ class SupervisorClient:
             on_lost=self._on_lost,
             on_end=self._on_connection_end,
             process=process,
-            lease=lease,
+            silence=silence,
             name=name,
             timing=timing,
         )
