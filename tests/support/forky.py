@@ -24,8 +24,8 @@ SUITE = "forky"
 PYTHON = "python3.14"
 PACKAGES = (
     *(PYTHON, f"{PYTHON}-venv", f"lib{PYTHON}-testsuite", "python3", "ca-certificates", "procps"),
-    # hosts of the tests, and an engine
-    *("openssh-server", "openssh-client", "iptables", "iproute2", "docker.io"),
+    # hosts of the tests, an engine and a registry
+    *("openssh-server", "openssh-client", "iptables", "iproute2", "docker.io", "docker-registry"),
 )
 #: programs that make it and run in it, and Debian's packages of them
 PROGRAMS = {"debootstrap": "debootstrap", "git": "git", "unshare": "util-linux"}

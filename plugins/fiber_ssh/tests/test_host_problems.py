@@ -73,7 +73,7 @@ def test_a_home_that_cannot_be_written_to_is_reported_with_the_setting(alpha, co
 
     def mount(*words):
         pid = str(alpha.sshd.pid)
-        subprocess.run(["nsenter", "--mount", "--target", pid, *words], check=True)
+        subprocess.run(["nsenter", "--mount", "--root", "--target", pid, *words], check=True)
 
     mount("mount", "--bind", root, root)
     mount("mount", "-o", "remount,bind,ro", root)
