@@ -17,14 +17,14 @@ import pytest
 import soak
 from children import marked
 from mpi_stacks import stack
-from waiting import until
+from waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1200)]
 
 #: seconds within which a run has ended, whatever of it was killed
-BOUND = 60.0
+BOUND = 2 * PATIENCE
 #: and all that it started, once it has
-GONE = 15.0
+GONE = PATIENCE
 MPIRUN = {"mpirun", "orterun", "prterun", "mpiexec", "mpiexec.hydra"}
 DAEMONS = {"orted", "prted", "prte", "hydra_pmi_proxy"}
 

@@ -84,6 +84,7 @@ def test_a_normal_end_breaks_nothing_but_what_it_was_doing():
     assert barrier.process_exited("a", 0) == []
     assert barrier.process_died("a", "") == [], "that its connection ends is no news"
     assert barrier.waiting == 1
+    assert barrier._exited == set(), "nobody is remembered for longer"
 
     assert outcomes(acting().process_exited("b", 0)) == broken("a")
 
