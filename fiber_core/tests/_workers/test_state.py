@@ -214,6 +214,28 @@ class TestFailingToStart:
         assert steps[0].cause is error
         assert "initializer raised KeyError('initializer')" in steps[0].text
 
+    @pytest.mark.parametrize(
+        "how, host, is_given_up",
+        [
+            (ReasonKind.IMAGE, "n1", True),
+            (ReasonKind.UNSCHEDULABLE, None, True),
+            (ReasonKind.UNSCHEDULABLE, "n1", False),
+            (ReasonKind.START, None, False),
+        ],
+    )
+    def test_what_no_other_one_can_get_either_is_not_asked_for_again(self, how, host, is_given_up):
+        play = started(2)
+        for job in play.jobs[:2]:
+            job.failure = "no such image"
+            play.lose(job, values.evolve(status(JobState.FAILED, reason=Reason(how)), host=host))
+            steps = play.run()
+        assert any(isinstance(step, GiveUp) for step in steps) is is_given_up
+
+    def test_one_that_was_started_with_the_others_is_waited_for(self):
+        play = started(3)
+        play.fail(3, status(JobState.FAILED, reason=Reason(ReasonKind.IMAGE)))
+        assert not any(isinstance(step, GiveUp) for step in play.steps)
+
     def test_after_one_was_ready_more_failures_are_allowed(self):
         play = at_work(1)
         for _ in range(module.MAX_FAILURES_PER_WORKER):

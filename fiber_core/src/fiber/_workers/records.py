@@ -151,6 +151,17 @@ def is_stopped(process: ProcessStatus) -> bool:
     )
 
 
+def is_final(reason: Reason | None, host: str | None) -> bool:
+    """True for an end that another worker would have as well: no image, or no host that takes it.
+
+    Args:
+        reason: of the end.
+        host: that the job was sent to; what a single host refuses, others may take.
+    """
+    kind = None if reason is None else reason.kind
+    return kind is ReasonKind.IMAGE or (kind is ReasonKind.UNSCHEDULABLE and host is None)
+
+
 def attempt_of(worker: WorkerRecord, process: ProcessStatus) -> Attempt:
     """The end of a worker as the errors of its tasks describe it."""
     reason = process.reason or Reason(ReasonKind.UNKNOWN)

@@ -15,6 +15,7 @@ from fiber._workers.records import (
     WorkerRecord,
     attempt_of,
     ident_of,
+    is_final,
     is_stopped,
     process_of,
 )
@@ -197,6 +198,8 @@ class GroupState:
         self.is_closing = False
         self._failures = 0
         self._retry_at = 0.0
+        #: True where the platform's word for each of these failures is final
+        self._only_final = False
         self._fatal_error: BaseException | None = None
         #: True where a worker's initializer raised, as every other one's would
         self._initializer_raised = False
@@ -316,7 +319,7 @@ class GroupState:
                 continue
             process = process_of(status, index)
             if process.state.is_terminal:
-                losses.append(self._lose(worker, process, now))
+                losses.append(self._lose(worker, process, status.host, now))
                 continue
             self._suspend(worker, process, now)
             if process.state is not JobState.SUSPENDED:
@@ -349,7 +352,9 @@ class GroupState:
         worker.exit_sent = worker.killed_at is not None
         self._index.leave(worker)
 
-    def _lose(self, worker: WorkerRecord, process: ProcessStatus, now: float) -> Loss:
+    def _lose(
+        self, worker: WorkerRecord, process: ProcessStatus, host: str | None, now: float
+    ) -> Loss:
         del self.workers[worker.ident]
         self._index.remove(worker)
         expected = worker.leaving or worker.exit_sent
@@ -366,7 +371,7 @@ class GroupState:
                     self._fatal_error = StartError(text)
             else:
                 text = self._last_failure
-            self._failed(text, now)
+            self._failed(text, now, is_final=is_final(process.reason, host))
         return Loss(
             ident=worker.ident,
             child=worker.child,
@@ -385,7 +390,8 @@ class GroupState:
         by_platform = process.reason is not None and not process.reason.counts_as_attempt
         return by_platform and worker.failures < self._failures
 
-    def _failed(self, text: str, now: float) -> None:
+    def _failed(self, text: str, now: float, *, is_final: bool = False) -> None:
+        self._only_final = is_final and (self._only_final or self._failures == 0)
         self._failures += 1
         if self._failures <= MAX_INITIALIZER_FAILURES:
             # the platform may have room for these, though it had none for the one that failed
@@ -533,6 +539,9 @@ class GroupState:
             return False
         if any(m.ready and not m.leaving for m in self.workers.values()):
             return False
+        if self._only_final and not self._ever_ready and not self._awaits_first_workers():
+            # the platform has tried for as long as its settings say
+            return self._failures >= min(MAX_INITIALIZER_FAILURES, max(1, self.desired))
         if self._fatal_error is not None:
             none_may_follow = self._initializer_raised or self._still_starting.isdisjoint(
                 self.workers
@@ -542,6 +551,10 @@ class GroupState:
         if self._ever_ready:
             return self._failures >= MAX_FAILURES_PER_WORKER * max(1, self.desired)
         return self._failures >= len(self._timing.worker_backoff)
+
+    def _awaits_first_workers(self) -> bool:
+        """True where workers that were started before any had failed may become ready yet."""
+        return any(m.failures == 0 and not m.leaving for m in self.workers.values())
 
     def _next_leaving(self) -> WorkerRecord | None:
         surplus = self._index.staying - max(0, self.desired)
