@@ -155,11 +155,16 @@ class TestWaiting:
         assert status.message == "ImagePullBackOff: init container clone: no such host"
         assert pending_cause(pod) is PendingCause.CONTAINER
 
-    def test_a_container_that_cannot_be_made_is_doubted(self):
-        told = [one for _, one in pods_of("pod-life/05b-create-container-config-error", "root")]
-        said = [one for one in told if status_of(one).message]
-        assert "runAsNonRoot" in status_of(said[0]).message
-        assert pending_cause(said[0]) is PendingCause.CONTAINER
+    def test_a_container_that_cannot_be_made_may_be_yet(self):
+        pod = waiting("CreateContainerConfigError", 'secret "token" not found')
+        assert status_of(pod).state is PENDING
+        assert pending_cause(pod) is PendingCause.CONTAINER
+
+    def test_a_container_that_may_not_run_as_root_never_is_and_what_mends_it_is_reported(self):
+        status = last("pod-life/05b-create-container-config-error", "root")
+        assert status.reason == Reason(ReasonKind.START)
+        assert "runAsNonRoot" in status.message
+        assert "USER 1000" in status.message
 
 
 def pod_with(state, phase="Running", name="fiber", **more):

@@ -87,6 +87,12 @@ _FATAL_PULL = re.compile(
     r"authentication required|insufficient_scope|no match for platform|invalid reference",
     re.IGNORECASE,
 )
+#: a kubelet's refusals of a container that may not run as root; neither its pod nor its image changes
+_ROOT_USER = re.compile(r"runAsNonRoot|verify user is non-root|breaks non-root policy")
+_ROOT_ADVICE = (
+    "; give the image a user that is not root, by its number (USER 1000), or set runAsUser in "
+    "FIBER_K8S_POD_TEMPLATE"
+)
 #: schedulers before 1.34 use this also for a resource that a node has never had
 _INSUFFICIENT = re.compile(r"\d Insufficient \S")
 #: a volume that nobody has made: it is waited for as long as for a node that does not exist
@@ -405,6 +411,8 @@ def _pending(
     message = f"{why}: {words}" if words and why else words or why
     if why in _FATAL_WAITS:
         return _failed(_FATAL_WAITS[why], message, _START_FAILED, host)
+    if why == "CreateContainerConfigError" and _ROOT_USER.search(words):
+        return _failed(ReasonKind.START, message + _ROOT_ADVICE, _START_FAILED, host)
     if why in _RETRIED_WAITS:
         if _RETRIED_WAITS[why] is ReasonKind.IMAGE and _FATAL_PULL.search(words):
             return _failed(ReasonKind.IMAGE, message, _START_FAILED, host)
