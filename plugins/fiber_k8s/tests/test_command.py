@@ -1,5 +1,6 @@
 """The ``fiber`` command on a cluster of hollow pods: its pods, its output, its exit codes."""
 
+import re
 import shutil
 import tempfile
 
@@ -203,3 +204,16 @@ class TestLookingAfter:
 
         assert cluster.get("pods", name) is None
         assert list(rundir.runs()) == []
+
+    def test_a_copy_says_what_its_pod_waits_for_and_ends_where_that_never_comes(
+        self, fiber, cluster, monkeypatch
+    ):
+        monkeypatch.setenv("FIBER_K8S_NODE_SELECTOR", "disk=none")
+        monkeypatch.setenv("FIBER_K8S_UNSCHEDULABLE_TIMEOUT", "0.1")
+
+        done = fiber("cp", "data:x", ".")
+
+        waits, failed = done.stderr.splitlines()
+        assert re.match("fiber: pod fiber-copy-data-.* waits: 0/.* nodes are available", waits)
+        assert failed.startswith("fiber: copy-data did not start: 0/")
+        assert done.exit_code == 1

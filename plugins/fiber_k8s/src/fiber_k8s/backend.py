@@ -204,13 +204,20 @@ class K8sBackend(Backend):
         copy(self, self._client, self._config.python, self._context.image, src, dst)
 
     def await_start(self, job: Job) -> None:
-        """Wait until a job runs.
+        """Wait until a job runs; what it waits for is logged as a warning.
 
         Raises:
             BackendError: it has ended instead, with the reason.
         """
-        self._watch(job.run_id).wait_ready()
-        self._feed.wait_placed([job.id], None)
+        logged = ""
+        for changed, status in self.events(job.run_id):
+            if changed.id != job.id:
+                continue
+            if status.state is not JobState.PENDING:
+                break
+            if status.message not in {"", logged}:
+                logged = status.message
+                log.warning("fiber: pod %s waits: %s", job.id, logged)
         (status,) = self.status([job])
         if status.state.is_terminal:
             msg = f"{job.name} did not start: {status.message or status.reason}"
