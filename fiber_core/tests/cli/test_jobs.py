@@ -254,8 +254,24 @@ def test_source_and_target_of_a_copy_are_passed_on(fiber, monkeypatch, capable):
     capable(copy=True)
     monkeypatch.setattr(FakeBackend, "copy", lambda _, src, dst: told.append((src, dst)))
 
-    assert fiber.lines("cp", "a b", "data:c") == []
-    assert told == [("a b", "data:c")]
+    assert fiber.lines("cp", "a b", "data:c") == fiber.lines("cp", "-r", "a b", "data:c") == []
+    assert told == [("a b", "data:c")] * 2
+
+
+def test_a_copy_that_is_asked_to_end_removes_what_it_made(fiber, monkeypatch, capable):
+    told = []
+
+    def copy(*_):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            told.append("removed")
+
+    capable(copy=True)
+    monkeypatch.setattr(FakeBackend, "copy", copy)
+
+    assert fiber("cp", "a", "data:b").exit_code == 143
+    assert told == ["removed"]
 
 
 @pytest.mark.parametrize(
