@@ -87,16 +87,18 @@ class TestErrors:
         assert is_transient(status, message) is expected
 
 
-def test_the_last_word_of_each_pod_counts():
-    def event(pod, message, **times):
-        return {"involvedObject": {"name": pod}, "reason": "R", "message": message, **times}
+def test_the_last_word_of_each_pod_counts_that_says_why_its_container_is_not_made():
+    def event(pod, message, reason="FailedMount", **times):
+        return {"involvedObject": {"name": pod}, "reason": reason, "message": message, **times}
 
     events = [
         event("a", "second", lastTimestamp="2026-11-21T12:00:09Z"),
         event("a", "first", lastTimestamp="2026-11-21T12:00:00Z"),
         event("b", "none left", lastTimestamp=None, eventTime="2026-11-21T12:00:01Z"),
+        event("b", "no DNS", "MissingClusterDNS", lastTimestamp="2026-11-21T12:00:09Z"),
+        event("c", "too many nameservers", "DNSConfigForming"),
     ]
-    assert latest_messages(events) == {"a": "R: second", "b": "R: none left"}
+    assert latest_messages(events) == {"a": "FailedMount: second", "b": "FailedMount: none left"}
 
 
 class TestAmounts:

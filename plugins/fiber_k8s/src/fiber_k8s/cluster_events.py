@@ -22,6 +22,20 @@ __all__ = ["StuckPods", "is_scaling_up", "latest_messages"]
 
 #: event reasons of autoscalers that add a node for a pod: Cluster Autoscaler's, and Karpenter's
 _SCALING = frozenset({"TriggeredScaleUp", "Nominated"})
+#: event reasons of kubelets and controllers for which a container is not made; others, such as
+#: ``MissingClusterDNS`` and ``DNSConfigForming``, come with pods that run all the same
+_STUCK = frozenset(
+    {
+        *(
+            "FailedMount",
+            "FailedMapVolume",
+            "FailedAttachVolume",
+            "FailedMountOnFilesystemMismatch",
+        ),
+        *("FailedCreatePodSandBox", "FailedPodSandBoxStatus", "NetworkNotReady"),
+        *("FailedCreatePodContainer", "FailedPrepareDynamicResources"),
+    }
+)
 _PAGE = 500
 _KEY = "slow"
 
@@ -45,13 +59,13 @@ def is_scaling_up(client: Client, pod: str) -> bool:
 
 
 def latest_messages(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the latest event of each pod, ``REASON: MESSAGE`` by the pod's name; pure.
+    """Return why containers are not made, ``REASON: MESSAGE`` by the pod's name, the latest; pure.
 
     Args:
-        events: as the API returned them.
+        events: as the API returned them; those of other reasons are left out.
     """
     found: dict[str, str] = {}
-    for one in sorted(events, key=_time):
+    for one in sorted((one for one in events if one.get("reason") in _STUCK), key=_time):
         name = str((one.get("involvedObject") or {}).get("name"))
         found[name] = f"{one.get('reason')}: {one.get('message')}"
     return found
