@@ -470,6 +470,18 @@ class TestPendingReport:
             Report("0 of 1 workers run, 1 waits for a place: 0/2 nodes are available")
         ]
 
+    def test_those_that_have_a_place_and_are_not_started_yet_do_not_wait_for_one(self):
+        play = started(4)
+        for job, message in zip(play.jobs, ("FailedMount: none", FULL, "x", "y"), strict=True):
+            place = {} if message == FULL else {"host": "n1"}
+            play.report(job, values.evolve(waiting(message), **place))
+        # its host has no device left, which is a place
+        full = values.evolve(waiting(), host="n1", reason=Reason(ReasonKind.UNSCHEDULABLE))
+        play.report(play.jobs[3], full)
+        assert play.wait() == [
+            Report("0 of 4 workers run, 2 wait to be started: FailedMount: none")
+        ]
+
     def test_one_that_is_refused_is_tried_again_and_logged_at_once(self):
         play = started(2)
         play.up(play.jobs[0])

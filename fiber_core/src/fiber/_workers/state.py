@@ -21,7 +21,7 @@ from fiber._workers.records import (
 )
 from fiber.backend_parts.outage import Outage
 from fiber.exceptions import BackendUnavailableError, StartError
-from fiber.model import JobState, JobStatus, ProcessStatus
+from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 from fiber.model.job import Attempt
 
 if TYPE_CHECKING:
@@ -29,13 +29,17 @@ if TYPE_CHECKING:
     from fiber.model import Timing
 
 
+_UNSCHEDULABLE = Reason(ReasonKind.UNSCHEDULABLE)
+
+
 class PendingReport:
     """Log lines about jobs that wait for a place or were not started; each text once."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        #: since when a job waits, and its platform's message; the one that waits longest is first
-        self._waiting: dict[str, tuple[float, str]] = {}
+        #: since when a job waits, its platform's message, and whether it has its place; the one
+        #: that waits longest is first
+        self._waiting: dict[str, tuple[float, str, bool]] = {}
         #: why the last job that could not be started was not
         self._failure = ""
         self._reported = ""
@@ -46,8 +50,9 @@ class PendingReport:
     def observed(self, job: str, status: JobStatus, now: float) -> None:
         """A job has a status."""
         if status.state is JobState.PENDING and status.message:
-            since, _ = self._waiting.get(job, (now, ""))
-            self._waiting[job] = since, status.message
+            since = self._waiting[job][0] if job in self._waiting else now
+            has_place = status.host is not None and status.reason != _UNSCHEDULABLE
+            self._waiting[job] = since, status.message, has_place
         elif self._waiting.pop(job, None) is None:
             return
         self._plan(now)
@@ -71,19 +76,22 @@ class PendingReport:
         if running >= desired:
             self._failure = self._reported = ""
             return None
-        self._reported, self._reported_at = self._longest(now)[1], now
+        (_, self._reported, has_place), self._reported_at = self._longest(now), now
         if self._waiting:
-            count = len(self._waiting)
-            how = "waits for a place" if count == 1 else "wait for a place"
-            return f"{running} of {desired} workers run, {count} {how}: {self._reported}"
+            # those that wait for the same
+            count = sum(one[2] is has_place for one in self._waiting.values())
+            how = "waits" if count == 1 else "wait"
+            what = "to be started" if has_place else "for a place"
+            return f"{running} of {desired} workers run, {count} {how} {what}: {self._reported}"
         return f"{running} of {desired} workers run; another one was not started: {self._reported}"
 
-    def _longest(self, now: float) -> tuple[float, str]:
+    def _longest(self, now: float) -> tuple[float, str, bool]:
         # a job that failed does not wait any more
-        return next(iter(self._waiting.values()), (now - self._timing.wait_report, self._failure))
+        failed = (now - self._timing.wait_report, self._failure, False)
+        return next(iter(self._waiting.values()), failed)
 
     def _plan(self, now: float) -> None:
-        since, text = self._longest(now)
+        since, text, _ = self._longest(now)
         if not text or text == self._reported:
             self.due = None
             return
