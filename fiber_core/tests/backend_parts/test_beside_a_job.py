@@ -77,15 +77,16 @@ def test_a_signal_is_distinguished_from_a_code(start):
     assert ended(begin(*sh("kill -KILL $$")), end)[:2] == (137, "signal 9")
 
 
-def test_a_program_that_is_not_there_is_named(start):
+@pytest.mark.parametrize("program, expected", [("/no/such/program", 127), ("/etc/passwd", 126)])
+def test_a_program_that_cannot_be_run_is_named(start, program, expected):
     begin, end = start
 
-    code, word, _, err = ended(begin("/no/such/program"), end)
+    code, word, _, err = ended(begin(program), end)
 
-    assert code == 127
+    assert code == expected
     assert word.startswith("start ")
-    assert "/no/such/program" in word
-    assert b"/no/such/program" in err
+    assert program in word
+    assert program in err.decode()
 
 
 def test_signals_are_passed_on(start):

@@ -103,6 +103,7 @@ class TestStatus:
             (255, "", Reason(EXIT, 255), 255),
             (127, "exit 127", Reason(EXIT, 127), 127),
             (127, "start no such file: 'x'", Reason(START), 127),
+            (126, "start permission denied: 'x'", Reason(START), 126),
         ],
     )
     def test_the_first_process_tells_codes_from_signals(self, code, report, reason, exit_code):

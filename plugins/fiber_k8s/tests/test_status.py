@@ -203,9 +203,9 @@ class TestExitCodes:
         assert status_of(ended(code, message)).exit_code == expected
 
     def test_a_failed_start_has_its_reason_and_a_failure_the_last_lines(self):
-        status = status_of(ended(127, "\nfiber: start cannot run 'x': No such file\n"))
-        assert status.reason == Reason(ReasonKind.START)
-        assert status.message == "cannot run 'x': No such file"
+        status = status_of(ended(126, "\nfiber: start cannot run 'x': Permission denied\n"))
+        assert (status.reason, status.exit_code) == (Reason(ReasonKind.START), 126)
+        assert status.message == "cannot run 'x': Permission denied"
         assert status_of(ended(3, "out of ideas\nfiber: exit 3\n")).message == "out of ideas"
 
     def test_a_sidecars_end_is_not_the_jobs(self):

@@ -55,13 +55,20 @@ def test_too_few_sessions_are_reported_with_the_option(context, connect, only_al
     assert found["host alpha: connections"].fix.startswith("set MaxSessions")
 
 
+def end_of(backend, context, *argv):
+    job = backend.submit(JobSpec(run_id=context.run_id, name="x", argv=argv))
+    statuses = (status for one, status in backend.events(context.run_id) if one.id == job.id)
+    return next(status for status in statuses if status.state is JobState.FAILED)
+
+
+def test_a_program_that_may_not_be_run_ends_as_in_a_shell(opened, context):
+    assert end_of(opened(context), context, "/etc/passwd").exit_code == 126
+
+
 def test_a_folder_that_hosts_lack_is_reported_and_not_a_missing_python(opened, context, config):
     backend = opened(context, config=attrs.evolve(config, directory="/no/folder"))
 
-    job = backend.submit(JobSpec(run_id=context.run_id, name="x", argv=programs.exit_with(0)))
-
-    statuses = (status for one, status in backend.events(context.run_id) if one.id == job.id)
-    end = next(status for status in statuses if status.state is JobState.FAILED)
+    end = end_of(backend, context, *programs.exit_with(0))
     assert end.reason == Reason(ReasonKind.START)
     assert "there is no folder /no/folder there, which the hosts file" in end.message
     assert "python" not in end.message

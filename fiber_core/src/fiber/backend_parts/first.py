@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 _PREFIX = "fiber: "
-_NOT_STARTED = 127
+#: exit codes of shells for a program that is there and cannot be run, and for one that is not
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _NEVER_FORWARDED = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -77,13 +78,13 @@ def main(words: Sequence[str], stream: BinaryIO | None) -> int:
     # before there is a child: signals that come from now on are passed on to it
     forwarded = signal.valid_signals() - _NEVER_FORWARDED
     before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
-    child, failure = spawn(argv, before)
+    child, failure, code = spawn(argv, before)
     if failure:
         words = f"cannot run {argv[0]!r}: {failure}"
         report(end, f"start {words}")
         sys.stderr.write(f"{_PREFIX}{words}\n")
         sys.stderr.flush()
-        return _NOT_STARTED
+        return code
     for number in forwarded:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, lambda number, _: forward_signal(child, number))
@@ -109,11 +110,16 @@ def private(stream: BinaryIO, length: int) -> int:
     return descriptor
 
 
-def spawn(argv: Sequence[str], mask: Iterable[int]) -> tuple[int, str]:
-    """Start the program in a session of its own; returns its process id and the error, or ""."""
+def spawn(argv: Sequence[str], mask: Iterable[int]) -> tuple[int, str, int]:
+    """Start the program in a session of its own.
+
+    Returns:
+        its process id, the error and the exit code for that; "" and 0 where it runs.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        code = _NOT_EXECUTABLE
         try:
             os.setsid()
             # a Python ignores these two, and its children would
@@ -122,16 +128,18 @@ def spawn(argv: Sequence[str], mask: Iterable[int]) -> tuple[int, str]:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.execvp(argv[0], list(argv))  # noqa: S606 - the program that was asked for
         except BaseException as error:
+            if isinstance(error, FileNotFoundError):
+                code = _NOT_FOUND
             os.write(writer, str(error).encode("utf-8", "backslashreplace"))
         finally:
-            os._exit(_NOT_STARTED)
+            os._exit(code)
     os.close(writer)
     with open(reader, "rb") as stream:
         # it ends when the program runs, which closes the other end
         failure = stream.read().decode("utf-8", "replace")
-    if failure:
-        os.waitpid(child, 0)
-    return child, failure
+    if not failure:
+        return child, "", 0
+    return child, failure, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def end_with(held: int, child: int, grace: float) -> None:

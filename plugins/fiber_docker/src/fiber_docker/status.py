@@ -50,7 +50,7 @@ class ContainerExit:
     def status(self, host: str | None = None) -> JobStatus:
         """The terminal status."""
         if self.report.startswith("start "):
-            return _failed(ReasonKind.START, self.report.removeprefix("start "), _STARTED_NOT, host)
+            return _failed(ReasonKind.START, self.report.removeprefix("start "), self.code, host)
         number = self._signal()
         if self.oom and number == signal.SIGKILL:
             words = "it used more memory than it may, and was killed"

@@ -347,7 +347,7 @@ def _ended(
         return _failed(ReasonKind.START, words or why, _START_FAILED, host)
     kind, _, rest = last.partition(" ")
     if kind == "start":
-        return _failed(ReasonKind.START, rest, _START_FAILED, host)
+        return _failed(ReasonKind.START, rest, code, host)
     if kind == "signal":
         exit_code = -int(rest)
     elif kind == "exit":

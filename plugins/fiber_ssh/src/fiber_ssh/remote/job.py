@@ -174,7 +174,9 @@ class Job:
         program = str(order["argv"][0])
         if program not in words:
             words = f"{program}: {words}"
-        self.end("start", None, f"it cannot be started: {words}")
+        # as shells have it: it is there, and cannot be run
+        code = None if isinstance(error, FileNotFoundError) else 126
+        self.end("start", None, f"it cannot be started: {words}", code=code)
 
     # -- output
 
