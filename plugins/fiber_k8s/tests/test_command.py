@@ -22,6 +22,9 @@ def play(pod):
         return Act(code=int(code), message=f"\nfiber: exit {code}\n")
     if "say" in words:
         return Act(code=0, log=" ".join(words[words.index("say") + 1 :]) + "\n")
+    if "nosuch" in words:
+        told = "cannot run 'nosuch': No such file"
+        return Act(code=127, log=f"fiber: {told}\n", message=f"\nfiber: start {told}\n")
     return Act(message="\nfiber: signal 15\n")
 
 
@@ -156,6 +159,8 @@ class TestAttached:
         assert (done.exit_code, done.stdout) == (0, "hello there\n")
         assert done.stderr == f"Created pod: {created(done)}\n"
         assert fiber("run", "-a", "end", "7").exit_code == 7
+        done = fiber("run", "-a", "nosuch")
+        assert (done.exit_code, done.output.count("cannot run 'nosuch'")) == (127, 1)
         cluster.wait_for("pods", lambda pods: not pods)
         assert list(rundir.runs()) == []
         # it does not live by a lease of this host

@@ -110,9 +110,18 @@ def follow_job(session: Session, backend: Backend, run_id: str, spec: JobSpec) -
         return INTERRUPTED, True
     if policy.signum is not None:
         return after_signal(policy.signum), False
-    if status.reason is not None and status.reason.kind is not ReasonKind.EXIT:
+    if (
+        status.reason is not None
+        and status.reason.kind is not ReasonKind.EXIT
+        and not _ends_output(f"fiber: {status.message}", status)
+    ):
         click.echo(f"fiber: {noun} {job.id}: {status.message or status.reason}", err=True)
     return exit_code(status), False
+
+
+def _ends_output(line: str, status: JobStatus) -> bool:
+    """True where a line is the job's last one, so that it was shown with its output."""
+    return any(process.log_tail[-1:] == (line,) for process in status.processes)
 
 
 def exit_code(status: JobStatus) -> int:
