@@ -126,6 +126,19 @@ class TestRun:
 
         assert granted.get("pods", name, "granted")["spec"]["serviceAccountName"] == account
 
+    def test_labels_of_its_pod_template_are_its_workers_too_beneath_those_of_the_setting(
+        self, fiber, cluster, monkeypatch, tmp_path
+    ):
+        (tmp_path / "pod.yaml").write_text("metadata: {labels: {cost: '7', team: a}}")
+        monkeypatch.setenv("FIBER_K8S_POD_TEMPLATE", str(tmp_path / "pod.yaml"))
+        monkeypatch.setenv("FIBER_K8S_LABELS", "team=b")
+
+        pod = cluster.get("pods", created(fiber("run", "sleep", "1")))
+
+        environ = {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+        assert environ["FIBER_K8S_LABELS"] == "cost=7,team=a,team=b"
+        assert {"cost": "7", "team": "b"}.items() <= pod["metadata"]["labels"].items()
+
     def test_where_there_is_none_it_has_the_default_account(self, fiber, cluster):
         cluster.forget_requests()
         done = fiber("run", "sleep", "1")

@@ -38,6 +38,7 @@ _FIRST_STREAM_PORT, _STREAM_PORTS = 20_000, 10_000
 _SEALED = 64 << 10
 #: fields of a pod's spec with its service account; the second is the deprecated name
 _ACCOUNTS = frozenset({"serviceAccountName", "serviceAccount"})
+_LABELS = "FIBER_K8S_LABELS"
 _KILLED = JobStatus(
     state=JobState.FAILED,
     reason=Reason(ReasonKind.SIGNAL, 9),
@@ -239,10 +240,12 @@ class JobSubmitter:
             if count and kind not in self._classes:
                 msg = f"no resource provider for {kind!r} is installed; there are {', '.join(self._classes) or 'none'}"  # fmt: skip
                 raise SubmitError(msg)
-        # a detached job must not be deleted with its submitter's Lease
         stream_port = _choose_stream_port(spec, self._config)
         if stream_port is not None:
             env = {**env, "FIBER_REACH": f"streams:127.0.0.1:{stream_port}"}
+        if self._starts_jobs(spec):
+            env = {**env, **_labels_for_workers(spec, self._template)}
+        # a detached job must not be deleted with its submitter's Lease
         owner = None if spec.detached else run.owner(_owning_pod(parent, self._client))
         sealed = None
         own_secret = _needs_a_secret(spec)
@@ -353,6 +356,19 @@ class JobSubmitter:
     def _is_cancelled(self, job_id: str) -> bool:
         with self._lock:
             return job_id in self._cancelled
+
+
+def _labels_for_workers(spec: JobSpec, template: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the setting by which a program's workers get its pod template's labels.
+
+    They inherit other fields from the program's pod, but no labels, which may be a controller's.
+    """
+    labels = ((template or {}).get("metadata") or {}).get("labels") or {}
+    pairs = [f"{key}={value}" for key, value in labels.items()]
+    if not pairs:
+        return {}
+    # the later ones take precedence, as the setting does over the template
+    return {_LABELS: ",".join([*pairs, *filter(None, [spec.env.get(_LABELS)])])}
 
 
 def _needs_a_secret(spec: JobSpec) -> bool:
