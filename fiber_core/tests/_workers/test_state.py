@@ -231,9 +231,15 @@ class TestFailingToStart:
             steps = play.run()
         assert any(isinstance(step, GiveUp) for step in steps) is is_given_up
 
-    def test_one_that_was_started_with_the_others_is_waited_for(self):
+    def test_one_that_was_started_with_the_others_or_runs_is_waited_for(self):
         play = started(3)
-        play.fail(3, status(JobState.FAILED, reason=Reason(ReasonKind.IMAGE)))
+        no_image = status(JobState.FAILED, reason=Reason(ReasonKind.IMAGE))
+        play.fail(3, no_image)
+        # and so is another one that runs, for its host has the image
+        play.report(play.jobs[-1], RUNNING)
+        for job in play.jobs[:2]:
+            play.lose(job, no_image)
+            play.run()
         assert not any(isinstance(step, GiveUp) for step in play.steps)
 
     def test_after_one_was_ready_more_failures_are_allowed(self):

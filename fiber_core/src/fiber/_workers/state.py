@@ -379,7 +379,7 @@ class GroupState:
                     self._fatal_error = StartError(text)
             else:
                 text = self._last_failure
-            self._failed(text, now, is_final=is_final(process.reason, host))
+            self._failed(text, now, final=is_final(process.reason, host))
         return Loss(
             ident=worker.ident,
             child=worker.child,
@@ -398,8 +398,8 @@ class GroupState:
         by_platform = process.reason is not None and not process.reason.counts_as_attempt
         return by_platform and worker.failures < self._failures
 
-    def _failed(self, text: str, now: float, *, is_final: bool = False) -> None:
-        self._only_final = is_final and (self._only_final or self._failures == 0)
+    def _failed(self, text: str, now: float, *, final: bool = False) -> None:
+        self._only_final = final and (self._only_final or self._failures == 0)
         self._failures += 1
         if self._failures <= MAX_INITIALIZER_FAILURES:
             # the platform may have room for these, though it had none for the one that failed
@@ -547,7 +547,7 @@ class GroupState:
             return False
         if any(m.ready and not m.leaving for m in self.workers.values()):
             return False
-        if self._only_final and not self._ever_ready and not self._awaits_first_workers():
+        if self._only_final and not self._ever_ready and not self._may_come_up():
             # the platform has tried for as long as its settings say
             return self._failures >= min(MAX_INITIALIZER_FAILURES, max(1, self.desired))
         if self._fatal_error is not None:
@@ -560,9 +560,9 @@ class GroupState:
             return self._failures >= MAX_FAILURES_PER_WORKER * max(1, self.desired)
         return self._failures >= len(self._timing.worker_backoff)
 
-    def _awaits_first_workers(self) -> bool:
-        """True where workers that were started before any had failed may become ready yet."""
-        return any(m.failures == 0 and not m.leaving for m in self.workers.values())
+    def _may_come_up(self) -> bool:
+        """True where a worker runs, or was started before any other had failed."""
+        return any((m.runs or not m.failures) and not m.leaving for m in self.workers.values())
 
     def _next_leaving(self) -> WorkerRecord | None:
         surplus = self._index.staying - max(0, self.desired)
