@@ -47,6 +47,8 @@ class Sizes(NamedTuple):
     applies: int = 2_000
     payload: int = 8_000_000
     payloads: int = 16
+    items: int = 10_000
+    item: int = 10_000
     closure: int = 64_000_000
     closure_tasks: int = 20
     queue_items: int = 100_000
@@ -67,6 +69,7 @@ TINY = Sizes(
     applies=20,
     payload=100_000,
     payloads=2,
+    items=20,
     closure=100_000,
     closure_tasks=10,
     queue_items=200,

@@ -13,6 +13,7 @@ NAMES = (
     "noop",
     "apply",
     "payload",
+    "tls",
     "closure",
     "broadcast",
     "queue",

@@ -307,8 +307,9 @@ class TestHooks:
             assert [states.count(state) for state in ("failed", "succeeded")].count(1) == 1
         causes = [cause for _, cause, _, _ in told["lost"]]
         assert set(causes) == {"SIGNAL(9)"}
-        # three deaths alone, and at most one with others beside it
-        assert 3 <= len(causes) <= 4
-        assert [abandoned for *_, abandoned in told["lost"]][-1] == 1
-        assert all(requeued >= 1 for _, _, requeued, _ in told["lost"][:-1])
+        # three deaths alone; one with others beside it, and one of a worker that was slow to give
+        # the item back, cost nothing
+        assert len(causes) >= 3
+        assert sum(abandoned for *_, abandoned in told["lost"]) == 1, told["lost"]
+        assert sum(requeued for _, _, requeued, _ in told["lost"]) >= 2, told["lost"]
         assert len({worker for worker, *_ in told["lost"]}) == len(causes)

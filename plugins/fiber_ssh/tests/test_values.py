@@ -1,17 +1,21 @@
 """Pure functions: addresses, sockets, statuses, compatibility, and files to send."""
 
+from unittest import mock
+
 import attrs
+import paramiko
 import pytest
 
-from fiber.exceptions import ConfigError
+from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber.model import Interface, JobState, ListenAddress, Peers, Reason, ReasonKind
 from fiber_ssh.address import ADDRESS_VARIABLE, UNREACHABLE, listen_address
 from fiber_ssh.agent_archive import agent_archive
 from fiber_ssh.compatibility import incompatibility
 from fiber_ssh.config import SshConfig
-from fiber_ssh.connect import agent_socket
+from fiber_ssh.connect import _log_in, agent_socket
 from fiber_ssh.exec_channel import HostInfo
 from fiber_ssh.files import find_files
+from fiber_ssh.ssh_config import SshOptions
 from fiber_ssh.status import status_of
 
 ETH = Interface(name="eth0", address="10.0.0.5")
@@ -142,3 +146,34 @@ ENVIRON = {"SSH_AUTH_SOCK": "/run/usual", "MINE": "/run/mine"}
 def test_the_socket_of_ssh_agent_is_named_as_in_ssh_config(wanted, found):
     assert agent_socket(wanted, ENVIRON) == found
     assert agent_socket(None, {}) is None
+
+
+@pytest.mark.parametrize(
+    "answer, words",
+    [
+        (["password"], "accepted, but password is required too"),
+        (
+            paramiko.BadAuthenticationType("", ["password", "none"]),
+            "it accepts password, none only",
+        ),
+        (paramiko.BadAuthenticationType("", [""]), "it accepts no method"),
+        (paramiko.AuthenticationException(), "refused"),
+    ],
+)
+def test_a_host_that_a_key_alone_does_not_open_says_what_else_it_wants(tmp_path, answer, words):
+    paramiko.RSAKey.generate(1024).write_private_key_file(str(tmp_path / "key"))
+    options = SshOptions(
+        name="alpha",
+        hostname="10.0.0.7",
+        user="root",
+        identity_files=(str(tmp_path / "key"),),
+        identity_agent="none",
+    )
+    transport = mock.Mock()
+    transport.auth_publickey.side_effect = [answer]
+    transport.is_authenticated.return_value = False
+
+    with pytest.raises(BackendUnavailableError) as caught:
+        _log_in(transport, options, "alpha")
+
+    assert f"({tmp_path}/key: {words})" in str(caught.value)
