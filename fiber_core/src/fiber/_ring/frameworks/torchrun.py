@@ -53,8 +53,8 @@ _REQUEST = struct.Struct("<?Q")
 _REPLY = struct.Struct("<?QQ")
 #: seconds between two looks whether all torchruns of a round have come
 _LOOK = 0.2
-#: keys of a round's store: the number of torchruns that came, and whether all did
-_CAME, _ALL = "fiber.came", "fiber.all"
+#: key of a round's store: the number of torchruns that came
+_CAME = "fiber.came"
 
 log = logging.getLogger("fiber")
 
@@ -256,16 +256,14 @@ class _Dynamic(_Rendezvous):
     def _have_all_come(self, store: Any) -> bool:
         """Wait for all torchruns of a round; False where they have to meet again."""
         until = time.monotonic() + self._patience
-        if store.add(_CAME, 1) == self._size:
-            store.set(_ALL, "came")
-        while time.monotonic() < until:
-            if store.check([_ALL]):
-                return True
-            if self.is_closed() or self.num_nodes_waiting():
-                break
+        came = store.add(_CAME, 1)
+        while came < self._size:
+            if self.is_closed() or self.num_nodes_waiting() or time.monotonic() > until:
+                return False
             # a store's own wait that runs out is told by torch on standard error, each time
             time.sleep(_LOOK)
-        return False
+            came = store.add(_CAME, 0)
+        return True
 
     def shutdown(self) -> bool:
         done: bool = self._torch.shutdown()
