@@ -51,10 +51,11 @@ _REQUEST = struct.Struct("<?Q")
 # reply: whether it was replaced, its version, 0 before it is set, and the number of torchruns that
 # are connected; the state follows
 _REPLY = struct.Struct("<?QQ")
-#: seconds between two looks whether all torchruns of a round have come
-_LOOK = 0.2
 #: key of a round's store: the number of torchruns that came
 _CAME = "fiber.came"
+
+#: a torchrun is not told the scale of the ring's durations
+_TIMING = RingTiming()
 
 log = logging.getLogger("fiber")
 
@@ -261,7 +262,7 @@ class _Dynamic(_Rendezvous):
             if self.is_closed() or self.num_nodes_waiting() or time.monotonic() > until:
                 return False
             # a store's own wait that runs out is told by torch on standard error, each time
-            time.sleep(_LOOK)
+            time.sleep(_TIMING.poll)
             came = store.add(_CAME, 0)
         return True
 
@@ -332,8 +333,7 @@ def _open_store(
         params: of the rendezvous.
         patience: seconds that it waits for a key; those for all nodes to come by default.
     """
-    # a torchrun is not told the scale of the ring's durations
-    forwarder = Forwarder(functools.partial(_connect, path, STORE, name), RingTiming())
+    forwarder = Forwarder(functools.partial(_connect, path, STORE, name), _TIMING)
     store = _torch("distributed").TCPStore(
         LOOPBACK,
         forwarder.port,
