@@ -111,10 +111,12 @@ def subjects() -> list[Subject]:
 def _read(path: Path) -> Iterator[Subject]:
     found = json.loads(path.read_text(encoding="utf-8"))["subjects"]
     of_plugins = [test for one in found if one["kit"] == "plugin" for test in one["tests"]]
-    for one in found:
-        if one["kit"] == "backend":
-            tests = (*one["tests"], *of_plugins)
-            yield Subject(one["name"], frozenset(one["capabilities"]), tests)
+    backends = [one for one in found if one["kit"] == "backend"]
+    # some of the kit may have run on a backend a second time, with other settings
+    for name in dict.fromkeys(one["name"] for one in backends):
+        same = [one for one in backends if one["name"] == name]
+        tests = [test for one in same for test in one["tests"]]
+        yield Subject(name, frozenset(same[0]["capabilities"]), (*tests, *of_plugins))
 
 
 def render(found: Sequence[Subject]) -> str:
