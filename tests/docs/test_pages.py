@@ -25,6 +25,8 @@ def test_the_page_on_backends_is_made_of_the_results():
         "write it anew: python tests/support/backends_page.py > docs/reference/backends.md"
     )
     assert backends_page.missing_words() == set()
+    kit = "".join(path.read_text("utf-8") for path in layout.CORE.rglob("testing/**/*.py"))
+    assert [what for part in backends_page.PARTS.values() for what in part if what not in kit] == []
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])

@@ -56,6 +56,24 @@ _KIT = """\
 
 Tests passed, and tests that do not apply because the backend does not declare what they need.
 """
+#: what is measured in each part of the table; the last part has what no other one names
+PARTS: dict[str, tuple[str, ...]] = {
+    "Detection": (
+        "seconds until a killed job is told",
+        "seconds from submission to a told death",
+        "seconds until an end that nobody confirms is told",
+        "seconds until a task that closed descriptors is given up",
+        "seconds until events go on",
+    ),
+    "Recovery": (
+        "seconds from a worker's death to its task's result",
+        "seconds from a worker's death to its successor's first result",
+        "seconds until others have done a leaving worker's work",
+        "seconds from a platform's return to all work done",
+    ),
+    "Clean-up": ("seconds until nothing is left of a dead master", "seconds to clean up"),
+    "Scale": (),
+}
 _TIMES = """\
 ## Measured
 
@@ -93,15 +111,16 @@ def subjects() -> list[Subject]:
 def _read(path: Path) -> Iterator[Subject]:
     found = json.loads(path.read_text(encoding="utf-8"))["subjects"]
     of_plugins = [test for one in found if one["kit"] == "plugin" for test in one["tests"]]
-    for one in found:
-        if one["kit"] == "backend":
-            tests = (*one["tests"], *of_plugins)
-            yield Subject(one["name"], frozenset(one["capabilities"]), tests)
+    backends = [one for one in found if one["kit"] == "backend"]
+    # some of the kit may have run on a backend a second time, with other settings
+    for name in dict.fromkeys(one["name"] for one in backends):
+        same = [one for one in backends if one["name"] == name]
+        tests = [test for one in same for test in one["tests"]]
+        yield Subject(name, frozenset(same[0]["capabilities"]), (*tests, *of_plugins))
 
 
 def render(found: Sequence[Subject]) -> str:
     """The page."""
-    what = sorted({words for subject in found for words in subject.measured()})
     return "\n".join(
         [
             _TOP,
@@ -126,19 +145,31 @@ def render(found: Sequence[Subject]) -> str:
                 },
             ),
             _TIMES,
-            _table(
-                found,
-                "",
-                {
-                    words: [
-                        "" if (value := one.measured().get(words)) is None else f"{value:.3g}"
-                        for one in found
-                    ]
-                    for words in what
-                },
+            *(
+                f"### {part}\n\n{_table(found, '', rows)}"
+                for part, rows in _measured_rows(found).items()
+                if rows
             ),
         ]
     )
+
+
+def _measured_rows(found: Sequence[Subject]) -> dict[str, dict[str, list[str]]]:
+    """Rows of each part of what was measured."""
+    all_words = {words for subject in found for words in subject.measured()}
+    other = sorted(all_words - {words for part in PARTS.values() for words in part})
+    *_, last = PARTS
+    return {
+        part: {
+            words: [
+                "" if (value := one.measured().get(words)) is None else f"{value:.3g}"
+                for one in found
+            ]
+            for words in (*named, *(other if part == last else ()))
+            if words in all_words
+        }
+        for part, named in PARTS.items()
+    }
 
 
 def _table(found: Sequence[Subject], corner: str, rows: Mapping[str, Sequence[str]]) -> str:

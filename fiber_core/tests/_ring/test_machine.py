@@ -459,18 +459,21 @@ def test_newcomers_join_one_after_another():
     assert world.status.changes == 2
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["is not reached", "dies meanwhile"])
-def test_instead_of_a_newcomer_that_fails_another_one_is_tried(dies):
-    world = live(timing=RingTiming(backoff=1.0))
+@pytest.mark.parametrize("why", ["is not reached", "dies meanwhile", "is not met in time"])
+def test_instead_of_a_newcomer_that_fails_another_one_is_tried(why):
+    world = live(timing=RingTiming(backoff=1.0), start_timeout=20.0)
     world.gone(world.members[2].worker).passes(1.0).all_come_up()
     newcomer = world.newcomer
 
-    if dies:
+    if why == "dies meanwhile":
         world.gone(newcomer).feed(events.JoinCompleted(1, newcomer))
-    else:
+    elif why == "is not reached":
         world.is_kept_out(CUT_OFF)
+    else:
+        world.passes(20.0)
+        assert "did not all dial it and send their states in" in world.status.events[-1].message
 
-    assert world.all_of(EndWorker) == ([] if dies else [EndWorker(newcomer)])
+    assert world.all_of(EndWorker) == ([] if why == "dies meanwhile" else [EndWorker(newcomer)])
     assert (world.phase, seats(world)) == ("running", [0, 1])
     world.those_ending_end().passes(4.0).all_come_up().joins()
     assert seats(world) == [0, 1, 2]

@@ -253,10 +253,7 @@ class RingMachine:
             failure, worker=worker.number, host=failure.host or worker.host.name
         )
         if worker.number not in lifecycle.round_workers:
-            lifecycle.event_log.record("MemberNotStarted", str(failure), now)
-            lifecycle.membership.record_start_failure(worker.seat, failure, now)
-            if lifecycle.membership.get(worker.number) is not None:
-                lifecycle.membership.end(worker, now, out)
+            lifecycle.start_failed(worker, failure, now, out)
             if lifecycle.phase is RingPhase.STARTING and not lifecycle.is_elastic:
                 lifecycle.attempt_failed(failure, now, out)
         elif lifecycle.phase is RingPhase.FORMING:

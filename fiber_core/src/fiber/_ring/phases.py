@@ -63,6 +63,13 @@ class MembershipChanges:
         self.count = 0
         self._order: list[Seated] = []
         self._joining: int | None = None
+        self._join_until = 0.0
+
+    @property
+    def join_deadline(self) -> float | None:
+        """Time until which the members that run and the newcomer must have reached each other."""
+        present = self._joining is not None and self._is_present(self._joining)
+        return self._join_until if present else None
 
     def begin(self, placements: Sequence[Placement]) -> None:
         """Take over the placements of a round that begins to run."""
@@ -107,7 +114,9 @@ class MembershipChanges:
             lifecycle.event_log.record("MemberLeft", f"fewer are wanted; without {seats}", now)
             self._publish(out)
         if self._joining is not None and self._is_present(self._joining):
-            return
+            if now < self._join_until:
+                return
+            self._give_up_join(self._joining, now, out)
         new = [
             one.number
             for one in lifecycle.membership.up()
@@ -115,6 +124,7 @@ class MembershipChanges:
         ]
         self._joining = new[0] if new else None
         if self._joining is not None:
+            self._join_until = now + lifecycle.policy.start_timeout
             out.append(StartJoin(lifecycle.rounds, self._joining))
 
     def is_joining(self, worker: int) -> bool:
@@ -134,6 +144,16 @@ class MembershipChanges:
             "MemberJoined", f"member {worker.seat} on {worker.host.name}", now
         )
         self._publish(out)
+
+    def _give_up_join(self, number: int, now: float, out: list[Command]) -> None:
+        """End a newcomer that the others have not met in time; another one is started."""
+        lifecycle = self._lifecycle
+        worker = lifecycle.membership.get(number)
+        assert worker is not None, "a worker that has ended is not joining"
+        seconds = f"{lifecycle.policy.start_timeout:g} s"
+        text = f"the members that run did not all dial it and send their states in {seconds}"
+        failure = Failure(reason="JoinTimeout", message=text, worker=number, host=worker.host.name)
+        lifecycle.start_failed(worker, failure, now, out)
 
     def _is_present(self, number: int) -> bool:
         worker = self._lifecycle.membership.get(number)
@@ -315,6 +335,8 @@ class Lifecycle:
             self.phase is RingPhase.RUNNING and not any(self.round_workers.values())
         ):
             due.append(self.membership.next_fill(self.wanted))
+            if self.phase is RingPhase.RUNNING:
+                due.append(self.changes.join_deadline)
         if self.phase in (RingPhase.FORMING, RingPhase.RUNNING):
             due += [worker.last_seen + self.policy.heartbeat for worker in self.working()]
         if self.is_active and self.policy.deadline is not None:
@@ -330,6 +352,15 @@ class Lifecycle:
         self._began = now
         self.event_log.mark_started(now)
         self._start_attempt(now, out)
+
+    def start_failed(
+        self, worker: WorkerRecord, failure: Failure, now: float, out: list[Command]
+    ) -> None:
+        """Handle the failure of a worker that is in no round yet: another one is started later."""
+        self.event_log.record("MemberNotStarted", str(failure), now)
+        self.membership.record_start_failure(worker.seat, failure, now)
+        if self.membership.get(worker.number) is not None:
+            self.membership.end(worker, now, out)
 
     def attempt_failed(self, failure: Failure, now: float, out: list[Command]) -> None:
         """Handle an attempt that did not bring all members up together."""

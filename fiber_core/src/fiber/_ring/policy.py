@@ -46,7 +46,8 @@ class Policy:
     max_restarts: int = values.field(default=0, validator=_count)
     #: further attempts after the members could not be brought up together
     backoff_limit: int = values.field(default=0, validator=_count)
-    #: seconds within which all members must be up and have reached each other, or none runs
+    #: seconds within which all members must be up and have reached each other, or none runs; and
+    #: within which those that run must have reached a newcomer, or another one is tried
     start_timeout: float = values.field(default=300.0, validator=values.gt(0.0))
     #: seconds from start or resumption after which the ring has failed
     deadline: float | None = values.field(default=None, validator=_none_or_positive)

@@ -50,7 +50,8 @@ class Ring:
             functions and frameworks that rebuild their group by themselves.
         max_restarts: restarts of all ranks after one has failed.
         backoff_limit: further attempts to bring all members up.
-        start_timeout: seconds within which all members must be up, or none runs.
+        start_timeout: seconds within which all members must be up, or none runs; and for the
+            members of a live ring to meet one that comes later, or another one is tried.
         deadline: seconds after which the ring has failed.
         ttl: seconds after the end for which jobs and records are kept.
         clean: jobs to clean up at the end: ``"all"``, ``"running"`` or ``"none"``.

@@ -262,8 +262,9 @@ def test_what_one_puts_another_gets_even_when_it_has_left(server):
 def exchange(state, version=None, new=b""):
     """Send a request of torchrun: returns whether the state was replaced, version and state."""
     answer = state.answer(struct.pack("<?Q", version is not None, version or 0) + new)
-    is_set, found = struct.unpack_from("<?Q", answer)
-    return is_set, found, answer[9:]
+    is_set, found, connected = struct.unpack_from("<?QQ", answer)
+    assert connected == 0
+    return is_set, found, answer[17:]
 
 
 def test_a_state_is_replaced_only_with_the_last_version():
@@ -274,6 +275,15 @@ def test_a_state_is_replaced_only_with_the_last_version():
     assert exchange(state, 0, b"b") == (False, 1, b"a")
     assert exchange(state, 1, b"b") == (True, 2, b"b")
     assert exchange(state) == (False, 2, b"b")
+
+
+def test_torchruns_learn_how_many_are_connected():
+    state = VersionedState()
+    with state.connected(), state.connected():
+        answer = state.answer(struct.pack("<?Q", False, 0))
+
+    assert struct.unpack_from("<?QQ", answer)[2] == 2
+    assert exchange(state) == (False, 0, b"")
 
 
 def made(endpoint, nodes):

@@ -22,7 +22,10 @@ import torch, torch.distributed as dist
 
 folder = sys.argv[1]
 checkpoint, steps, enough = (os.path.join(folder, x) for x in ("checkpoint", "steps", "enough"))
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+if os.environ["MEMBER"] == "2" and os.path.exists(os.path.join(folder, "stuck")):
+    os.remove(os.path.join(folder, "stuck"))
+    time.sleep(1000)
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
 rank, size = dist.get_rank(), dist.get_world_size()
 step = torch.zeros(1)
 if rank == 0 and os.path.exists(checkpoint):
@@ -54,6 +57,7 @@ def torchrun(rank, size, folder, queue):
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "MEMBER": str(rank)},
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
@@ -117,3 +121,29 @@ def test_torchrun_keeps_its_steps_while_members_come_and_go(tmp_path, steps):
     # a step that was made and not kept is made again; none is left out
     assert all(step[0] <= before[0] + 1 for before, step in itertools.pairwise(made))
     assert ring.status().restarts == 0
+
+
+def test_those_that_wait_for_a_newcomer_go_on_when_it_leaves(tmp_path, steps):
+    folder, queue = str(tmp_path), fiber.SimpleQueue()
+    ring = Ring(
+        2,
+        lambda rank, size: torchrun(rank, size, folder, queue),
+        framework="torch",
+        elastic="live",
+        min=2,
+        max=3,
+    )
+    ring.start()
+    steps.until(lambda read: read)
+    stuck = tmp_path / "stuck"
+    stuck.touch()
+    ring.resize(3)
+    # the newcomer's rank has begun, and never meets the others
+    steps.until(lambda _: not stuck.exists())
+    number = len(steps.read())
+
+    ring.resize(2)
+
+    steps.until(lambda read: len(read) > number + 5 and read[-1][1] == 2)
+    (tmp_path / "enough").touch()
+    assert ring.join() == ["2:3"] * 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ from fiber._ring.timing import RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
 
-__all__ = ["CommandEnded", "OutputLine", "RankCommand", "detach", "run"]
+__all__ = ["CommandBegan", "CommandEnded", "OutputLine", "RankCommand", "detach", "run"]
 
 
 @values.frozen
@@ -40,11 +41,21 @@ class OutputLine:
 
 
 @values.frozen
+class CommandBegan:
+    """Start of a rank's command."""
+
+    rank: int
+    #: differs for each command; a rank has one after another when it is started again
+    command: str
+
+
+@values.frozen
 class CommandEnded:
     """End of a rank's command."""
 
     rank: int
-    host: str
+    #: that of its :class:`CommandBegan`
+    command: str
     #: exit code, or minus the signal's number
     code: int
 
@@ -55,12 +66,13 @@ class RankCommand:
 
     #: program and arguments
     argv: tuple[str, ...]
-    #: receives :class:`OutputLine` and :class:`CommandEnded`
+    #: receives :class:`CommandBegan`, :class:`OutputLine` and :class:`CommandEnded`
     queue: Any
 
     def __call__(self, rank: int, size: int) -> None:
         """Run the command, and exit with its exit code."""
-        host = socket.gethostname()
+        host, command = socket.gethostname(), secrets.token_hex(8)
+        self.queue.put(CommandBegan(rank, command))
         environ = {
             "RANK": str(rank),
             "WORLD_SIZE": str(size),
@@ -83,7 +95,7 @@ class RankCommand:
             assert process.stdout is not None
             for line in process.stdout:
                 self.queue.put(OutputLine(rank, host, line.rstrip("\n")))
-        self.queue.put(CommandEnded(rank, host, process.returncode))
+        self.queue.put(CommandEnded(rank, command, process.returncode))
         if process.returncode:
             code = process.returncode
             raise SystemExit(128 - code if code < 0 else code)
@@ -194,10 +206,16 @@ def _signals(ring: Ring, received: list[int]) -> Iterator[None]:
 
 
 def _read(queue: Any, record: Record, codes: dict[int, int]) -> None:
+    running: dict[int, str] = {}
     with record.log.open("a", buffering=1, errors="backslashreplace") as log:
         while (item := queue.get()) is not None:
-            if isinstance(item, CommandEnded):
-                codes[item.rank] = item.code
+            if isinstance(item, CommandBegan):
+                running[item.rank] = item.command
+                codes.pop(item.rank, None)
+            elif isinstance(item, CommandEnded):
+                # one that is being ended may end after its successor began
+                if running.get(item.rank) == item.command:
+                    codes[item.rank] = item.code
             elif isinstance(item, OutputLine):
                 log.write(f"{item.rank}\t{item.host}\t{item.text}\n")
                 # the reader of our output may have gone

@@ -146,7 +146,8 @@ class _StoreServer:
         kind, name = torchrun.parse(request)
         with self._using(name) as shared:
             if kind == torchrun.STATE:
-                self._streams.answer(pipe, shared.state.answer)
+                with shared.state.connected():
+                    self._streams.answer(pipe, shared.state.answer)
                 return
             try:
                 store = socket.create_connection((LOOPBACK, shared.port()), timeout=None)

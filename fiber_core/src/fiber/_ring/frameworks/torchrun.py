@@ -11,14 +11,17 @@ and no store listens on anything but loopback.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
 import importlib
+import logging
 import os
 import secrets
 import struct
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -45,8 +48,16 @@ STATE = "state"
 _RANK = "?rank="
 # request: whether to replace the state, and the version to replace; the state follows
 _REQUEST = struct.Struct("<?Q")
-# reply: whether it was replaced, and its version, 0 before it is set; the state follows
-_REPLY = struct.Struct("<?Q")
+# reply: whether it was replaced, its version, 0 before it is set, and the number of torchruns that
+# are connected; the state follows
+_REPLY = struct.Struct("<?QQ")
+#: key of a round's store: the number of torchruns that came
+_CAME = "fiber.came"
+
+#: a torchrun is not told the scale of the ring's durations
+_TIMING = RingTiming()
+
+log = logging.getLogger("fiber")
 
 
 def endpoint(path: str, rank: int | None) -> str:
@@ -77,6 +88,18 @@ class VersionedState:
         self._lock = threading.Lock()
         self._state = b""
         self._version = 0
+        self._connected = 0
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """Count a torchrun as connected."""
+        with self._lock:
+            self._connected += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connected -= 1
 
     def answer(self, request_bytes: bytes) -> bytes:
         """Process a request of a :class:`_Backend`, and return the reply."""
@@ -85,7 +108,7 @@ class VersionedState:
             is_set = replaces and version == self._version
             if is_set:
                 self._state, self._version = request_bytes[_REQUEST.size :], version + 1
-            return _REPLY.pack(is_set, self._version) + self._state
+            return _REPLY.pack(is_set, self._version, self._connected) + self._state
 
 
 # -- in torchrun's process
@@ -177,16 +200,24 @@ class _Static(_Rendezvous):
 
 
 class _Dynamic(_Rendezvous):
-    """Rendezvous of a live ring: torch's own dynamic one, with its state in rank 0."""
+    """Rendezvous of a live ring: torch's own dynamic one, with its state in rank 0.
+
+    torch notices that a torchrun is gone by the errors of those that communicate with its ranks.
+    Those that wait for its ranks to come have none, and would wait for hours; so they form up again
+    once fewer torchruns are connected than there are in the round.
+    """
 
     def __init__(self, path: str, params: Any) -> None:
         super().__init__(path, params)
         # else torch opens a store on all interfaces
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         run = self.get_run_id()
-        patience = params.get_as_int("read_timeout", 60)
-        self._backend = _Backend(_connect(path, STATE, run), patience)
-        self._own_forwarder, store = _open_store(path, run, params)
+        #: seconds for another one's answer or message
+        self._patience: int = params.get_as_int("read_timeout", 60)
+        self._backend = _Backend(_connect(path, STATE, run), self._patience)
+        self._own_forwarder, store = _open_store(path, run, params, self._patience)
+        #: torchruns of the round
+        self._size = 0
         dynamic = _torch("distributed.elastic.rendezvous.dynamic_rendezvous")
         self._torch = dynamic.create_handler(store, self._backend, params)
 
@@ -198,15 +229,42 @@ class _Dynamic(_Rendezvous):
         self._torch.set_closed()
 
     def num_nodes_waiting(self) -> int:
+        """Return a number above 0 if the ranks have to start again; torchrun asks every while."""
         found: int = self._torch.num_nodes_waiting()
-        return found
+        gone = self._size - self._backend.connected
+        # one that is done closes the rendezvous before it leaves
+        if found or gone <= 0 or self.is_closed():
+            return found
+        log.warning("fiber: %d of %d torchruns left; the others go on", gone, self._size)
+        return gone
 
     def next_rendezvous(self) -> Any:
-        found = self._torch.next_rendezvous()
-        if found.rank == 0:
-            found.store.set("fiber.round", secrets.token_hex(8))
-        name = found.store.get("fiber.round").decode()
-        return self._formed(name, found.rank, found.world_size)
+        while True:
+            try:
+                found = self._torch.next_rendezvous()
+            except _torch("distributed").DistStoreError as error:
+                log.warning("fiber: a torchrun left while all met; they meet again: %s", error)
+                continue
+            self._size = found.world_size
+            if self._have_all_come(found.store):
+                break
+            came = found.store.add(_CAME, 0)
+            log.warning("fiber: %d of %d torchruns came; they meet again", came, self._size)
+        # whoever is first names it: any of them may leave
+        name = found.store.compare_set("fiber.round", "", secrets.token_hex(8))
+        return self._formed(name.decode(), found.rank, found.world_size)
+
+    def _have_all_come(self, store: Any) -> bool:
+        """Wait for all torchruns of a round; False where they have to meet again."""
+        until = time.monotonic() + self._patience
+        came = store.add(_CAME, 1)
+        while came < self._size:
+            if self.is_closed() or self.num_nodes_waiting() or time.monotonic() > until:
+                return False
+            # a store's own wait that runs out is told by torch on standard error, each time
+            time.sleep(_TIMING.poll)
+            came = store.add(_CAME, 0)
+        return True
 
     def shutdown(self) -> bool:
         done: bool = self._torch.shutdown()
@@ -228,6 +286,8 @@ class _Backend:
 
     def __init__(self, connection: Connection, patience: float) -> None:
         self._connection, self._patience = connection, patience
+        #: torchruns that were connected at the last answer
+        self.connected = 0
         self._lock = threading.Lock()
 
     def get_state(self) -> tuple[bytes, int] | None:
@@ -252,7 +312,7 @@ class _Backend:
             msg = "rank 0 of the ring, which has the state of the rendezvous, cannot be reached"
             api = _torch("distributed.elastic.rendezvous.api")
             raise api.RendezvousConnectionError(msg) from error
-        is_set, version = _REPLY.unpack_from(answer)
+        is_set, version, self.connected = _REPLY.unpack_from(answer)
         return (answer[_REPLY.size :], version, is_set) if version else None
 
 
@@ -262,15 +322,23 @@ def _connect(path: str, kind: str, name: str) -> Connection:
     return connection
 
 
-def _open_store(path: str, name: str, params: Any) -> tuple[Forwarder, Any]:
-    """Return a store, and the forwarder that the ranks of this torchrun use as well."""
-    # a torchrun is not told the scale of the ring's durations
-    forwarder = Forwarder(functools.partial(_connect, path, STORE, name), RingTiming())
+def _open_store(
+    path: str, name: str, params: Any, patience: float | None = None
+) -> tuple[Forwarder, Any]:
+    """Return a store, and the forwarder that the ranks of this torchrun use as well.
+
+    Args:
+        path: the member's socket.
+        name: of the store.
+        params: of the rendezvous.
+        patience: seconds that it waits for a key; those for all nodes to come by default.
+    """
+    forwarder = Forwarder(functools.partial(_connect, path, STORE, name), _TIMING)
     store = _torch("distributed").TCPStore(
         LOOPBACK,
         forwarder.port,
         is_master=False,
-        timeout=dt.timedelta(seconds=params.get_as_int("timeout", 600)),
+        timeout=dt.timedelta(seconds=patience or params.get_as_int("timeout", 600)),
     )
     return forwarder, store
 
