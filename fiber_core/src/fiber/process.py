@@ -16,6 +16,7 @@ from multiprocessing.process import (  # type: ignore[attr-defined] # the stubs 
     current_process,
     parent_process,
 )
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fiber import hints
@@ -222,18 +223,34 @@ def requested(meta: hints.Meta, current: runtime.Runtime) -> ResourceRequest:
 
 
 def _noting_interrupts(run: Callable[[], None]) -> Callable[[], None]:
-    """Wrap ``run`` so that the end of the process by an interrupt is noted."""
+    """Wrap ``run`` so that the end of the process by an interrupt is noted.
+
+    The traceback of an end by an interrupt, or by another BaseException, has no frames of Fiber
+    above those of the user's function.
+    """
 
     @functools.wraps(run)
     def running() -> None:
         global _interrupted  # noqa: PLW0603 - there is one a process
         try:
             run()
-        except KeyboardInterrupt:
-            _interrupted = True
+        except Exception:
+            raise
+        except BaseException as error:
+            _interrupted = _interrupted or isinstance(error, KeyboardInterrupt)
+            here = inner = error.__traceback__
+            while inner is not None and _is_above_users(inner):
+                inner = inner.tb_next
+            if here is not None:
+                here.tb_next = inner
             raise
 
     return running
+
+
+def _is_above_users(trace: TracebackType) -> bool:
+    name = trace.tb_frame.f_globals.get("__name__", "")
+    return name == "multiprocessing.process" or name.split(".")[0] == "fiber"
 
 
 def _interrupt_children_at_exit() -> None:
