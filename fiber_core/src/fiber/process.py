@@ -278,12 +278,12 @@ def _interrupted_at_exit() -> None:
     global _interrupted  # noqa: PLW0603 - there is one a process
     children = _joined_at_exit()
     if _interrupted:
-        log.warning("fiber: interrupted again: ending %s", _names(children))
+        log.warning("fiber: interrupted again: ending %s", names_of(children))
         for child in children:
             child.kill()
     else:
         _interrupted = True
-        log.warning("fiber: waiting for %s; Ctrl-C again ends them", _names(children))
+        log.warning("fiber: waiting for %s; Ctrl-C again ends them", names_of(children))
         _interrupt(children, again=True)
 
 
@@ -299,10 +299,11 @@ def _interrupt(children: list[BaseProcess], *, again: bool) -> None:
         if isinstance(child, Process) and child._pass_interrupt_on(again=again)  # noqa: SLF001 - our own
     ]
     if reached:
-        log.warning("fiber: interrupted: SIGINT is passed on to %s", _names(reached))
+        log.warning("fiber: interrupted: SIGINT is passed on to %s", names_of(reached))
 
 
-def _names(children: Sequence[BaseProcess]) -> str:
+def names_of(children: Sequence[Any]) -> str:
+    """Names of processes for a message."""
     names = ", ".join(child.name for child in children[:_NAMED])
     more = len(children) - _NAMED
     return names if more <= 0 else f"{names} and {more} more"
