@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from multiprocessing.connection import wait
 
 import pytest
@@ -37,7 +38,9 @@ def start_child(path):
 def wait_for_signal(path):
     write(path, str(os.getpid()))
     try:
-        signal.pause()
+        while True:
+            # signal.pause() would miss a signal that comes right before it
+            time.sleep(0.05)
     except KeyboardInterrupt:
         sys.exit(7)
 

@@ -94,7 +94,7 @@ def kill_master(tmp_path, mark, kind, delay, *arguments):
         return processes + [str(path) for path in runtime.glob("fiber/*")]
 
     with contextlib.suppress(AssertionError):
-        until(lambda: not left(), timeout=10)
+        until(lambda: not left())
     found = left()
     shutil.rmtree(runtime)
     for pid in strangers:

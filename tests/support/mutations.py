@@ -39,6 +39,8 @@ _TURNED = {
 }  # fmt: skip
 #: calls whose absence nobody is to notice
 _SILENT = ("log.", "logging.", "warnings.", "print")
+#: functions to which the order of their arguments is nothing
+_SYMMETRIC = ("max", "min")
 
 
 class Mutation(NamedTuple):
@@ -101,6 +103,8 @@ def _of(path: Path) -> Iterator[Mutation]:
             if not text(node.value).startswith(_SILENT):
                 yield Mutation(path, *span(node), "pass")
         elif isinstance(node, ast.Call) and len(node.args) > 1:
+            if text(node.func) in _SYMMETRIC:
+                continue
             first, second = node.args[:2]
             if not any(isinstance(each, ast.Starred) for each in (first, second)):
                 begin, end = span(first)[0], span(second)[1]

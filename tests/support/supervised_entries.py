@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -192,4 +193,5 @@ def pause() -> None:
     """Wait, not for ever."""
     signal.alarm(PATIENCE)
     while True:
-        signal.pause()
+        # signal.pause() would miss a signal that comes right before it
+        time.sleep(0.05)

@@ -151,8 +151,10 @@ def read_until(stream, wanted):
 
 class TestDetached:
     def test_a_job_is_started_listed_shown_ended_and_collected(self):
-        code = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); "
-        code += "print('one', flush=True); signal.alarm(60); signal.pause()"
+        code = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); "
+        code += (
+            "signal.alarm(60); print('one', flush=True); signal.sigwait([signal.SIGTERM]); exit(3)"
+        )
         # it holds none of our streams: with one held, this would not return before the job ends
         job = created("--name", "train", sys.executable, "-u", "-c", code)
 

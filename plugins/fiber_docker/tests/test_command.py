@@ -11,8 +11,8 @@ import pytest
 pytestmark = pytest.mark.timeout(300)
 
 WAITING = (
-    "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); "
-    "print('one', flush=True); signal.pause()"
+    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); "
+    "print('one', flush=True); signal.sigwait([signal.SIGTERM]); exit(3)"
 )
 
 

@@ -82,11 +82,16 @@ def ignore_sigterm() -> Argv:
 
 def exit_on_sigterm(code: int) -> Argv:
     """Print ready and wait; end with an exit code at SIGTERM."""
-    text = """
+    # not a handler: it would not run for a signal that comes right before the wait
+    text = f"""
 import os, signal, sys
-signal.signal(signal.SIGTERM, lambda *_: os._exit(int(sys.argv[1])))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+signal.alarm({_LIFETIME})
+print("ready", flush=True)
+signal.sigwait([signal.SIGTERM])
+os._exit(int(sys.argv[1]))
 """
-    return _python(text + _WAIT, str(code))
+    return _python(text, str(code))
 
 
 def with_child() -> Argv:

@@ -287,11 +287,12 @@ def test_one_that_is_starting_gets_it_once_it_runs(leader, tmp_path):
     (tmp_path / "slow_entry.py").write_text(
         textwrap.dedent(
             f"""
-            import signal
+            import time
             with open({str(tmp_path / "fifo")!r}) as fifo:
                 fifo.read()
             def main(private, index):
-                signal.pause()
+                while True:
+                    time.sleep(0.05)
             """
         )
     )

@@ -242,7 +242,7 @@ def request(server, method, path, data=None):
     asked = urllib.request.Request(
         f"http://127.0.0.1:{server.port}{path}", data=data, method=method
     )
-    with urllib.request.urlopen(asked, timeout=10) as answer:
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         return answer.read()
 
 
