@@ -249,7 +249,7 @@ def _noting_interrupts(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def _is_above_users(trace: TracebackType) -> bool:
-    name = trace.tb_frame.f_globals.get("__name__", "")
+    name = str(trace.tb_frame.f_globals.get("__name__"))
     return name == "multiprocessing.process" or name.split(".")[0] == "fiber"
 
 
