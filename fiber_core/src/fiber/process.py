@@ -250,7 +250,7 @@ def _noting_interrupts(run: Callable[[], None]) -> Callable[[], None]:
 
 def _is_above_users(trace: TracebackType) -> bool:
     name = str(trace.tb_frame.f_globals.get("__name__"))
-    return name == "multiprocessing.process" or name.split(".")[0] == "fiber"
+    return name == "multiprocessing.process" or name.partition(".")[0] == "fiber"
 
 
 def _interrupt_children_at_exit() -> None:
