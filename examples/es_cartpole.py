@@ -11,8 +11,8 @@ read the same memory, so that only an index into it travels. The end depends on 
 returns are gathered by place, and sums are taken in one order. So a run whose workers are killed
 ends with the same parameters, bit for bit; compare the SHA-256 that both print.
 
-Writes the policy (policy.npz) and the learning curve (learning_curve.png) into ``--out``. The exit
-code is 0 if the mean return over 100 fresh episodes is at least 475, else 1.
+Writes the policy (policy.npz) and, where matplotlib is installed, the learning curve
+(learning_curve.png) into ``--out``. The exit code is 0 if the mean return over 100 fresh episodes is at least 475, else 1.
 """
 
 from __future__ import annotations
@@ -253,8 +253,12 @@ def show(training: Iterator[Generation], chaos: Chaos, generations: int) -> list
     return seen
 
 
-def plot(history: Sequence[Generation], score: float, path: Path) -> None:
-    import matplotlib as mpl
+def plot(history: Sequence[Generation], score: float, path: Path) -> str:
+    """Plot the learning curve; returns what to say of it."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError:
+        return f"no {path.name}: it takes matplotlib, which is not installed"
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
@@ -269,6 +273,7 @@ def plot(history: Sequence[Generation], score: float, path: Path) -> None:
     axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+    return f"{path.name} is in {path.parent}"
 
 
 def save(parameters: Floats, path: Path) -> None:
@@ -339,10 +344,10 @@ def main() -> int:
         score = strategy.score(TEST, 0, 100)
     seconds = time.perf_counter() - start
     save(strategy.parameters, given.out / "policy.npz")
-    plot(history, score, given.out / "learning_curve.png")
+    plotted = plot(history, score, given.out / "learning_curve.png")
     episodes = sum(one.episodes for one in history) + 100
     print(f"{episodes} episodes in {seconds:.1f} s, {chaos.killed} workers killed")
-    print(f"policy.npz and learning_curve.png are in {given.out}")
+    print(f"policy.npz is in {given.out}; {plotted}")
     print(f"sha256 of the parameters: {hashlib.sha256(strategy.parameters.tobytes()).hexdigest()}")
     verdict = "solved" if score >= SOLVED else f"not solved, that takes {SOLVED:.0f}"
     print(f"mean return over 100 fresh episodes: {score:.1f} ({verdict})")

@@ -243,6 +243,10 @@ class TestLife:
             gc.collect()
 
 
+def interrupt():
+    raise KeyboardInterrupt
+
+
 class TestDeath:
     def test_a_killed_worker_in_a_map_with_chunks_loses_nothing(self, ending, tmp_path):
         paths = [str(tmp_path / str(n)) for n in range(6)]
@@ -257,6 +261,12 @@ class TestDeath:
         assert all("last words" in attempt.log_tail for attempt in error.attempts)
         assert [r for n, r in enumerate(error.results) if n != 5] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert error.results[5] is error
+
+    def test_an_end_by_an_interrupt_shows_no_frames_of_fiber_above_the_task(self, ending):
+        with pytest.raises(WorkerCrashedError) as caught:
+            ending.apply(interrupt)
+        frames = [line.split()[-1] for line in caught.value.attempts[0].log_tail if "File" in line]
+        assert frames == ["_bootstrap", "running", "interrupt"]
 
     def test_without_error_handling_nothing_runs_twice(self, tmp_path):
         with fiber.Pool(2, error_handling=False) as pool:

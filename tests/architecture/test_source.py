@@ -64,3 +64,18 @@ def test_no_code_of_the_core_names_a_backend():
     ]
 
     assert not named, "\n".join(named)
+
+
+def test_every_warning_says_that_it_is_of_fiber():
+    """Programs log to the same terminal; ``concurrent.futures`` words its own."""
+    nameless = [
+        f"{path}:{node.lineno}: {node.args[0].value}"
+        for _, path in layout.modules(*layout.SOURCES)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and re.fullmatch(r"_?log\.(warning|error|exception|critical)", ast.unparse(node.func))
+        and isinstance(node.args[0], ast.Constant)
+        and not node.args[0].value.startswith(("fiber: ", "exception calling callback for"))
+    ]
+
+    assert not nameless, "\n".join(nameless)

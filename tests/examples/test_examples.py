@@ -19,7 +19,7 @@ ARGUMENTS = {"process_gpu": ["--cpu"]}
 #: modules of those that cannot do without
 NEEDS = {
     "async_manager": ["gymnasium"],
-    "es_cartpole": ["gymnasium", "numpy", "matplotlib"],
+    "es_cartpole": ["gymnasium", "numpy"],
     "jax_ring": ["jax"],
     "process_gpu": ["torch"],
     "ring": ["torch"],
@@ -66,6 +66,7 @@ def test_environments_step_at_once(run):
 
 
 def test_the_main_job_saves_what_it_learned(run, tmp_path):
+    require.need_module("matplotlib")
     output = run("es_cartpole", "--out", "found")
 
     assert re.search(r"mean return over 100 fresh episodes: (4[789]|5)\d+", output)
@@ -77,8 +78,14 @@ def test_the_main_job_saves_what_it_learned(run, tmp_path):
     assert (tmp_path / "found" / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_policy_that_has_not_learned_enough_is_a_failure(run):
-    assert "not solved" in run("es_cartpole", "--generations", "1", "--population", "4", code=1)
+def test_a_policy_that_has_not_learned_enough_is_a_failure_without_matplotlib_too(
+    run, tmp_path, monkeypatch
+):
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    output = run("es_cartpole", "--generations", "1", "--population", "4", code=1)
+    assert "not solved" in output
+    assert "no learning_curve.png: it takes matplotlib" in output
 
 
 @pytest.mark.parametrize(

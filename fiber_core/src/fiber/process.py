@@ -16,6 +16,7 @@ from multiprocessing.process import (  # type: ignore[attr-defined] # the stubs 
     current_process,
     parent_process,
 )
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fiber import hints
@@ -222,18 +223,34 @@ def requested(meta: hints.Meta, current: runtime.Runtime) -> ResourceRequest:
 
 
 def _noting_interrupts(run: Callable[[], None]) -> Callable[[], None]:
-    """Wrap ``run`` so that the end of the process by an interrupt is noted."""
+    """Wrap ``run`` so that the end of the process by an interrupt is noted.
+
+    The traceback of an end by an interrupt, or by another BaseException, has no frames of Fiber
+    above those of the user's function.
+    """
 
     @functools.wraps(run)
     def running() -> None:
         global _interrupted  # noqa: PLW0603 - there is one a process
         try:
             run()
-        except KeyboardInterrupt:
-            _interrupted = True
+        except Exception:
+            raise
+        except BaseException as error:
+            _interrupted = _interrupted or isinstance(error, KeyboardInterrupt)
+            here = inner = error.__traceback__
+            while inner is not None and _is_above_users(inner):
+                inner = inner.tb_next
+            if here is not None:
+                here.tb_next = inner
             raise
 
     return running
+
+
+def _is_above_users(trace: TracebackType) -> bool:
+    name = str(trace.tb_frame.f_globals.get("__name__"))
+    return name == "multiprocessing.process" or name.partition(".")[0] == "fiber"
 
 
 def _interrupt_children_at_exit() -> None:
@@ -261,12 +278,12 @@ def _interrupted_at_exit() -> None:
     global _interrupted  # noqa: PLW0603 - there is one a process
     children = _joined_at_exit()
     if _interrupted:
-        log.warning("fiber: interrupted again: ending %s", _names(children))
+        log.warning("fiber: interrupted again: ending %s", names_of(children))
         for child in children:
             child.kill()
     else:
         _interrupted = True
-        log.warning("fiber: waiting for %s; Ctrl-C again ends them", _names(children))
+        log.warning("fiber: waiting for %s; Ctrl-C again ends them", names_of(children))
         _interrupt(children, again=True)
 
 
@@ -282,10 +299,11 @@ def _interrupt(children: list[BaseProcess], *, again: bool) -> None:
         if isinstance(child, Process) and child._pass_interrupt_on(again=again)  # noqa: SLF001 - our own
     ]
     if reached:
-        log.warning("fiber: interrupted: SIGINT is passed on to %s", _names(reached))
+        log.warning("fiber: interrupted: SIGINT is passed on to %s", names_of(reached))
 
 
-def _names(children: Sequence[BaseProcess]) -> str:
+def names_of(children: Sequence[Any]) -> str:
+    """Names of processes for a message."""
     names = ", ".join(child.name for child in children[:_NAMED])
     more = len(children) - _NAMED
     return names if more <= 0 else f"{names} and {more} more"

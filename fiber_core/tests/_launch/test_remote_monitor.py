@@ -205,8 +205,8 @@ class TestWords:
         assert world.monitor.is_supervisor(world.peer.ident)
 
     def test_a_refusal_for_its_versions_is_why_it_never_came(self, world):
-        world.runtime.endpoint.on_refused(world.peer.ident, "Python is 3.10 there")
-        world.runtime.endpoint.on_refused("a stranger", "whatever")
+        assert world.runtime.endpoint.on_refused(world.peer.ident, "Python is 3.10 there")
+        assert not world.runtime.endpoint.on_refused("a stranger", "whatever")
         assert world.failures == ["Python is 3.10 there"]
 
 

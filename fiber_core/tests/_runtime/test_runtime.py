@@ -72,3 +72,15 @@ def test_all_parts_are_closed_and_a_platform_that_cannot_be_asked_is_a_line(erro
         assert message.endswith("which ends by itself within 3 s: the engine is gone")
     assert made.closed
     assert all(part.closed for part in parts)
+
+
+def test_an_interrupt_at_the_end_of_the_program_is_a_line_and_all_parts_are_closed(caplog):
+    made = Runtime.of_master({"backend": "local"})
+    parts = [Part(), Part(KeyboardInterrupt()), Part()]
+    for part in parts:
+        made.own(part)
+    made._finalizer()
+    (message,) = caplog.messages
+    assert "interrupted" in message
+    assert made.closed
+    assert all(part.closed for part in parts)

@@ -431,6 +431,17 @@ class TestManager:
         assert world.group.join(20)
         assert world.children[0].kills == 1
 
+    def test_who_waits_for_one_that_does_not_end_is_told_after_a_while(self, worlds, caplog):
+        world = worlds(size=1, wait_report=0.05)
+        world.work(1)
+        world.group.retire()
+        joining = threading.Thread(target=world.group.join)
+        joining.start()
+        until(lambda: "waiting for worker 0 to end; has a task left a thread" in caplog.text)
+        world.obey()
+        joining.join(20)
+        assert not joining.is_alive()
+
     def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(self, worlds):
         world = worlds(size=1, kill_again=0.05)
         world.begin(1)

@@ -453,7 +453,7 @@ class TestPendingReport:
             play.report(job, waiting(message))
         assert play.run() == []
         assert play.group.deadline() == play.now + TIMING.wait_report
-        assert play.wait() == [Report(f"1 of 3 workers run, {text}: {FULL}")]
+        assert play.wait() == [Report(f"1 of 3 workers are ready, {text}: {FULL}")]
         play.report(play.jobs[1], waiting())
         assert play.group.deadline() is None
 
@@ -473,7 +473,7 @@ class TestPendingReport:
         play.report(play.jobs[0], waiting("0/2 nodes are available"))
         assert play.group.deadline() == logged + TIMING.wait_report_again
         assert play.wait() == [
-            Report("0 of 1 workers run, 1 waits for a place: 0/2 nodes are available")
+            Report("0 of 1 workers are ready, 1 waits for a place: 0/2 nodes are available")
         ]
 
     def test_those_that_have_a_place_and_are_not_started_yet_do_not_wait_for_one(self):
@@ -484,19 +484,34 @@ class TestPendingReport:
         # its host has no device left, which is a place
         full = values.evolve(waiting(), host="n1", reason=Reason(ReasonKind.UNSCHEDULABLE))
         play.report(play.jobs[3], full)
-        assert play.wait() == [
-            Report("0 of 4 workers run, 2 wait to be started: FailedMount: none")
-        ]
+        text = "0 of 4 workers are ready, 2 wait to be started: FailedMount: none"
+        assert play.wait() == [Report(text)]
 
-    def test_one_that_is_refused_is_tried_again_and_logged_at_once(self):
-        play = started(2)
+    @pytest.mark.parametrize(
+        "end, text",
+        [
+            (
+                status(JobState.FAILED, message="exceeded quota"),
+                "did not start: worker 1: exceeded quota",
+            ),
+            (KILLED, "ended before it was ready: worker 1: killed"),
+        ],
+    )
+    def test_one_that_fails_is_tried_again_and_logged_at_once_as_what_it_was(self, end, text):
+        play = started(3)
         play.up(play.jobs[0])
-        play.lose(play.jobs[1], status(JobState.FAILED, message="exceeded quota"))
-        assert (
-            Report("1 of 2 workers run; another one was not started: worker 1: exceeded quota")
-            in play.run()
-        )
-        assert starts(play.steps)[2:] == [1]
+        # a platform reports what has no fiber in it as running too
+        play.report(play.jobs[2], RUNNING)
+        play.lose(play.jobs[1], end)
+        assert Report(f"1 of 3 workers are ready; another one {text}") in play.run()
+        assert starts(play.steps)[3:] == [1]
+
+    def test_one_that_the_platform_refuses_is_logged_in_its_words(self):
+        play = started(0)
+        play.group.desired = play.group.starting = 1
+        play.group.not_started(SubmitError("no such image"), play.now)
+        text = "0 of 1 workers are ready; another one could not be started: no such image"
+        assert Report(text) in play.run()
 
 
 class TestLeaving:

@@ -390,7 +390,9 @@ class SettingsCollector:
                 self.by_owner[owner][key.removeprefix(key_prefix(owner))] = raw
             else:
                 nearest = _nearest(variable, [_VARIABLE + name.upper() for name in self._keys()])
-                _log.warning("%s is no setting of fiber, ignored (nearest: %s)", variable, nearest)
+                _log.warning(
+                    "fiber: %s is no setting of fiber, ignored (nearest: %s)", variable, nearest
+                )
 
     def add_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Add the keyword arguments of ``fiber.init``; None is not set.

@@ -339,11 +339,13 @@ class RemoteJobMonitor:
             msg = f"a supervisor sent {type(report).__name__}, which is no message of its protocol"
             raise WireError(msg)
 
-    def _on_refused(self, ident: str, why: str) -> None:
+    def _on_refused(self, ident: str, why: str) -> bool:
         with self._lock:
             remote = self._jobs.get(ident)
-        if remote is not None:
-            remote.child.set_start_failure(why)
+        if remote is None:
+            return False
+        remote.child.set_start_failure(why)
+        return True
 
     # -- statuses of the platform, on the events thread -------------------------------------------
 

@@ -502,7 +502,7 @@ class Plugins:
         if (source, step) not in self._broken:
             broken = BrokenPlugin(source.name, source.distribution, source.version, error)
             self._broken[source, step] = broken
-            _log.warning("%s", broken)
+            _log.warning("fiber: %s", broken)
             _log.debug("%s failed at %s", source, step, exc_info=error)
 
     def _hooks_of(self, source: Source) -> list[str]:

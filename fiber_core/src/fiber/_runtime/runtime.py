@@ -210,7 +210,7 @@ class Runtime:
         configure_logging(config)
         # after the finalizers of pools and queues (priorities above), and after non-daemon
         # children were joined: the stdlib does that between positive and other priorities
-        runtime._finalizer = util.Finalize(None, runtime.close, exitpriority=-100)
+        runtime._finalizer = util.Finalize(None, runtime._close_at_exit, exitpriority=-100)
         return runtime
 
     @classmethod
@@ -438,6 +438,13 @@ class Runtime:
             for part in (*first, *self._others.values(), *self._parts):
                 if part is not None:
                     stack.callback(self._close, part)
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except KeyboardInterrupt:
+            # the other parts are closed, and a traceback through Fiber says nothing to the user
+            log.warning("fiber: interrupted at the end of the program; what it left ends by itself")
 
     def _close(self, part: Any) -> None:
         try:

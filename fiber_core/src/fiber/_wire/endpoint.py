@@ -100,6 +100,11 @@ class Peer:
     def __repr__(self) -> str:
         return f"<Peer {self.ident or 'unproven'} on pipe {self._pipe}>"
 
+    def __str__(self) -> str:
+        if self.hello is not None:
+            return f"the connection of {self.ident} ({self.hello.host}, pid {self.hello.pid})"
+        return f"a connection from {self.address[0] if self.address else 'this host'}"
+
     def send(
         self, kind: Kind, target: int, number: int, segments: Sequence[frames.Buffer] = ()
     ) -> None:
@@ -160,8 +165,7 @@ class Peer:
         if kind is Kind.REFUSE:
             self.refused = True
             self.refused_ident, self.refusal = self._handshake.refusal
-            msg = f"refused a peer: {body.decode()}"
-            raise HandshakeError(msg)
+            raise HandshakeError(self.refusal)
         self.hello = self._handshake.peer
         if self.hello is None:
             return False
@@ -226,8 +230,9 @@ class Endpoint:
         self._logged: set[object] = set()
         self._closed = False
         self._lock = threading.Lock()
-        #: called on the handler thread with the ident of a peer refused for its versions and the reason
-        self.on_refused: Callable[[str, str], None] = lambda _ident, _why: None
+        #: called on the handler thread with the ident of a peer refused for its versions and the
+        #: reason; True where an error will tell the reason
+        self.on_refused: Callable[[str, str], bool] = lambda _ident, _why: False
         #: authentication domain of the peers; None for processes of this run
         self.auth_domain: str | None = None
         #: URLs that peers dial, one for each :meth:`listen`
@@ -350,10 +355,10 @@ class Endpoint:
             self._reject(peer, error)
 
     def _reject(self, peer: Peer, error: Exception) -> None:
-        self._log_rejection(peer, error)
+        if not (peer.refused and self.on_refused(peer.refused_ident, peer.refusal)):
+            self._log_rejection(peer, error)
         peer.mark_closed()
         if peer.refused:
-            self.on_refused(peer.refused_ident, peer.refusal)
             # it disconnects by itself once it has read the reason
             self._reactor.call_later(self._timing.refusal, peer.close)
         else:
@@ -396,12 +401,12 @@ class Endpoint:
         text = str(error) or repr(error)
         cause = text if peer.refused else _origin(error)
         if len(self._logged) >= _MAX_WARNINGS or cause in self._logged:
-            log.debug("fiber: closed %r: %s", peer, text)
+            log.debug("fiber: closed %s: %s", peer, text)
             return
         self._logged.add(cause)
         # with a traceback where the fault is not in the peer's frames
         trace = None if isinstance(error, (WireError, HandshakeError)) else error
-        log.warning("fiber: closed %r: %s", peer, text, exc_info=trace)
+        log.warning("fiber: closed %s: %s", peer, text, exc_info=trace)
 
     def _lost(self, pipe: int) -> None:
         peer = self._peers.pop(pipe, None)
@@ -415,7 +420,7 @@ class Endpoint:
                 service.on_peer_lost(peer)
             except Exception:
                 log.exception(
-                    "fiber: a service failed at the loss of %r; others are notified", peer
+                    "fiber: a service failed at the loss of %s; others are notified", peer
                 )
 
 

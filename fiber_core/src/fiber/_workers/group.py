@@ -7,6 +7,7 @@ A pool or an executor owns :class:`WorkerGroups`, which has one :class:`WorkerGr
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -28,11 +29,13 @@ from fiber._workers.pool_process import PoolWorker
 from fiber._workers.state import Loss
 from fiber.exceptions import TerminatedError
 from fiber.model import JobStatus, ResourceRequest, Timing
-from fiber.process import requested
+from fiber.process import names_of, requested
 
 if TYPE_CHECKING:
     from fiber._runtime.runtime import Runtime
     from fiber._wire.reactor import Timer
+
+log = logging.getLogger("fiber")
 
 
 @values.frozen(kw_only=True)
@@ -159,6 +162,16 @@ class WorkerGroup:
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until no worker is left; True where none is."""
+        if timeout is None:
+            if self.join(self._runtime.timing.wait_report):
+                return True
+            left = [one for m in (*self._retiring, self.manager) for one in m.workers()]
+            if left:
+                log.warning(
+                    "fiber: %s: waiting for %s to end; has a task left a thread that is no daemon?",
+                    self._name,
+                    names_of(left),
+                )
         deadline = None if timeout is None else time.monotonic() + timeout
         for manager in (*self._retiring, self.manager):
             if not manager.join(

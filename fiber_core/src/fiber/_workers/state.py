@@ -33,14 +33,14 @@ _UNSCHEDULABLE = Reason(ReasonKind.UNSCHEDULABLE)
 
 
 class PendingReport:
-    """Log lines about jobs that wait for a place or were not started; each text once."""
+    """Log lines about jobs that wait for a place or failed before they were ready; each text once."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         #: since when a job waits, its platform's message, and whether it has its place; the one
         #: that waits longest is first
         self._waiting: dict[str, tuple[float, str, bool]] = {}
-        #: why the last job that could not be started was not
+        #: what happened to the last worker that was never ready
         self._failure = ""
         self._reported = ""
         self._reported_at = 0.0
@@ -58,22 +58,22 @@ class PendingReport:
         self._plan(now)
 
     def failed(self, text: str, now: float) -> None:
-        """A job ended before it ran."""
+        """A worker failed before it was ready; ``text`` goes on from "another one"."""
         self._failure = text
         self._plan(now)
 
-    def next(self, now: float, *, running: int, desired: int) -> str | None:
+    def next(self, now: float, *, ready: int, desired: int) -> str | None:
         """The text to log now, if any.
 
         Args:
             now: the moment.
-            running: workers that run.
+            ready: workers that have asked for work.
             desired: workers that there should be.
         """
         if self.due is None or now < self.due:
             return None
         self.due = None
-        if running >= desired:
+        if ready >= desired:
             self._failure = self._reported = ""
             return None
         (_, self._reported, has_place), self._reported_at = self._longest(now), now
@@ -82,8 +82,8 @@ class PendingReport:
             count = sum(one[2] is has_place for one in self._waiting.values())
             how = "waits" if count == 1 else "wait"
             what = "to be started" if has_place else "for a place"
-            return f"{running} of {desired} workers run, {count} {how} {what}: {self._reported}"
-        return f"{running} of {desired} workers run; another one was not started: {self._reported}"
+            return f"{ready} of {desired} workers are ready, {count} {how} {what}: {self._reported}"
+        return f"{ready} of {desired} workers are ready; another one {self._reported}"
 
     def _longest(self, now: float) -> tuple[float, str, bool]:
         # a job that failed does not wait any more
@@ -275,7 +275,8 @@ class GroupState:
             self._retry_at = self._outage.retry_at
             return
         self._outage.ended()
-        self._failed(f"which could not be started: {error}", now)
+        words = f"could not be started: {error}"
+        self._failed(f"which {words}", words, now)
         self._fatal_error = self._fatal_error or error
 
     def worker_ready(self, ident: str) -> bool:
@@ -370,16 +371,19 @@ class GroupState:
             # it was ready, so another one may be
             self._failures, self._retry_at = 0, now
         elif not expected and not self._is_accounted_for(worker, process):
+            failure = worker.child.failure
             if self._fatal_error is None:
                 tail = "".join(f"\n  {line}" for line in process.log_tail)
-                failure = worker.child.failure
                 text = f"{worker.name}: {failure or process.message or process.reason}{tail}"
                 if failure and (process.reason is None or process.reason.counts_as_attempt):
                     # its environment cannot run a worker, so no other one can start either
                     self._fatal_error = StartError(text)
             else:
                 text = self._last_failure
-            self._failed(text, now, final=is_final(process.reason, host))
+            # with an exit code it ran, whatever ended it
+            ran = process.exit_code is not None and not failure
+            how = "ended before it was ready" if ran else "did not start"
+            self._failed(text, f"{how}: {text}", now, final=is_final(process.reason, host))
         return Loss(
             ident=worker.ident,
             child=worker.child,
@@ -398,7 +402,7 @@ class GroupState:
         by_platform = process.reason is not None and not process.reason.counts_as_attempt
         return by_platform and worker.failures < self._failures
 
-    def _failed(self, text: str, now: float, *, final: bool = False) -> None:
+    def _failed(self, text: str, report: str, now: float, *, final: bool = False) -> None:
         self._only_final = final and (self._only_final or self._failures == 0)
         self._failures += 1
         if self._failures <= MAX_INITIALIZER_FAILURES:
@@ -409,7 +413,7 @@ class GroupState:
         backoff = self._timing.worker_backoff
         self._retry_at = now + backoff[min(self._failures, len(backoff)) - 1]
         self._last_failure = text
-        self._pending_report.failed(text, now)
+        self._pending_report.failed(report, now)
 
     # -- the next step
 
@@ -459,8 +463,8 @@ class GroupState:
             return Report(outage)
         if self._pending_report.due is None or now < self._pending_report.due or self.is_closing:
             return None
-        running = sum(m.runs and not m.leaving for m in self.workers.values())
-        text = self._pending_report.next(now, running=running, desired=self.desired)
+        ready = sum(m.ready and not m.leaving for m in self.workers.values())
+        text = self._pending_report.next(now, ready=ready, desired=self.desired)
         return None if text is None else Report(text)
 
     def deadline(self) -> float | None:

@@ -147,8 +147,8 @@ class Timing(Durations):
     #: for the killed workers of a pool to have ended, and for the callback that runs as it ends
     worker_exit: float = 10.0
     callback: float = 1.0
-    #: that a worker waits for its place, or is suspended, before that is logged, and until the next
-    #: such report
+    #: that a worker waits for its place, is suspended or does not end, before that is logged, and
+    #: until the next such report
     wait_report: float = 5.0
     wait_report_again: float = 60.0
 

@@ -12,9 +12,11 @@ import pytest
 
 import fiber
 from children import start
+from fiber._base import values
 from fiber._runtime import runtime
 from fiber.exceptions import StartError
 from fiber.model import JobState, ReasonKind
+from fiber.testing import fake_remote
 from remote_world import supervisor_of
 from waiting import until
 
@@ -194,7 +196,13 @@ class TestJobsThatNeverComeUp:
         with pytest.raises(StartError, match="pip install 'fiber-core=="):
             process.join(60)
 
-    def test_another_version_of_fiber_is_refused_naming_both(self, remote_host):
+    @pytest.mark.parametrize("shown", [False, True], ids=["own log", "log on the terminal"])
+    def test_another_version_of_fiber_is_refused_naming_both_once(
+        self, remote_host, caplog, monkeypatch, shown
+    ):
+        capabilities = values.evolve(fake_remote.REMOTE_CAPABILITIES, output=shown)
+        monkeypatch.setattr(fake_remote, "REMOTE_CAPABILITIES", capabilities)
+        remote_host.use()
         (remote_host.site / "sitecustomize.py").write_text(
             "import fiber._version\nfiber._version.__version__ = '99.1'\n"
         )
@@ -202,6 +210,9 @@ class TestJobsThatNeverComeUp:
         with pytest.raises(StartError, match=r"fiber is .* and 99\.1 on .*pip install"):
             process.join(60)
         assert child_of(process).status.state is JobState.FAILED
+        assert caplog.messages == []
+        log = "\n".join(runtime.started().backend.logs(child_of(process).job))
+        assert log.count("99.1") == (0 if shown else 1)
 
     def test_no_python_at_all_is_an_error_of_a_pool_too(self, remote_host):
         remote_host.use(far_python="/nowhere/python3")

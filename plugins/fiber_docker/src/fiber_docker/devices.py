@@ -20,6 +20,8 @@ __all__ = ["Devices", "Requests", "request_for"]
 
 #: ``HostConfig.DeviceRequests`` of the engine's API
 Requests = tuple[Mapping[str, Any], ...]
+#: words of an engine on whose machine the vendor's toolkit is not installed
+_NO_DRIVER = "could not select device driver"
 
 
 @attrs.frozen
@@ -141,7 +143,6 @@ class Devices:
             "Cmd": list(argv[1:]),
             "HostConfig": {"DeviceRequests": [everything]},
         }
-        subject = f"the probe for {provider.kind!r} devices, in a container of {image},"
         try:
             container = self._client.create(unique_name("00000000", "probe"), body)
             try:
@@ -151,10 +152,17 @@ class Devices:
             finally:
                 self._client.remove(container)
         except BackendError as error:
-            msg = f"{subject} could not be run, so that its machine is said to have none: {error}"
+            advice = ""
+            if _NO_DRIVER in str(error):
+                toolkit = f"{_driver(provider.device_class)} container toolkit"
+                advice = f"; install the {toolkit} on the engine's machine"
+            msg = (
+                f"{provider.kind!r} devices cannot be had in containers of {image}: {error}{advice}"
+            )
             raise ResourceError(msg) from error
         words = text.decode("utf-8", "replace")
         if code:
+            subject = f"the probe for {provider.kind!r} devices, in a container of {image},"
             msg = f"{subject} failed with exit code {code}: {words.strip()[-500:]}"
             raise ResourceError(msg)
         return check_devices(provider, provider.parse(words))
@@ -170,10 +178,14 @@ def request_for(
         ids: ids of devices; None for all.
         cdi_names: CDI names of devices that the engine reports.
     """
-    vendor, _, kind = device_class.partition("/")
+    kind = device_class.partition("/")[2]
     if any(name.startswith(f"{device_class}=") for name in cdi_names):
         chosen = ["all"] if ids is None else ids
         return {"Driver": "cdi", "DeviceIDs": [f"{device_class}={one}" for one in chosen]}
-    # engines without CDI have one driver for each vendor, named after it
-    request = {"Driver": vendor.partition(".")[0], "Capabilities": [[kind]]}
+    request = {"Driver": _driver(device_class), "Capabilities": [[kind]]}
     return {**request, "Count": -1} if ids is None else {**request, "DeviceIDs": list(ids)}
+
+
+def _driver(device_class: str) -> str:
+    """Engines without CDI have one driver for each vendor, named after it."""
+    return device_class.partition("/")[0].partition(".")[0]

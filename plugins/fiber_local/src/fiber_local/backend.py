@@ -94,7 +94,7 @@ class LocalBackend(Backend):
         start = supervisors.submit_detached if spec.detached else supervisors.submit
         reply = start(plain, accepted, cwd=_cwd())
         for warning in reply.warnings:
-            log.warning("%s: %s", spec.name, warning)
+            log.warning("fiber: %s: %s", spec.name, warning)
         return jobs[-1]
 
     def submit_group(self, specs: Sequence[JobSpec], timeout: float) -> Sequence[Job]:

@@ -175,7 +175,7 @@ class Supervisors:
         if client is not None and new:
             with contextlib.suppress(SupervisorGoneError):
                 for module, words in client.preload(new).items():
-                    log.warning("the supervisor cannot preload %s: %s", module, words)
+                    log.warning("fiber: the supervisor cannot preload %s: %s", module, words)
 
     def end(self) -> None:
         """End the supervisors with all their jobs; another one may be started afterwards."""
@@ -263,7 +263,7 @@ class Supervisors:
 
     def _on_supervisor_end(self, words: str) -> None:
         if words and not self._closed:
-            log.warning("%s; its jobs have ended with it", words)
+            log.warning("fiber: %s; its jobs have ended with it", words)
 
 
 def mark_detached(directory: Path) -> None:

@@ -257,7 +257,7 @@ class AgentLink:
             except FiberError as error:
                 self._fail(str(error))
             except Exception as error:
-                log.exception("connecting to host %s failed", self.host.name)
+                log.exception("fiber: connecting to host %s failed", self.host.name)
                 self._fail(f"{type(error).__name__}: {error}")
             else:
                 if self._serve(connection):

@@ -79,7 +79,7 @@ class HostState:
             mine = importlib.metadata.version("fiber-core")
             self.incompatibility = incompatibility(info, self.host.name, mine)
             if self.incompatibility:
-                log.warning("%s", self.incompatibility)
+                log.warning("fiber: %s", self.incompatibility)
 
     def send_files(self, spec: JobSpec) -> str | None:
         """Send the files that the settings name; returns their folder, None for none."""
@@ -188,9 +188,9 @@ class HostState:
             except BackendUnavailableError as error:
                 log.debug("host %s: %s", self.host.name, error)
             except FiberError as error:
-                log.warning("host %s: %s", self.host.name, error)
+                log.warning("fiber: host %s: %s", self.host.name, error)
             except Exception:
-                log.exception("something went wrong with host %s", self.host.name)
+                log.exception("fiber: something went wrong with host %s", self.host.name)
 
 
 class HostStates:
@@ -306,7 +306,7 @@ class HostStates:
                 found = host_state.probe(kind)
             except (BackendError, ResourceError) as error:
                 failures.append(error)
-                log.warning("%s", error)
+                log.warning("fiber: %s", error)
                 return
             with self._changed:
                 host_state.add_devices(kind, found)

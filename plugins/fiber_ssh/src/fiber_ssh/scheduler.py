@@ -347,7 +347,7 @@ class JobScheduler:
         why = (
             f"host {name} was silent for {seconds:.1f} s, longer than its lease of {self.lease:g} s"
         )
-        log.warning("%s", why)
+        log.warning("fiber: %s", why)
         with self._changed:
             submissions = [one for one in self._submissions.values() if one.host == name]
         for submission in submissions:

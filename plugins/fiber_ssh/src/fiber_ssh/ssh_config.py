@@ -282,7 +282,9 @@ def _holds(kind: str, argument: str, state: _State, origin: str) -> bool:
         return _matches_host(argument.split(","), subject)
     if kind == "exec":
         return _succeeds(state.expand(argument), state.timeout)
-    log.warning("%s: 'Match %s' is not understood here, so that it matches nothing", origin, kind)
+    log.warning(
+        "fiber: %s: 'Match %s' is not understood here, so that it matches nothing", origin, kind
+    )
     return False
 
 

@@ -102,7 +102,7 @@ def refuse(words: str) -> int:
 
 
 def _code(server: JobServer) -> int:
-    if server.refusal:
-        return refuse(server.refusal)
+    if server.is_refused:
+        return REFUSED
     code = server.exit_code
     return 128 - code if code < 0 else code

@@ -175,8 +175,8 @@ class JobServer:
         self._first_dial = max(self._timing.first_dial, config.lease)
         self._config = config
         self._ident = own.ident
-        #: why no process was started, or ""
-        self.refusal = ""
+        #: True where no process was started
+        self.is_refused = False
         #: exit code of the first process, or minus its signal
         self.exit_code = 0
         self._loop = Loop()
@@ -319,8 +319,8 @@ class JobServer:
 
     def _on_started(self, refusal: str, warnings: tuple[str, ...]) -> None:
         if refusal:
-            self.refusal = refusal
-            self._finished = True
+            self._notice(refusal)
+            self.is_refused = self._finished = True
         for warning in warnings:
             self._notice(f"{self._config.name}: {warning}")
 
@@ -442,7 +442,8 @@ class JobServer:
             self._why_lost = event.why
             self._leases.disconnected(_PARENT, now)
         elif isinstance(event, Refused):
-            self._refused(event.why)
+            # the parent knows why: words are for a log of the job's own, not for its terminal
+            self._refused(event.why if self._forwarder is not None else "")
         elif isinstance(event, Acknowledged):
             self._acknowledged = self._finished = True
         else:
@@ -460,8 +461,9 @@ class JobServer:
 
     def _refused(self, why: str) -> None:
         if self._start_barrier is not None:
-            self.refusal = why
-        self._notice(f"{self._config.name} is ended: {why}")
+            self.is_refused = True
+        if why:
+            self._notice(f"{self._config.name} is ended: {why}")
         self._leases.drop(_PARENT)
         self._terminate(0.0 if self._start_barrier is not None else self._timing.lease_grace)
 
