@@ -11,18 +11,22 @@ from pathlib import Path
 __all__ = ["Maps", "Program"]
 
 _MAPS = """
-import sys, threading, time
+import os, sys, threading, time
 import fiber
 
 def square(number):
     time.sleep(0.02)
     return number * number
 
+def obey(pool):
+    for _ in sys.stdin:
+        pool.apply_async(os.closerange, (3, 1024))
+
 def main():
     want = [number * number for number in range(150)]
-    asked = threading.Thread(target=sys.stdin.read, daemon=True)
-    asked.start()
     with fiber.Pool(3) as pool:
+        asked = threading.Thread(target=obey, args=(pool,), daemon=True)
+        asked.start()
         while asked.is_alive():
             found = pool.map(square, range(150), chunksize=1)
             print("right" if found == want else f"wrong: {found}", flush=True)
@@ -78,6 +82,12 @@ class Maps(Program):
     def wait_right(self) -> None:
         """Wait until one more map has ended, which had the right results."""
         assert self.line() == "right"
+
+    def close_descriptors(self) -> None:
+        """Have a task beside the map close all descriptors of its worker, on each attempt."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("close\n")
+        self.process.stdin.flush()
 
     def end(self) -> None:
         """Have it end by itself, which goes well."""

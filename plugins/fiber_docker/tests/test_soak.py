@@ -1,7 +1,7 @@
-"""Containers, and the processes in them, are killed again and again during maps.
+"""Containers, the processes in them and their engine fail again and again during maps.
 
-The full count (``tox -e soak``) is 50 rounds of 4; results are right and no container is left. The same
-number of masters is killed at any moment of their lives.
+The full count (``tox -e soak``) is 75 rounds of 4; results are right and no container is left. 50 masters
+are killed at any moment of their lives.
 """
 
 import contextlib
@@ -12,12 +12,11 @@ import time
 
 import psutil
 import pytest
-from docker.errors import NotFound
+from docker.errors import APIError, NotFound
 
 import soak
 from running import Maps
 
-KILLS = 4
 #: seconds for all that a dead master started to end, on the slowest machine; what it took is noted
 PATIENCE = 60.0
 
@@ -33,38 +32,86 @@ def running(engine):
     return pids
 
 
-def kill_one(engine, rng):
-    """Kill a container by its engine, its supervisor, or the worker in it; returns which."""
-    container, first = rng.choice(running(engine))
-    how = rng.choice(["engine", "supervisor", "worker"])
-    # it may have ended since we looked
-    with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-        if how == "engine":
-            with contextlib.closing(engine.docker()) as client:
-                client.api.kill(container)
-        elif how == "supervisor":
-            os.kill(first, signal.SIGKILL)
-        else:
-            for worker in psutil.Process(first).children():
-                worker.kill()
-    return how
+def ask_engine(engine, action, container, **options):
+    """Ask the engine for something; the container may have ended since we looked."""
+    with contextlib.closing(engine.docker()) as client, contextlib.suppress(APIError):
+        getattr(client.api, action)(container, **options)
 
 
-@pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
-def test_maps_are_right_whatever_is_killed_and_no_container_is_left(engine, tmp_path):
-    for current in soak.rounds("killed containers", 50):
+def kill_container(engine, maps, rng):
+    ask_engine(engine, "kill", rng.choice(running(engine))[0])
+
+
+def stop_container(engine, maps, rng):
+    ask_engine(engine, "stop", rng.choice(running(engine))[0], timeout=1)
+
+
+def pause_container(engine, maps, rng):
+    """Freeze a container for less than after which a pool gives it up."""
+    container = rng.choice(running(engine))[0]
+    ask_engine(engine, "pause", container)
+    time.sleep(3)
+    ask_engine(engine, "unpause", container)
+
+
+def kill_supervisor(engine, maps, rng):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(rng.choice(running(engine))[1], signal.SIGKILL)
+
+
+def signal_worker(engine, number, rng):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for worker in psutil.Process(rng.choice(running(engine))[1]).children():
+            worker.send_signal(number)
+
+
+def kill_worker(engine, maps, rng):
+    signal_worker(engine, signal.SIGKILL, rng)
+
+
+def stop_worker(engine, maps, rng):
+    """Stop a worker and never continue it."""
+    signal_worker(engine, signal.SIGSTOP, rng)
+
+
+def close_descriptors(engine, maps, rng):
+    maps.close_descriptors()
+
+
+def restart_engine(engine, maps, rng):
+    """Restart dockerd, with which all containers end."""
+    engine.daemon.stop()
+    engine.daemon.start()
+
+
+FAULTS = [kill_container, stop_container, pause_container, kill_supervisor, kill_worker]
+FAULTS += [stop_worker, close_descriptors, restart_engine]
+
+
+@pytest.mark.timeout(4 * 3600 if soak.is_full() else 600)
+def test_maps_are_right_whatever_fails_and_no_container_is_left(own_engine, tmp_path):
+    """Containers share a /tmp with each other, and with containers of other runs."""
+    engine = own_engine
+    (tmp_path / "shared").mkdir()
+    environ = {"FIBER_DOCKER_VOLUMES": f"{tmp_path}/shared:/tmp", "FIBER_LEASE": "30"}
+    for current in soak.rounds("failing containers", 75):
         rng = random.Random(current.seed)
-        killed = []
-        with contextlib.closing(Maps(tmp_path, engine.environ())) as maps:
-            for _ in range(KILLS):
+        faults = []
+        with contextlib.closing(Maps(tmp_path, engine.environ(**environ))) as maps:
+            for _ in range(4):
                 maps.wait_right()
                 # the moment is random, not waited for: faults come when they come
                 time.sleep(rng.uniform(0, 1))
-                killed.append(kill_one(engine, rng))
+                while not running(engine):
+                    # the last fault ended all of them, and no event tells of the next ones
+                    time.sleep(0.1)
+                fault = rng.choice(FAULTS)
+                fault(engine, maps, rng)
+                faults.append(fault.__name__)
             maps.wait_right()
             maps.end()
-        assert engine.containers() == []
-        current.note(killed=killed)
+        assert engine.left(PATIENCE) == []
+        current.note(faults=faults)
 
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
