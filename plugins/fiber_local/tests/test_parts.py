@@ -1,6 +1,7 @@
 """Parts of the local backend: statuses, logs, devices, the doctor's checks, its plugin."""
 
 import pickle
+import resource
 import sys
 import threading
 
@@ -188,6 +189,18 @@ class TestDoctor:
 
         assert (check.ok, check.detail) == (False, "/run/x is open to other users")
         assert "XDG_RUNTIME_DIR" in check.fix
+
+    @pytest.mark.parametrize(
+        "limit, words",
+        [(resource.RLIM_INFINITY, "no limit"), (8192, "up to 8192"), (1024, "up to 1024")],
+    )
+    def test_too_few_descriptors_for_a_thousand_workers_are_told(self, monkeypatch, limit, words):
+        monkeypatch.setattr(checks.resource, "getrlimit", lambda _: (512, limit))
+        check = checks._check_descriptors()
+        assert check.detail.startswith(f"{words};")
+        assert (check.ok, check.fix) == (
+            (False, "raise the hard limit: ulimit -Hn 8192") if limit == 1024 else (True, "")
+        )
 
     @pytest.mark.parametrize("code", [0, 1])
     def test_a_job_that_ends_otherwise_is_a_fault(self, code):
