@@ -174,10 +174,11 @@ def engine() -> Iterator[Engine]:
 def own_engine(engine: Engine) -> Iterator[Engine]:
     """An engine that no other tests use at the same time, to stop and start."""
     if engine.daemon is not None:
+        # a test may ask for it in its midst
+        hygiene.restarted.add(engine.daemon.pid)
         yield engine
         return
     with started() as running:
-        # a test may ask for it in its midst
         hygiene.restarted.add(running.daemon.pid)
         yield running
 

@@ -1,6 +1,8 @@
 """A program outside the cluster: everything goes by streams through the API server."""
 
 import os
+import secrets
+import shutil
 import sys
 import time
 
@@ -117,17 +119,20 @@ def job(outside):
 
 
 class TestBesideAJob:
-    def test_files_are_copied_in_both_directions(self, job, tmp_path):
+    def test_files_are_copied_in_both_directions(self, request, job, tmp_path):
         backend = runtime.current().backend
         folder = tmp_path / "here" / "deep"
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(os.urandom(2**20))
-        backend.copy(str(tmp_path / "here"), f"{job.id}:/tmp/there")
-        backend.copy(f"{job.id}:/tmp/there", str(tmp_path / "back"))
+        # its /tmp may be that of this machine
+        there = f"/tmp/{secrets.token_hex(8)}"
+        request.addfinalizer(lambda: shutil.rmtree(there, ignore_errors=True))
+        backend.copy(str(tmp_path / "here"), f"{job.id}:{there}")
+        backend.copy(f"{job.id}:{there}", str(tmp_path / "back"))
         assert (tmp_path / "back/deep/file").read_bytes() == (folder / "file").read_bytes()
         # a folder that is there takes it in
-        backend.copy(str(folder / "file"), f"{job.id}:/tmp")
-        backend.copy(f"{job.id}:/tmp/file", str(tmp_path))
+        backend.copy(str(folder / "file"), f"{job.id}:{there}")
+        backend.copy(f"{job.id}:{there}/file", str(tmp_path))
         assert (tmp_path / "file").read_bytes() == (folder / "file").read_bytes()
 
     def test_a_missing_file_is_not_copied(self, job, tmp_path):
