@@ -167,6 +167,9 @@ def engine() -> Iterator[Engine]:
     """A running engine with the image; without one, tests skip or fail by FIBER_REQUIRE."""
     need("docker", missing())
     with obtained() as running:
+        if running.daemon is not None:
+            # a fixture of a test's own may be the first to ask for it, in that test's midst
+            hygiene.restarted.add(running.daemon.pid)
         yield running
 
 
@@ -174,8 +177,6 @@ def engine() -> Iterator[Engine]:
 def own_engine(engine: Engine) -> Iterator[Engine]:
     """An engine that no other tests use at the same time, to stop and start."""
     if engine.daemon is not None:
-        # a test may ask for it in its midst
-        hygiene.restarted.add(engine.daemon.pid)
         yield engine
         return
     with started() as running:
