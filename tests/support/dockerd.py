@@ -167,9 +167,6 @@ def engine() -> Iterator[Engine]:
     """A running engine with the image; without one, tests skip or fail by FIBER_REQUIRE."""
     need("docker", missing())
     with obtained() as running:
-        if running.daemon is not None:
-            # a fixture of a test's own may be the first to ask for it, in that test's midst
-            hygiene.restarted.add(running.daemon.pid)
         yield running
 
 
@@ -180,7 +177,6 @@ def own_engine(engine: Engine) -> Iterator[Engine]:
         yield engine
         return
     with started() as running:
-        hygiene.restarted.add(running.daemon.pid)
         yield running
 
 
@@ -381,7 +377,6 @@ class Daemon:
         ]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._was_started = False
         self._config = config
 
     @property
@@ -414,10 +409,8 @@ class Daemon:
             self._process = subprocess.Popen(
                 self._argv, stdout=stream, stderr=stream, env=environ, start_new_session=True
             )
-            if self._was_started:
-                # a test has restarted an engine of a fixture with wider scope
-                hygiene.restarted.add(self._process.pid)
-            self._was_started = True
+            # a fixture of wider scope ends it, though a test asks for it first, or restarts it
+            hygiene.restarted.add(self._process.pid)
             _await_ready(notify, log)
 
     def stop(self, number: int = signal.SIGTERM) -> None:

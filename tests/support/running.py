@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 __all__ = ["Maps", "Program"]
@@ -88,6 +90,25 @@ class Maps(Program):
         assert self.process.stdin is not None
         self.process.stdin.write("close\n")
         self.process.stdin.flush()
+
+    def withstand(
+        self, rng: random.Random, fail: Callable[[Maps, random.Random], str]
+    ) -> list[str]:
+        """Have something fail four times, and then end it: all maps are right.
+
+        Args:
+            rng: chance of the moments and of what fails.
+            fail: called with this program and that chance; makes something fail, returns its name.
+        """
+        failed = []
+        for _ in range(4):
+            self.wait_right()
+            # the moment is random, not waited for: faults come when they come
+            time.sleep(rng.uniform(0, 1))
+            failed.append(fail(self, rng))
+        self.wait_right()
+        self.end()
+        return failed
 
     def end(self) -> None:
         """Have it end by itself, which goes well."""

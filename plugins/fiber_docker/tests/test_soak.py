@@ -5,8 +5,8 @@ are killed at any moment of their lives.
 """
 
 import contextlib
+import functools
 import os
-import random
 import signal
 import time
 
@@ -88,6 +88,16 @@ FAULTS = [kill_container, stop_container, pause_container, kill_supervisor, kill
 FAULTS += [stop_worker, close_descriptors, restart_engine]
 
 
+def fail(engine, maps, rng):
+    """Make something fail, once there is a container; returns its name."""
+    while not running(engine):
+        # the last fault ended all of them, and no event tells of the next ones
+        time.sleep(0.1)
+    fault = rng.choice(FAULTS)
+    fault(engine, maps, rng)
+    return fault.__name__
+
+
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 600)
 def test_maps_are_right_whatever_fails_and_no_container_is_left(own_engine, tmp_path):
     """Containers share a /tmp with each other, and with containers of other runs."""
@@ -95,22 +105,9 @@ def test_maps_are_right_whatever_fails_and_no_container_is_left(own_engine, tmp_
     (tmp_path / "shared").mkdir()
     environ = {"FIBER_DOCKER_VOLUMES": f"{tmp_path}/shared:/tmp", "FIBER_LEASE": "30"}
     for current in soak.rounds("failing containers", 75):
-        rng = random.Random(current.seed)
-        faults = []
         with contextlib.closing(Maps(tmp_path, engine.environ(**environ))) as maps:
-            for _ in range(4):
-                maps.wait_right()
-                # the moment is random, not waited for: faults come when they come
-                time.sleep(rng.uniform(0, 1))
-                while not running(engine):
-                    # the last fault ended all of them, and no event tells of the next ones
-                    time.sleep(0.1)
-                fault = rng.choice(FAULTS)
-                fault(engine, maps, rng)
-                faults.append(fault.__name__)
-            maps.wait_right()
-            maps.end()
-        assert engine.left(PATIENCE) == []
+            faults = maps.withstand(current.rng, functools.partial(fail, engine))
+        assert engine.containers() == []
         current.note(faults=faults)
 
 
@@ -118,10 +115,9 @@ def test_maps_are_right_whatever_fails_and_no_container_is_left(own_engine, tmp_
 def test_a_killed_master_takes_its_containers_with_it(engine, tmp_path):
     """A container that was created and not started is removed by the next run of the same user."""
     for current in soak.rounds("killed masters", 50, least=3):
-        rng = random.Random(current.seed)
         with contextlib.closing(Maps(tmp_path, engine.environ())):
             # also while it makes and starts its containers
-            time.sleep(rng.uniform(0, 4))
+            time.sleep(current.rng.uniform(0, 4))
         since = time.monotonic()
         count = len(running(engine))
         while running(engine):

@@ -7,7 +7,7 @@ why there are no more is logged once, in the platform's words, and again when th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fiber._base import values
 from fiber._workers.records import (
@@ -32,14 +32,23 @@ if TYPE_CHECKING:
 _UNSCHEDULABLE = Reason(ReasonKind.UNSCHEDULABLE)
 
 
+class _WaitingJob(NamedTuple):
+    """A job that is pending."""
+
+    since: float
+    #: its platform's message
+    text: str
+    #: True where it has its place and is not started yet
+    has_place: bool
+
+
 class PendingReport:
     """Log lines about jobs that wait for a place or failed before they were ready; each text once."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        #: since when a job waits, its platform's message, and whether it has its place; the one
-        #: that waits longest is first
-        self._waiting: dict[str, tuple[float, str, bool]] = {}
+        #: by their ids; the one that waits longest is first
+        self._waiting: dict[str, _WaitingJob] = {}
         #: what happened to the last worker that was never ready
         self._failure = ""
         self._reported = ""
@@ -50,9 +59,9 @@ class PendingReport:
     def observed(self, job: str, status: JobStatus, now: float) -> None:
         """A job has a status."""
         if status.state is JobState.PENDING and status.message:
-            since = self._waiting[job][0] if job in self._waiting else now
+            since = self._waiting[job].since if job in self._waiting else now
             has_place = status.host is not None and status.reason != _UNSCHEDULABLE
-            self._waiting[job] = since, status.message, has_place
+            self._waiting[job] = _WaitingJob(since, status.message, has_place)
         elif self._waiting.pop(job, None) is None:
             return
         self._plan(now)
@@ -76,18 +85,19 @@ class PendingReport:
         if ready >= desired:
             self._failure = self._reported = ""
             return None
-        (_, self._reported, has_place), self._reported_at = self._longest(now), now
+        longest = self._longest(now)
+        self._reported, self._reported_at = longest.text, now
         if self._waiting:
             # those that wait for the same
-            count = sum(one[2] is has_place for one in self._waiting.values())
+            count = sum(one.has_place is longest.has_place for one in self._waiting.values())
             how = "waits" if count == 1 else "wait"
-            what = "to be started" if has_place else "for a place"
+            what = "to be started" if longest.has_place else "for a place"
             return f"{ready} of {desired} workers are ready, {count} {how} {what}: {self._reported}"
         return f"{ready} of {desired} workers are ready; another one {self._reported}"
 
-    def _longest(self, now: float) -> tuple[float, str, bool]:
+    def _longest(self, now: float) -> _WaitingJob:
         # a job that failed does not wait any more
-        failed = (now - self._timing.wait_report, self._failure, False)
+        failed = _WaitingJob(now - self._timing.wait_report, self._failure, has_place=False)
         return next(iter(self._waiting.values()), failed)
 
     def _plan(self, now: float) -> None:

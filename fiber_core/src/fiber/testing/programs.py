@@ -40,9 +40,11 @@ __all__ = [
 Argv = tuple[str, ...]
 
 _LIFETIME = 600
-_WAIT = f"""
+_READY = f"""
 signal.alarm({_LIFETIME})
 print("ready", flush=True)
+"""
+_WAIT = f"""{_READY}
 while True:
     signal.pause()
 """
@@ -86,8 +88,7 @@ def exit_on_sigterm(code: int) -> Argv:
     text = f"""
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-signal.alarm({_LIFETIME})
-print("ready", flush=True)
+{_READY}
 signal.sigwait([signal.SIGTERM])
 os._exit(int(sys.argv[1]))
 """

@@ -90,16 +90,21 @@ def steps(tmp_path):
     return Steps(tmp_path)
 
 
-def test_torchrun_keeps_its_steps_while_members_come_and_go(tmp_path, steps):
-    folder, queue = str(tmp_path), fiber.SimpleQueue()
-    ring = Ring(
-        3,
+def live_ring(size, folder, queue, *, least):
+    """A ring of up to three torchruns."""
+    return Ring(
+        size,
         lambda rank, size: torchrun(rank, size, folder, queue),
         framework="torch",
         elastic="live",
-        min=1,
+        min=least,
         max=3,
     )
+
+
+def test_torchrun_keeps_its_steps_while_members_come_and_go(tmp_path, steps):
+    folder, queue = str(tmp_path), fiber.SimpleQueue()
+    ring = live_ring(3, folder, queue, least=1)
     ring.start()
     pids = dict(queue.get() for _ in range(3))
     steps.until(lambda read: read and read[-1][1] == 3)
@@ -125,14 +130,7 @@ def test_torchrun_keeps_its_steps_while_members_come_and_go(tmp_path, steps):
 
 def test_those_that_wait_for_a_newcomer_go_on_when_it_leaves(tmp_path, steps):
     folder, queue = str(tmp_path), fiber.SimpleQueue()
-    ring = Ring(
-        2,
-        lambda rank, size: torchrun(rank, size, folder, queue),
-        framework="torch",
-        elastic="live",
-        min=2,
-        max=3,
-    )
+    ring = live_ring(2, folder, queue, least=2)
     ring.start()
     steps.until(lambda read: read)
     stuck = tmp_path / "stuck"

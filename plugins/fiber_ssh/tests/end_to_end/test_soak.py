@@ -4,8 +4,8 @@ The full count (``tox -e soak``) is 75 rounds of 4; results are right and no pro
 """
 
 import contextlib
+import functools
 import os
-import random
 import signal
 import time
 
@@ -14,8 +14,6 @@ import pytest
 import soak
 from running import Maps
 from ssh_programs import LEASE, left_on
-
-FAULTS = 4
 
 
 def kill_one(host, number, rng):
@@ -70,20 +68,18 @@ HOW = [kill_process, kill_process, stop_process, close_descriptors]
 HOW += [restart_sshd, drop, cut_shortly, cut_for_long]
 
 
+def fail(hosts, maps, rng):
+    """Make something fail on a host; returns its name and the host's."""
+    fault, host = rng.choice(HOW), rng.choice(hosts)
+    fault(host, maps, rng)
+    return f"{fault.__name__} {host.name}"
+
+
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
 def test_maps_are_right_whatever_fails_and_no_process_is_left(world, tmp_path):
     environ = {**world.environ(slots=2), "FIBER_BACKEND": "ssh", "FIBER_LEASE": str(LEASE)}
     for current in soak.rounds("failing hosts", 75):
-        rng = random.Random(current.seed)
-        faults = []
         with contextlib.closing(Maps(tmp_path, environ)) as maps:
-            for _ in range(FAULTS):
-                maps.wait_right()
-                time.sleep(rng.uniform(0, 1))
-                fault, host = rng.choice(HOW), rng.choice(world.hosts)
-                fault(host, maps, rng)
-                faults.append(f"{fault.__name__} {host.name}")
-            maps.wait_right()
-            maps.end()
+            faults = maps.withstand(current.rng, functools.partial(fail, world.hosts))
         assert left_on(world, LEASE + 10.0) == []
         current.note(faults=faults)

@@ -397,7 +397,8 @@ class SupervisorClient:
         on_end: called on that thread once, when no more will come, with the reason; "" where the
             supervisor ended because there was nothing left to do or on request.
         process: the supervisor, where this process started it: it is killed when it is silent.
-        silence: seconds without a word after which it is given up, and its jobs with it.
+        silence: seconds without a word after which it is given up, and its jobs with it; None for
+            those after which any peer on this host is.
         name: of the thread.
         timing: durations of the run.
     """
@@ -410,7 +411,7 @@ class SupervisorClient:
         on_notice: Callable[[str], None],
         on_end: Callable[[str], None],
         process: subprocess.Popen[bytes] | None = None,
-        silence: float = 30.0,
+        silence: float | None = None,
         name: str = "fiber-jobs",
         timing: Timing = Timing(),
     ) -> None:
@@ -426,7 +427,7 @@ class SupervisorClient:
             on_lost=self._on_lost,
             on_end=self._on_connection_end,
             process=process,
-            silence=silence,
+            silence=timing.local_silence if silence is None else silence,
             name=name,
             timing=timing,
         )
