@@ -36,8 +36,9 @@ def start_child(path):
 
 
 def wait_for_signal(path):
-    write(path, str(os.getpid()))
     try:
+        # to be told to end as soon as its file is there is to be told within this, too
+        write(path, str(os.getpid()))
         while True:
             # signal.pause() would miss a signal that comes right before it
             time.sleep(0.05)

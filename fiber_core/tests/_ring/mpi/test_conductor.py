@@ -52,7 +52,7 @@ class Stations:
         self.names = [name for names in jobs for name in names]
         for number, name in enumerate(self.names):
             if name not in self.absent:
-                lo = Address("lo", "127.0.0.1", "127.0.0.0/8")
+                lo = Address("lo", "127.0.0.1", "127.0.0.0/8", 1)
                 self.emit(name, messages.Hello(host="vm", addresses=(lo,), port=4000 + number))
 
     def emit(self, name, message):

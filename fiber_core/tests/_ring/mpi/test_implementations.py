@@ -1,5 +1,6 @@
 """MPI implementations are recognised by the output of ``mpirun --version``."""
 
+import attrs
 import pytest
 
 from fiber._base import values
@@ -112,6 +113,15 @@ def test_daemons_of_prrte_do_not_get_loopback_which_they_never_use():
 
     assert "PRTE_MCA_prte_if_include" not in found
     assert found["OMPI_MCA_btl_tcp_if_include"] == "127.0.0.0/8"
+
+
+@pytest.mark.parametrize("index, is_set", [(32767, True), (32768, False)])
+def test_daemons_of_prrte_do_not_get_an_interface_that_they_would_not_find(index, is_set):
+    found = settings(Family.OPEN_MPI_PRRTE, attrs.evolve(FACTS, largest_index=index))
+
+    assert ("PRTE_MCA_prte_if_include" in found) == is_set
+    # its ranks find any
+    assert found["OMPI_MCA_btl_tcp_if_include"] == "10.0.0.0/16,10.8.0.0/16"
 
 
 def test_a_member_gets_its_own_interface_and_on_one_host_its_own_shared_memory():

@@ -17,12 +17,13 @@ from fiber._ring.mpi.messages import Address, Hello
 from fiber._ring.mpi.networks import Beacon, choose, dial, targets
 from fiber.exceptions import FiberError
 
-LO = Address("lo", "127.0.0.1", "127.0.0.0/8")
-BRIDGE = Address("docker0", "172.17.0.1", "172.17.0.0/16")
+LO = Address("lo", "127.0.0.1", "127.0.0.0/8", 1)
+BRIDGE = Address("docker0", "172.17.0.1", "172.17.0.0/16", 3)
 
 
 def eth(number, network="10.0.0.0/24", interface="eth0"):
-    return Address(interface, f"{network.rpartition('.')[0]}.{number}", network)
+    address = f"{network.rpartition('.')[0]}.{number}"
+    return Address(interface, address, network, index=100 + number)
 
 
 def station(*addresses, host="h", port=4000):
@@ -64,6 +65,7 @@ def test_hosts_use_the_network_that_they_share(stations):
     assert (found.names, found.one_host) == (("10.0.0.0/24",), False)
     assert found.interfaces == {"launcher": "eth0", "member-0": "ens3", "member-1": "eth0"}
     assert found.addresses.keys() == found.interfaces.keys()
+    assert found.largest_index == 103
 
 
 def test_hosts_of_several_networks_with_a_way_between_them_use_them_all():

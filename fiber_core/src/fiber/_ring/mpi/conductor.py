@@ -277,6 +277,7 @@ class Conductor:
             hostfile=self._hostfile(stack),
             networks=networks.names,
             interface=networks.interfaces[LAUNCHER],
+            largest_index=networks.largest_index,
             slots=slots.pop() if len(slots) == 1 else None,
             one_host=bool(self._shared_names()),
         )

@@ -97,6 +97,9 @@ def recognise(program: str, output: str) -> Stack:
 _FALLBACK = " : true"
 #: agents at once: all of them, for none ends before its daemon does
 _MANY = "4096"
+#: PMIx keeps an interface's index in 16 bits with a sign, and takes one beyond for no interface:
+#: a host gets there after some ten thousand containers (github.com/openpmix/openpmix/pull/4182)
+_PRRTE_LARGEST_INDEX = 32767
 
 
 @values.frozen(kw_only=True)
@@ -111,6 +114,8 @@ class RunFacts:
     networks: tuple[str, ...] = ()
     #: the launcher's interface in those networks, if known
     interface: str | None = None
+    #: largest of the kernels' indices of the members' interfaces in those networks
+    largest_index: int = 0
     #: slots of a member; None where they differ
     slots: int | None = 1
     #: True where several members have one host name
@@ -178,8 +183,8 @@ def _prrte(facts: RunFacts) -> dict[str, str]:
     }
     if networks:
         found["OMPI_MCA_btl_tcp_if_include"] = networks
-    if networks and not networks.startswith("127."):
-        # its daemons never use loopback, whatever the setting
+    # its daemons never use loopback, whatever the setting
+    if networks and not networks.startswith("127.") and facts.largest_index <= _PRRTE_LARGEST_INDEX:
         found["PRTE_MCA_prte_if_include"] = networks
     return {**found, **_hierarchy(facts)}
 

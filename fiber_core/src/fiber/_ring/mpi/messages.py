@@ -44,6 +44,8 @@ class Address:
     address: str
     #: the network it is in, as ``10.0.0.0/16``
     network: str
+    #: the kernel's index of the interface
+    index: int
 
 
 @values.frozen(kw_only=True)

@@ -61,15 +61,18 @@ def addresses() -> tuple[Address, ...]:
     import psutil
 
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    indices = {name: index for index, name in socket.if_nameindex()}
     return tuple(
         Address(
             interface=name,
             address=found.address,
             network=str(ipaddress.ip_network(f"{found.address}/{found.netmask}", strict=False)),
+            index=indices[name],
         )
         for name, all_found in psutil.net_if_addrs().items()
         for found in all_found
-        if name in up and found.family is socket.AF_INET and found.netmask
+        # one that came or went meanwhile is not in all
+        if name in up and name in indices and found.family is socket.AF_INET and found.netmask
     )
 
 
@@ -126,6 +129,8 @@ class Networks:
     addresses: Mapping[str, str]
     #: True where all members are on one host
     one_host: bool
+    #: largest of the kernels' indices of those interfaces
+    largest_index: int
 
 
 def targets(name: str, stations: Mapping[str, Hello]) -> tuple[tuple[str, str, int], ...]:
@@ -185,7 +190,8 @@ def _networks(chosen: Mapping[str, Address], *, one_host: bool) -> Networks:
     names = tuple(dict.fromkeys(found.network for found in chosen.values()))
     interfaces = {name: found.interface for name, found in chosen.items()}
     addresses = {name: found.address for name, found in chosen.items()}
-    return Networks(names, interfaces, addresses, one_host)
+    largest = max(found.index for found in chosen.values())
+    return Networks(names, interfaces, addresses, one_host, largest)
 
 
 def _usable(

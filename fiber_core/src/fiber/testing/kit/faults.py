@@ -62,6 +62,8 @@ class Faults(Programs):
         jobs = [kit.submit(programs.sleep_forever()) for _ in range(3)]
         for job in jobs:
             kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
+        # a platform may call a job running that has not begun its program yet
+        assert self.wait_until(lambda: all(sees.is_running(job) for job in jobs))
 
         sees.kill(jobs[1])
 
@@ -229,12 +231,12 @@ class Witnessed(Platform):
     ) -> None:
         sees = self.require_witness(witness, "is_running")
         one, other = (kit.submit(programs.sleep_forever()) for _ in range(2))
-        kit.until(other, lambda status: status.state is JobState.RUNNING, "running")
+        assert self.wait_until(lambda: sees.is_running(other))
 
         kit.backend.kill(one)
 
         kit.end(one)
-        assert sees.is_running(other)
+        assert sees.is_running(other), kit.backend.status([other])
 
     def test_close_leaves_no_job_running(self, kit: Driver, witness: Witness | None) -> None:
         sees = self.require_witness(witness, "is_running")
