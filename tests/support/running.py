@@ -60,12 +60,28 @@ class Program:
             text=True,
         )
 
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def end_input(self) -> None:
+        """Close its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def line(self) -> str:
         """The next line of its output."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"it ended with {self.process.wait()}"
         return line.strip()
+
+    def end(self) -> None:
+        """Have it end by itself, which goes well."""
+        self.end_input()
+        assert self.process.wait() == 0
 
     def close(self) -> None:
         """End it, if it has not ended. Idempotent."""
@@ -87,9 +103,7 @@ class Maps(Program):
 
     def close_descriptors(self) -> None:
         """Have a task beside the map close all descriptors of its worker, on each attempt."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("close\n")
-        self.process.stdin.flush()
+        self.tell("close")
 
     def withstand(
         self, rng: random.Random, fail: Callable[[Maps, random.Random], str]
@@ -112,8 +126,7 @@ class Maps(Program):
 
     def end(self) -> None:
         """Have it end by itself, which goes well."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self.end_input()
         while (line := self.line()) != "over":
             assert line == "right"
         assert self.process.wait() == 0

@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,7 @@ MaxStartups 100
 PrintMotd no
 UseDNS no
 LogLevel VERBOSE
-SetEnv XDG_RUNTIME_DIR={directory}/run
+SetEnv {environ}
 Subsystem sftp internal-sftp
 """
 
@@ -148,6 +149,17 @@ class SshHost:
     #: its files: home, run directory, host key
     directory: Path
     sshd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def clock(self) -> Path:
+        """The file with what its time of day is ahead of this machine's, if it may be set."""
+        return self.directory / "clock"
+
+    def set_clock(self, seconds: int) -> None:
+        """Set its time of day ahead of this machine's, or behind, also for what runs there."""
+        # in place, for processes have it in their memory
+        with self.clock.open("r+b") as stream:
+            stream.write(struct.pack("q", seconds))
 
     @property
     def home(self) -> Path:
@@ -289,8 +301,8 @@ class SshWorld:
         config.write_text(f"Host *\n  UserKnownHostsFile {self.known_hosts}\n")
         return {"FIBER_SSH_HOSTS": str(self.hosts_file), "FIBER_SSH_CONFIG": str(config)}
 
-    def make(self, names: Sequence[str]) -> None:
-        """Make the network and the hosts."""
+    def make(self, names: Sequence[str], *, clocks: bool) -> None:
+        """Make the network and the hosts, with clocks that can be set if so asked."""
         tag = f"fbs{os.getpid():x}"
         _keygen(self.key)
         keys = self.directory / "authorized_keys"
@@ -314,7 +326,7 @@ class SshWorld:
             ip(f"-n {namespace} link set lo up")
             host = SshHost(name, address, namespace, (switch, port), self.directory / name)
             self.hosts.append(host)
-            _furnish(host, keys)
+            _furnish(host, keys, clocks=clocks)
             host.start()
         self.known_hosts.write_text("".join(f"{h.known_hosts_line}\n" for h in self.hosts))
 
@@ -345,15 +357,22 @@ class SshWorld:
 
 
 @contextlib.contextmanager
-def ssh_hosts(*names: str) -> Iterator[SshWorld]:
-    """Make hosts with these names, or skip where they cannot be made; remove them at the end."""
+def ssh_hosts(*names: str, clocks: bool = False) -> Iterator[SshWorld]:
+    """Make hosts with these names, or skip where they cannot be made; remove them at the end.
+
+    Args:
+        names: their hostnames.
+        clocks: whether :meth:`SshHost.set_clock` is called.
+    """
     need("ssh", _why_not())
+    if clocks:
+        need("ssh", None if shutil.which("gcc") else "there is no gcc; apt-get install gcc")
     _sweep()
     # short: Unix sockets lie below it
     directory = Path(tempfile.mkdtemp(prefix=f"fs-{os.getpid():x}-"))
     world = SshWorld(directory)
     try:
-        world.make(names)
+        world.make(names, clocks=clocks)
         yield world
     finally:
         left = world.close()
@@ -362,7 +381,7 @@ def ssh_hosts(*names: str) -> Iterator[SshWorld]:
         pytest.fail("left on hosts:\n  " + "\n  ".join(left), pytrace=False)
 
 
-def _furnish(host: SshHost, keys: Path) -> None:
+def _furnish(host: SshHost, keys: Path, *, clocks: bool) -> None:
     host.home.mkdir(parents=True)
     (host.directory / "run").mkdir(mode=0o700)
     _keygen(host.directory / "host_key")
@@ -371,8 +390,20 @@ def _furnish(host: SshHost, keys: Path) -> None:
     fields[5] = str(host.home)
     others = [line for line in lines if not line.startswith("root:")]
     (host.directory / "passwd").write_text("\n".join([":".join(fields), *others]) + "\n")
+    environ = {"XDG_RUNTIME_DIR": f"{host.directory}/run"}
+    if clocks:
+        library = host.directory / "wall_clock.so"
+        source = Path(__file__).with_name("wall_clock.c")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", library, source], check=True)
+        host.clock.write_bytes(bytes(8))
+        environ.update(LD_PRELOAD=str(library), WALL_CLOCK=str(host.clock))
     (host.directory / "sshd_config").write_text(
-        _CONFIG.format(address=host.address, directory=host.directory, keys=keys)
+        _CONFIG.format(
+            address=host.address,
+            directory=host.directory,
+            keys=keys,
+            environ=" ".join(f"{name}={value}" for name, value in environ.items()),
+        )
     )
 
 

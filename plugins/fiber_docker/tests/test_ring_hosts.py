@@ -46,8 +46,7 @@ def program(engine, tmp_path):
     (tmp_path / "rings.py").write_text(PROGRAM)
     with contextlib.closing(Program(tmp_path, "rings.py", environ=engine.environ())) as running:
         yield running
-        running.process.stdin.close()
-        running.process.wait(60)
+        running.end()
 
 
 def kill_one(engine, chance):
@@ -67,8 +66,7 @@ def test_a_ring_whose_hosts_die_at_random_moments_ends_as_it_should(engine, prog
         chance = random.Random(current.seed)
         restarts, size = chance.randrange(3), chance.randint(2, 3)
         asked = {"members": size, "max_restarts": restarts, "backoff_limit": 3}
-        program.process.stdin.write(json.dumps(asked) + "\n")
-        program.process.stdin.flush()
+        program.tell(json.dumps(asked))
         assert program.line() == "begun"
         began, killed = time.monotonic(), 0
         for _ in range(restarts + chance.randrange(2)):

@@ -1,4 +1,4 @@
-"""Remote processes, connections, links and sshds fail again and again during maps.
+"""Remote processes, connections, links, sshds and clocks fail again and again during maps.
 
 The full count (``tox -e soak``) is 75 rounds of 4; results are right and no process is left.
 """
@@ -13,6 +13,7 @@ import pytest
 
 import soak
 from running import Maps
+from ssh_hosts import ssh_hosts
 from ssh_programs import LEASE, left_on
 
 
@@ -64,8 +65,13 @@ def cut_for_long(host, maps, rng):
     host.restore()
 
 
+def set_clock(host, maps, rng):
+    """Set a host's time of day to up to an hour before or after this machine's, until the next time."""
+    host.set_clock(rng.randint(-3600, 3600))
+
+
 HOW = [kill_process, kill_process, stop_process, close_descriptors]
-HOW += [restart_sshd, drop, cut_shortly, cut_for_long]
+HOW += [restart_sshd, drop, cut_shortly, cut_for_long, set_clock]
 
 
 def fail(hosts, maps, rng):
@@ -73,6 +79,12 @@ def fail(hosts, maps, rng):
     fault, host = rng.choice(HOW), rng.choice(hosts)
     fault(host, maps, rng)
     return f"{fault.__name__} {host.name}"
+
+
+@pytest.fixture
+def world():
+    with ssh_hosts("alpha", "beta", "gamma", clocks=True) as made:
+        yield made
 
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
