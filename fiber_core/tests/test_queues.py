@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import itertools
 import os
-import random
 import signal
 import sys
 import threading
@@ -340,7 +339,7 @@ def test_every_task_is_done_whichever_reader_is_killed(tmp_path):
     """Readers die at random moments; a join ends when every task was done, none of them lost."""
     here = runtime.current().info.capabilities.same_host
     for current in soak.rounds("joinable-queue-kills", 200, least=4):
-        chance = random.Random(current.seed)
+        chance = current.rng
         path, count = tmp_path / str(current.seed), 300
         tasks = fiber.JoinableQueue()
         workers = [start(note_each, tasks, path) for _ in range(2)]

@@ -79,9 +79,9 @@ class Program:
         return line.strip()
 
     def end(self) -> None:
-        """Have it end by itself, which goes well."""
+        """Have it end by itself within a minute, which goes well."""
         self.end_input()
-        assert self.process.wait() == 0
+        assert self.process.wait(60) == 0
 
     def close(self) -> None:
         """End it, if it has not ended. Idempotent."""

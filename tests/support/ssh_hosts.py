@@ -307,6 +307,10 @@ class SshWorld:
         _keygen(self.key)
         keys = self.directory / "authorized_keys"
         keys.write_bytes(self.key.with_suffix(".pub").read_bytes())
+        clock = self.directory / "wall_clock.so" if clocks else None
+        if clock is not None:
+            source = Path(__file__).with_name("wall_clock.c")
+            subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", clock, source], check=True)
         subnet = _free_subnet()
         self.address = f"{subnet}.1"
         switch, self.link = self._namespace(f"{tag}s"), f"{tag}m"
@@ -326,7 +330,7 @@ class SshWorld:
             ip(f"-n {namespace} link set lo up")
             host = SshHost(name, address, namespace, (switch, port), self.directory / name)
             self.hosts.append(host)
-            _furnish(host, keys, clocks=clocks)
+            _furnish(host, keys, clock)
             host.start()
         self.known_hosts.write_text("".join(f"{h.known_hosts_line}\n" for h in self.hosts))
 
@@ -381,7 +385,7 @@ def ssh_hosts(*names: str, clocks: bool = False) -> Iterator[SshWorld]:
         pytest.fail("left on hosts:\n  " + "\n  ".join(left), pytrace=False)
 
 
-def _furnish(host: SshHost, keys: Path, *, clocks: bool) -> None:
+def _furnish(host: SshHost, keys: Path, clock: Path | None) -> None:
     host.home.mkdir(parents=True)
     (host.directory / "run").mkdir(mode=0o700)
     _keygen(host.directory / "host_key")
@@ -391,12 +395,9 @@ def _furnish(host: SshHost, keys: Path, *, clocks: bool) -> None:
     others = [line for line in lines if not line.startswith("root:")]
     (host.directory / "passwd").write_text("\n".join([":".join(fields), *others]) + "\n")
     environ = {"XDG_RUNTIME_DIR": f"{host.directory}/run"}
-    if clocks:
-        library = host.directory / "wall_clock.so"
-        source = Path(__file__).with_name("wall_clock.c")
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", library, source], check=True)
+    if clock is not None:
         host.clock.write_bytes(bytes(8))
-        environ.update(LD_PRELOAD=str(library), WALL_CLOCK=str(host.clock))
+        environ.update(LD_PRELOAD=str(clock), WALL_CLOCK=str(host.clock))
     (host.directory / "sshd_config").write_text(
         _CONFIG.format(
             address=host.address,

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import random
 import time
 
 import pytest
@@ -63,7 +62,7 @@ def kill_one(engine, chance):
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 300)
 def test_a_ring_whose_hosts_die_at_random_moments_ends_as_it_should(engine, program):
     for current in soak.rounds("hosts of members killed", 100, least=2):
-        chance = random.Random(current.seed)
+        chance = current.rng
         restarts, size = chance.randrange(3), chance.randint(2, 3)
         asked = {"members": size, "max_restarts": restarts, "backoff_limit": 3}
         program.tell(json.dumps(asked))

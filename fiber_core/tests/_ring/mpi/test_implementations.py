@@ -1,6 +1,5 @@
 """MPI implementations are recognised by the output of ``mpirun --version``."""
 
-import attrs
 import pytest
 
 from fiber._base import values
@@ -117,7 +116,7 @@ def test_daemons_of_prrte_do_not_get_loopback_which_they_never_use():
 
 @pytest.mark.parametrize("index, is_set", [(32767, True), (32768, False)])
 def test_daemons_of_prrte_do_not_get_an_interface_that_they_would_not_find(index, is_set):
-    found = settings(Family.OPEN_MPI_PRRTE, attrs.evolve(FACTS, largest_index=index))
+    found = settings(Family.OPEN_MPI_PRRTE, values.evolve(FACTS, largest_index=index))
 
     assert ("PRTE_MCA_prte_if_include" in found) == is_set
     # its ranks find any

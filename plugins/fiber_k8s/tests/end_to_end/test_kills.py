@@ -4,7 +4,6 @@ The full count (``SOAK=1``) is 200 deaths and breaks, and 8 dead masters.
 """
 
 import contextlib
-import random
 import time
 
 import pytest
@@ -80,7 +79,7 @@ def deaths(masters, kube):
 def test_maps_are_right_whatever_dies(masters, kube):
     deadly, harmless = deaths(masters, kube)
     for current in soak.rounds("failing pods", 20):
-        chance = random.Random(current.seed)
+        chance = current.rng
         name = masters.start(SQUARES)
         masters.wait_for_workers(3)
         until(lambda name=name: "ready" in masters.output(name), timeout=60.0)

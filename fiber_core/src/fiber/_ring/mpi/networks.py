@@ -60,19 +60,18 @@ def addresses() -> tuple[Address, ...]:
     """Return this host's IPv4 addresses that are up, in the system's order."""
     import psutil
 
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    indices = {name: index for index, name in socket.if_nameindex()}
+    stats = psutil.net_if_stats()
+    up = {name: i for i, name in socket.if_nameindex() if name in stats and stats[name].isup}
     return tuple(
         Address(
             interface=name,
             address=found.address,
             network=str(ipaddress.ip_network(f"{found.address}/{found.netmask}", strict=False)),
-            index=indices[name],
+            index=up[name],
         )
         for name, all_found in psutil.net_if_addrs().items()
         for found in all_found
-        # one that came or went meanwhile is not in all
-        if name in up and name in indices and found.family is socket.AF_INET and found.netmask
+        if name in up and found.family is socket.AF_INET and found.netmask
     )
 
 

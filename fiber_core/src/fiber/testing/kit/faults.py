@@ -62,8 +62,7 @@ class Faults(Programs):
         jobs = [kit.submit(programs.sleep_forever()) for _ in range(3)]
         for job in jobs:
             kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
-        # a platform may call a job running that has not begun its program yet
-        assert self.wait_until(lambda: all(sees.is_running(job) for job in jobs))
+        self.wait_until_seen(sees, *jobs)
 
         sees.kill(jobs[1])
 
@@ -191,7 +190,7 @@ class Witnessed(Platform):
 
         kit.until(job, lambda status: status.state is JobState.RUNNING, "running")
 
-        assert self.wait_until(lambda: sees.is_running(job))
+        self.wait_until_seen(sees, job)
 
     def test_a_job_that_ended_by_itself_is_gone(self, kit: Driver, witness: Witness | None) -> None:
         sees = self.require_witness(witness, "is_running")
@@ -231,7 +230,8 @@ class Witnessed(Platform):
     ) -> None:
         sees = self.require_witness(witness, "is_running")
         one, other = (kit.submit(programs.sleep_forever()) for _ in range(2))
-        assert self.wait_until(lambda: sees.is_running(other))
+        kit.until(other, lambda status: status.state is JobState.RUNNING, "running")
+        self.wait_until_seen(sees, other)
 
         kit.backend.kill(one)
 

@@ -16,7 +16,7 @@ from fiber._agent import rundir
 from fiber._plugins.manager import load_plugins
 from fiber.abc import Backend
 from fiber.exceptions import CapabilityError
-from fiber.model import BackendContext, Capabilities, Volume
+from fiber.model import BackendContext, Capabilities, Job, Volume
 from fiber.testing.kit.base import Facts, Kit
 from fiber.testing.kit.driver import Driver
 from fiber.testing.witness import Witness
@@ -175,6 +175,10 @@ class Platform(Kit):
             # there are no events but the backend's
             time.sleep(0.02)
         return True
+
+    def wait_until_seen(self, witness: Witness, *jobs: Job) -> None:
+        """Wait until a witness sees jobs, which a platform may call running a moment before."""
+        assert self.wait_until(lambda: all(witness.is_running(job) for job in jobs))
 
     def skip_unless_declared(self, backend: Backend, *names: str) -> None:
         """Skip the test where the backend does not declare one of these capabilities."""

@@ -67,8 +67,7 @@ class Scale(Programs):
 
         assert {job.id for job in kit.backend.list(kit.run_id)} == {job.id for job in jobs}
         if witness is not None and witness.can("is_running"):
-            # a platform may say so a moment before the program is there
-            assert self.wait_until(lambda: all(witness.is_running(job) for job in jobs))
+            self.wait_until_seen(witness, *jobs)
         since = time.monotonic()
         kit.backend.cleanup(kit.run_id)
         measure("seconds to clean up", time.monotonic() - since)
