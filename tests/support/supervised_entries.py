@@ -165,9 +165,9 @@ def allocate(private: bytes, index: int) -> None:
 def submit_another(private: bytes, index: int) -> None:
     """Have the supervisor start a job of this process's own, print its process id, then act.
 
-    The private bytes say what: ``wait`` for ever or ``end`` at once.
+    The private bytes say what: ``wait`` for ever, ``end`` at once, or ``leave`` before the answer.
     """
-    from fiber._agent.supervisor import claim_channel, inherited_channel
+    from fiber._agent.supervisor import claim_channel, inherited_channel, messages
     from fiber._agent.supervisor.client import SupervisorClient
     from fiber.model import JobSpec
 
@@ -175,15 +175,23 @@ def submit_another(private: bytes, index: int) -> None:
     assert inheritance is not None
     channel = claim_channel(inheritance.run_directory)
     assert channel is not None
+    spec = JobSpec(
+        run_id="0badcafe",
+        name="nested",
+        argv=("x",),
+        entry="supervised_entries:wait",
+        private=b"",
+        foreground=private == b"leave",
+    )
+    environ, cwd = dict(os.environ), str(Path.cwd())
+    if private == b"leave":
+        request = messages.Submit(number=1, spec=spec, environ=environ, cwd=cwd)
+        channel.sendall(messages.encode(request))
+        return
     client = SupervisorClient(
         channel, on_status=lambda *_: None, on_notice=print, on_end=print, name="nested"
     )
-    spec = JobSpec(
-        run_id="0badcafe", name="nested", argv=("x",), entry="supervised_entries:wait", private=b""
-    )
-    reply = client.submit(
-        spec, environ=dict(os.environ), cwd=str(Path.cwd()), on_accepted=lambda _: None
-    )
+    reply = client.submit(spec, environ=environ, cwd=cwd, on_accepted=lambda _: None)
     print("nested", *reply.pids, flush=True)
     if private == b"wait":
         pause()

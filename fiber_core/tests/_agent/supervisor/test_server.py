@@ -4,7 +4,9 @@ SIGINT to its master's process group reaches the jobs in the foreground, and not
 jobs is on the master's own standard output and error.
 """
 
+import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fiber._agent.supervisor.journal import read_journal
+from fiber.exceptions import SubmitError
 from fiber.model import Timing
 from supervised import is_alive, masters, until_gone
 
@@ -235,26 +239,83 @@ def test_those_in_the_foreground_are_interrupted_each_time_and_others_never(lead
     assert master.pipe.read() == "closed\n"
 
 
-def test_a_request_waits_for_what_the_group_was_sent_before(make):
-    # so that the answer of the process in the group is waited for until it goes on
-    supervised = make(timing=Timing(scale=30.0))
-    job = supervised.ready("count_interrupts", b"1", foreground=True)
+@contextlib.contextmanager
+def late_report(supervised):
+    """SIGINT was sent to the group; it is reported once the block has ended."""
     listener = listener_of(supervised)
     os.kill(listener, signal.SIGSTOP)
     os.kill(listener, signal.SIGINT)
-    sent = []
-    asking = threading.Thread(target=lambda: sent.append(supervised.client.interrupt(job.job_id)))
-    asking.start()
+    try:
+        yield
+    finally:
+        os.kill(listener, signal.SIGCONT)
+
+
+def in_background(supervised, request):
+    """Make a request in a thread; returns once the supervisor has it, with a way to its answer."""
+    answers = queue.SimpleQueue()
+    threading.Thread(target=lambda: answers.put(request()), daemon=True).start()
     while not supervised.client._connection._pending:
         time.sleep(0.001)
-    # requests are carried out in their order
+    # requests are read in their order, and this one waits for nothing
     supervised.client.query()
+    return lambda: answers.get(timeout=30)
 
-    os.kill(listener, signal.SIGCONT)
 
-    asking.join(30)
-    assert sent == [False]
-    assert supervised.end(job).exit_code == 7
+@pytest.fixture
+def patient(make):
+    """A supervisor that waits for the answer of the process in the group until it goes on."""
+    return make(timing=Timing(scale=30.0))
+
+
+def test_a_request_waits_for_what_the_group_was_sent_before(patient):
+    job = patient.ready("count_interrupts", b"1", foreground=True)
+    with late_report(patient):
+        answer = in_background(patient, lambda: patient.client.interrupt(job.job_id))
+
+    assert answer() is False
+    assert patient.end(job).exit_code == 7
+
+
+def test_a_job_does_not_get_what_the_group_was_sent_before_it(patient):
+    with late_report(patient):
+        answer = in_background(patient, lambda: patient.submit("wait", foreground=True))
+
+    job = answer()
+    assert patient.client.interrupt(job.job_id), "it was interrupted before"
+    assert patient.end(job).exit_code == 1
+
+
+def test_a_job_whose_submitter_has_gone_meanwhile_never_begins(patient):
+    with late_report(patient):
+        submitter = patient.submit("submit_another", b"leave")
+        patient.end(submitter)
+
+    # answered after that job would have begun
+    patient.client.interrupt(submitter.job_id)
+    assert set(read_journal(patient.folder)) == {submitter.job_id}
+
+
+@pytest.mark.parametrize("owns", [True, False], ids=["a master's", "another's"])
+def test_a_job_that_has_not_begun_ends_with_all_others(patient, owns):
+    def submit():
+        try:
+            return patient.submit("wait", foreground=True)
+        except SubmitError as error:
+            return str(error)
+
+    with late_report(patient):
+        answer = in_background(patient, submit)
+        # a process that is no master ends its own jobs only
+        patient.client._owns = owns
+        closing = threading.Thread(target=patient.client.close)
+        closing.start()
+        if owns:
+            assert answer() == "the supervisor of this run is ending"
+    closing.join(30)
+    assert not closing.is_alive()
+    if not owns:
+        until_gone(*answer().pids)
 
 
 OTHERS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)

@@ -56,6 +56,11 @@ class Channel:
         loop.on_readable(descriptor, self._on_readable)
 
     @property
+    def is_open(self) -> bool:
+        """False once either end was closed."""
+        return self._open
+
+    @property
     def is_idle(self) -> bool:
         """True where nothing is half read and nothing waits to be read or written."""
         if self._open:

@@ -45,8 +45,8 @@ class RequestHandler:
         runner: starts and ends jobs.
         known_ids: ids that the run has used already.
         on_submit: called before each start.
-        settle_interrupts: calls back once the runner got every SIGINT to the program's process
-            group that was sent before.
+        settle_interrupts: calls back, in the order of the calls, once the runner got every SIGINT
+            to the program's process group that was sent before.
         on_shutdown: called with the reply to give once everything has ended.
     """
 
@@ -119,6 +119,16 @@ class RequestHandler:
                 channel.send(messages.Done(number=number))
 
     def _submit(self, channel: Channel, message: messages.Submit) -> None:
+        if message.spec.foreground:
+            # a SIGINT that was sent before it is not for it
+            self._settle_interrupts(lambda: self._start(channel, message))
+        else:
+            self._start(channel, message)
+
+    def _start(self, channel: Channel, message: messages.Submit) -> None:
+        if not channel.is_open:
+            # its submitter has gone, with whom it would have been ended
+            return
         if self._closed:
             self._refuse(channel, message, messages.RefusalKind.SUBMIT, self._closed)
             return
@@ -227,10 +237,14 @@ class RequestHandler:
         channel.send(messages.Done(number=message.number))
 
     def _end_all(self, channel: Channel, message: messages.EndAll) -> None:
-        self._ending.append((channel, message.number))
-        for job in self._table.owned_by(channel.owner):
-            self._runner.kill(job)
-        self._answer_endings()
+        def act() -> None:
+            self._ending.append((channel, message.number))
+            for job in self._table.owned_by(channel.owner):
+                self._runner.kill(job)
+            self._answer_endings()
+
+        # jobs that were submitted before may wait for that
+        self._settle_interrupts(act)
 
     def _shutdown(self, channel: Channel, message: messages.Shutdown) -> None:
         if channel.owner is not None:
@@ -515,10 +529,10 @@ class Server:
             self._replies.append(reply)
         if not self._closing:
             self._closing = True
+            self._request_handler.close("the supervisor of this run is ending")
             if self._interrupts is not None:
                 # it ends while the jobs do
                 self._interrupts.close()
-            self._request_handler.close("the supervisor of this run is ending")
             self._loop.call_later(self._timing.kill, self._finish)
         for job in self._table:
             self._runner.kill(job)
