@@ -15,9 +15,8 @@ import signal
 import fiber
 
 fiber.Process(target=print, args=("up",)).start()
-signal.pause()
-print("went on", flush=True)
-signal.pause()
+while True:
+    signal.pause()
 """
 
 
@@ -51,6 +50,8 @@ def test_sigterm_ends_it(start):
 
 
 def test_a_handler_of_its_own_is_left_alone(start):
-    process, first = start("signal.signal(signal.SIGTERM, lambda *_: None)")
+    process, first = start("signal.signal(signal.SIGTERM, lambda *_: print('heard', flush=True))")
     first.terminate()
-    assert process.stdout.readline() == "went on\n"
+    assert process.stdout.readline() == "heard\n"
+    first.terminate()
+    assert process.stdout.readline() == "heard\n", "it has ended"
