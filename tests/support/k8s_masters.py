@@ -109,6 +109,10 @@ class Masters:
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
+    def processes(self, name):
+        """The processes of a pod, as they are now."""
+        return list(_processes(name))
+
     def output(self, name):
         """The last lines that a master has written so far."""
         return list(last_lines(self._client, name, 1000, "main"))

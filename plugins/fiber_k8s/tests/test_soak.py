@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,18 @@ def plane(tmp_path_factory):
         yield running
 
 
-def note_renewals(plane, trials):
-    """Wait until each program has renewed its Lease, within a minute; the time from now is noted."""
-    began, waiting = time.time(), {one.namespace.name: one for one in trials}
+def leases(plane):
+    """All programs' Leases; none while the API server does not answer."""
+    with contextlib.suppress(OSError):
+        return plane.ask(f"/apis/{LEASES}/leases?labelSelector=fiber/run")["items"]
+    return []
+
+
+def note_renewals(plane, trials, began):
+    """Wait until each program has renewed its Lease, within a minute; the seconds are noted."""
+    waiting = {one.namespace.name: one for one in trials}
     while waiting and time.time() < began + 60:
-        for lease in plane.ask(f"/apis/{LEASES}/leases?labelSelector=fiber/run")["items"]:
+        for lease in leases(plane):
             key, one = f"leases {lease['metadata']['name']}", lease["metadata"]["namespace"]
             is_new = parse_time(lease["spec"]["renewTime"]) > began - 15
             if is_new and one in waiting and key in waiting[one].before:
@@ -53,16 +61,9 @@ def note_renewals(plane, trials):
         time.sleep(0.1)
 
 
-def answers(plane):
-    with contextlib.suppress(OSError):
-        return plane.ask(f"/apis/{LEASES}/leases")
-
-
-def live_through(plane, trials, number):
+def live_through(plane, trials, number, together):
     """An outage, in the way of a signal."""
-    alone = sorted(
-        (one for one in trials if one.way == "program"), key=lambda one: one.current.seed
-    )
+    alone = [one for one in trials if one.way == "program"]
     others = [one for one in trials if one not in alone]
     began = time.monotonic()
     with plane.outage(number):
@@ -72,16 +73,27 @@ def live_through(plane, trials, number):
             time.sleep(max(0.0, began + moment - time.monotonic()))
             one.first.tell("go")
         time.sleep(began + AWAY - time.monotonic())
-        if number == signal.SIGSTOP:
-            # their requests wait in it with those of the programs
-            for one in others:
-                one.first.tell("go")
-            time.sleep(1)
-    until(lambda: answers(plane))
-    if number == signal.SIGKILL:
         for one in others:
-            one.first.tell("go")
-    note_renewals(plane, trials)
+            # a stopped server has their requests, with those of the programs, when it goes on
+            one.first.tell("go" if number == signal.SIGSTOP else "wait")
+        time.sleep(1)
+        for one in trials:
+            one.hold()
+    until(lambda: leases(plane))
+    began = time.time()
+    list(together.map(Trial.release, trials))
+    note_renewals(plane, trials, began)
+
+
+def judge(trial):
+    """What is wrong with a trial; the others are judged too."""
+    try:
+        trial.judge()
+    except Exception as error:
+        return trial.current, error, trial.masters.output(trial.master)
+    finally:
+        print(trial.current.seed, trial.current.facts, flush=True)
+    return None
 
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 900)
@@ -89,22 +101,16 @@ def test_living_programs_outlast_whoever_starts_first_after_an_outage(plane, tmp
     for batch in soak.batches("outages of an API server", 80, SIZE, least=4):
         number = [signal.SIGKILL, signal.SIGSTOP][batch[0].seed // SIZE % 2]
         with contextlib.ExitStack() as stack:
+            together = stack.enter_context(ThreadPoolExecutor(SIZE))
             trials = []
             for current in batch:
                 trials.append(Trial(plane, current, tmp_path))
                 stack.callback(trials[-1].close)
             for one in trials:
                 one.wait_for_maps(1)
-            for one in trials:
-                one.prepare()
-            live_through(plane, trials, number)
-            wrong = {}
-            for one in trials:
                 one.current.note(outage=number.name)
-                try:
-                    one.judge()
-                except AssertionError as error:
-                    # the others are judged too
-                    wrong[one.current.seed, one.way] = error
-                print(one.current.seed, one.current.facts, flush=True)
-            assert not wrong
+            list(together.map(Trial.prepare, trials))
+            live_through(plane, trials, number, together)
+            wrong = [words for words in together.map(judge, trials) if words]
+            list(together.map(Trial.close, trials))
+            assert wrong == []
