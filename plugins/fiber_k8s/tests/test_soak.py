@@ -81,8 +81,10 @@ def live_through(plane, trials, number, together):
             one.hold()
     until(lambda: leases(plane))
     began = time.time()
-    list(together.map(Trial.release, trials))
+    released = together.map(Trial.release, trials)
     note_renewals(plane, trials, began)
+    # raises what went wrong
+    list(released)
 
 
 def judge(trial):
