@@ -185,21 +185,6 @@ def pool(timing, store):
         link.release()
 
 
-@pytest.mark.parametrize(
-    "mode,item,function,value",
-    [
-        (Mode.MAP, (2, 3), sum, 5),
-        (Mode.STARMAP, (2, 3), pow, 8),
-        (Mode.APPLY, ((2,), {"exp": 3}), pow, 8),
-    ],
-    ids=["map", "starmap", "apply"],
-)
-@pytest.mark.parametrize("singly", [False, True])
-def test_an_item_is_passed_as_its_call_says(pool, mode, item, function, value, singly):
-    pool.run(function, [item], mode=mode, singly=singly)
-    assert pool.done()[1] == [value]
-
-
 def test_what_comes_while_it_waits_for_a_function_keeps_its_order(pool):
     first, second = pool.call(square, [3]), pool.call(abs, [-5], number=2)
     pool.give(first)
@@ -457,11 +442,6 @@ class TestSharedMemory:
         assert pool.missing() == (call.digest, protocol.SHARED)
         pool.teach(call)
         assert pool.done()[1] == [16]
-
-    def test_what_one_task_writes_the_next_does_not_see(self, pool, call_with_an_array):
-        for index in range(3):
-            pool.give(call_with_an_array, index, index + 1, shares_memory=True)
-        assert [pool.done()[1] for _ in range(3)] == [[4], [5], [6]]
 
     def test_the_bytes_of_an_argument_that_it_cannot_map_are_requested(
         self, pool, store, call_with_an_array, monkeypatch

@@ -4,7 +4,6 @@ import os
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Tasks
 from fiber._tasks.worker import Batch, ControlReader, FunctionCache, RunningEntry
 from fiber._wire import codec, frames
-from tasks_world import FakePayload
 from waiting import until
 
 # One entry: which items run, which are handed back, when outcomes are sent.
@@ -136,28 +134,6 @@ def test_units_that_have_begun_are_kept_and_others_handed_back(clock, stop, chun
     assert run.values == list(range(10, kept))
 
 
-def test_an_item_either_runs_or_is_handed_back_in_any_order():
-    """What ran and what was handed back meet exactly, at any moment of the hand-back."""
-    for _ in range(200):
-        current = RunningEntry(tasks(0, 1000))
-        ran, kept = [], []
-        begun = threading.Event()
-
-        def work(current=current, ran=ran, begun=begun):
-            for n in range(1000):
-                if not current.may_run(n):
-                    break
-                ran.append(n)
-                begun.set()
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        begun.wait()
-        kept.append(current.hand_back())
-        thread.join()
-        assert ran == list(range(kept[0]))
-
-
 class Between(int):
     """A number whose first comparison calls a function."""
 
@@ -198,19 +174,6 @@ def test_every_item_is_reported_once_whatever_fails(count, chunk, bad):
     assert [credits_ for _, _, credits_ in run.ranges][-1] == 1
 
 
-def test_before_the_next_unit_somebody_looks_what_came_during_a_long_one(clock):
-    looks = []
-    head = tasks(0, 4)
-    batch = Batch(head, lambda _: None, lambda: looks.append(clock.now), LONG_UNIT)
-
-    def function(n):
-        clock.now += 1.0 if n in (1, 3) else 0.001
-
-    batch.run(function, range(4))
-    assert looks == pytest.approx([1.001])
-    assert batch.was_long
-
-
 # The function cache.
 
 KB = 1024
@@ -233,15 +196,6 @@ def test_a_function_is_unpickled_afresh_for_each_call():
     first().append(2)
     assert first() == [1, 2]
     assert second() == [1]
-
-
-@pytest.mark.parametrize("shared", [False, True], ids=["sent", "mapped"])
-def test_an_array_in_a_closure_can_be_written_to_and_no_call_sees_that_of_another(shared):
-    functions, content = FunctionCache(), pickled(closure(np.zeros(10_000)))
-    functions.put(b"f", FakePayload(b"place", content) if shared else content)
-    first, second = functions.load(1, b"f"), functions.load(2, b"f")
-    first()[:] = 7
-    assert second()[0] == 0
 
 
 def test_the_least_recently_used_function_is_dropped_first():

@@ -362,7 +362,9 @@ class Histories(World, RuleBasedStateMachine):
     @rule(
         data=st.data(),
         counts=st.sampled_from([True, True, True, False]),
-        kind=st.sampled_from([*[ReasonKind.SIGNAL] * 3, ReasonKind.EVICTED, ReasonKind.LEASE, None]),
+        kind=st.sampled_from(
+            [*[ReasonKind.SIGNAL] * 3, ReasonKind.EVICTED, ReasonKind.LEASE, None]
+        ),
     )
     def lose(self, data, counts, kind):
         model = self.draw_hand(data)

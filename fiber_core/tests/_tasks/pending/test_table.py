@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fiber._tasks.pending import (
-    Abandon,
     Accept,
     BatchPolicy,
     CallAdded,
-    CallDone,
     CallDropped,
     Dispatch,
     ItemsAdded,
     ItemsWithdrawn,
     PendingTable,
-    Requeue,
     Retire,
     RetryPolicy,
     Revoke,
@@ -163,14 +160,6 @@ def test_the_last_units_spread_evenly(play):
     play(CallAdded(1, 42))
     play.turn("a", seconds=0.0)
     assert play.spans("a") == [(2, 12)]
-
-
-def test_large_arguments_make_small_batches(play):
-    play.join("a")
-    play(CallAdded(1, 10_000))
-    play(SizeObserved(1, 2.0**19))
-    play.turn("a", seconds=1e-6)
-    assert play.spans("a") == [(1, 3)]
 
 
 def test_an_apply_gets_in_during_a_huge_map(play):
