@@ -20,7 +20,7 @@ from fiber._launch.remote_monitor import OutputPrinter, RemoteJobMonitor
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Timer
-from fiber.exceptions import BackendUnavailableError, WireError
+from fiber.exceptions import WireError
 from fiber.model import (
     BackendInfo,
     Capabilities,
@@ -204,11 +204,6 @@ class TestWords:
         assert world.peer.sent == [(Kind.ERROR,)]
         assert world.monitor.is_supervisor(world.peer.ident)
 
-    def test_a_refusal_for_its_versions_is_why_it_never_came(self, world):
-        assert world.runtime.endpoint.on_refused(world.peer.ident, "Python is 3.10 there")
-        assert not world.runtime.endpoint.on_refused("a stranger", "whatever")
-        assert world.failures == ["Python is 3.10 there"]
-
 
 class TestTheFirstWordCounts:
     @pytest.fixture
@@ -248,12 +243,6 @@ class TestTheFirstWordCounts:
             running.monitor.on_peer_lost(running.peer)
             assert running.statuses[-1].reason == Reason(ReasonKind.NODE_LOST)
 
-    def test_one_that_never_came_up_has_its_log_as_the_reason(self):
-        world = World(logs=True)
-        world.backend.logs.return_value = iter(["python3: No module named fiber"])
-        world.platform(JobStatus(state=JobState.FAILED, exit_code=1, host="node"))
-        assert "fiber is not installed in the Python of node" in world.failures[0]
-
     def test_one_that_was_ended_on_request_needs_no_reason(self, world):
         assert not world.monitor.kill(world.child)
         world.platform(KILLED)
@@ -292,18 +281,6 @@ class TestLeases:
         for _ in range(seconds):
             clock.now += 1.0
             world.reactor.advance(1.0)
-
-    @pytest.mark.parametrize("error", [None, BackendUnavailableError("no way there")])
-    def test_one_that_is_silent_is_ended_and_lost(self, world, clock, error):
-        world.backend.kill.side_effect = error
-        world.says(reported(RUNS))
-        self.silence(world, clock, 4)
-        assert world.statuses == [RUNS]
-        self.silence(world, clock, 3)
-        until(lambda: len(world.statuses) == 2)
-        assert world.statuses[-1].reason.kind is ReasonKind.LEASE
-        world.backend.kill.assert_called_once_with(world.child.job)
-        until(lambda: not is_fencing())
 
     def test_signs_of_life_keep_it_also_over_a_connection_that_is_made_again(self, world, clock):
         world.says(reported(RUNS))

@@ -275,14 +275,6 @@ def test_closed_it_retires_its_workers_and_leaves_nothing(worlds):
     assert world.runtime.parts == []
 
 
-def test_a_pool_that_was_collected_ends_without_a_join(worlds):
-    world = worlds()
-    world.begin(2)
-    world.group.terminate()
-    until(lambda: world.runtime.services == {})
-    until(lambda: world.runtime.parts == [])
-
-
 def test_closed_with_the_program_its_calls_end(worlds):
     world = worlds()
     world.begin(2)

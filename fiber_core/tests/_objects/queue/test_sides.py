@@ -142,15 +142,6 @@ def test_a_ready_fd_is_closed_with_the_last_handle(owner):
 # -- reading elsewhere
 
 
-def test_many_small_items_keep_their_order(mine, other, third):
-    writer, reader = other.remote(mine), third.remote(mine)
-    count = 20_000
-    put_all = in_thread(lambda: put(writer, *numbers(count)))
-
-    assert [int(take(reader)) for _ in range(count)] == list(range(count))
-    put_all()
-
-
 def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(mine, theirs, other):
     reader = fetching(theirs)
     put(mine, *numbers(10))
