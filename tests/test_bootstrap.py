@@ -121,26 +121,6 @@ def test_a_python_without_ensurepip_lends_its_own_pip(tmp_path):
     assert not list((tmp_path / "venv").glob("lib/python*/site-packages/pip"))
 
 
-def test_what_pip_is_at_is_told(bootstrap, capsys, monkeypatch):
-    site = bootstrap.VENV / "lib" / "python3" / "site-packages"
-    (site / "pip.dist-info").mkdir(parents=True)
-    installation = bootstrap.Installation()
-    shares = [installation.state()[0]]
-    for line in ("Collecting attrs\n", "Collecting rich\n", "  Using cached rich.whl\n"):
-        installation.hear(line)
-        shares.append(installation.state()[0])
-    assert installation.state()[1] == "Collecting rich"
-    installation.hear("Installing collected packages: attrs, rich\n")
-    for name in ("attrs", "rich"):
-        shares.append(installation.state()[0])
-        (site / f"{name}.dist-info").mkdir()
-
-    assert installation.state() == (0.95, "2 of 2 distributions installed")
-    assert shares == sorted(shares) and 0 == shares[0] < shares[1] < shares[-1] < 0.95
-    installation.has_ended = True
-    assert installation.state() == (1.0, "installed")
-
-
 def test_what_pip_said_is_printed_where_it_failed(bootstrap, tmp_path, monkeypatch, capsys):
     script = "import sys; print('no such distribution'); sys.exit('-m' in sys.argv)"
     (tmp_path / "python").write_text(f"#!{sys.executable}\n{script}\n")

@@ -79,14 +79,3 @@ def test_what_readme_promises_is_run_whole():
     assert [
         name for name in (*promised, *pythons.OF_CHECKOUT) if not list(ROOT.glob(f"{name}*"))
     ] == []
-
-
-def test_progress_is_told_and_failures_as_they_come(tmp_path):
-    (tmp_path / "test_wrong.py").write_text("def test_wrong(): assert 0")
-    done = run(tmp_path, "-n", "1", "--progress", "-o", "console_output_style=classic")
-    lines = done.stdout.splitlines()
-
-    assert "FAILED test_wrong.py::test_wrong (call)" in lines, done.stdout + done.stderr
-    assert any(line.startswith("100%") and "10 of 10 tests, 1 failed" in line for line in lines)
-    assert not any(line.startswith("...") for line in lines)
-    assert done.returncode == 1

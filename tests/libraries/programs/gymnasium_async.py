@@ -1,4 +1,4 @@
-"""Gymnasium: environments in processes, with and without shared memory, that fail and end early."""
+"""Gymnasium: environments in processes, with and without shared memory, that fail."""
 
 import multiprocessing
 import warnings
@@ -6,7 +6,6 @@ import warnings
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.error import AlreadyPendingCallError
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
@@ -82,21 +81,6 @@ def fail(**options):
     print([process.exitcode for process in envs.processes])
 
 
-def end_early():
-    envs = AsyncVectorEnv([make_pole] * 2, context=CONTEXT, shared_memory=False)
-    envs.reset(seed=1)
-    print(envs.call("get_wrapper_attr", "gravity"), envs.get_attr("gravity"))
-    envs.set_attr("gravity", [1.0, 2.0])
-    print(envs.get_attr("gravity"))
-    envs.step_async([0, 1])
-    try:
-        envs.reset_async()
-    except AlreadyPendingCallError as error:
-        print("AlreadyPendingCallError:", error.name)
-    envs.close(terminate=True)
-    print([process.is_alive() for process in envs.processes], envs.closed)
-
-
 if __name__ == "__main__":
     multiprocessing.freeze_support()
     warnings.simplefilter("ignore")
@@ -105,4 +89,3 @@ if __name__ == "__main__":
     compare([Rooms] * 2, shared_memory=True)
     fail(shared_memory=False)
     fail(shared_memory=True)
-    end_early()

@@ -3,34 +3,12 @@
 import multiprocessing
 
 import gymnasium
-import numpy as np
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 METHOD = "spawn"
-
-
-class Failing(gymnasium.Env):
-    """An environment whose process ends at a step."""
-
-    observation_space = gymnasium.spaces.Discrete(2)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, last):
-        self.last = last
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return 0, {}
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == self.last:
-            raise SystemExit(5)
-        return 1, 0.0, False, False, {}
 
 
 def learn():
@@ -59,22 +37,6 @@ def learn():
     print([process.exitcode for process in envs.processes])
 
 
-def lose_one():
-    envs = SubprocVecEnv([lambda: Failing(3), lambda: Failing(100)], start_method=METHOD)
-    envs.reset()
-    try:
-        for _ in range(5):
-            envs.step(np.array([0, 1]))
-    except EOFError:
-        print("a worker has ended")
-    envs.remotes[1].recv()
-    for remote, process in zip(envs.remotes, envs.processes, strict=True):
-        remote.close()
-        process.join()
-    print([process.exitcode for process in envs.processes])
-
-
 if __name__ == "__main__":
     multiprocessing.freeze_support()
     learn()
-    lose_one()
