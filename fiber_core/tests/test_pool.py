@@ -228,14 +228,6 @@ class TestLife:
             # it begins as soon as the first are up
             until(lambda: len(set(pool.map(nap, [0.2] * 8))) == 4)
 
-    def test_resize_adds_and_retires_workers(self):
-        with fiber.Pool(1) as pool:
-            assert len(set(pool.map(nap, [0.1] * 4))) == 1
-            pool.resize(3)
-            until(lambda: len(set(pool.map(nap, [0.1] * 6))) == 3)
-            pool.resize(1)
-            until(lambda: len(set(pool.map(nap, [0.02] * 6))) == 1)
-
     def test_a_pool_that_is_collected_unclosed_warns(self):
         pool = fiber.Pool(1)
         with pytest.warns(ResourceWarning, match="unclosed running"):  # noqa: PT031 - one act

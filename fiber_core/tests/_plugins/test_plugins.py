@@ -4,7 +4,6 @@ The backend is the one that was named, else the one detected, else the default; 
 to hooks are given last.
 """
 
-import logging
 import sys
 
 import click
@@ -29,16 +28,7 @@ from fiber.exceptions import (
     UnknownBackendError,
 )
 from fiber.hookspecs import hookimpl
-from fiber.model import (
-    BackendClaim,
-    BackendContext,
-    BackendInfo,
-    Interface,
-    JobState,
-    JobStatus,
-    ListenAddress,
-    Peers,
-)
+from fiber.model import BackendClaim, BackendContext, BackendInfo, Interface, ListenAddress, Peers
 from fiber.testing.fakes import FakeBackend
 
 GOOD = """
@@ -317,33 +307,6 @@ class TestVersions:
         with pytest.raises(PluginVersionError, match=f"'red' of Answers .*{upgrade}"):
             loaded.find_backend("red")
         assert set(loaded.incompatible_backends()) == {"red"}
-
-
-class TestNotifications:
-    def test_every_plugin_is_notified_of_an_event_and_an_error_of_one_is_only_logged(self, caplog):
-        heard = []
-
-        class Raises:
-            @hookimpl
-            def fiber_job_changed(self, job):
-                raise ValueError("no")
-
-        class Hears:
-            @hookimpl
-            def fiber_job_changed(self, job, current):
-                heard.append((job, current.state))
-
-        loaded = loaded_with(Raises(), Hears(), Raises())
-        with caplog.at_level(logging.WARNING, "fiber.plugins"):
-            loaded.notify(
-                "fiber_job_changed",
-                job="j",
-                previous=None,
-                current=JobStatus(state=JobState.RUNNING),
-            )
-
-        assert heard == [("j", JobState.RUNNING)]
-        assert "Raises" in caplog.text
 
 
 class Claims:

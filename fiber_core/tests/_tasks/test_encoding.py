@@ -355,31 +355,20 @@ def test_equal_results_are_objects_of_their_own():
     assert values[0] is not values[1]
 
 
-class TestBadResults:
-    """What cannot be pickled or read spoils no other, and is the error of its item."""
-
-    BAD = pytest.mark.parametrize(
-        "bad,text",
-        [
-            pytest.param((i for i in range(3)), "pickle", id="not pickled"),
-            pytest.param(RefusesToBeRead(), "could not be read", id="raises when read"),
-            pytest.param(EndsItsReader(), "could not be read", id="exits when read"),
-        ],
-    )
-
-    @BAD
-    def test_among_others(self, bad, text):
-        values, errors = crossed(gathered([1], bad, [3]), first=10)
-        assert [values[0], values[2]] == [[1], [3]]
-        assert list(errors) == [11]
-        assert isinstance(errors[11], MaybeEncodingError)
-        assert text in str(errors[11])
-
-    @BAD
-    def test_alone(self, bad, text):
-        values, errors = crossed(gathered(bad), first=4)
-        assert values == [None]
-        assert isinstance(errors[4], MaybeEncodingError)
+@pytest.mark.parametrize(
+    "bad,text",
+    [
+        pytest.param((i for i in range(3)), "pickle", id="not pickled"),
+        pytest.param(RefusesToBeRead(), "could not be read", id="raises when read"),
+        pytest.param(EndsItsReader(), "could not be read", id="exits when read"),
+    ],
+)
+def test_what_cannot_be_pickled_or_read_spoils_no_other_and_is_the_error_of_its_item(bad, text):
+    values, errors = crossed(gathered([1], bad, [3]), first=10)
+    assert [values[0], values[2]] == [[1], [3]]
+    assert list(errors) == [11]
+    assert isinstance(errors[11], MaybeEncodingError)
+    assert text in str(errors[11])
 
 
 def test_errors_and_skipped_items_are_listed_by_item():

@@ -114,16 +114,6 @@ def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(endless):
     assert source.closed.is_set()
 
 
-def test_stopped_while_the_iterable_waits_it_ends_once_that_answers(feeds):
-    source = Source(itertools.count(), wait_before={3})
-    _, feeder, _, _ = feeds(source)
-    until(lambda: source.drawn == 3)
-    feeder.stop()
-    source.go_on.set()
-    feeder._thread.join(20)
-    assert source.drawn == 4
-
-
 @pytest.mark.parametrize("error", [KeyError, SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_what_the_iterable_raises_is_kept_and_the_call_closed_behind_what_came_before(feeds, error):
     def numbers():
@@ -138,24 +128,6 @@ def test_what_the_iterable_raises_is_kept_and_the_call_closed_behind_what_came_b
     master.work(master.peers["a"], lambda x: x)
     assert sink.is_done
     assert sink.outcomes == {0: 1, 1: 2}
-
-
-def test_in_a_busy_pool_the_first_item_goes_out_at_once_and_others_when_they_are_waited_for():
-    """The next item may depend on its result, also while other calls keep the pool busy."""
-    master = Master("a")
-    master.call(abs, list(range(1000)))
-    call, _ = master.call(abs, None)
-    source = Source(range(5), wait_before={3})
-    feeder = Feeder(master.dispatcher, call, source, workers=1)
-    feeder.start()
-    until(lambda: source.drawn == 3)
-    assert call.count == 1
-    # the third may be on its way from the source at the first flush
-    until(lambda: feeder.flush() or call.count == 3)
-    assert not call.closed, "they came with the end of the iterable"
-    feeder.stop()
-    source.go_on.set()
-    feeder._thread.join(20)
 
 
 def test_nothing_is_handed_to_a_call_that_ended(feeds):

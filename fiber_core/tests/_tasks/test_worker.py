@@ -216,14 +216,6 @@ def test_a_function_that_cannot_be_loaded_is_the_error_of_each_item(pool):
     assert done.credits == 1
 
 
-def test_an_item_that_cannot_be_read_spoils_no_other(pool):
-    call, entry = pool.run(abs, [-1, Unreadable(), -3])
-    assert protocol.read_entry(pool.link.next(Kind.UNREAD).body) == entry
-    pool.give(call, entry=entry, singly=True)
-    _, values = pool.done_up_to(3)
-    assert [values[0], type(values[1]), values[2]] == [1, ValueError, 3]
-
-
 @pytest.mark.parametrize(
     "item,error", [(Unreadable(), ValueError), ((i for i in "x"), TypeError)], ids=["read", "sent"]
 )
@@ -382,14 +374,6 @@ def test_a_connection_that_ends_during_a_long_entry_is_found_out_after_it(pool):
     go_on.set()
     assert pool.dialled.wait(20)
     pool.asked(2)
-
-
-def test_what_is_no_exception_ends_it(pool):
-    def leave(_):
-        raise SystemExit(5)
-
-    pool.run(leave, [1])
-    assert isinstance(pool.join(), SystemExit)
 
 
 def test_a_failed_initializer_is_reported(pool):

@@ -105,14 +105,6 @@ def test_many_bytes_of_short_results_do_not_wait(clock):
     assert [stop for _, stop, _ in run.ranges] == [3, 6]
 
 
-def test_a_result_that_goes_on_changing_is_reported_as_it_was(clock):
-    state = []
-    run = Run(tasks(0, 4))
-    run(lambda n: state.append(n) or state)
-    assert run.ranges == [(0, 4, 1)]
-    assert run.values == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
-
-
 @pytest.mark.parametrize(
     "stop,chunk,at,kept",
     [
