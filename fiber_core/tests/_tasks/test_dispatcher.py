@@ -122,12 +122,6 @@ def test_a_failed_initializer_is_reported_with_its_error(master):
 
 
 class TestFunctionsThatAreMissing:
-    def test_they_are_sent_again(self, master, peer):
-        call, _ = master.begin(square, [1])
-        master.send(peer, Kind.MISSING, [call.digest])
-        first, second = peer.of_kind(Kind.FUNCTION)
-        assert bytes(first.body) == bytes(second.body)
-
     def test_of_a_call_that_is_over_only_its_name_comes(self, master, peer):
         call, _ = master.begin(square, [1])
         seen = master.work(peer, square)

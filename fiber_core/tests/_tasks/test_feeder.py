@@ -114,22 +114,6 @@ def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(endless):
     assert source.closed.is_set()
 
 
-@pytest.mark.parametrize("error", [KeyError, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_what_the_iterable_raises_is_kept_and_the_call_closed_behind_what_came_before(feeds, error):
-    def numbers():
-        yield 1
-        yield 2
-        raise error
-
-    master, feeder, _, sink = feeds(numbers())
-    feeder._thread.join(20)
-    assert isinstance(feeder.error, error)
-    master.ask(master.peers["a"])
-    master.work(master.peers["a"], lambda x: x)
-    assert sink.is_done
-    assert sink.outcomes == {0: 1, 1: 2}
-
-
 def test_nothing_is_handed_to_a_call_that_ended(feeds):
     source = Source(itertools.count(), wait_before={2})
     master, _, call, _ = feeds(source)

@@ -10,7 +10,6 @@ from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Mode, Tasks
 from fiber._tasks.shared_payload import SHARE_THRESHOLD, RepeatedBuffers
 from fiber._tasks.worker import DescriptorsLostError, Worker
-from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, StartError
 from fiber.model import Timing
@@ -97,11 +96,11 @@ class Pool:
     def asked(self, credits_):
         assert protocol.read_ask(self.link.next(Kind.ASK).body) == credits_
 
-    def run(self, function, items, *, mode=Mode.MAP, number=1, singly=False):
+    def run(self, function, items, *, mode=Mode.MAP, number=1):
         """Give all items of a new call; the call and the number of the entry."""
         call = self.call(function, items, mode=mode, number=number)
         self.teach(call)
-        return call, self.give(call, singly=singly)
+        return call, self.give(call)
 
     def call(self, function, items, *, mode=Mode.MAP, number=1):
         return Call(number, function, mode, Sink(), items=items, chunksize=None, retry=True)
@@ -374,12 +373,6 @@ def test_a_connection_that_ends_during_a_long_entry_is_found_out_after_it(pool):
     go_on.set()
     assert pool.dialled.wait(20)
     pool.asked(2)
-
-
-def test_a_failed_initializer_is_reported(pool):
-    pool.worker.report_broken(KeyError("initializer"))
-    error = codec.loads(pool.link.next(Kind.BROKEN).body)
-    assert isinstance(error, KeyError)
 
 
 class TestSharedMemory:

@@ -244,12 +244,6 @@ def test_a_mistake_of_the_dispatcher_is_raised(play):
         play(WorkerJoined("a"))
 
 
-# Losses.
-
-
-# At most once.
-
-
 # The ends of workers.
 
 
