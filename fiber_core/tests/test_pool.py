@@ -9,7 +9,6 @@ import platform
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import MaybeEncodingError, RemoteTraceback
 
 import pytest
@@ -99,17 +98,6 @@ class TestResults:
     )
     def test_results_are_those_of_the_calls(self, pool, call, expected):
         assert call(pool) == expected
-
-    def test_several_threads_and_pools_may_work_at_once(self, pool):
-        with fiber.Pool(2) as other, ThreadPoolExecutor(4) as threads:
-            pools, counts = [pool, pool, other, other], [100, 200, 300, 400]
-            results = list(threads.map(lambda p, n: p.map(square, range(n)), pools, counts))
-        assert results == [[x * x for x in range(n)] for n in counts]
-
-    def test_a_small_call_gets_in_during_a_big_one(self, pool):
-        big = pool.map_async(nap, [0.02] * 300)
-        assert pool.apply(square, (4,)) == 16
-        assert not big.ready()
 
 
 class TestErrors:

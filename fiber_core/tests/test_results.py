@@ -101,14 +101,6 @@ class TestOneResult:
 
 
 class TestManyResults:
-    def test_come_in_order_however_they_arrive(self, ran):
-        called = []
-        result = MapResult(4, ran, called.append)
-        result.accept(2, ["c", "d"], {})
-        finish(result, 0, ["a", "b"], {})
-        assert result.get(0) == ["a", "b", "c", "d"]
-        assert called == [["a", "b", "c", "d"]]
-
     def test_the_first_failed_item_by_position_is_raised(self, ran):
         result = MapResult(4, ran)
         result.accept(2, [None, None], {2: KeyError("third"), 3: None})

@@ -41,20 +41,6 @@ def members_of(ring):
     return [one for one in fiber.active_children() if one.name.startswith(ring.name)]
 
 
-def test_the_original_shape_works():
-    def init(ring):
-        first = ring.members[0]
-        os.environ["WHERE"] = f"{ring.rank} {ring.size} {first.ip} {first.port}"
-
-    def func(rank, size):
-        return os.environ["WHERE"].split()
-
-    found = Ring(2, func, init).run()
-
-    assert [(row[0], row[1]) for row in found] == [("0", "2"), ("1", "2")]
-    assert found[0][2:] == found[1][2:]
-
-
 def test_results_come_by_rank_and_every_rank_knows_itself_by_its_environment():
     names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR"]
     names += ["MASTER_PORT", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS"]

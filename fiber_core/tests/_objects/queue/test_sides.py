@@ -67,18 +67,6 @@ def test_a_full_queue_raises_full_and_nobody_waits_any_more(owner, side, block, 
     assert take(made) == b"3"
 
 
-def test_a_put_waits_for_room_that_a_reader_makes(owner, side, third):
-    made = owner.queue(1)
-    mine, reader = side(made), third.remote(made)
-    put(made, b"1")
-    done = in_thread(lambda: put(mine, b"2"))
-    until(lambda: made.states[0].has_waiting_writers)
-
-    assert take(reader) == b"1"
-    done()
-    assert take(reader) == b"2"
-
-
 def test_ready_waits_and_takes_nothing(owner, side):
     made = owner.queue()
     mine = side(made)
