@@ -222,12 +222,6 @@ class TestDeath:
         frames = [line.split()[-1] for line in caught.value.attempts[0].log_tail if "File" in line]
         assert frames == ["_bootstrap", "running", "interrupt"]
 
-    def test_without_error_handling_nothing_runs_twice(self, tmp_path):
-        with fiber.Pool(2, error_handling=False) as pool:
-            with pytest.raises(WorkerCrashedError, match="must not run twice"):
-                pool.apply(die_once, (str(tmp_path / "flag"),))
-            assert pool.apply(square, (3,)) == 9
-
     def test_meta_retry_false_does_it_for_one_function(self, ending, tmp_path):
         once = fiber.meta(retry=False)(functools.partial(die_once, str(tmp_path / "flag")))
         with pytest.raises(WorkerCrashedError, match="must not run twice"):

@@ -11,14 +11,7 @@ import pytest
 
 from fiber._base.serial_executor import CallbackThread
 from fiber.exceptions import TerminatedError, WorkerCrashedError
-from fiber.results import (
-    AsyncResult,
-    IMapIterator,
-    IMapUnorderedIterator,
-    MapResult,
-    Stream,
-    UnorderedStream,
-)
+from fiber.results import AsyncResult, IMapIterator, MapResult, Stream, UnorderedStream
 
 
 class Ran:
@@ -234,22 +227,6 @@ def stream(feeder):
 
 
 class TestStreams:
-    def test_results_wait_for_those_before_them(self, stream):
-        results = IMapIterator(stream)
-        stream.accept(1, ["b"], {})
-        for timeout in (0, 0.01, -1):
-            with pytest.raises(MpTimeoutError):
-                results.next(timeout)
-        finish(stream, 0, ["a"], {})
-        assert list(results) == ["a", "b"]
-
-    def test_unordered_they_do_not(self):
-        stream = UnorderedStream()
-        stream.accept(1, ["b"], {})
-        assert stream.take(0) == "b"
-        finish(stream, 0, ["a"], {})
-        assert list(IMapUnorderedIterator(stream)) == ["a"]
-
     def test_an_error_is_raised_in_its_place_and_the_iterator_goes_on(self, stream):
         stream.accept(0, [1, None, 3], {1: KeyError("x")})
         stream.fail(3, 4, WorkerCrashedError("crash"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fiber._tasks.pending import (
-    Accept,
     BatchPolicy,
     CallAdded,
     CallDropped,
@@ -13,7 +12,6 @@ from fiber._tasks.pending import (
     ItemsAdded,
     ItemsWithdrawn,
     PendingTable,
-    Retire,
     RetryPolicy,
     Revoke,
     RevokeAnswered,
@@ -32,8 +30,8 @@ from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
 
 
-def death(worker, kind=ReasonKind.SIGNAL):
-    return Attempt(worker=worker, host="here", pid=1, reason=Reason(kind, 9))
+def death(worker):
+    return Attempt(worker=worker, host="here", pid=1, reason=Reason(ReasonKind.SIGNAL, 9))
 
 
 class Play:
@@ -79,8 +77,8 @@ class Play:
         self.finish(worker, seconds)
         self(WorkerAsked(worker))
 
-    def kill(self, worker, kind=ReasonKind.SIGNAL, counts=True):
-        return self(WorkerLost(worker, death(worker, kind), counts))
+    def kill(self, worker):
+        return self(WorkerLost(worker, death(worker), counts=True))
 
     def wait(self, seconds):
         self.now += seconds
@@ -244,7 +242,7 @@ def test_a_mistake_of_the_dispatcher_is_raised(play):
         play(WorkerJoined("a"))
 
 
-# The ends of workers.
+# Many items, and those that are withdrawn.
 
 
 def test_a_million_items_cost_no_more_than_one(play):
@@ -349,12 +347,6 @@ def test_what_is_handed_back_goes_to_the_idle_worker_as_a_batch(stuck):
     assert stuck.spans("a") == [(2, 3)]
 
 
-def test_a_worker_that_keeps_everything_is_not_asked_twice(stuck):
-    (revoke,) = asked_back(stuck)
-    assert stuck(RevokeAnswered("a", revoke.entry, 11)) == []
-    assert stuck.wait(5.0) == []
-
-
 def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(stuck):
     (revoke,) = asked_back(stuck)
     stuck.wait(0.1)
@@ -375,14 +367,3 @@ def test_an_answer_that_makes_no_sense_is_refused(stuck, kept, is_asked):
         asked_back(stuck)
     with pytest.raises(WireError, match="worker a keeps"):
         stuck(RevokeAnswered("a", stuck.entry("a").entry, kept))
-
-
-# Workers whose place is taken away.
-
-
-def test_what_it_gives_back_goes_to_others_at_once_and_it_exits_after_its_last_unit(stuck):
-    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
-    assert revoke == Revoke("a", stuck.entry("a").entry)
-    (sent,) = stuck(RevokeAnswered("a", revoke.entry, 3))
-    assert (sent.worker, sent.start) == ("b", 3)
-    assert stuck.finish("a") == [Accept(1, 2, 3), Retire("a")]
