@@ -367,3 +367,16 @@ def test_an_answer_that_makes_no_sense_is_refused(stuck, kept, is_asked):
         asked_back(stuck)
     with pytest.raises(WireError, match="worker a keeps"):
         stuck(RevokeAnswered("a", stuck.entry("a").entry, kept))
+
+
+def test_a_worker_that_keeps_everything_is_not_asked_twice(stuck):
+    (revoke,) = asked_back(stuck)
+    assert stuck(RevokeAnswered("a", revoke.entry, 11)) == []
+    assert stuck.wait(5.0) == []
+
+
+def test_units_handed_back_count_as_left_again(stuck):
+    assert stuck.table.snapshot().workers[0].units_left == 10
+    (revoke,) = asked_back(stuck)
+    stuck(RevokeAnswered("a", revoke.entry, 3))
+    assert stuck.table.snapshot().workers[0].units_left == 18
