@@ -38,11 +38,6 @@ from wire_world import (
 
 
 class TestMessages:
-    def test_each_side_knows_the_other(self, listening):
-        link = listening.link("worker")
-        assert link.peer == hello("listener")
-        assert listening.peer("worker").hello == hello("worker")
-
     @pytest.mark.parametrize("size", [-1, 0, 1, 16])
     def test_sizes_around_that_of_a_frame(self, listen, scheme, size):
         link = listen(scheme, max_frame=4096).link()
