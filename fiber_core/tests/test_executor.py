@@ -12,7 +12,6 @@ import threading
 import time
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.pool import RemoteTraceback
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -96,14 +95,6 @@ class TestSubmit:
     )
     def test_the_result_is_that_of_the_call(self, executor, function, arguments, options, expected):
         assert executor.submit(function, *arguments, **options).result(PATIENCE) == expected
-
-    def test_an_exception_is_raised_with_its_remote_traceback(self, executor):
-        future = executor.submit(fail_at, 3, 3)
-        with pytest.raises(ValueError, match="bad 3") as caught:
-            future.result(PATIENCE)
-        assert isinstance(caught.value.__cause__, RemoteTraceback)
-        assert "fail_at" in str(caught.value.__cause__)
-        assert future.exception() is caught.value
 
     def test_what_cannot_be_pickled_is_an_error_of_its_future_alone(self, executor):
         bad = executor.submit(same, (i for i in range(3)))

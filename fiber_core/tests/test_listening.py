@@ -45,22 +45,6 @@ def listener(address):
 # what children do
 
 
-def echo(end):
-    with end, contextlib.suppress(EOFError):
-        while True:
-            end.send(end.recv())
-
-
-def answer_queues(address, key):
-    """Put into each queue that comes, and send one of our own back."""
-    with Client(address, authkey=key) as end:
-        end.recv().put("put by the other")
-        own = fiber.Queue()
-        end.send(own)
-        assert own.get(timeout=PATIENCE) == "put by the first"
-        end.send("done")
-
-
 # -- addresses
 
 
@@ -175,41 +159,6 @@ def test_connections_outlive_their_listener_save_those_that_were_not_accepted(ad
 
 
 # -- what travels
-
-
-def hand_on(address):
-    with Client(address, authkey=KEY) as end:
-        child = start(echo, end)
-    finish(child)
-
-
-def test_connections_of_both_sides_go_to_children(listener):
-    child = start(hand_on, listener.address)
-    with listener.accept() as here:
-        here.send("to the grandchild")
-        assert here.recv() == "to the grandchild"
-    finish(child)
-    with Client(listener.address, authkey=KEY) as here:
-        accepted = listener.accept()
-        child = start(echo, accepted)
-        accepted.close()
-        here.send("to the child")
-        assert here.recv() == "to the child"
-    finish(child)
-
-
-@pytest.mark.parametrize("key", [KEY, None])
-def test_queues_of_both_sides_travel(address, key):
-    with Listener(address, authkey=key) as listener:
-        child = start(answer_queues, listener.address, key)
-        with listener.accept() as end:
-            own = fiber.Queue()
-            end.send(own)
-            assert own.get(timeout=PATIENCE) == "put by the other"
-            other = end.recv()
-            other.put("put by the first")
-            assert end.recv() == "done"
-        finish(child)
 
 
 def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(listener, monkeypatch):

@@ -11,14 +11,7 @@ import pytest
 
 from fiber._base.serial_executor import CallbackThread
 from fiber.exceptions import TerminatedError, WorkerCrashedError
-from fiber.results import (
-    AsyncResult,
-    IMapIterator,
-    IMapUnorderedIterator,
-    MapResult,
-    Stream,
-    UnorderedStream,
-)
+from fiber.results import AsyncResult, IMapIterator, MapResult, Stream, UnorderedStream
 
 
 class Ran:
@@ -101,14 +94,6 @@ class TestOneResult:
 
 
 class TestManyResults:
-    def test_come_in_order_however_they_arrive(self, ran):
-        called = []
-        result = MapResult(4, ran, called.append)
-        result.accept(2, ["c", "d"], {})
-        finish(result, 0, ["a", "b"], {})
-        assert result.get(0) == ["a", "b", "c", "d"]
-        assert called == [["a", "b", "c", "d"]]
-
     def test_the_first_failed_item_by_position_is_raised(self, ran):
         result = MapResult(4, ran)
         result.accept(2, [None, None], {2: KeyError("third"), 3: None})
@@ -242,22 +227,6 @@ def stream(feeder):
 
 
 class TestStreams:
-    def test_results_wait_for_those_before_them(self, stream):
-        results = IMapIterator(stream)
-        stream.accept(1, ["b"], {})
-        for timeout in (0, 0.01, -1):
-            with pytest.raises(MpTimeoutError):
-                results.next(timeout)
-        finish(stream, 0, ["a"], {})
-        assert list(results) == ["a", "b"]
-
-    def test_unordered_they_do_not(self):
-        stream = UnorderedStream()
-        stream.accept(1, ["b"], {})
-        assert stream.take(0) == "b"
-        finish(stream, 0, ["a"], {})
-        assert list(IMapUnorderedIterator(stream)) == ["a"]
-
     def test_an_error_is_raised_in_its_place_and_the_iterator_goes_on(self, stream):
         stream.accept(0, [1, None, 3], {1: KeyError("x")})
         stream.fail(3, 4, WorkerCrashedError("crash"))

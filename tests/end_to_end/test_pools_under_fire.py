@@ -292,7 +292,7 @@ class TestHooks:
         install(Raises(), Watch())
         return told
 
-    def test_each_job_is_told_and_each_loss_with_its_cause_and_counts(self, told, tmp_path):
+    def test_each_job_is_told_and_each_loss_with_its_cause_and_counts(self, told, tmp_path, caplog):
         path = tmp_path / "ran"
         work = functools.partial(tasks.note_and_die, str(path), bad=3)
         # those that leave as they should are no loss
@@ -313,3 +313,4 @@ class TestHooks:
         assert sum(abandoned for *_, abandoned in told["lost"]) == 1, told["lost"]
         assert sum(requeued for _, _, requeued, _ in told["lost"]) >= 2, told["lost"]
         assert len({worker for worker, *_ in told["lost"]}) == len(causes)
+        assert "a plugin on purpose" in caplog.text

@@ -51,7 +51,9 @@ pytestmark = [pytest.mark.libraries, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_library_does_the_same_with_fiber(name, tmp_path):
+def test_a_library_does_the_same_with_fiber(name, tmp_path, monkeypatch):
+    # Stable-Baselines3 makes a folder below the temporary one for each model, and leaves it
+    monkeypatch.setenv("SB3_LOGDIR", str(tmp_path))
     for module in NEEDS[name]:
         require.need_module(module)
     script = PROGRAMS / f"{name}.py"

@@ -8,6 +8,7 @@ Needs root, ``sshd`` and ``ip``; all names and addresses are of this world alone
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -103,11 +104,15 @@ def _why_not() -> str | None:
     return None
 
 
+#: of the networks that this process makes: a test may make its own beside those of its session
+_numbers = itertools.count()
+
+
 def _sweep() -> None:
     """Remove what tests left that were killed: names hold the number of their process."""
     for line in ip("netns list").splitlines():
         name = line.split()[0]
-        if _is_left(re.fullmatch(r"fbs([0-9a-f]+)[a-z]\d*", name)):
+        if _is_left(re.fullmatch(r"fbs([0-9a-f]+)w\d+[a-z]\d*", name)):
             # somebody else may sweep at the same time
             with contextlib.suppress(RuntimeError):
                 for pid in ip(f"netns pids {name}").split():
@@ -303,7 +308,7 @@ class SshWorld:
 
     def make(self, names: Sequence[str], *, clocks: bool) -> None:
         """Make the network and the hosts, with clocks that can be set if so asked."""
-        tag = f"fbs{os.getpid():x}"
+        tag = f"fbs{os.getpid():x}w{next(_numbers)}"
         _keygen(self.key)
         keys = self.directory / "authorized_keys"
         keys.write_bytes(self.key.with_suffix(".pub").read_bytes())

@@ -25,7 +25,7 @@ from fiber._config.convert import (
     render,
     settings_of,
 )
-from fiber._config.settings import Config, load_config
+from fiber._config.settings import load_config
 from fiber._config.sources import FileSettings, Origin, OriginKind, RawValue, read_file
 from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
@@ -49,14 +49,6 @@ def load(tmp_path, arguments=None, environ=None, file=None, **more):
 
 
 class TestPrecedence:
-    def test_nothing_set_is_the_defaults(self, tmp_path):
-        config = load(tmp_path)
-
-        assert config == Config()
-        assert config.backend is None
-        assert config.max_frame == 4 * 1024 * 1024
-        assert config.origin("cpu").kind is OriginKind.DEFAULT
-
     def test_argument_over_environment_over_file(self, tmp_path):
         config = load(
             tmp_path,

@@ -104,24 +104,6 @@ def is_broken(writer):
     return False
 
 
-@pytest.mark.parametrize("leave", ["drop", "die"])
-def test_readers_get_all_items_and_then_the_end_of_the_last_writer(owner, other, leave):
-    mine = owner.pipe()
-    theirs = other.remote(mine, end=0)
-    mine.drop(0)
-    theirs.writer(0).put(b"1", True, None)
-    theirs.sync()
-    if leave == "drop":
-        theirs.drop(0)
-    else:
-        other.die()
-
-    reader = mine.reader(0)
-    assert bytes(reader.take(True, 20)) == b"1"
-    with pytest.raises(EOFError):
-        reader.take(True, 20)
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_writer_gets_an_error_when_no_reader_is_left(owner, other, late):
     mine = owner.pipe()
@@ -153,15 +135,6 @@ def test_a_pickle_in_flight_keeps_an_end_until_it_is_loaded_and_let_go_of(owner,
     theirs.drop(1)
 
     until(lambda: is_broken(mine.writer(0)))
-
-
-def test_a_process_passes_on_what_it_holds(mine, theirs, third):
-    theirs.issue(9, 0, 1)
-    last = third.store.hold(theirs.address, 0, 9)
-    theirs.drop(0)
-    put(mine, b"1")
-
-    assert take(last) == b"1"
 
 
 def test_one_process_has_one_object_for_all_its_handles_until_the_last_is_gone(mine, owner, other):

@@ -4,8 +4,6 @@ The backend is the one that was named, else the one detected, else the default; 
 to hooks are given last.
 """
 
-import importlib.metadata
-import logging
 import sys
 
 import click
@@ -30,16 +28,7 @@ from fiber.exceptions import (
     UnknownBackendError,
 )
 from fiber.hookspecs import hookimpl
-from fiber.model import (
-    BackendClaim,
-    BackendContext,
-    BackendInfo,
-    Interface,
-    JobState,
-    JobStatus,
-    ListenAddress,
-    Peers,
-)
+from fiber.model import BackendClaim, BackendContext, BackendInfo, Interface, ListenAddress, Peers
 from fiber.testing.fakes import FakeBackend
 
 GOOD = """
@@ -320,48 +309,6 @@ class TestVersions:
         assert set(loaded.incompatible_backends()) == {"red"}
 
 
-class TestOverview:
-    def test_each_plugin_is_listed_with_its_version_and_what_it_offers(self, site):
-        add(site, "blue", version="3.1")
-
-        by_name = {plugin.name: plugin for plugin in load(site).distributions()}
-
-        blue = by_name["blue"]
-        assert (blue.distribution, blue.version) == ("fiber-blue", "3.1")
-        assert [info.name for info in blue.backends] == ["blue"]
-        assert blue.hooks == ("fiber_backends",)
-        assert by_name["fiber._agent.resources.plugin"].resources == ("gpu",)
-        assert by_name["fiber._plugins.defaults"].distribution == "fiber-core"
-        assert importlib.metadata.version("fiber-blue") == "3.1"
-
-
-class TestNotifications:
-    def test_every_plugin_is_notified_of_an_event_and_an_error_of_one_is_only_logged(self, caplog):
-        heard = []
-
-        class Raises:
-            @hookimpl
-            def fiber_job_changed(self, job):
-                raise ValueError("no")
-
-        class Hears:
-            @hookimpl
-            def fiber_job_changed(self, job, current):
-                heard.append((job, current.state))
-
-        loaded = loaded_with(Raises(), Hears(), Raises())
-        with caplog.at_level(logging.WARNING, "fiber.plugins"):
-            loaded.notify(
-                "fiber_job_changed",
-                job="j",
-                previous=None,
-                current=JobStatus(state=JobState.RUNNING),
-            )
-
-        assert heard == [("j", JobState.RUNNING)]
-        assert "Raises" in caplog.text
-
-
 class Claims:
     """A plugin that claims processes whose environment has ``HERE``."""
 
@@ -509,18 +456,3 @@ def test_other_hosts_dial_the_interface_that_reaches_farthest(interfaces, host):
     answer = fiber_listen_address(peers=peers(False), interfaces=interfaces)
 
     assert answer == ListenAddress(bind_url=f"tls+tcp://{host}:0")
-
-
-def test_a_plugin_is_asked_before_the_core():
-    class Elsewhere:
-        @hookimpl
-        def fiber_listen_address(self, backend):
-            return ListenAddress(bind_url="tls+tcp://1.2.3.4:0") if backend == "blue" else None
-
-    hook = loaded_with(Elsewhere()).hook
-
-    def ask(backend):
-        return hook.fiber_listen_address(backend=backend, peers=peers(False), interfaces=[FIRST])
-
-    assert ask("blue").bind_url == "tls+tcp://1.2.3.4:0"
-    assert ask("red").bind_url == "tls+tcp://10.0.0.7:0"

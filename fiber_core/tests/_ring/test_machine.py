@@ -51,10 +51,10 @@ class RingWorld:
         self.log.append(event)
         for command in self.machine.handle(event, self.now):
             self.log.append(command)
-            self.follow(command)
+            self.follow(command, event)
         return self
 
-    def follow(self, command):
+    def follow(self, command, event):
         assert not self.forgotten, f"{command} after everything was forgotten"
         if isinstance(command, StartWorker):
             assert command.worker not in self.jobs
@@ -82,6 +82,7 @@ class RingWorld:
             self.members = command.placements
         elif isinstance(command, StartRun):
             assert self.forming
+            assert event == events.RendezvousCompleted(command.round), "they do not know each other"
             assert command.round == self.round
             self.forming, self.running = False, True
         elif isinstance(command, CollectState):
@@ -185,20 +186,6 @@ def ring(**policy):
     world = RingWorld()
     world.open(**policy)
     return world.start()
-
-
-def test_user_code_begins_once_all_know_each_other_and_has_succeeded_when_all_are_done_and_gone():
-    world = ring(workers=2).all_come_up()
-    assert (world.phase, world.all_of(StartRun)) == ("forming", [])
-
-    world.forms()
-    assert world.all_of(StartRun) == [StartRun(1)]
-    assert world.status.has(ConditionKind.RUNNING)
-    world.all_done()
-    assert world.phase == "ending"
-    world.those_ending_end()
-
-    assert (world.phase, world.concluded, world.forgotten) == ("succeeded", [None], 1)
 
 
 @pytest.mark.parametrize("failure, reason", [(DIED, "SIGNAL(9)"), (None, "EXIT(0)")])

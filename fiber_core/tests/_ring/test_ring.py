@@ -41,20 +41,6 @@ def members_of(ring):
     return [one for one in fiber.active_children() if one.name.startswith(ring.name)]
 
 
-def test_the_original_shape_works():
-    def init(ring):
-        first = ring.members[0]
-        os.environ["WHERE"] = f"{ring.rank} {ring.size} {first.ip} {first.port}"
-
-    def func(rank, size):
-        return os.environ["WHERE"].split()
-
-    found = Ring(2, func, init).run()
-
-    assert [(row[0], row[1]) for row in found] == [("0", "2"), ("1", "2")]
-    assert found[0][2:] == found[1][2:]
-
-
 def test_results_come_by_rank_and_every_rank_knows_itself_by_its_environment():
     names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR"]
     names += ["MASTER_PORT", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS"]
@@ -184,8 +170,7 @@ def test_a_program_that_was_stopped_loses_no_member(monkeypatch):
 # -- attempts and restarts
 
 
-@pytest.mark.parametrize("limit, succeeds", [(2, True), (1, False)])
-def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch, impatient, limit, succeeds):
+def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch, impatient):
     launcher = runtime.current().launcher
     launch, refusals = launcher.launch, [FiberError("no room for it just now")] * 2
 
@@ -195,13 +180,9 @@ def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch, impatient, limit
         return launch(process, **options)
 
     monkeypatch.setattr(launcher, "launch", busy)
-    ring = Ring(1, lambda rank, size: rank, backoff_limit=limit)
+    ring = Ring(1, lambda rank, size: rank, backoff_limit=2)
 
-    if succeeds:
-        assert ring.run() == [0]
-    else:
-        with pytest.raises(RingError, match="no room for it just now"):
-            ring.run()
+    assert ring.run() == [0]
     assert refusals == []
     reasons = [event.reason for event in ring.status().events]
     assert reasons.count("GangFailed") == 2

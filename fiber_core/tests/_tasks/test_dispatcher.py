@@ -2,7 +2,6 @@
 
 import threading
 import time
-from concurrent.futures import CancelledError
 
 import pytest
 
@@ -12,9 +11,7 @@ from fiber._tasks.dispatcher import DeadlineTimer
 from fiber._tasks.protocol import Done, Mode
 from fiber._wire import codec
 from fiber._wire.frames import Kind
-from fiber.exceptions import TerminatedError, WireError, WorkerCrashedError
-from fiber.model import Reason, ReasonKind
-from fiber.model.job import Attempt
+from fiber.exceptions import TerminatedError, WireError
 from tasks_world import FakeReactor, Master, Sink
 
 
@@ -26,10 +23,6 @@ def cube(x):
     return x * x * x
 
 
-def death(kind=ReasonKind.SIGNAL):
-    return Attempt(worker="w", host="h", pid=1, reason=Reason(kind, 9))
-
-
 @pytest.fixture
 def master():
     return Master("a", "b")
@@ -38,16 +31,6 @@ def master():
 @pytest.fixture
 def peer(master):
     return master.peers["a"]
-
-
-def test_a_worker_that_asks_gets_the_function_and_items_and_its_results_reach_the_caller(
-    master, peer
-):
-    _, sink = master.begin(square, [1, 2, 3])
-    assert [sent.kind for sent in peer.sent] == [Kind.FUNCTION, Kind.TASKS]
-    assert master.work(peer, square) == 3
-    assert sink.outcomes == {0: 1, 1: 4, 2: 9}
-    assert sink.is_done
 
 
 def test_a_function_is_sent_to_a_worker_once(master, peer):
@@ -87,25 +70,6 @@ def test_results_that_cannot_be_read_are_errors_of_their_items(master, peer):
     assert sink.is_done
 
 
-def lose_workers(master, count, *, counts):
-    """Lose so many new workers that asked for work; what came of it the last time."""
-    for number in range(count):
-        name = f"worker {number}"
-        master.observer.known.add(name)
-        master.ask(master.connect(name))
-        outcome = master.dispatcher.lost(name, death(), counts=counts)
-    return outcome
-
-
-def test_a_task_that_kills_its_workers_is_given_up_with_its_attempts(master):
-    _, sink = master.call(square, [1])
-    assert lose_workers(master, 3, counts=True) == (0, 1)
-    error = sink.outcomes[0]
-    assert isinstance(error, WorkerCrashedError)
-    assert len(error.attempts) == 3
-    assert sink.is_done
-
-
 def test_a_worker_that_dials_again_loses_what_it_held_and_gets_the_function_anew(master):
     former = master.peers["a"]
     _, sink = master.call(square, [1])
@@ -130,16 +94,6 @@ def test_the_end_of_its_former_connection_does_not_cut_it(master):
     assert master.observer.events[-1] == ("cut", "a")
 
 
-def test_a_drained_worker_finishes_and_is_retired(master, peer):
-    _, sink = master.begin(square, [1, 2])
-    assert master.dispatcher.drain("a")
-    assert peer.of_kind(Kind.RETIRE) == []
-    master.work(peer, square)
-    assert len(peer.of_kind(Kind.RETIRE)) == 1
-    assert master.observer.events[-1] == ("retired", "a")
-    assert sink.outcomes == {0: 1}
-
-
 def test_one_that_has_to_go_is_asked_for_what_it_has_not_begun(master, peer):
     master.begin(square, list(range(1000)))
     ((first, items),) = peer.tasks()
@@ -149,8 +103,10 @@ def test_one_that_has_to_go_is_asked_for_what_it_has_not_begun(master, peer):
     assert master.dispatcher.drain("a", True)
     (revoke,) = peer.of_kind(Kind.REVOKE)
     assert protocol.read_entry(revoke.body) == behind.entry
+    assert peer.of_kind(Kind.RETIRE) == []
     master.send(peer, Kind.KEPT, [protocol.kept(behind.entry, behind.start)])
     assert len(peer.of_kind(Kind.RETIRE)) == 1
+    assert master.observer.events[-1] == ("retired", "a")
 
 
 def test_one_that_never_asked_cannot_be_drained(master):
@@ -166,12 +122,6 @@ def test_a_failed_initializer_is_reported_with_its_error(master):
 
 
 class TestFunctionsThatAreMissing:
-    def test_they_are_sent_again(self, master, peer):
-        call, _ = master.begin(square, [1])
-        master.send(peer, Kind.MISSING, [call.digest])
-        first, second = peer.of_kind(Kind.FUNCTION)
-        assert bytes(first.body) == bytes(second.body)
-
     def test_of_a_call_that_is_over_only_its_name_comes(self, master, peer):
         call, _ = master.begin(square, [1])
         seen = master.work(peer, square)
@@ -358,14 +308,6 @@ def test_the_size_of_items_is_observed_and_bounds_what_is_sent(master, peer):
 
 class TestWithdrawing:
     """Work that is taken back before it was sent to a worker."""
-
-    def test_withdrawn_items_have_a_cancelled_error_and_the_others_run(self, master):
-        call, sink = master.call(square, [1, 2, 3, 4])
-        master.dispatcher.withdraw(call, 1, 3)
-        master.serve("a", square)
-        assert (sink.outcomes[0], sink.outcomes[3]) == (1, 16)
-        assert all(isinstance(sink.outcomes[index], CancelledError) for index in (1, 2))
-        assert sink.is_done
 
     def test_on_dispatch_is_called_for_sent_items_only(self, master):
         sent = []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fiber._tasks import arguments, protocol
 from fiber._tasks.arguments import LOCATOR, are_constant, encode
-from fiber._tasks.call import Call, Unsendable
+from fiber._tasks.call import Call
 from fiber._tasks.outcomes import Outcomes, ReceivedOutcomes
 from fiber._tasks.protocol import Done, Mode, Tasks
 from fiber._wire import codec, frames
@@ -116,19 +116,6 @@ def test_small_bodies_are_read_as_they_were_written(first, second):
 # A call in the owner, and the encoding of its items.
 
 
-class Once:
-    """Pickles the first time only."""
-
-    def __init__(self):
-        self.pickled = False
-
-    def __reduce__(self):
-        if self.pickled:
-            raise ValueError("a second time")
-        self.pickled = True
-        return (int, ())
-
-
 class Exits:
     def __reduce__(self):
         raise SystemExit(3)
@@ -158,15 +145,6 @@ def items_of(mode, segments):
     if mode & Mode.SINGLY:
         return [codec.loads(memoryview(item)) for item in items]
     return items
-
-
-def test_an_item_that_cannot_be_pickled_comes_as_its_error_and_the_others_as_they_are():
-    mode, segments = call([1, (i for i in "x"), 3]).encode(0, 3)
-    first, second, third = items_of(mode, segments)
-    assert mode == Mode.MAP | Mode.SINGLY
-    assert (first, third) == (1, 3)
-    assert isinstance(second, Unsendable)
-    assert isinstance(second.error, TypeError)
 
 
 def test_an_item_that_ends_its_pickler_is_an_error_not_the_end():
@@ -266,22 +244,6 @@ def test_items_of_immutable_types_are_constant(items):
 @pytest.mark.parametrize("items", [[[]], [1, (1,)], [(1, [2])], [((1,),)], [Odd(1)], [{}], [set()]])
 def test_anything_else_may_be_changed(items):
     assert not are_constant(items)
-
-
-def test_items_of_one_unit_are_one_pickle():
-    shared = [1]
-    apart, segments = encode([[shared, shared]])
-    assert not apart
-    pickled, _ = frames.unpack(memoryview(frames.joined(segments)))
-    first, second = pickle.loads(pickled)
-    assert first is second
-
-
-def test_an_object_in_several_units_becomes_one_of_each():
-    shared = []
-    first, second, third = round_trip([[shared, shared], [shared]])
-    assert first is second
-    assert third is not first
 
 
 def test_a_buffer_of_several_units_is_sent_once_and_is_one_of_each():
@@ -393,31 +355,20 @@ def test_equal_results_are_objects_of_their_own():
     assert values[0] is not values[1]
 
 
-class TestBadResults:
-    """What cannot be pickled or read spoils no other, and is the error of its item."""
-
-    BAD = pytest.mark.parametrize(
-        "bad,text",
-        [
-            pytest.param((i for i in range(3)), "pickle", id="not pickled"),
-            pytest.param(RefusesToBeRead(), "could not be read", id="raises when read"),
-            pytest.param(EndsItsReader(), "could not be read", id="exits when read"),
-        ],
-    )
-
-    @BAD
-    def test_among_others(self, bad, text):
-        values, errors = crossed(gathered([1], bad, [3]), first=10)
-        assert [values[0], values[2]] == [[1], [3]]
-        assert list(errors) == [11]
-        assert isinstance(errors[11], MaybeEncodingError)
-        assert text in str(errors[11])
-
-    @BAD
-    def test_alone(self, bad, text):
-        values, errors = crossed(gathered(bad), first=4)
-        assert values == [None]
-        assert isinstance(errors[4], MaybeEncodingError)
+@pytest.mark.parametrize(
+    "bad,text",
+    [
+        pytest.param((i for i in range(3)), "pickle", id="not pickled"),
+        pytest.param(RefusesToBeRead(), "could not be read", id="raises when read"),
+        pytest.param(EndsItsReader(), "could not be read", id="exits when read"),
+    ],
+)
+def test_what_cannot_be_pickled_or_read_spoils_no_other_and_is_the_error_of_its_item(bad, text):
+    values, errors = crossed(gathered([1], bad, [3]), first=10)
+    assert [values[0], values[2]] == [[1], [3]]
+    assert list(errors) == [11]
+    assert isinstance(errors[11], MaybeEncodingError)
+    assert text in str(errors[11])
 
 
 def test_errors_and_skipped_items_are_listed_by_item():

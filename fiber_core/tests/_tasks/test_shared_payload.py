@@ -43,14 +43,6 @@ class TestArgumentsOfACall:
     def repeated(self, store):
         return RepeatedBuffers(store, most=4 * SHARE_THRESHOLD)
 
-    def test_a_buffer_is_sent_the_first_time_and_shared_from_then_on(self, repeated, store):
-        value = array()
-        assert repeated.locate(raw(value)) is None
-        place = repeated.locate(raw(value))
-        assert place == store.payloads[0].locator
-        assert repeated.locate(raw(value)) == place
-        assert len(store.payloads) == 1
-
     def test_what_is_equal_is_not_the_same(self, repeated, store):
         for value in [array(), array()]:
             assert repeated.locate(raw(value)) is None
@@ -178,12 +170,6 @@ def functions(master, name):
 
 
 class TestFunctions:
-    def test_it_is_written_once_and_only_local_workers_get_its_locator(self, master, store):
-        run(master, "local", "remote")
-        (payload,) = store.payloads
-        assert functions(master, "local") == [payload.locator]
-        assert functions(master, "remote") == [payload.size]
-
     @pytest.mark.parametrize("why", ["small", "no room", "no store", "nobody is local"])
     def test_it_is_sent_where_it_is_not_shared(self, master, store, why):
         store.room = why != "no room"

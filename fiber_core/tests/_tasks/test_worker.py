@@ -10,7 +10,6 @@ from fiber._tasks.outcomes import ReceivedOutcomes
 from fiber._tasks.protocol import Mode, Tasks
 from fiber._tasks.shared_payload import SHARE_THRESHOLD, RepeatedBuffers
 from fiber._tasks.worker import DescriptorsLostError, Worker
-from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, StartError
 from fiber.model import Timing
@@ -97,11 +96,11 @@ class Pool:
     def asked(self, credits_):
         assert protocol.read_ask(self.link.next(Kind.ASK).body) == credits_
 
-    def run(self, function, items, *, mode=Mode.MAP, number=1, singly=False):
+    def run(self, function, items, *, mode=Mode.MAP, number=1):
         """Give all items of a new call; the call and the number of the entry."""
         call = self.call(function, items, mode=mode, number=number)
         self.teach(call)
-        return call, self.give(call, singly=singly)
+        return call, self.give(call)
 
     def call(self, function, items, *, mode=Mode.MAP, number=1):
         return Call(number, function, mode, Sink(), items=items, chunksize=None, retry=True)
@@ -185,21 +184,6 @@ def pool(timing, store):
         link.release()
 
 
-@pytest.mark.parametrize(
-    "mode,item,function,value",
-    [
-        (Mode.MAP, (2, 3), sum, 5),
-        (Mode.STARMAP, (2, 3), pow, 8),
-        (Mode.APPLY, ((2,), {"exp": 3}), pow, 8),
-    ],
-    ids=["map", "starmap", "apply"],
-)
-@pytest.mark.parametrize("singly", [False, True])
-def test_an_item_is_passed_as_its_call_says(pool, mode, item, function, value, singly):
-    pool.run(function, [item], mode=mode, singly=singly)
-    assert pool.done()[1] == [value]
-
-
 def test_what_comes_while_it_waits_for_a_function_keeps_its_order(pool):
     first, second = pool.call(square, [3]), pool.call(abs, [-5], number=2)
     pool.give(first)
@@ -229,14 +213,6 @@ def test_a_function_that_cannot_be_loaded_is_the_error_of_each_item(pool):
     done, values = pool.done()
     assert [type(error) for error in values] == [ValueError, ValueError]
     assert done.credits == 1
-
-
-def test_an_item_that_cannot_be_read_spoils_no_other(pool):
-    call, entry = pool.run(abs, [-1, Unreadable(), -3])
-    assert protocol.read_entry(pool.link.next(Kind.UNREAD).body) == entry
-    pool.give(call, entry=entry, singly=True)
-    _, values = pool.done_up_to(3)
-    assert [values[0], type(values[1]), values[2]] == [1, ValueError, 3]
 
 
 @pytest.mark.parametrize(
@@ -399,20 +375,6 @@ def test_a_connection_that_ends_during_a_long_entry_is_found_out_after_it(pool):
     pool.asked(2)
 
 
-def test_what_is_no_exception_ends_it(pool):
-    def leave(_):
-        raise SystemExit(5)
-
-    pool.run(leave, [1])
-    assert isinstance(pool.join(), SystemExit)
-
-
-def test_a_failed_initializer_is_reported(pool):
-    pool.worker.report_broken(KeyError("initializer"))
-    error = codec.loads(pool.link.next(Kind.BROKEN).body)
-    assert isinstance(error, KeyError)
-
-
 class TestSharedMemory:
     """Functions and arguments that a worker of the same host maps."""
 
@@ -457,11 +419,6 @@ class TestSharedMemory:
         assert pool.missing() == (call.digest, protocol.SHARED)
         pool.teach(call)
         assert pool.done()[1] == [16]
-
-    def test_what_one_task_writes_the_next_does_not_see(self, pool, call_with_an_array):
-        for index in range(3):
-            pool.give(call_with_an_array, index, index + 1, shares_memory=True)
-        assert [pool.done()[1] for _ in range(3)] == [[4], [5], [6]]
 
     def test_the_bytes_of_an_argument_that_it_cannot_map_are_requested(
         self, pool, store, call_with_an_array, monkeypatch

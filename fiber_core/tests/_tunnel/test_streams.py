@@ -112,14 +112,6 @@ def carry(frames, to):
     return b"".join(to.feed(b"".join(frames)))
 
 
-def test_what_was_lost_is_sent_again():
-    one, other = Session(), Session()
-    carry(one.put(b"abc"), other)
-    one.put(b"lost")
-    one.put(b"too")
-    assert carry(one.resume(other.received), other) == b"losttoo"
-
-
 def test_it_is_over_when_both_ends_know_of_both_ends():
     one, other = Session(), Session()
     carry(one.finish(), other)

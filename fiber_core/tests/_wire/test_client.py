@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import traceback
 
 import pytest
 
@@ -13,11 +12,7 @@ from fiber._wire.client import Client, ClientPool
 from fiber._wire.frames import Kind
 from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
-from wire_world import TIMEOUT, Mailbox, close_listeners, hello, in_thread, threads, until
-
-
-class CustomError(Exception):
-    """One that only its user knows."""
+from wire_world import TIMEOUT, close_listeners, hello, in_thread, threads, until
 
 
 class Answers:
@@ -27,12 +22,6 @@ class Answers:
         what, *rest = codec.loads(message.body)
         if what == "echo":
             peer.send(Kind.REPLY, message.target, message.id, codec.dumps(rest))
-        elif what == "raise":
-            try:
-                raise CustomError(*rest)
-            except CustomError as error:
-                body = codec.dumps(codec.with_traceback(error))
-            peer.send(Kind.ERROR, message.target, message.id, body)
         elif what == "cast":
             peer.send(Kind.CAST, rest[0], 0, [rest[1]])
         elif what == "garbled":
@@ -118,15 +107,6 @@ class TestCalls:
 
 
 class TestErrors:
-    def test_an_error_is_raised_with_its_remote_traceback(self, client):
-        with pytest.raises(CustomError) as caught:
-            answer(ask(client, "raise", "as meant", 7))
-        assert caught.value.args == ("as meant", 7)
-        shown = "".join(traceback.format_exception(caught.value))
-        assert "RemoteTraceback" in shown
-        assert "in on_message" in shown
-        assert "raise CustomError(*rest)" in shown
-
     def test_an_error_without_a_body_is_an_object_that_is_no_more(self, client, listening):
         words = re.escape(f"the object asked for no longer exists in {listening.url}")
         with pytest.raises(PeerLostError, match=words):
@@ -153,13 +133,6 @@ class TestFollowUps:
 
 
 class TestCasts:
-    def test_they_are_passed_to_the_handler_of_their_target(self, client):
-        mailbox = Mailbox()
-        client.on_cast(7, lambda message: mailbox.messages.put((None, message)))
-        for number in range(3):
-            ask(client, "cast", 7, str(number).encode())
-        assert [bytes(mailbox.next()[1].body) for _ in range(3)] == [b"0", b"1", b"2"]
-
     def test_a_handler_that_fails_stops_nothing(self, client, caplog):
         client.on_cast(7, lambda _: 1 / 0)
         ask(client, "cast", 7, b"x")

@@ -86,12 +86,6 @@ class TestMainByValue:
         assert there.call(prompt["area"], 1) == pytest.approx(3.14159, abs=1e-4)
         assert there.call(prompt["square"], 7) == 49
 
-    def test_an_exception_defined_in_main_is_caught_by_its_class(self, prompt, there):
-        prompt.type("class MyError(Exception):\n    pass\ndef fail(): raise MyError('as meant', 5)")
-        with pytest.raises(prompt["MyError"]) as caught:
-            there.call(prompt["fail"])
-        assert caught.value.args == ("as meant", 5)
-
     def test_defaults_annotations_and_attributes_come_along(self, prompt, there):
         prompt.type("def work(a, *, b: int = 5): 'words'\nwork.note = 'kept'")
         prompt.type("def look(f): return (f.__kwdefaults__, f.__doc__, f.note, f.__annotations__)")
@@ -100,40 +94,6 @@ class TestMainByValue:
 
 
 class TestWhatAWorkerKeeps:
-    @pytest.mark.parametrize("source", ["state = None", ""], ids=["known here", "unknown here"])
-    def test_a_global_that_an_initializer_set(self, prompt, there, source):
-        prompt.type(source)
-        prompt.type(
-            """
-            def initialize(value):
-                global state
-                state = value
-
-            def work():
-                return state
-            """
-        )
-        there.call(prompt["initialize"], 42)
-        assert there.call(prompt["work"]) == 42
-        assert there.call(prompt["work"]) == 42
-        assert prompt.globals.get("state") is None
-
-    def test_a_counter_counts_on(self, prompt, there):
-        prompt.type(
-            """
-            count = 0
-            seen = []
-
-            def step(x):
-                global count
-                count += 1
-                seen.append(x)
-                return count, list(seen)
-            """
-        )
-        assert there.call(prompt["step"], "a") == (1, ["a"])
-        assert there.call(prompt["step"], "b") == (2, ["a", "b"])
-
     def test_one_lock_for_all_functions(self, prompt, there):
         prompt.type(
             """

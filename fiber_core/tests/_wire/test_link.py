@@ -38,11 +38,6 @@ from wire_world import (
 
 
 class TestMessages:
-    def test_each_side_knows_the_other(self, listening):
-        link = listening.link("worker")
-        assert link.peer == hello("listener")
-        assert listening.peer("worker").hello == hello("worker")
-
     @pytest.mark.parametrize("size", [-1, 0, 1, 16])
     def test_sizes_around_that_of_a_frame(self, listen, scheme, size):
         link = listen(scheme, max_frame=4096).link()
@@ -354,7 +349,7 @@ class TestDialling:
             dial(listening.url, other.with_certificate() if has_certificate else other)
         if has_certificate:
             assert isinstance(caught.value, HandshakeError)
-            for cause in ("of another run", "clocks of the two hosts", "is no tunnel"):
+            for cause in ("of another run", "is no tunnel"):
                 assert cause in str(caught.value)
         assert listening.endpoint.peers() == []
         assert listening.link("still served").peer

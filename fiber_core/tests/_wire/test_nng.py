@@ -45,14 +45,6 @@ def dialled(url):
 
 
 class TestFrames:
-    def test_they_arrive_as_they_were_sent(self, ours, theirs, events):
-        theirs.send(lambda: FRAME[:32], [FRAME[32:]])
-        pipe, data = received(ours)
-        assert events[0] == ("opened", pipe)
-        assert data == FRAME
-        ours.send(pipe, FRAME[:32], [b"a", bytearray(b"b"), memoryview(b"c")])
-        assert received(theirs)[1] == FRAME
-
     def test_what_is_sent_to_a_pipe_that_never_was_is_gone(self, ours, theirs):
         ours.send(12345, FRAME, [])
         theirs.send(lambda: FRAME)

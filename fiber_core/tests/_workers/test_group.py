@@ -216,23 +216,6 @@ def test_strangers_are_no_workers(worlds):
         world.send(FakePeer("stranger"), Kind.ASK, [protocol.ask(1)])
 
 
-def test_a_loss_is_notified_with_its_counts_and_an_expected_end_is_not(worlds):
-    world = worlds(size=1)
-    world.begin(1)
-    world.call([1])
-    world.up()
-    world.children[0].report(KILLED)
-    ((hook, facts),) = world.runtime.notified
-    assert hook == "fiber_worker_lost"
-    assert facts["worker"] == "worker 0"
-    assert str(facts["cause"]) == "SIGNAL(9)"
-    assert (facts["requeued"], facts["abandoned"]) == (1, 0)
-    until(lambda: len(world.children) == 2)
-    world.group.dispatcher.end(TerminatedError("over"))
-    world.end()
-    assert len(world.runtime.notified) == 1
-
-
 def test_one_whose_exit_was_reported_before_its_first_message_was_read_keeps_no_work(worlds):
     world = worlds(size=1)
     world.begin(1)
@@ -273,14 +256,6 @@ def test_closed_it_retires_its_workers_and_leaves_nothing(worlds):
     assert world.group.join(20)
     assert world.runtime.services == {}
     assert world.runtime.parts == []
-
-
-def test_a_pool_that_was_collected_ends_without_a_join(worlds):
-    world = worlds()
-    world.begin(2)
-    world.group.terminate()
-    until(lambda: world.runtime.services == {})
-    until(lambda: world.runtime.parts == [])
 
 
 def test_closed_with_the_program_its_calls_end(worlds):
@@ -335,7 +310,7 @@ class TestElastic:
             until(lambda n=size: len(world.children) == n)
         assert world.group.manager.size == 4
 
-    def test_not_before_it_has_waited_long_enough(self, worlds):
+    def test_it_does_not_grow_before_work_has_waited_long_enough(self, worlds):
         world = worlds(size=1, min_size=1, max_size=4)
         world.runtime.config.grow_after = 1000
         world.begin(1)
@@ -344,7 +319,7 @@ class TestElastic:
             world.look()
         assert world.group.manager.size == 1
 
-    def test_not_while_they_are_busy(self, worlds):
+    def test_it_does_not_shrink_while_its_workers_are_busy(self, worlds):
         world = worlds(size=2, min_size=1, max_size=2)
         world.begin(2)
         world.call(list(range(100)))

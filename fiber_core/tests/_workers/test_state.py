@@ -9,16 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fiber._agent.instructions import DESCRIPTORS_LOST
 from fiber._base import values
 from fiber._workers import state as module
-from fiber._workers.state import (
-    GiveUp,
-    GroupState,
-    Kill,
-    Report,
-    Retire,
-    Start,
-    Stop,
-)
-from fiber.exceptions import BackendUnavailableError, StartError, SubmitError
+from fiber._workers.state import GiveUp, GroupState, Report, Retire, Start, Stop
+from fiber.exceptions import BackendUnavailableError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 from tasks_world import KILLED, LEFT, RUNNING, STOPPED
 
@@ -196,12 +188,6 @@ class TestFailingToStart:
         assert "6 workers in a row" in give_up.text
         assert "worker 5: no such module" in give_up.text
         assert isinstance(stop, Stop)
-
-    def test_the_reason_that_it_never_came_up_is_raised(self):
-        play = started(1)
-        steps = play.fail(module.MAX_INITIALIZER_FAILURES, failure="it ran without a word")
-        assert "it ran without a word" in steps[0].text
-        assert isinstance(steps[0].cause, StartError)
 
     def test_an_initializer_that_raises_is_given_up_sooner_and_is_the_cause(self):
         play, error = started(2), KeyError("initializer")
@@ -554,11 +540,6 @@ class TestLeaving:
         assert play.run() == []
         play.lose(play.jobs[0], LEFT)
         assert play.run() == [Stop()]
-
-    def test_one_that_cannot_be_sent_retire_is_killed(self):
-        play = started(1)
-        assert isinstance(play.group.retire_failed("0", play.now), Kill)
-        assert play.group.retire_failed("gone", play.now) is None
 
     def test_an_end_after_maxtasksperchild_is_expected_and_replaced(self):
         play = at_work(1)

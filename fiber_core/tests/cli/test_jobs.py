@@ -306,18 +306,6 @@ def orphan(run_id, **changes):
     return folder
 
 
-def test_a_run_whose_program_has_died_is_removed_with_its_jobs(fiber, submit, platform):
-    folder = orphan("00000001")
-    submit()
-    pid = rundir.describe(folder)["pid"]
-
-    lines = fiber.lines("gc")
-
-    assert lines == [f"Removed run: 00000001 (its program, process {pid}, has died)"]
-    assert not folder.exists()
-    assert platform.jobs() == []
-
-
 @pytest.mark.parametrize("detached", [False, True], ids=["attached", "being begun"])
 def test_a_run_whose_program_lives_is_left_alone(fiber, submit, platform, detached):
     folder = rundir.create("00000001", "fake", detached=detached)
@@ -386,7 +374,9 @@ def test_runs_of_one_backend_can_be_collected_alone(fiber, platform):
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_runs_of_other_hosts_are_removed_where_the_backend_can_tell(fiber, monkeypatch, dry_run):
+def test_a_run_goes_with_its_jobs_when_its_program_has_died_here_or_as_the_backend_tells(
+    fiber, submit, platform, monkeypatch, dry_run
+):
     def sweep(_, *, dry_run=False):
         calls.append(dry_run)
         return ["0000000f", "00000001"]
@@ -395,6 +385,7 @@ def test_runs_of_other_hosts_are_removed_where_the_backend_can_tell(fiber, monke
     monkeypatch.setattr(FakeBackend, "sweep", sweep)
     # one that began on this host is printed once
     folder = orphan("00000001")
+    submit()
 
     lines = fiber.lines("gc", *(["--dry-run"] if dry_run else []))
 
@@ -404,4 +395,4 @@ def test_runs_of_other_hosts_are_removed_where_the_backend_can_tell(fiber, monke
         f"{does} run: 0000000f (whoever began it is gone)",
     ]
     assert calls == [dry_run]
-    assert folder.exists() == dry_run
+    assert (folder.exists(), len(platform.jobs())) == (dry_run, dry_run)

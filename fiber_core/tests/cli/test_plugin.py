@@ -15,28 +15,6 @@ from fiber.exceptions import FiberError
 BAD_NAMES = ("", "Cart", "cart_x", "-cart", "cart-", "1cart", "a/b", "kärt")
 
 
-def relative(paths, folder):
-    return sorted(str(path.relative_to(folder)) for path in paths)
-
-
-def test_a_backend_has_source_tests_and_metadata(tmp_path):
-    found = relative(create(NewPlugin("cart"), tmp_path / "new"), tmp_path / "new")
-
-    metadata = (tmp_path / "new" / "pyproject.toml").read_text()
-    assert 'name = "fiber-cart"' in metadata
-    assert 'cart = "fiber_cart.plugin"' in metadata
-    assert found == [
-        "README.md",
-        "pyproject.toml",
-        "src/fiber_cart/__init__.py",
-        "src/fiber_cart/backend.py",
-        "src/fiber_cart/plugin.py",
-        "src/fiber_cart/process.py",
-        "src/fiber_cart/py.typed",
-        "tests/test_conformance.py",
-    ]
-
-
 @pytest.mark.parametrize("plugin", [NewPlugin("two-words"), NewPlugin("two-words", "kind")])
 def test_nothing_of_the_templates_is_left(tmp_path, plugin):
     for path in create(plugin, tmp_path):

@@ -112,27 +112,18 @@ def rows(fiber):
     return [tuple(line.split("\t")) for line in lines]
 
 
-def test_what_a_plugin_offers_is_a_line_each(fiber):
+def test_what_a_backend_can_do_and_a_hook_are_listed(fiber):
     class Offers:
-        @hookimpl
-        def fiber_commands(self):
-            return [click.Command("sing")]
-
         @hookimpl
         def fiber_worker_lost(self):
             """Nothing."""
 
     fiber.extra.append(Offers())
 
-    found = {row[2:] for row in rows(fiber)}
+    details = {row[2:4]: row[4] for row in rows(fiber)}
 
-    assert ("resource", "gpu", "") in found
-    assert ("resource", "fake", "") in found
-    assert ("command", "sing", "") in found
-    assert ("hook", "fiber_worker_lost", "") in found
-    (backend,) = [row for row in found if row[0] == "backend"]
-    assert backend[1] == "fake"
-    assert "follow_logs, fork, groups" in backend[2]
+    assert "follow_logs, fork, groups" in details["backend", "fake"]
+    assert details["hook", "fiber_worker_lost"] == ""
 
 
 @pytest.fixture
@@ -153,6 +144,7 @@ def test_all_are_listed_with_what_is_wrong_with_them(fiber):
         found.setdefault((kind, name), []).append((distribution, version, detail))
 
     assert found["backend", "good, good-too"] == [("fiber-good", "1.0", "")]
+    assert found["command", "only-one"] == [("fiber-one", "1.0", "")]
     assert found["resource", "gpu"] == [("fiber-core", __version__, "")]
     assert found["broken", "bad"] == [("fiber-bad", "1.0", "ZeroDivisionError: division by zero")]
     ((distribution, _, detail),) = found["refused", "next, next-too"]

@@ -3,7 +3,6 @@
 import attrs
 import pytest
 
-from fiber._plugins.manager import load_plugins
 from fiber.exceptions import (
     BackendUnavailableError,
     SubmitError,
@@ -13,7 +12,7 @@ from fiber.model import (
     JobSpec,
     JobState,
 )
-from fiber.testing import FakeBackend, FakePlatform, FakePlugin, FakeProvider, programs
+from fiber.testing import FakeBackend, FakePlatform, FakeProvider, programs
 from fiber.testing.fakes import CAPABILITIES
 from fiber.testing.kit.groups import Groups
 from fiber.testing.kit.lifecycle import Stops
@@ -94,24 +93,3 @@ def test_a_group_that_does_not_start_in_time_is_taken_back(backend, platform):
         backend.submit_group([spec(), spec()], timeout=0.05)
 
     assert backend.list(RUN) == []
-
-
-def test_an_obscured_job_is_unknown_until_it_is_revealed(backend, platform):
-    job = backend.submit(spec(programs.exit_with(3)))
-    platform.obscure(job)
-    assert backend.status([job])[0].state is JobState.UNKNOWN
-
-    platform.reveal(job)
-
-    assert end(backend, job).exit_code == 3
-
-
-def test_the_plugin_offers_the_backend_on_one_platform(platform):
-    loaded = load_plugins(entry_points=(), extra=[FakePlugin(platform, default=True)])
-
-    info = loaded.find_backend("fake")
-
-    assert info.default
-    assert info.load(BackendContext()).platform is platform
-    assert loaded.find_provider("fake") == FakeProvider()
-    assert hash(FakeProvider()) == hash(FakeProvider(2, "fake"))

@@ -187,6 +187,19 @@ def test_a_closed_backend_ends_its_streams_and_starts_no_job(driver):
         driver.submit("exit_with", b"\3")
 
 
+def test_streams_end_though_ctrl_c_cuts_the_close_short(driver, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    stream = driver.backend.events(driver.run_id)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.backend._supervisors, "end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            driver.backend.close()
+
+    assert list(stream) == []
+
+
 def test_a_fork_of_the_user_harms_nothing(driver):
     job, _ = driver.ready("wait")
     pid = os.fork()

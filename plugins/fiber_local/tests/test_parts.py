@@ -1,6 +1,5 @@
 """Parts of the local backend: statuses, logs, devices, the doctor's checks, its plugin."""
 
-import pickle
 import resource
 import sys
 import threading
@@ -118,30 +117,7 @@ class Broken(FakeProvider):
         return (sys.executable, "-c", "raise SystemExit('no driver')")
 
 
-class Counted(FakeProvider):
-    """Counts how often it is asked for its probe."""
-
-    asked = 0
-
-    def probe(self):
-        type(self).asked += 1
-        return super().probe()
-
-
 class TestDevices:
-    def test_a_kind_is_looked_for_once_and_offered_with_its_provider(self, monkeypatch):
-        monkeypatch.setattr(Counted, "asked", 0)
-        devices = HostDevices({"fake": Counted(3)})
-        assert devices.known() == {}
-
-        assert [device.id for device in devices.find("fake")] == ["F-0", "F-1", "F-2"]
-        offered, providers = devices.offer(["fake"])
-
-        assert Counted.asked == 1
-        assert devices.known() == {"fake": 3}
-        assert [device.index for device in offered] == [0, 1, 2]
-        assert pickle.loads(providers["fake"]) == Counted(3)
-
     @pytest.mark.parametrize(
         "providers, kind, words",
         [

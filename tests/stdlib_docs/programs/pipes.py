@@ -26,7 +26,11 @@ def converse():
 
     reader, writer = Pipe(duplex=False)
     print(reader.readable, reader.writable, writer.readable, writer.writable)
+    writer.send(1)
+    print(reader.recv())
+    fails(lambda: reader.send(1))
     fails(writer.recv)
+    fails(writer.poll)
 
 
 def fails(call):

@@ -148,6 +148,12 @@ class Cluster:
             subscription.close()
         await self._kubelet.close()
         await asyncio.gather(*self._tasks)
+        # connections in the midst of their handshake, and those that have ended it meanwhile
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        self._server.cut_connections()
 
     # -- clients
 

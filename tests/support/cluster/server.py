@@ -179,10 +179,14 @@ class Server:
         for site in list(runner.sites):
             await site.stop()
         self.end_watches()
+        self.cut_connections()
+        await runner.cleanup()
+
+    def cut_connections(self) -> None:
+        """Cut all connections whose handshake is over."""
         for handler in [one for server in self._servers for one in server.connections]:
             if handler.transport is not None:
                 handler.transport.abort()
-        await runner.cleanup()
 
     def end_watches(self, *, cut: bool = False) -> None:
         """End all watches as a server does that wants to be asked anew, or cut their connections."""

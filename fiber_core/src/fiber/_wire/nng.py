@@ -657,9 +657,8 @@ class NngDialer(RawSocket):
             text = str(error).lower()
             if isinstance(error, (pynng.CryptoError, pynng.AuthenticationError)):
                 msg = (
-                    f"TLS to {url} failed ({text}); the listener is of another run, the clocks of "
-                    "the two hosts differ by more than ten minutes, or something in between is no "
-                    "tunnel"
+                    f"TLS to {url} failed ({text}); the listener is of another run, or something in "
+                    "between is no tunnel"
                 )
                 raise HandshakeError(msg) from error
             msg = f"cannot reach {url}: {text}"

@@ -260,19 +260,6 @@ def test_writers_are_held_back_while_it_is_full_and_called_when_not(ticking, own
     assert not sink.is_full
 
 
-def test_a_reader_that_has_gone_is_no_error(ticking, owned):
-    reader, writer = owned.pipe()
-    sink = Sink(writer, ticking, owned)
-    sink.write(PLENTY)
-    owned.close(reader)
-
-    ticking.run_once()
-    sink.write(b"more")
-
-    sink.drain(1000)
-    assert not sink.is_full
-
-
 def test_files_are_written_where_they_end(ticking, owned, tmp_path):
     with (tmp_path / "file").open("w+b", buffering=0) as file:
         sink = Sink(file.fileno(), ticking, owned)

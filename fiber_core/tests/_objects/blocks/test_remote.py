@@ -150,18 +150,6 @@ def test_what_comes_damaged_is_not_used(made, remote_nodes, monkeypatch):
         remote._piece(0, piece)
 
 
-def test_a_process_of_its_host_reads_on_when_the_owner_is_gone_and_others_get_an_error(
-    made, owner, other, remote_nodes
-):
-    expected = bytes(made.body())
-    mapped, late = take(other, made), take(remote_nodes[0], made)
-    owner.die()
-    assert bytes(mapped.body()) == expected
-    until(lambda: late.is_lost)
-    with pytest.raises(EOFError, match="the process that this shared value lives in is gone: "):
-        late.body()
-
-
 def test_its_memory_goes_with_its_last_holder(made, other, remote_nodes):
     mapped, fetched = take(other, made), take(remote_nodes[0], made)
     fetched.body()

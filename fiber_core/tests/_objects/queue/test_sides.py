@@ -67,18 +67,6 @@ def test_a_full_queue_raises_full_and_nobody_waits_any_more(owner, side, block, 
     assert take(made) == b"3"
 
 
-def test_a_put_waits_for_room_that_a_reader_makes(owner, side, third):
-    made = owner.queue(1)
-    mine, reader = side(made), third.remote(made)
-    put(made, b"1")
-    done = in_thread(lambda: put(mine, b"2"))
-    until(lambda: made.states[0].has_waiting_writers)
-
-    assert take(reader) == b"1"
-    done()
-    assert take(reader) == b"2"
-
-
 def test_ready_waits_and_takes_nothing(owner, side):
     made = owner.queue()
     mine = side(made)
@@ -140,15 +128,6 @@ def test_a_ready_fd_is_closed_with_the_last_handle(owner):
 
 
 # -- reading elsewhere
-
-
-def test_many_small_items_keep_their_order(mine, other, third):
-    writer, reader = other.remote(mine), third.remote(mine)
-    count = 20_000
-    put_all = in_thread(lambda: put(writer, *numbers(count)))
-
-    assert [int(take(reader)) for _ in range(count)] == list(range(count))
-    put_all()
 
 
 def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(mine, theirs, other):

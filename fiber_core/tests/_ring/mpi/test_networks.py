@@ -56,16 +56,19 @@ def test_one_host_talks_by_loopback(stations):
     found = choose(stations, reach(stations, "127.0.0.0/8", "10.0.0.0/24"))
 
     assert (found.names, found.one_host) == (("127.0.0.0/8",), True)
-    assert set(found.interfaces.values()) == {"lo"}
+    assert {address.interface for address in found.chosen.values()} == {"lo"}
 
 
 def test_hosts_use_the_network_that_they_share(stations):
     found = choose(stations, reach(stations, "10.0.0.0/24"))
 
     assert (found.names, found.one_host) == (("10.0.0.0/24",), False)
-    assert found.interfaces == {"launcher": "eth0", "member-0": "ens3", "member-1": "eth0"}
-    assert found.addresses.keys() == found.interfaces.keys()
-    assert found.largest_index == 103
+    chosen = [(name, address.interface, address.index) for name, address in found.chosen.items()]
+    assert chosen == [
+        ("launcher", "eth0", 101),
+        ("member-0", "ens3", 102),
+        ("member-1", "eth0", 103),
+    ]
 
 
 def test_hosts_of_several_networks_with_a_way_between_them_use_them_all():

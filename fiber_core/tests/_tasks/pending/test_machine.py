@@ -362,7 +362,9 @@ class Histories(World, RuleBasedStateMachine):
     @rule(
         data=st.data(),
         counts=st.sampled_from([True, True, True, False]),
-        kind=st.sampled_from([ReasonKind.SIGNAL, ReasonKind.SIGNAL, ReasonKind.EVICTED, None]),
+        kind=st.sampled_from(
+            [*[ReasonKind.SIGNAL] * 3, ReasonKind.EVICTED, ReasonKind.LEASE, None]
+        ),
     )
     def lose(self, data, counts, kind):
         model = self.draw_hand(data)
@@ -469,6 +471,12 @@ class Histories(World, RuleBasedStateMachine):
             ]
             assert not (able and self.table.queued)
             assert self.table.idle == len(able)
+
+    @invariant()
+    def whoever_can_get_no_more_is_retired(self):
+        for model in self.models.values():
+            is_over = model.draining or model.given == model.maxtasksperchild
+            assert model.retired == (is_over and not model.pieces)
 
     @invariant()
     def books_agree(self):

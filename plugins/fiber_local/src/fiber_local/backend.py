@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -207,13 +208,15 @@ class LocalBackend(Backend):
         """Kill all jobs that are not detached, and end the supervisors."""
         if os.getpid() != self._owner:
             return
-        for job_id in self._supervisors.close():
-            self._feed.forget(job_id)
-        with self._lock:
-            ending, self._ending_threads = self._ending_threads, []
-        for thread in ending:
-            thread.join()
-        self._feed.close()
+        with contextlib.ExitStack() as stack:
+            # also where Ctrl-C cuts short what comes before
+            stack.callback(self._feed.close)
+            for job_id in self._supervisors.close():
+                self._feed.forget(job_id)
+            with self._lock:
+                ending, self._ending_threads = self._ending_threads, []
+            for thread in ending:
+                thread.join()
 
     # -- within -------------------------------------------------------------------------------
 

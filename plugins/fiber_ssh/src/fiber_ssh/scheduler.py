@@ -5,6 +5,7 @@ One lock guards it. All decisions that need no state are in :mod:`~fiber_ssh.pla
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -421,9 +422,11 @@ class JobScheduler:
                 return
             self._closed = True
             self._changed.notify_all()
-        if self.run_id is not None:
-            self.cancel_waiting(self.run_id)
-        self._lease_monitor.close()
-        self.host_states.close(self.run_id)
-        self._output_writer.close()
-        self.feed.close()
+        with contextlib.ExitStack() as stack:
+            # each also where one before it fails, or Ctrl-C cuts it short
+            stack.callback(self.feed.close)
+            stack.callback(self._output_writer.close)
+            stack.callback(self.host_states.close, self.run_id)
+            stack.callback(self._lease_monitor.close)
+            if self.run_id is not None:
+                self.cancel_waiting(self.run_id)

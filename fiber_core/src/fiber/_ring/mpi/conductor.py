@@ -162,7 +162,8 @@ class Conductor:
     def _lead(self) -> None:
         hosts = self._plan.hosts
         assert self._networks is not None
-        addresses = own_addresses(hosts, self._networks.addresses)
+        chosen = self._networks.chosen
+        addresses = own_addresses(hosts, {name: found.address for name, found in chosen.items()})
         self._called = {address: name for name, address in addresses.items()}
         files = {
             _HOSTFILES[True]: hostfile(hosts, open_mpi=True),
@@ -276,8 +277,8 @@ class Conductor:
             agent=f"{self._folder}/{AGENT}",
             hostfile=self._hostfile(stack),
             networks=networks.names,
-            interface=networks.interfaces[LAUNCHER],
-            largest_index=networks.largest_index,
+            interface=networks.chosen[LAUNCHER].interface,
+            largest_index=max(found.index for found in networks.chosen.values()),
             slots=slots.pop() if len(slots) == 1 else None,
             one_host=bool(self._shared_names()),
         )
@@ -380,7 +381,7 @@ class Conductor:
         self._routes[asked.call] = host
         here = self._up[host]
         env = member_environment(
-            self._networks.interfaces[host],
+            self._networks.chosen[host].interface,
             folder=here.folder if here.host in self._shared_names() else None,
         )
         env = {**env, **self._plan.env}

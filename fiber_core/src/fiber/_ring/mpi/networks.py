@@ -120,16 +120,15 @@ _NAMED = 5
 class Networks:
     """Networks that the members of a run share."""
 
-    #: as ``10.0.0.0/16``
-    names: tuple[str, ...]
-    #: interface by station
-    interfaces: Mapping[str, str]
-    #: address at that interface by station
-    addresses: Mapping[str, str]
+    #: address at which the others reach a member, by its name
+    chosen: Mapping[str, Address]
     #: True where all members are on one host
     one_host: bool
-    #: largest of the kernels' indices of those interfaces
-    largest_index: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The networks, as ``10.0.0.0/16``."""
+        return tuple(dict.fromkeys(found.network for found in self.chosen.values()))
 
 
 def targets(name: str, stations: Mapping[str, Hello]) -> tuple[tuple[str, str, int], ...]:
@@ -166,7 +165,7 @@ def choose(
     usable = {name: _usable(name, up, asked, dialled) for name, up in stations.items()}
     loopback = {name: [a for a in found if _is_loopback(a)] for name, found in usable.items()}
     if all(loopback.values()):
-        return _networks({name: found[0] for name, found in loopback.items()}, one_host=True)
+        return Networks({name: found[0] for name, found in loopback.items()}, one_host=True)
     wide = {name: [a for a in found if not _is_loopback(a)] for name, found in usable.items()}
     first = next(iter(stations))
     for candidate in wide[first]:
@@ -175,22 +174,14 @@ def choose(
             for name, found in wide.items()
         }
         if all(within.values()):
-            return _networks({name: found[0] for name, found in within.items()}, one_host=False)
+            return Networks({name: found[0] for name, found in within.items()}, one_host=False)
     # hosts in networks of their own, with routes between them
     chosen = {name: found[0] for name, found in wide.items() if found}
     missing = [name for name in stations if name not in chosen]
     if missing:
         msg = f"{', '.join(missing[:_NAMED])} has no address that all other members reach"
         raise FiberError(msg)
-    return _networks(chosen, one_host=False)
-
-
-def _networks(chosen: Mapping[str, Address], *, one_host: bool) -> Networks:
-    names = tuple(dict.fromkeys(found.network for found in chosen.values()))
-    interfaces = {name: found.interface for name, found in chosen.items()}
-    addresses = {name: found.address for name, found in chosen.items()}
-    largest = max(found.index for found in chosen.values())
-    return Networks(names, interfaces, addresses, one_host, largest)
+    return Networks(chosen, one_host=False)
 
 
 def _usable(
