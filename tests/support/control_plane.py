@@ -26,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import dockerd
+import hygiene
 from cluster.certificates import Certificates
 
 #: where pods, and this host, find the API server: the first address of the services
@@ -51,43 +52,98 @@ class Programs:
     def __init__(self, folder: Path, binaries: Path) -> None:
         self._folder = folder
         self._binaries = binaries
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._words: dict[str, list[str]] = {}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, **options: Any) -> None:
         """Start a program; options are its flags."""
-        words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
         program = self._binaries / name
-        with (self._folder / f"{name}.log").open("wb") as log:
-            self._running.append(
-                subprocess.Popen(
-                    [str(program) if program.exists() else name, *words],
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
+        words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+        self._words[name] = [str(program) if program.exists() else name, *words]
+        self._begin(name)
+
+    def send(self, name: str, number: int) -> None:
+        """Send a signal to a program; one that it kills has ended then."""
+        process = self._running[name]
+        process.send_signal(number)
+        if number == signal.SIGKILL:
+            process.wait()
+
+    def go_on(self, name: str) -> None:
+        """Continue a stopped program; start one that has ended again."""
+        if self._running[name].poll() is None:
+            self.send(name, signal.SIGCONT)
+        else:
+            self._begin(name)
+            # it ends with the others, though a test has it started again
+            hygiene.restarted.add(self._running[name].pid)
 
     def check(self) -> None:
         """Raise for one that has ended."""
-        for one in self._running:
+        for one in self._running.values():
             if one.poll() is not None:
                 msg = f"{one.args!r} ended with {one.returncode}; its log is in {self._folder}"
                 raise RuntimeError(msg)
 
     def close(self) -> None:
-        for one in reversed(self._running):
+        running = list(reversed(self._running.values()))
+        for one in running:
             one.terminate()
-        for one in reversed(self._running):
+            # a stopped one would not end
+            one.send_signal(signal.SIGCONT)
+        for one in running:
             try:
                 one.wait(_PATIENCE)
             except subprocess.TimeoutExpired:
                 one.kill()
                 one.wait()
 
+    def _begin(self, name: str) -> None:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                self._words[name], stdout=log, stderr=log, start_new_session=True
+            )
+
+
+class ControlPlane:
+    """A cluster that runs.
+
+    Args:
+        programs: what it is made of.
+        made: its certificates.
+        kubeconfig: an administrator's.
+    """
+
+    def __init__(self, programs: Programs, made: Certificates, kubeconfig: Path) -> None:
+        self._programs = programs
+        self._made = made
+        self.kubeconfig = kubeconfig
+
+    def kubeconfig_for(self, namespace: str) -> Path:
+        """A kubeconfig of an administrator who is in a namespace."""
+        return _kubeconfig(self._made, namespace)
+
+    def ask(self, path: str) -> Any:
+        """The API server's answer at a path, as an administrator gets it.
+
+        Raises:
+            OSError: it does not answer.
+        """
+        return json.loads(_ask(self._made, path))
+
+    @contextlib.contextmanager
+    def outage(self, number: int) -> Iterator[None]:
+        """The API server is away, killed or stopped by a signal; at the end it is started again."""
+        self._programs.send("kube-apiserver", number)
+        try:
+            yield
+        finally:
+            self._programs.go_on("kube-apiserver")
+
 
 @contextlib.contextmanager
-def started(binaries: Path, folder: Path) -> Iterator[Path]:
-    """Start everything; the value is the kubeconfig of an administrator.
+def started(binaries: Path, folder: Path) -> Iterator[ControlPlane]:
+    """Start everything.
 
     Args:
         binaries: the folder of the programs.
@@ -118,24 +174,25 @@ def started(binaries: Path, folder: Path) -> Iterator[Path]:
         _start_kubelet(programs, made, kubeconfig, engine)
         try:
             _wait(programs, lambda: _is_ready(made))
-            yield kubeconfig
+            yield ControlPlane(programs, made, kubeconfig)
         finally:
             dockerd.unmount(folder)
 
 
-def _kubeconfig(made: Certificates) -> Path:
-    """The administrator's kubeconfig, which the cluster's own programs have too."""
+def _kubeconfig(made: Certificates, namespace: str = "default") -> Path:
+    """An administrator's kubeconfig, which the cluster's own programs have too."""
     server = {"server": f"https://{SERVER}", "certificate-authority": made.path("ca.crt")}
     user = {"client-certificate": made.path("admin.crt"), "client-key": made.path("admin.key")}
+    context = {"cluster": "real", "user": "admin", "namespace": namespace}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "real", "cluster": server}],
         "users": [{"name": "admin", "user": user}],
-        "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin"}}],
+        "contexts": [{"name": "real", "context": context}],
         "current-context": "real",
     }
-    written = made.folder / "kubeconfig"
+    written = made.folder / f"kubeconfig-{namespace}"
     written.write_text(json.dumps(config))
     return written
 
@@ -211,6 +268,9 @@ def _start_kubelet(
         "clusterDomain": "cluster.local",
         "failSwapOn": False,
         "maxPods": 200,
+        # it tells of many pods at once
+        "kubeAPIQPS": 50,
+        "kubeAPIBurst": 100,
         "resolvConf": "",
     }
     settings = made.folder / "kubelet.json"
@@ -276,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # as Ctrl-C: what was started is ended on the way out
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), started(asked.binaries.resolve(), folder) as found:
-        print(f"export KUBECONFIG={found}\nexport FIBER_IMAGE={IMAGE}")
+        print(f"export KUBECONFIG={found.kubeconfig}\nexport FIBER_IMAGE={IMAGE}")
         print(f"export FIBER_K8S_PULL=IfNotPresent\n# logs: {folder}", flush=True)
         while True:
             signal.pause()

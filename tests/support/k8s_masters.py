@@ -55,13 +55,14 @@ class Masters:
         self._image = image
         self._client = Client(K8sConfig(kubeconfig=str(cluster.kubeconfig)))
 
-    def start(self, program, env=None, mounts=(), **spec):
+    def start(self, program, env=None, mounts=(), requests=None, **spec):
         """A plain pod that runs a program's source, as ``kubectl run`` makes one.
 
         Args:
             program: its source.
             env: variables.
             mounts: of volumes.
+            requests: what a node must have for it; else all that it may use.
             spec: further fields of the pod.
         """
         pod_name = f"master-{secrets.token_hex(3)}"
@@ -70,13 +71,14 @@ class Masters:
             f"open('program.py', 'w').write({program!r}); "
             "os.execvp('python3', ['python3', 'program.py'])"
         )
+        limits = {"cpu": "2", "memory": "1Gi"}
         container = {
             "name": "main",
             "image": self._image,
             "imagePullPolicy": "Never",
             "command": ["python3", "-c", run],
             "env": [{"name": key, "value": text} for key, text in (env or {}).items()],
-            "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
+            "resources": {"limits": limits, "requests": requests or limits},
             "volumeMounts": list(mounts),
         }
         pod = {
@@ -106,6 +108,10 @@ class Masters:
         for process in _processes(name):
             with contextlib.suppress(psutil.Error):
                 process.kill()
+
+    def processes(self, name):
+        """The processes of a pod, as they are now."""
+        return list(_processes(name))
 
     def output(self, name):
         """The last lines that a master has written so far."""

@@ -53,18 +53,33 @@ class Round:
 
 def rounds(name: str, full: int, *, least: int = 1) -> Iterator[Round]:
     """The rounds of a test that are still to be run, each with its seed."""
+    for (current,) in batches(name, full, 1, least=least):
+        yield current
+
+
+def batches(name: str, full: int, size: int, *, least: int = 1) -> Iterator[list[Round]]:
+    """The rounds that are still to be run, so many at the same time.
+
+    Args:
+        name: of the test.
+        full: how many rounds the full run has.
+        size: of a batch.
+        least: how many there are at least.
+    """
     log = os.environ.get("SOAK_LOG")
     done = _done(Path(log), name) if log and is_full() else set()
-    for seed in range(count(full, least=least)):
-        if seed in done:
-            continue
-        current = Round(name, seed)
+    left = [seed for seed in range(count(full, least=least)) if seed not in done]
+    for first in range(0, len(left), size):
+        batch = [Round(name, seed) for seed in left[first : first + size]]
         began = time.monotonic()
-        yield current
-        current.note(seconds=round(time.monotonic() - began, 3))
-        if log:
-            with open(log, "a") as stream:
-                stream.write(json.dumps({"test": name, "seed": seed, **current.facts}) + "\n")
+        yield batch
+        seconds = round(time.monotonic() - began, 3)
+        for current in batch:
+            current.note(seconds=seconds)
+            if log:
+                with open(log, "a") as stream:
+                    line = {"test": name, "seed": current.seed, **current.facts}
+                    stream.write(json.dumps(line) + "\n")
 
 
 def _done(log: Path, name: str) -> set[int]:

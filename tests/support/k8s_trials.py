@@ -1,0 +1,202 @@
+"""Programs in pods of a real cluster, each with another one that starts first after an outage."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from pathlib import Path
+
+import psutil
+
+import control_plane
+from k8s_masters import Masters
+from k8s_namespace import Namespace
+from running import Program
+from soak import Round
+from waiting import until
+
+__all__ = ["Trial"]
+
+#: maps again and again, and says so in a folder of its host's
+_LIVING = """
+import pathlib, time
+import fiber
+
+def square(number):
+    time.sleep(0.25)
+    return number * number
+
+def main():
+    told, longest, maps = pathlib.Path("/told"), 0.0, 0
+    with fiber.Pool(2) as pool:
+        # until its workers are there
+        pool.map(square, range(8), chunksize=1)
+        while not (told / "end").exists():
+            began = time.monotonic()
+            assert pool.map(square, range(8), chunksize=1) == [n * n for n in range(8)]
+            longest, maps = max(longest, time.monotonic() - began), maps + 1
+            (told / "new").write_text(f"{maps} {longest:.2f}")
+            (told / "new").rename(told / "maps")
+
+if __name__ == "__main__":
+    main()
+"""
+
+#: does one thing by which dead programs' runs are removed, and says how many runs looked dead to it
+_FIRST = """
+import sys, time
+import fiber
+import fiber.cli.gc
+from fiber.cli.main import main
+from fiber.cli.session import Session
+from fiber.exceptions import BackendError
+from fiber_k8s import sweeping
+from fiber_k8s.client import Client
+from fiber_k8s.config import K8sConfig
+
+expired = sweeping.expired
+
+def told(*arguments):
+    found = expired(*arguments)
+    print("expired", len(found), flush=True)
+    return found
+
+def wait():
+    client = Client(K8sConfig())
+    while True:
+        try:
+            return client.call("GET", client.path("pods"), "look", again=lambda _: False)
+        except BackendError:
+            time.sleep(0.1)
+
+def command():
+    sys.argv[1:] = ["gc"]
+    main()
+
+def job():
+    process = fiber.Process(target=abs, args=(1,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+def sweep():
+    with Session.load("k8s").open_backend() as opened:
+        print("Removed", *opened.sweep(), flush=True)
+
+def program():
+    with fiber.Pool(2) as pool:
+        assert pool.map(abs, range(-9, 0)) == list(range(9, 0, -1))
+
+if __name__ == "__main__":
+    # what is loaded now takes no time then
+    sweep()
+    sweeping.expired = told
+    print("ready", flush=True)
+    if sys.stdin.readline() == "wait\\n":
+        wait()
+    globals()[sys.argv[1]]()
+"""
+#: the last one starts by itself at some moment of the outage, the others as soon as it is over
+_WAYS = ["command", "job", "sweep", "program"]
+
+
+class Trial:
+    """A program that lives through an outage, and another one that starts first after it."""
+
+    def __init__(self, plane: control_plane.ControlPlane, current: Round, folder: Path) -> None:
+        self.current, self.way = current, _WAYS[current.seed % len(_WAYS)]
+        self.folder = folder / f"{current.seed}"
+        self.told = self.folder / "told"
+        self.told.mkdir(parents=True)
+        (self.folder / "first.py").write_text(_FIRST)
+        self.namespace = Namespace(plane, f"soak-{current.seed}-{secrets.token_hex(3)}")
+        self.masters = Masters(self.namespace, control_plane.IMAGE)
+        mount = {"name": "told", "mountPath": "/told"}
+        volume = {"name": "told", "hostPath": {"path": str(self.told)}}
+        # many of them have one node
+        requests = {"cpu": "10m", "memory": "10Mi"}
+        self.master = self.masters.start(
+            _LIVING, mounts=[mount], volumes=[volume], requests=requests
+        )
+        # a short path, and nobody else's runs
+        self.runtime = tempfile.TemporaryDirectory(prefix="fk-")
+        self.first: Program | None = None
+        self.said = ""
+        self.before: dict[str, str] = {}
+        self.processes: list[psutil.Process] = []
+        self.is_held = False
+        self.is_closed = False
+
+    def maps(self) -> tuple[int, float]:
+        """How many maps the program has done, and the seconds of the longest."""
+        count, longest = (self.told / "maps").read_text().split()
+        return int(count), float(longest)
+
+    def wait_for_maps(self, more: int) -> None:
+        """Wait until the program has done some more."""
+        count = self.maps()[0] if (self.told / "maps").exists() else 0
+        until(lambda: (self.told / "maps").exists() and self.maps()[0] >= count + more, timeout=240)
+
+    def prepare(self) -> None:
+        """Remember what is there, and make ready who starts first."""
+        self.processes = self.masters.processes(self.master)
+        self.before = self.namespace.made_by_fiber()
+        environ = {"FIBER_BACKEND": "k8s", "FIBER_IMAGE": control_plane.IMAGE}
+        environ |= {"KUBECONFIG": str(self.namespace.kubeconfig), "FIBER_K8S_PULL": "Never"}
+        environ |= {"XDG_RUNTIME_DIR": self.runtime.name}
+        self.first = Program(self.folder, "first.py", self.way, environ=environ)
+        while (line := self.first.line()) != "ready":
+            assert line == "Removed"
+
+    def hold(self) -> None:
+        """Stop the program, in every other trial of a way: it renews its Lease later than the others."""
+        self.is_held = bool(self.current.seed // len(_WAYS) % 2)
+        for process in self.processes if self.is_held else ():
+            process.suspend()
+
+    def release(self) -> None:
+        """Let the program go on as soon as the other one has looked for dead ones."""
+        if not self.is_held:
+            return
+        assert self.first is not None
+        try:
+            self.said = self.first.line()
+        finally:
+            for process in self.processes:
+                process.resume()
+
+    def judge(self) -> None:
+        """Wait for both ends: the program and what is its own were left alone, then nothing is left."""
+        assert self.first is not None
+        said, _ = self.first.process.communicate(timeout=240)
+        said = f"{self.said}\n{said}"
+        assert self.first.process.returncode == 0, said
+        removed = [line for line in said.splitlines() if line.startswith("Removed") and line[7:]]
+        assert removed == []
+        self.wait_for_maps(2)
+        now = self.namespace.made_by_fiber()
+        assert {key: now.get(key) for key in self.before} == self.before
+        (self.told / "end").touch()
+        code, words = self.masters.wait(self.master)
+        assert code == 0, words
+        assert "renewed" in self.current.facts
+        count, longest = self.maps()
+        self.namespace.wait_for("leases", lambda _: not self.namespace.made_by_fiber(), timeout=60)
+        self.current.note(
+            way=self.way,
+            held=self.is_held,
+            expired="expired 1" in said,
+            maps=count,
+            longest_map=longest,
+        )
+
+    def close(self) -> None:
+        """End both, and remove what is theirs. Idempotent."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self.first is not None:
+            self.first.close()
+        self.masters.clear()
+        self.namespace.close()
+        self.runtime.cleanup()
