@@ -49,6 +49,8 @@ def test_options_that_are_not_configured_have_defaults(read, home):
         ("ProxyJump a\nProxyCommand nc %h %p", ("proxy_command", None)),
         ("Port 7\nProxyCommand nc %h %p", ("proxy_command", "nc x 7")),
         ("Port 7", ("key_name", "[x]:7")),
+        ("IdentitiesOnly TRUE", ("identities_only", True)),
+        ("IdentitiesOnly no", ("identities_only", False)),
         ("Port 7\nHostKeyAlias y", ("key_name", "y")),
         ("UserKnownHostsFile /k1 /k2\nGlobalKnownHostsFile none", ("known_hosts", ("/k1", "/k2"))),
     ],
@@ -110,6 +112,9 @@ def test_a_file_included_for_one_host_is_for_that_host_alone(read, home):
     "line,matches",
     [
         ("all", True),
+        ("!all", False),
+        ("localnetwork 10.0.0.0/8", False),
+        ("!localnetwork 10.0.0.0/8", False),
         ("host alpha.example", True),
         ("host alpha", False),
         ("originalhost alpha", True),
@@ -146,6 +151,7 @@ def test_a_user_named_beside_the_host_counts_for_more(read):
     [
         ("Include config\n", "does a file include itself"),
         ("Port http\n", "port 'http' for x"),
+        ("IdentitiesOnly 1\n", "IdentitiesOnly '1' for x; write yes or no"),
         ('User you\nPort "7\n', "config line 2 makes no sense"),
     ],
 )

@@ -30,6 +30,7 @@ log = logging.getLogger("fiber")
 _DEPTH = 16
 _SEPARATOR = re.compile(r"\s*=\s*|\s+")
 _LISTS = ("identityfile",)
+_SWITCHES = {"yes": True, "true": True, "no": False, "false": False}
 
 
 @attrs.frozen(kw_only=True)
@@ -155,6 +156,10 @@ class _State:
         if not port.isdigit() or not 0 < int(port) < 65536:
             msg = f"the ssh configuration has port {port!r} for {self.name}"
             raise ConfigError(msg)
+        only = found.get("identitiesonly", "no").lower()
+        if only not in _SWITCHES:
+            msg = f"the ssh configuration has IdentitiesOnly {only!r} for {self.name}; write yes or no"
+            raise ConfigError(msg)
         jump = found.get("proxyjump", "none")
         command = found.get("proxycommand", "none")
         usual = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
@@ -171,7 +176,7 @@ class _State:
             identity_files=tuple(
                 self.expand(file) for file in self.lists.get("identityfile", ()) if file != "none"
             ),
-            identities_only=found.get("identitiesonly", "no").lower() == "yes",
+            identities_only=_SWITCHES[only],
             identity_agent=None if agent is None else self.expand(agent),
             proxy_jump=() if jump.lower() == "none" else tuple(jump.replace(" ", "").split(",")),
             proxy_command=None
@@ -252,9 +257,10 @@ def _matches(words: Sequence[str], state: _State, origin: str) -> bool:
         word = rest.pop(0)
         positive = not word.startswith("!")
         kind, equals, argument = word.removeprefix("!").lower().partition("=")
+        holds: bool | None
         if kind == "all":
-            continue
-        if kind in ("canonical", "final"):
+            holds = True
+        elif kind in ("canonical", "final"):
             # these need a second pass, which is not made
             holds = False
         else:
@@ -266,12 +272,13 @@ def _matches(words: Sequence[str], state: _State, origin: str) -> bool:
             else:
                 argument = word.partition("=")[2]
             holds = _holds(kind, argument, state, origin)
+        # None: not understood; a block of that kind is for nobody, negated or not
         if holds is not positive:
             return False
     return True
 
 
-def _holds(kind: str, argument: str, state: _State, origin: str) -> bool:
+def _holds(kind: str, argument: str, state: _State, origin: str) -> bool | None:
     subject = {
         "host": state.hostname,
         "originalhost": state.name,
@@ -285,7 +292,7 @@ def _holds(kind: str, argument: str, state: _State, origin: str) -> bool:
     log.warning(
         "fiber: %s: 'Match %s' is not understood here, so that it matches nothing", origin, kind
     )
-    return False
+    return None
 
 
 def _succeeds(command: str, timeout: float) -> bool:
