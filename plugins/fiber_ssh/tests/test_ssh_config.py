@@ -146,6 +146,17 @@ def test_a_user_named_beside_the_host_counts_for_more(read):
     assert read("User you\n", "x", user="she").user == "she"
 
 
+def test_limits_of_trust_that_are_not_applied_are_named_once(read, caplog, tmp_path):
+    (tmp_path / "all").write_text("KexAlgorithms a\nRevokedHostKeys /keys\n")
+    for host in "xy":
+        read("MACs none\nHost *\n Ciphers aes\nRevokedHostKeys /gone\n", host)
+        look_up(tmp_path / "none", host, 60, system=tmp_path / "all")
+
+    user, everybody = [record.getMessage() for record in caplog.records]
+    assert "config sets RevokedHostKeys, Ciphers, which Fiber does not apply; write revoked" in user
+    assert "all sets RevokedHostKeys, which" in everybody
+
+
 @pytest.mark.parametrize(
     "text, words",
     [

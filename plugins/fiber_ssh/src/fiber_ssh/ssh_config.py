@@ -7,6 +7,7 @@ IdentityFile, of which all count.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import getpass
 import glob
 import hashlib
@@ -31,6 +32,20 @@ _DEPTH = 16
 _SEPARATOR = re.compile(r"\s*=\s*|\s+")
 _LISTS = ("identityfile",)
 _SWITCHES = {"yes": True, "true": True, "no": False, "false": False}
+# what restricts whom ssh trusts, or how, and paramiko is not told; the worst first
+_NOT_APPLIED = {
+    option.lower(): option
+    for option in (
+        "RevokedHostKeys",
+        "HostKeyAlgorithms",
+        "KexAlgorithms",
+        "Ciphers",
+        "MACs",
+        "PubkeyAcceptedAlgorithms",
+        "PubkeyAcceptedKeyTypes",
+        "RequiredRSASize",
+    )
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -92,8 +107,28 @@ def look_up(
     state = _State(name, user, home, timeout)
     for file, base in ((path.expanduser(), home / ".ssh"), (system, Path("/etc/ssh"))):
         if file is not None and file.is_file():
+            before = set(state.found)
             _read(file, base, state, depth=0, active=True)
+            added = {key: value for key, value in state.found.items() if key not in before}
+            _warn_of_unapplied(file, added, of_user=file is not system)
     return state.options()
+
+
+def _warn_of_unapplied(file: Path, found: Mapping[str, str], *, of_user: bool) -> None:
+    # distributions limit algorithms for everybody, which is no wish of the user's
+    keys = [key for key in _NOT_APPLIED if of_user or key == "revokedhostkeys"]
+    names = [_NOT_APPLIED[key] for key in keys if found.get(key, "none").lower() != "none"]
+    if names:
+        _warn_once(file, ", ".join(names))
+
+
+@functools.cache
+def _warn_once(file: Path, names: str) -> None:
+    """Name options of a file that Fiber does not apply; once, however many hosts there are."""
+    advice = "; write revoked keys into known_hosts, behind @revoked" if "Revoked" in names else ""
+    log.warning(
+        "fiber: the ssh configuration %s sets %s, which Fiber does not apply%s", file, names, advice
+    )
 
 
 class _State:
