@@ -191,7 +191,9 @@ def line(name, key):
 
 @pytest.mark.parametrize("name", ["alpha", "beta,alpha", "al*", "* !beta".replace(" ", ",")])
 def test_a_known_key_is_accepted(known, keys, name):
-    found = known("alpha", "# mine", "", line(name, keys[0]), "nonsense")
+    rsa = "ssh-rsa AAAAB3NzaC1yc2EAAAA"
+    odd = ["nonsense", f"x {rsa}", f"x {rsa}=", "|1|a|b ssh-ed25519 AAAA", f"@revoked x {rsa}"]
+    found = known("alpha", "# mine", "", *odd, line(f" {name}\t", keys[0]))
 
     found.check(keys[0], "alpha")
     assert found.algorithms == (keys[0].get_name(),)
@@ -224,7 +226,7 @@ def test_another_key_is_refused_with_both_fingerprints(known, keys):
 
 
 def test_a_revoked_key_is_refused_also_if_it_is_known(known, keys):
-    found = known("alpha", line("alpha", keys[0]), "@revoked " + line("*", keys[0]))
+    found = known("alpha", line("alpha", keys[0]), "@revoked  " + line("*  ", keys[0]))
 
     with pytest.raises(BackendUnavailableError, match="revoked"):
         found.check(keys[0], "alpha")
