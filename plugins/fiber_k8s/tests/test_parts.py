@@ -1,14 +1,18 @@
 """Small parts that need no cluster: errors, amounts, addresses, frames, logs, one's own pod."""
 
 import base64
+import io
 import json
 import random
 import struct
+import tarfile
+from types import SimpleNamespace
 
 import pytest
 
 from fiber.exceptions import BackendError
 from fiber.model import Interface
+from fiber_k8s import file_copy
 from fiber_k8s.address import choose, is_outside
 from fiber_k8s.api_errors import advice, is_transient, status_message
 from fiber_k8s.cluster_events import latest_messages
@@ -368,3 +372,18 @@ class TestTheCursorOfALog:
         early, *tail = [f"2026-11-21T12:00:05.{part}Z {part}" for part in (1, 3, 2)]
         assert told(cursor, *tail, is_tail=True) == ["3", "2"]
         assert told(cursor, early, *tail, "2026-11-21T12:00:05.4Z new") == ["new"]
+
+
+def test_a_pod_does_not_choose_the_name_of_a_file_that_is_copied_from_it(tmp_path, monkeypatch):
+    def answer(*_, write, **__):
+        with tarfile.open(fileobj=(stream := io.BytesIO()), mode="w") as archive:
+            archive.addfile(tarfile.TarInfo(".bashrc"))
+        write(1, stream.getvalue())
+        return 0
+
+    monkeypatch.setattr(file_copy, "execute", answer)
+    with pytest.raises(BackendError, match=r"pod p sent for 'model.pt' .* '.bashrc' in it was not"):
+        file_copy.copy(
+            None, SimpleNamespace(pod=str), "python3", None, "p:/model.pt", str(tmp_path)
+        )
+    assert not list(tmp_path.iterdir())

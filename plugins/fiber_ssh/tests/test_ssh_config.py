@@ -49,6 +49,8 @@ def test_options_that_are_not_configured_have_defaults(read, home):
         ("ProxyJump a\nProxyCommand nc %h %p", ("proxy_command", None)),
         ("Port 7\nProxyCommand nc %h %p", ("proxy_command", "nc x 7")),
         ("Port 7", ("key_name", "[x]:7")),
+        ("IdentitiesOnly TRUE", ("identities_only", True)),
+        ("IdentitiesOnly no", ("identities_only", False)),
         ("Port 7\nHostKeyAlias y", ("key_name", "y")),
         ("UserKnownHostsFile /k1 /k2\nGlobalKnownHostsFile none", ("known_hosts", ("/k1", "/k2"))),
     ],
@@ -110,6 +112,9 @@ def test_a_file_included_for_one_host_is_for_that_host_alone(read, home):
     "line,matches",
     [
         ("all", True),
+        ("!all", False),
+        ("localnetwork 10.0.0.0/8", False),
+        ("!localnetwork 10.0.0.0/8", False),
         ("host alpha.example", True),
         ("host alpha", False),
         ("originalhost alpha", True),
@@ -141,11 +146,23 @@ def test_a_user_named_beside_the_host_counts_for_more(read):
     assert read("User you\n", "x", user="she").user == "she"
 
 
+def test_limits_of_trust_that_are_not_applied_are_named_once(read, caplog, tmp_path):
+    (tmp_path / "all").write_text("KexAlgorithms a\nRevokedHostKeys /keys\n")
+    for host in "xy":
+        read("MACs none\nHost *\n Ciphers aes\nRevokedHostKeys /gone\n", host)
+        look_up(tmp_path / "none", host, 60, system=tmp_path / "all")
+
+    user, everybody = [record.getMessage() for record in caplog.records]
+    assert "config sets RevokedHostKeys, Ciphers, which Fiber does not apply; write revoked" in user
+    assert "all sets RevokedHostKeys, which" in everybody
+
+
 @pytest.mark.parametrize(
     "text, words",
     [
         ("Include config\n", "does a file include itself"),
         ("Port http\n", "port 'http' for x"),
+        ("IdentitiesOnly 1\n", "IdentitiesOnly '1' for x; write yes or no"),
         ('User you\nPort "7\n', "config line 2 makes no sense"),
     ],
 )
@@ -174,7 +191,9 @@ def line(name, key):
 
 @pytest.mark.parametrize("name", ["alpha", "beta,alpha", "al*", "* !beta".replace(" ", ",")])
 def test_a_known_key_is_accepted(known, keys, name):
-    found = known("alpha", "# mine", "", line(name, keys[0]), "nonsense")
+    rsa = "ssh-rsa AAAAB3NzaC1yc2EAAAA"
+    odd = ["nonsense", f"x {rsa}", f"x {rsa}=", "|1|a|b ssh-ed25519 AAAA", f"@revoked x {rsa}"]
+    found = known("alpha", "# mine", "", *odd, line(f" {name}\t", keys[0]))
 
     found.check(keys[0], "alpha")
     assert found.algorithms == (keys[0].get_name(),)
@@ -207,7 +226,7 @@ def test_another_key_is_refused_with_both_fingerprints(known, keys):
 
 
 def test_a_revoked_key_is_refused_also_if_it_is_known(known, keys):
-    found = known("alpha", line("alpha", keys[0]), "@revoked " + line("*", keys[0]))
+    found = known("alpha", line("alpha", keys[0]), "@revoked  " + line("*  ", keys[0]))
 
     with pytest.raises(BackendUnavailableError, match="revoked"):
         found.check(keys[0], "alpha")

@@ -9,6 +9,8 @@ The core uses some of them itself.
   that ended.
 * ``liveness``: whether the owner of a folder, container or control group lives, with proofs; the
   rule of all sweeps.
+* ``archive``: writes one file or folder out of a tar archive that a job or volume sent, and nothing
+  else.
 * ``bridge``: program that joins standard input and output to a port or socket in a job, for
   platforms that run programs beside a job and forward no port.
 * ``outage``: how long a platform that cannot be asked is asked again, and when users are told.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
+from fiber.backend_parts.archive import name_of, unpack
 from fiber.exceptions import BackendError
 from fiber_docker.client import Client
 from fiber_docker.container import unique_name
@@ -97,24 +97,4 @@ def _download(client: Client, container: str, src: PurePosixPath, dst: Path) -> 
             msg = f"there is no {src.relative_to(_MOUNT)} on that volume"
             raise BackendError(msg) from error
         file.seek(0)
-        with (
-            tempfile.TemporaryDirectory(dir=dst.parent) as folder,
-            tarfile.open(fileobj=file) as tar,
-        ):
-            _extract(tar, folder)
-            (found,) = Path(folder).iterdir()
-            where = dst / found.name if dst.is_dir() else dst
-            shutil.move(str(found), where)
-
-
-def _extract(archive: tarfile.TarFile, folder: str) -> None:
-    if hasattr(tarfile, "data_filter"):
-        archive.extractall(folder, filter="data")
-        return
-    # the oldest Pythons have no filter: refuse members that could lead out of the folder
-    for member in archive.getmembers():
-        path = PurePosixPath(member.name)
-        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
-            msg = f"{member.name!r} in the archive leads elsewhere, and is not taken"
-            raise BackendError(msg)
-    archive.extractall(folder)  # noqa: S202 - checked above
+        unpack(file, name_of(str(src)), dst, "the volume")

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import io
 import secrets
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from fiber.backend_parts.archive import name_of, unpack
 from fiber.exceptions import BackendError
 from fiber.model import JobSpec, Volume
 from fiber_k8s.client import ApiError, Client
@@ -51,7 +51,7 @@ path = os.path.normpath(sys.argv[1])
 if not os.path.lexists(path):
     sys.exit("there is no file or folder " + path)
 with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
-    archive.add(path, arcname=os.path.basename(path) or "root")
+    archive.add(path, arcname=sys.argv[2])
 """
 
 
@@ -164,16 +164,11 @@ def _download(client: Client, python: str, pod: str, path: str, dst: Path) -> No
             else:
                 _note(errors, data)
 
-        code = execute(client, pod, [python, "-c", _PACK, path], write=write)
+        name = name_of(path)
+        code = execute(client, pod, [python, "-c", _PACK, path, name], write=write)
         _check_code(code, errors, pod)
         file.seek(0)
-        with (
-            tempfile.TemporaryDirectory(dir=dst.absolute().parent) as folder,
-            tarfile.open(fileobj=file) as archive,
-        ):
-            _extract(archive, folder)
-            (found,) = Path(folder).iterdir()
-            shutil.move(str(found), dst / found.name if dst.is_dir() else dst)
+        unpack(file, name, dst, f"pod {pod}")
 
 
 def _note(errors: io.BytesIO, data: bytes) -> None:
@@ -186,16 +181,3 @@ def _check_code(code: int, errors: io.BytesIO, pod: str) -> None:
         output = errors.getvalue().decode("utf-8", "replace").strip()
         msg = f"the copy failed in pod {pod}: {output.splitlines()[-1] if output else f'exit code {code}'}"
         raise BackendError(msg)
-
-
-def _extract(archive: tarfile.TarFile, folder: str) -> None:
-    if hasattr(tarfile, "data_filter"):
-        archive.extractall(folder, filter="data")
-        return
-    # the oldest Pythons have no filter: refuse members that could escape the folder
-    for member in archive.getmembers():
-        path = PurePosixPath(member.name)
-        if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
-            msg = f"{member.name!r} in the archive leads elsewhere, and is not taken"
-            raise BackendError(msg)
-    archive.extractall(folder)  # noqa: S202 - checked above

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
+import fnmatch
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,7 +10,6 @@ from pathlib import Path
 import attrs
 from paramiko.hostkeys import HostKeyEntry, HostKeys
 from paramiko.pkey import PKey
-from paramiko.ssh_exception import SSHException
 
 from fiber.exceptions import BackendUnavailableError
 
@@ -36,12 +35,11 @@ class KnownHosts:
         keys: list[PKey] = []
         revoked: list[PKey] = []
         for file in files:
-            for marker, entry in _entries(file):
-                if _is_for(entry, name) and entry.key is not None:
-                    if marker == "@revoked":
-                        revoked.append(entry.key)
-                    elif not marker:
-                        keys.append(entry.key)
+            for marker, key in _entries(file, name):
+                if marker == "@revoked":
+                    revoked.append(key)
+                elif not marker:
+                    keys.append(key)
         return cls(name, files[0] if files else "~/.ssh/known_hosts", tuple(keys), tuple(revoked))
 
     @property
@@ -82,14 +80,16 @@ class KnownHosts:
         raise BackendUnavailableError(msg)
 
 
-def _entries(file: str) -> Iterable[tuple[str, HostKeyEntry]]:
+def _entries(file: str, name: str) -> Iterable[tuple[str, PKey]]:
+    """Yield markers and keys of the lines for a host; lines that make no sense are for none."""
     try:
         text = Path(file).expanduser().read_text(encoding="utf-8", errors="replace")
     except OSError:
         # most users have few of the files that ssh looks for
         return
     for number, full in enumerate(text.splitlines(), 1):
-        line = full.strip()
+        # paramiko takes one blank between fields alone
+        line = " ".join(full.split())
         marker = ""
         if line.startswith("@"):
             marker, _, line = line.partition(" ")
@@ -97,16 +97,16 @@ def _entries(file: str) -> Iterable[tuple[str, HostKeyEntry]]:
             continue
         try:
             entry = HostKeyEntry.from_line(line, number)
-        except (SSHException, ValueError, binascii.Error) as error:
-            log.debug("%s line %d is no key of a host: %s", file, number, error)
+            is_mine = entry is not None and _is_for(entry, name)
+        except Exception as error:  # paramiko's parsers raise a dozen kinds, AssertionError too
+            level = logging.WARNING if marker == "@revoked" else logging.DEBUG
+            log.log(level, "fiber: %s line %d is no key of a host: %s", file, number, error)
             continue
-        if entry is not None:
-            yield marker, entry
+        if entry is not None and is_mine and entry.key is not None:
+            yield marker, entry.key
 
 
 def _is_for(entry: HostKeyEntry, name: str) -> bool:
-    import fnmatch
-
     matched = False
     for pattern in entry.hostnames or ():
         if pattern.startswith("|1|"):

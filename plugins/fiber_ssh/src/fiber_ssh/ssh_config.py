@@ -7,6 +7,7 @@ IdentityFile, of which all count.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import getpass
 import glob
 import hashlib
@@ -30,6 +31,21 @@ log = logging.getLogger("fiber")
 _DEPTH = 16
 _SEPARATOR = re.compile(r"\s*=\s*|\s+")
 _LISTS = ("identityfile",)
+_SWITCHES = {"yes": True, "true": True, "no": False, "false": False}
+# what restricts whom ssh trusts, or how, and paramiko is not told; the worst first
+_NOT_APPLIED = {
+    option.lower(): option
+    for option in (
+        "RevokedHostKeys",
+        "HostKeyAlgorithms",
+        "KexAlgorithms",
+        "Ciphers",
+        "MACs",
+        "PubkeyAcceptedAlgorithms",
+        "PubkeyAcceptedKeyTypes",
+        "RequiredRSASize",
+    )
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -91,8 +107,28 @@ def look_up(
     state = _State(name, user, home, timeout)
     for file, base in ((path.expanduser(), home / ".ssh"), (system, Path("/etc/ssh"))):
         if file is not None and file.is_file():
+            before = set(state.found)
             _read(file, base, state, depth=0, active=True)
+            added = {key: value for key, value in state.found.items() if key not in before}
+            _warn_of_unapplied(file, added, of_user=file is not system)
     return state.options()
+
+
+def _warn_of_unapplied(file: Path, found: Mapping[str, str], *, of_user: bool) -> None:
+    # distributions limit algorithms for everybody, which is no wish of the user's
+    keys = [key for key in _NOT_APPLIED if of_user or key == "revokedhostkeys"]
+    names = [_NOT_APPLIED[key] for key in keys if found.get(key, "none").lower() != "none"]
+    if names:
+        _warn_once(file, ", ".join(names))
+
+
+@functools.cache
+def _warn_once(file: Path, names: str) -> None:
+    """Name options of a file that Fiber does not apply; once, however many hosts there are."""
+    advice = "; write revoked keys into known_hosts, behind @revoked" if "Revoked" in names else ""
+    log.warning(
+        "fiber: the ssh configuration %s sets %s, which Fiber does not apply%s", file, names, advice
+    )
 
 
 class _State:
@@ -155,6 +191,10 @@ class _State:
         if not port.isdigit() or not 0 < int(port) < 65536:
             msg = f"the ssh configuration has port {port!r} for {self.name}"
             raise ConfigError(msg)
+        only = found.get("identitiesonly", "no").lower()
+        if only not in _SWITCHES:
+            msg = f"the ssh configuration has IdentitiesOnly {only!r} for {self.name}; write yes or no"
+            raise ConfigError(msg)
         jump = found.get("proxyjump", "none")
         command = found.get("proxycommand", "none")
         usual = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
@@ -171,7 +211,7 @@ class _State:
             identity_files=tuple(
                 self.expand(file) for file in self.lists.get("identityfile", ()) if file != "none"
             ),
-            identities_only=found.get("identitiesonly", "no").lower() == "yes",
+            identities_only=_SWITCHES[only],
             identity_agent=None if agent is None else self.expand(agent),
             proxy_jump=() if jump.lower() == "none" else tuple(jump.replace(" ", "").split(",")),
             proxy_command=None
@@ -252,9 +292,10 @@ def _matches(words: Sequence[str], state: _State, origin: str) -> bool:
         word = rest.pop(0)
         positive = not word.startswith("!")
         kind, equals, argument = word.removeprefix("!").lower().partition("=")
+        holds: bool | None
         if kind == "all":
-            continue
-        if kind in ("canonical", "final"):
+            holds = True
+        elif kind in ("canonical", "final"):
             # these need a second pass, which is not made
             holds = False
         else:
@@ -266,12 +307,13 @@ def _matches(words: Sequence[str], state: _State, origin: str) -> bool:
             else:
                 argument = word.partition("=")[2]
             holds = _holds(kind, argument, state, origin)
+        # None: not understood; a block of that kind is for nobody, negated or not
         if holds is not positive:
             return False
     return True
 
 
-def _holds(kind: str, argument: str, state: _State, origin: str) -> bool:
+def _holds(kind: str, argument: str, state: _State, origin: str) -> bool | None:
     subject = {
         "host": state.hostname,
         "originalhost": state.name,
@@ -285,7 +327,7 @@ def _holds(kind: str, argument: str, state: _State, origin: str) -> bool:
     log.warning(
         "fiber: %s: 'Match %s' is not understood here, so that it matches nothing", origin, kind
     )
-    return False
+    return None
 
 
 def _succeeds(command: str, timeout: float) -> bool:

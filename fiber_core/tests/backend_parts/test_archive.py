@@ -1,0 +1,58 @@
+"""Archives of which not a word is true: what ``fiber cp`` writes of them."""
+
+import io
+import tarfile
+
+import pytest
+
+from fiber.backend_parts.archive import unpack
+from fiber.exceptions import BackendError
+
+TYPES = {":": tarfile.DIRTYPE, "->": tarfile.SYMTYPE, "=": tarfile.LNKTYPE, "|": tarfile.FIFOTYPE}
+
+
+def archive(words):
+    """An archive of members such as ``a:`` (a folder), ``a/b`` (a file) and ``a/c -> b``."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as written:
+        for word in words.split(", "):
+            kind = next((kind for kind in TYPES if kind in word), "?")
+            member = tarfile.TarInfo(word.partition(kind)[0].strip())
+            member.type = TYPES.get(kind, tarfile.REGTYPE)
+            member.linkname = word.partition(kind)[2].strip()
+            written.addfile(member)
+    stream.seek(0)
+    return stream
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ".bashrc",
+        "/model",
+        "../model",
+        "model, .bashrc",
+        "model, model/a",
+        "model:, model/../.bashrc",
+        "model:, model/a, model/a",
+        "model -> ../.ssh",
+        "model:, model/a -> ../.bashrc",
+        "model:, model/a -> /etc",
+        "model:, model/a -> ., model/b -> a/../..",
+        "model:, model/1:, model/a -> ., model/a/1/b -> ../..",
+        "model:, model/a -> .., model/a/.bashrc",
+        "model:, model/a = ../.bashrc",
+        "model:, model/a |",
+    ],
+)
+def test_an_archive_with_more_than_was_asked_for_leaves_a_home_as_it_was(tmp_path, words):
+    with pytest.raises(BackendError, match="pod p sent for 'model' is not taken"):
+        unpack(archive(words), "model", tmp_path, "pod p")
+    assert not list(tmp_path.iterdir())
+
+
+def test_links_inside_of_a_folder_come_with_it(tmp_path):
+    words = "model:, model/a:, model/a/b, model/c -> a/b, model/a/d -> ../c, model/e = model/a/b"
+    unpack(archive(words), "model", tmp_path / "x", "pod p")
+    assert (tmp_path / "x/a/d").resolve() == tmp_path / "x/a/b"
+    assert (tmp_path / "x/e").samefile(tmp_path / "x/a/b")
