@@ -131,7 +131,7 @@ class SubmitProxy:
                 call = self._calls.popleft()
             try:
                 self._answer(*call)
-            except Exception:
+            except BaseException:  # SystemExit of a child's pickle ends no thread of ours
                 log.exception("fiber: a question of %s is left without an answer", call[0])
 
     def _answer(self, peer: Peer, number: int, body: bytes) -> None:
