@@ -72,6 +72,10 @@ def test_of_some_files_all_tests_run_and_of_the_rest_a_part(tmp_path, part, opti
     assert told in done.stdout
 
 
+def test_where_nothing_follows_there_is_nothing_to_run(tmp_path):
+    assert run(tmp_path, "--part", "followers", "-n", "1", "test_plain.py").returncode == 0
+
+
 def test_what_failed_in_a_part_is_what_is_run_once_more(tmp_path):
     (tmp_path / "test_wrong.py").write_text(PLAIN.replace("(case): pass", "(case): assert 0"))
     first, again = [
