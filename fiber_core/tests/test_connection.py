@@ -56,20 +56,6 @@ def test_both_ends_send_receive_and_poll_and_objects_and_bytes_mix_as_in_the_std
         first.send(threading.Lock())
 
 
-def test_a_one_way_pipe_has_a_reading_and_a_writing_end():
-    reader, writer = fiber.Pipe(duplex=False)
-    with reader, writer:
-        assert (reader.readable, reader.writable) == (True, False)
-        assert (writer.readable, writer.writable) == (False, True)
-        writer.send(1)
-        assert reader.recv() == 1
-        with pytest.raises(OSError, match="connection is read-only"):
-            reader.send(1)
-        for use in (writer.recv, writer.poll):
-            with pytest.raises(OSError, match="connection is write-only"):
-                use()
-
-
 def test_a_closed_end_raises(ends):
     end, _ = ends
     assert not end.closed

@@ -87,16 +87,6 @@ def waiting(tmp_path):
     process.join(PATIENCE)
 
 
-def test_one_that_runs_has_the_operating_systems_pid_and_is_among_the_active(waiting, tmp_path):
-    assert waiting.pid == waiting.ident == int((tmp_path / "pid").read_text())
-    waiting.join(0.05)
-    assert waiting.is_alive()
-    assert waiting.exitcode is None
-    assert waiting in fiber.active_children()
-    with pytest.raises(ValueError, match="Cannot close a process while it is still running"):
-        waiting.close()
-
-
 @pytest.mark.parametrize(
     "end,code",
     [("terminate", -signal.SIGTERM), ("kill", -signal.SIGKILL), ("interrupt", 7)],

@@ -40,11 +40,27 @@ class TestRoot:
         assert rundir.run_root() == runtime / "fiber"
         assert rundir.run_root().stat().st_mode & 0o777 == 0o700
 
-    def test_without_one_it_is_in_the_temporary_folder(self, runtime, monkeypatch):
+    def test_without_one_it_is_in_the_temporary_folder_whoever_took_its_name(
+        self, runtime, monkeypatch
+    ):
         monkeypatch.delenv("XDG_RUNTIME_DIR")
         monkeypatch.setattr(tempfile, "tempdir", str(runtime))
 
-        assert rundir.run_root() == runtime / f"fiber-{os.getuid()}"
+        taken = runtime / f"fiber-{os.getuid()}"
+        assert rundir.run_root() == taken
+        # another user was faster: all commands agree upon another folder, and make one if need be
+        monkeypatch.setenv("HOME", str(runtime / "home"))
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        taken.rmdir()
+        taken.symlink_to(runtime)
+        for _ in range(2):
+            root = rundir.run_root()
+            assert (root.parent, root.stat().st_mode & 0o777) == (runtime, 0o700)
+            assert rundir.run_root() == root != taken
+            root.rmdir()
+        monkeypatch.setenv("HOME", os.devnull)
+        with pytest.raises(FiberError, match="is not a folder of user .*XDG_RUNTIME_DIR"):
+            rundir.run_root()
 
     def test_a_folder_too_long_for_sockets_is_not_used(self, runtime, monkeypatch):
         long = runtime / ("x" * 80)

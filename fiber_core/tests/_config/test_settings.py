@@ -7,6 +7,7 @@ settings class names.
 import enum
 import logging
 import math
+import os
 from pathlib import Path
 from typing import Any, Literal, Optional
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import require
 from fiber._config.convert import (
     SettingsCollector,
     build,
@@ -524,6 +526,84 @@ class TestIni:
 
         with pytest.raises(ConfigError, match=told):
             read_file(tmp_path)
+
+
+class TestTrust:
+    """A file names programs that run as this user: it is read only where nobody else wrote it.
+
+    Each case is the owner, group and mode of the folder, then of the file, and the user who reads.
+    """
+
+    @pytest.fixture
+    def made(self, tmp_path, monkeypatch):
+        require.need("root", None if os.geteuid() == 0 else "only root can be another user")
+
+        def make(folder, file, user=0, name=".fiberconfig"):
+            (tmp_path / name).write_text("[tool.fiber]\ncpu=2\n" if "py" in name else "cpu = 2")
+            for path, (owner, group, mode) in ((tmp_path / name, file), (tmp_path, folder)):
+                os.chown(path, owner, group)
+                path.chmod(mode)
+            monkeypatch.setattr(os, "getuid", lambda: user)
+            return tmp_path
+
+        yield make
+        os.chown(tmp_path, 0, 0)
+
+    @pytest.mark.parametrize("name", [".fiberconfig", "pyproject.toml"])
+    @pytest.mark.parametrize(
+        "folder, file, told",
+        [
+            ((0, 0, 0o755), (65534, 0, 0o644), r"{file} belongs to user nobody"),
+            ((65534, 0, 0o755), (0, 0, 0o644), r"{folder} belongs to user nobody"),
+            ((0, 0, 0o755), (0, 0, 0o646), r"every user may write to {file}"),
+            ((0, 0, 0o777), (0, 0, 0o644), r"every user may write to {folder}"),
+            ((0, 0, 0o755), (0, 100, 0o664), r"group users may write to {file}"),
+            ((0, 54321, 0o775), (0, 0, 0o644), r"group 54321 may write to {folder}"),
+        ],
+    )
+    def test_what_others_wrote_or_may_write_is_refused(self, made, folder, file, name, told):
+        here = made(folder, file, name=name)
+
+        told = told.format(folder=here, file=here / name)
+        with pytest.raises(ConfigError, match=rf"{told}.*FIBER_TRUSTED_FOLDERS={here}"):
+            load_config({}, {}, here)
+
+        # who knows them may say so, in another place than the file
+        environ = {"FIBER_TRUSTED_FOLDERS": f"/nowhere,{here.parent}"}
+        assert load_config({}, environ, here).cpu == 2
+        assert load_config({"trusted_folders": [here]}, {}, here).cpu == 2
+
+    @pytest.mark.parametrize(
+        "folder, file, user",
+        [
+            # root's, as in an image
+            ((0, 0, 0o755), (0, 0, 0o644), 54321),
+            # a umask of 002 and a group of one's own; no other name is known in a container
+            ((0, 0, 0o775), (0, 0, 0o664), 0),
+            ((54321, 54321, 0o2775), (54321, 54321, 0o664), 54321),
+            # anybody's folder where nobody takes another's place
+            ((0, 0, 0o1777), (54321, 54321, 0o600), 54321),
+        ],
+    )
+    def test_what_nobody_else_may_write_is_read(self, made, folder, file, user):
+        assert load_config({}, {}, made(folder, file, user)).cpu == 2
+
+    def test_sudo_reads_what_belongs_to_who_asked(self, made, monkeypatch):
+        monkeypatch.setenv("SUDO_UID", "54321")
+
+        assert load_config({}, {}, made((54321, 54321, 0o755), (54321, 54321, 0o644))).cpu == 2
+
+    def test_a_link_of_others_to_a_file_of_ones_own_is_refused(self, made):
+        here = made((0, 0, 0o1777), (0, 0, 0o644), name="mine")
+        (here / ".fiberconfig").symlink_to("mine")
+        os.chown(here / ".fiberconfig", 65534, 0, follow_symlinks=False)
+
+        with pytest.raises(ConfigError, match="belongs to user nobody"):
+            load_config({}, {}, here)
+
+    def test_a_file_cannot_vouch_for_itself(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"trusted_folders.*:1.*FIBER_TRUSTED_FOLDERS"):
+            load(tmp_path, file="trusted_folders = /")
 
 
 class TestToml:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -255,6 +256,35 @@ def test_many_are_served_at_once_where_one_may_take_long(path):
         first.start()
         assert call(path) == b"both are here"
         first.join(20)
+
+
+class Exhausted:
+    """A listener whose process has no descriptor for the first connection."""
+
+    def __init__(self, listener):
+        self._listener = listener
+        self._errors = [OSError(errno.EMFILE, "too many open files")]
+        self.shutdown, self.close = listener.shutdown, listener.close
+
+    def accept(self):
+        if self._errors:
+            raise self._errors.pop()
+        return self._listener.accept()
+
+
+def test_it_goes_on_after_there_was_no_descriptor_or_no_thread_for_one(path, monkeypatch):
+    def serve(connection):
+        with connection:
+            connection.sendall(b"hello")
+
+    listener = Exhausted(private_listener(path))
+    with contextlib.closing(
+        AcceptThread(listener, serve, name="test-door", thread_per_connection=True, pause=0.01)
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
+            assert call(path) == b""
+        assert call(path) == b"hello"
 
 
 def test_it_may_be_closed_by_what_it_serves(path):

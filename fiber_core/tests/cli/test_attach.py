@@ -59,14 +59,16 @@ class TestFollowing:
     @pytest.mark.parametrize(
         "call, code, told",
         [
-            ("logs", 0, "is incomplete: no answer"),
-            ("events", 1, "fiber: no answer\n"),
+            ("logs", 0, "is incomplete: no answer\\x1b[2J"),
+            ("events", 1, "fiber: no answer\\x1b[2J\n"),
         ],
         ids=["its output", "all of it"],
     )
-    def test_a_platform_that_is_lost_is_reported(self, fiber, monkeypatch, call, code, told):
+    def test_a_platform_that_is_lost_is_reported_and_orders_the_terminal_nothing(
+        self, fiber, monkeypatch, call, code, told
+    ):
         def lost(*_, **__):
-            raise BackendUnavailableError("no answer")
+            raise BackendUnavailableError("no answer\x1b[2J")
 
         monkeypatch.setattr(FakeBackend, call, lost)
 
@@ -75,10 +77,12 @@ class TestFollowing:
         assert done.exit_code == code
         assert told in done.stderr
 
-    def test_waiting_is_reported_once_with_the_platforms_message(
+    def test_waiting_is_reported_once_with_the_platforms_message_and_no_order_in_it(
         self, fiber, platform, monkeypatch
     ):
-        waits = JobStatus(state=JobState.PENDING, message="0/3 nodes are available")
+        # the title of the window, and the 8-bit form of the same order
+        message = "0/3 nodes\x1b]0;x\x07 are\x9d0;x\x9c available"
+        waits = JobStatus(state=JobState.PENDING, message=message)
         events = FakeBackend.events
 
         def preceded(self, run_id):
@@ -93,7 +97,8 @@ class TestFollowing:
 
         told = fiber("run", "-a", "true").stderr
 
-        assert told.count("waits: 0/3 nodes are available") == 1
+        shown = r"waits: 0/3 nodes\x1b]0;x\x07 are\x9d0;x\x9c available"
+        assert told.count(shown) == 1
 
 
 class Signals:

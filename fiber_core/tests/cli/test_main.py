@@ -73,14 +73,15 @@ class TestErrors:
 
     @pytest.mark.parametrize("way", ["option", "variable"])
     def test_debug_shows_the_traceback_as_well(self, fiber, monkeypatch, way):
-        fiber.extra.append(Adds(raising(BackendUnavailableError("no answer"))))
+        fiber.extra.append(Adds(raising(BackendUnavailableError("no answer\x1bc"))))
         if way == "variable":
             monkeypatch.setenv("FIBER_DEBUG", "yes")
 
         told = fiber.fails(*(["--debug"] if way == "option" else []), "act")
 
         assert "Traceback (most recent call last)" in told
-        assert told.endswith("fiber: no answer\n")
+        assert told.endswith("fiber: no answer\\x1bc\n")
+        assert "\x1b" not in told
 
     def test_an_error_that_is_not_fibers_is_not_hidden(self, fiber):
         fiber.extra.append(Adds(raising(ZeroDivisionError())))
@@ -89,13 +90,15 @@ class TestErrors:
 
 
 class TestLog:
-    @pytest.mark.parametrize("name, text", [("fiber.x", "beware"), ("fiber", "fiber: beware")])
+    @pytest.mark.parametrize(
+        "name, text", [("fiber.x", "beware\x1bc"), ("fiber", "fiber: beware\x1bc")]
+    )
     def test_warnings_go_to_stderr_with_the_programs_name_once(self, fiber, name, text):
         fiber.extra.append(Adds(lambda: logging.getLogger(name).warning(text)))
 
         done = fiber("act")
 
-        assert (done.exit_code, done.stdout, done.stderr) == (0, "", "fiber: beware\n")
+        assert (done.exit_code, done.stdout, done.stderr) == (0, "", "fiber: beware\\x1bc\n")
 
 
 def test_characters_that_the_terminal_has_not_are_no_error(monkeypatch):

@@ -164,16 +164,23 @@ class TestInheritance:
         copied = {
             *("affinity", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName"),
             *("imagePullSecrets", "priorityClassName", "securityContext", "serviceAccountName"),
-            *("dnsPolicy", "automountServiceAccountToken"),
+            "dnsPolicy",
         }
         own = {
             *("containers", "initContainers", "volumes", "restartPolicy", "enableServiceLinks"),
-            "terminationGracePeriodSeconds",
+            *("terminationGracePeriodSeconds", "automountServiceAccountToken"),
         }
         assert pod["spec"].keys() == copied | own
         assert {name: pod["spec"][name] for name in copied} == {
             name: k8s_world.PARENT["spec"][name] for name in copied
         }
+
+    def test_programs_and_no_process_of_theirs_get_the_token_of_their_account(self):
+        jobs = [process(), process(entry=None)]
+        for worker_token, expected in ((False, [False, True]), (True, [True, True])):
+            around = PodContext(parent=parent())
+            pods = [make(job, around, worker_token=worker_token) for job in jobs]
+            assert [pod["spec"]["automountServiceAccountToken"] for pod in pods] == expected
 
     def test_and_so_has_its_container(self, pod):
         copied = {"image", "imagePullPolicy", "envFrom", "securityContext", "workingDir"}

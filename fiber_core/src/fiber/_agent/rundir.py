@@ -6,6 +6,7 @@ It holds the sockets of the run's processes, the journal and logs of its supervi
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -22,6 +23,8 @@ from fiber.exceptions import FiberError
 
 #: a Unix socket's path must stay below this, whatever the system
 MAX_SOCKET_PATH = 100
+#: longest path of the folder of all runs: leaves room for /<8 hex>/<16 characters>.sock
+_MAX_ROOT = MAX_SOCKET_PATH - 32
 _DESCRIPTION = "run.json"
 #: length of a run folder's path up to which folders inside can hold sockets
 _ROOMY = 40
@@ -32,32 +35,73 @@ _claims: dict[Path, Claim] = {}
 def run_root() -> Path:
     """The folder that holds the runs of this user on this host; made where it is missing.
 
-    ``$XDG_RUNTIME_DIR/fiber``, else ``fiber-<uid>`` in the temporary folder.
+    ``$XDG_RUNTIME_DIR/fiber``, else ``fiber-<uid>`` in the temporary folder, where any user may have
+    taken that name first: then a folder that a file in ``~/.cache/fiber`` names.
 
     Raises:
         FiberError: it belongs to another user, or others may write to it.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.access(runtime, os.W_OK):
-        root = Path(runtime) / "fiber"
-    else:
-        root = Path(tempfile.gettempdir()) / f"fiber-{os.getuid()}"
-    # room for /<8 hex>/<16 characters>.sock
-    if len(os.fsencode(root)) > MAX_SOCKET_PATH - 32:
+    own = Path(runtime) / "fiber" if runtime and os.access(runtime, os.W_OK) else None
+    root = own or Path(tempfile.gettempdir()) / f"fiber-{os.getuid()}"
+    if len(os.fsencode(root)) > _MAX_ROOT:
         root = Path("/tmp") / f"fiber-{os.getuid()}"  # noqa: S108 - owner and mode are checked below
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check_owner(root)
-    return root
+    try:
+        root.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        if root != own and not _is_ours(root):
+            root = _other_root(root)
+    return _checked(root)
 
 
-def _check_owner(folder: Path) -> None:
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+def _other_root(taken: Path) -> Path:
+    """Return the folder in place of one that another user took; the given one where none can be.
+
+    A file in the home folder names it, so that all commands on this host use the same one.
+    """
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fiber"
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # homes are shared by hosts, temporary folders are not
+        with (cache / f"runs-{os.uname().nodename}").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            named = file.read()
+            folder = Path(named)
+            if not named or not _is_ours(folder):
+                room = len(os.fsencode(taken)) + len(".12345678") <= _MAX_ROOT
+                parent = taken.parent if room else "/tmp"  # noqa: S108 - a folder of its own
+                folder = Path(tempfile.mkdtemp(prefix=f"{taken.name}.", dir=parent))
+                file.truncate(0)
+                file.write(str(folder))
+    except (OSError, RuntimeError):
+        # there is no home folder, or nothing can be written to it
+        return taken
+    return folder
+
+
+def _is_ours(folder: Path) -> bool:
+    """True for a folder, and no link to one, of this user."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
+
+def _checked(folder: Path) -> Path:
+    """Return a folder that is this user's alone.
+
+    Raises:
+        FiberError: it is not.
+    """
+    if not _is_ours(folder):
         msg = f"{folder} is not a folder of user {os.getuid()}; remove it or set XDG_RUNTIME_DIR"
         raise FiberError(msg)
-    if stat.S_IMODE(status.st_mode) & 0o077:
+    if stat.S_IMODE(folder.lstat().st_mode) & 0o077:
         msg = f"{folder} is open to other users; run chmod 700 {folder}"
         raise FiberError(msg)
+    return folder
 
 
 def create(

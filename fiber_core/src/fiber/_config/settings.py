@@ -12,13 +12,15 @@ from fiber._base import values
 from fiber._config.convert import (
     SettingsCollector,
     build,
+    convert,
     key_prefix,
     parse_cpu,
     parse_memory,
     render,
     settings_of,
 )
-from fiber._config.sources import FileSettings, Origin, OriginKind, read_file
+from fiber._config.sources import FileSettings, Origin, OriginKind, RawValue, read_file
+from fiber.exceptions import ConfigError
 from fiber.model import BackendInfo
 from fiber.model.timing import Timing
 
@@ -29,6 +31,7 @@ _DEFAULT = Origin(OriginKind.DEFAULT)
 _positive: Any = values.gt(0)
 
 _INTERNAL = {"internal": True}
+_TRUSTED = "trusted_folders"
 
 
 def _metadata(text: str, parse: Any = None) -> dict[str, Any]:
@@ -130,6 +133,14 @@ class Config:
         metadata=_metadata("factor of Fiber's own heartbeats, patience and pauses"),
         validator=_positive,
     )
+    #: folders in which, and below which, the configuration file is read whoever wrote it
+    trusted_folders: tuple[Path, ...] = values.field(
+        default=(),
+        metadata={
+            **_metadata("folders whose configuration file is read whoever wrote it"),
+            "passed_on": False,
+        },
+    )
     #: settings of the chosen backend: an instance of its ``BackendInfo.config``, or None
     settings: Any = values.field(default=None, metadata=_INTERNAL, repr=False)
     #: canonical name of the backend that ``settings`` belong to
@@ -222,11 +233,14 @@ def load_config(
             file, and ignored in the environment.
 
     Raises:
-        ConfigError: an unknown key in arguments or file, or a bad value anywhere.
+        ConfigError: an unknown key in arguments or file, a bad value anywhere, or a file that
+            other users can have written.
     """
+    environ = os.environ if environ is None else environ
     collector = SettingsCollector(settings_of(Config), backends, backend_info)
-    collector.add_file(_file_of(directory))
-    collector.add_environ(os.environ if environ is None else environ)
+    collector.add_file(_file_of(directory, _trusted_folders(arguments, environ)))
+    _require_elsewhere(collector.by_owner[""].get(_TRUSTED))
+    collector.add_environ(environ)
     collector.add_arguments(arguments)
     core = collector.by_owner.pop("")
     given = build(Config, core)
@@ -246,9 +260,30 @@ def load_config(
     return Config(**given, settings=settings, backend_name=backend_info.name, origins=origins)
 
 
-def _file_of(directory: str | Path | None) -> FileSettings:
+def _file_of(directory: str | Path | None, trusted: Iterable[Path]) -> FileSettings:
     try:
-        return read_file(Path.cwd() if directory is None else directory)
+        return read_file(Path.cwd() if directory is None else directory, trusted)
     except FileNotFoundError:
         # the working directory was removed
         return FileSettings()
+
+
+def _trusted_folders(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders that are trusted by argument or environment, before the file is read."""
+    given = arguments.get(_TRUSTED)
+    written = environ.get(f"FIBER_{_TRUSTED}".upper(), "") if given is None else given
+    try:
+        found: tuple[Path, ...] = convert(written, tuple[Path, ...])
+    except ValueError:
+        # reported with its origin when all settings are converted
+        return ()
+    return found
+
+
+def _require_elsewhere(raw: RawValue | None) -> None:
+    if raw is not None:
+        msg = (
+            f"{_TRUSTED} ({raw.origin}) is not taken from a file, which cannot vouch for itself; "
+            "set FIBER_TRUSTED_FOLDERS or the argument of fiber.init"
+        )
+        raise ConfigError(msg)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import enum
 import logging
+import os
 import re
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,42 +89,118 @@ class FileSettings:
     origins: Mapping[str, Origin] = values.field(factory=dict)
 
 
-def read_file(directory: str | Path) -> FileSettings:
+def read_file(directory: str | Path, trusted: Iterable[Path] = ()) -> FileSettings:
     """Read the configuration file of a directory.
+
+    Its settings can name programs that run as this user (a ``ProxyCommand``, the command of a
+    kubeconfig), so a file of others is refused, and one that they may replace or write to.
 
     Args:
         directory: the working directory of the program.
+        trusted: folders in which, and below which, a file is read whoever wrote it.
 
     Returns:
         ``.fiberconfig`` where it exists, else ``[tool.fiber]`` of ``pyproject.toml``, else nothing.
 
     Raises:
-        ConfigError: the file cannot be read, or a line is malformed.
+        ConfigError: the file is another user's, cannot be read, or a line is malformed.
     """
     folder = Path(directory)
     own, shared = folder / FILE_NAME, folder / _PYPROJECT
     if own.is_file():
-        if shared.is_file() and _read_pyproject(shared).path is not None:
+        text, found = _text(own)
+        _require_trust(own, found, trusted)
+        if shared.is_file() and _read_pyproject(shared, _text(shared)[0]).path is not None:
             _log.debug("%s is used, [tool.fiber] of %s is not", own, shared)
-        return _read_ini(own)
+        return _read_ini(own, text)
     if shared.is_file():
-        return _read_pyproject(shared)
+        text, found = _text(shared)
+        settings = _read_pyproject(shared, text)
+        # a project file without a table for fiber is nobody's concern
+        if settings.path is not None:
+            _require_trust(shared, found, trusted)
+        return settings
     return FileSettings()
 
 
-def _text(path: Path) -> str:
+def _text(path: Path) -> tuple[str, os.stat_result]:
+    """Return the text of a file, and the status of the very file that was read."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            return file.read(), os.fstat(file.fileno())
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path} cannot be read: {error}"
         raise ConfigError(msg) from error
 
 
-def _read_ini(path: Path) -> FileSettings:
+def _require_trust(path: Path, found: os.stat_result, trusted: Iterable[Path]) -> None:
+    """Refuse a file unless this user or root alone can have written it, or its folder is trusted."""
+    folder = path.parent.resolve()
+    if any(folder.is_relative_to(one.resolve()) for one in trusted):
+        return
+    users = {0, os.getuid()}
+    if os.getuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
+        users.add(int(os.environ["SUDO_UID"]))
+    # the entry itself may be a link, by which others would choose among the files of this user
+    for what, status in ((path, found), (path, path.lstat()), (folder, folder.stat())):
+        why = _distrust(what, status, users)
+        if why:
+            msg = (
+                f"{path} is not read: {why}, and its settings can name programs that run as user "
+                f"{_user_name(os.getuid())}; change that (chown, chmod), or if you trust all who "
+                f"may write there, set FIBER_TRUSTED_FOLDERS={folder}"
+            )
+            raise ConfigError(msg)
+
+
+def _distrust(path: Path, found: os.stat_result, users: Iterable[int]) -> str:
+    """Return why others than some users can have changed a file or an entry of a folder, or ""."""
+    mode = found.st_mode
+    if found.st_uid not in users:
+        return f"{path} belongs to user {_user_name(found.st_uid)}"
+    # a link has no mode; in a sticky folder nobody replaces what is another's
+    if stat.S_ISLNK(mode) or (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+        return ""
+    if mode & stat.S_IWOTH:
+        return f"every user may write to {path}"
+    if mode & stat.S_IWGRP and (group := _shared_group(found.st_gid, users)):
+        return f"group {group} may write to {path}"
+    return ""
+
+
+def _user_name(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        # as in a container, which knows few users of its host
+        return str(number)
+
+
+def _shared_group(number: int, users: Iterable[int]) -> str:
+    """Return the name of a group with others in it, or "" for the private group of a user.
+
+    A private group is named as its user, with nobody else listed; where its name is not known, as in
+    a container, it has its user's number. A group such as ``users`` lists nobody either: those who
+    have it as their first one are not listed.
+    """
+    import grp
+
+    names = {_user_name(user) for user in users}
+    try:
+        group = grp.getgrgid(number)
+    except KeyError:
+        return "" if number in users else str(number)
+    is_private = (number == 0 or group.gr_name in names) and names.issuperset(group.gr_mem)
+    return "" if is_private else group.gr_name
+
+
+def _read_ini(path: Path, text: str) -> FileSettings:
     sections: dict[str, dict[str, RawValue]] = {}
     origins: dict[str, Origin] = {}
     section = DEFAULT_SECTION
-    for number, kind, name, value in _ini_items(path):
+    for number, kind, name, value in _ini_items(path, text):
         origin = Origin(OriginKind.FILE, f"{path}:{number}")
         if kind == "section":
             section = name
@@ -138,10 +216,10 @@ def _read_ini(path: Path) -> FileSettings:
     return FileSettings(path, sections, origins)
 
 
-def _ini_items(path: Path) -> Iterator[tuple[int, str, str, str]]:
+def _ini_items(path: Path, text: str) -> Iterator[tuple[int, str, str, str]]:
     """Yield ``(line, "section" or "key", name, value)``; indented lines continue a value."""
     pending: tuple[int, str, list[str]] | None = None
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if not stripped or stripped[0] in "#;":
             continue
@@ -170,8 +248,7 @@ def _unquoted(text: str) -> str:
     return text
 
 
-def _read_pyproject(path: Path) -> FileSettings:
-    text = _text(path)
+def _read_pyproject(path: Path, text: str) -> FileSettings:
     if "fiber" not in text:
         # avoids importing a TOML parser in projects without a table for fiber
         return FileSettings()

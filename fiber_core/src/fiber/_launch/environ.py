@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,9 @@ _OURS = frozenset(
     }
 )
 _OURS_BEGIN = ("XDG_", "SSH_", "DBUS_", "SYSTEMD_", "FIBER_")
+# variables that are read when a program or its interpreter starts, or by Fiber itself then
+_AT_START = frozenset({"PATH", "LANG", "LANGUAGE", "TZ"})
+_AT_START_BEGIN = ("FIBER_", "PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_", "LC_")
 
 
 def job_environment(runtime: LaunchContext) -> dict[str, str]:
@@ -67,6 +71,19 @@ def job_environment(runtime: LaunchContext) -> dict[str, str]:
         if key in listed or (first.get(key) != value and (same_host or not _is_ours(key)))
     }
     return {**changed, **runtime.config.to_environ(), "FIBER_BACKEND": runtime.info.name}
+
+
+def split(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Variables that a job has to be started with, and those that its processes get privately.
+
+    A platform shows the former to whoever may look at its jobs.
+    """
+    public = {
+        key: value
+        for key, value in environ.items()
+        if key in _AT_START or key.startswith(_AT_START_BEGIN)
+    }
+    return public, {key: value for key, value in environ.items() if key not in public}
 
 
 def mark_inherited() -> None:

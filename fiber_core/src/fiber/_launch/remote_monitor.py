@@ -23,6 +23,7 @@ from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._launch import status_merge
 from fiber._launch.code_server import CodeServer
+from fiber._launch.environ import split
 from fiber._launch.submit_proxy import SubmitProxy
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
@@ -187,7 +188,9 @@ class RemoteJobMonitor:
         capabilities = self._runtime.info.capabilities
         resources = spec.resources
         local = self._runtime.info.near
+        public, private = split(spec.env)
         config = SupervisorConfig(
+            env=private,
             instructions=values.evolve(instructions, remote=not capabilities.same_host),
             name=spec.name,
             lease=self._runtime.lease,
@@ -205,6 +208,7 @@ class RemoteJobMonitor:
             spec,
             argv=(python, *spec.argv[1:-1], MODULE),
             cwd=spec.cwd if capabilities.same_host else None,
+            env=public,
             private=config.encode(),
             processes=1,
         )

@@ -113,7 +113,8 @@ def _local_address_to(url: str) -> str:
 class ReservedPort:
     """TCP port that is bound and not listened on: the system gives it to no ``bind`` to port 0.
 
-    A server that binds this very port with ``SO_REUSEADDR``, as servers do, gets it.
+    A server that binds this very port with ``SO_REUSEADDR``, as servers do, gets it; also one of
+    another user, as long as nobody listens there.
     """
 
     def __init__(self) -> None:

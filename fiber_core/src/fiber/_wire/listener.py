@@ -7,7 +7,6 @@ imports only the one it needs.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import itertools
 import logging
@@ -17,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fiber._wire import fork, frames
+from fiber._wire import descriptors, fork, frames
 from fiber._wire.dialer import SCHEME
 from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor
@@ -164,7 +163,7 @@ class UnixListener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if error.errno not in descriptors.NO_ROOM:
                     raise
                 log.warning("fiber: a connection has to wait: %s; see `ulimit -n`", error)
                 fd = listener.fileno()

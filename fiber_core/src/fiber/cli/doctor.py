@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fiber import _version
+from fiber.cli.errors import plain
 from fiber.cli.options import BackendCommand, loaded_plugins
 from fiber.exceptions import FiberError
 from fiber.model import Check
@@ -230,7 +231,7 @@ def _checks(backend: str | None) -> Iterator[Check]:
 
 def _show(check: Check) -> None:
     word = click.style("ok    ", fg="green") if check.ok else click.style("failed", fg="red")
-    detail = " ".join(check.detail.split())
+    detail = plain(" ".join(check.detail.split()))
     click.echo(f"{word}  {check.name}{': ' if detail else ''}{detail}")
     if not check.ok and check.fix:
-        click.echo(f"        fix: {check.fix}")
+        click.echo(plain(f"        fix: {check.fix}"))

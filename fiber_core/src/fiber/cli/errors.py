@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from typing import IO, Any
 
 import click
 
 from fiber.exceptions import ConfigError, FiberError
 
-__all__ = ["INTERRUPTED", "Failure", "Interrupted", "after_signal", "is_true"]
+__all__ = [
+    "INTERRUPTED",
+    "Failure",
+    "Interrupted",
+    "after_signal",
+    "is_true",
+    "note",
+    "plain",
+]
+
+#: characters by which a text can give orders to a terminal
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(text: str) -> str:
+    r"""Write out the control characters in a text of platforms, jobs or members as ``\x1b``.
+
+    Lines and tabs stay. What a job prints is no such text: its colours are its own.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def note(text: str) -> None:
+    """Print a line of the command's own on stderr, where texts of others may be in it."""
+    click.echo(f"fiber: {plain(text)}", err=True)
 
 
 def after_signal(number: int) -> int:
@@ -49,7 +74,7 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message, to stderr by default."""
-        click.echo(f"fiber: {self.message}", file=file, err=file is None)
+        click.echo(f"fiber: {plain(self.message)}", file=file, err=file is None)
 
 
 def is_true(text: str) -> bool:

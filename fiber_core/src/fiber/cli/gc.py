@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fiber.backend_parts.liveness import Liveness, liveness_of, owner_of
+from fiber.cli.errors import note
 from fiber.cli.options import BackendCommand, backend_option, loaded_plugins
 from fiber.exceptions import FiberError
 
@@ -42,7 +43,7 @@ def command(ctx: click.Context, dry_run: bool, backend: str | None) -> None:
             why = _collect(plugins, name, folder, description, dry_run=dry_run)
         except FiberError as error:
             # the others can still be collected
-            click.echo(f"fiber: run {folder.name} is kept: {error}", err=True)
+            note(f"run {folder.name} is kept: {error}")
             failed = True
             continue
         if why:
@@ -80,10 +81,9 @@ def _collect(
     if program is Liveness.UNKNOWN:
         owner = owner_of(folder)
         process = "" if owner is None else f", process {owner.pid} of {owner.host},"
-        click.echo(
-            f"fiber: run {folder.name} is kept: nothing seen from here proves that its "
-            f"program{process} has ended; run fiber gc where it ran, or remove {folder}",
-            err=True,
+        note(
+            f"run {folder.name} is kept: nothing seen from here proves that its "
+            f"program{process} has ended; run fiber gc where it ran, or remove {folder}"
         )
         return ""
     settings = dict(description.get("settings") or {})

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from fiber._version import __version__
-from fiber.cli.errors import INTERRUPTED, Failure, Interrupted, after_signal, is_true
+from fiber.cli.errors import INTERRUPTED, Failure, Interrupted, after_signal, is_true, plain
 from fiber.cli.group import LazyGroup
 from fiber.exceptions import FiberError
 
@@ -38,7 +38,7 @@ class _Command(LazyGroup):
                 ctx.exit(INTERRUPTED)
             except (FiberError, Failure) as error:
                 if debug:
-                    traceback.print_exc()
+                    click.echo(plain(traceback.format_exc()), nl=False, err=True)
                 if isinstance(error, Failure):
                     raise
                 raise Failure(error) from error
@@ -69,7 +69,7 @@ class _Prefix(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        return text if text.startswith("fiber: ") else f"fiber: {text}"
+        return plain(text if text.startswith("fiber: ") else f"fiber: {text}")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fiber._ring.mpi.arguments import maps_ranks, rank_and_member_counts, split_command_line
+from fiber.cli.errors import note
 from fiber.cli.options import BackendCommand, backend_option, cpus, megabytes, volume
 from fiber.exceptions import FiberError
 from fiber.model import ResourceRequest, Volume
@@ -191,7 +192,7 @@ def command(
 
         runtime.current().close()
     if exit_report.why:
-        click.echo(f"fiber: {exit_report.why}", err=True)
+        note(exit_report.why)
     ctx.exit(exit_report.code)
 
 

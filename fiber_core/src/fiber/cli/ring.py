@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from fiber.cli.errors import note, plain
 from fiber.cli.options import backend_option, cpus, json_option, megabytes
 from fiber.exceptions import FiberError
 
@@ -173,20 +174,21 @@ def describe(name: str) -> None:
     }
     click.echo(f"name: {name}")
     for fact, value in facts.items():
-        click.echo(f"{fact}: {value}")
+        click.echo(plain(f"{fact}: {value}"))
     codes = report.get("codes", {})
     click.echo("ranks:")
     for place in report.get("placements", ()):
         for rank in range(place["first_rank"], place["first_rank"] + place["slots"]):
             ended = f", ended with {codes[str(rank)]}" if str(rank) in codes else ""
-            click.echo(f"  {rank} on {place['host']['name']}{ended}")
+            click.echo(plain(f"  {rank} on {place['host']['name']}{ended}"))
     click.echo("conditions:")
     for one in report.get("conditions", ()):
         truth = "is" if one["is_true"] else "was"
-        click.echo(f"  {_at(one['time'])} {truth} {one['kind']}: {one['reason']}: {one['message']}")
+        what = f"{truth} {one['kind']}: {one['reason']}: {one['message']}"
+        click.echo(plain(f"  {_at(one['time'])} {what}"))
     click.echo("events:")
     for one in report.get("events", ()):
-        click.echo(f"  {_at(one['time'])} {one['reason']}: {one['message']}")
+        click.echo(plain(f"  {_at(one['time'])} {one['reason']}: {one['message']}"))
 
 
 @click.command("logs")
@@ -199,7 +201,7 @@ def logs(name: str, rank: int | None, follow: bool) -> None:
 
     for number, host, text in _output_lines(find(name), follow):
         if rank is None or number == rank:
-            click.echo(f"[{number}@{host}] {text}")
+            click.echo(f"[{number}@{plain(host)}] {text}")
 
 
 def _output_lines(record: Record, follow: bool) -> Iterator[tuple[int, str, str]]:
@@ -335,28 +337,24 @@ def apply(
     session = Session.load(backend)
     job = fit_to_capabilities(parse_manifest(_parsed(manifest)), session.info.capabilities)
     for path in job.unsupported:
-        click.echo(f"fiber: not supported: {path}", err=True)
+        note(f"not supported: {path}")
     if strict and job.unsupported:
         msg = f"{job.name} has fields that are not supported, and --strict refuses these"
         raise FiberError(msg)
     if job.suspended:
-        click.echo(
-            f"fiber: {job.name} is suspended (spec.runPolicy.suspend); nothing is started", err=True
-        )
+        note(f"{job.name} is suspended (spec.runPolicy.suspend); nothing is started")
         return
     timeout = session.config.start_timeout if start_timeout is None else start_timeout
     plan = run_spec(job, timeout)
     fiber.init(backend=session.info.name, start_timeout=timeout)
     try:
-        exit_report = run_with_retries(
-            lambda: run(plan), job.retries, lambda why: click.echo(f"fiber: {why}", err=True)
-        )
+        exit_report = run_with_retries(lambda: run(plan), job.retries, note)
     finally:
         from fiber._runtime import runtime
 
         runtime.current().close()
     if exit_report.why:
-        click.echo(f"fiber: {exit_report.why}", err=True)
+        note(exit_report.why)
     ctx.exit(exit_report.code)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fiber.cli.errors import INTERRUPTED, Failure, after_signal
+from fiber.cli.errors import INTERRUPTED, Failure, after_signal, note
 from fiber.cli.options import (
     BackendCommand,
     backend_option,
@@ -106,7 +106,7 @@ def follow_job(session: Session, backend: Backend, run_id: str, spec: JobSpec) -
         if status is not None and copy is not None:
             copy.join()
     if status is None:
-        click.echo(f"fiber: {noun} {job.id} goes on: fiber logs -f {job.id}", err=True)
+        note(f"{noun} {job.id} goes on: fiber logs -f {job.id}")
         return INTERRUPTED, True
     if policy.signum is not None:
         return after_signal(policy.signum), False
@@ -115,7 +115,7 @@ def follow_job(session: Session, backend: Backend, run_id: str, spec: JobSpec) -
         and status.reason.kind is not ReasonKind.EXIT
         and not _ends_output(f"fiber: {status.message}", status)
     ):
-        click.echo(f"fiber: {noun} {job.id}: {status.message or status.reason}", err=True)
+        note(f"{noun} {job.id}: {status.message or status.reason}")
     return exit_code(status), False
 
 
@@ -179,13 +179,13 @@ class _SignalPolicy:
         elif self._can_leave and text in {"l", "leave"}:
             self.leaves = True
         else:
-            click.echo(f"fiber: {self._title} goes on", err=True)
+            note(f"{self._title} goes on")
 
     def _end(self, number: int) -> None:
         self.signum = number
         self._backend.terminate(self._job, grace=self._grace)
         if number == signal.SIGINT and sys.stderr.isatty():
-            click.echo(f"fiber: ending {self._title}, Ctrl-C again to kill it", err=True)
+            note(f"ending {self._title}, Ctrl-C again to kill it")
 
 
 def _wait_for_end(
@@ -212,7 +212,7 @@ def _wait_for_end(
             return status
         if status.state is JobState.PENDING and status.message not in {"", shown}:
             shown = status.message
-            click.echo(f"fiber: {session.info.noun} {job.id} waits: {shown}", err=True)
+            note(f"{session.info.noun} {job.id} waits: {shown}")
     return None
 
 
@@ -224,7 +224,7 @@ def _copy_output(backend: Backend, job: Job) -> threading.Thread:
             for line in backend.logs(job, follow=True):
                 click.echo(line)
         except FiberError as error:
-            click.echo(f"fiber: the output of job {job.id} is incomplete: {error}", err=True)
+            note(f"the output of job {job.id} is incomplete: {error}")
         except BrokenPipeError:
             # the reader of our output has gone; the job goes on
             return

@@ -75,7 +75,7 @@ def find_job(jobs: Sequence[Job], word: str) -> Job:
 
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def table(

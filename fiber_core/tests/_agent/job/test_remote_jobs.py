@@ -28,7 +28,8 @@ def wait_for_ever():
 
 
 def describe(queue, names):
-    queue.put((str(Path.cwd()), os.getpid(), {name: os.environ.get(name) for name in names}))
+    environ = {name: os.environ.get(name) for name in names}
+    queue.put((str(Path.cwd()), os.getpid(), environ, psutil.Process().parent().environ()))
 
 
 def note(signum, queue, times=1):
@@ -78,9 +79,11 @@ class TestProcesses:
         }
         queue = fiber.Queue()
         process = start(describe, queue, list(expected))
-        folder, pid, environ = queue.get(timeout=60)
+        folder, pid, environ, of_the_platform = queue.get(timeout=60)
         assert (folder, pid) == (str(remote_host.home), process.pid)
         assert environ == expected
+        assert not {"SET_BY_THE_PROGRAM", "MKL_NUM_THREADS"} & of_the_platform.keys()
+        assert of_the_platform["FIBER_BACKEND"] == "far"
         process.join(60)
         assert process.exitcode == 0
 

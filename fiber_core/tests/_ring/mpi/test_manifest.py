@@ -115,6 +115,9 @@ def test_each_field_that_is_not_done_is_named_by_its_path(manifest):
         (lambda m: m["spec"]["mpiReplicaSpecs"].pop("Launcher"), "Launcher is missing"),
         (lambda m: m["spec"].update(slotsPerWorker="2"), "spec.slotsPerWorker must be a whole"),
         (lambda m: m.update(spec=[1]), "spec must have fields"),
+        # its hosts are lines of host files and words of a script that elastic launchers run
+        (lambda m: m["metadata"].update(name="x$(echo evil >&2)"), r"metadata.name is 'x\$\(echo"),
+        (lambda m: m["metadata"].update(name="x" * 60), f"'{'x' * 60}-worker-1': use lower case"),
         (lambda m: "hello", "the manifest must have fields"),
         (lambda m: [container(m).pop(k) for k in ("command", "args")], "has no command"),
     ],

@@ -1,6 +1,8 @@
 """Networks are chosen by what members reached, and unreachable pairs are named."""
 
+import contextlib
 import socket
+import threading
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from fiber._ring.mpi.hosts import (
 from fiber._ring.mpi.messages import Address, Hello
 from fiber._ring.mpi.networks import Beacon, choose, dial, targets
 from fiber.exceptions import FiberError
+from waiting import until
 
 LO = Address("lo", "127.0.0.1", "127.0.0.0/8", 1)
 BRIDGE = Address("docker0", "172.17.0.1", "172.17.0.0/16", 3)
@@ -132,14 +135,40 @@ def test_a_beacon_is_reached_under_its_own_name_only():
     assert dial("secret", targets, 4.0) == frozenset()
 
 
-def test_strangers_get_no_word():
-    beacon = Beacon("member-0", "secret", 4.0)
-    try:
-        with socket.create_connection(("127.0.0.1", beacon.port)) as stranger:
-            stranger.sendall(b"hello\n")
-            assert stranger.recv(100) == b""
-    finally:
-        beacon.close()
+@pytest.fixture
+def beacon():
+    with contextlib.closing(Beacon("member-0", "secret", 300.0)) as made:
+        yield made
+
+
+def test_strangers_get_no_word(beacon):
+    with socket.create_connection(("127.0.0.1", beacon.port)) as stranger:
+        stranger.sendall(b"hello\n")
+        assert stranger.recv(100) == b""
+
+
+def test_strangers_that_say_nothing_hold_nobody_up_and_have_few_threads(beacon):
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", beacon.port)))
+        target = ("member-0", "127.0.0.1", beacon.port)
+        assert dial("secret", [target], 4.0) == {target[:2]}
+        until(lambda: sum(one.name == "fiber-beacon-call" for one in threading.enumerate()) <= 32)
+
+
+def test_a_stranger_that_says_a_byte_now_and_then_is_cut_off():
+    with (
+        contextlib.closing(Beacon("member-0", "secret", 0.2)) as beacon,
+        socket.create_connection(("127.0.0.1", beacon.port)) as stranger,
+    ):
+        stranger.settimeout(0.05)
+        with pytest.raises(ConnectionError):
+            # a line may be longer
+            for _ in range(200):
+                stranger.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    assert stranger.recv(1) == b""
+                    raise ConnectionError
 
 
 TWO = (MpiHost("member-0", 2), MpiHost("member-1", 1))

@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fiber._tasks.pending import (
-    Abandon,
     Accept,
     BatchPolicy,
     CallAdded,
-    CallDone,
     CallDropped,
     Dispatch,
     ItemsAdded,
     ItemsWithdrawn,
     PendingTable,
-    Requeue,
     Retire,
     RetryPolicy,
     Revoke,
@@ -165,14 +162,6 @@ def test_the_last_units_spread_evenly(play):
     assert play.spans("a") == [(2, 12)]
 
 
-def test_large_arguments_make_small_batches(play):
-    play.join("a")
-    play(CallAdded(1, 10_000))
-    play(SizeObserved(1, 2.0**19))
-    play.turn("a", seconds=1e-6)
-    assert play.spans("a") == [(1, 3)]
-
-
 def test_an_apply_gets_in_during_a_huge_map(play):
     play.join("a", "b", slots=2)
     play(CallAdded(1, 10**6))
@@ -255,96 +244,7 @@ def test_a_mistake_of_the_dispatcher_is_raised(play):
         play(WorkerJoined("a"))
 
 
-# Losses.
-
-
-def batch_on(play, worker="a", items=100):
-    """Let a worker hold a batch of several units and another behind it."""
-    play.join(worker, slots=2)
-    play(CallAdded(1, items))
-    play.turn(worker)
-    first, second = play.spans(worker)
-    return first[0], second[1]
-
-
-def test_what_a_lost_worker_held_runs_again_each_unit_alone(play):
-    start, stop = batch_on(play)
-    out = play.kill("a")
-    assert {(done.start, done.stop) for done in out} == {
-        (held.start, held.stop) for held in play.sent[-2:]
-    }
-    assert all(isinstance(done, Requeue) for done in out)
-    play.join("b", slots=2)
-    for item in range(start, stop):
-        assert play.spans("b") == [(item, item + 1)]
-        assert play.table.held("b")[0].is_suspect
-        play.turn("b")
-    assert not play.table.held("b")[0].is_suspect
-
-
-def test_a_death_among_many_counts_for_none():
-    play = Play(policy=RetryPolicy(max_attempts=1))
-    batch_on(play)
-    play.finish("a")
-    assert len(play.spans("a")) == 1
-    (requeue,) = play.kill("a")
-    assert isinstance(requeue, Requeue)
-
-
-def test_a_death_in_front_of_another_entry_counts_for_none():
-    play = Play(policy=RetryPolicy(max_attempts=1))
-    play.join("a", slots=2)
-    play(CallAdded(1, 3))
-    play.turn("a")
-    assert play.spans("a") == [(1, 2), (2, 3)]
-    assert play.kill("a") == [Requeue(1, 1, 2), Requeue(1, 2, 3)]
-
-
-@pytest.mark.parametrize(
-    "kind, counts",
-    [(ReasonKind.EVICTED, True), (ReasonKind.LEASE, True), (ReasonKind.SIGNAL, False)],
-)
-def test_a_loss_that_is_not_the_works_fault_is_no_attempt(play, kind, counts):
-    play(CallAdded(1, 1))
-    for number in range(5):
-        play.join(f"w{number}")
-        assert play.kill(f"w{number}", kind, counts) == [Requeue(1, 0, 1)]
-    play.join("a")
-    assert play.finish("a") == [Accept(1, 0, 1), CallDone(1)]
-
-
-# At most once.
-
-
-def test_at_most_once_goes_alone_and_never_again(play):
-    play.join("a", slots=2)
-    play(CallAdded(1, 3, retry=False))
-    assert play.spans("a") == [(0, 1)]
-    play.turn("a")
-    assert play.spans("a") == [(1, 2)]
-    assert play.kill("a") == [Abandon(1, 1, 2, (death("a"),))]
-    play.join("b", slots=2)
-    assert play.spans("b") == [(2, 3)]
-    assert play(WorkerLost("b", None, False)) == [Abandon(1, 2, 3, ()), CallDone(1)]
-
-
 # The ends of workers.
-
-
-def test_a_worker_without_units_left_is_retired_once(play):
-    play.join("a", slots=2, maxtasksperchild=3)
-    play(CallAdded(1, 100))
-    play.turn("a")
-    assert play.spans("a") == [(1, 3)]
-    assert play.finish("a") == [Accept(1, 1, 3), Retire("a")]
-    assert play(WorkerAsked("a")) == []
-    assert play(WorkerDraining("a")) == []
-
-
-def test_an_idle_worker_is_retired_as_soon_as_it_drains(play):
-    play.join("a")
-    assert play(WorkerDraining("a")) == [Retire("a")]
-    assert play(CallAdded(1, 1)) == []
 
 
 def test_a_million_items_cost_no_more_than_one(play):
@@ -455,13 +355,6 @@ def test_a_worker_that_keeps_everything_is_not_asked_twice(stuck):
     assert stuck.wait(5.0) == []
 
 
-def test_units_handed_back_count_as_left_again(stuck):
-    assert stuck.table.snapshot().workers[0].units_left == 10
-    (revoke,) = asked_back(stuck)
-    stuck(RevokeAnswered("a", revoke.entry, 3))
-    assert stuck.table.snapshot().workers[0].units_left == 18
-
-
 def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(stuck):
     (revoke,) = asked_back(stuck)
     stuck.wait(0.1)
@@ -493,8 +386,3 @@ def test_what_it_gives_back_goes_to_others_at_once_and_it_exits_after_its_last_u
     (sent,) = stuck(RevokeAnswered("a", revoke.entry, 3))
     assert (sent.worker, sent.start) == ("b", 3)
     assert stuck.finish("a") == [Accept(1, 2, 3), Retire("a")]
-
-
-def test_one_that_had_begun_nothing_exits_when_it_has_given_all_back(stuck):
-    (revoke,) = stuck(WorkerDraining("a", hand_back=True))
-    assert Retire("a") in stuck(RevokeAnswered("a", revoke.entry, 2))

@@ -46,6 +46,9 @@ class K8sConfig:
             "commands": ("run", "doctor"),
         },
     )
+    #: whether pods of processes get the token of their service account, as programs' pods do; Fiber
+    #: needs none there
+    worker_token: bool = False
     #: container of the program's own pod that is copied, where it is not found by itself
     container: str | None = values.field(default=None, metadata={"passed_on": False})
     #: address of this pod or host that jobs dial; else it is found

@@ -145,7 +145,8 @@ def _in_cluster(configuration: Any) -> None:
         load_incluster_config(client_configuration=configuration)
     except (ConfigException, OSError) as error:
         msg = (
-            f"this pod's service account cannot be used: {error}; see automountServiceAccountToken"
+            f"this pod's service account cannot be used: {error}; see automountServiceAccountToken, "
+            "and in the pod of a Process or worker the setting worker_token (FIBER_K8S_WORKER_TOKEN)"
         )
         raise BackendUnavailableError(msg) from error
 

@@ -145,6 +145,9 @@ def _spec(
         found["volumes"] = volumes
     if config.service_account is not None:
         found["serviceAccountName"] = config.service_account
+    if spec.entry is not None and not config.worker_token:
+        # jobs of its own are submitted by the program, and the account may start pods
+        found["automountServiceAccountToken"] = False
     if config.priority_class is not None:
         found["priorityClassName"] = config.priority_class
     if config.node_selector:

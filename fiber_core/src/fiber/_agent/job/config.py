@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fiber._agent.instructions import Instructions
@@ -45,6 +45,9 @@ class SupervisorConfig:
     instructions: Instructions
     #: name of the job
     name: str
+    #: environment variables of the processes, beside those of the supervisor; may be secrets, which
+    #: the platform would show to whoever may look at its jobs
+    env: Mapping[str, str] = values.field(factory=dict, repr=False)
     #: seconds that the parent's connection may be gone
     lease: float
     #: seconds that a connection may be silent; None: for ever

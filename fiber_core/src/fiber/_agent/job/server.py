@@ -301,6 +301,7 @@ class JobServer:
             argv=(),
             entry=ENTRY,
             private=for_processes.encode(),
+            env=config.env,
             resources=ResourceRequest(cpu=config.cpu, memory=config.memory),
             processes=own.processes,
         )

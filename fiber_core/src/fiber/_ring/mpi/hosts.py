@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from fiber._base import values
@@ -66,7 +67,7 @@ def own_addresses(hosts: Sequence[MpiHost], addresses: Mapping[str, str]) -> dic
 
 def discover_script(hosts: Sequence[MpiHost]) -> str:
     """Return a host discovery script for elastic launchers: prints ``host:slots`` lines."""
-    lines = [f"echo {host.name}:{host.slots}" for host in hosts]
+    lines = [f"echo {shlex.quote(f'{host.name}:{host.slots}')}" for host in hosts]
     return "\n".join(["#!/bin/sh", *lines, ""])
 
 

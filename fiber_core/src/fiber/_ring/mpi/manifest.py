@@ -44,6 +44,8 @@ _MEANINGLESS = frozenset(
 _SERVERS = frozenset({"sshd", "sleep"})
 _CLEANED = frozenset({"All", "Running"})
 _DEVICE = re.compile(r"[\w.-]+/(?P<kind>gpu|tpu)$")
+#: name that Kubernetes takes for a pod's host, which is more than it wants of a name alone
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _REFERENCE = re.compile(r"\$\((\w+)\)")
 
 
@@ -80,7 +82,7 @@ def parse_manifest(document: Any) -> MpiJob:
     """Convert a manifest, parsed from YAML or JSON, to a job.
 
     Raises:
-        FiberError: it is no MPIJob, or lacks a required field.
+        FiberError: it is no MPIJob, lacks a required field, or has a name that no host can have.
     """
     root = _Field(document, "")
     kind, api = root.text("kind"), root.text("apiVersion")
@@ -125,8 +127,20 @@ def parse_manifest(document: Any) -> MpiJob:
     if not job.command:
         msg = f"{launcher.path} has no command: the program of an image cannot be looked up here"
         raise FiberError(msg)
+    if not all(map(_LABEL.fullmatch, _host_names(job))):
+        msg = (
+            f"metadata.name is {job.name!r}, from which hosts get their names, such as "
+            f"{_host_names(job)[-1]!r}: use lower case letters, digits and '-', at most 63 in all"
+        )
+        raise FiberError(msg)
     unsupported = sorted(path for path in root.unread() if path not in _MEANINGLESS)
     return values.evolve(job, unsupported=tuple(unsupported))
+
+
+def _host_names(job: MpiJob) -> list[str]:
+    """Return the names of a job's members in the order of their ranks."""
+    workers = [f"{job.name}-worker-{number}" for number in range(job.workers)]
+    return [f"{job.name}-launcher", *workers] if job.launcher_is_member else workers
 
 
 def _template(replica: _Field, env: dict[str, str]) -> tuple[Need, list[str]]:
@@ -288,10 +302,7 @@ def run_spec(job: MpiJob, start_timeout: float) -> RunSpec:
     Raises:
         FiberError: its mpirun has no program, or its ranks need more slots.
     """
-    names = [f"{job.name}-worker-{number}" for number in range(job.workers)]
-    if job.launcher_is_member:
-        names.insert(0, f"{job.name}-launcher")
-    hosts = tuple(MpiHost(name, job.slots) for name in names)
+    hosts = tuple(MpiHost(name, job.slots) for name in _host_names(job))
     found = parse_mpirun(job.command)
     plan = RunSpec(
         program=job.command,

@@ -10,6 +10,7 @@ import contextlib
 import hmac
 import ipaddress
 import socket
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -42,7 +43,12 @@ class Beacon:
         listener.setblocking(True)
         self.port: int = listener.getsockname()[1]
         self._accepting = AcceptThread(
-            listener, self._answer, name="fiber-beacon", thread_per_connection=True
+            listener,
+            self._answer,
+            name="fiber-beacon",
+            thread_per_connection=True,
+            # whoever has the token shows it at once
+            most=_AT_ONCE,
         )
 
     def close(self) -> None:
@@ -51,8 +57,8 @@ class Beacon:
 
     def _answer(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(self._patience)
-            if hmac.compare_digest(_line(connection), self._token.encode()):
+            line = _line(connection, self._patience)
+            if hmac.compare_digest(line, self._token.encode()):
                 connection.sendall(self._name.encode() + b"\n")
 
 
@@ -95,14 +101,17 @@ def _ask(token: str, address: str, port: int, patience: float) -> bytes:
     try:
         with socket.create_connection((address, port), timeout=patience) as connection:
             connection.sendall(token.encode() + b"\n")
-            return _line(connection)
+            return _line(connection, patience)
     except OSError:
         return b""
 
 
-def _line(connection: socket.socket) -> bytes:
+def _line(connection: socket.socket, patience: float) -> bytes:
     data = b""
+    deadline = time.monotonic() + patience
     while b"\n" not in data and len(data) < _LONGEST:
+        # one byte now and then is not enough
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
         piece = connection.recv(_LONGEST)
         if not piece:
             break
