@@ -72,16 +72,16 @@ def test_volumes_by_path_are_mounted_and_can_be_read_only(open_backend, run, tmp
 
 
 @pytest.mark.parametrize(
-    "shared, entry, path",
+    "settings, entry, path",
     [
-        ("programs", None, "/there.sock"),
-        ("programs", "x:y", None),
-        ("none", None, None),
-        ("all", "x:y", "/there.sock"),
+        ({}, None, None),
+        ({"share_engine": "programs"}, None, "/there.sock"),
+        ({"share_engine": "programs"}, "x:y", None),
+        ({"share_engine": "all"}, "x:y", "/there.sock"),
     ],
 )
-def test_the_engine_is_given_to_programs_alone_unless_the_setting_differs(shared, entry, path):
-    config = DockerConfig(host="unix:///there.sock", share_engine=shared)
+def test_the_engine_is_given_to_nobody_unless_the_setting_differs(settings, entry, path):
+    config = DockerConfig(host="unix:///there.sock", **settings)
     backend = DockerBackend(BackendContext(config=config))
 
     assert backend._socket_for(JobSpec(run_id="0", name="n", argv=("x",), entry=entry)) == path
@@ -109,10 +109,12 @@ def test_what_is_missing_is_named_with_what_to_do(open_backend, run, settings, f
         run(open_backend(**settings), "true", **fields)
 
 
-def test_a_missing_engine_is_named():
+@pytest.mark.parametrize("started, told", [("", "DOCKER_HOST"), ("alone", "--share-engine pro")])
+def test_a_missing_engine_is_named(monkeypatch, started, told):
+    monkeypatch.setenv("_FIBER_DOCKER", started)
     backend = DockerBackend(BackendContext(config=DockerConfig(host="unix:///nowhere/d.sock")))
 
-    with pytest.raises(BackendUnavailableError, match=r"/nowhere/d\.sock.*DOCKER_HOST"):
+    with pytest.raises(BackendUnavailableError, match=rf"/nowhere/d\.sock.*{told}"):
         backend.capacity()
 
 

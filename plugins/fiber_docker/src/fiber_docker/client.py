@@ -36,6 +36,14 @@ _CONNECTION_ERRORS = (
     OSError,
 )
 
+# what to do where no engine answers: here, and in a container that was started without one
+_UNREACHED = "see whether `docker info` works, and set DOCKER_HOST or FIBER_DOCKER_HOST"
+_NOT_SHARED = (
+    "a container gets the engine's socket only if it is asked for, since whoever has it is root of "
+    "the engine's machine: give `fiber run` the option --share-engine programs, or -e "
+    "FIBER_BACKEND=local for workers in the program's own container"
+)
+
 
 class MissingImageError(SubmitError):
     """The engine does not have the image."""
@@ -130,7 +138,7 @@ class Client:
         except (*_CONNECTION_ERRORS, DockerException) as failure:
             msg = (
                 f"the Docker engine at {self.url} cannot be asked to {action}: {_short(failure)}; "
-                f"see whether `docker info` works, and set DOCKER_HOST or FIBER_DOCKER_HOST"
+                f"{_NOT_SHARED if endpoint.has_no_engine(os.environ) else _UNREACHED}"
             )
             raise BackendUnavailableError(msg) from failure
 
