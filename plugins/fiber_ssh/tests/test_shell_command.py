@@ -3,11 +3,15 @@
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
-from fiber_ssh.exec_channel import stderr_text
-from fiber_ssh.shell_command import MARKER, command_line, python_command
+from fiber_ssh import execution
+from fiber_ssh.exec_channel import CommandResult, stderr_text
+from fiber_ssh.hosts import Host
+from fiber_ssh.shell_command import MARKER, command_line, environment_file, python_command
 
 WORDS = [
     "",
@@ -39,14 +43,16 @@ def test_arguments_arrive_as_they_are(shell):
 
 def test_environment_directory_and_path_are_set(tmp_path):
     (tmp_path / "a dir").mkdir()
+    file = tmp_path / "its env"
+    file.write_text(environment_file(str(file), {"A": "it's $B\nC"}))
     line = command_line(
         ["sh", "-c", 'printf "%s|%s|%s" "$A" "$PWD" "${PATH%%:*}"'],
-        env={"A": "it's $B"},
+        env=str(file),
         directory=str(tmp_path / "a dir"),
         path="/opt/x y",
     )
 
-    assert output_of(line) == f"it's $B|{tmp_path}/a dir|/opt/x y"
+    assert output_of(line) == f"it's $B\nC|{tmp_path}/a dir|/opt/x y"
 
 
 def test_a_program_is_given_to_python_in_one_safe_word():
@@ -87,4 +93,25 @@ def test_words_that_no_shell_can_pass_on_are_refused():
     with pytest.raises(ValueError, match="null character"):
         command_line(["a\0b"])
     with pytest.raises(ValueError, match="no name of an environment variable"):
-        command_line(["a"], env={"A B": "x"})
+        environment_file("/f", {"A B": "x"})
+
+
+def test_what_fiber_exec_sets_on_a_host_is_in_no_command_line_there(monkeypatch, tmp_path):
+    def cat(_, words, *, stdin, **__):
+        subprocess.run(words, input=stdin, check=True)
+        return CommandResult(0, "", "")
+
+    channel = MagicMock(recv=lambda _: b"", recv_stderr=lambda _: b"", recv_exit_status=int)
+    monkeypatch.setattr(execution, "run", cat, raising=False)
+    monkeypatch.setattr(execution, "open_session", lambda *_: channel)
+    host = Host(name="alpha", env={"DB_PASSWORD": "s3cret"})
+    info = SimpleNamespace(executable="/usr/bin/python3", root=str(tmp_path))
+    link = SimpleNamespace(host=host, info=info, transport=None)
+
+    execution.execute(link, ["sh", "-c", "echo $DB_PASSWORD"], timeout=60)
+
+    (line,) = channel.exec_command.call_args.args
+    assert "s3cret" not in line
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
+    assert output_of(line) == "s3cret\n"
+    assert not list(tmp_path.iterdir())
