@@ -6,6 +6,7 @@ import threading
 
 import attrs
 import pytest
+from docker import APIClient
 
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.backend_parts.liveness import Owner
@@ -23,6 +24,7 @@ from fiber.model import (
 from fiber.testing import programs
 from fiber_docker import backend as module
 from fiber_docker.backend import DockerBackend
+from fiber_docker.client import Client
 from fiber_docker.config import DockerConfig
 from fiber_docker.watch import Watch
 
@@ -116,6 +118,21 @@ def test_a_missing_engine_is_named(monkeypatch, started, told):
 
     with pytest.raises(BackendUnavailableError, match=rf"/nowhere/d\.sock.*{told}"):
         backend.capacity()
+
+
+@pytest.mark.parametrize(
+    "host, tls, warned",
+    [("tcp://far:1", False, True), ("tcp://far:1", True, False), ("tcp://[::1]:1", False, False)],
+)
+def test_keys_that_go_to_an_engine_in_clear_are_warned_of(
+    monkeypatch, tmp_path, caplog, host, tls, warned
+):
+    for name in ("ca", "cert", "key"):
+        (tmp_path / f"{name}.pem").touch()
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path) if tls else "")
+    monkeypatch.setattr(APIClient, "_retrieve_server_version", lambda _: "1.41")
+    Client(DockerConfig(host=host)).api.close()
+    assert ("tcp://far:1 is reached without TLS" in caplog.text) is warned
 
 
 def test_an_engine_without_gpus_is_quoted(open_backend, run):
