@@ -2,15 +2,23 @@
 
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock, call
 
+import attrs
 import pytest
 
 import objects_world
 from fiber._launch.submit_proxy import ProxyBackend, SubmitProxy
-from fiber.exceptions import BackendUnavailableError, FiberError, PeerLostError, SubmitError
+from fiber.exceptions import (
+    BackendUnavailableError,
+    FiberError,
+    PeerLostError,
+    SubmitError,
+    UnknownJobError,
+)
 from fiber.model import (
     Capacity,
     Job,
@@ -125,10 +133,30 @@ def test_requests_and_questions_go_through_and_nothing_else(world):
     assert world.backend.reach(job).kind is ReachKind.DIRECT
     assert list(world.backend.logs(job, tail=2)) == ["two", "three"]
     assert [check.ok for check in world.backend.check()] == [True]
+    # others' jobs, and words of its own for its job, are not for the platform
+    asked, other = len(world.asked()), attrs.evolve(job, id="2")
+    for method in ("kill", "terminate", "logs", "reach", "status"):
+        with pytest.raises(UnknownJobError, match="2 was not started by process child"):
+            world.backend._ask(method, [job, other] if method == "status" else other)
+    world.backend.kill(attrs.evolve(job, name="another", run_id="another"))
+    assert world.asked()[asked:] == [call.kill(job)]
     with pytest.raises(FiberError, match="is not asked of a parent"):
         world.backend._ask("cleanup", "r")
     world.backend.cleanup("r")
     world.platform.cleanup.assert_not_called()
+
+
+def test_a_platform_is_asked_some_questions_at_once_and_the_others_wait(world, monkeypatch):
+    monkeypatch.setattr("fiber._launch.submit_proxy._MAX_THREADS", 2, raising=False)
+    answer, take, taken = threading.Event(), world.relays.on_message, []
+    monkeypatch.setattr(world.relays, "on_message", lambda *words: taken.append(take(*words)))
+    world.platform.capacity.side_effect = lambda: answer.wait(60) and Capacity(cpus=8.0)
+    with ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(world.backend.capacity) for _ in range(6)]
+        until(lambda: len(taken) == 6)
+        threads = sum(thread.name == "fiber-submit-proxy" for thread in threading.enumerate())
+        answer.set()
+        assert (threads, [one.result().cpus for one in asked]) == (2, [8.0] * 6)
 
 
 def test_statuses_missed_while_disconnected_are_delivered(world):

@@ -155,16 +155,33 @@ class TestAssembling:
         message = assembler.feed(frames.parse(frame(Kind.PART, 1, 7, 1, b"bc")))
         assert bytes(message.body) == b"abc"
 
-    def test_of_too_many_unfinished_messages_the_oldest_goes(self):
-        assembler = Assembler(max_partial=2)
-        for number in (1, 2, 3):
-            assembler.feed(frames.parse(frame(Kind.CALL, 1, number, 2, b"a")))
+    @pytest.mark.parametrize(
+        "begun, left",
+        [
+            ([(1, 1), (2, 1), (3, 1), (4, 1)], [2, 3, 4]),
+            # the one that grows may be of any size, as long as no other one does
+            ([(1, 60), (2, 1000), (3, 40), (4, 40)], [3, 4]),
+            ([(1, 60), (2, 40), (3, 41), (2, 500)], [2, 3]),
+            ([(1, 40), (2, 500), (1, 1)], [1]),
+        ],
+    )
+    def test_of_unfinished_messages_too_many_or_too_large_the_oldest_go(
+        self, monkeypatch, begun, left
+    ):
+        monkeypatch.setattr(frames, "MAX_OTHERS", 100, raising=False)
+        assembler, sizes = Assembler(max_partial=3), {}
+        for number, size in begun:
+            kind, at = (Kind.PART, sizes[number]) if number in sizes else (Kind.CALL, 2000)
+            assembler.feed(frames.parse(frame(kind, 1, number, at, b"a" * size)))
+            sizes[number] = sizes.get(number, 0) + size
 
-        for number in (2, 3):
-            done = assembler.feed(frames.parse(frame(Kind.PART, 1, number, 1, b"b")))
-            assert bytes(done.body) == b"ab"
-        with pytest.raises(WireError, match="never began"):
-            assembler.feed(frames.parse(frame(Kind.PART, 1, 1, 1, b"b")))
+        for number, size in sizes.items():
+            rest = frames.parse(frame(Kind.PART, 1, number, size, bytes(2000 - size)))
+            if number in left:
+                assert len(assembler.feed(rest).body) == 2000
+            else:
+                with pytest.raises(WireError, match="never began"):
+                    assembler.feed(rest)
 
     def test_an_announced_size_costs_no_memory(self):
         parsed = frames.parse(frame(Kind.CALL, 1, 1, 2**62, b"x" * 1000))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,13 @@ from fiber._base import values
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.abc import Backend
-from fiber.exceptions import BackendUnavailableError, FiberError, PeerLostError, TransportError
+from fiber.exceptions import (
+    BackendUnavailableError,
+    FiberError,
+    PeerLostError,
+    TransportError,
+    UnknownJobError,
+)
 from fiber.model import Capacity, Check, Job, JobSpec, JobStatus, Reach
 
 if TYPE_CHECKING:
@@ -36,6 +43,8 @@ TARGET = 2**62
 _METHODS = frozenset(
     {"submit", "terminate", "kill", "status", "logs", "capacity", "reach", "resume"}
 )
+#: most calls of the backend at once; platforms answer some dozens side by side, and more wait
+_MAX_THREADS = 64
 
 
 @values.define(eq=False)
@@ -59,18 +68,21 @@ class SubmitProxy:
         self._lock = threading.Lock()
         self._jobs: dict[str, _ProxiedJob] = {}
         self._peers: dict[str, Peer] = {}
+        self._calls: deque[tuple[Peer, int, bytes]] = deque()
+        self._threads = 0
         runtime.endpoint.serve(TARGET, self)
 
     def on_message(self, peer: Peer, message: Message) -> None:
-        """Carry out a call on a thread of its own: platforms may be slow."""
+        """Carry out a call on one of a bounded number of threads: platforms may be slow."""
         with self._lock:
             self._peers[peer.ident] = peer
-        threading.Thread(
-            target=self._answer,
-            args=(peer, message.id, bytes(message.body)),
-            name="fiber-submit-proxy",
-            daemon=True,
-        ).start()
+            self._calls.append((peer, message.id, bytes(message.body)))
+            is_full = self._threads >= _MAX_THREADS
+        if not is_full:
+            threading.Thread(target=self._work, name="fiber-submit-proxy", daemon=True).start()
+            # not before: there may be no thread to be had, which costs the peer its connection
+            with self._lock:
+                self._threads += 1
 
     def on_peer_lost(self, peer: Peer) -> None:
         """Note a lost connection; a child that lives dials again and calls ``resume``."""
@@ -109,6 +121,19 @@ class SubmitProxy:
         except FiberError as error:
             log.warning("fiber: %s, whose parent has ended, cannot be ended: %s", job.name, error)
 
+    def _work(self) -> None:
+        """Carry out calls until none waits."""
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._threads -= 1
+                    return
+                call = self._calls.popleft()
+            try:
+                self._answer(*call)
+            except BaseException:  # SystemExit of a child's pickle ends no thread of ours
+                log.exception("fiber: a question of %s is left without an answer", call[0])
+
     def _answer(self, peer: Peer, number: int, body: bytes) -> None:
         try:
             method, args = codec.loads(memoryview(body))
@@ -134,8 +159,24 @@ class SubmitProxy:
             with self._lock:
                 mine = [one for one in self._jobs.values() if one.owner == owner]
             return [(one.job, one.status) for one in mine if one.status is not None]
-        found = getattr(self._runtime.backend, method)(*args)
+        backend = self._runtime.backend
+        if method == "capacity":
+            return backend.capacity()
+        if method == "status":
+            return backend.status([self._own(owner, job) for job in args[0]])
+        found = getattr(backend, method)(self._own(owner, args[0]))
         return list(found) if method == "logs" else found
+
+    def _own(self, owner: str, job: Job) -> Job:
+        """Return a job that a child submitted; its own word for it may name any job of the platform."""
+        with self._lock:
+            proxied = self._jobs.get(job.id)
+        if proxied is None or proxied.owner != owner:
+            msg = (
+                f"job {job.id} was not started by process {owner}, which may ask about its own only"
+            )
+            raise UnknownJobError(msg)
+        return proxied.job
 
 
 class ProxyBackend(Backend):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fiber.abc import Backend
@@ -34,12 +35,19 @@ def load_settings(arguments: Mapping[str, object]) -> tuple[Config, Plugins, Bac
     return load_config(arguments, backend_info=info, backends=installed), plugins, info
 
 
-def open_backend(plugins: Plugins, info: BackendInfo) -> Backend:
-    """Make a backend that belongs to no run, with its own settings, to inspect its platform."""
+def open_backend(plugins: Plugins, info: BackendInfo, trusted: tuple[Path, ...] = ()) -> Backend:
+    """Make a backend that belongs to no run, with its own settings, to inspect its platform.
+
+    Args:
+        plugins: the loaded plugins.
+        info: the backend.
+        trusted: value of ``trusted_folders``, where the program has set it.
+    """
     from fiber._config.settings import load_config
 
     installed = tuple(plugins.backends().values())
-    config = load_config({}, backend_info=info, backends=installed)
+    arguments = {"trusted_folders": trusted or None}
+    config = load_config(arguments, backend_info=info, backends=installed)
     context = BackendContext(config=config.settings, providers=plugins.providers())
     return load_backend(plugins, info.name, context)
 

@@ -314,7 +314,8 @@ class Runtime:
             found = self._others.get(info.name)
             if found is None:
                 self._refuse_if_closed()
-                found = self._others[info.name] = open_backend(self.plugins, info)
+                trusted = self.config.trusted_folders
+                found = self._others[info.name] = open_backend(self.plugins, info, trusted)
             return found
 
     @property

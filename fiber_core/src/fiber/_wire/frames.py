@@ -40,6 +40,8 @@ HEADER = struct.Struct("<2sBBIQQQ")
 MAX_FRAME = 4 * 2**20
 #: largest frame from a peer that is not proven
 MAX_UNPROVEN = 64 * 2**10
+#: most bytes kept of a peer's messages that were begun and are not being continued
+MAX_OTHERS = 64 * 2**20
 #: most unacknowledged frames from the listener to a peer; nng drops replies beyond 64
 WINDOW = 16
 
@@ -180,10 +182,17 @@ def _part(
 
 
 class Assembler:
-    """Joins the frames of one peer into messages."""
+    """Joins the frames of one peer into messages.
+
+    A message may be of any size, and our own senders have one large message under way at a time. So
+    the one that grows is kept whole, and of the others, whose senders were interrupted, or whose
+    peer is no friend, a few of at most :data:`MAX_OTHERS` bytes in all.
+
+    Args:
+        max_partial: most unfinished messages.
+    """
 
     def __init__(self, *, max_partial: int = 8) -> None:
-        # most unfinished messages; our own senders have one large message under way at a time
         self._max_partial = max_partial
         self._partial: dict[tuple[int, int], tuple[Kind, int, bytearray]] = {}
 
@@ -194,7 +203,7 @@ class Assembler:
             WireError: a part without its first frame, out of order, or beyond its message's size.
 
         A sender that was interrupted leaves a message unfinished: a new one with the same number
-        replaces it, and of too many the oldest is dropped.
+        replaces it, and of too many, or too large ones, the oldest is dropped.
         """
         key = (frame.target, frame.id)
         if frame.kind is not Kind.PART:
@@ -208,6 +217,7 @@ class Assembler:
                 del self._partial[next(iter(self._partial))]
             # grown as bytes come: an announced size alone costs no memory
             self._partial[key] = (frame.kind, frame.size, bytearray(frame.body))
+            self._bound_others(key)
             return None
         entry = self._partial.get(key)
         if entry is None:
@@ -219,9 +229,20 @@ class Assembler:
             raise WireError(msg)
         buffer += frame.body
         if len(buffer) < size:
+            self._bound_others(key)
             return None
         del self._partial[key]
         return Message(kind, frame.target, frame.id, memoryview(buffer))
+
+    def _bound_others(self, growing: tuple[int, int]) -> None:
+        """Drop the oldest of the unfinished messages but one while they are too large in all."""
+        others = {key: len(entry[2]) for key, entry in self._partial.items() if key != growing}
+        held = sum(others.values())
+        for key, size in others.items():
+            if held <= MAX_OTHERS:
+                return
+            held -= size
+            del self._partial[key]
 
 
 #: head of a body without buffers: count 0, length of the pickle

@@ -1,6 +1,7 @@
 """Barriers: they open when all parties wait, and break for all that do."""
 
 import functools
+import threading
 
 import pytest
 from hypothesis import given
@@ -171,20 +172,25 @@ def test_it_breaks_when_time_is_up(barrier_of, side):
 
 
 def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(barrier_of, monkeypatch):
-    expiries = []
-    cancel = owned_waitable.OwnedWaitable._cancel
+    time_is_up, expired = threading.Event(), threading.Event()
+    wait, cancel = owned_waitable.wait_for_wakeup, owned_waitable.OwnedWaitable._cancel
 
-    def noted(self, waiter, *, expired: bool = False):
-        cancel(self, waiter, expired=expired)
-        expiries.append(expired)
+    def noted(self, waiter, **why):
+        cancel(self, waiter, **why)
+        expired.set()
 
+    monkeypatch.setattr(
+        owned_waitable,
+        "wait_for_wakeup",
+        lambda gate, timeout: wait(gate, timeout) if timeout is None else not time_is_up.wait(20),
+    )
     monkeypatch.setattr(owned_waitable.OwnedWaitable, "_cancel", noted)
     barrier = barrier_of(2)
-    waits = waiting(barrier, timeout=0.05)
+    waits = waiting(barrier)
     status, number = barrier.arrive(None, has_action=True)
     assert status is Status.RUN_ACTION
-    # its time ends while the action is run
-    until(lambda: expiries)
+    time_is_up.set()
+    assert expired.wait(20)
 
     assert barrier.action_succeeded(number) is Status.OK
     assert waits() == (Status.OK, 0)
