@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -121,17 +122,11 @@ def test_a_missing_engine_is_named(monkeypatch, started, told):
 
 
 @pytest.mark.parametrize(
-    "host, tls, warned",
-    [("tcp://far:1", False, True), ("tcp://far:1", True, False), ("tcp://[::1]:1", False, False)],
+    "url, warned", [("http://far:1", True), ("https://far:1", False), ("http://[::1]:1", False)]
 )
-def test_keys_that_go_to_an_engine_in_clear_are_warned_of(
-    monkeypatch, tmp_path, caplog, host, tls, warned
-):
-    for name in ("ca", "cert", "key"):
-        (tmp_path / f"{name}.pem").touch()
-    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path) if tls else "")
-    monkeypatch.setattr(APIClient, "_retrieve_server_version", lambda _: "1.41")
-    Client(DockerConfig(host=host)).api.close()
+def test_keys_that_go_to_an_engine_in_clear_are_warned_of(monkeypatch, caplog, url, warned):
+    monkeypatch.setattr("docker.from_env", lambda **_: SimpleNamespace(api=APIClient(url, "1.41")))
+    Client(DockerConfig(host="tcp://far:1")).api.close()
     assert ("tcp://far:1 is reached without TLS" in caplog.text) is warned
 
 

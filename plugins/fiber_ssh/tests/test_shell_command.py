@@ -3,7 +3,6 @@
 import shlex
 import subprocess
 import sys
-from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -39,20 +38,6 @@ def test_arguments_arrive_as_they_are(shell):
     line = command_line([sys.executable, "-I", "-c", SAY, *WORDS])
 
     assert output_of(line, shell).split("\0") == WORDS
-
-
-def test_environment_directory_and_path_are_set(tmp_path):
-    (tmp_path / "a dir").mkdir()
-    file = tmp_path / "its env"
-    file.write_text(environment_file(str(file), {"A": "it's $B\nC"}))
-    line = command_line(
-        ["sh", "-c", 'printf "%s|%s|%s" "$A" "$PWD" "${PATH%%:*}"'],
-        env=str(file),
-        directory=str(tmp_path / "a dir"),
-        path="/opt/x y",
-    )
-
-    assert output_of(line) == f"it's $B\nC|{tmp_path}/a dir|/opt/x y"
 
 
 def test_a_program_is_given_to_python_in_one_safe_word():
@@ -101,17 +86,18 @@ def test_what_fiber_exec_sets_on_a_host_is_in_no_command_line_there(monkeypatch,
         subprocess.run(words, input=stdin, check=True)
         return CommandResult(0, "", "")
 
+    folder = tmp_path / "a dir"
+    folder.mkdir()
     channel = MagicMock(recv=lambda _: b"", recv_stderr=lambda _: b"", recv_exit_status=int)
     monkeypatch.setattr(execution, "run", cat, raising=False)
     monkeypatch.setattr(execution, "open_session", lambda *_: channel)
-    host = Host(name="alpha", env={"DB_PASSWORD": "s3cret"})
-    info = SimpleNamespace(executable="/usr/bin/python3", root=str(tmp_path))
-    link = SimpleNamespace(host=host, info=info, transport=None)
-
-    execution.execute(link, ["sh", "-c", "echo $DB_PASSWORD"], timeout=60)
+    host = Host(name="alpha", env={"A": "it's s3cret $B\nC"}, directory=str(folder))
+    info = MagicMock(executable="/opt/x y/python", root=str(folder))
+    words = ["sh", "-c", 'printf "%s|%s|%s" "$A" "$PWD" "${PATH%%:*}"']
+    execution.execute(MagicMock(host=host, info=info), words, timeout=60)
 
     (line,) = channel.exec_command.call_args.args
     assert "s3cret" not in line
-    assert [path.stat().st_mode & 0o777 for path in tmp_path.iterdir()] == [0o600]
-    assert output_of(line) == "s3cret\n"
-    assert not list(tmp_path.iterdir())
+    assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600]
+    assert output_of(line) == f"it's s3cret $B\nC|{folder}|/opt/x y"
+    assert not list(folder.iterdir())
