@@ -34,7 +34,7 @@ MINUTES = 85
 #: of tests, listed at the end
 SLOWEST = 20
 #: what tests may not skip here; see tests/support/require.py
-REQUIRED = "docker,gymnasium,joblib,matplotlib,numpy,registry,ssh"
+REQUIRED = "docker,gcc,gymnasium,joblib,matplotlib,numpy,registry,ssh"
 #: of the core's tests those that engines run; all of them on both is tox -e py311-docker,py311-ssh
 OF_CORE = (
     "fiber_core/tests/test_process.py",
@@ -191,7 +191,9 @@ def _on_python(shop: Workshop, it: Running, version: str, part: str) -> None:
 
 def python314(shop: Workshop, it: Running) -> None:
     """The newest Python, in a root folder of Debian's next suite."""
-    it.tests(shop.pythons[shop.main], "tests/support/forky.py", "--", "-q", "--part", "python")
+    words = ("tests/support/forky.py", "--", "-q", "--part", "python")
+    # its folder has no compiler
+    it.tests(shop.pythons[shop.main], *words, FIBER_REQUIRE=REQUIRED.replace("gcc,", ""))
 
 
 def on_engine(shop: Workshop, it: Running, *words: str, **environ: str) -> None:

@@ -44,7 +44,7 @@ def run(folder, *words):
     """Run pytest on a file that follows the standard library and one that does not."""
     (folder / "test_plain.py").write_text(PLAIN)
     (folder / "test_follower.py").write_text(FOLLOWER)
-    plugins = ("-p", "pythons", "-p", "progress_of_tests", "-p", "no:cacheprovider")
+    plugins = ("-p", "pythons", "-p", "progress_of_tests")
     return ran(
         [sys.executable, "-m", "pytest", "-q", "-o", f"testpaths={folder}", *plugins, *words],
         cwd=folder,
@@ -70,6 +70,20 @@ def test_of_some_files_all_tests_run_and_of_the_rest_a_part(tmp_path, part, opti
 
     assert f"{ran} passed" in done.stdout, done.stdout + done.stderr
     assert told in done.stdout
+
+
+def test_what_failed_in_a_part_is_what_is_run_once_more(tmp_path):
+    (tmp_path / "test_wrong.py").write_text(PLAIN.replace("(case): pass", "(case): assert 0"))
+    first, again = [
+        {
+            line
+            for line in run(tmp_path, "--part", "rest", *more).stdout.splitlines()
+            if "FAIL" in line
+        }
+        for more in ([], ["--last-failed"])
+    ]
+    assert len(first) >= 2
+    assert again == first
 
 
 def test_what_readme_promises_is_run_whole():

@@ -77,7 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     part = config.option.part
-    if part is not None:
+    # of what has failed in a part, other cases are not collected, and nothing is left to choose
+    if part is not None and not config.getoption("lf"):
         kept = _chosen(part, items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]

@@ -375,7 +375,7 @@ def ssh_hosts(*names: str, clocks: bool = False) -> Iterator[SshWorld]:
     """
     need("ssh", _why_not())
     if clocks:
-        need("ssh", None if shutil.which("gcc") else "there is no gcc; apt-get install gcc")
+        need("gcc", None if shutil.which("gcc") else "there is none; apt-get install gcc")
     _sweep()
     # short: Unix sockets lie below it
     directory = Path(tempfile.mkdtemp(prefix=f"fs-{os.getpid():x}-"))

@@ -6,6 +6,7 @@ import pytest
 from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber_ssh.known_hosts import KnownHosts
 from fiber_ssh.ssh_config import look_up
+from supervised import until_gone
 
 
 @pytest.fixture
@@ -127,9 +128,10 @@ def test_blocks_that_match(read, line, matches):
     assert (read(text, "alpha").port == 7) is matches
 
 
-def test_a_command_that_does_not_end_is_an_error(read):
+def test_a_command_that_does_not_end_is_an_error_and_ends_with_all_that_it_started(read, tmp_path):
     with pytest.raises(ConfigError, match="'Match exec'.*timed out"):
-        read('Match exec "sleep 600"', "alpha", timeout=0.1)
+        read(f'Match exec "sleep 600 & echo $$ $! > {tmp_path}/pids; wait"', "alpha", timeout=1)
+    until_gone(*map(int, (tmp_path / "pids").read_text().split()))
 
 
 def test_a_user_named_beside_the_host_counts_for_more(read):

@@ -248,7 +248,9 @@ def late_report(supervised):
     try:
         yield
     finally:
-        os.kill(listener, signal.SIGCONT)
+        # it ends with its supervisor
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(listener, signal.SIGCONT)
 
 
 def in_background(supervised, request):

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -333,15 +334,17 @@ def _holds(kind: str, argument: str, state: _State, origin: str) -> bool | None:
 def _succeeds(command: str, timeout: float) -> bool:
     """Run a command of ``Match exec`` in the user's shell, as ssh does."""
     words = [os.environ.get("SHELL") or "/bin/sh", "-c", command]
+    nothing = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            timeout=timeout,
-            check=False,
-        )
+        with subprocess.Popen(
+            words, stdin=nothing, stdout=nothing, start_new_session=True
+        ) as process:
+            try:
+                return process.wait(timeout) == 0
+            except BaseException:
+                # what the shell has started too
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
     except (OSError, subprocess.TimeoutExpired) as error:
         msg = f"'Match exec' of the ssh configuration: {error}"
         raise ConfigError(msg) from error
-    return done.returncode == 0
