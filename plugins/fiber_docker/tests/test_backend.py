@@ -133,7 +133,8 @@ def test_keys_that_go_to_an_engine_in_clear_are_warned_of(monkeypatch, caplog, u
 def test_an_engine_without_gpus_is_quoted(open_backend, run):
     backend = open_backend(providers={"gpu": NvidiaProvider()})
 
-    with pytest.raises(ResourceError, match=r"could not select device driver \"nvidia\""):
+    told = r"(?s)could not select device driver \"nvidia\".*install the nvidia container toolkit"
+    with pytest.raises(ResourceError, match=told):
         run(backend, "true", resources=ResourceRequest(devices={"gpu": 1}))
 
 

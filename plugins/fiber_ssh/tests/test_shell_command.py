@@ -56,19 +56,6 @@ def test_the_home_of_a_python_is_left_to_the_shell():
     assert "; exec '/my python' -c " in command("/my python")
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-@pytest.mark.parametrize("before", ["", "echo noise; echo noise >&2; ", "set -xv; "])
-def test_output_of_a_program_is_separated_from_that_of_its_shell(shell, before):
-    code = "import sys; print('answer'); print('words', file=sys.stderr); sys.exit(3)"
-    line = before + command_line([sys.executable, "-I", "-c", code], marked=True)
-
-    done = subprocess.run([shell, "-c", line], capture_output=True, check=False)
-
-    assert done.returncode == 3
-    assert done.stdout.partition(MARKER)[2] == b"answer\n"
-    assert stderr_text(done.stderr) == "words"
-
-
 def test_where_the_program_was_not_run_stderr_is_the_shells():
     assert stderr_text(b"quota exceeded\n") == "quota exceeded"
     assert stderr_text(b"quota is 90 %\n" + MARKER) == ""

@@ -31,8 +31,7 @@ def test_options_that_are_not_configured_have_defaults(read, home):
     found = read("", "alpha")
 
     assert (found.hostname, found.user, found.port) == ("alpha", "me", 22)
-    assert found.identity_files == ()
-    assert found.proxy_jump == ()
+    assert found.identity_files == found.proxy_jump == ()
     assert found.known_hosts[0] == str(home / ".ssh" / "known_hosts")
     assert found.key_name == "alpha"
     assert look_up(home / "none", "alpha", 60, system=None) == found
