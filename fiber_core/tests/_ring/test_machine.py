@@ -188,6 +188,18 @@ def ring(**policy):
     return world.start()
 
 
+@pytest.mark.parametrize("failure, reason", [(DIED, "SIGNAL(9)"), (None, "EXIT(0)")])
+def test_one_that_ends_before_its_function_returned_ends_the_others_at_once(failure, reason):
+    world = ring(workers=3).runs()
+
+    world.gone(2, failure)
+
+    assert {one.worker for one in world.all_of(EndWorker)} == {1, 3}
+    world.those_ending_end()
+    assert world.phase == "failed"
+    assert (world.concluded[0].worker, world.concluded[0].reason) == (2, reason)
+
+
 def test_a_death_is_the_cause_of_what_other_members_raise():
     world = ring(workers=3).runs()
 
@@ -207,6 +219,18 @@ def test_what_a_rank_raised_first_is_its_failure_and_words_that_come_early_are_n
     world.gone(1, Failure(reason="EXIT(1)")).passes(1).those_ending_end()
 
     assert world.concluded[0].reason == "raised"
+
+
+def test_a_silent_worker_is_given_up():
+    world = ring(workers=2, heartbeat=5.0).runs()
+
+    for _ in range(3):
+        world.passes(4).feed(events.WorkerHeartbeat(1))
+    world.passes(3)
+
+    world.those_ending_end()
+    assert world.concluded[0].reason == "LEASE"
+    assert world.concluded[0].worker == 2
 
 
 def test_workers_that_do_not_end_when_asked_are_killed_again_and_again_and_given_up():
