@@ -124,22 +124,6 @@ def test_stopped_while_the_iterable_waits_it_ends_once_that_answers(feeds):
     assert source.drawn == 4
 
 
-@pytest.mark.parametrize("error", [KeyError, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_what_the_iterable_raises_is_kept_and_the_call_closed_behind_what_came_before(feeds, error):
-    def numbers():
-        yield 1
-        yield 2
-        raise error
-
-    master, feeder, _, sink = feeds(numbers())
-    feeder._thread.join(20)
-    assert isinstance(feeder.error, error)
-    master.ask(master.peers["a"])
-    master.work(master.peers["a"], lambda x: x)
-    assert sink.is_done
-    assert sink.outcomes == {0: 1, 1: 2}
-
-
 def test_in_a_busy_pool_the_first_item_goes_out_at_once_and_others_when_they_are_waited_for():
     """The next item may depend on its result, also while other calls keep the pool busy."""
     master = Master("a")

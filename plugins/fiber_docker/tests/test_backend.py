@@ -3,9 +3,11 @@
 import contextlib
 import json
 import threading
+from types import SimpleNamespace
 
 import attrs
 import pytest
+from docker import APIClient
 
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.backend_parts.liveness import Owner
@@ -23,6 +25,7 @@ from fiber.model import (
 from fiber.testing import programs
 from fiber_docker import backend as module
 from fiber_docker.backend import DockerBackend
+from fiber_docker.client import Client
 from fiber_docker.config import DockerConfig
 from fiber_docker.watch import Watch
 
@@ -72,16 +75,16 @@ def test_volumes_by_path_are_mounted_and_can_be_read_only(open_backend, run, tmp
 
 
 @pytest.mark.parametrize(
-    "shared, entry, path",
+    "settings, entry, path",
     [
-        ("programs", None, "/there.sock"),
-        ("programs", "x:y", None),
-        ("none", None, None),
-        ("all", "x:y", "/there.sock"),
+        ({}, None, None),
+        ({"share_engine": "programs"}, None, "/there.sock"),
+        ({"share_engine": "programs"}, "x:y", None),
+        ({"share_engine": "all"}, "x:y", "/there.sock"),
     ],
 )
-def test_the_engine_is_given_to_programs_alone_unless_the_setting_differs(shared, entry, path):
-    config = DockerConfig(host="unix:///there.sock", share_engine=shared)
+def test_the_engine_is_given_to_nobody_unless_the_setting_differs(settings, entry, path):
+    config = DockerConfig(host="unix:///there.sock", **settings)
     backend = DockerBackend(BackendContext(config=config))
 
     assert backend._socket_for(JobSpec(run_id="0", name="n", argv=("x",), entry=entry)) == path
@@ -109,17 +112,29 @@ def test_what_is_missing_is_named_with_what_to_do(open_backend, run, settings, f
         run(open_backend(**settings), "true", **fields)
 
 
-def test_a_missing_engine_is_named():
+@pytest.mark.parametrize("started, told", [("", "DOCKER_HOST"), ("alone", "--share-engine pro")])
+def test_a_missing_engine_is_named(monkeypatch, started, told):
+    monkeypatch.setenv("_FIBER_DOCKER", started)
     backend = DockerBackend(BackendContext(config=DockerConfig(host="unix:///nowhere/d.sock")))
 
-    with pytest.raises(BackendUnavailableError, match=r"/nowhere/d\.sock.*DOCKER_HOST"):
+    with pytest.raises(BackendUnavailableError, match=rf"/nowhere/d\.sock.*{told}"):
         backend.capacity()
+
+
+@pytest.mark.parametrize(
+    "url, warned", [("http://far:1", True), ("https://far:1", False), ("http://[::1]:1", False)]
+)
+def test_keys_that_go_to_an_engine_in_clear_are_warned_of(monkeypatch, caplog, url, warned):
+    monkeypatch.setattr("docker.from_env", lambda **_: SimpleNamespace(api=APIClient(url, "1.41")))
+    Client(DockerConfig(host="tcp://far:1")).api.close()
+    assert ("tcp://far:1 is reached without TLS" in caplog.text) is warned
 
 
 def test_an_engine_without_gpus_is_quoted(open_backend, run):
     backend = open_backend(providers={"gpu": NvidiaProvider()})
 
-    with pytest.raises(ResourceError, match=r"could not select device driver \"nvidia\""):
+    told = r"(?s)could not select device driver \"nvidia\".*install the nvidia container toolkit"
+    with pytest.raises(ResourceError, match=told):
         run(backend, "true", resources=ResourceRequest(devices={"gpu": 1}))
 
 

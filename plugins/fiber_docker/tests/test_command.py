@@ -63,7 +63,7 @@ def test_a_folders_dockerfile_is_built_and_its_program_starts_containers_of_its_
     (tmp_path / "pi" / "Dockerfile").write_text(f"FROM {engine.image}\nCOPY pool.py /\n")
     (tmp_path / "pi" / "pool.py").write_text(POOL)
 
-    done = fiber("run", "-a", "python3", "/pool.py", good=False)
+    done = fiber("run", "-a", "--share-engine", "programs", "python3", "/pool.py", good=False)
 
     assert (done.returncode, done.stdout) == (7, "45 docker\n")
     assert "building fiber-pi:" in done.stderr

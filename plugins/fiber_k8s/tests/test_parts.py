@@ -1,7 +1,6 @@
 """Small parts that need no cluster: errors, amounts, addresses, frames, logs, one's own pod."""
 
 import base64
-import io
 import json
 import random
 import struct
@@ -376,14 +375,10 @@ class TestTheCursorOfALog:
 
 def test_a_pod_does_not_choose_the_name_of_a_file_that_is_copied_from_it(tmp_path, monkeypatch):
     def answer(*_, write, **__):
-        with tarfile.open(fileobj=(stream := io.BytesIO()), mode="w") as archive:
-            archive.addfile(tarfile.TarInfo(".bashrc"))
-        write(1, stream.getvalue())
-        return 0
+        return write(1, tarfile.TarInfo(".bashrc").tobuf()) or 0
 
     monkeypatch.setattr(file_copy, "execute", answer)
+    cluster = SimpleNamespace(pod=str)
     with pytest.raises(BackendError, match=r"pod p sent for 'model.pt' .* '.bashrc' in it was not"):
-        file_copy.copy(
-            None, SimpleNamespace(pod=str), "python3", None, "p:/model.pt", str(tmp_path)
-        )
+        file_copy.copy(None, cluster, "python3", None, "p:/model.pt", str(tmp_path))
     assert not list(tmp_path.iterdir())

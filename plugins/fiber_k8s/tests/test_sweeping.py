@@ -270,12 +270,6 @@ class TestProofs:
         cluster.wait_for("pods", lambda _: cluster.get("pods", pod.id)["status"]["phase"] == "Failed")  # fmt: skip
         assert sweeper.sweep_once().removed == (busy.run,)
 
-    def test_one_whose_own_pod_runs_stays(self, idle, master, cluster, sweeper, clock):
-        _, reference = master()
-        abandon(idle, cluster, pods=[reference])
-        assert looks(sweeper, clock, 100.0).kept == {idle.run: LifeSign.MASTER}
-        assert version(cluster, idle.run) is not None
-
     def test_a_lease_that_is_renewed_while_it_is_judged_stays(self, idle, cluster, client, clock):
         change(cluster, idle.run, owner=ELSEWHERE)
         sweeper = Sweeper(client, clock=clock)

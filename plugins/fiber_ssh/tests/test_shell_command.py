@@ -3,11 +3,14 @@
 import shlex
 import subprocess
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 
-from fiber_ssh.exec_channel import stderr_text
-from fiber_ssh.shell_command import MARKER, command_line, python_command
+from fiber_ssh import execution
+from fiber_ssh.exec_channel import CommandResult, stderr_text
+from fiber_ssh.hosts import Host
+from fiber_ssh.shell_command import MARKER, command_line, environment_file, python_command
 
 WORDS = [
     "",
@@ -37,18 +40,6 @@ def test_arguments_arrive_as_they_are(shell):
     assert output_of(line, shell).split("\0") == WORDS
 
 
-def test_environment_directory_and_path_are_set(tmp_path):
-    (tmp_path / "a dir").mkdir()
-    line = command_line(
-        ["sh", "-c", 'printf "%s|%s|%s" "$A" "$PWD" "${PATH%%:*}"'],
-        env={"A": "it's $B"},
-        directory=str(tmp_path / "a dir"),
-        path="/opt/x y",
-    )
-
-    assert output_of(line) == f"it's $B|{tmp_path}/a dir|/opt/x y"
-
-
 def test_a_program_is_given_to_python_in_one_safe_word():
     line = python_command(sys.executable, "print('it\\'s', \"!$x\")\nprint(2)\n")
 
@@ -65,19 +56,6 @@ def test_the_home_of_a_python_is_left_to_the_shell():
     assert "; exec '/my python' -c " in command("/my python")
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-@pytest.mark.parametrize("before", ["", "echo noise; echo noise >&2; ", "set -xv; "])
-def test_output_of_a_program_is_separated_from_that_of_its_shell(shell, before):
-    code = "import sys; print('answer'); print('words', file=sys.stderr); sys.exit(3)"
-    line = before + command_line([sys.executable, "-I", "-c", code], marked=True)
-
-    done = subprocess.run([shell, "-c", line], capture_output=True, check=False)
-
-    assert done.returncode == 3
-    assert done.stdout.partition(MARKER)[2] == b"answer\n"
-    assert stderr_text(done.stderr) == "words"
-
-
 def test_where_the_program_was_not_run_stderr_is_the_shells():
     assert stderr_text(b"quota exceeded\n") == "quota exceeded"
     assert stderr_text(b"quota is 90 %\n" + MARKER) == ""
@@ -87,4 +65,26 @@ def test_words_that_no_shell_can_pass_on_are_refused():
     with pytest.raises(ValueError, match="null character"):
         command_line(["a\0b"])
     with pytest.raises(ValueError, match="no name of an environment variable"):
-        command_line(["a"], env={"A B": "x"})
+        environment_file("/f", {"A B": "x"})
+
+
+def test_what_fiber_exec_sets_on_a_host_is_in_no_command_line_there(monkeypatch, tmp_path):
+    def cat(_, words, *, stdin, **__):
+        subprocess.run(words, input=stdin, check=True)
+        return CommandResult(0, "", "")
+
+    folder = tmp_path / "a dir"
+    folder.mkdir()
+    channel = MagicMock(recv=lambda _: b"", recv_stderr=lambda _: b"", recv_exit_status=int)
+    monkeypatch.setattr(execution, "run", cat, raising=False)
+    monkeypatch.setattr(execution, "open_session", lambda *_: channel)
+    host = Host(name="alpha", env={"A": "it's s3cret $B\nC"}, directory=str(folder))
+    info = MagicMock(executable="/opt/x y/python", root=str(folder))
+    words = ["sh", "-c", 'printf "%s|%s|%s" "$A" "$PWD" "${PATH%%:*}"']
+    execution.execute(MagicMock(host=host, info=info), words, timeout=60)
+
+    (line,) = channel.exec_command.call_args.args
+    assert "s3cret" not in line
+    assert [path.stat().st_mode & 0o777 for path in folder.iterdir()] == [0o600]
+    assert output_of(line) == f"it's s3cret $B\nC|{folder}|/opt/x y"
+    assert not list(folder.iterdir())

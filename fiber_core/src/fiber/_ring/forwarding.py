@@ -35,6 +35,7 @@ __all__ = [
     "PipeServer",
     "Streams",
     "loopback_listener",
+    "may_connect",
 ]
 
 LOOPBACK = "127.0.0.1"
@@ -258,7 +259,7 @@ class Forwarder:
         self._streams.close()
 
     def _forward(self, connection: socket.socket) -> None:
-        if not _may_connect(connection):
+        if not may_connect(connection):
             connection.close()
             return
         try:
@@ -315,7 +316,7 @@ def loopback_listener() -> socket.socket:
     return listener
 
 
-def _may_connect(connection: socket.socket) -> bool:
+def may_connect(connection: socket.socket) -> bool:
     """Return True for connections of this user or root, and on systems that hide the user."""
     try:
         client, server = connection.getpeername(), connection.getsockname()

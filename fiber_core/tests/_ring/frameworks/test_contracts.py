@@ -1,6 +1,8 @@
 """Variables of each framework, as its own documentation names them."""
 
+import contextlib
 import json
+import socket
 import struct
 import subprocess
 import types
@@ -16,9 +18,10 @@ from fiber._ring import framework as basics
 from fiber._ring import frameworks
 from fiber._ring.framework import RingFramework
 from fiber._ring.frameworks import find_framework, torchrun
-from fiber._ring.frameworks.horovod import RendezvousServer
+from fiber._ring.frameworks.horovod import RendezvousServer, Store
 from fiber._ring.frameworks.torchrun import VersionedState
 from fiber._ring.model import Member
+from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
 from fiber.exceptions import PluginClashError
@@ -103,8 +106,8 @@ CONTRACTS = {
         # only the first host has a second rank
         "HOROVOD_CROSS_RANK": "0",
         "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": "29",
+        # each member's own server, whose port enter() knows
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
     },
@@ -123,7 +126,7 @@ def test_a_member_has_the_variables_of_its_framework(name):
 
 
 def test_further_members_have_theirs():
-    assert variables("horovod", 2, port=30)["HOROVOD_CROSS_RANK"] == "1"
+    assert variables("horovod", 2)["HOROVOD_CROSS_RANK"] == "1"
     assert json.loads(variables("tensorflow", 2)["TF_CONFIG"]) == {
         "cluster": {"worker": ["10.0.0.1:4000", "10.0.0.1:4001", "10.0.0.2:4002"]},
         "task": {"type": "worker", "index": 2},
@@ -231,32 +234,69 @@ def test_a_plugin_that_returns_other_objects_is_reported_and_ignored(monkeypatch
     assert any("RingFramework" in str(one.error) for one in plugins.broken)
 
 
-@pytest.fixture
-def server():
-    found = RendezvousServer("127.0.0.1")
-    yield found
-    found.close()
+# -- Horovod's rendezvous
 
 
-def request(server, method, path, data=None):
-    asked = urllib.request.Request(
-        f"http://127.0.0.1:{server.port}{path}", data=data, method=method
-    )
+def request(port, method, path, data=None):
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=data, method=method)
     with urllib.request.urlopen(asked, timeout=60) as answer:
         return answer.read()
 
 
-def test_what_one_puts_another_gets_even_when_it_has_left(server):
-    with pytest.raises(urllib.error.HTTPError, match="404") as caught:
-        request(server, "GET", "/global/0")
-    # the error is the answer, too
-    caught.value.close()
-    request(server, "PUT", "/global/0", b"here")
-    assert request(server, "GET", "/global/0") == b"here"
+@pytest.mark.usefixtures("shared_runtime")
+def test_what_a_rank_puts_others_get_by_their_own_loopback_and_no_other_host_does():
+    horovod, first = find_framework("horovod"), Member(rank=0, ip="127.0.0.2", port=1, host="a")
+    with contextlib.closing(RingView(rank=0, members=(first,))) as view:
+        facts = horovod.host(view)
+        entered = [horovod.enter(view, facts) for _ in range(2)]
+        put, get = [int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]) for environ in entered]
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+            request(get, "GET", "/global/0")
+        # the error is the answer, too
+        caught.value.close()
+        request(put, "PUT", "/global/0", b"a b")
+        request(put, "DELETE", "/global/0")
+        assert request(get, "GET", "/global/0") == b"a b"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((first.ip, put))
 
-    request(server, "DELETE", "/global/0")
 
-    assert request(server, "GET", "/global/0") == b"here"
+@pytest.mark.parametrize(
+    "length, told",
+    [
+        (b"many", b"HTTP/1.1 400"),
+        (b"-1", b"HTTP/1.1 400"),
+        (b"9999999999", b"HTTP/1.1 413"),
+        (b"4", b""),
+        # of another user
+        (b"0", b"HTTP/1.1 403"),
+    ],
+)
+def test_a_request_that_is_none_ends(monkeypatch, length, told):
+    monkeypatch.setattr("fiber._ring.frameworks.horovod.may_connect", lambda _: b"403" not in told)
+    server = RendezvousServer(Store(1).answer, RingTiming(request=0.1))
+    with socket.create_connection(("127.0.0.1", server.port), 60) as client:
+        client.sendall(b"PUT /a HTTP/1.1\r\nContent-Length: %b\r\n\r\n" % length)
+        assert client.makefile("rb").read(12) == told
+    server.close()
+
+
+def test_who_says_nothing_takes_no_more_than_so_many_threads():
+    server = RendezvousServer(Store(1).answer, RingTiming())
+    with contextlib.ExitStack() as stack:
+        address = "127.0.0.1", server.port
+        clients = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(65)]
+        assert clients[-1].recv(1) == b""
+    server.close()
+
+
+@pytest.mark.parametrize("size, most", [(0, 1 << 10), (1 << 20, 63)])
+def test_a_store_takes_no_more_than_its_ranks_need(size, most):
+    store = Store(1)
+    answers = [store.answer(b"PUT /%d " % n + bytes(size)) for n in range(most + 1)]
+    assert answers == [b"200 "] * most + [b"507 "]
+    # what it has is replaced
+    assert store.answer(b"PUT /0 " + bytes(size)) == b"200 "
 
 
 def exchange(state, version=None, new=b""):

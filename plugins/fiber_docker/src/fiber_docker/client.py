@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import docker
 import requests
@@ -24,16 +26,28 @@ from fiber_docker.timing import DockerTiming
 
 __all__ = ["Client", "MissingImageError", "close_stream", "engine_message", "log_lines"]
 
+log = logging.getLogger("fiber")
+
 #: size of the connection pool: calls at once; others wait for a connection
 _CONNECTIONS = 32
 #: texts of Docker, and of Podman, which has no status code for it
 _NOT_RUNNING_TEXT = re.compile("not running|can only kill running containers")
+#: engines here, and those of tunnels that end here
+_LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 _CONNECTION_ERRORS = (
     requests.exceptions.ConnectionError,
     requests.exceptions.Timeout,
     requests.exceptions.ChunkedEncodingError,
     urllib3.exceptions.HTTPError,
     OSError,
+)
+
+# what to do where no engine answers: here, and in a container that was started without one
+_UNREACHED = "see whether `docker info` works, and set DOCKER_HOST or FIBER_DOCKER_HOST"
+_NOT_SHARED = (
+    "a container gets the engine's socket only if it is asked for, since whoever has it is root of "
+    "the engine's machine: give `fiber run` the option --share-engine programs, or -e "
+    "FIBER_BACKEND=local for workers in the program's own container"
 )
 
 
@@ -101,6 +115,14 @@ class Client:
                 probe.settimeout(self._timing.answer)
                 probe.connect(self.url.removeprefix("unix://"))
         client = docker.from_env(environment=environ, **options)
+        where = urlsplit(client.api.base_url)
+        if where.scheme == "http" and not _LOOPBACK.fullmatch(where.hostname or ""):
+            log.warning(
+                "fiber: the Docker engine at %s is reached without TLS: who is on the way reads the "
+                "keys of the run, and who reaches the port is root there; use DOCKER_HOST=ssh://…, "
+                "or TLS by DOCKER_TLS_VERIFY and DOCKER_CERT_PATH",
+                self.url,
+            )
         return client.api
 
     @contextlib.contextmanager
@@ -130,7 +152,7 @@ class Client:
         except (*_CONNECTION_ERRORS, DockerException) as failure:
             msg = (
                 f"the Docker engine at {self.url} cannot be asked to {action}: {_short(failure)}; "
-                f"see whether `docker info` works, and set DOCKER_HOST or FIBER_DOCKER_HOST"
+                f"{_NOT_SHARED if endpoint.has_no_engine(os.environ) else _UNREACHED}"
             )
             raise BackendUnavailableError(msg) from failure
 

@@ -57,6 +57,14 @@ class DockerConfig:
             "commands": ("run",),
         },
     )
-    #: which jobs get the engine's own socket: programs that ``fiber run`` starts, so that what they
-    #: start are containers too, all, or none; whoever has it is root of the engine's machine
-    share_engine: Literal["programs", "all", "none"] = "programs"
+    #: which jobs get the engine's own socket: none, programs that ``fiber run`` starts, so that what
+    #: they start are containers too, or all; whoever has it is root of the engine's machine
+    share_engine: Literal["programs", "all", "none"] = values.field(
+        default="none",
+        metadata={
+            "option": "--share-engine",
+            "help": "none, or programs: this one gets the engine's socket, can start containers, "
+            "and so is root of the engine's machine",
+            "commands": ("run",),
+        },
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import sys
 import threading
@@ -19,8 +20,8 @@ import paramiko
 from fiber.exceptions import BackendError, BackendUnavailableError
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.connect import CONNECTION_ERRORS
-from fiber_ssh.exec_channel import open_session
-from fiber_ssh.shell_command import command_line
+from fiber_ssh.exec_channel import open_session, run
+from fiber_ssh.shell_command import command_line, environment_file
 
 __all__ = ["execute"]
 
@@ -51,8 +52,9 @@ def execute(
     host = link.host
     info = link.info
     path = None if info is None else str(PurePosixPath(info.executable).parent)
-    line = command_line(argv, env=host.env, directory=host.directory, path=path)
     try:
+        env = _send_environment(link, timeout) if host.env else None
+        line = command_line(argv, env=env, directory=host.directory, path=path)
         channel = open_session(link.transport, timeout)
     except (paramiko.SSHException, BackendUnavailableError) as error:
         msg = f"host {host.name} opens no session on its connection: {error}"
@@ -81,6 +83,20 @@ def execute(
         msg = f"the connection to host {host.name} dropped while {argv[0]} ran there"
         raise BackendUnavailableError(msg)
     return code
+
+
+def _send_environment(link: AgentLink, timeout: float) -> str:
+    """Write the host's variables into a file that only this user can read; return its path."""
+    info = link.info
+    assert info is not None, "a host that is connected has told about itself"
+    path = f"{info.root}/env-{secrets.token_hex(8)}"
+    content = environment_file(path, link.host.env).encode()
+    words = ("sh", "-c", 'umask 077; cat > "$1"', "sh", path)
+    done = run(link.transport, words, stdin=content, timeout=timeout)
+    if done.code:
+        msg = f"host {link.host.name} does not take the variables of its processes: {done.errors}"
+        raise BackendError(msg)
+    return path
 
 
 def _copy_out(read: object, descriptor: int) -> None:

@@ -7,7 +7,7 @@ import shlex
 import zlib
 from collections.abc import Mapping, Sequence
 
-__all__ = ["MARKER", "command_line", "python_command", "quote"]
+__all__ = ["MARKER", "command_line", "environment_file", "python_command", "quote"]
 
 #: line that a marked command writes to both streams before its program runs: output before it comes
 #: from the start-up files of the user's shell
@@ -26,7 +26,7 @@ def quote(word: str) -> str:
 def command_line(
     argv: Sequence[str],
     *,
-    env: Mapping[str, str] | None = None,
+    env: str | None = None,
     directory: str | None = None,
     path: str | None = None,
     marked: bool = False,
@@ -35,37 +35,53 @@ def command_line(
 
     Args:
         argv: program and arguments.
-        env: variables to set.
+        env: path of an :func:`environment_file` on the host, which sets variables and is removed.
         directory: where to run it.
         path: a folder to put before the others in which programs are looked for.
         marked: True to have :data:`MARKER` written first, to stdout and to stderr.
 
     Raises:
-        ValueError: a word with a null character, or a variable that no shell can set.
+        ValueError: a word with a null character.
     """
-    for word in (*argv, *(env or {}).values(), directory or ""):
+    for word in (*argv, directory or ""):
         if "\0" in word:
             msg = f"{word!r} has a null character, which no argument can have"
             raise ValueError(msg)
-    words = []
-    for name, value in (env or {}).items():
-        if not name.isidentifier() or not name.isascii():
-            msg = f"{name!r} is no name of an environment variable that a shell can set"
-            raise ValueError(msg)
-        words.append(quote(f"{name}={value}"))
-    run = " ".join(map(quote, argv))
-    if words:
-        run = f"env {' '.join(words)} {run}"
+    run = f"exec {' '.join(map(quote, argv))}"
+    if env is not None:
+        run = f". {quote(env)} && {run}"
     if path is not None:
-        run = f"PATH={quote(path)}:$PATH; export PATH; exec {run}"
-    else:
-        run = f"exec {run}"
+        run = f"PATH={quote(path)}:$PATH; export PATH; {run}"
     if directory is not None:
         run = f"cd -- {quote(directory)} && {{ {run}; }}"
     if marked:
         run = f"{_ECHO_MARKER}; {_ECHO_MARKER} >&2; {run}"
     # the login shell may be of any kind; sh is everywhere
     return f"exec sh -c {quote(run)}"
+
+
+def environment_file(path: str, env: Mapping[str, str]) -> str:
+    """Shell commands that set variables, for a file that removes itself when it is read.
+
+    In a command line all users of the host would see the values, by ``ps``.
+
+    Args:
+        path: of the file.
+        env: the variables.
+
+    Raises:
+        ValueError: a null character, or a variable that no shell can set.
+    """
+    lines = [f"rm -f -- {quote(path)}"]
+    for name, value in env.items():
+        if not name.isidentifier() or not name.isascii():
+            msg = f"{name!r} is no name of an environment variable that a shell can set"
+            raise ValueError(msg)
+        if "\0" in value:
+            msg = f"the value of {name} has a null character, which no variable can have"
+            raise ValueError(msg)
+        lines.append(f"export {name}={quote(value)}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def python_command(python: str, source: str) -> str:
