@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import resource
 import select
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -258,26 +259,14 @@ def test_many_are_served_at_once_where_one_may_take_long(path):
         first.join(20)
 
 
-class Exhausted:
-    """A listener whose process has no descriptor for the first connection."""
-
-    def __init__(self, listener):
-        self._listener = listener
-        self._errors = [OSError(errno.EMFILE, "too many open files")]
-        self.shutdown, self.close = listener.shutdown, listener.close
-
-    def accept(self):
-        if self._errors:
-            raise self._errors.pop()
-        return self._listener.accept()
-
-
 def test_it_goes_on_after_there_was_no_descriptor_or_no_thread_for_one(path, monkeypatch):
     def serve(connection):
         with connection:
             connection.sendall(b"hello")
 
-    listener = Exhausted(private_listener(path))
+    listener = Mock(wraps=private_listener(path))
+    none_left = OSError(errno.EMFILE, "too many open files")
+    listener.accept.side_effect = itertools.chain([none_left], itertools.repeat(DEFAULT))
     with contextlib.closing(
         AcceptThread(listener, serve, name="test-door", thread_per_connection=True, pause=0.01)
     ):
