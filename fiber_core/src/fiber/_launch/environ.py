@@ -73,7 +73,7 @@ def job_environment(runtime: LaunchContext) -> dict[str, str]:
     return {**changed, **runtime.config.to_environ(), "FIBER_BACKEND": runtime.info.name}
 
 
-def split(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def public_and_private(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Variables that a job has to be started with, and those that its processes get privately.
 
     A platform shows the former to whoever may look at its jobs.

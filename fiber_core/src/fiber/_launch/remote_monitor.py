@@ -23,7 +23,7 @@ from fiber._agent.supervisor.messages import Decoder, encode
 from fiber._base import values
 from fiber._launch import status_merge
 from fiber._launch.code_server import CodeServer
-from fiber._launch.environ import split
+from fiber._launch.environ import public_and_private
 from fiber._launch.submit_proxy import SubmitProxy
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
@@ -188,7 +188,7 @@ class RemoteJobMonitor:
         capabilities = self._runtime.info.capabilities
         resources = spec.resources
         local = self._runtime.info.near
-        public, private = split(spec.env)
+        public, private = public_and_private(spec.env)
         config = SupervisorConfig(
             env=private,
             instructions=values.evolve(instructions, remote=not capabilities.same_host),
