@@ -248,12 +248,6 @@ class TestTheFirstWordCounts:
             running.monitor.on_peer_lost(running.peer)
             assert running.statuses[-1].reason == Reason(ReasonKind.NODE_LOST)
 
-    def test_one_that_never_came_up_has_its_log_as_the_reason(self):
-        world = World(logs=True)
-        world.backend.logs.return_value = iter(["python3: No module named fiber"])
-        world.platform(JobStatus(state=JobState.FAILED, exit_code=1, host="node"))
-        assert "fiber is not installed in the Python of node" in world.failures[0]
-
     def test_one_that_was_ended_on_request_needs_no_reason(self, world):
         assert not world.monitor.kill(world.child)
         world.platform(KILLED)

@@ -10,7 +10,7 @@ import pytest
 import owners
 
 PROGRAM = """
-import signal
+import os, signal
 {before}
 import fiber
 
@@ -50,10 +50,8 @@ def test_sigterm_ends_it(start):
 
 
 def test_a_handler_of_its_own_is_left_alone(start):
-    process, first = start(
-        # no print: it may come in the midst of another
-        "import os; signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'heard\\n'))"
-    )
+    # no print: it may come in the midst of another
+    process, first = start("signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'heard\\n'))")
     first.terminate()
     assert process.stdout.readline() == "heard\n"
     first.terminate()

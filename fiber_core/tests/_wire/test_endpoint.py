@@ -8,6 +8,7 @@ from collections import deque
 import psutil
 import pytest
 
+from fiber._wire import descriptors
 from fiber._wire.frames import Kind
 from fiber._wire.nng import BACKLOG
 from fiber.exceptions import PeerLostError, TransportError
@@ -127,6 +128,17 @@ class TestPeers:
         mailbox.next_lost()
         peer.send(Kind.CAST, 1, 1, [b"x"])
         assert not peer._waiting
+
+    def test_one_whose_connection_has_just_ended_has_its_address(self, listen):
+        listening = listen("tls+tcp")
+        link, peer = listening.link(), listening.peer()
+        names = listening.endpoint._listeners["nng"]._socket.names
+        before, connections = peer.address, descriptors.AcceptedConnections()
+        for one in connections.accepted(names):
+            connections.end(one)
+        connections.close()
+        # "" once nng has noticed
+        assert link and peer.address in (before, "")
 
     def test_peers_may_be_sent_to_from_many_threads(self, link, peer):
 

@@ -286,12 +286,6 @@ class RawListener(RawSocket):
         peer = _ip_address(lib.nng_pipe_get_addr, handle.pipe, b"remote-address")
         return None if local is None or peer is None else (local, peer)
 
-    def peer_address(self, pipe: int) -> tuple[str, int] | str:
-        """Host and port that a peer connects from; empty on this host, and where it is gone."""
-        handle = self._socket._pipes.get(pipe)  # noqa: SLF001 - see above
-        host, colon, port = str(handle.remote_address if handle else "").rpartition(":")
-        return (host, int(port)) if colon and port.isdigit() else ""
-
 
 def _ip_address(
     get: Callable[[Any, bytes, Any], int], of: Any, option: bytes
@@ -427,8 +421,14 @@ class NngListener:
         self._socket.close_pipe(pipe)
 
     def peer_address(self, pipe: int) -> tuple[str, int] | str:
-        """Host and port that a peer connects from; empty on this host."""
-        return self._socket.peer_address(pipe)
+        """Host and port that a peer connects from; empty on this host, and where it is gone."""
+        # not asked of nng, for which a connection that has just ended has no address any more
+        connection = self._pipes.get(pipe)
+        if connection is None:
+            return ""
+        packed, port = connection[1]
+        family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+        return socket.inet_ntop(family, packed), port
 
     def close(self) -> None:
         """Close every pipe and every listener; idempotent."""

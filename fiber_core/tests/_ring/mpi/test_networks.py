@@ -163,7 +163,6 @@ def test_a_stranger_that_says_a_byte_now_and_then_is_cut_off():
     ):
         stranger.settimeout(0.05)
         with pytest.raises(ConnectionError):
-            # a line may be longer
             for _ in range(200):
                 stranger.sendall(b"x")
                 with contextlib.suppress(TimeoutError):
