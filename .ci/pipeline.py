@@ -86,6 +86,7 @@ OF_USERS = (
     f"{CORE}/_agent/supervisor",
     f"{CORE}/cli",
 )
+OF_PARSERS = ("fuzz",)
 LIBRARIES = "deap,dynesty,emcee,gymnasium,nevergrad,numpy,pymoo,scipy,sklearn,tqdm"
 
 
@@ -131,6 +132,7 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
             Check("examples", examples, examples_brief, OF_FRAMEWORKS),
             Check("libraries", libraries, None, OF_LIBRARIES),
             Check("Python 3.14", python314),
+            Check("fuzz", fuzz, None, OF_PARSERS),
         ],
         [
             Check("docker", docker, docker_brief, OF_DOCKER),
@@ -305,6 +307,11 @@ def libraries(shop: Workshop, it: Running) -> None:
     if shop.add_torch(it, python, "stable-baselines3>=2.4"):
         required += ",stable_baselines3,torch"
     shop.tox_tests(it, "libraries", FIBER_REQUIRE=required)
+
+
+def fuzz(shop: Workshop, it: Running) -> None:
+    """Every parser that a stranger or a worker feeds, half a minute each; the gate reads the corpus."""
+    shop.tox(it, "fuzz", "--", "--seconds", "30", "--jobs", "2")
 
 
 def main(arguments: Sequence[str]) -> int:

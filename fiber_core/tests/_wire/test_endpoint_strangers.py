@@ -25,10 +25,10 @@ from fiber._tasks.protocol import Done, Mode
 from fiber._tasks.worker import Worker
 from fiber._wire import codec, frames, nng
 from fiber._wire.frames import Kind
-from fiber._wire.handshake import DialerHandshake
+from fiber._wire.handshake import DialerHandshake, ListenerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
-from fiber.exceptions import PeerLostError, TransportError
+from fiber.exceptions import HandshakeError, PeerLostError, TransportError, WireError
 from fiber.model.timing import Timing
 from tasks_world import FakeObserver, Sink
 from wire_world import (
@@ -495,3 +495,95 @@ def answer_tasks(link):
             Worker(link, 1, redial, timing=Timing()).run()
 
     threading.Thread(target=work, name="honest").start()
+
+
+#: inputs of a round: on connections of a Unix socket, to one side of a handshake, through TLS
+ON_UNIX, IN_MEMORY, BY_TLS = 8_900, 1_000, 100
+
+
+@pytest.mark.timeout(7200 if soak.is_full() else 120)
+def test_a_million_mutated_handshakes_of_strangers_have_nothing_unpickled(
+    listen, folder, monkeypatch, caplog
+):
+    """Replayed ones with changes, and a pickle among them; honest peers are served all the while."""
+    mark, loaded, loads = folder / "unpickled", [], pickle.loads
+    monkeypatch.setattr(pickle, "loads", lambda *a, **k: loaded.append(a) or loads(*a, **k))
+    bomb = pickle.dumps(Bomb(str(mark)))
+    bodies = bomb, frames.joined(frames.pack(bomb))
+    bombs = [frame(kind, body, target=2) for kind in Kind for body in bodies]
+    by_unix, by_tls = both = listen("unix"), listen("tls+tcp")
+    honest = [each.link() for each in both]
+    for each in both:
+        each.endpoint.serve(2, Unpickling())
+    for current in soak.rounds("mutated frames and handshakes", 100):
+        draw = current.rng
+
+        def mutated(sent, draw=draw):
+            said = sent[:]
+            said.insert(draw.randrange(len(sent) + 1), draw.choice(bombs))
+            at = draw.randrange(len(said))
+            said[at] = damaged(said[at], draw)
+            return said
+
+        for _ in range(ON_UNIX // 100):
+            sent = recorded(by_unix.credentials)[::2]
+            send_all(by_unix, [stream(mutated(sent), draw) for _ in range(100)])
+        for number in range(IN_MEMORY):
+            side = (ListenerHandshake, DialerHandshake)[number % 2](by_unix.credentials, hello("x"))
+            with pytest.raises((WireError, HandshakeError)):
+                for data in mutated(recorded(by_unix.credentials)[number % 2 :: 2]):
+                    side.receive(frames.parse(data))
+            assert side.peer is None
+        for _ in range(BY_TLS):
+            stranger = by_tls.stranger()
+            for data in mutated(recorded(by_tls.credentials)[::2]):
+                stranger.send_bytes(data)
+            assert stranger.is_cut_off()
+            stranger.close()
+        for each, link in zip(both, honest, strict=True):
+            assert answers_echo(link)
+            with contextlib.closing(each.link(f"of round {current.seed}")) as new:
+                assert answers_echo(new)
+            del each._opened[1:]
+        assert (loaded, mark.exists()) == ([], False)
+        current.note(inputs=ON_UNIX + IN_MEMORY + BY_TLS, unpickled=len(loaded))
+        current.note(megabytes=psutil.Process().memory_info().rss >> 20)
+    assert len(warnings(caplog)) <= 2 * 32
+
+
+class Unpickling(Echo):
+    """Service that loads whatever reaches it."""
+
+    def on_message(self, peer, message):
+        codec.loads(message.body)
+
+
+def recorded(credentials):
+    """The frames of another handshake, by turns of the dialler and the listener."""
+    sides = ListenerHandshake(credentials, hello("l")), DialerHandshake(credentials, hello("d"))
+    sent, said = [], sides[1].hello()
+    while said is not None:
+        sent.append(frame(*said))
+        said = sides[(len(sent) - 1) % 2].receive(frames.parse(sent[-1]))
+    return sent
+
+
+def stream(said, draw):
+    """The bytes of some frames, maybe damaged once more."""
+    whole = b"".join(frames.LENGTH.pack(len(data)) + data for data in said)
+    return damaged(whole, draw, least=0)
+
+
+def send_all(listening, streams):
+    """Send each on a connection of its own, all at once; each is cut off."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(bare(listening)) for _ in streams]
+        for probe, data in zip(probes, streams, strict=True):
+            probe.settimeout(TIMEOUT)
+            with contextlib.suppress(OSError):
+                probe.sendall(data)
+                probe.shutdown(socket.SHUT_WR)
+        for probe in probes:
+            with contextlib.suppress(ConnectionError):
+                while probe.recv(4096):
+                    continue

@@ -140,7 +140,7 @@ def describe(folder: Path) -> dict[str, Any] | None:
     """Content of a run's ``run.json``; None where it is missing or unreadable."""
     try:
         data = json.loads((folder / _DESCRIPTION).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 

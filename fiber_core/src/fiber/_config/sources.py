@@ -258,7 +258,7 @@ def _read_pyproject(path: Path, text: str) -> FileSettings:
         import tomli as tomllib
     try:
         table = tomllib.loads(text).get("tool", {}).get("fiber")
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         msg = f"{path} is no valid TOML: {error}"
         raise ConfigError(msg) from error
     if table is None:

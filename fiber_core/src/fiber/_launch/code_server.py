@@ -247,7 +247,7 @@ class CodeServer:
             question, answer = asked
             try:
                 found = self.answer(json.loads(question))
-            except (ValueError, KeyError, TypeError, OSError):
+            except (ValueError, KeyError, TypeError, OSError, RecursionError):
                 found = b"{}"
             answer(found)
 

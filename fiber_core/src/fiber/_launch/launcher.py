@@ -283,7 +283,7 @@ class Launcher:
             return
         try:
             name = str(json.loads(bytes(message.body))["module"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             msg = "a question for a module makes no sense"
             raise WireError(msg) from error
         peer.send(Kind.REPLY, 0, message.id, [json.dumps(module_server.describe(name)).encode()])

@@ -9,6 +9,7 @@ which is mutual TLS between hosts. No other host on the network reaches either p
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing.connection
 import os
 import selectors
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fiber._ring.timing import RingTiming
 from fiber._wire.accept_thread import AcceptThread, private_listener
+from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
     from fiber.connection import Connection
@@ -37,6 +39,8 @@ __all__ = [
     "loopback_listener",
     "may_connect",
 ]
+
+log = logging.getLogger("fiber")
 
 LOOPBACK = "127.0.0.1"
 _CHUNK_SIZE = 256 * 1024
@@ -113,10 +117,15 @@ class Streams:
                     return
 
     def answer(self, connection: MessageConnection, answer: Callable[[bytes], bytes]) -> None:
-        """Answer each message until the connection has ended; closes it."""
+        """Answer each message until the connection has ended, or WireError is raised; closes it."""
         with contextlib.closing(self._incoming(connection)) as incoming:
             for _, data in incoming:
-                if not _send(connection, answer(data)):
+                try:
+                    reply = answer(data)
+                except WireError as error:
+                    log.warning("fiber: closed the connection of a ring's member: %s", error)
+                    return
+                if not _send(connection, reply):
                     return
 
     def close(self) -> None:

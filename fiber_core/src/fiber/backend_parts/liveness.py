@@ -196,7 +196,7 @@ class Owner(NamedTuple):
         """Read a record; None where the text is none."""
         try:
             place, pid, started, host = json.loads(text)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None
         numbers = isinstance(pid, int) and (started is None or isinstance(started, float))
         if not (isinstance(place, str) and numbers and isinstance(host, str)):
@@ -300,7 +300,7 @@ def liveness_of(folder: str | os.PathLike[str]) -> Liveness:
         # locked by the owner's own account: a file system that is local here may be remote there
         if answer is Liveness.UNKNOWN and locked and _is_local(folder):
             answer = Liveness.DEAD if lock(descriptor) else Liveness.ALIVE
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return Liveness.UNKNOWN
     else:
         return answer
@@ -313,7 +313,7 @@ def owner_of(folder: str | os.PathLike[str]) -> Owner | None:
     try:
         found = json.loads(Path(folder, OWNER_FILE).read_text(encoding="utf-8"))
         return Owner.decode(json.dumps(found["owner"]))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

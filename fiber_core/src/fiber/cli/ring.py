@@ -362,7 +362,7 @@ def _parsed(manifest: IO[str]) -> Any:
     text = manifest.read()
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         import yaml
@@ -371,7 +371,7 @@ def _parsed(manifest: IO[str]) -> Any:
         raise FiberError(msg) from error
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         msg = f"{manifest.name} is no YAML: {error}"
         raise FiberError(msg) from error
 

@@ -186,7 +186,7 @@ def job_of(
     """The job of a container, from its name and labels."""
     try:
         argv = tuple(map(str, json.loads(labels.get("fiber.argv", "[]"))))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         argv = ()
     return Job(
         id=name,

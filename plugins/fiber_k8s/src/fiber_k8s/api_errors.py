@@ -63,7 +63,7 @@ def status_message(text: str) -> tuple[str, str]:
     Args:
         text: the body.
     """
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         body = json.loads(text)
         if isinstance(body, dict):
             return str(body.get("message") or text).strip(), str(body.get("reason") or "")

@@ -124,7 +124,7 @@ def exit_code_of(status: bytes) -> tuple[int, str]:
         for cause in (body.get("details") or {}).get("causes") or ():
             if cause.get("reason") == "ExitCode":
                 return int(cause["message"]), ""
-    except (ValueError, AttributeError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError, ArithmeticError, RecursionError):
         words = status.decode("utf-8", "replace")
     if "permission denied" in words or "is a directory" in words:
         return _NOT_EXECUTABLE, words

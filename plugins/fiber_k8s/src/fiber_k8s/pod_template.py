@@ -36,7 +36,7 @@ def read_template(path: str) -> dict[str, Any]:
 
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         msg = f"the pod template {path} (FIBER_K8S_POD_TEMPLATE) cannot be read: {error}"
         raise SubmitError(msg) from error
     if isinstance(found, dict) and "template" in found and "spec" not in found:
@@ -56,7 +56,18 @@ def merge_template(pod: Mapping[str, Any], template: Mapping[str, Any]) -> dict[
     Args:
         pod: takes precedence; it has one container.
         template: its container of the same name, or else its first, is merged with that one.
+
+    Raises:
+        SubmitError: a list or mapping of a Pod is something else in the template.
     """
+    try:
+        return _merge_pod(pod, template)
+    except (AttributeError, TypeError, ValueError) as error:
+        msg = f"the pod template (FIBER_K8S_POD_TEMPLATE) has what no Pod has: {error}"
+        raise SubmitError(msg) from error
+
+
+def _merge_pod(pod: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, Any]:
     beneath = {key: dict(template[key]) for key in ("metadata", "spec") if key in template}
     spec = beneath.get("spec", {})
     own = pod["spec"]["containers"][0]

@@ -269,7 +269,7 @@ def job_of(backend: str, pod: Mapping[str, Any]) -> Job:
     annotations = metadata.get("annotations") or {}
     try:
         argv = tuple(map(str, json.loads(annotations.get(f"{PREFIX}argv", "[]"))))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         argv = ()
     return Job(
         id=metadata["name"],

@@ -10,12 +10,14 @@ from fiber.exceptions import BackendError
 __all__ = ["BINARY", "CLOSE", "PING", "PONG", "TEXT", "FrameParser", "encode_frame"]
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
+_CONTINUATION = 0x0
+_OPCODES = frozenset({_CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG})
 
 _FIN = 0x80
 _MASKED = 0x80
 _MAX_SMALL, _SIZE_16, _SIZE_64 = 125, 126, 127
-#: most bytes in a frame of a server; usual ones have some tens of kilobytes
-_MAX_FRAME = 64 * 2**20
+#: most bytes in a message of a server; usual ones have some tens of kilobytes
+_MAX_MESSAGE = 64 * 2**20
 
 
 def encode_frame(opcode: int, *pieces: bytes) -> bytes:
@@ -64,7 +66,11 @@ class FrameParser:
             if opcode >= CLOSE:
                 found.append((opcode, body))
                 continue
+            if (opcode == _CONTINUATION) is (self._fragments is None):
+                raise _no_websocket()
             kind, message = self._fragments or (opcode, bytearray())
+            if len(message) + len(body) > _MAX_MESSAGE:
+                raise _no_websocket()
             message += body
             self._fragments = None if is_final else (kind, message)
             if is_final:
@@ -84,11 +90,17 @@ class FrameParser:
             return None
         if begin > 2:
             size = int.from_bytes(self._bytes[2:begin], "big")
-        if second & _MASKED or first & 0x70 or size > _MAX_FRAME:
-            msg = "the cluster's answer is no WebSocket; is a proxy between here and there?"
-            raise BackendError(msg)
+        opcode, is_final = first & 0x0F, bool(first & _FIN)
+        # frames that control the connection are short and whole
+        most = _MAX_MESSAGE if opcode < CLOSE else _MAX_SMALL if is_final else -1
+        if second & _MASKED or first & 0x70 or opcode not in _OPCODES or size > most:
+            raise _no_websocket()
         if len(self._bytes) < begin + size:
             return None
         body = bytes(memoryview(self._bytes)[begin : begin + size])
         del self._bytes[: begin + size]
-        return bool(first & _FIN), first & 0x0F, body
+        return is_final, opcode, body
+
+
+def _no_websocket() -> BackendError:
+    return BackendError("the cluster's answer is no WebSocket; is a proxy between here and there?")

@@ -303,6 +303,10 @@ class AgentLink:
             words = str(error)
         except (*CONNECTION_ERRORS, ValueError) as error:
             words = f"the connection ended: {error or type(error).__name__}"
+        except Exception as error:
+            # whatever a host says must not end this thread, for which requests wait
+            log.debug("fiber: an answer of host %s", self.host.name, exc_info=error)
+            words = f"its agent says what makes no sense: {type(error).__name__}: {error}"
         finally:
             self._out = None
             self._connection = None

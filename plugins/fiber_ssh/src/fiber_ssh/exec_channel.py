@@ -164,8 +164,14 @@ def _read_greeting(channel: paramiko.Channel, name: str, python: str) -> dict[st
         start = data.find(marker)
         end = data.find(b"\n", start)
         if start >= 0 and end >= 0:
-            found: dict[str, Any] = json.loads(data[start + len(marker) : end])
-            return found
+            try:
+                found = json.loads(data[start + len(marker) : end])
+            except (ValueError, RecursionError):
+                found = None
+            if isinstance(found, dict):
+                return found
+            msg = f"the first line of fiber's agent on host {name} makes no sense: {data[start:end][:200]!r}"
+            raise BackendUnavailableError(msg)
         if len(data) > _MAX_GREETING:
             msg = f"host {name} prints without end when one logs in; is its shell all right?"
             raise BackendUnavailableError(msg)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -61,8 +62,9 @@ def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
             "the path of a hosts file"
         )
         raise ConfigError(msg)
-    path = Path(text).expanduser()
-    if path.is_file():
+    # "~" of no user stays as it is
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises for it
+    if _is_file(path):
         found = _parse_file(path)
     elif "/" in text or text.endswith((".ini", ".txt")):
         msg = f"{where} is {text!r}, and there is no such file"
@@ -78,6 +80,14 @@ def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
         msg = f"{text} names no hosts; give each a section [NAME] with its slots"
         raise ConfigError(msg)
     return tuple(_with_defaults(host, config) for host in found)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        # a list of hosts may be longer than a name can be
+        return False
 
 
 def _with_defaults(host: Host, config: SshConfig) -> Host:
@@ -105,7 +115,11 @@ def _parse_word(word: str, where: str) -> Host:
 
 
 def _parse_file(path: Path) -> list[Host]:
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        msg = f"hosts file {path} cannot be read: {error}"
+        raise ConfigError(msg) from error
     lines = [line.strip() for line in text.splitlines()]
     if not any(line.startswith("[") for line in lines):
         return list(_parse_lines(lines, path))
@@ -125,10 +139,14 @@ def _parse_file(path: Path) -> list[Host]:
 def _parse_lines(lines: Iterable[str], path: Path) -> Iterable[Host]:
     """Parse lines of ``HOST key=value …``, as MPI's hostfiles have them."""
     for number, line in enumerate(lines, 1):
-        words = shlex.split(line, comments=True)
+        origin = f"{path} line {number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            msg = f"{origin} makes no sense: {error}"
+            raise ConfigError(msg) from error
         if not words:
             continue
-        origin = f"{path} line {number}"
         values = {}
         for word in words[1:]:
             key, equals, value = word.partition("=")
@@ -174,10 +192,15 @@ def _host(name: str, values: Mapping[str, str], origin: str) -> Host:
 def _number(text: str | None, key: str, origin: str) -> int | None:
     if not text:
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not _is_count(text) or int(text) < 1:
         msg = f"{origin}: {key} is {text!r}, expected a whole number from 1 on"
         raise ConfigError(msg)
     return int(text)
+
+
+def _is_count(text: str) -> bool:
+    # other scripts' digits are none here, and no number has so many that int() refuses it
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def _indices(text: str | None, origin: str) -> tuple[int, ...] | None:
@@ -187,7 +210,7 @@ def _indices(text: str | None, origin: str) -> tuple[int, ...] | None:
     if text == "none":
         return ()
     words = text.replace(",", " ").split()
-    if not all(word.isdigit() for word in words):
+    if not all(map(_is_count, words)):
         msg = f"{origin}: gpus is {text!r}, expected indices such as '0,1', or 'none'"
         raise ConfigError(msg)
     return tuple(sorted({int(word) for word in words}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fnmatch
 import logging
 from collections.abc import Iterable, Sequence
@@ -84,7 +85,7 @@ def _entries(file: str, name: str) -> Iterable[tuple[str, PKey]]:
     """Yield markers and keys of the lines for a host; lines that make no sense are for none."""
     try:
         text = Path(file).expanduser().read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (OSError, RuntimeError, ValueError):
         # most users have few of the files that ssh looks for
         return
     for number, full in enumerate(text.splitlines(), 1):
@@ -96,6 +97,7 @@ def _entries(file: str, name: str) -> Iterable[tuple[str, PKey]]:
         if not line or line.startswith("#"):
             continue
         try:
+            _check_lengths(line)
             entry = HostKeyEntry.from_line(line, number)
             is_mine = entry is not None and _is_for(entry, name)
         except Exception as error:  # paramiko's parsers raise a dozen kinds, AssertionError too
@@ -104,6 +106,20 @@ def _entries(file: str, name: str) -> Iterable[tuple[str, PKey]]:
             continue
         if entry is not None and is_mine and entry.key is not None:
             yield marker, entry.key
+
+
+def _check_lengths(line: str) -> None:
+    """Raise ValueError for a line whose key announces more than it has.
+
+    paramiko would fill it up with a megabyte of zeros and count with that for seconds.
+    """
+    blob = base64.b64decode((line.split(" ", 3)[2:3] or [""])[0])
+    while blob:
+        size = int.from_bytes(blob[:4], "big")
+        if len(blob) < 4 + size:
+            msg = "its key is cut short"
+            raise ValueError(msg)
+        blob = blob[4 + size :]
 
 
 def _is_for(entry: HostKeyEntry, name: str) -> bool:

@@ -178,7 +178,8 @@ class _State:
             "L": local.partition(".")[0],
             "k": self.found.get("hostkeyalias", self.name),
             "C": hashlib.sha1(
-                f"{local}{self.hostname}{port}{self.user}".encode(), usedforsecurity=False
+                f"{local}{self.hostname}{port}{self.user}".encode(errors="surrogateescape"),
+                usedforsecurity=False,
             ).hexdigest(),
         }
         text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
@@ -189,7 +190,7 @@ class _State:
     def options(self) -> SshOptions:
         found = self.found
         port = found.get("port", "22")
-        if not port.isdigit() or not 0 < int(port) < 65536:
+        if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
             msg = f"the ssh configuration has port {port!r} for {self.name}"
             raise ConfigError(msg)
         only = found.get("identitiesonly", "no").lower()
@@ -199,10 +200,13 @@ class _State:
         jump = found.get("proxyjump", "none")
         command = found.get("proxycommand", "none")
         usual = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
-        files = shlex.split(found.get("userknownhostsfile", usual))
-        files += shlex.split(
-            found.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2")
-        )
+        shared = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+        files = [
+            *_words(found.get("userknownhostsfile", usual), f"UserKnownHostsFile of {self.name}"),
+            *_words(
+                found.get("globalknownhostsfile", shared), f"GlobalKnownHostsFile of {self.name}"
+            ),
+        ]
         agent = found.get("identityagent")
         return SshOptions(
             name=self.name,

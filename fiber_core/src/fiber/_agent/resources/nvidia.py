@@ -278,7 +278,7 @@ class NvidiaProvider(ResourceProvider):
                 )
                 for entry in entries
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
             msg = f"no list of NVIDIA GPUs, but {output.strip()[:_QUOTED]!r}"
             raise ResourceError(msg) from error
 

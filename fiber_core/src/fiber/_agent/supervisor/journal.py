@@ -116,6 +116,8 @@ class Journal:
         self._on_failure(f"the journal {self._path} is incomplete from here: {error}")
 
 
+#: of one job: a number beyond it was not written by a supervisor, and would take the memory
+_MOST_PROCESSES = 2**16
 _ID = re.compile(rb'^\{"event":"submitted","job":"(\w+)"', re.MULTILINE)
 
 
@@ -234,7 +236,7 @@ class JournalReader:
         for line in whole.splitlines():
             try:
                 _apply(self._jobs, json.loads(line))
-            except (KeyError, TypeError, ValueError, IndexError):
+            except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
                 # a line cut short by a full disk, or of another version
                 continue
         return self._jobs
@@ -256,6 +258,8 @@ def read_ids(directory: str | Path) -> set[str]:
 
 def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
     if event["event"] == "submitted":
+        if event["processes"] > _MOST_PROCESSES:
+            raise ValueError(event["processes"])
         jobs[event["job"]] = JournaledJob(
             id=event["job"],
             name=event["name"],

@@ -121,10 +121,13 @@ class Decoder:
 
 def _decode(payload: bytes) -> Any:
     try:
-        return _Unpickler(io.BytesIO(payload)).load()
+        message = _Unpickler(io.BytesIO(payload)).load()
+        # a pickle may make an instance without its fields
+        values.asdict(message)
     except Exception as error:
         msg = f"a frame of {len(payload)} bytes cannot be read: {error}"
         raise WireError(msg) from error
+    return message
 
 
 def _member(kind: Any, name: str) -> enum.Enum:

@@ -69,7 +69,7 @@ class ItemWithReferences:
         try:
             listed = json.loads(bytes(view[_LENGTH.size : _LENGTH.size + self._listed(view)]))
             return [(str(i), tuple(map(str, u)), int(t), int(n)) for i, u, t, n in listed]
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             msg = "an item's list of references makes no sense"
             raise WireError(msg) from error
 

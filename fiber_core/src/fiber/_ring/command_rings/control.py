@@ -81,10 +81,24 @@ def request(path: str, command: str, patience: float) -> Any:
             connection.sendall(command.encode() + b"\n")
             while piece := connection.recv(1 << 16):
                 data += piece
-        found = json.loads(data)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         msg = f"the ring does not answer ({error}); has it ended just now?"
         raise FiberError(msg) from error
-    if "error" in found:
-        raise FiberError(found["error"])
+    return read_answer(data)
+
+
+def read_answer(data: bytes) -> Any:
+    """Read what the owner of a ring answered.
+
+    Raises:
+        FiberError: it refused the command, or was cut off in the midst of its answer.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        msg = f"the ring does not answer ({error}); has it ended just now?"
+        raise FiberError(msg) from error
+    if not isinstance(found, dict) or "answer" not in found:
+        why = found.get("error") if isinstance(found, dict) else None
+        raise FiberError(str(why or "the ring's answer makes no sense"))
     return found["answer"]

@@ -22,6 +22,7 @@ from fiber._ring.framework import RingFramework
 from fiber._ring.frameworks.hosts import write_files
 from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
+from fiber.exceptions import WireError
 
 if TYPE_CHECKING:
     from fiber.connection import Connection
@@ -54,8 +55,16 @@ class Store:
         self._free_bytes = max(_MIN_BYTES, ranks * ranks * _BYTES_PER_PAIR)
 
     def answer(self, request: bytes) -> bytes:
-        """Answer ``METHOD PATH VALUE`` by ``STATUS VALUE``."""
-        method, path, value = request.split(b" ", 2)
+        """Answer ``METHOD PATH VALUE`` by ``STATUS VALUE``.
+
+        Raises:
+            WireError: it is another text.
+        """
+        method, *rest = request.split(b" ", 2)
+        if len(rest) != 2:
+            msg = f"a request of {len(request)} bytes to Horovod's rendezvous makes no sense"
+            raise WireError(msg)
+        path, value = rest
         with self._lock:
             old = self._values.get(path)
             if method == b"GET":

@@ -27,6 +27,7 @@ from typing import Any
 
 from fiber._ring.forwarding import LOOPBACK, Forwarder
 from fiber._ring.timing import RingTiming
+from fiber.exceptions import WireError
 
 __all__ = [
     "NAME",
@@ -102,7 +103,14 @@ class VersionedState:
                 self._connected -= 1
 
     def answer(self, request_bytes: bytes) -> bytes:
-        """Process a request of a :class:`_Backend`, and return the reply."""
+        """Process a request of a :class:`_Backend`, and return the reply.
+
+        Raises:
+            WireError: it is cut short.
+        """
+        if len(request_bytes) < _REQUEST.size:
+            msg = f"a torchrun's request of {len(request_bytes)} bytes is cut short"
+            raise WireError(msg)
         replaces, version = _REQUEST.unpack_from(request_bytes)
         with self._lock:
             is_set = replaces and version == self._version

@@ -76,7 +76,8 @@ class AgentCall:
         )
         reader.start()
         rest = b""
-        with contextlib.suppress(OSError):
+        # ValueError: a line that is no number is no agent's, and ends like one that hangs up
+        with contextlib.suppress(OSError, ValueError):
             while data := self._connection.recv(4096):
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -46,6 +47,8 @@ _CLEANED = frozenset({"All", "Running"})
 _DEVICE = re.compile(r"[\w.-]+/(?P<kind>gpu|tpu)$")
 #: name that Kubernetes takes for a pod's host, which is more than it wants of a name alone
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+#: most ranks, of which each is a word in memory: a slip of the pen is not to take all of it
+_MAX_RANKS = 2**20
 _REFERENCE = re.compile(r"\$\((\w+)\)")
 
 
@@ -114,7 +117,10 @@ def parse_manifest(document: Any) -> MpiJob:
         retries=policy.number("backoffLimit", 0),
         suspended=bool(policy.take("suspend", False)),
     )
-    clean = policy.take("cleanPodPolicy", "All")
+    if max(job.workers, 1) * max(job.slots, 1) > _MAX_RANKS:
+        msg = f"{job.workers} workers of {job.slots} slots are more than {_MAX_RANKS} ranks"
+        raise FiberError(msg)
+    clean = str(policy.scalar("cleanPodPolicy", "All"))
     if clean not in _CLEANED:
         policy.unknown.append(f"cleanPodPolicy={clean}")
     if launcher.number("replicas", 1) != 1:
@@ -157,7 +163,7 @@ def _template(replica: _Field, env: dict[str, str]) -> tuple[Need, list[str]]:
     container.take("imagePullPolicy", None)
     command = [*container.words("command"), *container.words("args")]
     for entry in container.fields("env"):
-        name, value = entry.text("name"), entry.take("value", None)
+        name, value = entry.text("name"), entry.scalar("value", None)
         if value is not None:
             env[name] = str(value)
     volumes = {v.text("name"): v for v in pod.fields("volumes")}
@@ -184,16 +190,20 @@ def _resources(field: _Field) -> ResourceRequest:
     requests, limits = field.mapping("requests"), field.mapping("limits")
     found = {**requests, **limits}
     devices = {}
-    for name in list(found):
-        if match := _DEVICE.fullmatch(name):
-            devices[match["kind"]] = int(found.pop(name))
-    cpu, memory = found.pop("cpu", None), found.pop("memory", None)
-    field.unknown += [f"limits.{name}" for name in found]
-    return ResourceRequest(
-        cpu=None if cpu is None else _cpus(cpu),
-        memory=None if memory is None else _megabytes(memory),
-        devices=devices,
-    )
+    try:
+        for name in list(found):
+            if match := _DEVICE.fullmatch(name):
+                devices[match["kind"]] = int(found.pop(name))
+        cpu, memory = found.pop("cpu", None), found.pop("memory", None)
+        field.unknown += [f"limits.{name}" for name in found]
+        return ResourceRequest(
+            cpu=None if cpu is None else _cpus(cpu),
+            memory=None if memory is None else _megabytes(memory),
+            devices=devices,
+        )
+    except (ValueError, ArithmeticError) as error:
+        msg = f"{field.path} makes no sense: {error}"
+        raise FiberError(msg) from error
 
 
 def _cpus(value: Any) -> float:
@@ -227,7 +237,7 @@ class _Field:
         self.unknown: list[str] = []
         self._fields: dict[str, list[_Field]] = {}
         if value is not None and not isinstance(value, Mapping):
-            msg = f"{path or 'the manifest'} must have fields, got {value!r}"
+            msg = f"{path or 'the manifest'} must have fields, got {reprlib.repr(value)}"
             raise FiberError(msg)
         # a field without a value counts as missing
         self._value: dict[str, Any] = {k: v for k, v in (value or {}).items() if v is not None}
@@ -240,7 +250,7 @@ class _Field:
         """Return a string; empty if missing."""
         found = self.take(name, "")
         if not isinstance(found, str):
-            msg = f"{self._named(name)} must be a text, got {found!r}"
+            msg = f"{self._named(name)} must be a text, got {reprlib.repr(found)}"
             raise FiberError(msg)
         return found
 
@@ -248,21 +258,35 @@ class _Field:
         """Return a non-negative integer."""
         found = self.take(name, default)
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-            msg = f"{self._named(name)} must be a whole number, got {found!r}"
+            msg = f"{self._named(name)} must be a whole number, got {reprlib.repr(found)}"
             raise FiberError(msg)
         return found
 
     def words(self, name: str) -> list[str]:
         """Return a list of strings."""
-        found = self.take(name, [])
-        if not isinstance(found, Sequence) or isinstance(found, str):
-            msg = f"{self._named(name)} must be a list, got {found!r}"
-            raise FiberError(msg)
-        return [str(word) for word in found]
+        return [str(self._scalar(word, name)) for word in self._list(name)]
+
+    def scalar(self, name: str, default: Any) -> Any:
+        """Return a text, a number or a truth value; aliases of YAML make more of a list than fits."""
+        return self._scalar(self.take(name, default), name)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return a mapping as a whole, marked as read."""
-        return dict(self.take(name, None) or {})
+        """Return a mapping to texts and numbers as a whole, marked as read."""
+        found = _Field(self.take(name, None), self._named(name))
+        return {str(key): found.scalar(key, None) for key in list(found._value)}
+
+    def _scalar(self, value: Any, name: str) -> Any:
+        if value is not None and not isinstance(value, (str, int, float)):
+            msg = f"{self._named(name)} must have texts or numbers, got {reprlib.repr(value)}"
+            raise FiberError(msg)
+        return value
+
+    def _list(self, name: str) -> Sequence[Any]:
+        found = self.take(name, [])
+        if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+            msg = f"{self._named(name)} must be a list, got {reprlib.repr(found)}"
+            raise FiberError(msg)
+        return found
 
     def field(self, name: str) -> _Field:
         """Return a nested mapping, which may be missing."""
@@ -273,9 +297,9 @@ class _Field:
     def fields(self, name: str) -> list[_Field]:
         """Return the mappings in a list."""
         if name not in self._fields:
-            parts = self.take(name, None) or []
             self._fields[name] = [
-                _Field(part, f"{self._named(name)}[{number}]") for number, part in enumerate(parts)
+                _Field(part, f"{self._named(name)}[{number}]")
+                for number, part in enumerate(self._list(name))
             ]
         return self._fields[name]
 

@@ -71,7 +71,8 @@ class LogReader:
         if len(head) < _HEAD.size:
             return None
         stream, length = _HEAD.unpack(head)
-        data = self._file.read(length)
+        # what was not written here may announce gigabytes, for which read() would make room
+        data = self._file.read(min(length, _CHUNK))
         if len(data) < length:
             return None
         self.offset += _HEAD.size + length

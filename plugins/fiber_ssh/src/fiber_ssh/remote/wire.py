@@ -79,7 +79,11 @@ class Decoder:
                 number, stream, offset = _DATA.unpack_from(body)
                 yield Data(number, stream, body[_DATA.size :], offset)
                 continue
-            message = json.loads(body)
+            try:
+                message = json.loads(body)
+            except RecursionError as error:
+                msg = "a message is nested too deep"
+                raise ValueError(msg) from error
             if not isinstance(message, dict):
                 msg = "a message that is no object makes no sense"
                 raise ValueError(msg)  # noqa: TRY004 - what was sent is wrong, not a caller's type

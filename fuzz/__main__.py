@@ -1,0 +1,121 @@
+"""``python -m fuzz``: feed targets with inputs that atheris makes up, guided by what code they reach."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import importlib.util
+import logging
+import os
+import re
+import resource
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from fuzz.target import CORPUS, TARGETS, load_all
+
+#: seconds that one input may take, and memory in MB that a target may have, all its inputs together
+HANG, MEMORY = 30, 1024
+#: bytes of the longest input
+LONGEST = 4096
+#: packages whose branches guide the inputs
+_GUIDES = ["fiber", "fiber_k8s", "fiber_ssh", "configparser", "shlex", "tarfile"]
+_EXECUTIONS = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
+_FOUND = re.compile(r"Test unit written to (\S+)")
+_ERROR = re.compile(r"Uncaught Python exception: ===\n(.*)|ERROR: libFuzzer: (.*)")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    add = parser.add_argument
+    add("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all by default")
+    add("--seconds", type=int, default=60, help="for each target (default: 60)")
+    add("--seed", type=int, default=None, help="of the inputs (default: another one each time)")
+    add("--jobs", type=int, default=1, help="targets that run at once (default: 1)")
+    add("--inside", metavar="MODULE", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if not given.inside and (unknown := set(given.targets) - set(TARGETS)):
+        parser.error(f"there is no target {', '.join(sorted(unknown))}")
+    if importlib.util.find_spec("atheris") is None:
+        parser.error("it needs atheris, which has wheels for CPython 3.11 to 3.13 on Linux")
+    given.targets = given.targets or list(TARGETS)
+    given.seed = secrets.randbelow(2**31 - 1) + 1 if given.seed is None else given.seed
+    return given
+
+
+def fuzz(name: str, seconds: int, seed: int, say: Callable[[str], None]) -> bool:
+    """Run a target in a process of its own; True where nothing was found."""
+    (CORPUS / name).mkdir(parents=True, exist_ok=True)
+    module = TARGETS[name].feed.__module__
+    words = [name, "--seconds", str(seconds), "--seed", str(seed), "--inside", module]
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    executions = _EXECUTIONS.search(done.stdout)
+    count = executions[1] if executions else "some"
+    took = f"{count} executions in {time.monotonic() - began:.0f} s, seed {seed}"
+    if done.returncode == 0:
+        say(f"{name}: {took}")
+        return True
+    found, error = _FOUND.search(done.stdout), _ERROR.search(done.stdout)
+    say(f"{name}: FAILED after {took}: {error and (error[1] or error[2])}\n{done.stdout[-3000:]}")
+    if found:
+        say(f"{name}: the input is {found[1]}; mend what reads it, and commit it as an example")
+    return False
+
+
+def inside(module: str, name: str, seconds: int, seed: int) -> None:
+    """Be the process of a target of a module."""
+    import atheris
+
+    with atheris.instrument_imports(include=_GUIDES):
+        importlib.import_module(module)
+    logging.disable()
+    warnings.simplefilter("ignore")
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    limit = used + MEMORY * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    with tempfile.TemporaryDirectory() as new:
+        options = {
+            "max_total_time": seconds,
+            "seed": seed,
+            "timeout": HANG,
+            "rss_limit_mb": MEMORY,
+            "max_len": LONGEST,
+            "artifact_prefix": f"{CORPUS / name}/",
+            "print_final_stats": 1,
+        }
+        flags = [f"-{key}={value}" for key, value in options.items()]
+        atheris.Setup([sys.argv[0], *flags, new, str(CORPUS / name)], TARGETS[name])
+        atheris.Fuzz()
+
+
+def main() -> int:
+    # the process of a target imports what it needs itself, so that atheris sees its branches
+    if "--inside" not in sys.argv:
+        load_all()
+    given = arguments()
+    if given.inside:
+        inside(given.inside, given.targets[0], given.seconds, given.seed)
+    with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
+        running = [
+            pool.submit(fuzz, name, given.seconds, given.seed, lambda text: print(text, flush=True))
+            for name in given.targets
+        ]
+    return 0 if all(one.result() for one in running) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What jobs, their supervisors and agents, frameworks in them and commands beside them say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import queue
+import socket
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import fiber_ssh.agent_link
+from fiber._agent.resources.nvidia import NvidiaProvider
+from fiber._agent.supervisor import messages as supervisor
+from fiber._base import values
+from fiber._launch.code_server import CodeServer
+from fiber._ring.command_rings import control
+from fiber._ring.frameworks import horovod, torchrun
+from fiber._ring.mpi import command_socket
+from fiber.exceptions import BackendUnavailableError, FiberError, ResourceError, WireError
+from fiber_ssh import exec_channel, status
+from fiber_ssh.agent_link import AgentLink
+from fiber_ssh.config import SshConfig
+from fiber_ssh.hosts import Host
+from fiber_ssh.timing import SshTiming
+from fuzz.target import target
+
+
+@target(WireError)
+def supervisor_messages(data: bytes) -> None:
+    """Messages to a supervisor: plain values of the protocol's own classes, or WireError."""
+    decoder = supervisor.Decoder()
+    decoder.feed(data)
+    for message in decoder.messages():
+        values.asdict(message)
+
+
+class _Channel(io.BytesIO):
+    """A channel of paramiko's to a program that said something and ended with an exit code."""
+
+    recv = io.BytesIO.read
+
+    def recv_stderr(self, size: int) -> bytes:
+        return b""
+
+    def recv_exit_status(self) -> int:
+        return 1
+
+    def sendall(self, data: bytes) -> None:
+        """Take it."""
+
+
+@target()
+def agent_answers(data: bytes) -> None:
+    """What a host's agent sends to a program: the connection ends, with the reason, and no more."""
+
+    def take(_: AgentLink, *records: Any) -> None:
+        for record in records if isinstance(records[0], dict) else records[0]:
+            status.status_of(record, "host")
+            status.job_of(record, "ssh", "host")
+
+    told: Any = {"on_jobs": take, "on_job": take, "on_beat": mock.Mock(), "on_change": mock.Mock()}
+    host, config = Host(name="host"), SshConfig(hosts="host")
+    link = AgentLink(host, config, run_id="r", lease=1, timing=SshTiming(), **told)
+    opened = _Channel(data), None
+    with mock.patch.object(fiber_ssh.agent_link, "open_agent", return_value=opened):
+        link._serve(mock.Mock())
+    assert link.failure
+
+
+@target(BackendUnavailableError)
+def agent_greeting(data: bytes) -> None:
+    """The first line of a host's agent among what its shell prints: facts, or what to mend."""
+    channel: Any = _Channel(data)
+    exec_channel._read_greeting(channel, "host", "python3")
+
+
+@target(ResourceError)
+def gpus(data: bytes) -> None:
+    """What a probe for GPUs prints on a host: devices, or ResourceError."""
+    NvidiaProvider().parse(data.decode("utf-8", "replace"))
+
+
+@target()
+def code_questions(data: bytes) -> None:
+    """A worker's question for a module or file of the program: an answer each, never a dead thread."""
+    answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    with contextlib.closing(CodeServer()) as server:
+        server.submit(data, answers.put)
+        answers.get(timeout=20)
+
+
+@target()
+def mpi_commands(data: bytes) -> None:
+    """An agent of mpirun at the command socket, which a thread serves: it is closed in the end."""
+    ours = mock.Mock()
+    one, other = socket.socketpair()
+    with one, open("/dev/null", "rb") as file:
+        socket.send_fds(one, [data[:4096]], [file.fileno()] * 3) if data else None
+        one.shutdown(socket.SHUT_WR)
+        command_socket.CommandSocket._serve(ours, other)
+    assert other.fileno() < 0
+
+
+@target(FiberError)
+def ring_answer(data: bytes) -> None:
+    """The answer of a ring's owner at its control socket: any value, or FiberError."""
+    control.read_answer(data)
+
+
+@target(WireError)
+def rendezvous(data: bytes) -> None:
+    """What a torchrun or a member with Horovod asks rank 0: an answer, or WireError; no pickle is read."""
+    torchrun.parse(data[:40].decode("utf-8", "replace"))
+    state, store = torchrun.VersionedState(), horovod.Store(2)
+    for request in data.split(b"|"):
+        with contextlib.suppress(WireError):
+            assert len(state.answer(request)) <= len(data) + 64
+        assert len(store.answer(request)) <= len(data) + 64
+
+
+@target()
+def horovod_http(data: bytes) -> None:
+    """What a rank sends to Horovod's rendezvous by HTTP: the connection is answered or closed."""
+    server: Any = SimpleNamespace(answer=horovod.Store(2).answer, patience=5)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, mock.patch.object(horovod, "may_connect", return_value=True):
+        theirs.send(data)
+        theirs.shutdown(socket.SHUT_WR)
+        horovod._Handler(ours, ("127.0.0.1", 1), server)

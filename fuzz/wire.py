@@ -1,0 +1,129 @@
+"""What peers of the run's own protocol say: frames, handshakes, bodies, tunnels."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fiber._objects import protocol as objects
+from fiber._objects.memory.backing import Location
+from fiber._objects.queue import messages
+from fiber._tasks import protocol as tasks
+from fiber._tunnel import greeting, routes
+from fiber._tunnel.crossing import Session
+from fiber._wire import frames as layout
+from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
+from fiber._wire.identity import Credentials
+from fiber.exceptions import HandshakeError, WireError
+from fuzz.target import target
+
+_RUN = Credentials(run_id="0123abcd", key=bytes(32))
+_HELLO = Hello.mine("fuzz")
+#: bytes that come at once, so that frames are cut
+_PIECE = 97
+
+
+def _received(data: bytes) -> Iterator[bytearray]:
+    """Yield the frames of a stream as a socket's reader gets them."""
+    deframer, view = layout.Deframer(layout.MAX_UNPROVEN), memoryview(data)
+    while view:
+        gap, count = deframer.gap, min(_PIECE, len(view))
+        if gap is None:
+            yield from deframer.feed(view[:count])
+        else:
+            count = min(count, len(gap))
+            gap[:count] = view[:count]
+            if (frame := deframer.fill(count)) is not None:
+                yield frame
+        view = view[count:]
+
+
+@target(WireError)
+def frames(data: bytes) -> None:
+    """A stream of frames: messages no larger than what came, or WireError."""
+    assembler = layout.Assembler()
+    for frame in _received(data):
+        message = assembler.feed(layout.parse(frame))
+        assert message is None or len(message.body) <= len(data)
+
+
+@target(WireError, HandshakeError)
+def handshake(data: bytes) -> None:
+    """A handshake one of whose frames is a stranger's: nobody is proven by it.
+
+    The first byte is the number of the frame; the stranger has seen no other one.
+    """
+    forged, frame = data[:1], data[1:]
+    dialer, listener = DialerHandshake(_RUN, _HELLO), ListenerHandshake(_RUN, _HELLO)
+    said: Any = dialer.hello()
+    for number in range(8):
+        if said is None:
+            break
+        kind, body = said
+        is_forged = forged == bytes([number])
+        got = layout.parse(frame if is_forged else layout.header(kind, size=len(body)) + body)
+        side = dialer if number % 2 else listener
+        said = side.receive(got)
+        assert not (is_forged and number < 3 and side.peer), "a stranger is taken for a peer"
+
+
+#: readers of bodies by the first byte of an input
+_BODIES: tuple[Callable[[memoryview], object], ...] = (
+    layout.unpack,
+    messages.unpack,
+    lambda body: messages.ItemWithReferences(body).references(),
+    lambda body: messages.ItemWithReferences(body).pickled,
+    tasks.read_tasks,
+    tasks.read_done,
+    tasks.read_kept,
+    tasks.read_function,
+    tasks.read_entry,
+    tasks.read_ask,
+    Location.unpack,
+    lambda body: objects.read(objects.REQUEST, body),
+    lambda body: objects.read(objects.ATTACH, body),
+)
+
+
+@target(WireError)
+def bodies(data: bytes) -> None:
+    """A message's body of each kind, of which nothing is unpickled: its parts, or WireError."""
+    if data:
+        _BODIES[data[0] % len(_BODIES)](memoryview(data)[1:])
+
+
+@target()
+def tunnel_greeting(data: bytes) -> None:
+    """Lines of somebody without the key, to both sides: they are refused, and nobody is believed."""
+    lines = [line[: greeting.LONGEST].decode("ascii", "replace") for line in data.split(b"\n")]
+    for side in (greeting.HubSide(_RUN.key, "j", "OFFER"), greeting.LandingSide(_RUN.key, "j")):
+        with contextlib.suppress(WireError, HandshakeError):
+            for line in lines:
+                side.receive(line)
+        assert side.records is None, "a stranger's proof is taken"
+    for line in lines:
+        routes.parse(line)
+        with contextlib.suppress(WireError):
+            sid, received, _ = greeting.split(line, "TAKE", 3)
+            assert sid is not None
+            greeting.number(received)
+
+
+@target(WireError)
+def tunnel_session(data: bytes) -> None:
+    """Frames in proven records, after which the stream breaks: bytes of the connection, or WireError.
+
+    The same bytes as records of somebody without the key: WireError before a byte of them is taken.
+    """
+    ours, theirs = greeting.Records(b"o", b"t"), greeting.Records(b"t", b"o")
+    with contextlib.suppress(WireError):
+        assert not list(greeting.Records(b"o", b"t").feed(data)), "a stranger's record is taken"
+    session = Session()
+    session.put(bytes(300))
+    for start in range(0, len(data), _PIECE):
+        for record in theirs.protect([data[start : start + _PIECE]]):
+            for piece in ours.feed(bytes(record)):
+                assert len(b"".join(session.feed(piece))) <= len(data)
+    session.acknowledgement()
+    session.resume(int.from_bytes(data[-2:], "little"))
