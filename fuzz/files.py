@@ -6,6 +6,7 @@ import contextlib
 import glob
 import io
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,6 +36,7 @@ def journal(data: bytes) -> None:
     folder = file_of(data, JOURNAL).parent
     for job in read_journal(folder).values():
         job.status()
+        job.living()
         job.job("local", str(folder))
     read_ids(folder)
 
@@ -71,8 +73,11 @@ def archive(data: bytes) -> None:
     folder = empty_folder()
     target_path = folder / "copy"
     size = 0
+    # no made-up header would have the right checksum
+    right: Any = mock.patch.object(tarfile, "calc_chksums", return_value=range(-(2**62), 2**62))
     try:
-        archives.unpack(io.BytesIO(data), "asked", target_path, "a pod")
+        with right:
+            archives.unpack(io.BytesIO(data), "asked", target_path, "a pod")
         for path in (target_path, *target_path.rglob("*")):
             assert path.is_symlink() or folder in path.resolve().parents
             size += path.lstat().st_size

@@ -40,6 +40,22 @@ def test_an_archive_with_more_than_was_asked_for_leaves_a_home_as_it_was(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "fields, why",
+    [
+        ({"pax_headers": {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(2**27)}}, "has holes"),
+        ({"type": tarfile.XHDTYPE, "size": 2**32}, "a header of 4294967296 bytes"),
+    ],
+)
+def test_few_bytes_that_stand_for_many_are_neither_written_nor_kept(tmp_path, fields, why):
+    member = tarfile.TarInfo("model")
+    for name, value in fields.items():
+        setattr(member, name, value)
+    with pytest.raises(BackendError, match=why):
+        unpack(io.BytesIO(member.tobuf()), "model", tmp_path, "pod p")
+    assert not list(tmp_path.iterdir())
+
+
 def test_links_inside_of_a_folder_come_with_it(tmp_path):
     words = "model:, model/a:, model/a/b, model/c -> a/b, model/a/d -> ../c, model/e = model/a/b"
     unpack(archive(words), "model", tmp_path / "x", "pod p")

@@ -14,11 +14,14 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fiber.exceptions import BackendError
 
 __all__ = ["name_of", "unpack"]
+
+#: bytes of the largest header
+_MOST = 2**20
 
 
 def name_of(path: str) -> str:
@@ -44,13 +47,30 @@ def unpack(stream: BinaryIO, name: str, dst: Path, origin: str) -> None:
     with tempfile.TemporaryDirectory(dir=target.absolute().parent) as folder:
         top = Path(folder, name)
         try:
-            with tarfile.open(fileobj=stream, mode="r:") as archive:
+            bounded: Any = _Stream(stream)
+            with tarfile.open(fileobj=bounded, mode="r:") as archive:
                 _write(archive, top)
         # ArithmeticError: times that no clock has
         except (tarfile.TarError, OSError, ValueError, ArithmeticError) as error:
             msg = f"what {origin} sent for {name!r} is not taken, and nothing was copied: {error}"
             raise BackendError(msg) from error
         shutil.move(str(top), target)
+
+
+class _Stream:
+    """A stream of which no more is read at once than anybody's headers have.
+
+    Contents are read in pieces, headers whole, whatever size a stranger gave them.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.seek, self.tell, self._read = stream.seek, stream.tell, stream.read
+
+    def read(self, size: int) -> bytes:
+        if size > _MOST:
+            msg = f"a header of {size} bytes"
+            raise ValueError(msg)
+        return self._read(size)
 
 
 def _write(archive: tarfile.TarFile, top: Path) -> None:
@@ -62,6 +82,10 @@ def _write(archive: tarfile.TarFile, top: Path) -> None:
         if member.isdir():
             path.mkdir()
             folders.append((path, member.mtime))
+        elif member.issparse():
+            # its zeros are not in the archive, and would fill the disk
+            msg = f"{member.name!r} has holes, with which neither engines nor Fiber write archives"
+            raise ValueError(msg)
         elif member.isfile():
             content = archive.extractfile(member)
             assert content is not None

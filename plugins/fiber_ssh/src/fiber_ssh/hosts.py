@@ -62,9 +62,8 @@ def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
             "the path of a hosts file"
         )
         raise ConfigError(msg)
-    # "~" of no user stays as it is
-    path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises for it
-    if _is_file(path):
+    path = _file(text)
+    if path is not None:
         found = _parse_file(path)
     elif "/" in text or text.endswith((".ini", ".txt")):
         msg = f"{where} is {text!r}, and there is no such file"
@@ -82,12 +81,14 @@ def read_hosts(config: SshConfig, where: str = "hosts") -> tuple[Host, ...]:
     return tuple(_with_defaults(host, config) for host in found)
 
 
-def _is_file(path: Path) -> bool:
+def _file(text: str) -> Path | None:
+    """The file of a path; None for a list of hosts, which may be longer than a name can be."""
     try:
-        return path.is_file()
+        # "~" of no user stays as it is
+        path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path's own raises for it
+        return path if path.is_file() else None
     except (OSError, ValueError):
-        # a list of hosts may be longer than a name can be
-        return False
+        return None
 
 
 def _with_defaults(host: Host, config: SshConfig) -> Host:

@@ -258,8 +258,9 @@ def read_ids(directory: str | Path) -> set[str]:
 
 def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
     if event["event"] == "submitted":
-        if event["processes"] > _MOST_PROCESSES:
-            raise ValueError(event["processes"])
+        supervisor = Process.decode(json.dumps(event["supervisor"]))
+        if supervisor is None or event["processes"] > _MOST_PROCESSES:
+            raise ValueError(event)
         jobs[event["job"]] = JournaledJob(
             id=event["job"],
             name=event["name"],
@@ -267,7 +268,7 @@ def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
             argv=tuple(event["argv"]),
             parent=event["parent"],
             host=event["host"],
-            supervisor=Process(*event["supervisor"]),
+            supervisor=supervisor,
             submitted=event["time"],
             processes=[
                 ProcessStatus(index=i, state=JobState.PENDING) for i in range(event["processes"])
@@ -277,6 +278,8 @@ def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
     job = jobs[event["job"]]
     index = event["index"]
     if event["event"] == "started":
+        if not isinstance(event["pid"], int):
+            raise TypeError(event["pid"])
         job.start_times[event["pid"]] = event["start_time"]
         job.processes[index] = ProcessStatus(index=index, state=JobState.RUNNING, pid=event["pid"])
     elif event["event"] == "ended":

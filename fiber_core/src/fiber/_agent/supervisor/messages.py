@@ -122,8 +122,9 @@ class Decoder:
 def _decode(payload: bytes) -> Any:
     try:
         message = _Unpickler(io.BytesIO(payload)).load()
-        # a pickle may make an instance without its fields
-        values.asdict(message)
+        if not isinstance(message, enum.Enum):
+            # a pickle may make an instance without its fields
+            values.asdict(message)
     except Exception as error:
         msg = f"a frame of {len(payload)} bytes cannot be read: {error}"
         raise WireError(msg) from error
