@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 from fuzz.target import CORPUS, TARGETS, load_all
@@ -36,7 +35,8 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all by default")
     add("--seconds", type=int, default=60, help="for each target (default: 60)")
-    add("--seed", type=int, default=None, help="of the inputs (default: another one each time)")
+    another = secrets.randbelow(2**31 - 1) + 1
+    add("--seed", type=int, default=another, help="of the inputs (default: another one each time)")
     add("--jobs", type=int, default=1, help="targets that run at once (default: 1)")
     add("--inside", metavar="MODULE", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -45,11 +45,10 @@ def arguments() -> argparse.Namespace:
     if importlib.util.find_spec("atheris") is None:
         parser.error("it needs atheris, which has wheels for CPython 3.11 to 3.13 on Linux")
     given.targets = given.targets or list(TARGETS)
-    given.seed = secrets.randbelow(2**31 - 1) + 1 if given.seed is None else given.seed
     return given
 
 
-def fuzz(name: str, seconds: int, seed: int, say: Callable[[str], None]) -> bool:
+def fuzz(name: str, seconds: int, seed: int) -> bool:
     """Run a target in a process of its own; True where nothing was found."""
     (CORPUS / name).mkdir(parents=True, exist_ok=True)
     module = TARGETS[name].feed.__module__
@@ -67,12 +66,15 @@ def fuzz(name: str, seconds: int, seed: int, say: Callable[[str], None]) -> bool
     count = executions[1] if executions else "some"
     took = f"{count} executions in {time.monotonic() - began:.0f} s, seed {seed}"
     if done.returncode == 0:
-        say(f"{name}: {took}")
+        print(f"{name}: {took}", flush=True)
         return True
     found, error = _FOUND.search(done.stdout), _ERROR.search(done.stdout)
-    say(f"{name}: FAILED after {took}: {error and (error[1] or error[2])}\n{done.stdout[-3000:]}")
-    if found:
-        say(f"{name}: the input is {found[1]}; mend what reads it, and commit it as an example")
+    why = error and (error[1] or error[2])
+    where = f"{found[1]}: mend what reads it, and commit it as an example" if found else "not kept"
+    print(
+        f"{name}: FAILED after {took}: {why}\n{done.stdout[-3000:]}\nthe input is {where}",
+        flush=True,
+    )
     return False
 
 
@@ -88,16 +90,9 @@ def inside(module: str, name: str, seconds: int, seed: int) -> None:
     limit = used + MEMORY * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with tempfile.TemporaryDirectory() as new:
-        options = {
-            "max_total_time": seconds,
-            "seed": seed,
-            "timeout": HANG,
-            "rss_limit_mb": MEMORY,
-            "max_len": LONGEST,
-            "artifact_prefix": f"{CORPUS / name}/",
-            "print_final_stats": 1,
-        }
-        flags = [f"-{key}={value}" for key, value in options.items()]
+        options = f"max_total_time={seconds} seed={seed} timeout={HANG} rss_limit_mb={MEMORY}"
+        options += f" max_len={LONGEST} artifact_prefix={CORPUS / name}/ print_final_stats=1"
+        flags = [f"-{option}" for option in options.split()]
         atheris.Setup([sys.argv[0], *flags, new, str(CORPUS / name)], TARGETS[name])
         atheris.Fuzz()
 
@@ -110,11 +105,8 @@ def main() -> int:
     if given.inside:
         inside(given.inside, given.targets[0], given.seconds, given.seed)
     with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-        running = [
-            pool.submit(fuzz, name, given.seconds, given.seed, lambda text: print(text, flush=True))
-            for name in given.targets
-        ]
-    return 0 if all(one.result() for one in running) else 1
+        passed = pool.map(lambda name: fuzz(name, given.seconds, given.seed), given.targets)
+    return 0 if all(passed) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What jobs, their supervisors and agents, frameworks in them and commands beside them say."""
+"""What jobs, their supervisors and agents, frameworks, commands and a cluster's streams say."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from fiber._launch.code_server import CodeServer
 from fiber._ring.command_rings import control
 from fiber._ring.frameworks import horovod, torchrun
 from fiber._ring.mpi import command_socket
-from fiber.exceptions import BackendUnavailableError, FiberError, ResourceError, WireError
+from fiber.exceptions import (
+    BackendError,
+    BackendUnavailableError,
+    FiberError,
+    ResourceError,
+    WireError,
+)
+from fiber_k8s import pod_exec, port_forward
+from fiber_k8s.websocket_frames import FrameParser
 from fiber_ssh import exec_channel, status
 from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.config import SshConfig
@@ -36,34 +44,28 @@ def supervisor_messages(data: bytes) -> None:
         values.asdict(message)
 
 
-class _Channel(io.BytesIO):
-    """A channel of paramiko's to a program that said something and ended with an exit code."""
+#: bytes that come at once
+_PIECE = 61
 
-    recv = io.BytesIO.read
 
-    def recv_stderr(self, size: int) -> bytes:
-        return b""
-
-    def recv_exit_status(self) -> int:
-        return 1
-
-    def sendall(self, data: bytes) -> None:
-        """Take it."""
+def _channel(data: bytes) -> Any:
+    """Return a channel of paramiko's to a program that said something and ended."""
+    return mock.Mock(recv=io.BytesIO(data).read, recv_stderr=io.BytesIO().read)
 
 
 @target()
 def agent_answers(data: bytes) -> None:
     """What a host's agent sends to a program: the connection ends, with the reason, and no more."""
 
-    def take(_: AgentLink, *records: Any) -> None:
-        for record in records if isinstance(records[0], dict) else records[0]:
+    def take(_: AgentLink, found: Any) -> None:
+        for record in found if isinstance(found, list) else [found]:
             status.status_of(record, "host")
             status.job_of(record, "ssh", "host")
 
     told: Any = {"on_jobs": take, "on_job": take, "on_beat": mock.Mock(), "on_change": mock.Mock()}
     host, config = Host(name="host"), SshConfig(hosts="host")
     link = AgentLink(host, config, run_id="r", lease=1, timing=SshTiming(), **told)
-    opened = _Channel(data), None
+    opened = _channel(data), None
     with mock.patch.object(fiber_ssh.agent_link, "open_agent", return_value=opened):
         link._serve(mock.Mock())
     assert link.failure
@@ -72,8 +74,7 @@ def agent_answers(data: bytes) -> None:
 @target(BackendUnavailableError)
 def agent_greeting(data: bytes) -> None:
     """The first line of a host's agent among what its shell prints: facts, or what to mend."""
-    channel: Any = _Channel(data)
-    exec_channel._read_greeting(channel, "host", "python3")
+    exec_channel._read_greeting(_channel(data), "host", "python3")
 
 
 @target(ResourceError)
@@ -94,12 +95,11 @@ def code_questions(data: bytes) -> None:
 @target()
 def mpi_commands(data: bytes) -> None:
     """An agent of mpirun at the command socket, which a thread serves: it is closed in the end."""
-    ours = mock.Mock()
     one, other = socket.socketpair()
     with one, open("/dev/null", "rb") as file:
         socket.send_fds(one, [data[:4096]], [file.fileno()] * 3) if data else None
         one.shutdown(socket.SHUT_WR)
-        command_socket.CommandSocket._serve(ours, other)
+        command_socket.CommandSocket._serve(mock.Mock(), other)
     assert other.fileno() < 0
 
 
@@ -129,3 +129,28 @@ def horovod_http(data: bytes) -> None:
         theirs.send(data)
         theirs.shutdown(socket.SHUT_WR)
         horovod._Handler(ours, ("127.0.0.1", 1), server)
+
+
+@target(BackendError)
+def websocket(data: bytes) -> None:
+    """Frames of a WebSocket in pieces: messages, how a program ended among them, or BackendError."""
+    parser = FrameParser()
+    for start in range(0, len(data), _PIECE):
+        for opcode, body in parser.feed(data[start : start + _PIECE]):
+            assert opcode in {1, 2, 8, 9, 10}
+            assert len(body) <= len(data)
+            if body[:1] == b"\3":
+                pod_exec.exit_code_of(body[1:])
+
+
+@target()
+def port_forwarding(data: bytes) -> None:
+    """A port-forward's WebSocket: bytes for the connection, and its end; nothing is raised."""
+    websocket_, server = socket.socketpair()
+    local, user = socket.socketpair()
+    with websocket_, server, local, user:
+        for sock in (websocket_, local, server):
+            sock.setblocking(False)
+        server.send(data[: 2**16])
+        # it is never woken: what has come is read at once
+        port_forward._Forward(mock.Mock(), "pod", websocket_, local, mock.Mock()).begin()

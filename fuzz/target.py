@@ -11,16 +11,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = [
-    "CORPUS",
-    "TARGETS",
-    "Target",
-    "empty_folder",
-    "file_of",
-    "load_all",
-    "target",
-]
-
 #: a folder of inputs for each target: captures of what Fiber said, and every input that failed once
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -40,10 +30,6 @@ class Target:
         with contextlib.suppress(*self.errors):
             self.feed(data)
 
-    def inputs(self) -> list[Path]:
-        """Return its files in the corpus."""
-        return sorted((CORPUS / self.name).glob("*"))
-
 
 #: all targets by name
 TARGETS: dict[str, Target] = {}
@@ -61,7 +47,7 @@ def target(*errors: type[Exception]) -> Callable[[Callable[[bytes], object]], Ta
 
 def load_all() -> None:
     """Import the modules of targets, which registers them."""
-    for name in ("cluster", "files", "jobs", "wire"):
+    for name in ("files", "jobs", "wire"):
         importlib.import_module(f"fuzz.{name}")
 
 

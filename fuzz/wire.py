@@ -73,7 +73,6 @@ _BODIES: tuple[Callable[[memoryview], object], ...] = (
     layout.unpack,
     messages.unpack,
     lambda body: messages.ItemWithReferences(body).references(),
-    lambda body: messages.ItemWithReferences(body).pickled,
     tasks.read_tasks,
     tasks.read_done,
     tasks.read_kept,
@@ -82,7 +81,6 @@ _BODIES: tuple[Callable[[memoryview], object], ...] = (
     tasks.read_ask,
     Location.unpack,
     lambda body: objects.read(objects.REQUEST, body),
-    lambda body: objects.read(objects.ATTACH, body),
 )
 
 
@@ -105,9 +103,7 @@ def tunnel_greeting(data: bytes) -> None:
     for line in lines:
         routes.parse(line)
         with contextlib.suppress(WireError):
-            sid, received, _ = greeting.split(line, "TAKE", 3)
-            assert sid is not None
-            greeting.number(received)
+            greeting.number(greeting.split(line, "TAKE", 3)[1])
 
 
 @target(WireError)

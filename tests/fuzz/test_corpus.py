@@ -12,5 +12,5 @@ def test_each_target_has_inputs_and_all_inputs_have_one():
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_but_documented_errors_comes_of_an_input(name):
-    for path in TARGETS[name].inputs():
+    for path in (CORPUS / name).iterdir():
         TARGETS[name](path.read_bytes())

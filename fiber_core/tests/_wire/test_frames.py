@@ -7,21 +7,16 @@ import struct
 import tracemalloc
 
 import pytest
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-import soak
 from fiber._wire import frames
 from fiber._wire.frames import HEADER, Assembler, Kind
 from fiber.exceptions import WireError
-from wire_world import damaged
 
 KINDS = [kind for kind in Kind if kind is not Kind.PART]
 MESSAGE_KINDS = [kind for kind in KINDS if kind >= Kind.CALL]
 WHOLE = st.integers(0, 2**64 - 1)
-#: mutated frames in one example of hypothesis
-BATCH = 50
-EXAMPLES = max(10, soak.count(10_000) // BATCH)
 
 
 def frame(kind, target=1, number=2, size=None, body=b"", ack=0):
@@ -223,35 +218,6 @@ class TestObjectBodies:
                 frames.unpack(body)
 
         assert peak_memory(refuse) < 100_000
-
-
-class TestDamage:
-    @seed(7)
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-    @given(
-        kind=st.sampled_from(Kind),
-        body=st.binary(max_size=120),
-        room=st.integers(8, 60),
-        draw=st.randoms(use_true_random=False),
-    )
-    def test_a_damaged_frame_is_a_message_or_a_wire_error_and_nothing_else(
-        self, kind, body, room, draw
-    ):
-        if kind is Kind.PART:
-            kind = Kind.CALL
-        sent = frames_of(kind, 1, 1, [body], HEADER.size + room)
-        assembler = Assembler()
-        for _ in range(BATCH):
-            try:
-                message = assembler.feed(frames.parse(damaged(draw.choice(sent), draw)))
-            except WireError:
-                continue
-            assert message is None or isinstance(message.kind, Kind)
 
 
 FRAMES = st.lists(st.binary(max_size=300), max_size=20)
