@@ -259,7 +259,7 @@ def read_ids(directory: str | Path) -> set[str]:
 def _apply(jobs: dict[str, JournaledJob], event: dict[str, Any]) -> None:
     if event["event"] == "submitted":
         supervisor = Process.decode(json.dumps(event["supervisor"]))
-        if supervisor is None or event["processes"] > _MOST_PROCESSES:
+        if supervisor is None or not 0 < event["processes"] <= _MOST_PROCESSES:
             raise ValueError(event)
         jobs[event["job"]] = JournaledJob(
             id=event["job"],
