@@ -164,6 +164,14 @@ class TestStrangers:
             assert answers_echo(before)
             until(lambda: ask_to_open(program) == "opened")
 
+    def test_one_that_ends_before_it_is_looked_at_leaves_no_peer(self, listen):
+        key = Credentials.of_authkey(b"secret")
+        timing = Timing(handshake=3600, nng_check=0.05)
+        listening = listen("tls+tcp", credentials=key, timing=timing)
+        for _ in range(50):
+            nng.shown_certificate(listening.url, timeout=TIMEOUT)
+        until(lambda: not listening.endpoint._peers)
+
     def test_each_word_of_the_proof_has_its_own_time(self, listen):
         """While the listener is busy no deadline passes."""
         listening = listen(timing=Timing(handshake=0.3))

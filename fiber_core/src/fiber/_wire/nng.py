@@ -863,6 +863,8 @@ def add(pipe: Any, interval: float, is_ours: Callable[[], bool] = lambda: True) 
     global _thread  # noqa: PLW0603 - one thread a process
     address = ffi.new("nng_sockaddr *")
     if lib.nng_pipe_get_addr(pipe.pipe, b"remote-address", address):
+        # it has ended already, of which nng may never tell
+        lib.nng_pipe_close(pipe.pipe)
         return
     if address.s_family not in (lib.NNG_AF_INET, lib.NNG_AF_INET6):
         return
