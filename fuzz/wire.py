@@ -19,6 +19,7 @@ from fiber.exceptions import HandshakeError, WireError
 from fuzz.target import target
 
 _RUN = Credentials(run_id="0123abcd", key=bytes(32))
+_OF_AUTHKEY = Credentials.of_authkey(b"guessable")
 _HELLO = Hello.mine("fuzz")
 #: bytes that come at once, so that frames are cut
 _PIECE = 97
@@ -52,16 +53,18 @@ def frames(data: bytes) -> None:
 def handshake(data: bytes) -> None:
     """A handshake one of whose frames is a stranger's: nobody is proven by it.
 
-    The first byte is the number of the frame; the stranger has seen no other one.
+    The first byte is the number of the frame, and 8 more where the key comes of an authkey; the
+    stranger has seen no other frame.
     """
-    forged, frame = data[:1], data[1:]
-    dialer, listener = DialerHandshake(_RUN, _HELLO), ListenerHandshake(_RUN, _HELLO)
+    forged, frame = data[0] % 8 if data else 0, data[1:]
+    run = _OF_AUTHKEY if data[:1] >= b"\x08" else _RUN
+    dialer, listener = DialerHandshake(run, _HELLO), ListenerHandshake(run, _HELLO)
     said: Any = dialer.hello()
     for number in range(8):
         if said is None:
             break
         kind, body = said
-        is_forged = forged == bytes([number])
+        is_forged = forged == number
         got = layout.parse(frame if is_forged else layout.header(kind, size=len(body)) + body)
         side = dialer if number % 2 else listener
         said = side.receive(got)
