@@ -114,12 +114,12 @@ def _check_lengths(line: str) -> None:
     paramiko would fill it up with a megabyte of zeros and count with that for seconds.
     """
     blob = base64.b64decode((line.split(" ", 3)[2:3] or [""])[0])
-    while blob:
-        size = int.from_bytes(blob[:4], "big")
-        if len(blob) < 4 + size:
-            msg = "its key is cut short"
-            raise ValueError(msg)
-        blob = blob[4 + size :]
+    end = 0
+    while end < len(blob):
+        end += 4 + int.from_bytes(blob[end : end + 4], "big")
+    if end > len(blob):
+        msg = "its key is cut short"
+        raise ValueError(msg)
 
 
 def _is_for(entry: HostKeyEntry, name: str) -> bool:

@@ -201,7 +201,7 @@ def _resources(field: _Field) -> ResourceRequest:
             memory=None if memory is None else _megabytes(memory),
             devices=devices,
         )
-    except (ValueError, ArithmeticError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         msg = f"{field.path} makes no sense: {error}"
         raise FiberError(msg) from error
 
@@ -267,16 +267,16 @@ class _Field:
         return [str(self._scalar(word, name)) for word in self._list(name)]
 
     def scalar(self, name: str, default: Any) -> Any:
-        """Return a text, a number or a truth value; aliases of YAML make more of a list than fits."""
+        """Return a value as a text can have it; aliases of YAML make more of a list than fits."""
         return self._scalar(self.take(name, default), name)
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return a mapping to texts and numbers as a whole, marked as read."""
+        """Return a mapping to single values as a whole, marked as read."""
         found = _Field(self.take(name, None), self._named(name))
         return {str(key): found.scalar(key, None) for key in list(found._value)}
 
     def _scalar(self, value: Any, name: str) -> Any:
-        if value is not None and not isinstance(value, (str, int, float)):
+        if isinstance(value, (Mapping, list, set)):
             msg = f"{self._named(name)} must have texts or numbers, got {reprlib.repr(value)}"
             raise FiberError(msg)
         return value
