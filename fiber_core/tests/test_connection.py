@@ -1,7 +1,5 @@
 """Pipes in one process and between several, and waiting for several things at once."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

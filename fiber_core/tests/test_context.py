@@ -1,7 +1,5 @@
 """Contexts: the names of start methods, the chosen one, and that of children."""
 
-from __future__ import annotations
-
 import copyreg
 import io
 import logging

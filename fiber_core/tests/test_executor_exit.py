@@ -1,7 +1,5 @@
 """The end of a program that has futures pending: it waits for them, as with the standard library."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

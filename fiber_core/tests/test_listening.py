@@ -1,7 +1,5 @@
 """Listeners and clients: addresses, who gets in and who does not, what travels, the stdlib's errors."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """Ctrl-C: which processes are interrupted with a program, and how the program ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

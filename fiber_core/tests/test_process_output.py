@@ -1,7 +1,5 @@
 """Output and exit of children; a runtime of its own for each test, whose output is captured."""
 
-from __future__ import annotations
-
 import atexit
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Queues between processes as users see them, and those of tasks: what is unfinished, who waits."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import os

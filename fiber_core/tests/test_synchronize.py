@@ -1,7 +1,5 @@
 """Locks, semaphores, conditions, events and barriers between processes as users see them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A pipe's other end, or a queue's only writer, is killed at a random moment: nobody hangs."""
 
-from __future__ import annotations
-
 import queue
 import threading
 

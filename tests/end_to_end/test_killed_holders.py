@@ -4,8 +4,6 @@ Each round is one primitive in the process of the test, several children that us
 them that is killed while they do. Everybody else must get what is documented, and soon.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import warnings

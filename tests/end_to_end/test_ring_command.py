@@ -1,7 +1,5 @@
 """``fiber ring``: a ring of a command, attached to its terminal or detached, to its end."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Many rings, and rings whose members are killed at random moments: none hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Two programs, started apart, that share an address and an authkey and nothing else."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,12 +1,8 @@
 """Commands of tests that run to their end."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterable
 from typing import Any
-
-__all__ = ["ran"]
 
 
 def ran(words: Iterable[object], **more: Any) -> subprocess.CompletedProcess[str]:

@@ -35,22 +35,6 @@ import hygiene
 from require import need
 from rootfs import write
 
-__all__ = [
-    "DISTRIBUTIONS",
-    "IMAGE",
-    "VARIABLE",
-    "Daemon",
-    "Engine",
-    "archive",
-    "engine",
-    "missing",
-    "obtained",
-    "own_engine",
-    "session",
-    "started",
-    "unmount",
-]
-
 #: the image that holds this checkout and its Python
 IMAGE = "fiber-test"
 #: distributions in it, with their dependencies

@@ -17,8 +17,6 @@ from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from k8s_world import process
 
-__all__ = ["Scripts", "Site", "StatusRecorder", "set_durations"]
-
 
 def set_durations(backend, **durations):
     """Give a backend durations of its own, in seconds."""

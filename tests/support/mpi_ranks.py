@@ -1,13 +1,9 @@
 """``fiber mpirun`` of a program whose ranks find each other, for any backend."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-__all__ = ["PROGRAM", "check_meeting", "mpirun"]
 
 PROGRAM = """
 import os

@@ -8,8 +8,6 @@ A fault is a comparison turned round, a call that is a statement dropped, or the
 of a call swapped.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import difflib

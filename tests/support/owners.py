@@ -1,7 +1,5 @@
 """Owners of folders: dead ones, some elsewhere, and programs in PID namespaces of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -13,8 +11,6 @@ from pathlib import Path
 
 import require
 from fiber.backend_parts.liveness import OWNER_FILE, Owner
-
-__all__ = ["DEAD", "REMOTE", "UNSHARE", "need", "owned_by", "running"]
 
 #: a process of this PID namespace that has ended, and one of which nothing can be known here
 DEAD = Owner.current()._replace(pid=4194304)

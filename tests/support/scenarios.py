@@ -1,7 +1,5 @@
 """The examples as users run them, on the backend that their environment names."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -9,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from require import need_module
-
-__all__ = ["check_pi", "check_policy"]
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 

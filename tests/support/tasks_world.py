@@ -21,24 +21,6 @@ from fiber._wire.reactor import Timer
 from fiber.exceptions import BackendUnavailableError, PeerLostError
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
 
-__all__ = [
-    "KILLED",
-    "LEFT",
-    "RUNNING",
-    "STOPPED",
-    "FakeJob",
-    "FakeLink",
-    "FakeObserver",
-    "FakePayload",
-    "FakePayloadStore",
-    "FakePeer",
-    "FakeReactor",
-    "Master",
-    "OutOfBand",
-    "Sink",
-    "message",
-]
-
 TARGET = 7
 #: how long a test waits for what must come; never how long anything takes
 PATIENCE = 60.0

@@ -32,29 +32,6 @@ from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing
 
-__all__ = [
-    "TIMEOUT",
-    "Echo",
-    "ListeningEndpoint",
-    "Mailbox",
-    "RawDialer",
-    "address",
-    "answers_echo",
-    "close_listeners",
-    "damaged",
-    "frame",
-    "hello",
-    "in_thread",
-    "is_watching",
-    "nng_dialer",
-    "raw_listener",
-    "readable",
-    "received",
-    "threads",
-    "until",
-    "warnings",
-]
-
 #: longest wait in seconds for an event that must come
 TIMEOUT = 20.0
 _numbers = itertools.count()

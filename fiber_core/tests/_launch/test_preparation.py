@@ -1,7 +1,5 @@
 """Preparation data of children, beside what the stdlib itself would send."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import multiprocessing.context

@@ -1,7 +1,5 @@
 """A parent and its jobs' supervisors: which report counts, which messages are sent, leases."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

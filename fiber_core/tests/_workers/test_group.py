@@ -10,14 +10,7 @@ from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
 from fiber.exceptions import SubmitError, TerminatedError, WireError
-from fiber.model import (
-    Capabilities,
-    JobState,
-    JobStatus,
-    ProcessStatus,
-    ResourceRequest,
-    Timing,
-)
+from fiber.model import Capabilities, JobState, JobStatus, ProcessStatus, ResourceRequest, Timing
 from tasks_world import (
     KILLED,
     LEFT,

@@ -13,12 +13,7 @@ import pytest
 
 from fiber._agent import rundir
 from fiber._agent.supervisor.journal import Journal
-from fiber.exceptions import (
-    BackendError,
-    BackendUnavailableError,
-    CapabilityError,
-    SubmitError,
-)
+from fiber.exceptions import BackendError, BackendUnavailableError, CapabilityError, SubmitError
 from fiber.model import (
     BackendContext,
     JobSpec,

@@ -1,7 +1,5 @@
 """Hosts to reach by ssh, made once for all tests, and backends that use them."""
 
-from __future__ import annotations
-
 import secrets
 from pathlib import Path
 

@@ -12,15 +12,7 @@ from fiber._agent.supervisor import client, messages
 from fiber._agent.supervisor.client import SupervisorClient, SupervisorGoneError
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber.exceptions import ForkedError, WireError
-from fiber.model import (
-    JobSpec,
-    JobState,
-    JobStatus,
-    ProcessStatus,
-    Reason,
-    ReasonKind,
-    Timing,
-)
+from fiber.model import JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 from supervised import exit_code_of, until_gone
 
 #: signs of life come often, and all that healthy peers have to be in time for is as long as ever

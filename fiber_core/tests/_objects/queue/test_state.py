@@ -1,7 +1,5 @@
 """One direction of a queue at its owner: order, room, credits, recalls, the end, polling."""
 
-from __future__ import annotations
-
 import pytest
 
 from fiber._objects.protocol import Mode

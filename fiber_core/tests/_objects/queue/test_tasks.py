@@ -1,7 +1,5 @@
 """Queues of tasks: what is unfinished, who finishes it, what comes back from readers that end."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

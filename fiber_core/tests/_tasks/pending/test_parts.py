@@ -1,7 +1,5 @@
 """Parts of a pending table that its histories do not show: sizes, order, limits and ranges."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

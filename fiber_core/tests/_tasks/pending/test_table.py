@@ -1,7 +1,5 @@
 """Events and commands of a pending table: assignment, results, losses, and work taken from the stuck."""
 
-from __future__ import annotations
-
 import pytest
 
 from fiber._tasks.pending import (
