@@ -1,5 +1,6 @@
 """Two programs, started apart, that share an address and an authkey and nothing else."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from fiber._agent import rundir
 from fiber.managers import SyncManager
+from making import making
 from waiting import PATIENCE
 
 #: what both programs begin with; the port or path comes by standard output of the first
@@ -77,15 +79,8 @@ class Program:
 
 @pytest.fixture
 def program(tmp_path):
-    programs = []
-
-    def start(body, *arguments):
-        programs.append(Program(tmp_path, body, *arguments))
-        return programs[-1]
-
-    yield start
-    for one in programs:
-        one.kill()
+    with making(functools.partial(Program, tmp_path), Program.kill) as start:
+        yield start
     # as the next program would: those that were killed left theirs
     rundir.sweep()
 

@@ -13,6 +13,7 @@ from fiber._agent.supervisor.client import SupervisorClient, SupervisorGoneError
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber.exceptions import ForkedError, WireError
 from fiber.model import JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
+from making import making
 from supervised import exit_code_of, until_gone
 
 #: signs of life come often, and all that healthy peers have to be in time for is as long as ever
@@ -76,19 +77,15 @@ class Peer:
     def send(self, *sent):
         self.socket.sendall(b"".join(map(encode, sent)))
 
+    def close(self):
+        self.socket.close()
+        self.client.close()
+
 
 @pytest.fixture
 def peer():
-    made = []
-
-    def make(**options):
-        made.append(Peer(**options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.socket.close()
-        each.client.close()
+    with making(Peer, Peer.close) as make:
+        yield make
 
 
 @pytest.fixture
