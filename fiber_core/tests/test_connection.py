@@ -32,9 +32,6 @@ def echo(end):
             end.send(end.recv())
 
 
-# -- in one process
-
-
 def test_both_ends_send_receive_and_poll_and_objects_and_bytes_mix_as_in_the_stdlib(ends):
     first, second = ends
     assert not second.poll()
@@ -125,9 +122,6 @@ def test_the_end_comes_after_the_last_message(how):
         second.send(1)
 
 
-# -- poll and wait
-
-
 def test_wait_for_connections_sentinels_sockets_and_the_stdlibs_pipes_at_once(ends):
     here, there = ends
     one, other = socket.socketpair()
@@ -177,16 +171,10 @@ def test_no_descriptor_is_left():
     assert descriptors() <= before
 
 
-# between processes: what children do
-
-
 def read_some(end, results):
     with contextlib.suppress(EOFError):
         while True:
             results.put(end.recv())
-
-
-# -- between processes
 
 
 @pytest.mark.parametrize("size", [10, 2**20 + 1, 20 * 2**20])

@@ -35,9 +35,6 @@ def _nothing_chosen():
     start_methods.choose(None)
 
 
-# what children do
-
-
 def tell_methods(results):
     results.put(
         (
@@ -63,9 +60,6 @@ def told_by_child(target, context=fiber, **options):
     child.join(PATIENCE)
     assert child.exitcode == 0
     return child, told
-
-
-# finding one
 
 
 @pytest.mark.parametrize("method", [*METHODS, "fiber"])
@@ -100,9 +94,6 @@ def test_all_methods_are_named_with_the_default_first(monkeypatch):
     assert fiber.get_all_start_methods()[0] == fiber.get_start_method()
 
 
-# choosing one
-
-
 def test_a_method_is_chosen_once_save_by_force_and_for_fiber_alone():
     before = multiprocessing.get_start_method(allow_none=True)
     fiber.set_start_method("fork")
@@ -129,9 +120,6 @@ def test_asking_for_the_method_and_choosing_none_choose_the_default(choose):
         fiber.set_start_method("fork")
 
 
-# what a context makes
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_child_gets_the_start_method_and_the_stdlib_is_left_alone(method):
     child, told = told_by_child(tell_methods, fiber.get_context(method))
@@ -148,9 +136,6 @@ def test_a_process_of_such_a_context_is_one_of_fibers_whose_name_is_in_its_log_r
     child, told = told_by_child(tell_name, context, name="ours")
     assert isinstance(child, fiber.Process)
     assert told == "ours"
-
-
-# how children start
 
 
 def test_modules_are_preloaded_by_the_backend_once(monkeypatch):

@@ -40,12 +40,6 @@ def listener(address):
         yield listener
 
 
-# what children do
-
-
-# -- addresses
-
-
 def test_a_port_is_resolved_a_path_is_private_and_the_last_connections_origin_is_known(
     listener, address
 ):
@@ -117,9 +111,6 @@ def test_misuse_is_refused_as_by_the_stdlib(use, error, text):
         use()
 
 
-# -- who gets in
-
-
 @pytest.mark.parametrize("wrong", [b"another", None])
 def test_another_authkey_is_refused_and_delays_no_other(listener, wrong):
     with pytest.raises(AuthenticationError):
@@ -127,9 +118,6 @@ def test_another_authkey_is_refused_and_delays_no_other(listener, wrong):
     with pytest.raises(OSError, match="in use"):
         Listener(listener.address, authkey=wrong)
     assert serves(listener)
-
-
-# -- the end
 
 
 def test_a_thread_that_accepts_gets_an_error_when_the_listener_is_closed(address):
@@ -154,9 +142,6 @@ def test_connections_outlive_their_listener_save_those_that_were_not_accepted(ad
         assert (end.recv(), client.recv()) == (1, 2)
         with pytest.raises(EOFError):
             other.recv()
-
-
-# -- what travels
 
 
 def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(listener, monkeypatch):

@@ -71,8 +71,6 @@ def test_what_the_parent_wrote_before_it_started_a_child_comes_before_what_that_
     assert done.stdout.split() == ["before", "child", "between", "worker", "after"]
 
 
-# What is left for the end.
-
 _kept = []
 
 

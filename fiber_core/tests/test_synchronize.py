@@ -17,9 +17,6 @@ from wire_world import until
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
-# what children do
-
-
 def count_up(lock, numbers, times):
     for _ in range(times):
         with lock:
@@ -30,9 +27,6 @@ def count_up(lock, numbers, times):
 def take_and_end(lock, how):
     lock.acquire()
     how()
-
-
-# -- one process at a time
 
 
 @pytest.mark.parametrize("make", [fiber.Lock, fiber.RLock, fiber.Semaphore])
@@ -60,9 +54,6 @@ def test_it_goes_wherever_values_go():
         assert not one.acquire(False)
     there.recv().release()
     assert inner.acquire(False)
-
-
-# -- how a holder ends
 
 
 def test_after_a_normal_end_it_stays_taken_and_is_waited_for_no_longer_than_asked():
@@ -95,9 +86,6 @@ def test_after_any_other_end_it_is_passed_on(how):
     assert strict.acquire(False)
     with pytest.raises(ValueError, match="expected 'warn' or 'raise'"):
         fiber.Lock(on_holder_death="ignore")
-
-
-# -- as the stdlib
 
 
 def test_a_semaphore_counts():
@@ -142,9 +130,6 @@ def test_locked_tells_whether_it_could_be_taken():
         assert lock.locked()
 
 
-# -- what children do that wait
-
-
 def ping_pong(condition, turn, mine, times):
     for _ in range(times):
         with condition:
@@ -176,9 +161,6 @@ def meet_or_break(barrier, results):
         results.put(barrier.wait())
     except threading.BrokenBarrierError as error:
         results.put(type(error).__name__)
-
-
-# -- conditions
 
 
 @pytest.mark.parametrize("where", ["here", "there"])
@@ -225,9 +207,6 @@ def test_misuse_of_a_condition_is_the_stdlibs_error():
             condition.release()
     with pytest.raises(TypeError, match="a condition needs a Lock or RLock of fiber"):
         fiber.Condition(multiprocessing.Lock())
-
-
-# -- barriers
 
 
 def test_a_barrier_opens_when_all_have_arrived_and_its_action_has_run():

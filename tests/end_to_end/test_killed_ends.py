@@ -18,9 +18,6 @@ pytestmark = [
 ]
 
 
-# what is killed
-
-
 def talk(end):
     """Send numbers as fast as they are taken, and read whatever comes."""
 
@@ -60,9 +57,6 @@ def own_and_fill(end, maxsize):
 def killer(child, latest, rng):
     """Kills a child at some moment, once it is started."""
     return threading.Timer(rng.uniform(0, latest), process_signals.kill, (child,))
-
-
-# what goes on
 
 
 def outcome(action):

@@ -41,9 +41,6 @@ def all_ready(ready, count):
         assert ready.acquire(timeout=PATIENCE)
 
 
-# -- locks and semaphores
-
-
 def take_turns(lock, ready, turns):
     ready.release()
     warnings.simplefilter("ignore", HolderDiedWarning)
@@ -170,9 +167,6 @@ def test_a_dead_holder_of_a_values_lock_stops_nobody():
             current.note(slot=slot, told=len(told), missing=missing)
 
 
-# -- conditions, events and barriers
-
-
 def wait_for_turns(condition, ready, seen, turns):
     with condition:
         ready.release()
@@ -241,9 +235,6 @@ def test_a_barrier_breaks_for_all_when_a_party_is_killed():
                 barrier.wait(PATIENCE)
         all_ready(ended, 2)
         finish(*(child for child in children if child is not victim))
-
-
-# -- owners
 
 
 def own(results):

@@ -73,9 +73,6 @@ def test_a_signal_ends_all_ranks_and_it_has_failed(ring, lasting, number, code, 
     ring("delete", "r")
 
 
-# -- detached
-
-
 def test_it_is_looked_after_from_other_shells_until_it_is_deleted(ring, tmp_path):
     def ranks():
         return [p for p in marked(str(tmp_path)) if p.is_running() and p.name() == "sleep"]

@@ -128,8 +128,6 @@ def test_a_ring_whose_members_die_at_random_moments_ends_as_it_should(is_live):
         current.note(killed=killed, restarts=status.restarts, succeeded=failure is None)
 
 
-# -- programs
-
 PROGRAM = """
 import sys, time
 from fiber.experimental import Ring

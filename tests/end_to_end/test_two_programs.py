@@ -216,9 +216,6 @@ def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place
     assert first.line() == "third"
 
 
-# -- managers
-
-
 def test_a_program_serves_a_managers_objects_to_another_and_its_children(program, place):
     first = program(
         """

@@ -70,9 +70,6 @@ def test_the_port_of_a_member_is_free_for_it_alone_and_it_can_have_children():
     assert Ring(2, func).run() == [(True, 0), (True, 1)]
 
 
-# -- failures
-
-
 def test_an_exception_is_reported_with_rank_host_and_traceback():
     with pytest.raises(RingError, match="rank 0 on .*raised: ValueError: no good") as caught:
         Ring(3, fails_in_one).run()
@@ -167,9 +164,6 @@ def test_a_program_that_was_stopped_loses_no_member(monkeypatch):
     assert ring.join() == [True, True]
 
 
-# -- attempts and restarts
-
-
 def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch, impatient):
     launcher = runtime.current().launcher
     launch, refusals = launcher.launch, [FiberError("no room for it just now")] * 2
@@ -206,9 +200,6 @@ def test_all_ranks_start_again_with_the_state_of_a_survivor():
         return ring.state, ring.step, os.environ["FIBER_RING_RESTARTS"]
 
     assert Ring(2, func, init, (committed,), max_restarts=1).run() == [("state of 1", 5, "1")] * 2
-
-
-# -- the user's hand
 
 
 def test_join_gives_up_when_time_runs_out_and_terminate_ends_it_for_good():
@@ -287,9 +278,6 @@ def test_an_elastic_ring_is_resized_while_it_runs():
     assert ring.status().restarts == 0
 
 
-# -- what is cleaned up
-
-
 @pytest.mark.parametrize(
     "clean, running, known", [("all", 0, False), ("running", 0, True), ("none", 1, True)]
 )
@@ -321,9 +309,6 @@ def test_what_is_known_goes_when_its_time_to_live_is_over(clean):
 
     assert ring._controller.wait_closed(30)
     assert members_of(ring) == []
-
-
-# -- the caller as a member
 
 
 def test_the_caller_can_be_rank_0():

@@ -21,8 +21,6 @@ from wire_world import until
 # hypothesis makes up many orders of events, which takes a busy machine long
 pytestmark = pytest.mark.timeout(600)
 
-# -- arenas
-
 
 @pytest.fixture(params=["without a name", "a file"])
 def folder(request, tmp_path, monkeypatch):
@@ -268,9 +266,6 @@ def test_arenas_go_with_their_last_allocation_but_one_is_kept(heap):
     for allocation in allocations:
         heap.free(allocation)
     assert sum(one._closing.alive for one in arenas) == 1
-
-
-# -- free ranges
 
 
 class Parts(RuleBasedStateMachine):

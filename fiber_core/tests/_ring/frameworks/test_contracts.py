@@ -192,9 +192,6 @@ def test_an_elastic_torchrun_gets_the_bounds():
     assert torch.preferences(ring(0)) == {}
 
 
-# -- those of others
-
-
 class Mine(RingFramework):
     name = "mine"
 
@@ -232,9 +229,6 @@ def test_a_plugin_that_returns_other_objects_is_reported_and_ignored(monkeypatch
 
     assert find_framework("jax").name == "jax"
     assert any("RingFramework" in str(one.error) for one in plugins.broken)
-
-
-# -- Horovod's rendezvous
 
 
 def request(port, method, path, data=None):
