@@ -2,12 +2,11 @@
 
 import functools
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+import running
 from fiber._agent import rundir
 from fiber.managers import SyncManager
 from making import making
@@ -47,39 +46,25 @@ class Store(BaseManager):
 """
 
 
-class Program:
+class Program(running.Program):
     """One program that runs."""
 
     def __init__(self, folder, body, *arguments):
         text = f"{HEAD}\n{textwrap.dedent(body)}\nif __name__ == '__main__':\n    main()\n"
         path = folder / f"program{len(list(folder.glob('program*.py')))}.py"
         path.write_text(text)
-        self.process = subprocess.Popen(
-            [sys.executable, path, *map(str, arguments)],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def line(self):
-        return self.process.stdout.readline().strip()
+        super().__init__(folder, str(path), *map(str, arguments), environ={})
 
     def ends(self):
         """Wait for its end; what it printed."""
-        out, err = self.process.communicate(timeout=PATIENCE)
-        assert self.process.returncode == 0, err
+        out, _ = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0
         return out.split()
-
-    def kill(self):
-        self.process.kill()
-        self.process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture
 def program(tmp_path):
-    with making(functools.partial(Program, tmp_path), Program.kill) as start:
+    with making(functools.partial(Program, tmp_path), Program.close) as start:
         yield start
     # as the next program would: those that were killed left theirs
     rundir.sweep()

@@ -67,21 +67,30 @@ def _items(head: Tasks, items: Any) -> Any:
 
 
 class FakeReactor:
-    """Timers that a test lets go off."""
+    """Timers that a test lets go off: all of them, or those due by a clock that it advances."""
 
     def __init__(self) -> None:
+        self.now = time.monotonic()
         self.timers: list[Timer] = []
         self.is_current = False
 
     def call_later(self, delay: float, action: Callable[[], Any]) -> Timer:
-        timer = Timer(time.monotonic() + delay, action)
+        timer = Timer(self.now + delay, action)
         self.timers.append(timer)
         return timer
 
     def go_off(self) -> None:
         """Let every timer go off now."""
-        timers, self.timers = self.timers, []
-        for timer in timers:
+        self._run(list(self.timers))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self._run([timer for timer in self.timers if timer.when <= self.now])
+
+    def _run(self, due: Sequence[Timer]) -> None:
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for timer in due:
             action, timer.action = timer.action, None
             if action is not None:
                 action()

@@ -11,7 +11,6 @@ import random
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing
+from waiting import until
 
 #: longest wait in seconds for an event that must come
 TIMEOUT = 20.0
@@ -52,14 +52,6 @@ def address(scheme: str, folder: Path) -> ListenAddress:
     if scheme in ("unix", "ipc"):
         return ListenAddress(bind_url=f"{scheme}://{folder}/{next(_numbers)}")
     return ListenAddress(bind_url=f"{scheme}://127.0.0.1:0")
-
-
-def until(condition: Callable[[], Any], *, timeout: float = TIMEOUT) -> None:
-    """Poll a condition without an event, such as another thread's bookkeeping."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(0.002)
 
 
 class Mailbox:
