@@ -17,27 +17,9 @@ from wire_world import until
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
-def count_up(lock, numbers, times):
-    for _ in range(times):
-        with lock:
-            number = numbers.get()
-            numbers.put(number + 1)
-
-
 def take_and_end(lock, how):
     lock.acquire()
     how()
-
-
-@pytest.mark.parametrize("make", [fiber.Lock, fiber.RLock, fiber.Semaphore])
-def test_only_one_process_at_a_time_has_it(make):
-    lock, numbers = make(), fiber.SimpleQueue()
-    numbers.put(0)
-    children = [start(count_up, lock, numbers, 50) for _ in range(3)]
-    count_up(lock, numbers, 50)
-    finish(*children)
-
-    assert numbers.get() == 200
 
 
 def test_it_goes_wherever_values_go():
