@@ -15,6 +15,7 @@ import pytest
 
 import fiber
 import fiber.context
+from commands import ran
 from fiber._agent.supervisor import preload
 from fiber._base import start_methods
 from waiting import PATIENCE
@@ -183,7 +184,7 @@ def test_a_worker_begins_with_what_was_chosen(tmp_path, choice, output):
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X started_by=the-script "$@"\n')
     script.chmod(0o755)
     program = [sys.executable, "program.py"]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = ran(program, cwd=tmp_path)
     assert (done.stdout, done.stderr) == (output, "")
 
 

@@ -32,6 +32,7 @@ import psutil
 import pytest
 
 import hygiene
+from commands import ran
 from require import need
 from rootfs import write
 
@@ -455,6 +456,4 @@ def unmount(folder: Path) -> None:
 
 
 def _ip(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["ip", *words], capture_output=True, text=True, check=False, env={"PATH": _PATH}
-    )
+    return ran(["ip", *words], env={"PATH": _PATH})

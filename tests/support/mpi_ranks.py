@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from commands import ran
+
 PROGRAM = """
 import os
 from mpi4py import MPI
@@ -21,15 +23,11 @@ def mpirun(
     """Run the command with ``program.py`` in a folder and four ranks on two members."""
     (folder / "program.py").write_text(PROGRAM)
     command = ["mpirun", "-np", "4", "--slots", "2", *map(str, words)]
-    return subprocess.run(
+    return ran(
         [sys.executable, "-m", "fiber.cli.main", *command],
         cwd=folder,
         env=dict(environ),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
     )
 
 

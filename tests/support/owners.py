@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import require
+from commands import ran
 from fiber.backend_parts.liveness import OWNER_FILE, Owner
 
 #: a process of this PID namespace that has ended, and one of which nothing can be known here
@@ -35,7 +36,7 @@ def need() -> None:
 def _why_not() -> str | None:
     if shutil.which("unshare") is None:
         return "there is no program unshare"
-    done = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    done = ran([*UNSHARE, "true"])
     return done.stderr.strip() if done.returncode else None
 
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import fiber
+from commands import ran
 from fiber._ring.timing import RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
@@ -378,7 +378,7 @@ def until(queue, wanted):
 def slots():
     """Slots on all hosts of the moment, as an elastic launcher asks for them."""
     script = os.environ["FIBER_RING_DISCOVER_HOSTS"]
-    done = subprocess.run([script], capture_output=True, text=True, check=True)
+    done = ran([script], check=True)
     return sum(int(line.rpartition(":")[2]) for line in done.stdout.split())
 
 

@@ -8,6 +8,8 @@ import threading
 import pytest
 from docker.context import ContextAPI
 
+from commands import ran
+
 pytestmark = pytest.mark.timeout(400)
 
 ONE = """
@@ -155,12 +157,8 @@ def test_a_worker_that_is_paused_for_longer_than_its_lease_goes_on(engine, tmp_p
             # said after five seconds, and the lease is three
             line = program.stderr.readline()
             assert "is suspended by its platform, and keeps its tasks" in line, line
-            listed = subprocess.run(
-                [sys.executable, "-m", "fiber.cli.main", "ps"],
-                env=environ,
-                capture_output=True,
-                text=True,
-                check=True,
+            listed = ran(
+                [sys.executable, "-m", "fiber.cli.main", "ps"], env=environ, check=True
             ).stdout
             assert [line for line in listed.splitlines() if "suspended" in line], listed
             with contextlib.closing(engine.docker()) as client:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import struct
-import subprocess
 import types
 import urllib.error
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import ran
 from fiber._plugins.manager import load_plugins
 from fiber._ring import framework as basics
 from fiber._ring import frameworks
@@ -183,7 +183,7 @@ def test_elastic_launchers_get_the_current_hosts(name):
 
 def ask(script):
     """As Horovod's elastic launcher asks it: it is run, and each line is a host with its slots."""
-    return subprocess.run([script], capture_output=True, text=True, check=True).stdout.split()
+    return ran([script], check=True).stdout.split()
 
 
 def test_an_elastic_torchrun_gets_the_bounds():
