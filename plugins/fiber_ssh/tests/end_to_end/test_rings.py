@@ -11,6 +11,7 @@ import pytest
 import require
 from running import Program
 from ssh_programs import LEASE, left_on
+from waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -87,12 +88,9 @@ def report(program):
     return json.loads(program.line())
 
 
-def all_up(folder, count=3, timeout=60):
-    deadline = time.monotonic() + timeout
-    while len(list(folder.glob("up*"))) < count:
-        # other hosts, same files: nothing tells when they are made
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def all_up(folder):
+    # other hosts, same files: nothing tells when they are made
+    until(lambda: len(list(folder.glob("up*"))) == 3)
 
 
 def test_torch_reduces_over_three_hosts(world, start):
