@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import pytest
 
+import waiting
 from fiber._wire import frames
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind, Message
@@ -30,10 +31,10 @@ from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing
-from waiting import until
 
 #: longest wait in seconds for an event that must come
 TIMEOUT = 20.0
+until = functools.partial(waiting.until, timeout=TIMEOUT)
 _numbers = itertools.count()
 
 
