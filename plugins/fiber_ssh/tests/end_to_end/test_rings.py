@@ -75,6 +75,8 @@ def start(world, tmp_path):
             words = ("program.py", what, str(tmp_path), json.dumps(options))
             program = Program(tmp_path, *words, environ=environ)
             stack.callback(program.close)
+            # one that has reported ends by itself, and removes what is its run's
+            stack.callback(until, lambda: program.process.poll() is not None)
             return program
 
         yield begin
