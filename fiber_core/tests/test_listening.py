@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import socket
+import ssl
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from multiprocessing import connection as stdlib
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 import fiber
 from children import PATIENCE, finish, start
@@ -118,6 +120,16 @@ def test_another_authkey_is_refused_and_delays_no_other(listener, wrong):
     with pytest.raises(OSError, match="in use"):
         Listener(listener.address, authkey=wrong)
     assert serves(listener)
+
+
+def test_what_a_listener_shows_to_anybody_does_not_follow_from_the_authkey():
+    """Its certificate did, so that whoever connected once could try guesses elsewhere."""
+    shown = [Credentials.of_authkey(KEY).with_certificate().certificate]
+    for _ in range(2):
+        with Listener(("127.0.0.1", 0), authkey=KEY) as listener:
+            shown.append(ssl.get_server_certificate(listener.address))
+    keys = [x509.load_pem_x509_certificate(one.encode()).public_key() for one in shown]
+    assert len({key.public_numbers() for key in keys}) == 3
 
 
 def test_a_thread_that_accepts_gets_an_error_when_the_listener_is_closed(address):

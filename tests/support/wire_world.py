@@ -145,10 +145,9 @@ class RawDialer:
     """Dialer that sends any bytes, proven or not."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
-        self._credentials = credentials
         self._socket = socket_for(url, 64 * 2**20, Timing())
         try:
-            self._socket.dial(url, credentials, timeout=TIMEOUT)
+            self._credentials = self._socket.dial(url, credentials, timeout=TIMEOUT)
         except BaseException:
             self._socket.close()
             raise
