@@ -166,13 +166,13 @@ def test_an_import_may_take_longer_than_the_lease(asking, peer):
 
 def test_a_master_that_was_stopped_itself_does_not_judge(asking, peer):
     # this very process is stopped, by a helper that lets it go on
-    played = peer(silence=1.0)
+    played = peer(silence=4.0)
     helper = os.fork()
     if helper == 0:
         signal.alarm(20)
         parent = os.getppid()
         os.kill(parent, signal.SIGSTOP)
-        time.sleep(1.5)
+        time.sleep(4.5)
         os.kill(parent, signal.SIGCONT)
         os._exit(0)
     os.waitpid(helper, 0)
