@@ -3,13 +3,9 @@
 A key is a name, or a class for all its members if it says so. A name that is in no table is the same.
 """
 
-from __future__ import annotations
-
 import sys
 
 import attrs
-
-__all__ = ["OLDER", "TABLE", "Deviation", "deviation"]
 
 
 @attrs.frozen
