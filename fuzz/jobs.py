@@ -13,7 +13,6 @@ from unittest import mock
 import fiber_ssh.agent_link
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber._agent.supervisor import messages as supervisor
-from fiber._base import values
 from fiber._launch.code_server import CodeServer
 from fiber._ring.command_rings import control
 from fiber._ring.frameworks import horovod, torchrun
@@ -40,8 +39,7 @@ def supervisor_messages(data: bytes) -> None:
     """Messages to a supervisor: plain values of the protocol's own classes, or WireError."""
     decoder = supervisor.Decoder()
     decoder.feed(data)
-    for message in decoder.messages():
-        values.asdict(message)
+    assert all(type(message).__module__.startswith("fiber.") for message in decoder.messages())
 
 
 #: bytes that come at once

@@ -41,7 +41,7 @@ def read_template(path: str) -> dict[str, Any]:
         raise SubmitError(msg) from error
     if isinstance(found, dict) and "template" in found and "spec" not in found:
         found = found["template"]
-    if not isinstance(found, dict) or found.get("kind", "Pod") not in {"Pod", "PodTemplate"}:
+    if not isinstance(found, dict) or str(found.get("kind", "Pod")) not in {"Pod", "PodTemplate"}:
         msg = (
             f"the pod template {path} (FIBER_K8S_POD_TEMPLATE) is no Pod: it needs the fields "
             f"metadata or spec of one"

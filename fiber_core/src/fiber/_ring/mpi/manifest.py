@@ -117,7 +117,10 @@ def parse_manifest(document: Any) -> MpiJob:
         retries=policy.number("backoffLimit", 0),
         suspended=bool(policy.take("suspend", False)),
     )
-    if max(job.workers, 1) * max(job.slots, 1) > _MAX_RANKS:
+    if not job.slots:
+        msg = "spec.slotsPerWorker is 0, and a worker without a slot has no rank"
+        raise FiberError(msg)
+    if job.workers * job.slots > _MAX_RANKS:
         msg = f"{job.workers} workers of {job.slots} slots are more than {_MAX_RANKS} ranks"
         raise FiberError(msg)
     clean = str(policy.scalar("cleanPodPolicy", "All"))
