@@ -90,8 +90,8 @@ def inside(module: str, name: str, seconds: int, seed: int) -> None:
     limit = used + MEMORY * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     with tempfile.TemporaryDirectory() as new:
-        options = f"max_total_time={seconds} seed={seed} timeout={HANG} rss_limit_mb={MEMORY}"
-        options += f" max_len={LONGEST} artifact_prefix={CORPUS / name}/ print_final_stats=1"
+        options = f"max_total_time={seconds} seed={seed} timeout={HANG} report_slow_units={HANG}"
+        options += f" rss_limit_mb={MEMORY} max_len={LONGEST} artifact_prefix={CORPUS / name}/ print_final_stats=1"
         flags = [f"-{option}" for option in options.split()]
         atheris.Setup([sys.argv[0], *flags, new, str(CORPUS / name)], TARGETS[name])
         atheris.Fuzz()

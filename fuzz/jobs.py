@@ -42,10 +42,6 @@ def supervisor_messages(data: bytes) -> None:
     assert all(type(message).__module__.startswith("fiber.") for message in decoder.messages())
 
 
-#: bytes that come at once
-_PIECE = 61
-
-
 def _channel(data: bytes) -> Any:
     """Return a channel of paramiko's to a program that said something and ended."""
     return mock.Mock(recv=io.BytesIO(data).read, recv_stderr=io.BytesIO().read)
@@ -133,8 +129,8 @@ def horovod_http(data: bytes) -> None:
 def websocket(data: bytes) -> None:
     """Frames of a WebSocket in pieces: messages, how a program ended among them, or BackendError."""
     parser = FrameParser()
-    for start in range(0, len(data), _PIECE):
-        for opcode, body in parser.feed(data[start : start + _PIECE]):
+    for start in range(0, len(data), 61):
+        for opcode, body in parser.feed(data[start : start + 61]):
             assert opcode in {1, 2, 8, 9, 10}
             assert len(body) <= len(data)
             if body[:1] == b"\3":

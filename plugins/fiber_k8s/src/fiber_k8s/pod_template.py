@@ -10,6 +10,7 @@ from fiber.exceptions import SubmitError
 
 __all__ = ["merge_template", "read_template"]
 
+_KINDS = ("Pod", "PodTemplate")
 #: merge keys of lists, as of strategic merge patches
 _KEYS = {
     "env": "name",
@@ -41,7 +42,7 @@ def read_template(path: str) -> dict[str, Any]:
         raise SubmitError(msg) from error
     if isinstance(found, dict) and "template" in found and "spec" not in found:
         found = found["template"]
-    if not isinstance(found, dict) or str(found.get("kind", "Pod")) not in {"Pod", "PodTemplate"}:
+    if not isinstance(found, dict) or found.get("kind", _KINDS[0]) not in _KINDS:
         msg = (
             f"the pod template {path} (FIBER_K8S_POD_TEMPLATE) is no Pod: it needs the fields "
             f"metadata or spec of one"
