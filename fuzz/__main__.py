@@ -54,14 +54,18 @@ def fuzz(name: str, seconds: int, seed: int) -> bool:
     module = TARGETS[name].feed.__module__
     words = [name, "--seconds", str(seconds), "--seed", str(seed), "--inside", module]
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "fuzz", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    # in memory where that can be, for targets write thousands of files a second; atheris leaves them
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="fiber-fuzz-", dir=memory) as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "fuzz", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": folder},
+            text=True,
+            errors="replace",
+            check=False,
+        )
     executions = _EXECUTIONS.search(done.stdout)
     count = executions[1] if executions else "some"
     took = f"{count} executions in {time.monotonic() - began:.0f} s, seed {seed}"
@@ -71,10 +75,8 @@ def fuzz(name: str, seconds: int, seed: int) -> bool:
     found, error = _FOUND.search(done.stdout), _ERROR.search(done.stdout)
     why = error and (error[1] or error[2])
     where = f"{found[1]}: mend what reads it, and commit it as an example" if found else "not kept"
-    print(
-        f"{name}: FAILED after {took}: {why}\n{done.stdout[-3000:]}\nthe input is {where}",
-        flush=True,
-    )
+    why = f"{why}\n{done.stdout[-3000:]}\nthe input is {where}"
+    print(f"{name}: FAILED after {took}: {why}", flush=True)
     return False
 
 
@@ -89,12 +91,12 @@ def inside(module: str, name: str, seconds: int, seed: int) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     limit = used + MEMORY * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    with tempfile.TemporaryDirectory() as new:
-        options = f"max_total_time={seconds} seed={seed} timeout={HANG} report_slow_units={HANG}"
-        options += f" rss_limit_mb={MEMORY} max_len={LONGEST} artifact_prefix={CORPUS / name}/ print_final_stats=1"
-        flags = [f"-{option}" for option in options.split()]
-        atheris.Setup([sys.argv[0], *flags, new, str(CORPUS / name)], TARGETS[name])
-        atheris.Fuzz()
+    new = tempfile.mkdtemp()
+    options = f"max_total_time={seconds} seed={seed} timeout={HANG} report_slow_units={HANG}"
+    options += f" rss_limit_mb={MEMORY} max_len={LONGEST} print_final_stats=1"
+    flags = [*(f"-{option}" for option in options.split()), f"-artifact_prefix={CORPUS / name}/"]
+    atheris.Setup([sys.argv[0], *flags, new, str(CORPUS / name)], TARGETS[name])
+    atheris.Fuzz()
 
 
 def main() -> int:

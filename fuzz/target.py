@@ -53,9 +53,7 @@ def load_all() -> None:
 
 @functools.cache
 def _root() -> tempfile.TemporaryDirectory[str]:
-    # in memory where there is such a folder: a target writes thousands of files a second
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    return tempfile.TemporaryDirectory(prefix="fiber-fuzz-", dir=memory)
+    return tempfile.TemporaryDirectory(prefix="fiber-fuzz-")
 
 
 def empty_folder() -> Path:
