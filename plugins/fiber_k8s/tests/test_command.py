@@ -203,6 +203,16 @@ class TestLookingAfter:
         assert len(fiber("ps").stdout.splitlines()) == 1
         assert fiber("gc").exit_code == 0
 
+    def test_the_list_says_why_no_node_takes_a_pod(self, fiber, cluster, monkeypatch):
+        monkeypatch.setenv("FIBER_K8S_NODE_SELECTOR", "disk=none")
+        name = created(fiber("run", "sleep", "1"))
+        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("conditions"))
+
+        done = fiber("ps")
+
+        assert done.stdout.splitlines()[1].split("\t")[3] == "pending UNSCHEDULABLE"
+        assert done.stderr.startswith(f"fiber: {name} waits: 0/1 nodes are available: ")
+
     @pytest.mark.parametrize("here", [True, False], ids=["here", "on another host"])
     def test_what_has_ended_is_collected_wherever_it_began(self, fiber, cluster, here):
         name = created(fiber("run", "end", "0"))
