@@ -185,7 +185,7 @@ class TestLookingAfter:
     def test_the_rights_that_are_printed_are_enough_to_list_pods_show_their_logs_and_end_them(
         self, fiber, cluster, monkeypatch, tmp_path
     ):
-        grant(cluster, account="enough")
+        grant(cluster, account="enough", options=["--exec"])
         config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
         monkeypatch.setenv("KUBECONFIG", str(config))
         name = created(fiber("run", "--name", "train", "sleep", "1000"))
