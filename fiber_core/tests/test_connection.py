@@ -16,6 +16,8 @@ import pytest
 
 import fiber
 from children import PATIENCE, finish, start
+from fiber._launch.launcher import Launcher
+from fiber._wire.endpoint import Peer
 from fiber.connection import wait
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
@@ -324,5 +326,31 @@ def test_what_was_sent_arrives_however_the_sender_ends(ending, size):
         child = start(send_and_end, writer, size, ending)
         writer.close()
 
+        assert received(reader) == list(range(MESSAGES))
+        child.join(PATIENCE)
+
+
+@pytest.mark.one_host("its kernel keeps what was sent")
+def test_what_was_sent_arrives_though_the_senders_end_is_known_before_it_is_read(monkeypatch):
+    prove, forget, seen, is_forgotten = Peer.prove, Launcher.forget, set(), threading.Event()
+
+    def prove_late(peer, *args):
+        proven = prove(peer, *args)
+        if proven and peer.ident in seen:
+            # this connection is the pipe's, after the one by which the child got its work
+            assert is_forgotten.wait(PATIENCE)
+        seen.add(peer.ident if proven else None)
+        return proven
+
+    def forget_and_note(launcher, child):
+        forget(launcher, child)
+        is_forgotten.set()
+
+    monkeypatch.setattr(Peer, "prove", prove_late)
+    monkeypatch.setattr(Launcher, "forget", forget_and_note)
+    reader, writer = fiber.Pipe(duplex=False)
+    with reader:
+        child = start(send_and_end, writer, 10, "exit")
+        writer.close()
         assert received(reader) == list(range(MESSAGES))
         child.join(PATIENCE)

@@ -91,6 +91,9 @@ class FakeReactor:
         self.timers: list[Timer] = []
         self.is_current = False
 
+    def call_soon(self, action: Callable[[], Any]) -> None:
+        action()
+
     def call_later(self, delay: float, action: Callable[[], Any]) -> Timer:
         timer = Timer(time.monotonic() + delay, action)
         self.timers.append(timer)
