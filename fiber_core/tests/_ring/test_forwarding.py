@@ -12,7 +12,14 @@ import pytest
 
 import require
 from ferry_world import Echo
-from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, Streams
+from fiber._ring.forwarding import (
+    Forwarder,
+    Gateway,
+    LoopbackServer,
+    PipeServer,
+    Streams,
+    loopback_listener,
+)
 from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
 
@@ -116,6 +123,22 @@ def test_clients_are_sent_away_where_the_server_cannot_be_reached():
     with connected(forwarder) as connection:
         assert connection.recv(1) == b""
     forwarder.close()
+
+
+def test_a_server_may_listen_later_than_clients_come():
+    with loopback_listener() as reserved:
+        port = reserved.getsockname()[1]
+    server = LoopbackServer(port, RingTiming())
+    forwarder = Forwarder(lambda: server.pipes.open(""), RingTiming())
+    with connected(forwarder) as early:
+        assert early.recv(1) == b""
+    with socket.create_server(("127.0.0.1", port)) as listener, connected(forwarder) as client:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"here")
+            assert read(client, 4) == b"here"
+    forwarder.close()
+    server.close()
 
 
 def test_no_other_host_on_the_network_reaches_the_port(forwarder):

@@ -21,6 +21,7 @@ from fiber._ring.frameworks import find_framework, torchrun
 from fiber._ring.frameworks.horovod import RendezvousServer, Store
 from fiber._ring.frameworks.torchrun import VersionedState
 from fiber._ring.model import Member
+from fiber._ring.ring import Ring
 from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
@@ -93,7 +94,8 @@ CONTRACTS = {
         **TORCHRUN,
     },
     "jax": {
-        "JAX_COORDINATOR_ADDRESS": "10.0.0.1:4000",
+        # as torch's
+        "JAX_COORDINATOR_ADDRESS": "127.0.0.1:29",
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "1",
     },
@@ -150,6 +152,14 @@ def test_hostfiles_have_a_line_a_host_and_go_with_the_ring(name):
         assert machines.read_text() == "10.0.0.1:2\n10.0.0.2:1\n"
     seen.close()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "mxnet", "xgboost"])
+def test_servers_that_ask_nobody_for_a_key_are_opened_on_request_alone(name, caplog):
+    with pytest.raises(ValueError, match=r"over the network is asked for no key.*open_ports=True"):
+        Ring(1, print, framework=name)
+    Ring(1, print, framework=name, open_ports=True)
+    assert "is asked for no key" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["mpi", "deepspeed", "horovod"])
