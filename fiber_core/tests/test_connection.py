@@ -1,7 +1,5 @@
 """Pipes in one process and between several, and waiting for several things at once."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -34,9 +32,6 @@ def echo(end):
     with contextlib.suppress(EOFError):
         while True:
             end.send(end.recv())
-
-
-# -- in one process
 
 
 def test_both_ends_send_receive_and_poll_and_objects_and_bytes_mix_as_in_the_stdlib(ends):
@@ -129,9 +124,6 @@ def test_the_end_comes_after_the_last_message(how):
         second.send(1)
 
 
-# -- poll and wait
-
-
 def test_wait_for_connections_sentinels_sockets_and_the_stdlibs_pipes_at_once(ends):
     here, there = ends
     one, other = socket.socketpair()
@@ -181,16 +173,10 @@ def test_no_descriptor_is_left():
     assert descriptors() <= before
 
 
-# between processes: what children do
-
-
 def read_some(end, results):
     with contextlib.suppress(EOFError):
         while True:
             results.put(end.recv())
-
-
-# -- between processes
 
 
 @pytest.mark.parametrize("size", [10, 2**20 + 1, 20 * 2**20])

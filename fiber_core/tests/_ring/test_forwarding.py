@@ -169,9 +169,6 @@ def test_other_users_of_the_host_are_sent_away(echo, forwarder):
     assert echo.talked == []
 
 
-# -- for other programs
-
-
 @pytest.fixture
 def gateway(pipes, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("g") / "socket")
@@ -195,9 +192,6 @@ def test_a_program_gets_the_service_that_it_names_and_may_forward_connections_in
 
 def test_only_this_user_may_use_the_socket(gateway):
     assert Path(gateway).stat().st_mode & 0o077 == 0
-
-
-# -- between processes
 
 
 def test_every_member_of_a_ring_reaches_a_server_of_whoever_gave_it_the_pipes(pipes):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import struct
-import subprocess
 import types
 import urllib.error
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import ran
 from fiber._plugins.manager import load_plugins
 from fiber._ring import framework as basics
 from fiber._ring import frameworks
@@ -183,7 +183,7 @@ def test_elastic_launchers_get_the_current_hosts(name):
 
 def ask(script):
     """As Horovod's elastic launcher asks it: it is run, and each line is a host with its slots."""
-    return subprocess.run([script], capture_output=True, text=True, check=True).stdout.split()
+    return ran([script], check=True).stdout.split()
 
 
 def test_an_elastic_torchrun_gets_the_bounds():
@@ -200,9 +200,6 @@ def test_an_elastic_torchrun_gets_the_bounds():
     }
     assert "last_call_timeout=5" in torch.preferences(seen)["PET_RDZV_CONF"]
     assert torch.preferences(ring(0)) == {}
-
-
-# -- those of others
 
 
 class Mine(RingFramework):
@@ -242,9 +239,6 @@ def test_a_plugin_that_returns_other_objects_is_reported_and_ignored(monkeypatch
 
     assert find_framework("jax").name == "jax"
     assert any("RingFramework" in str(one.error) for one in plugins.broken)
-
-
-# -- Horovod's rendezvous
 
 
 def request(port, method, path, data=None):

@@ -143,9 +143,6 @@ def test_what_a_stranger_writes_is_never_unpickled_by_a_torchrun(environ, tmp_pa
     assert reached == []
 
 
-# -- members on several hosts
-
-
 class Apart(Torch):
     """Torch whose members take each other for members on other hosts."""
 

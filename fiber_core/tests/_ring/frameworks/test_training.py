@@ -6,6 +6,7 @@ import signal
 import pytest
 
 import require
+from commands import ran
 from fiber.experimental import Ring, current_ring
 
 pytestmark = [
@@ -92,13 +93,10 @@ def test_a_bare_torchrun_in_each_member_forms_one_job_that_listens_to_no_network
     )
 
     def func(rank, size):
-        import subprocess
         import sys
 
         command = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
-        done = subprocess.run(
-            [*command, sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
+        done = ran([*command, sys.executable, "-c", code])
         return done.returncode, done.stdout.split(), done.stderr[-2000:] * (done.returncode != 0)
 
     found = Ring(2, func, framework="torch").run()
