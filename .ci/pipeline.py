@@ -311,7 +311,7 @@ def libraries(shop: Workshop, it: Running) -> None:
 
 def fuzz(shop: Workshop, it: Running) -> None:
     """Every parser that a stranger or a worker feeds, half a minute each; the gate reads the corpus."""
-    shop.tox(it, "fuzz", "--", "--seconds", "30", "--jobs", "2")
+    shop.tox(it, "fuzz", "--", "--seconds", "60", "--jobs", "2")
 
 
 def main(arguments: Sequence[str]) -> int:
