@@ -310,7 +310,7 @@ def libraries(shop: Workshop, it: Running) -> None:
 
 
 def fuzz(shop: Workshop, it: Running) -> None:
-    """Every parser that a stranger or a worker feeds, half a minute each; the gate reads the corpus."""
+    """Every parser that a stranger or a worker feeds, a minute each; the gate reads the corpus."""
     shop.tox(it, "fuzz", "--", "--seconds", "60", "--jobs", "2")
 
 
