@@ -35,6 +35,8 @@ class Jax(RingFramework):
             coordinator_address=_coordinator(ring),
             num_processes=ring.size,
             process_id=ring.rank,
+            # else its coordinator listens on all interfaces
+            coordinator_bind_address=_coordinator(ring),
         )
         return {}
 
