@@ -60,6 +60,10 @@ class Sizes(NamedTuple):
     scale_tasks: int = 100_000
     #: tasks of the longest map and stream
     growth: int = 1_000_000
+    #: silent connections, handshakes a second, and tasks meanwhile
+    strangers: int = 1_000
+    handshakes: int = 100
+    stranger_tasks: int = 10_000
 
 
 #: so little that only the code is tested
@@ -78,6 +82,9 @@ TINY = Sizes(
     many=3,
     scale_tasks=100,
     growth=1_000,
+    strangers=5,
+    handshakes=10,
+    stranger_tasks=20,
 )
 
 

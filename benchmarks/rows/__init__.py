@@ -20,6 +20,7 @@ NAMES = (
     "start",
     "scale",
     "growth",
+    "strangers",
 )
 
 

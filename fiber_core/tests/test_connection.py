@@ -1,7 +1,5 @@
 """Pipes in one process and between several, and waiting for several things at once."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -16,6 +14,8 @@ import pytest
 
 import fiber
 from children import PATIENCE, finish, start
+from fiber._launch.launcher import Launcher
+from fiber._wire.endpoint import Peer
 from fiber.connection import wait
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
@@ -32,9 +32,6 @@ def echo(end):
     with contextlib.suppress(EOFError):
         while True:
             end.send(end.recv())
-
-
-# -- in one process
 
 
 def test_both_ends_send_receive_and_poll_and_objects_and_bytes_mix_as_in_the_stdlib(ends):
@@ -127,9 +124,6 @@ def test_the_end_comes_after_the_last_message(how):
         second.send(1)
 
 
-# -- poll and wait
-
-
 def test_wait_for_connections_sentinels_sockets_and_the_stdlibs_pipes_at_once(ends):
     here, there = ends
     one, other = socket.socketpair()
@@ -179,16 +173,10 @@ def test_no_descriptor_is_left():
     assert descriptors() <= before
 
 
-# between processes: what children do
-
-
 def read_some(end, results):
     with contextlib.suppress(EOFError):
         while True:
             results.put(end.recv())
-
-
-# -- between processes
 
 
 @pytest.mark.parametrize("size", [10, 2**20 + 1, 20 * 2**20])
@@ -324,5 +312,31 @@ def test_what_was_sent_arrives_however_the_sender_ends(ending, size):
         child = start(send_and_end, writer, size, ending)
         writer.close()
 
+        assert received(reader) == list(range(MESSAGES))
+        child.join(PATIENCE)
+
+
+@pytest.mark.one_host("its kernel keeps what was sent")
+def test_what_was_sent_arrives_though_the_senders_end_is_known_before_it_is_read(monkeypatch):
+    prove, forget, seen, is_forgotten = Peer.prove, Launcher.forget, set(), threading.Event()
+
+    def prove_late(peer, *args):
+        proven = prove(peer, *args)
+        if proven and peer.ident in seen:
+            # this connection is the pipe's, after the one by which the child got its work
+            assert is_forgotten.wait(PATIENCE)
+        seen.add(peer.ident if proven else None)
+        return proven
+
+    def forget_and_note(launcher, child):
+        forget(launcher, child)
+        is_forgotten.set()
+
+    monkeypatch.setattr(Peer, "prove", prove_late)
+    monkeypatch.setattr(Launcher, "forget", forget_and_note)
+    reader, writer = fiber.Pipe(duplex=False)
+    with reader:
+        child = start(send_and_end, writer, 10, "exit")
+        writer.close()
         assert received(reader) == list(range(MESSAGES))
         child.join(PATIENCE)

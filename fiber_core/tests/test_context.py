@@ -1,7 +1,5 @@
 """Contexts: the names of start methods, the chosen one, and that of children."""
 
-from __future__ import annotations
-
 import copyreg
 import io
 import logging
@@ -17,6 +15,7 @@ import pytest
 
 import fiber
 import fiber.context
+from commands import ran
 from fiber._agent.supervisor import preload
 from fiber._base import start_methods
 from waiting import PATIENCE
@@ -35,9 +34,6 @@ def _nothing_chosen():
     start_methods.choose(None)
     yield
     start_methods.choose(None)
-
-
-# what children do
 
 
 def tell_methods(results):
@@ -65,9 +61,6 @@ def told_by_child(target, context=fiber, **options):
     child.join(PATIENCE)
     assert child.exitcode == 0
     return child, told
-
-
-# finding one
 
 
 @pytest.mark.parametrize("method", [*METHODS, "fiber"])
@@ -102,9 +95,6 @@ def test_all_methods_are_named_with_the_default_first(monkeypatch):
     assert fiber.get_all_start_methods()[0] == fiber.get_start_method()
 
 
-# choosing one
-
-
 def test_a_method_is_chosen_once_save_by_force_and_for_fiber_alone():
     before = multiprocessing.get_start_method(allow_none=True)
     fiber.set_start_method("fork")
@@ -131,9 +121,6 @@ def test_asking_for_the_method_and_choosing_none_choose_the_default(choose):
         fiber.set_start_method("fork")
 
 
-# what a context makes
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_child_gets_the_start_method_and_the_stdlib_is_left_alone(method):
     child, told = told_by_child(tell_methods, fiber.get_context(method))
@@ -150,9 +137,6 @@ def test_a_process_of_such_a_context_is_one_of_fibers_whose_name_is_in_its_log_r
     child, told = told_by_child(tell_name, context, name="ours")
     assert isinstance(child, fiber.Process)
     assert told == "ours"
-
-
-# how children start
 
 
 def test_modules_are_preloaded_by_the_backend_once(monkeypatch):
@@ -200,7 +184,7 @@ def test_a_worker_begins_with_what_was_chosen(tmp_path, choice, output):
     script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X started_by=the-script "$@"\n')
     script.chmod(0o755)
     program = [sys.executable, "program.py"]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = ran(program, cwd=tmp_path)
     assert (done.stdout, done.stderr) == (output, "")
 
 

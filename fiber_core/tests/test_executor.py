@@ -1,7 +1,5 @@
 """Executor: what the documentation of concurrent.futures promises, and what Fiber adds."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import functools
 import itertools

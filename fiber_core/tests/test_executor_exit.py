@@ -1,12 +1,11 @@
 """The end of a program that has futures pending: it waits for them, as with the standard library."""
 
-from __future__ import annotations
-
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from commands import ran
 
 TASKS = """
 import os, signal, sys, threading, time, weakref
@@ -43,13 +42,7 @@ def run(tmp_path):
         script = tmp_path / "program.py"
         indented = textwrap.indent(textwrap.dedent(body), "    ")
         script.write_text(f'{TASKS}\nif __name__ == "__main__":\n{indented}')
-        done = subprocess.run(
-            [sys.executable, script, tmp_path / "flag"],
-            capture_output=True,
-            text=True,
-            timeout=50,
-            check=False,
-        )
+        done = ran([sys.executable, script, tmp_path / "flag"])
         assert not done.stderr, done.stderr
         assert done.returncode == 0
         return done.stdout.split("\n")[:-1]

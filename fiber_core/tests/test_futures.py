@@ -1,7 +1,5 @@
 """Futures and the calls they belong to, with workers played by the tests."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import threading
 from concurrent.futures import CancelledError

@@ -1,7 +1,5 @@
 """The backend for joblib: results, errors, batches, nesting, generators and worker deaths."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import os

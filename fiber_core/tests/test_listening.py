@@ -1,12 +1,11 @@
 """Listeners and clients: addresses, who gets in and who does not, what travels, the stdlib's errors."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
 import pickle
 import socket
+import ssl
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from multiprocessing import connection as stdlib
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 import fiber
 from children import PATIENCE, finish, start
@@ -40,12 +40,6 @@ def address(request, tmp_path):
 def listener(address):
     with Listener(address, authkey=KEY) as listener:
         yield listener
-
-
-# what children do
-
-
-# -- addresses
 
 
 def test_a_port_is_resolved_a_path_is_private_and_the_last_connections_origin_is_known(
@@ -119,9 +113,6 @@ def test_misuse_is_refused_as_by_the_stdlib(use, error, text):
         use()
 
 
-# -- who gets in
-
-
 @pytest.mark.parametrize("wrong", [b"another", None])
 def test_another_authkey_is_refused_and_delays_no_other(listener, wrong):
     with pytest.raises(AuthenticationError):
@@ -131,7 +122,14 @@ def test_another_authkey_is_refused_and_delays_no_other(listener, wrong):
     assert serves(listener)
 
 
-# -- the end
+def test_what_a_listener_shows_to_anybody_does_not_follow_from_the_authkey():
+    """Its certificate did, so that whoever connected once could try guesses elsewhere."""
+    shown = [Credentials.of_authkey(KEY).with_certificate().certificate]
+    for _ in range(2):
+        with Listener(("127.0.0.1", 0), authkey=KEY) as listener:
+            shown.append(ssl.get_server_certificate(listener.address))
+    keys = [x509.load_pem_x509_certificate(one.encode()).public_key() for one in shown]
+    assert len({key.public_numbers() for key in keys}) == 3
 
 
 def test_a_thread_that_accepts_gets_an_error_when_the_listener_is_closed(address):
@@ -156,9 +154,6 @@ def test_connections_outlive_their_listener_save_those_that_were_not_accepted(ad
         assert (end.recv(), client.recv()) == (1, 2)
         with pytest.raises(EOFError):
             other.recv()
-
-
-# -- what travels
 
 
 def test_what_is_sent_before_the_peer_gets_its_end_is_for_its_auth_domain(listener, monkeypatch):

@@ -1,7 +1,5 @@
 """Pool: results, order, exceptions, callbacks, life and death of workers."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import os

@@ -1,7 +1,5 @@
 """Process: start, join, exit codes, signals, which objects are passed to it and which are not."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """Ctrl-C: which processes are interrupted with a program, and how the program ends."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty
@@ -17,6 +15,7 @@ import pytest
 
 import fiber
 from fiber import process as processes
+from making import making
 
 PATIENCE = 50
 #: makes standard input the terminal of the session, then runs a program in place of itself
@@ -149,17 +148,14 @@ class Program:
 @pytest.fixture
 def program(tmp_path):
     """Runs a program."""
-    programs = []
 
     def start(body, way="terminal"):
         script = tmp_path / "program.py"
         script.write_text(HEAD + textwrap.dedent(body) + MAIN)
-        programs.append(Program([script], way, tmp_path))
-        return programs[-1]
+        return Program([script], way, tmp_path)
 
-    yield start
-    for one in programs:
-        one.kill()
+    with making(start, Program.kill) as program:
+        yield program
 
 
 @pytest.fixture

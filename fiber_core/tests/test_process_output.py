@@ -1,9 +1,6 @@
 """Output and exit of children; a runtime of its own for each test, whose output is captured."""
 
-from __future__ import annotations
-
 import atexit
-import subprocess
 import sys
 from multiprocessing import util
 from unittest.mock import Mock
@@ -11,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 import fiber
+from commands import ran
 from fiber.exceptions import StartError
 from waiting import PATIENCE
 
@@ -68,12 +66,10 @@ def test_what_the_parent_wrote_before_it_started_a_child_comes_before_what_that_
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     script = tmp_path / "program.py"
     script.write_text(ORDERED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    done = ran([sys.executable, script])
     assert done.stderr == ""
     assert done.stdout.split() == ["before", "child", "between", "worker", "after"]
 
-
-# What is left for the end.
 
 _kept = []
 

@@ -1,7 +1,5 @@
 """Queues between processes as users see them, and those of tasks: what is unfinished, who waits."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import os
@@ -21,9 +19,6 @@ from fiber.exceptions import PeerLostError
 from waiting import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
-
-
-# what children do
 
 
 def echo(inbox, outbox):
@@ -58,9 +53,6 @@ def record(source, path):
         os.write(fd, b"%d\n" % source.get())
 
 
-# -- in one process
-
-
 def test_first_in_first_out_as_it_was_when_it_was_put():
     one, value = fiber.Queue(), [1, 2]
     for item in (value, None, "three"):
@@ -86,9 +78,6 @@ def test_a_closed_queue_raises(make):
             use()
     if make is fiber.Queue:
         one.join_thread()
-
-
-# -- between processes
 
 
 def test_values_of_any_size_make_the_way_there_and_back():
@@ -146,9 +135,6 @@ def test_killed_readers_lose_and_double_nothing(tmp_path):
         assert [item for item, times in got.items() if times > 1] == []
         # one that was handed out and not noted yet when its reader was killed
         assert len(lost) <= 4 + readers
-
-
-# -- queues that travel
 
 
 def test_a_queue_travels_through_a_queue_and_in_a_pools_initializer_and_arguments():
@@ -219,9 +205,6 @@ def test_a_large_value_survives_its_writer():
     start(put_and_die, results, b"x" * 20_000_000).join(PATIENCE)
 
     assert len(results.get()) == 20_000_000
-
-
-# -- queues of tasks
 
 
 def joining(tasks):

@@ -327,9 +327,6 @@ class TestIteratorsThatAreLeft:
             gc.collect()
 
 
-# Streams that are polled and watched.
-
-
 def test_what_has_come_is_had_without_waiting():
     stream, error = Stream(), ValueError("bad")
     assert stream.poll() is None

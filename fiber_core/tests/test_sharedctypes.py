@@ -139,9 +139,6 @@ def test_numpy_sees_the_memory():
     assert (seen.flags.aligned, seen.ctypes.data % 64) == (True, 0)
 
 
-# with a lock
-
-
 def test_structures_have_their_fields_inherited_ones_too():
     line = Value(Line, 1, 2)
     line.x += 1
@@ -187,9 +184,6 @@ def test_wrappers_are_the_stdlibs_and_pickles_of_them_references(method, argumen
         assert bytes(again.get_obj()) == bytes(first.get_obj())
     theirs = getattr(multiprocessing, method)(*arguments)
     assert not isinstance(theirs, getattr(sharedctypes, kind.__name__))
-
-
-# between processes: what children do
 
 
 def change(number, numbers, text, point, points, raw):

@@ -26,9 +26,6 @@ class Model:
     name: str
 
 
-# what children do
-
-
 def tell(handle, outbox):
     value = handle.value
     outbox.put((float(value.sum()), value.flags.writeable, handle.value is value, os.getpid()))
@@ -60,9 +57,6 @@ class Kept:
     @classmethod
     def total(cls, factor):
         return total(cls.handle, factor)
-
-
-# tests
 
 
 def test_an_array_is_a_view_that_cannot_be_written_to_and_outlives_its_handle():

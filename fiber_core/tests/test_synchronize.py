@@ -1,7 +1,5 @@
 """Locks, semaphores, conditions, events and barriers between processes as users see them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -19,33 +17,9 @@ from wire_world import until
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
 
-# what children do
-
-
-def count_up(lock, numbers, times):
-    for _ in range(times):
-        with lock:
-            number = numbers.get()
-            numbers.put(number + 1)
-
-
 def take_and_end(lock, how):
     lock.acquire()
     how()
-
-
-# -- one process at a time
-
-
-@pytest.mark.parametrize("make", [fiber.Lock, fiber.RLock, fiber.Semaphore])
-def test_only_one_process_at_a_time_has_it(make):
-    lock, numbers = make(), fiber.SimpleQueue()
-    numbers.put(0)
-    children = [start(count_up, lock, numbers, 50) for _ in range(3)]
-    count_up(lock, numbers, 50)
-    finish(*children)
-
-    assert numbers.get() == 200
 
 
 def test_it_goes_wherever_values_go():
@@ -62,9 +36,6 @@ def test_it_goes_wherever_values_go():
         assert not one.acquire(False)
     there.recv().release()
     assert inner.acquire(False)
-
-
-# -- how a holder ends
 
 
 def test_after_a_normal_end_it_stays_taken_and_is_waited_for_no_longer_than_asked():
@@ -97,9 +68,6 @@ def test_after_any_other_end_it_is_passed_on(how):
     assert strict.acquire(False)
     with pytest.raises(ValueError, match="expected 'warn' or 'raise'"):
         fiber.Lock(on_holder_death="ignore")
-
-
-# -- as the stdlib
 
 
 def test_a_semaphore_counts():
@@ -144,9 +112,6 @@ def test_locked_tells_whether_it_could_be_taken():
         assert lock.locked()
 
 
-# -- what children do that wait
-
-
 def ping_pong(condition, turn, mine, times):
     for _ in range(times):
         with condition:
@@ -178,9 +143,6 @@ def meet_or_break(barrier, results):
         results.put(barrier.wait())
     except threading.BrokenBarrierError as error:
         results.put(type(error).__name__)
-
-
-# -- conditions
 
 
 @pytest.mark.parametrize("where", ["here", "there"])
@@ -227,9 +189,6 @@ def test_misuse_of_a_condition_is_the_stdlibs_error():
             condition.release()
     with pytest.raises(TypeError, match="a condition needs a Lock or RLock of fiber"):
         fiber.Condition(multiprocessing.Lock())
-
-
-# -- barriers
 
 
 def test_a_barrier_opens_when_all_have_arrived_and_its_action_has_run():

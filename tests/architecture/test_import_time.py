@@ -1,8 +1,9 @@
 """``import fiber`` is light, and what a program's first result waits for is no more than it was."""
 
 import json
-import subprocess
 import sys
+
+from commands import ran
 
 HEAVY = {
     "click",
@@ -80,13 +81,7 @@ if __name__ == "__main__":
 
 
 def python(*arguments):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=50,
-    )
+    return ran([sys.executable, "-W", "ignore", *arguments], check=True)
 
 
 def test_it_opens_starts_and_changes_nothing_and_loads_no_heavy_module():

@@ -1,13 +1,13 @@
 """The gate runs what a change touches and always the same core; the whole runs everything."""
 
 import os
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import ci_scripts
+from commands import ran
 
 ROOT = Path(__file__).parents[2]
 SHOP = SimpleNamespace(main="3.11", pythons=dict.fromkeys(["3.10", "3.11", "3.13", "3.12"], ""))
@@ -34,7 +34,7 @@ def checkout(tmp_path, monkeypatch):
     def git(*words):
         names = ("-c", "user.name=t", "-c", "user.email=t@t")
         command = ("git", "-C", str(tmp_path), *names, *words)
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        return ran(command, check=True).stdout.strip()
 
     def commit(path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -109,9 +109,7 @@ class TestChoice:
         assert missing == untouchable
 
     def test_every_path_of_the_map_exists(self, pipeline):
-        known = subprocess.run(
-            ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.splitlines()
+        known = ran(["git", "ls-files"], cwd=ROOT, check=True).stdout.splitlines()
         watched = {
             path
             for name, value in vars(pipeline).items()

@@ -1,7 +1,5 @@
 """Every public name of the running Python's ``multiprocessing`` is Fiber's too, or listed with why not."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import operator

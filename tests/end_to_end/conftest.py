@@ -1,7 +1,5 @@
 """Runs of commands in a folder of the test's own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

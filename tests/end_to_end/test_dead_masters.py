@@ -1,7 +1,5 @@
 """The master, or the supervisor, is killed at a random moment; nobody and nothing is left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

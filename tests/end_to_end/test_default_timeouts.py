@@ -1,7 +1,5 @@
 """A program's ``socket.setdefaulttimeout()`` is for its own sockets: Fiber's may be idle for longer."""
 
-from __future__ import annotations
-
 import os
 import sys
 

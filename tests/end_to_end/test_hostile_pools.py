@@ -1,7 +1,5 @@
 """Pools in bad company: iterables, callbacks, results and exceptions that misbehave."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """A pipe's other end, or a queue's only writer, is killed at a random moment: nobody hangs."""
 
-from __future__ import annotations
-
 import queue
 import threading
 
@@ -18,9 +16,6 @@ pytestmark = [
     pytest.mark.timeout(3600 if soak.is_full() else 120),
     pytest.mark.usefixtures("shared_runtime"),
 ]
-
-
-# what is killed
 
 
 def talk(end):
@@ -62,9 +57,6 @@ def own_and_fill(end, maxsize):
 def killer(child, latest, rng):
     """Kills a child at some moment, once it is started."""
     return threading.Timer(rng.uniform(0, latest), process_signals.kill, (child,))
-
-
-# what goes on
 
 
 def outcome(action):

@@ -4,8 +4,6 @@ Each round is one primitive in the process of the test, several children that us
 them that is killed while they do. Everybody else must get what is documented, and soon.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import warnings
@@ -41,9 +39,6 @@ def killed_meanwhile(child, rng):
 def all_ready(ready, count):
     for _ in range(count):
         assert ready.acquire(timeout=PATIENCE)
-
-
-# -- locks and semaphores
 
 
 def take_turns(lock, ready, turns):
@@ -172,9 +167,6 @@ def test_a_dead_holder_of_a_values_lock_stops_nobody():
             current.note(slot=slot, told=len(told), missing=missing)
 
 
-# -- conditions, events and barriers
-
-
 def wait_for_turns(condition, ready, seen, turns):
     with condition:
         ready.release()
@@ -243,9 +235,6 @@ def test_a_barrier_breaks_for_all_when_a_party_is_killed():
                 barrier.wait(PATIENCE)
         all_ready(ended, 2)
         finish(*(child for child in children if child is not victim))
-
-
-# -- owners
 
 
 def own(results):

@@ -1,7 +1,5 @@
 """A manager's process is killed at a random moment: whoever calls, or waits, hears of it at once."""
 
-from __future__ import annotations
-
 import threading
 import time
 

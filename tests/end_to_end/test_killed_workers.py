@@ -1,7 +1,5 @@
 """Workers are killed and stopped at random while they work; nothing is lost, nothing hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import signal

@@ -1,7 +1,5 @@
 """Tasks that close or replace descriptors which they did not open, as a ``daemonize()`` does."""
 
-from __future__ import annotations
-
 import os
 import resource
 import time

@@ -1,7 +1,5 @@
 """``__main__`` in children: scripts, ``-m``, ``-c``, standard input, unguarded ones; odd modules."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 

@@ -1,7 +1,5 @@
 """``fiber mpirun`` with each MPI there is: ranks on members, their results, their failures."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``fiber mpirun`` whose parts are killed at random moments: it ends, and nothing is left."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

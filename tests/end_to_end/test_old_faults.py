@@ -1,7 +1,5 @@
 """Faults of the project that Fiber succeeds, each seen there once, that no other test is about."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import socket

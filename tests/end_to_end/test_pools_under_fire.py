@@ -1,7 +1,5 @@
 """Pools whose workers die, stall, come and go; each execution is counted in a file."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools

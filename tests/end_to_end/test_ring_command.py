@@ -1,7 +1,5 @@
 """``fiber ring``: a ring of a command, attached to its terminal or detached, to its end."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -73,9 +71,6 @@ def test_a_signal_ends_all_ranks_and_it_has_failed(ring, lasting, number, code, 
     assert ring.status()["phase"] == "failed"
     assert "r has ended" in ring.ask("suspend", "r").stderr
     ring("delete", "r")
-
-
-# -- detached
 
 
 def test_it_is_looked_after_from_other_shells_until_it_is_deleted(ring, tmp_path):

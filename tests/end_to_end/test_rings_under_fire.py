@@ -1,7 +1,5 @@
 """Many rings, and rings whose members are killed at random moments: none hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -129,8 +127,6 @@ def test_a_ring_whose_members_die_at_random_moments_ends_as_it_should(is_live):
         assert members_of(ring) == []
         current.note(killed=killed, restarts=status.restarts, succeeded=failure is None)
 
-
-# -- programs
 
 PROGRAM = """
 import sys, time

@@ -1,16 +1,15 @@
 """Two programs, started apart, that share an address and an authkey and nothing else."""
 
-from __future__ import annotations
-
+import functools
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
+import running
 from fiber._agent import rundir
 from fiber.managers import SyncManager
+from making import making
 from waiting import PATIENCE
 
 #: what both programs begin with; the port or path comes by standard output of the first
@@ -47,47 +46,26 @@ class Store(BaseManager):
 """
 
 
-class Program:
+class Program(running.Program):
     """One program that runs."""
 
     def __init__(self, folder, body, *arguments):
         text = f"{HEAD}\n{textwrap.dedent(body)}\nif __name__ == '__main__':\n    main()\n"
         path = folder / f"program{len(list(folder.glob('program*.py')))}.py"
         path.write_text(text)
-        self.process = subprocess.Popen(
-            [sys.executable, path, *map(str, arguments)],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def line(self):
-        return self.process.stdout.readline().strip()
+        super().__init__(folder, str(path), *map(str, arguments), environ={})
 
     def ends(self):
         """Wait for its end; what it printed."""
-        out, err = self.process.communicate(timeout=PATIENCE)
-        assert self.process.returncode == 0, err
+        out, _ = self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0
         return out.split()
-
-    def kill(self):
-        self.process.kill()
-        self.process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture
 def program(tmp_path):
-    programs = []
-
-    def start(body, *arguments):
-        programs.append(Program(tmp_path, body, *arguments))
-        return programs[-1]
-
-    yield start
-    for one in programs:
-        one.kill()
+    with making(functools.partial(Program, tmp_path), Program.close) as start:
+        yield start
     # as the next program would: those that were killed left theirs
     rundir.sweep()
 
@@ -221,9 +199,6 @@ def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place
     )
     assert third.ends() == ["True"]
     assert first.line() == "third"
-
-
-# -- managers
 
 
 def test_a_program_serves_a_managers_objects_to_another_and_its_children(program, place):

@@ -4,8 +4,6 @@ A program prints the same with Fiber: its import is changed, and where the libra
 processes, the context or backend that it is given.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Each is run as a script twice, by ``multiprocessing`` to prove that it is right,
 only its imports changed, and prints the same.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -6,8 +6,6 @@ Results of a backend are a file of ``docs/reference/conformance``, written by
 python tests/support/backends_page.py > docs/reference/backends.md
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +15,6 @@ import attrs
 
 from fiber.model import Capabilities
 from fiber.testing.levels import LEVELS
-
-__all__ = ["PAGE", "RESULTS", "Subject", "render", "subjects"]
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 RESULTS = REFERENCE / "conformance"

@@ -1,7 +1,5 @@
 """Child processes of tests: started in one line, and seen to end well."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from typing import Any

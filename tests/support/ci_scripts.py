@@ -1,7 +1,5 @@
 """The modules of ``.ci``, which are scripts and not installed."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys
@@ -10,8 +8,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-__all__ = ["FOLDER", "modules"]
 
 FOLDER = Path(__file__).parents[2] / ".ci"
 

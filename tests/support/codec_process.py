@@ -13,8 +13,6 @@ from typing import Any
 
 from fiber._wire import codec, frames
 
-__all__ = ["CodecProcess", "Prompt", "roundtrip"]
-
 _LENGTH = struct.Struct("<Q")
 #: its __main__ is an empty module, as in processes that fiber starts
 _SCRIPT = """

@@ -1,20 +1,19 @@
 """Commands of tests that run to their end."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["ran"]
 
-
-def ran(words: Iterable[object], **more: Any) -> subprocess.CompletedProcess[str]:
+def ran(
+    words: Iterable[object], *, check: bool = False, **more: Any
+) -> subprocess.CompletedProcess[str]:
     """A command that has ended, with its output as text; the test's own timeout ends it, too.
 
     Args:
         words: the command and its arguments.
+        check: whether a failure is an exception.
         more: of :func:`subprocess.run`.
     """
     argv = list(map(str, words))
-    return subprocess.run(argv, capture_output=True, text=True, check=False, **more)
+    return subprocess.run(argv, capture_output=True, text=True, check=check, **more)

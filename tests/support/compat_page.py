@@ -3,8 +3,6 @@
 python tests/support/compat_page.py > docs/reference/compatibility.md
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Iterator

@@ -3,13 +3,9 @@
 A key is a name, or a class for all its members if it says so. A name that is in no table is the same.
 """
 
-from __future__ import annotations
-
 import sys
 
 import attrs
-
-__all__ = ["OLDER", "TABLE", "Deviation", "deviation"]
 
 
 @attrs.frozen
@@ -56,7 +52,7 @@ _PERMITS = f"{_CLASS}; permits of holders that died come back if asked for (`rec
 _CTX = "`ctx` may be omitted; works between machines"
 _DESCRIPTORS = "descriptors mean nothing to another machine"
 _TRUST = (
-    "between hosts by mutual TLS; nothing is unpickled from who has not proved who it is, and "
+    "between hosts by TLS; nothing is unpickled from who has not proved who it is, and "
     "without an authkey only processes of the run get in: see [](../guides/two-programs.md)"
 )
 _SERVER = "how the stdlib's server works inside; ours has another protocol"

@@ -1,7 +1,5 @@
 """Walks every public name of the running Python's ``multiprocessing`` and compares Fiber's to it."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import logging
@@ -10,8 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
-
-__all__ = ["MODULES", "Finding", "Name", "compare", "names"]
 
 #: the package, and those of its modules that programs import from
 MODULES = (

@@ -6,8 +6,6 @@ talks to Docker itself, which those before 1.24 do. Pods run on an engine of the
 what to export, and goes on until Ctrl-C or SIGTERM; then nothing of it is left but its folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Tasks of counted workers: they take a fixed time by a clock of their own, however busy the machine."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 from types import SimpleNamespace

@@ -9,8 +9,6 @@ import socket
 import threading
 from typing import Any
 
-__all__ = ["StreamCutter", "Wire"]
-
 
 class Wire:
     """Forwards connections to its own port to another one.

@@ -1,13 +1,9 @@
 """Distributions with entry points, made in a temporary folder for tests of plugins."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
-
-__all__ = ["Site"]
 
 #: put before the source of each plugin module
 _PREAMBLE = """

@@ -32,24 +32,9 @@ import psutil
 import pytest
 
 import hygiene
+from commands import ran
 from require import need
 from rootfs import write
-
-__all__ = [
-    "DISTRIBUTIONS",
-    "IMAGE",
-    "VARIABLE",
-    "Daemon",
-    "Engine",
-    "archive",
-    "engine",
-    "missing",
-    "obtained",
-    "own_engine",
-    "session",
-    "started",
-    "unmount",
-]
 
 #: the image that holds this checkout and its Python
 IMAGE = "fiber-test"
@@ -471,6 +456,4 @@ def unmount(folder: Path) -> None:
 
 
 def _ip(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["ip", *words], capture_output=True, text=True, check=False, env={"PATH": _PATH}
-    )
+    return ran(["ip", *words], env={"PATH": _PATH})

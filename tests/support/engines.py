@@ -5,8 +5,6 @@ choose it. Of all tests those with the mark ``any_backend`` run. Where jobs do n
 process ids, those with the mark ``one_host`` are skipped. Jobs of every engine see the folders of tests.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import getpass

@@ -1,12 +1,8 @@
 """Witness of the platforms that Fiber's own fake backends are: calls and breaks are the platform's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fiber.testing.witness import HostWitness
-
-__all__ = ["FakeWitness"]
 
 
 class FakeWitness(HostWitness):

@@ -1,7 +1,5 @@
 """A hub and landings in one process, over loopback; streams can be cut."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading
@@ -12,8 +10,6 @@ from cuttable import Wire
 from fiber._tunnel.hub import Hub
 from fiber._tunnel.landing import Landing, serve
 from fiber.model.timing import Timing
-
-__all__ = ["KEY", "Echo", "FerryWorld"]
 
 KEY = b"k" * 32
 

@@ -1,15 +1,11 @@
 """Scripts that open everything of the transport and then fork, in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-
-__all__ = ["Program", "environ", "run", "whole"]
 
 #: opens everything there is, as a runtime does
 _OPEN = """

@@ -7,8 +7,6 @@ installed by debootstrap, once, and kept; the distributions are installed in it 
 checkout. What is mounted for the tests is seen by them alone, and gone with them however they end.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -13,8 +13,6 @@ from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.logs import last_lines
 
-__all__ = ["Masters", "grant", "time_of_end"]
-
 _PLURALS = {"ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
 
 

@@ -1,7 +1,5 @@
 """A namespace of a real cluster, used as tests use an emulated one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,8 +9,6 @@ from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.run_objects import LEASES
 from k8s_masters import grant
-
-__all__ = ["Namespace"]
 
 _RIGHTS = "rbac.authorization.k8s.io/v1"
 _GROUPS = {"leases": LEASES, "roles": _RIGHTS, "rolebindings": _RIGHTS}

@@ -4,20 +4,18 @@ import collections
 import itertools
 import os
 import secrets
-import subprocess
 import sys
 import textwrap
 import threading
 
 from cluster import Act
+from commands import ran
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber._base import values
 from fiber.model import BackendContext, Timing
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from k8s_world import process
-
-__all__ = ["Scripts", "Site", "StatusRecorder", "set_durations"]
 
 
 def set_durations(backend, **durations):
@@ -128,11 +126,4 @@ class Site:
             "KUBECONFIG": str(self.cluster.kubeconfig),
             "XDG_RUNTIME_DIR": str(folder),
         }
-        return subprocess.run(
-            [sys.executable, script, *words],
-            env={**os.environ, **settings},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        return ran([sys.executable, script, *words], env={**os.environ, **settings})

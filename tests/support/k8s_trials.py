@@ -1,7 +1,5 @@
 """Programs in pods of a real cluster, each with another one that starts first after an outage."""
 
-from __future__ import annotations
-
 import secrets
 import tempfile
 from pathlib import Path
@@ -14,8 +12,6 @@ from k8s_namespace import Namespace
 from running import Program
 from soak import Round
 from waiting import until
-
-__all__ = ["Trial"]
 
 #: maps again and again, and says so in a folder of its host's
 _LIVING = """

@@ -4,8 +4,6 @@
 is imported: files are parsed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,13 +1,11 @@
 """``fiber mpirun`` of a program whose ranks find each other, for any backend."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["PROGRAM", "check_meeting", "mpirun"]
+from commands import ran
 
 PROGRAM = """
 import os
@@ -25,15 +23,11 @@ def mpirun(
     """Run the command with ``program.py`` in a folder and four ranks on two members."""
     (folder / "program.py").write_text(PROGRAM)
     command = ["mpirun", "-np", "4", "--slots", "2", *map(str, words)]
-    return subprocess.run(
+    return ran(
         [sys.executable, "-m", "fiber.cli.main", *command],
         cwd=folder,
         env=dict(environ),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
     )
 
 

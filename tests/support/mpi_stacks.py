@@ -3,8 +3,6 @@
 ``python tests/support/mpi_stacks.py`` makes the environments, in ``.tox/mpi`` or in MPI_STACKS.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil
@@ -16,8 +14,6 @@ from pathlib import Path
 import attrs
 
 from require import need
-
-__all__ = ["STACKS", "Stack", "stack"]
 
 #: distributions by name; Debian's has none of its own
 STACKS = {"debian": (), "openmpi": ("openmpi",), "mpich": ("mpich",), "intel": ("impi-rt",)}

@@ -8,20 +8,19 @@ A fault is a comparison turned round, a call that is a statement dropped, or the
 of a call swapped.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import difflib
 import itertools
 import json
 import random
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from commands import ran
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
@@ -118,7 +117,7 @@ def attempt(mutation: Mutation, command: Sequence[str]) -> dict[str, object]:
     began = time.monotonic()
     try:
         mutation.path.write_text(changed, encoding="utf-8")
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = ran(command, cwd=ROOT)
     finally:
         mutation.path.write_bytes(before)
     return {

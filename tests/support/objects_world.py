@@ -1,7 +1,5 @@
 """Several processes' worth of shared objects in one process, over real connections."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time
@@ -25,8 +23,6 @@ from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
 from wire_world import address, hello
-
-__all__ = ["Node", "World", "fetching", "in_thread", "put", "take"]
 
 RUN = Credentials.new()
 

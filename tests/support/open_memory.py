@@ -1,7 +1,5 @@
 """What a process has open, for tests that nothing is left."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Owners of folders: dead ones, some elsewhere, and programs in PID namespaces of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
@@ -12,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import require
+from commands import ran
 from fiber.backend_parts.liveness import OWNER_FILE, Owner
-
-__all__ = ["DEAD", "REMOTE", "UNSHARE", "need", "owned_by", "running"]
 
 #: a process of this PID namespace that has ended, and one of which nothing can be known here
 DEAD = Owner.current()._replace(pid=4194304)
@@ -39,7 +36,7 @@ def need() -> None:
 def _why_not() -> str | None:
     if shutil.which("unshare") is None:
         return "there is no program unshare"
-    done = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    done = ran([*UNSHARE, "true"])
     return done.stderr.strip() if done.returncode else None
 
 

@@ -1,7 +1,5 @@
 """Tasks of pools in tests, in a module that a fresh worker imports in no time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 A child's pid is that of its container's namespace, where it has one, and differs on the host.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -13,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
-__all__ = ["host_pid", "kill", "send"]
 
 
 def kill(process: BaseProcess) -> None:

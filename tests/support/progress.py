@@ -1,15 +1,11 @@
 """How far something is that takes minutes: one line that is rewritten, or a line every few seconds."""
 
 # bootstrap.py shows with it how far the installation is, so it takes the standard library only
-from __future__ import annotations
-
 import shutil
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
-
-__all__ = ["Progress"]
 
 #: how long a terminal's line stands, and how far lines are apart elsewhere
 _TERMINAL, _ELSEWHERE = 0.5, 5.0

@@ -1,7 +1,5 @@
 """``--progress``: how far the tests are, in place of a letter for each; failures are named at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

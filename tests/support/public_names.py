@@ -3,8 +3,6 @@
 python tests/support/public_names.py > tests/architecture/public_names.txt
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 

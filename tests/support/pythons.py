@@ -12,8 +12,6 @@ each class and file; ``followers`` none. What is named below runs on the main Py
 piece of code, and does not depend on the Python.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sys
@@ -21,8 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-
-__all__ = ["LEFT_OUT"]
 
 _PURE = "a state machine without I/O, for which hypothesis makes up orders of events"
 _KIT = "the kit judges backends, and is judged itself, by the same code everywhere"

@@ -1,15 +1,11 @@
 """States of queues, and short words for events and commands in tests of them."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from fiber._objects.queue.requests import Deliver, Offer
 from fiber._objects.queue.state import QueueState
-
-__all__ = ["filled", "given", "offer", "only"]
 
 
 def offer(*items: Any, writer: str = "writer", wait: bool = True) -> Offer:

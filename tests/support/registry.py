@@ -1,7 +1,5 @@
 """A registry of images with a password, on a loopback port; removed at the end."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import re
@@ -12,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import attrs
-
-__all__ = ["PASSWORD", "USER", "Registry", "missing", "started"]
 
 USER, PASSWORD = "fiber", "open-sesame"  # of nobody but this registry
 #: bcrypt hash of the password

@@ -1,7 +1,5 @@
 """A remote host for tests: a folder, an environment and a Python of its own on this machine."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator
@@ -15,8 +13,6 @@ import fiber
 from distributions import Site
 from fiber._agent.job.config import MODULE
 from fiber._runtime import runtime
-
-__all__ = ["RemoteHost", "remote_host", "supervisor_of"]
 
 
 class RemoteHost:

@@ -1,7 +1,5 @@
 """Services that a test needs: absent ones skip on a laptop and fail where CI requires them."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

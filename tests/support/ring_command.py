@@ -1,7 +1,5 @@
 """The command ``fiber ring`` in subprocesses, on the backend that the environment names."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,8 +13,6 @@ from typing import Any
 
 from commands import ran
 from waiting import PATIENCE, until
-
-__all__ = ["RingCommand", "check_failed_rank", "check_lifecycle", "ring_command"]
 
 
 class RingCommand:

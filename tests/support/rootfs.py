@@ -4,8 +4,6 @@ It holds the interpreter that runs the tests with its standard library, a shell 
 programs, this checkout's distributions, and what they need. No registry is asked.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import io
@@ -20,8 +18,6 @@ import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
-
-__all__ = ["ROOT", "write"]
 
 #: the checkout
 ROOT = Path(__file__).parents[2]

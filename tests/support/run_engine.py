@@ -12,8 +12,6 @@ installed there: take that of the tests' environment. pytest processes of anothe
 start engines of their own. Where no engine can be started, COMMAND runs without the variable.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Maps", "Program"]
-
 _MAPS = """
 import os, sys, threading, time
 import fiber

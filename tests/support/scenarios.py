@@ -1,30 +1,22 @@
 """The examples as users run them, on the backend that their environment names."""
 
-from __future__ import annotations
-
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from commands import ran
 from require import need_module
-
-__all__ = ["check_pi", "check_policy"]
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def _run(folder: Path, environ: Mapping[str, str], name: str, *words: str) -> str:
     """Run an example in a folder; returns its output."""
-    done = subprocess.run(
+    done = ran(
         [sys.executable, _EXAMPLES / f"{name}.py", *words],
-        capture_output=True,
-        text=True,
         cwd=folder,
         env={**environ, "MPLBACKEND": "Agg"},
-        timeout=380,
-        check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout

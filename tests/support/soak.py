@@ -4,8 +4,6 @@ A soak run is seeded and resumable: each finished round is a line of JSON in the
 ``SOAK_LOG`` names, and a round that is there already is not run again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

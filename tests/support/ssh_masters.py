@@ -4,8 +4,6 @@ Each prints its result as one line of JSON at the end. Most print ``up`` with th
 their workers once these run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Processes of :mod:`ssh_masters` for tests, and what is left of them on hosts."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -10,8 +8,6 @@ from typing import Any
 import ssh_masters
 from running import Program
 from ssh_hosts import SshWorld
-
-__all__ = ["LEASE", "Master", "left_on"]
 
 #: FIBER_LEASE of these programs, in seconds
 LEASE = 6.0

@@ -21,8 +21,6 @@ from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobSpec, JobStatus, Timing
 
-__all__ = ["Supervised", "exit_code_of", "is_alive", "masters", "until_gone"]
-
 PATIENCE = 30.0
 
 

@@ -1,7 +1,5 @@
 """Functions that a supervisor's forked children run in tests; none needs more than the library."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

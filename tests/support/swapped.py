@@ -1,7 +1,5 @@
 """Programs for ``multiprocessing``, run by it and by Fiber with nothing but an import changed."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re
@@ -11,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from commands import ran
-
-__all__ = ["imports_changed", "prints", "prints_with_fiber"]
 
 _IMPORT = re.compile(r"^(?P<verb>\s*(?:from|import)) multiprocessing(?P<rest>.*)$", re.MULTILINE)
 

@@ -21,24 +21,6 @@ from fiber._wire.reactor import Timer
 from fiber.exceptions import BackendUnavailableError, PeerLostError
 from fiber.model import JobState, JobStatus, Reason, ReasonKind
 
-__all__ = [
-    "KILLED",
-    "LEFT",
-    "RUNNING",
-    "STOPPED",
-    "FakeJob",
-    "FakeLink",
-    "FakeObserver",
-    "FakePayload",
-    "FakePayloadStore",
-    "FakePeer",
-    "FakeReactor",
-    "Master",
-    "OutOfBand",
-    "Sink",
-    "message",
-]
-
 TARGET = 7
 #: how long a test waits for what must come; never how long anything takes
 PATIENCE = 60.0
@@ -85,21 +67,33 @@ def _items(head: Tasks, items: Any) -> Any:
 
 
 class FakeReactor:
-    """Timers that a test lets go off."""
+    """Timers that a test lets go off: all of them, or those due by a clock that it advances."""
 
     def __init__(self) -> None:
+        self.now = time.monotonic()
         self.timers: list[Timer] = []
         self.is_current = False
 
+    def call_soon(self, action: Callable[[], Any]) -> None:
+        action()
+
     def call_later(self, delay: float, action: Callable[[], Any]) -> Timer:
-        timer = Timer(time.monotonic() + delay, action)
+        timer = Timer(self.now + delay, action)
         self.timers.append(timer)
         return timer
 
     def go_off(self) -> None:
         """Let every timer go off now."""
-        timers, self.timers = self.timers, []
-        for timer in timers:
+        self._run(list(self.timers))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self._run([timer for timer in self.timers if timer.when <= self.now])
+
+    def _run(self, due: Sequence[Timer]) -> None:
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for timer in due:
             action, timer.action = timer.action, None
             if action is not None:
                 action()

@@ -5,14 +5,10 @@ of a traceback that has none (``TypeError`` in its formatting), which ends the w
 the name of the test.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator
 
 import pytest
-
-__all__ = ["with_lines"]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

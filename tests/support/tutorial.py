@@ -5,8 +5,6 @@ it is)``). Blocks of ``console`` are commands behind ``$``, each with words that
 stands for anything.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

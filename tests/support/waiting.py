@@ -1,12 +1,8 @@
 """Waiting for what no event tells."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
-
-__all__ = ["PATIENCE", "until"]
 
 #: seconds for what a busy machine may take long to do; nothing waits for them in vain
 PATIENCE = 60

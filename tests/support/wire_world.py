@@ -11,7 +11,6 @@ import random
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import attrs
 import pytest
 
+import waiting
 from fiber._wire import frames
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind, Message
@@ -32,31 +32,9 @@ from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.network import ListenAddress
 from fiber.model.timing import Timing
 
-__all__ = [
-    "TIMEOUT",
-    "Echo",
-    "ListeningEndpoint",
-    "Mailbox",
-    "RawDialer",
-    "address",
-    "answers_echo",
-    "close_listeners",
-    "damaged",
-    "frame",
-    "hello",
-    "in_thread",
-    "is_watching",
-    "nng_dialer",
-    "raw_listener",
-    "readable",
-    "received",
-    "threads",
-    "until",
-    "warnings",
-]
-
 #: longest wait in seconds for an event that must come
 TIMEOUT = 20.0
+until = functools.partial(waiting.until, timeout=TIMEOUT)
 _numbers = itertools.count()
 
 
@@ -75,14 +53,6 @@ def address(scheme: str, folder: Path) -> ListenAddress:
     if scheme in ("unix", "ipc"):
         return ListenAddress(bind_url=f"{scheme}://{folder}/{next(_numbers)}")
     return ListenAddress(bind_url=f"{scheme}://127.0.0.1:0")
-
-
-def until(condition: Callable[[], Any], *, timeout: float = TIMEOUT) -> None:
-    """Poll a condition without an event, such as another thread's bookkeeping."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(0.002)
 
 
 class Mailbox:
@@ -175,10 +145,9 @@ class RawDialer:
     """Dialer that sends any bytes, proven or not."""
 
     def __init__(self, url: str, credentials: Credentials) -> None:
-        self._credentials = credentials
         self._socket = socket_for(url, 64 * 2**20, Timing())
         try:
-            self._socket.dial(url, credentials, timeout=TIMEOUT)
+            self._credentials = self._socket.dial(url, credentials, timeout=TIMEOUT)
         except BaseException:
             self._socket.close()
             raise

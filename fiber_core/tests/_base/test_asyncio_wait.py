@@ -1,7 +1,5 @@
 """Results in asyncio: awaited, iterated over, cancelled, in several loops."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

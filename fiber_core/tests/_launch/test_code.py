@@ -1,7 +1,5 @@
 """Modules, mains and files that come from the parent, and which of them are ignored."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.resources
 import importlib.util

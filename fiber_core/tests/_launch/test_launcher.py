@@ -76,7 +76,10 @@ class FakeRuntime:
         self.directory, self.timing, self.is_master = folder, timing, is_master
         self.backend = FakeBackend()
         self.reactor = FakeReactor()
-        self.endpoint = SimpleNamespace(credentials=Credentials.new(), serve=lambda *_: None)
+        self.peers = []
+        self.endpoint = SimpleNamespace(
+            credentials=Credentials.new(), serve=lambda *_: None, peers=lambda: self.peers
+        )
         self.hello = SimpleNamespace(host="here")
         self.router = SimpleNamespace(observed=lambda _job, _status: None)
         self.config = SimpleNamespace(
@@ -310,6 +313,17 @@ class TestEvents:
         assert released.wait(20)
         assert launcher.alive() == []
         assert not left.exists()
+
+    def test_what_a_child_held_is_kept_until_all_that_it_sent_was_read(self, launcher, runtime):
+        child = launcher.launch(Process(), processes=2)
+        runtime.peers += [FakePeer(child.ident_of(0)), FakePeer(child.ident_of(1))]
+        released = []
+        child.on_release(lambda: released.append(list(runtime.peers)))
+        runtime.tell(child, KILLED)
+        until(lambda: launcher.alive() == [] and runtime.reactor.timers)
+        while runtime.peers:
+            launcher.on_peer_lost(runtime.peers.pop())
+        assert released == [[]]
 
     def test_those_that_come_before_submit_returns_are_delivered_first_and_in_order(
         self, launcher, runtime

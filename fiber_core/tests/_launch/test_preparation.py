@@ -1,12 +1,9 @@
 """Preparation data of children, beside what the stdlib itself would send."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import multiprocessing.context
 import os
-import subprocess
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -15,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from commands import ran
 from fiber._launch import environ
 from fiber._launch.environ import job_environment
 from fiber._launch.preparation import Program
@@ -160,13 +158,7 @@ print(job_environment(SimpleNamespace(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no record is kept")
 def test_what_a_program_changed_before_its_first_use_of_fiber_counts_too():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "THERE": "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = ran([sys.executable, "-c", PROGRAM], env={**os.environ, "THERE": "0"}, check=True)
     assert done.stdout.strip() == "{'BEFORE': '1', 'AFTER': '2', 'FIBER_BACKEND': 'b'}"
 
 

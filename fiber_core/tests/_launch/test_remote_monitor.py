@@ -1,7 +1,5 @@
 """A parent and its jobs' supervisors: which report counts, which messages are sent, leases."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading
@@ -19,7 +17,6 @@ from fiber._launch import remote_monitor as module
 from fiber._launch.remote_monitor import OutputPrinter, RemoteJobMonitor
 from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
-from fiber._wire.reactor import Timer
 from fiber.exceptions import BackendUnavailableError, WireError
 from fiber.model import (
     BackendInfo,
@@ -34,6 +31,7 @@ from fiber.model import (
     ResourceRequest,
     Timing,
 )
+from tasks_world import FakeReactor
 from waiting import until
 
 RUNS = JobStatus(
@@ -59,26 +57,6 @@ class FakePeer:
         for segment in segments:
             decoder.feed(bytes(segment))
         self.sent.append((kind, *decoder.messages()))
-
-
-class FakeReactor:
-    """Timers by a clock that a test advances."""
-
-    def __init__(self):
-        self.now, self.timers = 0.0, []
-
-    def call_later(self, delay, action):
-        timer = Timer(self.now + delay, action)
-        self.timers.append(timer)
-        return timer
-
-    def advance(self, seconds):
-        self.now += seconds
-        due = [timer for timer in self.timers if timer.when <= self.now]
-        self.timers = [timer for timer in self.timers if timer.when > self.now]
-        for timer in due:
-            if timer.action is not None:
-                timer.action()
 
 
 class World:

@@ -8,16 +8,7 @@ import pytest
 from fiber._launch.router import Router
 from fiber._tunnel import landing
 from fiber.exceptions import TransportError
-from fiber.model import (
-    Job,
-    JobSpec,
-    JobState,
-    JobStatus,
-    ListenAddress,
-    Reach,
-    ReachKind,
-    Timing,
-)
+from fiber.model import Job, JobSpec, JobState, JobStatus, ListenAddress, Reach, ReachKind, Timing
 
 ROUTE = "hub+tls+tcp://ab12cd34@127.0.0.1:555"
 REMOTE = "tls+tcp://a:1"

@@ -1,7 +1,5 @@
 """Nodes with stores, connected for real, and gone when a test is over."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

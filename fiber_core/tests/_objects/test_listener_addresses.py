@@ -1,7 +1,5 @@
 """Addresses as users write them, as URLs, and where others reach us."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -93,9 +93,6 @@ def test_an_end_that_does_not_exist_has_no_references(references):
     assert not references.is_held(1)
 
 
-# -- in the processes that hold it
-
-
 def is_broken(writer):
     try:
         writer.put(b"x", True, None)

@@ -12,7 +12,14 @@ import pytest
 
 import require
 from ferry_world import Echo
-from fiber._ring.forwarding import Forwarder, Gateway, PipeServer, Streams
+from fiber._ring.forwarding import (
+    Forwarder,
+    Gateway,
+    LoopbackServer,
+    PipeServer,
+    Streams,
+    loopback_listener,
+)
 from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
 
@@ -118,6 +125,22 @@ def test_clients_are_sent_away_where_the_server_cannot_be_reached():
     forwarder.close()
 
 
+def test_a_server_may_listen_later_than_clients_come():
+    with loopback_listener() as reserved:
+        port = reserved.getsockname()[1]
+    server = LoopbackServer(port, RingTiming())
+    forwarder = Forwarder(lambda: server.pipes.open(""), RingTiming())
+    with connected(forwarder) as early:
+        assert early.recv(1) == b""
+    with socket.create_server(("127.0.0.1", port)) as listener, connected(forwarder) as client:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"here")
+            assert read(client, 4) == b"here"
+    forwarder.close()
+    server.close()
+
+
 def test_no_other_host_on_the_network_reaches_the_port(forwarder):
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((OTHER_ADDRESS, forwarder.port))
@@ -146,9 +169,6 @@ def test_other_users_of_the_host_are_sent_away(echo, forwarder):
     assert echo.talked == []
 
 
-# -- for other programs
-
-
 @pytest.fixture
 def gateway(pipes, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("g") / "socket")
@@ -172,9 +192,6 @@ def test_a_program_gets_the_service_that_it_names_and_may_forward_connections_in
 
 def test_only_this_user_may_use_the_socket(gateway):
     assert Path(gateway).stat().st_mode & 0o077 == 0
-
-
-# -- between processes
 
 
 def test_every_member_of_a_ring_reaches_a_server_of_whoever_gave_it_the_pipes(pipes):

@@ -242,9 +242,6 @@ def test_workers_that_do_not_end_when_asked_are_killed_again_and_again_and_given
     assert world.phase == "succeeded"
 
 
-# -- gang start
-
-
 def test_none_runs_where_not_all_come_up_in_time():
     world = ring(workers=3, start_timeout=10.0)
     world.comes_up(1).comes_up(3).passes(10)
@@ -299,9 +296,6 @@ def test_a_start_is_tried_again_after_a_while_that_doubles():
     assert world.status.restarts == 0
 
 
-# -- restarts
-
-
 def test_all_ranks_are_started_again_together():
     timing = RingTiming(collect=10.0)
     world = ring(workers=2, max_restarts=1, timing=timing).runs().gone(1).passes(9.9)
@@ -341,9 +335,6 @@ def test_workers_that_are_kept_run_again_without_being_started():
     assert world.concluded == [None]
 
 
-# -- elastic
-
-
 def test_an_elastic_ring_goes_on_with_those_that_came_and_a_later_one_costs_no_restart():
     timing = RingTiming(last_call=5.0)
     world = ring(workers=3, min=1, timing=timing).comes_up(1).comes_up(2)
@@ -355,9 +346,6 @@ def test_an_elastic_ring_goes_on_with_those_that_came_and_a_later_one_costs_no_r
 
     assert len(world.members) == 3
     assert world.status.restarts == 0
-
-
-# -- suspended, ended, forgotten
 
 
 def test_the_deadline_holds_for_the_whole_ring_and_begins_anew_when_it_is_resumed():

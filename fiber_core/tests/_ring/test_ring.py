@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import fiber
+from commands import ran
 from fiber._ring.timing import RingTiming
 from fiber._runtime import runtime
 from fiber.exceptions import FiberError
@@ -68,9 +68,6 @@ def test_the_port_of_a_member_is_free_for_it_alone_and_it_can_have_children():
             return server.getsockname()[1] == me.port, pool.apply(abs, (-rank,))
 
     assert Ring(2, func).run() == [(True, 0), (True, 1)]
-
-
-# -- failures
 
 
 def test_an_exception_is_reported_with_rank_host_and_traceback():
@@ -167,9 +164,6 @@ def test_a_program_that_was_stopped_loses_no_member(monkeypatch):
     assert ring.join() == [True, True]
 
 
-# -- attempts and restarts
-
-
 def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch, impatient):
     launcher = runtime.current().launcher
     launch, refusals = launcher.launch, [FiberError("no room for it just now")] * 2
@@ -206,9 +200,6 @@ def test_all_ranks_start_again_with_the_state_of_a_survivor():
         return ring.state, ring.step, os.environ["FIBER_RING_RESTARTS"]
 
     assert Ring(2, func, init, (committed,), max_restarts=1).run() == [("state of 1", 5, "1")] * 2
-
-
-# -- the user's hand
 
 
 def test_join_gives_up_when_time_runs_out_and_terminate_ends_it_for_good():
@@ -287,9 +278,6 @@ def test_an_elastic_ring_is_resized_while_it_runs():
     assert ring.status().restarts == 0
 
 
-# -- what is cleaned up
-
-
 @pytest.mark.parametrize(
     "clean, running, known", [("all", 0, False), ("running", 0, True), ("none", 1, True)]
 )
@@ -321,9 +309,6 @@ def test_what_is_known_goes_when_its_time_to_live_is_over(clean):
 
     assert ring._controller.wait_closed(30)
     assert members_of(ring) == []
-
-
-# -- the caller as a member
 
 
 def test_the_caller_can_be_rank_0():
@@ -393,7 +378,7 @@ def until(queue, wanted):
 def slots():
     """Slots on all hosts of the moment, as an elastic launcher asks for them."""
     script = os.environ["FIBER_RING_DISCOVER_HOSTS"]
-    done = subprocess.run([script], capture_output=True, text=True, check=True)
+    done = ran([script], check=True)
     return sum(int(line.rpartition(":")[2]) for line in done.stdout.split())
 
 

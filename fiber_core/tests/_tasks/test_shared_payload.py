@@ -7,11 +7,7 @@ import pytest
 
 from fiber._tasks import protocol
 from fiber._tasks.protocol import Mode
-from fiber._tasks.shared_payload import (
-    SHARE_THRESHOLD,
-    MappedArguments,
-    RepeatedBuffers,
-)
+from fiber._tasks.shared_payload import SHARE_THRESHOLD, MappedArguments, RepeatedBuffers
 from fiber._wire import codec, frames
 from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError

@@ -211,8 +211,6 @@ def test_before_the_next_unit_somebody_looks_what_came_during_a_long_one(clock):
     assert batch.was_long
 
 
-# The function cache.
-
 KB = 1024
 
 

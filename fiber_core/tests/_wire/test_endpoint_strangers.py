@@ -137,10 +137,12 @@ class TestStrangers:
         listen("tls+tcp")
         assert limits == [4000, 4000]
 
-    def test_as_many_as_there_are_descriptors_twice_keep_no_peer_out(self):
+    @pytest.mark.parametrize("authkey", ["", "a secret"], ids=["silent", "through TLS"])
+    def test_as_many_as_there_are_descriptors_twice_keep_no_peer_out(self, authkey):
+        """With an authkey TLS lets anybody in."""
         limit = 96
         with contextlib.ExitStack() as held:
-            program = held.enter_context(listening_program(limit))
+            program = held.enter_context(listening_program(limit, authkey))
             told = json.loads(program.stdout.readline())
             credentials = Credentials.from_json(told["credentials"])
 
@@ -152,11 +154,23 @@ class TestStrangers:
             host, _, port = told["url"].rpartition("//")[2].rpartition(":")
             for _ in range(2 * limit):
                 silent = held.enter_context(socket.socket())
-                silent.setblocking(False)
+                silent.settimeout(TIMEOUT if authkey else 0)
                 silent.connect_ex((host, int(port)))
+                if authkey:
+                    with contextlib.suppress(OSError):
+                        silent = held.enter_context(anybody().wrap_socket(silent))
+                        silent.sendall(nng._GREETING)
             assert answers_echo(link("new"))
             assert answers_echo(before)
             until(lambda: ask_to_open(program) == "opened")
+
+    def test_one_that_ends_before_it_is_looked_at_leaves_no_peer(self, listen):
+        key = Credentials.of_authkey(b"secret")
+        timing = Timing(handshake=3600, nng_check=0.05)
+        listening = listen("tls+tcp", credentials=key, timing=timing)
+        for _ in range(50):
+            nng.shown_certificate(listening.url, timeout=TIMEOUT)
+        until(lambda: not listening.endpoint._peers)
 
     def test_each_word_of_the_proof_has_its_own_time(self, listen):
         """While the listener is busy no deadline passes."""
@@ -300,20 +314,26 @@ class Bomb:
         return open, (self.path, "w")
 
 
+def anybody():
+    """TLS of a client without a certificate that accepts any."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
 def client_hello():
     """Return the first bytes of a TLS client."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     said = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), said, server_hostname="fiber").do_handshake()
+        anybody().wrap_bio(ssl.MemoryBIO(), said, server_hostname="fiber").do_handshake()
     return said.read()
 
 
 @contextlib.contextmanager
-def listening_program(limit):
+def listening_program(limit, authkey):
     """A process with so many descriptors that listens, and opens a file when it is asked."""
     with subprocess.Popen(
-        [sys.executable, "-c", _LISTENING, str(limit)],
+        [sys.executable, "-c", _LISTENING, str(limit), authkey],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -344,11 +364,12 @@ class Echo:
         pass
 nng._LOAD = 1.0
 handler = reactor.Reactor()
+authkey = sys.argv[2].encode()
 ours = endpoint.Endpoint(
-    identity.Credentials.new(),
+    identity.Credentials.of_authkey(authkey) if authkey else identity.Credentials.new(),
     handshake.Hello.mine("listener"),
     handler,
-    timing=Timing(nng_check=0.1),
+    timing=Timing(handshake=60 if authkey else 10, nng_check=0.1),
 )
 ours.serve(1, Echo())
 url = ours.listen(ListenAddress(bind_url="tls+tcp://127.0.0.1:0"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 
@@ -17,12 +16,14 @@ from hypothesis import strategies as st
 import soak
 from fiber._wire import frames
 from fiber._wire.frames import Kind
-from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake, disagreement
+from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake, disagreement, mac
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, WireError
 from wire_world import damaged
 
 RUN = Credentials(run_id="0123abcd", key=b"k" * 32)
+#: of an authkey, at a listener that has shown a certificate
+AUTH = attrs.evolve(RUN, is_exchanged=True, certificate="of the listener")
 MASTER = Hello(ident="m", pid=1, host="here", fiber="0.1.0", python="3.11", cloudpickle="3.1.2")
 WORKER = attrs.evolve(MASTER, ident="w", pid=2, host="there")
 #: mutated frames in one example of hypothesis
@@ -43,9 +44,9 @@ def shake(dialler, listener):
         said = dialler.receive(frame(listener.receive(frame(said))))
 
 
-def recorded_handshake():
+def recorded_handshake(run):
     """The frames of a handshake, as both sides received them: hello, challenge, proof, welcome."""
-    dialler, listener = DialerHandshake(RUN, WORKER), ListenerHandshake(RUN, MASTER)
+    dialler, listener = DialerHandshake(run, WORKER), ListenerHandshake(run, MASTER)
     hello = frame(dialler.hello())
     challenge = frame(listener.receive(hello))
     proof = frame(dialler.receive(challenge))
@@ -58,14 +59,19 @@ def edited(got, **fields):
     return frame((got.kind, body))
 
 
-@pytest.fixture
-def dialler():
-    return DialerHandshake(RUN, WORKER)
+@pytest.fixture(params=[RUN, AUTH], ids=["run", "authkey"])
+def run(request):
+    return request.param
 
 
 @pytest.fixture
-def listener():
-    return ListenerHandshake(RUN, MASTER)
+def dialler(run):
+    return DialerHandshake(run, WORKER)
+
+
+@pytest.fixture
+def listener(run):
+    return ListenerHandshake(run, MASTER)
 
 
 class TestWithinARun:
@@ -87,21 +93,24 @@ class TestWithinARun:
         assert Hello.from_json(json.loads(json.dumps(attrs.asdict(mine)))) == mine
         assert disagreement(mine, mine) is None
 
-    def test_no_secret_and_no_proof_is_in_the_hello(self, dialler):
+    def test_no_secret_and_no_proof_is_in_the_hello(self, dialler, run):
         _, body = dialler.hello()
-        assert RUN.key not in body
-        assert RUN.key.hex().encode() not in body
+        assert run.key not in body
+        assert run.key.hex().encode() not in body
+        # what follows from an authkey is a test for guesses
+        assert (run.run_id.encode() in body) == (run is RUN)
 
 
 class TestStrangers:
-    def test_a_process_of_another_run_gets_no_challenge(self, listener):
+    def test_a_process_of_another_run_gets_no_challenge(self, listener, run):
         other = attrs.evolve(RUN, run_id="ffffffff")
-        with pytest.raises(HandshakeError, match="a process of another run dialled this one"):
-            listener.receive(frame(DialerHandshake(other, WORKER).hello()))
+        for one in (other, AUTH if run is RUN else RUN):
+            with pytest.raises(HandshakeError, match="a process of another run dialled this one"):
+                listener.receive(frame(DialerHandshake(one, WORKER).hello()))
 
     @pytest.mark.parametrize("proof", ["invented", "reflected", "recorded", "for another listener"])
-    def test_a_dialler_cannot_prove_itself_without_the_key(self, dialler, listener, proof):
-        recorded = recorded_handshake()
+    def test_a_dialler_cannot_prove_itself_without_the_key(self, dialler, listener, run, proof):
+        recorded = recorded_handshake(run)
         hello = recorded[0] if proof == "recorded" else frame(dialler.hello())
         challenge = frame(listener.receive(hello))
         assert challenge.body != recorded[1].body
@@ -112,30 +121,62 @@ class TestStrangers:
         }.get(proof)
         said = Kind.PROOF, json.dumps({"proof": theirs}).encode()
         if theirs is None:
-            said = dialler.receive(frame(ListenerHandshake(RUN, MASTER).receive(hello)))
+            said = dialler.receive(frame(ListenerHandshake(run, MASTER).receive(hello)))
         with pytest.raises(HandshakeError, match="a peer could not prove"):
             listener.receive(frame(said))
         assert listener.peer is None
 
-    @pytest.mark.parametrize("challenge", ["of another run", "recorded", "for another hello"])
-    def test_a_listener_cannot_prove_itself_without_the_key(self, dialler, challenge):
+    @pytest.mark.parametrize(
+        "challenge", ["of another run", "recorded", "for another hello", "with its own share"]
+    )
+    def test_a_listener_cannot_prove_itself_without_the_key(self, dialler, run, challenge):
         """Nor can an attacker in between put another ident into a hello."""
         hello = frame(dialler.hello())
-        run = RUN if challenge == "for another hello" else attrs.evolve(RUN, key=b"x" * 32)
         if challenge == "for another hello":
             hello = edited(hello, ident="another")
+        else:
+            run = attrs.evolve(run, key=b"x" * 32)
         said = frame(ListenerHandshake(run, MASTER).receive(hello))
         if challenge == "recorded":
-            said = recorded_handshake()[1]
+            said = recorded_handshake(run)[1]
+        if challenge == "with its own share":
+            said = edited(said, share=json.loads(bytes(hello.body)).get("share"))
         with pytest.raises(HandshakeError, match="the listener could not prove"):
             dialler.receive(said)
 
-    def test_nonces_are_never_the_same(self):
-        nonces = set()
-        for _ in range(50):
-            for said in recorded_handshake()[:2]:
-                nonces.add(json.loads(bytes(said.body))["nonce"])
-        assert len(nonces) == 100
+    def test_somebody_in_between_with_a_certificate_of_his_own_passes_on_no_proof(self):
+        """All frames reach the other side as they were; what the two see of TLS differs."""
+        dialler = DialerHandshake(attrs.evolve(AUTH, certificate="in between"), WORKER)
+        with pytest.raises(HandshakeError, match="the listener could not prove"):
+            shake(dialler, ListenerHandshake(AUTH, MASTER))
+
+    def test_what_a_stranger_was_told_tests_no_other_guess(self, run):
+        """As the run's key, which nobody can guess, could be tested: the exploit of authkeys."""
+        dialler = DialerHandshake(attrs.evolve(run, key=b"a wrong guess"), WORKER)
+        hello = frame(dialler.hello())
+        told = json.loads(bytes(frame(ListenerHandshake(run, MASTER).receive(hello)).body))
+        nonce, proof = bytes.fromhex(told["nonce"]), bytes.fromhex(told["proof"])
+        keys = [run.key]
+        if run is AUTH:
+            # the only one that his scalar gives, whatever he guesses afterwards
+            keys.append(dialler._exchange.key_of_initiator(bytes.fromhex(told["share"])))
+        tested = [mac(key, b"fiber listener", bytes(hello.body), nonce) == proof for key in keys]
+        assert any(tested) == (run is RUN)
+
+    def test_nonces_and_shares_are_never_the_same(self, run):
+        said = [json.loads(bytes(one.body)) for _ in range(50) for one in recorded_handshake(run)]
+        for field in ("nonce", "share")[: 1 + run.is_exchanged]:
+            assert len({one[field] for one in said if field in one}) == 100
+
+    @pytest.mark.parametrize("share", [None, 7, "00" * 31, "00" * 33, "00" * 32, "01" + "00" * 31])
+    def test_what_is_no_share_is_a_handshake_error(self, share):
+        """The last two are of low order: the common point would not depend on the secret."""
+        dialler, listener = DialerHandshake(AUTH, WORKER), ListenerHandshake(AUTH, MASTER)
+        hello = frame(dialler.hello())
+        challenge = frame(ListenerHandshake(AUTH, MASTER).receive(hello))
+        for side, said in ((listener, hello), (dialler, challenge)):
+            with pytest.raises(HandshakeError, match="share"):
+                side.receive(edited(said, share=share))
 
     def test_a_dialer_that_receives_its_own_hello_fails(self, dialler):
         with pytest.raises(HandshakeError, match="HELLO where CHALLENGE was expected"):
@@ -149,9 +190,11 @@ class TestStrangers:
 
     @pytest.mark.parametrize("kind", Kind)
     @pytest.mark.parametrize("expected", [Kind.HELLO, Kind.PROOF])
-    def test_a_listener_refuses_all_but_the_frame_that_is_next(self, listener, kind, expected):
+    def test_a_listener_refuses_all_but_the_frame_that_is_next(
+        self, dialler, listener, kind, expected
+    ):
         if expected is Kind.PROOF:
-            listener.receive(frame(DialerHandshake(RUN, WORKER).hello()))
+            listener.receive(frame(dialler.hello()))
         words = None if kind is expected else f"{kind.name} where {expected.name} was expected"
         with pytest.raises(HandshakeError, match=words):
             listener.receive(frame((kind, b"{}")))
@@ -190,25 +233,25 @@ class TestVersions:
             ),
         ],
     )
-    def test_a_mismatch_is_refused_with_both_sides_and_the_fix(self, listener, theirs, words):
-        dialler = DialerHandshake(RUN, attrs.evolve(WORKER, **theirs))
+    def test_a_mismatch_is_refused_with_both_sides_and_the_fix(self, listener, run, theirs, words):
+        dialler = DialerHandshake(run, attrs.evolve(WORKER, **theirs))
         with pytest.raises(HandshakeError) as caught:
             shake(dialler, listener)
         assert str(caught.value) == words
         assert (dialler.peer, listener.peer) == (None, None)
 
     @pytest.mark.parametrize("theirs", [{"fiber": "0.1.7"}, {"cloudpickle": "3.1.0"}])
-    def test_another_patch_release_is_no_mismatch(self, listener, theirs):
-        dialler = DialerHandshake(RUN, attrs.evolve(WORKER, **theirs))
+    def test_another_patch_release_is_no_mismatch(self, listener, run, theirs):
+        dialler = DialerHandshake(run, attrs.evolve(WORKER, **theirs))
         shake(dialler, listener)
         assert dialler.peer == MASTER
 
-    def test_versions_are_sent_to_no_unproven_peer(self, listener):
+    def test_versions_are_sent_to_no_unproven_peer(self, listener, run):
         """Before the proof a listener says nothing that depends on them."""
         strange = attrs.evolve(WORKER, fiber="9.9", python="2.7")
-        kind, body = listener.receive(frame(DialerHandshake(RUN, strange).hello()))
+        kind, body = listener.receive(frame(DialerHandshake(run, strange).hello()))
         assert kind is Kind.CHALLENGE
-        assert json.loads(body).keys() == {"nonce", "proof"}
+        assert json.loads(body).keys() - {"share"} == {"nonce", "proof"}
 
 
 class TestNonsense:
@@ -258,7 +301,8 @@ class TestNonsense:
     @given(st.randoms(use_true_random=False))
     def test_a_mutated_frame_proves_nothing(self, draw):
         for _ in range(BATCH):
-            dialler, listener = DialerHandshake(RUN, WORKER), ListenerHandshake(RUN, MASTER)
+            run = draw.choice([RUN, AUTH])
+            dialler, listener = DialerHandshake(run, WORKER), ListenerHandshake(run, MASTER)
             target = draw.randrange(4)
             said, turn = dialler.hello(), 0
             try:
@@ -287,17 +331,16 @@ def test_every_run_has_its_own_secrets():
 
 @pytest.mark.parametrize(
     "credentials",
-    [Credentials.new(), Credentials.new().derived(), Credentials.of_authkey(b"secret")],
-    ids=["of a run", "derived", "of an authkey"],
+    [Credentials.new(), Credentials.new().exchanged(), Credentials.of_authkey(b"secret")],
+    ids=["of a run", "beside its endpoint", "of an authkey"],
 )
 def test_credentials_travel_as_json_and_show_no_secret(credentials):
     for one in (credentials, credentials.with_certificate()):
         assert Credentials.from_json(json.loads(json.dumps(one.to_json()))) == one
         shown = f"{one} {one!r}"
         assert one.run_id in shown
-        for secret in filter(None, (one.key, one.seed)):
-            assert repr(secret) not in shown
-            assert secret.hex() not in shown
+        assert repr(one.key) not in shown
+        assert one.key.hex() not in shown
         for secret in filter(None, (one.private_key, one.certificate)):
             assert secret not in shown
 
@@ -314,23 +357,19 @@ def test_the_certificate_is_what_nng_accepts():
     run = Credentials.new().with_certificate()
     certificate = x509.load_pem_x509_certificate(run.certificate.encode())
     key = load_pem_private_key(run.private_key.encode(), None)
-    now = dt.datetime.now(dt.timezone.utc)
 
     assert certificate.subject.rfc4514_string() == "CN=fiber"
     assert isinstance(key.curve, ec.SECP256R1)
     assert certificate.public_key() == key.public_key()
-    # a clock nine minutes behind still accepts it, and a run may last for years
-    assert certificate.not_valid_before_utc < now - dt.timedelta(minutes=9)
-    assert certificate.not_valid_after_utc > now + dt.timedelta(days=1000)
 
 
 class TestAuthkeys:
     """Programs that share an authkey derive the same from it, and show nothing of it."""
 
-    def test_every_process_derives_the_same_from_a_key_save_the_certificate(self):
-        first, second = (Credentials.of_authkey(b"secret").with_certificate() for _ in range(2))
-        assert attrs.evolve(first, certificate=None) == attrs.evolve(second, certificate=None)
-        assert first.certificate != second.certificate
+    def test_every_process_derives_the_same_from_a_key_and_no_certificate(self):
+        first, second = (Credentials.of_authkey(b"secret") for _ in range(2))
+        assert first == second
+        assert first.with_certificate().private_key != second.with_certificate().private_key
         other = Credentials.of_authkey(b"Secret")
         assert (other.key == first.key, other.run_id == first.run_id) == (False, False)
 
@@ -341,12 +380,10 @@ class TestAuthkeys:
             derived.key.hex() == "d66d1ac9e16cbbeed3fc54295eb91a645aafdae98dbee3935370c0c6d5d7263a"
         )
 
-    def test_processes_of_a_run_derive_the_same_certificate_key_from_the_runs(self):
+    def test_listeners_of_a_run_beside_its_endpoint_have_its_key_and_not_its_certificate(self):
         run = Credentials.new()
-        first, second = run.derived(), run.with_certificate().derived()
-        assert first == second
-        assert (first.run_id, first.key) == (run.run_id, run.key)
-        assert first.with_certificate().private_key == second.with_certificate().private_key
+        assert run.exchanged() == run.with_certificate().exchanged()
+        assert (run.exchanged().run_id, run.exchanged().key) == (run.run_id, run.key)
 
     def test_an_empty_one_is_no_secret(self):
         with pytest.raises(ValueError, match="the authkey is empty"):

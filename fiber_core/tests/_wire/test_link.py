@@ -17,7 +17,7 @@ import attrs
 import psutil
 import pytest
 
-from fiber._wire import frames
+from fiber._wire import frames, nng
 from fiber._wire.endpoint import Endpoint
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
@@ -297,20 +297,33 @@ def dial(url, credentials=None, mine=None, **options):
     link.close()
 
 
+#: of a run, and of an authkey, for which the listener's certificate is looked up first
+BOTH = [Credentials.new().with_certificate(), Credentials.of_authkey(b"known to both")]
+
+
 class TestDialling:
-    def test_an_address_without_a_listener_is_an_error(self, folder, scheme):
+    @pytest.mark.parametrize("credentials", BOTH, ids=["run", "authkey"])
+    def test_an_address_without_a_listener_is_an_error(self, folder, scheme, credentials):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         url = f"{scheme}://127.0.0.1:{port}" if "tcp" in scheme else f"{scheme}://{folder}/nobody"
         why = "no such file or directory" if scheme == "unix" else "connection refused"
         words = re.escape(f"cannot reach {url}: {why}")
         with pytest.raises(TransportError, match=words):
-            dial(url, Credentials.new().with_certificate())
+            dial(url, credentials)
 
     @pytest.mark.parametrize("url", ["", "nonsense", "http://x", "ipc://" + "x" * 200])
     def test_what_is_no_address_is_a_transport_error(self, url):
         with pytest.raises(TransportError, match="cannot reach"):
             dial(url)
+
+    def test_only_the_certificate_that_was_looked_up_is_accepted(self, listen, monkeypatch):
+        """Another one listens there since, or somebody is in between who lets one call through."""
+        listening = listen("tls+tcp", credentials=BOTH[1])
+        assert listening.link("here").peer
+        monkeypatch.setattr(nng, "shown_certificate", lambda *_, **__: BOTH[0].certificate)
+        with pytest.raises(HandshakeError, match="TLS to .* failed"):
+            dial(listening.url, BOTH[1])
 
     def test_a_failed_dial_leaves_no_descriptor(self, folder):
         def fail():
@@ -354,8 +367,9 @@ class TestDialling:
         assert listening.endpoint.peers() == []
         assert listening.link("still served").peer
 
+    @pytest.mark.parametrize("credentials", BOTH, ids=["run", "authkey"])
     @pytest.mark.parametrize("where", ["ipc", "tcp", "tls+tcp"])
-    def test_a_silent_listener_times_out(self, folder, where):
+    def test_a_silent_listener_times_out(self, folder, where, credentials):
         """Without a limit of ours nng waits for ever where TLS is expected."""
         with socket.socket(socket.AF_UNIX if where == "ipc" else socket.AF_INET) as silent:
             silent.bind(str(folder / "silent") if where == "ipc" else ("127.0.0.1", 0))
@@ -363,7 +377,7 @@ class TestDialling:
             name = silent.getsockname()
             url = f"{where}://" + (name if where == "ipc" else f"127.0.0.1:{name[1]}")
             with pytest.raises(TransportError, match=r"did not answer within 0.1 s"):
-                dial(url, Credentials.new().with_certificate(), timing=Timing(handshake=0.1))
+                dial(url, credentials, timing=Timing(handshake=0.1))
 
     def test_a_listener_that_never_answers_is_given_up(self, listen):
         listening = listen()

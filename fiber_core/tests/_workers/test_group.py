@@ -10,14 +10,8 @@ from fiber._tasks.protocol import Mode
 from fiber._wire.frames import Kind
 from fiber._workers.group import GroupOptions, WorkerGroup, WorkerSpec
 from fiber.exceptions import SubmitError, TerminatedError, WireError
-from fiber.model import (
-    Capabilities,
-    JobState,
-    JobStatus,
-    ProcessStatus,
-    ResourceRequest,
-    Timing,
-)
+from fiber.model import Capabilities, JobState, JobStatus, ProcessStatus, ResourceRequest, Timing
+from making import making
 from tasks_world import (
     KILLED,
     LEFT,
@@ -169,16 +163,8 @@ class World:
 
 @pytest.fixture
 def worlds():
-    made = []
-
-    def make(**options):
-        world = World(**options)
-        made.append(world)
-        return world
-
-    yield make
-    for world in made:
-        world.end()
+    with making(World, World.end) as make:
+        yield make
 
 
 def test_no_worker_is_started_before_the_first_call(worlds):

@@ -1,7 +1,5 @@
 """The worker groups of pools and executors: sizes, refusals, one group for each spec."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import owners
+from commands import ran
 from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import (
     OWNER_FILE,
@@ -144,10 +145,8 @@ class TestProcesses:
 
     def test_a_proc_of_another_pid_namespace_is_no_place(self, tmp_path):
         owners.need()
-        found = subprocess.run(
-            ["unshare", "--pid", "--fork", sys.executable, "-c", CLAIM, str(tmp_path)],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
+        words = ["unshare", "--pid", "--fork", sys.executable, "-c", CLAIM, tmp_path]
+        found = ran(words, check=True)
         assert Owner.decode(found.stdout).place == ""
 
 

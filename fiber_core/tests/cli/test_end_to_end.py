@@ -13,6 +13,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from commands import ran
 from fiber.cli.main import cli
 from fiber.testing import programs
 
@@ -21,9 +22,7 @@ PATIENCE = 40.0
 
 
 def fiber(*words):
-    return subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return ran([*COMMAND, *words])
 
 
 def lines(*words):

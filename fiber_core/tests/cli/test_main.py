@@ -1,13 +1,13 @@
 """The command as a whole: its help, its exit codes, its errors in one line, its log."""
 
 import logging
-import subprocess
 import sys
 
 import click
 import pytest
 
 import fiber as package
+from commands import ran
 from fiber.cli import options, show
 from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber.hookspecs import hookimpl
@@ -33,9 +33,7 @@ def raising(error):
 
 
 def python(*words):
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", *words], capture_output=True, text=True, check=True
-    )
+    return ran([sys.executable, "-W", "ignore", *words], check=True)
 
 
 class TestHelp:

@@ -3,11 +3,11 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
+from commands import ran
 from distributions import Site
 from fiber.cli.plugin import NewPlugin, create
 from fiber.exceptions import FiberError
@@ -70,15 +70,7 @@ def installed(tmp_path_factory):
 
 
 def run(*words, cwd, environ):
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=cwd,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
+    return ran([sys.executable, "-m", *words], cwd=cwd, env=environ)
 
 
 def fiber_command(*words, installed):

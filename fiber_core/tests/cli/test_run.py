@@ -9,9 +9,7 @@ import pytest
 
 from fiber._agent import rundir
 from fiber.cli.session import Session
-from fiber.exceptions import (
-    BackendUnavailableError,
-)
+from fiber.exceptions import BackendUnavailableError
 from fiber.hookspecs import hookimpl
 from fiber.images import file_of
 from fiber.model import JobSpec, ResourceRequest

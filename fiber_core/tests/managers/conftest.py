@@ -1,7 +1,5 @@
 """One manager for the tests of a module, and its runtime, which outlives it."""
 
-from __future__ import annotations
-
 import pytest
 
 from fiber.managers import SyncManager

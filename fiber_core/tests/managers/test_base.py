@@ -203,9 +203,6 @@ def test_misuse_is_refused(counters, use, error, told):
         use(counters)
 
 
-# -- proxies
-
-
 def test_a_class_is_made_once():
     made = MakeProxyType("CreatedObject", ("a", "b"))
 

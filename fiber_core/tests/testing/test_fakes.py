@@ -3,15 +3,8 @@
 import attrs
 import pytest
 
-from fiber.exceptions import (
-    BackendUnavailableError,
-    SubmitError,
-)
-from fiber.model import (
-    BackendContext,
-    JobSpec,
-    JobState,
-)
+from fiber.exceptions import BackendUnavailableError, SubmitError
+from fiber.model import BackendContext, JobSpec, JobState
 from fiber.testing import FakeBackend, FakePlatform, FakeProvider, programs
 from fiber.testing.fakes import CAPABILITIES
 from fiber.testing.kit.groups import Groups

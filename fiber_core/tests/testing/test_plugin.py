@@ -1,13 +1,13 @@
 """The fake plugin passes the kit for plugins, and the kit finds plugins that do not conform."""
 
 import os
-import subprocess
 import sys
 import types
 
 import attrs
 import pytest
 
+from commands import ran
 from distributions import Site
 from fiber._plugins.manager import load_plugins
 from fiber.hookspecs import hookimpl
@@ -74,9 +74,7 @@ def test_the_kit_finds_what_is_wrong(fields, test):
 
 def test_the_fakes_need_no_pytest():
     code = "import fiber.testing.fakes, fiber.testing.programs, sys; print('pytest' in sys.modules)"
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    answer = ran([sys.executable, "-c", code], check=True)
 
     assert answer.stdout.strip() == "False"
 
@@ -86,13 +84,9 @@ def test_a_program_runs_on_it_and_its_pool_survives_a_killed_worker(tmp_path):
     site.add("fiber-fake", entry_points={"fake": "fiber.testing.fake_plugin"})
     path = os.pathsep.join(filter(None, [str(site.folder), os.environ.get("PYTHONPATH")]))
 
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "fiber.testing.apps.killed_worker"],
         env={**os.environ, "PYTHONPATH": path, "FIBER_BACKEND": "fake"},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
 
+from commands import ran
 from fiber.testing.report import levels
 
 # they start pytest, and others beside it, on a machine that may be busy
@@ -57,17 +57,13 @@ def run(tmp_path, *words):
     (tmp_path / "test_it.py").write_text(textwrap.dedent(SUBJECT))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     file = tmp_path / "out" / "results.json"
-    done = subprocess.run(
+    done = ran(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *("-p", "fiber.testing.report", "--fiber-kit-json", str(file), *words),
         ],
         cwd=tmp_path,
         env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
     )
     return done, json.loads(file.read_text())
 

@@ -2,13 +2,13 @@
 
 import contextlib
 import secrets
-import subprocess
 import sys
 import types
 
 import attrs
 import pytest
 
+from commands import ran
 from dockerd import engine, own_engine
 from fiber._agent import rundir
 from fiber.model import BackendContext, JobSpec, Timing
@@ -68,14 +68,10 @@ def run_program(engine, tmp_path):
     def run_text(text, **settings):
         (tmp_path / "program.py").write_text(text)
         environ = engine.environ(**settings)
-        done = subprocess.run(
+        done = ran(
             [sys.executable, "program.py"],
             cwd=tmp_path,
             env={key: value for key, value in environ.items() if value is not None},
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
         )
         assert engine.containers() == []
         return done

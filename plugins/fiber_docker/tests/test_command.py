@@ -2,11 +2,12 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 
 import pytest
+
+from commands import ran
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,15 +29,7 @@ def fiber(engine, tmp_path, monkeypatch):
     def run(*words, good=True):
         if (folder / "Dockerfile").exists():
             environ.pop("FIBER_IMAGE", None)
-        done = subprocess.run(
-            [sys.executable, "-m", "fiber.cli.main", *words],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            env=environ,
-            timeout=200,
-            check=False,
-        )
+        done = ran([sys.executable, "-m", "fiber.cli.main", *words], cwd=folder, env=environ)
         if not good:
             return done
         assert done.returncode == 0, done

@@ -32,15 +32,9 @@ def living_on(own_engine):
 
 def test_an_engine_that_is_away_ends_no_program_and_what_it_ran_ends_by_itself(living_on, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    program = subprocess.Popen(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        env=living_on.environ(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    words = [sys.executable, "program.py"]
+    program = subprocess.Popen(words, cwd=tmp_path, env=living_on.environ(), text=True, **pipes)
     with program:
         try:
             assert program.stdout.readline() == "ready\n", program.stderr.read()

@@ -8,6 +8,8 @@ import threading
 import pytest
 from docker.context import ContextAPI
 
+from commands import ran
+
 pytestmark = pytest.mark.timeout(400)
 
 ONE = """
@@ -136,16 +138,9 @@ if __name__ == "__main__":
 
 def test_a_worker_that_is_paused_for_longer_than_its_lease_goes_on(engine, tmp_path):
     (tmp_path / "program.py").write_text(COUNTED)
-    environ = engine.environ()
-    with subprocess.Popen(
-        [sys.executable, "program.py"],
-        cwd=tmp_path,
-        env=environ,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as program:
+    environ, words = engine.environ(), [sys.executable, "program.py"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, cwd=tmp_path, env=environ, text=True, **pipes) as program:
         # a program that hangs is the end of the test's patience
         guard = threading.Timer(200, program.kill)
         guard.start()
@@ -155,12 +150,8 @@ def test_a_worker_that_is_paused_for_longer_than_its_lease_goes_on(engine, tmp_p
             # said after five seconds, and the lease is three
             line = program.stderr.readline()
             assert "is suspended by its platform, and keeps its tasks" in line, line
-            listed = subprocess.run(
-                [sys.executable, "-m", "fiber.cli.main", "ps"],
-                env=environ,
-                capture_output=True,
-                text=True,
-                check=True,
+            listed = ran(
+                [sys.executable, "-m", "fiber.cli.main", "ps"], env=environ, check=True
             ).stdout
             assert [line for line in listed.splitlines() if "suspended" in line], listed
             with contextlib.closing(engine.docker()) as client:

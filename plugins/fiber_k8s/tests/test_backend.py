@@ -14,14 +14,7 @@ import pytest
 from cluster import Act
 from fiber.backend_parts.private import read_private
 from fiber.exceptions import SubmitError
-from fiber.model import (
-    BackendContext,
-    Gang,
-    JobState,
-    Reason,
-    ReasonKind,
-    ResourceRequest,
-)
+from fiber.model import BackendContext, Gang, JobState, Reason, ReasonKind, ResourceRequest
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.cluster_events import is_scaling_up
 from fiber_k8s.config import K8sConfig

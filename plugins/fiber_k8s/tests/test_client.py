@@ -16,24 +16,22 @@ from fiber_k8s import websocket_client
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.timing import K8sTiming
+from making import making
 
 
 @pytest.fixture
 def ask(hollow, tmp_path):
     """Makes clients by kubeconfigs; all are closed."""
-    made = []
 
     def make(change=lambda found: None, **settings):
         found = yaml.safe_load(hollow.kubeconfig.read_text())
         change(found)
-        path = tmp_path / f"config-{len(made)}"
+        path = tmp_path / f"config-{len(list(tmp_path.iterdir()))}"
         path.write_text(yaml.safe_dump(found))
-        made.append(Client(K8sConfig(kubeconfig=str(path), **settings)))
-        return made[-1]
+        return Client(K8sConfig(kubeconfig=str(path), **settings))
 
-    yield make
-    for one in made:
-        one.close()
+    with making(make, Client.close) as ask:
+        yield ask
 
 
 def test_what_is_missing_is_reported_with_what_to_do(ask, tmp_path):

@@ -4,7 +4,6 @@ Pods are containers of an engine of the tests' own; the API server is emulated.
 """
 
 import contextlib
-import time
 
 import attrs
 import pytest
@@ -16,6 +15,7 @@ from fiber.testing import BackendConformance, HostWitness, PluginConformance
 from fiber_k8s.backend import K8sBackend
 from fiber_k8s.config import K8sConfig
 from k8s_site import set_durations
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,7 @@ class ClusterWitness(HostWitness):
 
     def kill(self, job):
         # a container is said to run a moment before its program is there
-        deadline = time.monotonic() + 30
-        while not self.is_running(job) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: self.is_running(job))
         super().kill(job)
 
     def calls(self):

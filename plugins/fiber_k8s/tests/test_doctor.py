@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from cluster import Act, Cluster
+from commands import ran
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber.model import BackendContext
 from fiber_k8s.backend import K8sBackend
@@ -231,12 +231,8 @@ class TestFromInside:
 
 def test_a_python_without_fiber_reports_what_is_missing():
     program, asked = Path(probe.__file__).read_text(), json.dumps([["create", "", "pods", ""]])
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program, asked, "dial", "127.0.0.1", "1"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
+    done = ran(
+        [sys.executable, "-I", "-S", "-c", program, asked, "dial", "127.0.0.1", "1"], check=True
     )
 
     found = {}

@@ -1,5 +1,6 @@
 """A run's Lease is renewed, and created again where another client deletes it."""
 
+import base64
 import concurrent.futures
 import secrets
 import threading
@@ -21,6 +22,13 @@ def run(client, cluster):
     yield run
     run.close()
     cluster.wait_until_gone(run_id, ("leases", "secrets"))
+
+
+def test_a_secret_of_its_name_that_somebody_else_made_is_replaced(run, cluster):
+    cluster.create("secrets", {"metadata": {"name": run.name}, "data": {"key": "Zm9v"}})
+    run.seal(b"private", run.owner(None))
+    key = base64.b64decode(cluster.get("secrets", run.name)["data"]["key"])
+    assert key == run._key
 
 
 def leases_made(cluster, run):

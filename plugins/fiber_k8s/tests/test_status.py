@@ -5,13 +5,7 @@ import copy
 import pytest
 
 from fiber.model import JobState, Reason, ReasonKind
-from fiber_k8s.status import (
-    PendingCause,
-    deleted_status,
-    job_of,
-    pending_cause,
-    status_of,
-)
+from fiber_k8s.status import PendingCause, deleted_status, job_of, pending_cause, status_of
 from k8s_world import pods_of
 
 PENDING, RUNNING, FAILED = JobState.PENDING, JobState.RUNNING, JobState.FAILED

@@ -96,10 +96,17 @@ def sweeper(client, clock):
     return Sweeper(client, clock=clock)
 
 
+def opened_without_collecting(site):
+    """A program that sweeps nothing itself, as each does at its first job: the tests do."""
+    backend = site.open()
+    backend._garbage_collection = True
+    return backend
+
+
 @pytest.fixture
 def idle(site):
     """A program between two pools: its jobs have ended."""
-    backend = site.open()
+    backend = opened_without_collecting(site)
     backend.recorder.end(site.start(backend, Act(code=0), private=b"x"))
     return backend
 
@@ -107,7 +114,7 @@ def idle(site):
 @pytest.fixture
 def busy(site):
     """A program whose job runs, as ``job``."""
-    backend = site.open()
+    backend = opened_without_collecting(site)
     backend.job = site.start(backend, private=b"x")
     backend.recorder.running(backend.job)
     return backend
@@ -116,7 +123,7 @@ def busy(site):
 @pytest.fixture
 def master(site, cluster):
     """Makes the pod that a program runs in: its job, and how a Lease refers to it."""
-    backend = site.open()
+    backend = opened_without_collecting(site)
 
     def make():
         job = site.start(backend, entry=None, argv=("x",), detached=True)

@@ -7,6 +7,7 @@ import pytest
 from fiber._agent import rundir
 from fiber.model import BackendContext
 from fiber_local.backend import LocalBackend
+from making import making
 
 
 @pytest.fixture
@@ -24,15 +25,8 @@ def context(run_id):
 @pytest.fixture
 def opened():
     """Makes backends; all are closed."""
-    made = []
-
-    def make(context):
-        made.append(LocalBackend(context))
-        return made[-1]
-
-    yield make
-    for backend in made:
-        backend.close()
+    with making(LocalBackend, LocalBackend.close) as make:
+        yield make
 
 
 @pytest.fixture

@@ -13,12 +13,7 @@ import pytest
 
 from fiber._agent import rundir
 from fiber._agent.supervisor.journal import Journal
-from fiber.exceptions import (
-    BackendError,
-    BackendUnavailableError,
-    CapabilityError,
-    SubmitError,
-)
+from fiber.exceptions import BackendError, BackendUnavailableError, CapabilityError, SubmitError
 from fiber.model import (
     BackendContext,
     JobSpec,
@@ -322,9 +317,6 @@ def main(private, index):
 """
 
 
-# -- jobs of other processes -----------------------------------------------------------------------
-
-
 def test_another_process_finds_and_ends_jobs(driver, looking):
     job, _ = driver.ready("with_grandchild")
     grandchild = int(next(iter(driver.backend.logs(job))))
@@ -411,9 +403,6 @@ def test_a_number_that_is_somebody_elses_by_now_is_not_signalled(driver, opened,
     # a process that was killed would be gone by the end of another
     driver.end(driver.submit("exit_with", b"\0"))
     assert is_alive(pid)
-
-
-# -- detached jobs ---------------------------------------------------------------------------------
 
 
 def test_a_detached_job_is_bound_to_no_process(driver, looking):

@@ -1,7 +1,6 @@
 """Hosts to reach by ssh, made once for all tests, and backends that use them."""
 
-from __future__ import annotations
-
+import functools
 import secrets
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from fiber_ssh.agent_link import AgentLink
 from fiber_ssh.backend import SshBackend
 from fiber_ssh.config import SshConfig
 from fiber_ssh.timing import SshTiming
+from making import making
 from ssh_hosts import ssh_hosts
 from ssh_programs import Master
 
@@ -46,15 +46,12 @@ def context(run_id, config):
 @pytest.fixture
 def opened():
     """Makes backends; all are closed."""
-    made = []
 
     def make(context, **changes):
-        made.append(SshBackend(attrs.evolve(context, **changes)))
-        return made[-1]
+        return SshBackend(attrs.evolve(context, **changes))
 
-    yield make
-    for backend in made:
-        backend.close()
+    with making(make, SshBackend.close) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -82,15 +79,8 @@ def connect(config):
 @pytest.fixture
 def master(world, tmp_path):
     """Starts programs of ssh_masters; all are ended."""
-    made = []
-
-    def start(*words, **environ):
-        made.append(Master(world, *words, cwd=tmp_path, **environ))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.close()
+    with making(functools.partial(Master, world, cwd=tmp_path), Master.close) as start:
+        yield start
 
 
 @pytest.fixture

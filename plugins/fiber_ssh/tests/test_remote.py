@@ -3,13 +3,13 @@
 import json
 import os
 import struct
-import subprocess
 import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import ran
 from fiber_ssh.agent_archive import loader_source
 from fiber_ssh.remote.kernel import bound_port, clock
 from fiber_ssh.remote.logfile import LogReader, LogWriter, offset_of_tail
@@ -37,7 +37,7 @@ def test_no_other_user_can_take_the_port_of_a_job_that_does_not_listen_yet(host)
     bound, port = bound_port()
     with bound:
         words = [sys.executable, "-c", _TAKE, host, str(port)]
-        other = subprocess.run(words, check=False, capture_output=True, text=True)
+        other = ran(words)
 
     assert other.stdout == ""
     assert "Address already in use" in other.stderr

@@ -11,9 +11,8 @@ from pathlib import Path
 
 
 def wait(folder, *_):
-    # whole: print writes the end of its line by itself
+    # whole, as print's lines are not; the pipe then ends for all that wait together
     os.write(1, b"up\n")
-    # a pipe, which ends for all of them together
     (folder / "go").read_text()
 
 

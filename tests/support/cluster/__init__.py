@@ -17,8 +17,6 @@ is refused by ``refuse(code, message=...)`` and ``refuse_pods(message)``, with a
 Everything lives in one thread's event loop; all ends with the block.
 """
 
-from __future__ import annotations
-
 from .cluster import Cluster
 from .hollow import Act
 

@@ -13,8 +13,6 @@ from .objects import ACCOUNTS, PODS, ROLE_BINDINGS, ROLES, Object, Refused, Reso
 if TYPE_CHECKING:
     from .server import Call
 
-__all__ = ["Authority"]
-
 
 class Authority:
     """Issues tokens, knows whose they are, and looks up the roles."""

@@ -1,12 +1,8 @@
 """What the API server adds to new objects, and refuses of them."""
 
-from __future__ import annotations
-
 import secrets
 
 from .objects import ACCOUNTS, PODS, Object, Refused, Resource, Store
-
-__all__ = ["complete"]
 
 _TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 

@@ -1,7 +1,5 @@
 """An authority, and certificates of servers and users that it signs."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 from collections.abc import Sequence
@@ -12,8 +10,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-__all__ = ["Certificates"]
 
 _SIGNS = x509.KeyUsage(
     digital_signature=True,

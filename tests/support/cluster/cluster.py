@@ -38,8 +38,6 @@ from .scheduling import GROUP_SCHEDULERS, Scheduler
 from .server import Call, Refusal, Server
 from .streams import Streams
 
-__all__ = ["Cluster"]
-
 T = TypeVar("T")
 _PATIENCE = 120.0
 _CAPACITY = {"cpu": "4", "memory": "8Gi", "pods": "110", "ephemeral-storage": "50Gi"}

@@ -1,14 +1,10 @@
 """Deletion: grace, preconditions, and what goes when an owner has gone."""
 
-from __future__ import annotations
-
 import math
 
 import attrs
 
 from .objects import PODS, Object, Refused, Resource, Store, Subscription, by_kind, clone, now
-
-__all__ = ["Deletion", "disrupt"]
 
 
 def disrupt(store: Store, pod: Object, reason: str, message: str) -> Object:

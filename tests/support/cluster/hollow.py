@@ -12,10 +12,6 @@ import attrs
 
 from .objects import Object
 
-__all__ = [
-    "Act", "Emptiness", "Ended", "Hollow", "LogQuery", "Mount", "StartRefused", "start_process",
-]  # fmt: skip
-
 
 class StartRefused(Exception):  # noqa: N818 - an answer, no failure
     """A container cannot be started."""

@@ -30,8 +30,6 @@ from .objects import (
     now,
 )
 
-__all__ = ["ENDED", "Box", "Kubelet", "Stop", "Worker", "expand", "tell"]
-
 #: phases of pods that have ended
 ENDED = ("Succeeded", "Failed")
 #: seconds that processes have whose object was deleted by force

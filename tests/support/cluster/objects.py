@@ -14,11 +14,6 @@ from typing import Any
 
 import attrs
 
-__all__ = [
-    "Change", "Object", "Refused", "Resource", "Store", "Subscription", "by_kind", "clone", "merge",
-    "now", "of", "quantity", "selection",
-]  # fmt: skip
-
 #: an API object, as JSON has it
 Object = dict[str, Any]
 

@@ -25,8 +25,6 @@ from .hollow import Ended, LogQuery, Mount, StartRefused, start_process
 from .kubelet import expand
 from .objects import Object, quantity
 
-__all__ = ["Docker", "EngineError"]
-
 _LABEL = "emulated.cluster"
 _PARTS = range(233, 253)
 #: seconds that containers may take to let go of their network

@@ -1,7 +1,5 @@
 """Schedulers: which node takes a pod, or why none does; and groups of pods."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
@@ -10,8 +8,6 @@ import attrs
 
 from .kubelet import ENDED, tell
 from .objects import NODES, PODS, Object, Resource, Store, Subscription, clone, now, of, quantity
-
-__all__ = ["GROUP_SCHEDULERS", "Scheduler"]
 
 
 @attrs.frozen

@@ -32,8 +32,6 @@ from .objects import (
 )
 from .streams import Streams
 
-__all__ = ["Call", "Refusal", "Server"]
-
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
 #: seconds; a real one has a minute, and tests are to see some

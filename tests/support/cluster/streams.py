@@ -1,7 +1,5 @@
 """Logs over HTTP; exec and port-forward over WebSocket."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime as dt
@@ -15,8 +13,6 @@ from aiohttp import WSMsgType, web
 from .hollow import LogQuery
 from .kubelet import Box, Kubelet
 from .objects import Object, Refused
-
-__all__ = ["Streams"]
 
 _EXEC, _FORWARD = "v5.channel.k8s.io", "v4.channel.k8s.io"
 _ERROR, _CLOSE = 3, 255

@@ -62,6 +62,8 @@ class Launcher:
         # events of jobs whose submit() has not returned yet
         self._early: dict[str, list[JobStatus]] = {}
         self._payloads: dict[str, tuple[list[frames.Buffer], Child]] = {}
+        # children that have ended, by a process of theirs whose connection is still to be read
+        self._unread: dict[str, Child] = {}
         # processes that run and have not sent their hello
         self._hello_timers: dict[str, Timer] = {}
         #: jobs that the platform was asked to end; one that loses hosts reports their jobs sooner
@@ -292,6 +294,8 @@ class Launcher:
         """Note a lost connection; how a local child ended is reported by the backend."""
         if self._monitor is not None:
             self._monitor.on_peer_lost(peer)
+        if (child := self._unread.pop(peer.ident, None)) is not None:
+            self._release(child)
 
     # -- events
 
@@ -410,6 +414,23 @@ class Launcher:
             rundir.remove_socket(self._runtime.directory, ident)
         if self._monitor is not None:
             self._monitor.forget(child)
+        reactor = self._runtime.reactor
+        # after one round of the reactor, in which a connection that it made at last proves itself
+        reactor.call_soon(lambda: reactor.call_soon(lambda: self._release(child)))
+
+    def _release(self, child: Child) -> None:
+        """Release a child that has ended, once all that it sent was read; on the handler thread.
+
+        Its end is reported by another way than its messages come, and may overtake them. Were the
+        end of a pipe that it was given released before it is known to have had it, the pipe would
+        end before what was sent through it.
+        """
+        connected = {peer.ident for peer in self._runtime.endpoint.peers()}
+        for index in range(child.processes):
+            if (ident := child.ident_of(index)) in connected:
+                self._unread[ident] = child
+                self._runtime.reactor.call_later(self._timing.farewell, child.release)
+                return
         child.release()
 
     def _cancel_timer(self, child: Child) -> None:

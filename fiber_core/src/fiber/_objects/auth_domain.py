@@ -1,7 +1,7 @@
 """Auth domains: processes of different runs that share an authkey reach each other's objects.
 
-An auth domain is the set of processes that know one authkey. They derive credentials from it and
-authenticate each other by them; its name is derived too and does not disclose the key. A member
+An auth domain is the set of processes that know one authkey. They derive a key from it and prove it to
+each other by a key exchange; its name is derived too, and is told to proven processes only. A member
 process listens for the domain on endpoints of their own, beside the endpoint of its run, and serves
 only objects there that it has exported to the domain. The URL is written ``name@url``
 (*qualified*), so that a dialler knows the credentials; the process's identity in the domain
@@ -223,11 +223,8 @@ class AuthDomains:
         """
         node = self._node
         credentials, hello = self._identity(auth_domain)
-        route = node.router.resolve(url)
-        if route.startswith("tls+"):
-            credentials = credentials.with_certificate()
         client = Client(
-            route,
+            node.router.resolve(url),
             credentials,
             hello,
             node.reactor,
@@ -241,8 +238,7 @@ class AuthDomains:
     def _identity(self, auth_domain: AuthDomain | None) -> tuple[Credentials, Hello]:
         hello = self._node.hello
         if auth_domain is None:
-            # not the endpoint's own certificate, which not all processes of the run know
-            return self._node.credentials.derived(), hello
+            return self._node.credentials.exchanged(), hello
         return auth_domain.credentials, values.evolve(hello, ident=self.ident)
 
     def release(self, urls: Iterable[str]) -> list[Client]:

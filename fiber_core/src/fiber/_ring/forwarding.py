@@ -30,6 +30,7 @@ __all__ = [
     "LOOPBACK",
     "Forwarder",
     "Gateway",
+    "LoopbackServer",
     "MessageConnection",
     "PipeClient",
     "PipeServer",
@@ -230,6 +231,35 @@ class PipeServer:
     def _begin(self, name: str, connection: Connection) -> None:
         with connection:
             self._serve(name, connection)
+
+
+class LoopbackServer:
+    """Carries pipes to a server on this process's loopback, whenever that listens, until closed.
+
+    Args:
+        port: of that server.
+        timing: durations of its streams.
+    """
+
+    def __init__(self, port: int, timing: RingTiming) -> None:
+        self._port = port
+        self._streams = Streams(timing)
+        self._host = PipeServer(self._serve, timing)
+        #: client for the other members
+        self.pipes = self._host.pipes
+
+    def close(self) -> None:
+        """Accept no more pipes and end all streams."""
+        self._host.close()
+        self._streams.close()
+
+    def _serve(self, _: str, pipe: Connection) -> None:
+        try:
+            server = socket.create_connection((LOOPBACK, self._port), timeout=None)
+        except OSError:
+            # it does not listen yet, or not any more: its client sees the connection end
+            return
+        self._streams.carry(server, pipe)
 
 
 class Forwarder:

@@ -23,6 +23,9 @@ class RingFramework(abc.ABC):
 
     #: what users write: ``Ring(…, framework="torch")``
     name: str
+    #: servers that ask nobody for a key and can listen on no loopback; with any, a ring runs only
+    #: with ``open_ports=True``
+    open_servers: str = ""
 
     def host(self, ring: RingView) -> Mapping[str, Any]:
         """Open servers that all members need, in the process of rank 0, before any user code.

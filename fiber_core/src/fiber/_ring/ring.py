@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ring"]
 
+log = logging.getLogger("fiber")
+
 #: signs of life within the time after which a silent member is lost
 _SIGNS_OF_LIFE = 10
 
@@ -42,6 +45,8 @@ class Ring:
         initargs: further arguments of the initializer.
         framework: framework to prepare: ``"torch"``, ``"jax"``, ``"horovod"`` or the name of
             another that is installed; or a :class:`RingFramework`.
+        open_ports: True where a framework may open servers that ask nobody for a key, as those of
+            TensorFlow, XGBoost and MXNet do: where only the members reach their network.
         slots: ranks in one job; ``@fiber.meta(slots=…)`` sets it for a group.
         min: fewest jobs that the ring runs with; all of them by default.
         max: most jobs that it can be resized to; the number that it began with by default.
@@ -62,7 +67,7 @@ class Ring:
 
     Raises:
         TypeError: an argument of the wrong type.
-        ValueError: an argument out of range.
+        ValueError: an argument out of range, or a framework that needs ``open_ports``.
         FiberError: no framework of that name is installed.
     """
 
@@ -74,6 +79,7 @@ class Ring:
         initargs: Sequence[Any] = (),
         *,
         framework: str | RingFramework | None = None,
+        open_ports: bool = False,
         slots: int = 1,
         min: int | None = None,
         max: int | None = None,
@@ -123,7 +129,7 @@ class Ring:
             function=func,
             initializer=initializer,
             initargs=tuple(initargs),
-            framework=find_framework(framework),
+            framework=_parse_framework(framework, open_ports=open_ports),
             heartbeat_interval=self._policy.heartbeat / _SIGNS_OF_LIFE,
             timing=self._policy.timing,
         )
@@ -354,6 +360,20 @@ def _check_count(what: str, value: Any) -> None:
     if value < 1:
         msg = f"{what} must be at least 1, got {value!r}"
         raise ValueError(msg)
+
+
+def _parse_framework(framework: Any, *, open_ports: bool) -> RingFramework | None:
+    found = find_framework(framework)
+    if found is not None and found.open_servers:
+        risk = f"whoever reaches {found.open_servers} over the network is asked for no key"
+        if not open_ports:
+            msg = (
+                f"framework {found.name!r}: {risk}. Where only the members reach their network, say "
+                "open_ports=True (--open-ports)"
+            )
+            raise ValueError(msg)
+        log.warning("fiber: framework %r: %s", found.name, risk)
+    return found
 
 
 def _parse_clean(value: str) -> Clean:

@@ -10,7 +10,8 @@ one host the bytes go over Unix sockets, between hosts over nng (TLS over TCP), 
 =============== =====================================================================
 frames          layout of frames and object bodies, cutting and joining them; pure
 handshake       mutual HMAC proof and version check; pure
-identity        a run's id, key and TLS certificate
+cpace           key exchange by a guessable secret, for the handshake; pure
+identity        id, key and TLS certificate of a run, or of an authkey
 endpoint        Endpoint, Peer, and the protocols of services and listeners
 listener        Unix sockets, listening side
 dialer          Unix sockets, dialing side

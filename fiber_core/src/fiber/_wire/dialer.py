@@ -101,8 +101,8 @@ class UnixDialer:
     def on_descriptors_lost(self, action: Callable[[], None]) -> None:
         """Does nothing: no thread watches the descriptors, and the listener notices at once."""
 
-    def dial(self, url: str, credentials: Credentials, *, timeout: float) -> None:
-        """Connect; ``credentials`` are not used here but in the handshake.
+    def dial(self, url: str, credentials: Credentials, *, timeout: float) -> Credentials:
+        """Connect; ``credentials`` are not used here but in the handshake, and returned for that.
 
         Raises:
             TransportError: no process listens there, or none accepts within ``timeout`` seconds.
@@ -120,6 +120,7 @@ class UnixDialer:
                 msg = f"cannot reach {url}: {os.strerror(error.errno or 0).lower()}"
             raise TransportError(msg) from error
         self._socket.setblocking(False)
+        return credentials
 
     def receive(self) -> tuple[int, bytearray] | None:
         """Receive the next frame, or None where there is none now; the number has no meaning here.

@@ -207,6 +207,8 @@ class Endpoint:
     """Listener on any number of addresses that passes peers' messages to services.
 
     Args:
+        credentials: of the run; or those of a key exchange, then for one address alone, on whose
+            certificate the exchange depends.
         timing: durations of the run.
     """
 

@@ -4,8 +4,9 @@
 
     dialer                                listener
     HELLO     versions, ident,
-              nonce_d                 ->
-                                      <-  CHALLENGE  nonce_l, HMAC("listener", hello, nonce_l)
+              nonce_d, [share_d]      ->
+                                      <-  CHALLENGE  nonce_l, [share_l],
+                                                     HMAC("listener", hello, nonce_l)
     PROOF     HMAC("dialler", hello,
                    nonce_d, nonce_l)  ->
                                       <-  WELCOME    versions, ident   (or REFUSE, with the reason)
@@ -13,15 +14,23 @@
 A challenge-response with HMAC (RFC 2104) and SHA-256, a direction label in each, and fresh 32-byte
 nonces, so that nothing can be replayed or reflected. Bodies are JSON: nothing is unpickled before
 both proofs are good, and versions are only compared after them.
+
+The HMACs' key is the run's. Credentials that come of an authkey, which may be guessable, are used
+in a key exchange instead (``cpace``), whose shares go with the nonces and whose key is the HMACs':
+an HMAC with the authkey itself would be a test for guesses. The exchange depends on the certificate
+that the dialer has seen, so that somebody in between, with another one, ends with another key.
+Before the proofs the two tell each other nothing that follows from an authkey.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from fiber._base import entry_points, values
 from fiber._version import __version__
@@ -29,7 +38,11 @@ from fiber._wire import frames
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError
 
-_NONCE = 32
+if TYPE_CHECKING:
+    from fiber._wire.cpace import KeyExchange
+
+#: bytes of a nonce, of a proof and of a share
+_SIZE = 32
 #: distribution whose version must agree, beside fiber's and Python's
 PICKLER = "cloudpickle"
 
@@ -133,8 +146,8 @@ def _hex(data: dict[str, Any], key: str) -> bytes:
     except (KeyError, TypeError, ValueError) as error:
         msg = f"a peer's handshake lacks {key}"
         raise HandshakeError(msg) from error
-    if len(value) != _NONCE:
-        msg = f"a peer's {key} has {len(value)} bytes, expected {_NONCE}"
+    if len(value) != _SIZE:
+        msg = f"a peer's {key} has {len(value)} bytes, expected {_SIZE}"
         raise HandshakeError(msg)
     return value
 
@@ -145,16 +158,39 @@ def _expect(frame: frames.Frame, *kinds: frames.Kind) -> None:
         raise HandshakeError(msg)
 
 
+def _begun_exchange(credentials: Credentials, session: bytes) -> KeyExchange | None:
+    """A key exchange, where the credentials are used in one."""
+    if not credentials.is_exchanged:
+        return None
+    # needs cryptography, which a run on one host never loads
+    from fiber._wire.cpace import KeyExchange
+
+    seen = (credentials.certificate or "").encode()
+    channel = hashlib.sha256(seen).digest()
+    return KeyExchange(credentials.key, channel=channel, session=session)
+
+
+def _exchanged(agree: Callable[[bytes], bytes], data: dict[str, Any]) -> bytes:
+    """Key of an exchange with the share in a peer's frame."""
+    try:
+        return agree(_hex(data, "share"))
+    except ValueError as error:
+        msg = "a peer's share is no point of the curve"
+        raise HandshakeError(msg) from error
+
+
 class DialerHandshake:
     """Dialing side: send :meth:`hello`, then pass each frame to :meth:`receive` until it returns None."""
 
     def __init__(self, credentials: Credentials, hello: Hello) -> None:
         self._key = credentials.key
         self._mine = hello
-        self._nonce = os.urandom(_NONCE)
-        self._hello = json.dumps(
-            {**values.asdict(hello), "run": credentials.run_id, "nonce": self._nonce.hex()}
-        ).encode()
+        self._nonce = os.urandom(_SIZE)
+        said = {**values.asdict(hello), "run": credentials.public_id, "nonce": self._nonce.hex()}
+        self._exchange = _begun_exchange(credentials, self._nonce)
+        if self._exchange is not None:
+            said["share"] = self._exchange.share.hex()
+        self._hello = json.dumps(said).encode()
         #: the listener; None until it has sent WELCOME
         self.peer: Hello | None = None
         self._proven = False
@@ -179,6 +215,8 @@ class DialerHandshake:
             _expect(frame, frames.Kind.CHALLENGE)
             data = _load(frame.body)
             nonce = _hex(data, "nonce")
+            if self._exchange is not None:
+                self._key = _exchanged(self._exchange.key_of_initiator, data)
             expected = mac(self._key, b"fiber listener", self._hello, nonce)
             if not hmac.compare_digest(expected, _hex(data, "proof")):
                 msg = "the listener could not prove that it is of this run"
@@ -196,6 +234,7 @@ class ListenerHandshake:
 
     def __init__(self, credentials: Credentials, mine: Hello) -> None:
         self._credentials = credentials
+        self._key = credentials.key
         self._mine = mine
         self._hello = b""
         self._theirs: Hello | None = None
@@ -216,19 +255,22 @@ class ListenerHandshake:
             _expect(frame, frames.Kind.HELLO)
             self._hello = bytes(frame.body)
             data = _load(self._hello)
-            if data.get("run") != self._credentials.run_id:
+            if data.get("run") != self._credentials.public_id:
                 msg = "a process of another run dialled this one"
                 raise HandshakeError(msg)
             self._nonce_dialer = _hex(data, "nonce")
             self._theirs = Hello.from_json(data)
-            self._nonce = os.urandom(_NONCE)
-            proof = mac(self._credentials.key, b"fiber listener", self._hello, self._nonce)
-            answer = {"nonce": self._nonce.hex(), "proof": proof.hex()}
+            self._nonce = os.urandom(_SIZE)
+            answer = {"nonce": self._nonce.hex()}
+            exchange = _begun_exchange(self._credentials, self._nonce_dialer)
+            if exchange is not None:
+                self._key = _exchanged(exchange.key_of_responder, data)
+                answer["share"] = exchange.share.hex()
+            proof = mac(self._key, b"fiber listener", self._hello, self._nonce)
+            answer["proof"] = proof.hex()
             return frames.Kind.CHALLENGE, json.dumps(answer).encode()
         _expect(frame, frames.Kind.PROOF)
-        expected = mac(
-            self._credentials.key, b"fiber dialler", self._hello, self._nonce_dialer, self._nonce
-        )
+        expected = mac(self._key, b"fiber dialler", self._hello, self._nonce_dialer, self._nonce)
         if not hmac.compare_digest(expected, _hex(_load(frame.body), "proof")):
             msg = "a peer could not prove that it is of this run"
             raise HandshakeError(msg)

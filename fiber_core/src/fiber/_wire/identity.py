@@ -1,8 +1,9 @@
 """Credentials of a run: its id, its key, and the TLS certificate that its processes share.
 
-Programs of different runs that know one *authkey* derive the same credentials from it, see
-:meth:`Credentials.of_authkey`. From the authkey they derive the certificate's private key too; each
-signs a certificate of its own with it, which the others accept.
+Programs of different runs that know one *authkey* derive an id and a key from it, see
+:meth:`Credentials.of_authkey`. An authkey may be guessable, so nothing that follows from it is shown
+to anybody who has not proved it: each listener makes a certificate of its own, which a dialer is
+shown by the listener, and the key is used in a key exchange alone (``handshake``).
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ from typing import Any
 
 from fiber._base import values
 
-# order of the group of P-256 (FIPS 186-4, D.1.2.3)
-_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-
 
 @values.frozen(kw_only=True)
 class Credentials:
@@ -27,12 +25,12 @@ class Credentials:
     run_id: str
     #: 32 bytes; knowledge of it is proved by HMAC before anything is unpickled
     key: bytes = values.field(repr=False)
-    #: PEM certificate of the run; made with its first TLS listener
+    #: PEM certificate of the run, made with its first TLS listener; or of the listener alone
     certificate: str | None = values.field(default=None, repr=False)
     #: PEM private key of that certificate
     private_key: str | None = values.field(default=None, repr=False)
-    #: seed from which the private key is derived, for programs that share an authkey
-    seed: bytes | None = values.field(default=None, repr=False)
+    #: True where listeners have certificates of their own, and the key is proved by a key exchange
+    is_exchanged: bool = False
 
     @classmethod
     def new(cls) -> Credentials:
@@ -42,6 +40,8 @@ class Credentials:
     @classmethod
     def of_authkey(cls, authkey: bytes) -> Credentials:
         """Derive the credentials of an authkey: the same in every program that knows it.
+
+        Its id stands in pickled addresses of objects, as ``name@url``.
 
         Raises:
             ValueError: the authkey is empty.
@@ -55,13 +55,20 @@ class Credentials:
         """Return these credentials with a certificate, made if there is none."""
         if self.certificate is not None:
             return self
-        certificate, private_key = _self_signed(self.seed)
+        certificate, private_key = _self_signed()
         return values.evolve(self, certificate=certificate, private_key=private_key)
 
-    def derived(self) -> Credentials:
-        """Return these credentials with a seed, so that any process of the run makes its certificate."""
-        seed = _expand(self.key, b"certificate", 40)
-        return values.evolve(self, certificate=None, private_key=None, seed=seed)
+    def exchanged(self) -> Credentials:
+        """Return the run's id and key, for listeners beside its endpoint.
+
+        These cannot have the run's certificate, which not all of its processes know.
+        """
+        return values.evolve(self, certificate=None, private_key=None, is_exchanged=True)
+
+    @property
+    def public_id(self) -> str:
+        """What a hello says of the credentials to one who has proved nothing."""
+        return "" if self.is_exchanged else self.run_id
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object, for a job's private bootstrap data."""
@@ -70,7 +77,7 @@ class Credentials:
             "key": self.key.hex(),
             "certificate": self.certificate,
             "private_key": self.private_key,
-            "seed": None if self.seed is None else self.seed.hex(),
+            "is_exchanged": self.is_exchanged,
         }
 
     @classmethod
@@ -81,33 +88,28 @@ class Credentials:
             key=bytes.fromhex(data["key"]),
             certificate=data["certificate"],
             private_key=data["private_key"],
-            seed=None if data["seed"] is None else bytes.fromhex(data["seed"]),
+            is_exchanged=data["is_exchanged"],
         )
 
 
 @functools.lru_cache(maxsize=16)
 def _of_authkey(authkey: bytes) -> Credentials:
-    # scrypt, since authkeys may be guessable: a guess costs 16 MB and some hundredths of a second
+    # scrypt, since the id is in pickles: a guess costs 16 MB and some hundredths of a second
     master = hashlib.scrypt(authkey, salt=b"fiber authkey 1", n=2**14, r=8, p=1, dklen=32)
     return Credentials(
-        run_id=_expand(master, b"name", 8).hex(),
-        key=_expand(master, b"key", 32),
-        # eight bytes more than the key has, against modulo bias (FIPS 186-4, B.4.1)
-        seed=_expand(master, b"certificate", 40),
+        run_id=_expand(master, b"name")[:8].hex(),
+        key=_expand(master, b"key"),
+        is_exchanged=True,
     )
 
 
-def _expand(master: bytes, label: bytes, size: int) -> bytes:
-    """HKDF-Expand of RFC 5869 with SHA-256."""
-    found, block = b"", b""
-    for number in range(1, -(-size // 32) + 1):
-        block = hmac.digest(master, block + b"fiber " + label + bytes([number]), "sha256")
-        found += block
-    return found[:size]
+def _expand(master: bytes, label: bytes) -> bytes:
+    """HKDF-Expand of RFC 5869 with SHA-256, for its first block of 32 bytes."""
+    return hmac.digest(master, b"fiber " + label + b"\x01", "sha256")
 
 
-def _self_signed(seed: bytes | None) -> tuple[str, str]:
-    """An ECDSA P-256 certificate that is its own authority, CN ``fiber``; its key may be derived.
+def _self_signed() -> tuple[str, str]:
+    """An ECDSA P-256 certificate that is its own authority, CN ``fiber``, and its private key.
 
     mbed TLS, which nng uses, refuses Ed25519 keys and a name other than the one dialled with. Valid
     at all times that X.509 has, since it is known by its key and the clocks of hosts are off; the
@@ -119,10 +121,7 @@ def _self_signed(seed: bytes | None) -> tuple[str, str]:
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    if seed is None:
-        key = ec.generate_private_key(ec.SECP256R1())
-    else:
-        key = ec.derive_private_key(int.from_bytes(seed, "big") % (_ORDER - 1) + 1, ec.SECP256R1())
+    key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fiber")])
     certificate = (
         x509.CertificateBuilder()

@@ -34,6 +34,7 @@ from typing import Any, Protocol
 import pynng
 from pynng import ffi, lib
 
+from fiber._base import values
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials
@@ -44,12 +45,14 @@ from fiber.model.timing import Timing
 #: frames that nng queues for the listener, of all peers together; all are read in one turn,
 #: see NngListener._lost
 BACKLOG = 128
-#: most accepted connections that are no pipes yet: one in so many descriptors, at most so many
+#: most accepted connections that have proved nothing: one in so many descriptors, at most so many
 _UNPROVEN_SHARE, _MAX_UNPROVEN = 4, 1024
 #: most processor time that checks of them may take (fraction), and while they are many
 _LOAD, _LOAD_BUSY = 0.005, 0.1
 # ends the routing header of a request; the other bits would be a request id of nng's own
 _END = 0x80000001
+# first bytes of a dialer's pipe: REQ0 of the SP protocols
+_GREETING = b"\0SP\0\0\x30\0\0"
 _tuned = False
 # descriptors that nng's threads use for all sockets; None until the first one is opened
 _shared: tuple[int, ...] | None = None
@@ -106,14 +109,69 @@ def check(code: int) -> None:
 
 
 def tls(credentials: Credentials, mode: int) -> pynng.TLSConfig:
-    """TLS configuration of one side: shows the run's certificate and accepts no other."""
+    """TLS configuration of one side: shows the run's certificate and accepts no other.
+
+    Where the credentials are used in a key exchange, the dialer has no certificate to show, and the
+    only one that it accepts is the listener's own, see :func:`shown_certificate`.
+    """
+    is_client = mode == pynng.TLSConfig.MODE_CLIENT
+    is_anonymous = credentials.is_exchanged and is_client
+    no_check = credentials.is_exchanged and not is_client
     return pynng.TLSConfig(
         mode,
-        server_name="fiber" if mode == pynng.TLSConfig.MODE_CLIENT else None,
+        server_name="fiber" if is_client else None,
         ca_string=credentials.certificate,
-        own_cert_string=credentials.certificate,
-        own_key_string=credentials.private_key,
-        auth_mode=pynng.TLSConfig.AUTH_MODE_REQUIRED,
+        own_cert_string=None if is_anonymous else credentials.certificate,
+        own_key_string=None if is_anonymous else credentials.private_key,
+        auth_mode=(
+            pynng.TLSConfig.AUTH_MODE_NONE if no_check else pynng.TLSConfig.AUTH_MODE_REQUIRED
+        ),
+    )
+
+
+def shown_certificate(url: str, *, timeout: float) -> str:
+    """The certificate that a TLS listener shows to everybody, of which nothing is proved, as PEM.
+
+    By a connection for that alone: nng 1.11 reveals no more than the name in a peer's certificate.
+
+    Raises:
+        TransportError: no process listens there, or none answers in time.
+        HandshakeError: TLS failed.
+    """
+    import ssl  # most processes need none of this
+
+    host, _, port = url.partition("://")[2].rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout) as plain,
+            context.wrap_socket(plain) as stream,
+        ):
+            shown = stream.getpeercert(binary_form=True)
+            # after a connection that ends before nng's greeting, nng accepts no other for 100 ms
+            stream.sendall(_GREETING)
+            stream.recv(len(_GREETING))
+    except TimeoutError as error:
+        raise TransportError(_no_answer(url, timeout)) from error
+    except ssl.SSLError as error:
+        raise HandshakeError(_tls_failed(url, error.reason or "no TLS")) from error
+    except OSError as error:
+        msg = f"cannot reach {url}: {(error.strerror or str(error)).lower()}"
+        raise TransportError(msg) from error
+    assert shown is not None
+    return ssl.DER_cert_to_PEM_cert(shown)
+
+
+def _no_answer(url: str, timeout: float) -> str:
+    return f"{url} did not answer within {timeout:g} s"
+
+
+def _tls_failed(url: str, reason: str) -> str:
+    return (
+        f"TLS to {url} failed ({reason}); the listener is of another run, or something in between is "
+        "no tunnel"
     )
 
 
@@ -313,7 +371,10 @@ def _ip_address(
 
 
 class UnprovenConnections:
-    """Accepted connections that are no pipes yet, with their age; decides which to end; pure.
+    """Accepted connections that have proved nothing, with their age; decides which to end; pure.
+
+    A pipe of the run's has shown the run's certificate in TLS, and counts no more. Where dialers have
+    no certificate, a pipe counts until its peer has proved the key.
 
     Args:
         within: seconds that each may take to become a pipe.
@@ -334,20 +395,26 @@ class UnprovenConnections:
         *,
         most: int,
         is_silent: Callable[[Connection], bool],
+        has_time: Callable[[Connection], bool] = lambda _: False,
     ) -> list[Connection]:
         """Return the connections to end: those past their time, and the oldest beyond ``most``.
 
         Args:
             now: the time, in seconds of any clock.
-            found: all connections that are no pipes now, oldest first where that is known.
+            found: all connections that are unproven now, oldest first where that is known.
             most: most connections to keep.
             is_silent: True for a connection that has sent nothing; these are ended first.
+            has_time: True for a connection whose time somebody else limits.
         """
         current = list(found)
         # an ended connection is still found until nng has closed it
         self._cut.intersection_update(current)
         self._since = {one: self._since.get(one, now) for one in current if one not in self._cut}
-        going = [one for one, since in self._since.items() if now - since >= self._within]
+        going = [
+            one
+            for one, since in self._since.items()
+            if now - since >= self._within and not has_time(one)
+        ]
         for one in going:
             del self._since[one]
         too_many = len(self._since) - most
@@ -394,6 +461,8 @@ class NngListener:
         # addresses of each pipe, ours and the peer's
         self._pipes: dict[int, tuple[SocketAddress, SocketAddress]] = {}
         self._unproven = UnprovenConnections(timing.handshake)
+        # pipes of proven peers; None where TLS alone proves something
+        self._trusted: set[int] | None = None
         self._connections: descriptors.AcceptedConnections | None = None
         self._next_check: Timer | None = None
         self._socket = RawListener(
@@ -406,6 +475,8 @@ class NngListener:
 
     def listen(self, url: str, credentials: Credentials) -> str:
         """See :meth:`RawListener.listen`."""
+        if credentials.is_exchanged and self._trusted is None:
+            self._trusted = set()
         bound = self._socket.listen(url, credentials)
         if self._socket.names and self._connections is None:
             # any process may connect: leave descriptors for the program's own files
@@ -417,7 +488,9 @@ class NngListener:
         return bound
 
     def trust(self, pipe: int) -> None:
-        """Do nothing: nng has one limit for all pipes, and the endpoint checks unproven peers' frames."""
+        """Note that a peer is proven; the endpoint checks the size of an unproven one's frames."""
+        if self._trusted is not None:
+            self._trusted.add(pipe)
 
     def send(self, pipe: int, head: bytes, pieces: Sequence[frames.Buffer]) -> None:
         """See :meth:`RawListener.send`."""
@@ -473,13 +546,18 @@ class NngListener:
         """End those past their time or too many; True where many are left."""
         found = list(connections.accepted(self._socket.names))
         # read after the system was asked, so that what became a pipe meanwhile is excluded
-        pipes = set(self._pipes.copy().values())
+        pipes = self._pipes.copy()
+        unproven = set() if self._trusted is None else pipes.keys() - self._trusted
+        waiting = {pipes[pipe] for pipe in unproven}
+        proven = set(pipes.values()) - waiting
         most = descriptors.limited_share(_UNPROVEN_SHARE, _MAX_UNPROVEN)
         for connection in self._unproven.expired(
             time.monotonic(),
-            [one for one in found if (one.local, one.peer) not in pipes],
+            [one for one in found if (one.local, one.peer) not in proven],
             most=most,
             is_silent=connections.is_silent,
+            # the endpoint has a deadline for each frame of a pipe
+            has_time=lambda one: (one.local, one.peer) in waiting,
         ):
             connections.end(connection)
         return len(self._unproven) >= most / 2
@@ -515,6 +593,8 @@ class NngListener:
         # first deliver what it sent before its end, which nng may still hold
         self._readable()
         self._pipes.pop(pipe, None)
+        if self._trusted is not None:
+            self._trusted.discard(pipe)
         self._on_closed(pipe)
 
 
@@ -630,8 +710,12 @@ class NngDialer(RawSocket):
         """See :meth:`~fiber._wire.link.Link.on_descriptors_lost`."""
         self._pipe.on_descriptors_lost = action
 
-    def dial(self, url: str, credentials: Credentials, *, timeout: float) -> None:
+    def dial(self, url: str, credentials: Credentials, *, timeout: float) -> Credentials:
         """Connect; the wait can be interrupted by signals.
+
+        Returns:
+            The credentials, with the listener's certificate where it has one of its own. Whether that
+            is the certificate of one who knows the key, the handshake has to show.
 
         Raises:
             TransportError: no process listens there, or none answers in time; the socket is closed.
@@ -640,11 +724,16 @@ class NngDialer(RawSocket):
         # before the descriptor exists, so that every forked child closes it
         fork.remember_dialed(url)
         failures: list[Exception] = []
+        used = credentials
 
         def connect() -> None:
+            nonlocal used
             try:
                 if url.startswith("tls+"):
-                    config = tls(credentials, pynng.TLSConfig.MODE_CLIENT)
+                    if used.is_exchanged:
+                        shown = shown_certificate(url, timeout=timeout)
+                        used = values.evolve(used, certificate=shown)
+                    config = tls(used, pynng.TLSConfig.MODE_CLIENT)
                     self._tls.append(config)
                     self._socket.tls_config = config
                 self._socket.dial(url, block=True)
@@ -656,20 +745,16 @@ class NngDialer(RawSocket):
         if not over.wait(timeout):
             self.close()
             over.wait()
-            msg = f"{url} did not answer within {timeout:g} s"
-            raise TransportError(msg)
+            raise TransportError(_no_answer(url, timeout))
         for error in failures:
             if not isinstance(error, pynng.NNGException):
                 raise error
             text = str(error).lower()
             if isinstance(error, (pynng.CryptoError, pynng.AuthenticationError)):
-                msg = (
-                    f"TLS to {url} failed ({text}); the listener is of another run, or something in "
-                    "between is no tunnel"
-                )
-                raise HandshakeError(msg) from error
+                raise HandshakeError(_tls_failed(url, text)) from error
             msg = f"cannot reach {url}: {text}"
             raise TransportError(msg) from error
+        return used
 
     def send(self, head: Callable[[], bytes], pieces: Sequence[frames.Buffer] = ()) -> None:
         """Send one frame; blocks while the listener does not read.
@@ -785,6 +870,8 @@ def add(pipe: Any, interval: float, is_ours: Callable[[], bool] = lambda: True) 
     global _thread  # noqa: PLW0603 - one thread a process
     address = ffi.new("nng_sockaddr *")
     if lib.nng_pipe_get_addr(pipe.pipe, b"remote-address", address):
+        # it has ended already, of which nng may never tell
+        lib.nng_pipe_close(pipe.pipe)
         return
     if address.s_family not in (lib.NNG_AF_INET, lib.NNG_AF_INET6):
         return

@@ -32,6 +32,11 @@ _HEADERS = ("NAME", "PHASE", "UP", "RESTARTS", "AGE", "PROGRAM")
 @click.option("-n", "workers", type=click.IntRange(min=1), required=True, metavar="N", help="Jobs.")
 @click.option("--slots", type=click.IntRange(min=1), default=1, metavar="K", help="Ranks of a job.")
 @click.option("--framework", metavar="NAME", help="Whose rendezvous is prepared: torch, jax, …")
+@click.option(
+    "--open-ports",
+    is_flag=True,
+    help="Also with a framework whose servers ask strangers for no key.",
+)
 @click.option("--min", "least", type=click.IntRange(min=1), metavar="N", help="Fewest jobs.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="Most jobs.")
 @click.option(

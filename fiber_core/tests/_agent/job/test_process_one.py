@@ -10,6 +10,7 @@ import pytest
 import fiber
 import owners
 from children import start
+from commands import ran
 from fiber._agent.job.main import REFUSED
 from fiber.backend_parts.private import VARIABLE
 
@@ -25,7 +26,7 @@ def crash():
 
 def leave_orphans(queue):
     script = "sleep 600 >/dev/null 2>&1 & sleep 600 >/dev/null 2>&1 & echo left"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    done = ran(["sh", "-c", script], check=True)
     queue.put(done.stdout)
     sys.exit(9)
 

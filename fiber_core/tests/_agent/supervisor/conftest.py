@@ -1,5 +1,6 @@
 """Fixtures: real supervisors, a journal as a supervisor writes it, and a loop for parts of one."""
 
+import functools
 import os
 
 import pytest
@@ -7,21 +8,16 @@ import pytest
 from fiber._agent.supervisor.descriptors import Descriptors
 from fiber._agent.supervisor.journal import Journal
 from fiber._agent.supervisor.loop import Loop
+from making import making
 from supervised import Supervised
 
 
 @pytest.fixture
 def make(tmp_path):
     """Starts supervisors with other options; all are ended."""
-    made = []
-
-    def start(**options):
-        made.append(Supervised(tmp_path, **options))
-        return made[-1]
-
-    yield start
-    for supervised in made:
-        supervised.client.close()
+    start = functools.partial(Supervised, tmp_path)
+    with making(start, lambda supervised: supervised.client.close()) as make:
+        yield make
 
 
 @pytest.fixture

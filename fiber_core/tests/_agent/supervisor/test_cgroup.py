@@ -61,9 +61,6 @@ def test_members_that_left_their_session_end_with_the_job(limits, supervised):
     until_gone(int(supervised.lines(accepted, 1)[0]))
 
 
-# -- on made-up folders -------------------------------------------------------------------------
-
-
 class Kernel:
     """Makes the files that the kernel makes in a new group."""
 
@@ -216,9 +213,6 @@ def test_kills_for_memory_are_counted_one_by_one(tmp_path, name, text):
     assert [confinement.ran_out_of_memory() for _ in range(3)] == [True, True, False]
     # a group for CPU time proves nothing
     assert not Confinement({"cpu": tmp_path}).ran_out_of_memory()
-
-
-# -- a remote job's own group -------------------------------------------------------------------
 
 
 @pytest.fixture(params=[1, 2])

@@ -12,15 +12,8 @@ from fiber._agent.supervisor import client, messages
 from fiber._agent.supervisor.client import SupervisorClient, SupervisorGoneError
 from fiber._agent.supervisor.messages import Decoder, encode
 from fiber.exceptions import ForkedError, WireError
-from fiber.model import (
-    JobSpec,
-    JobState,
-    JobStatus,
-    ProcessStatus,
-    Reason,
-    ReasonKind,
-    Timing,
-)
+from fiber.model import JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
+from making import making
 from supervised import exit_code_of, until_gone
 
 #: signs of life come often, and all that healthy peers have to be in time for is as long as ever
@@ -84,19 +77,15 @@ class Peer:
     def send(self, *sent):
         self.socket.sendall(b"".join(map(encode, sent)))
 
+    def close(self):
+        self.socket.close()
+        self.client.close()
+
 
 @pytest.fixture
 def peer():
-    made = []
-
-    def make(**options):
-        made.append(Peer(**options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.socket.close()
-        each.client.close()
+    with making(Peer, Peer.close) as make:
+        yield make
 
 
 @pytest.fixture
@@ -177,13 +166,13 @@ def test_an_import_may_take_longer_than_the_lease(asking, peer):
 
 def test_a_master_that_was_stopped_itself_does_not_judge(asking, peer):
     # this very process is stopped, by a helper that lets it go on
-    played = peer(silence=1.0)
+    played = peer(silence=4.0)
     helper = os.fork()
     if helper == 0:
         signal.alarm(20)
         parent = os.getppid()
         os.kill(parent, signal.SIGSTOP)
-        time.sleep(1.5)
+        time.sleep(4.5)
         os.kill(parent, signal.SIGCONT)
         os._exit(0)
     os.waitpid(helper, 0)

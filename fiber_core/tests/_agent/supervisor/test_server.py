@@ -22,6 +22,7 @@ from fiber._agent.supervisor.journal import read_journal
 from fiber.exceptions import SubmitError
 from fiber.model import Timing
 from supervised import is_alive, masters, until_gone
+from waiting import until
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -71,10 +72,7 @@ def test_the_end_of_the_channel_is_no_proof_of_the_masters_death(master):
     # a program that executes another keeps its number, and closes the channel
     after = "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(60)'])"
     program, pids, folder = master(after)
-    deadline = time.monotonic() + 20
-    while b"time.sleep(60)" not in Path(f"/proc/{program.pid}/cmdline").read_bytes():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: b"time.sleep(60)" in Path(f"/proc/{program.pid}/cmdline").read_bytes())
 
     assert all(map(is_alive, pids))
     program.kill()

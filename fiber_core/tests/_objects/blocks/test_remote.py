@@ -280,9 +280,6 @@ def test_references_in_a_value_live_as_long_as_it(owner, other):
     assert released.wait(20)
 
 
-# -- messages
-
-
 def test_a_digest_is_of_bytes_and_their_position():
     same = protocol.piece_digest(0, b"abc"), protocol.piece_digest(0, memoryview(b"abc"))
     others = protocol.piece_digest(1, b"abc"), protocol.piece_digest(0, b"abd")

@@ -95,9 +95,6 @@ def test_a_view_comes_back_as_a_view_that_is_only_read(view):
     assert (found.format, found.readonly, found.nbytes) == (view.format, True, view.nbytes)
 
 
-# -- the value in one process
-
-
 class Thing:
     made = 0
 

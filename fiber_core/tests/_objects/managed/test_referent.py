@@ -278,9 +278,6 @@ def test_an_interrupted_call_delays_none_and_is_rolled_back(owner, obj, other, m
     until(lambda: mine._caller_threads.threads == 1)
 
 
-# -- the threads on which calls are made
-
-
 @pytest.fixture
 def threads(owner):
     return CallerThreads(owner.store)

@@ -334,9 +334,6 @@ def test_its_text_names_what_it_is_and_where():
     assert handle.reads == 0
 
 
-# -- on this host
-
-
 class Wide(ctypes.Structure):
     _fields_ = [("x", ctypes.c_longlong)]
 

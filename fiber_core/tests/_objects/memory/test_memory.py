@@ -15,12 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from fiber._objects.memory import backing, sealed
 from fiber._objects.memory.backing import HEAD, Arena, map_arena
 from fiber._objects.memory.heap import MAX_BYTES, FreeList, Heap, Memory
+from making import making
 from wire_world import until
 
 # hypothesis makes up many orders of events, which takes a busy machine long
 pytestmark = pytest.mark.timeout(600)
-
-# -- arenas
 
 
 @pytest.fixture(params=["without a name", "a file"])
@@ -43,15 +42,8 @@ def files(tmp_path, monkeypatch):
 @pytest.fixture
 def made(folder):
     """Arenas of both kinds, made by ``made(size)``."""
-    arenas = []
-
-    def make(size):
-        arenas.append(Arena(size, folder, "maker"))
-        return arenas[-1]
-
-    yield make
-    for one in arenas:
-        one.close()
+    with making(lambda size: Arena(size, folder, "maker"), Arena.close) as make:
+        yield make
 
 
 def elsewhere(location, folder):
@@ -274,9 +266,6 @@ def test_arenas_go_with_their_last_allocation_but_one_is_kept(heap):
     for allocation in allocations:
         heap.free(allocation)
     assert sum(one._closing.alive for one in arenas) == 1
-
-
-# -- free ranges
 
 
 class Parts(RuleBasedStateMachine):

@@ -55,9 +55,6 @@ def open_files():
     return sum("/torch_" in one for one in found)
 
 
-# what children do
-
-
 def increase(tensor):
     tensor += 1
     return tensor
@@ -85,9 +82,6 @@ def get_elsewhere(inbox, outbox):
         inbox.get()
     except pickle.UnpicklingError as error:
         outbox.put(str(error))
-
-
-# tests
 
 
 def test_queues_and_pipes_lead_to_the_same_memory(torch):

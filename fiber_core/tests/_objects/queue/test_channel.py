@@ -13,12 +13,7 @@ from fiber._objects import protocol
 from fiber._objects.protocol import Op
 from fiber._objects.queue import messages, progress
 from fiber._objects.queue.messages import ItemWithReferences, count_to_none
-from fiber._objects.queue.progress import (
-    ProgressPage,
-    open_page,
-    page_path,
-    progress_of,
-)
+from fiber._objects.queue.progress import ProgressPage, open_page, page_path, progress_of
 from fiber._wire import codec
 from fiber.exceptions import TransportError, WireError
 from objects_world import put, take

@@ -14,9 +14,6 @@ def numbers(count):
     return [b"%d" % n for n in range(count)]
 
 
-# -- on each side
-
-
 def test_items_come_out_as_they_went_in(owner, side):
     made = owner.queue()
     mine = side(made)
@@ -102,9 +99,6 @@ def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner, side
         reader.take(True, 20)
 
 
-# -- at the owner
-
-
 def test_an_interrupted_wait_takes_nothing_with_it(mine, monkeypatch):
     def interrupted(gate, timeout):
         put(mine, b"1")
@@ -125,9 +119,6 @@ def test_a_ready_fd_is_closed_with_the_last_handle(owner):
     ready_fd.close()
     ready_fd.set(True)
     assert ready_fd.fd == -1
-
-
-# -- reading elsewhere
 
 
 def test_what_a_lost_reader_had_not_handed_out_comes_back_in_order(mine, theirs, other):
@@ -195,9 +186,6 @@ def test_a_ready_fd_works_beside_threads_that_wait(owner, other):
     mine.writer(0).put(b"2", True, None)
     assert readable(ready_fd.fd)
     assert reader.poll(0)
-
-
-# -- writing elsewhere
 
 
 def test_a_pipe_holds_its_writer_back_and_loses_nothing(owner, other):

@@ -1,7 +1,5 @@
 """One direction of a queue at its owner: order, room, credits, recalls, the end, polling."""
 
-from __future__ import annotations
-
 import pytest
 
 from fiber._objects.protocol import Mode
@@ -25,8 +23,6 @@ from fiber._objects.queue.state import MAX_DELIVERY, CreditWindow, QueueState
 from fiber._wire import codec
 from fiber.exceptions import WireError
 from queue_states import filled, given, offer, only
-
-# -- order and hand-over
 
 
 def test_an_item_goes_to_the_one_that_has_waited_longest():
@@ -95,9 +91,6 @@ def test_cancelling_all_of_a_reader_answers_it_alone():
     assert [one.request for one in only(state.offer(offer(b"1")), Deliver)] == [other]
 
 
-# -- room
-
-
 def test_writers_wait_for_room_and_come_in_in_their_order():
     state = filled(b"1", maxsize=1)
     second, third = offer(b"2"), offer(b"3")
@@ -122,9 +115,6 @@ def test_a_queue_bounded_in_bytes_lets_one_item_of_any_size_in():
     assert state.offer(waiting) == []
     state.take_now()
     assert state.advance() == [Accepted(waiting)]
-
-
-# -- what comes back
 
 
 def test_what_a_lost_reader_had_not_handed_out_comes_first_again():
@@ -281,9 +271,6 @@ def test_the_readers_own_notes_decide_what_it_had_not_handed_out(notes, left):
     assert in_flight.unconsumed() == positioned(*left)
 
 
-# -- recall
-
-
 def parked(*items):
     """A queue whose items reader a has fetched."""
     state = filled(*items)
@@ -325,9 +312,6 @@ def test_one_that_does_not_wait_gets_what_others_have_parked_if_they_answer(answ
         assert given(state.give_back("a", 0, 1)) == [b"1"]
     else:
         assert state.on_timer() == [Nothing(request)]
-
-
-# -- the end
 
 
 def test_those_who_wait_hear_of_the_end_at_once():
@@ -373,9 +357,6 @@ def test_without_readers_everything_is_dropped_and_writers_are_refused():
     assert not state.put_now(b"5")
     # and what the last one had fetched
     assert state.remove_reader("a") == [Drop([b"1"])]
-
-
-# -- requests that are kept
 
 
 def kept(*, max_items=10):

@@ -1,7 +1,5 @@
 """Random histories of a queue whose readers die: nothing is lost, nothing is handed out twice."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

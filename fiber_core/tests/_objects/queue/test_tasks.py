@@ -1,7 +1,5 @@
 """Queues of tasks: what is unfinished, who finishes it, what comes back from readers that end."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest
@@ -35,9 +33,6 @@ def with_references(text):
     return ItemWithReferences.of([("owner", ("url",), 1, 2)], text)
 
 
-# -- the count
-
-
 def test_what_has_come_in_is_unfinished_and_no_more_can_be_finished():
     state = filled(b"1", maxsize=2)
     state.offer(offer(b"2"))
@@ -45,9 +40,6 @@ def test_what_has_come_in_is_unfinished_and_no_more_can_be_finished():
 
     assert state.unfinished == 2
     assert [state.task_done(None) for _ in range(3)] == [[], [], None]
-
-
-# -- readers that are lost
 
 
 @pytest.mark.parametrize("done", [0, 1])
@@ -97,9 +89,6 @@ def test_tasks_of_a_reader_that_ends_stay_unfinished_and_are_not_given_again():
     assert state.task_done("b") == []
 
 
-# -- whose task is finished
-
-
 @pytest.mark.parametrize(
     "finisher, left",
     [("b", [b"1", b"3"]), ("c", [b"2", b"3"])],
@@ -116,9 +105,6 @@ def test_a_reader_finishes(finisher, left):
         lose(state, reader)
 
     assert rest(state) == left
-
-
-# -- references that tasks hold
 
 
 def test_what_a_task_refers_to_is_let_go_of_when_it_is_done():
@@ -149,9 +135,6 @@ def test_one_that_came_back_from_an_interrupted_thread_is_in_nobodys_hands():
 
     assert state.task_done(None) == []
     assert rest(state) == [item]
-
-
-# -- between processes
 
 
 @pytest.fixture

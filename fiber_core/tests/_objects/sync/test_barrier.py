@@ -140,9 +140,6 @@ def test_whatever_happens_each_request_is_answered_once_and_never_in_vain(events
         assert not (barrier.is_broken and waiting and running is None)
 
 
-# -- between threads and processes
-
-
 @pytest.fixture
 def barrier_of(owner):
     """Makes barriers that live with the owner."""

@@ -26,9 +26,6 @@ def semaphore_at(owner):
     return make
 
 
-# -- the state
-
-
 def outcomes(answers):
     return [(one.request.process, one.request.number, one.status) for one in answers]
 
@@ -141,9 +138,6 @@ def test_whatever_happens_permits_are_conserved_and_nobody_waits_beside_one(
         assert semaphore.waiting == len(waiting)
 
 
-# -- permits that threads of one process hold
-
-
 @pytest.mark.parametrize("recursive", [True, False])
 def test_what_another_thread_was_given_is_not_taken_for_what_this_one_had(recursive):
     local = LocalHold("lock", recursive=recursive)
@@ -155,9 +149,6 @@ def test_what_another_thread_was_given_is_not_taken_for_what_this_one_had(recurs
 
     assert not local.is_held_by_thread
     assert not local.try_reenter()
-
-
-# -- messages
 
 
 @pytest.mark.parametrize(
@@ -182,9 +173,6 @@ def lock(semaphore_at):
 @pytest.fixture
 def theirs(lock, other):
     return other.remote(lock)
-
-
-# -- threads
 
 
 def test_a_free_one_is_taken_at_once_and_a_taken_one_is_not(lock, side, third):
@@ -234,9 +222,6 @@ def test_a_recursive_one_is_its_threads_alone(semaphore_at, side):
         mine.release()
 
 
-# -- several processes
-
-
 def test_it_comes_to_threads_of_all_processes_in_order(lock, other, third):
     holder, theirs = third.remote(lock), other.remote(lock)
     holder.acquire(True, None)
@@ -263,9 +248,6 @@ def test_a_process_without_a_permit_asks_before_releasing_one(lock, theirs, thir
         until(lambda holder=holder: holder.local_hold.held == 0)
         with pytest.raises(ValueError, match="released too many times"):
             holder.release()
-
-
-# -- interrupts
 
 
 @pytest.mark.parametrize("crossing", [False, True])
@@ -324,9 +306,6 @@ def test_an_interrupted_wait_elsewhere_takes_nothing_with_it(lock, theirs, monke
     lock.release()
     assert theirs.acquire(True, 20)
     assert theirs.local_hold.held == 1
-
-
-# -- ends of processes
 
 
 def inherits(lock):

@@ -23,8 +23,6 @@ def sleep(condition, timeout=20, release=lambda: None, *, certain=False):
     return condition.wait(release, timeout, certain=certain)
 
 
-# -- any kind
-
 # how one is made for which a thread has to wait, and how it waits
 KINDS = {
     "lock": (
@@ -80,9 +78,6 @@ def test_a_request_that_was_answered_before_is_not_cancelled(state):
     assert state.cancel("a", 1) == []
 
 
-# -- events
-
-
 @pytest.fixture
 def event(owner):
     return owner.make(OwnedEvent)
@@ -122,9 +117,6 @@ def test_a_thread_wakes_though_it_is_cleared_at_once(event, mine):
     event.clear()
 
     assert waits(), "it was set while it waited"
-
-
-# -- conditions
 
 
 def outcomes(answers):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import struct
-import subprocess
 import types
 import urllib.error
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from commands import ran
 from fiber._plugins.manager import load_plugins
 from fiber._ring import framework as basics
 from fiber._ring import frameworks
@@ -21,6 +21,7 @@ from fiber._ring.frameworks import find_framework, torchrun
 from fiber._ring.frameworks.horovod import RendezvousServer, Store
 from fiber._ring.frameworks.torchrun import VersionedState
 from fiber._ring.model import Member
+from fiber._ring.ring import Ring
 from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
@@ -93,7 +94,8 @@ CONTRACTS = {
         **TORCHRUN,
     },
     "jax": {
-        "JAX_COORDINATOR_ADDRESS": "10.0.0.1:4000",
+        # as torch's
+        "JAX_COORDINATOR_ADDRESS": "127.0.0.1:29",
         "JAX_NUM_PROCESSES": "3",
         "JAX_PROCESS_ID": "1",
     },
@@ -152,6 +154,14 @@ def test_hostfiles_have_a_line_a_host_and_go_with_the_ring(name):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("name", ["tensorflow", "mxnet", "xgboost"])
+def test_servers_that_ask_nobody_for_a_key_are_opened_on_request_alone(name, caplog):
+    with pytest.raises(ValueError, match=r"over the network is asked for no key.*open_ports=True"):
+        Ring(1, print, framework=name)
+    Ring(1, print, framework=name, open_ports=True)
+    assert "is asked for no key" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["mpi", "deepspeed", "horovod"])
 def test_elastic_launchers_get_the_current_hosts(name):
     seen, framework = ring(0), find_framework(name)
@@ -173,7 +183,7 @@ def test_elastic_launchers_get_the_current_hosts(name):
 
 def ask(script):
     """As Horovod's elastic launcher asks it: it is run, and each line is a host with its slots."""
-    return subprocess.run([script], capture_output=True, text=True, check=True).stdout.split()
+    return ran([script], check=True).stdout.split()
 
 
 def test_an_elastic_torchrun_gets_the_bounds():
@@ -190,9 +200,6 @@ def test_an_elastic_torchrun_gets_the_bounds():
     }
     assert "last_call_timeout=5" in torch.preferences(seen)["PET_RDZV_CONF"]
     assert torch.preferences(ring(0)) == {}
-
-
-# -- those of others
 
 
 class Mine(RingFramework):
@@ -232,9 +239,6 @@ def test_a_plugin_that_returns_other_objects_is_reported_and_ignored(monkeypatch
 
     assert find_framework("jax").name == "jax"
     assert any("RingFramework" in str(one.error) for one in plugins.broken)
-
-
-# -- Horovod's rendezvous
 
 
 def request(port, method, path, data=None):

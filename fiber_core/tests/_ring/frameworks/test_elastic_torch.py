@@ -3,7 +3,6 @@
 import itertools
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -11,6 +10,7 @@ import pytest
 
 import fiber
 import require
+from commands import ran
 from fiber.experimental import Ring
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(400)]
@@ -52,13 +52,7 @@ dist.destroy_process_group()
 def torchrun(rank, size, folder, queue):
     queue.put((rank, os.getpid()))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
-    done = subprocess.run(
-        [*command, f"{folder}/train.py", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "MEMBER": str(rank)},
-    )
+    done = ran([*command, f"{folder}/train.py", folder], env={**os.environ, "MEMBER": str(rank)})
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
     return os.environ["PET_NNODES"]

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 import require
+from commands import ran
 from fiber.experimental import Ring, current_ring
 
 pytestmark = [
@@ -66,15 +67,17 @@ def test_a_dead_rank_starts_all_of_torch_again_where_a_survivor_was(torch):
     assert Ring(2, func, framework="torch", max_restarts=2).run() == [(12.0, 1)] * 2
 
 
-def test_jax_gathers_from_all_members(jax):
+def test_jax_gathers_from_all_members_and_listens_to_no_network(jax):
     def func(rank, size):
         import jax
+        import psutil
         from jax.experimental import multihost_utils
 
         found = multihost_utils.process_allgather(jax.numpy.array([jax.process_index()]))
-        return jax.process_count(), found.ravel().tolist()
+        listening = [c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN"]
+        return jax.process_count(), found.ravel().tolist(), {"0.0.0.0", "::"} & {*listening}
 
-    assert Ring(2, func, framework="jax").run() == [(2, [0, 1])] * 2
+    assert Ring(2, func, framework="jax").run() == [(2, [0, 1], set())] * 2
 
 
 def test_a_bare_torchrun_in_each_member_forms_one_job(torch):
@@ -86,13 +89,10 @@ def test_a_bare_torchrun_in_each_member_forms_one_job(torch):
     )
 
     def func(rank, size):
-        import subprocess
         import sys
 
         command = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
-        done = subprocess.run(
-            [*command, sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
+        done = ran([*command, sys.executable, "-c", code])
         return done.returncode, done.stdout.split(), done.stderr[-2000:] * (done.returncode != 0)
 
     found = Ring(2, func, framework="torch").run()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from fiber._ring.mpi.command_socket import CommandSocket
 from fiber._ring.mpi.messages import RankEnded, RankUp
 from fiber._ring.mpi.ranks import FOLDER, STRAY, RankRegistry, wrapped
 from fiber._ring.mpi.streams import Command, set_hostname
+from supervised import until_gone
 
 PATIENCE = 30.0
 MEGABYTE = bytes(range(250)) * 4000
@@ -122,14 +122,7 @@ def test_the_command_of_a_killed_agent_is_killed(socket_path, folder):
     process.kill()
     process.communicate(timeout=PATIENCE)
 
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.01)
-    pytest.fail("it is still there")
+    until_gone(pid)
 
 
 def test_an_unknown_host_is_refused_with_a_word(socket_path):

@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fiber._ring.mpi.hosts import (
-    MpiHost,
-    expected_hosts,
-    hostfile,
-    mismatches,
-    own_addresses,
-)
+from fiber._ring.mpi.hosts import MpiHost, expected_hosts, hostfile, mismatches, own_addresses
 from fiber._ring.mpi.messages import Address, Hello
 from fiber._ring.mpi.networks import Beacon, choose, dial, targets
 from fiber.exceptions import FiberError

@@ -1,7 +1,5 @@
 """Random histories of calls and workers against a model that knows only the rules."""
 
-from __future__ import annotations
-
 import attrs
 import pytest
 from hypothesis import HealthCheck, settings

@@ -1,7 +1,5 @@
 """Parts of a pending table that its histories do not show: sizes, order, limits and ranges."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,9 +22,6 @@ def entry(number=1, start=0, stop=10):
     holder = WorkerState(f"w{number}", None, 0.0)
     holder.held.append(Entry(number, call_state(), holder, start, stop, is_suspect=False))
     return holder.held[0]
-
-
-# Sizes of entries.
 
 
 @pytest.mark.parametrize(
@@ -78,12 +73,6 @@ def test_a_pace_counts_what_sorting_would_find(samples):
     assert pace.mean == pytest.approx(mean, rel=1e-6, abs=1e-6)
 
 
-# Items of a call.
-
-
-# Kinds of calls.
-
-
 def test_the_kinds_that_were_not_used_for_long_are_forgotten():
     ledger = Ledger(StragglerWatch(RevokePolicy()), 0.01)
     kept, old = ledger.pace("kept"), ledger.pace("old")
@@ -91,9 +80,6 @@ def test_the_kinds_that_were_not_used_for_long_are_forgotten():
         ledger.pace(str(number))
         assert ledger.pace("kept") is kept
     assert ledger.pace("old") is not old
-
-
-# Items that two workers hold.
 
 
 def test_among_many_holders_those_of_the_items_are_found():
@@ -107,9 +93,6 @@ def test_among_many_holders_those_of_the_items_are_found():
     assert duplicates.orphans(395, 435, taint=False) == [(400, 410), (420, 430)]
     duplicates.dispatched(entry(500, 0, 1000))
     assert duplicates.orphans(395, 435, taint=False) == []
-
-
-# Workers that are stuck.
 
 
 @pytest.mark.parametrize(
@@ -133,8 +116,6 @@ def test_lost_workers_do_not_pile_up():
         worker.is_gone = True
     assert len(stragglers.heap) <= 70
 
-
-# Ranges.
 
 spans = st.tuples(st.integers(0, 30), st.integers(0, 30))
 

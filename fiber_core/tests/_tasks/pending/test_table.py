@@ -1,7 +1,5 @@
 """Events and commands of a pending table: assignment, results, losses, and work taken from the stuck."""
 
-from __future__ import annotations
-
 import pytest
 
 from fiber._tasks.pending import (
@@ -94,9 +92,6 @@ class Play:
 @pytest.fixture
 def play():
     return Play()
-
-
-# Assignment of units to workers.
 
 
 def test_before_anything_was_measured_each_worker_gets_one_unit(play):
@@ -194,9 +189,6 @@ def test_calls_of_one_kind_share_what_was_measured(play):
     assert play.spans("a") == [(0, 15), (15, 30)]
 
 
-# Results.
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -244,9 +236,6 @@ def test_a_mistake_of_the_dispatcher_is_raised(play):
         play(WorkerJoined("a"))
 
 
-# The ends of workers.
-
-
 def test_a_million_items_cost_no_more_than_one(play):
     play.join(*[f"w{n}" for n in range(8)])
     out = play(CallAdded(1, 10**6))
@@ -259,9 +248,6 @@ def test_parts_of_units_cannot_be_withdrawn(play):
     with pytest.raises(ValueError, match="no whole units"):
         play(ItemsWithdrawn(1, 1, 4))
     assert play(ItemsWithdrawn(1, 2, 5)) == [Withdraw(1, 2, 5)]
-
-
-# Views.
 
 
 def test_a_call_shows_how_far_it_is(play):

@@ -185,8 +185,16 @@ class RunObjects:
         return names[0] if len(names) == 1 else None
 
     def _make_secret(self, owner: Mapping[str, Any] | None) -> None:
-        body = secret_body(self.name, self._run_id, self._key, owner)
-        self._client.create("secrets", body, "create the run's Secret")
+        body, what = (
+            secret_body(self.name, self._run_id, self._key, owner),
+            "create the run's Secret",
+        )
+        if self._client.create("secrets", body, what) is None:
+            # an earlier try of ours, or somebody else's: nobody may read it, so it is made again
+            self._client.delete("secrets", self.name)
+            if self._client.create("secrets", body, what) is None:
+                msg = f"the run's Secret {self.name} cannot be made: somebody else makes one of its name"
+                raise SubmitError(msg)
 
     def _find_lease(self) -> Mapping[str, Any]:
         """Return the Lease that a try created whose answer was lost, for its uid."""

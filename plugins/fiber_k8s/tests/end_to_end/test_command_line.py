@@ -2,19 +2,16 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
 import registry
+from commands import ran
 from require import need
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
-#: an image is packed and pushed on a machine that is busy with other tests
-TIMEOUT = 300.0
-
-# a test runs the command several times
+# an image is packed and pushed on a machine that is busy with other tests, and several times
 pytestmark = pytest.mark.timeout(900)
 
 POOL = """
@@ -51,15 +48,7 @@ def fiber(kube, engine, tmp_path):
     }
 
     def run(*words, code=0, **more):
-        done = subprocess.run(
-            [*COMMAND, *words],
-            env={**environ, **more},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        done = ran([*COMMAND, *words], env={**environ, **more}, cwd=tmp_path)
         assert done.returncode == code, (done.stdout, done.stderr)
         return done
 

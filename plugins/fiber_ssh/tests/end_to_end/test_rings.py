@@ -10,6 +10,7 @@ import pytest
 import require
 from running import Program
 from ssh_programs import LEASE, left_on
+from waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -58,6 +59,8 @@ def start(world, tmp_path):
             words = ("program.py", what, str(tmp_path), json.dumps(options))
             program = Program(tmp_path, *words, environ=environ)
             stack.callback(program.close)
+            # one that has reported ends by itself, and removes what is its run's
+            stack.callback(until, lambda: program.process.poll() is not None)
             return program
 
         yield begin
@@ -71,12 +74,9 @@ def report(program):
     return json.loads(program.line())
 
 
-def all_up(folder, count=3, timeout=60):
-    deadline = time.monotonic() + timeout
-    while len(list(folder.glob("up*"))) < count:
-        # other hosts, same files: nothing tells when they are made
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def all_up(folder):
+    # other hosts, same files: nothing tells when they are made
+    until(lambda: len(list(folder.glob("up*"))) == 3)
 
 
 def test_torch_reduces_over_three_hosts(world, start):

@@ -19,6 +19,7 @@ class MXNet(RingFramework):
     """Members are workers of one key-value store; user code of rank 0 starts its scheduler."""
 
     name = "mxnet"
+    open_servers = "MXNet's scheduler and servers"
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Return role, scheduler's address and counts."""
@@ -38,6 +39,7 @@ class XGBoost(RingFramework):
     """A tracker in the process of rank 0, and its address for the workers."""
 
     name = "xgboost"
+    open_servers = "XGBoost's tracker in rank 0 and its workers"
 
     def host(self, ring: RingView) -> Mapping[str, Any]:
         """Start XGBoost's own tracker, at a port of its choice."""

@@ -19,6 +19,7 @@ class TensorFlow(RingFramework):
     """Members as workers; rank 0 is the chief by TensorFlow's own rule."""
 
     name = "tensorflow"
+    open_servers = "TensorFlow's server in each member"
 
     def environ(self, ring: RingView, facts: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the cluster and this member's task."""
