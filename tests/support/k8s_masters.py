@@ -16,9 +16,10 @@ from fiber_k8s.logs import last_lines
 _PLURALS = {"ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
 
 
-def grant(cluster, namespace="default", account="fiber"):
-    """The least rights that the command prints, for a service account."""
-    for thing in yaml.safe_load_all(fiber_k8s.rbac.manifests(namespace, account)):
+def grant(cluster, namespace="default", account="fiber", options=()):
+    """The least rights that the command prints, for a service account, and those of options."""
+    text = fiber_k8s.rbac.manifests(namespace, account, options=options)
+    for thing in yaml.safe_load_all(text):
         cluster.create(_PLURALS[thing["kind"]], thing, namespace)
 
 

@@ -12,7 +12,7 @@ from fiber._ring.mpi.agent import SOCKET
 from fiber.cli.show import find_job, list_jobs
 from fiber.exceptions import FiberError, UnknownJobError
 from fiber.hookspecs import hookimpl
-from fiber.model import BackendInfo, Job, Reason, ReasonKind
+from fiber.model import BackendInfo, Job, JobState, JobStatus, Reason, ReasonKind
 from fiber.testing import FakeBackend, programs
 
 
@@ -109,13 +109,34 @@ class TestPs:
         platform.lose(lost, Reason(ReasonKind.EVICTED), "the node is drained")
         assert platform.find(lost).ended.wait(30)
 
-        states = [line.split("\t")[3] for line in fiber.lines("ps", "--all")[1:]]
+        found = fiber("ps", "--all")
+        states = [line.split("\t")[3] for line in found.stdout.splitlines()[1:]]
 
         assert len(fiber.lines("ps")) == 1
         assert states == ["succeeded", "failed EXIT(7)", "failed EVICTED"]
         assert (
             json.loads(fiber("ps", "-a", "--json").stdout)[-1]["message"] == "the node is drained"
         )
+
+    def test_why_jobs_wait_or_could_not_run_is_a_line_for_each_cause_in_the_platforms_words(
+        self, fiber, submit, monkeypatch
+    ):
+        full = JobStatus(state=JobState.PENDING, message="0/2 nodes:\n2 Insufficient cpu")
+        failed = {"state": JobState.FAILED, "exit_code": 1}
+        image = JobStatus(reason=Reason(ReasonKind.IMAGE), message="no such image", **failed)
+        other = JobStatus(reason=Reason(ReasonKind.EXIT, 1), message="its code was 1", **failed)
+        statuses = {submit().id: one for one in (full, image, other, full)}
+        monkeypatch.setattr(
+            FakeBackend, "status", lambda _, jobs: [statuses[job.id] for job in jobs]
+        )
+
+        lines = fiber("ps", "-a").stderr.splitlines()
+
+        first, second, *_ = statuses
+        assert lines == [
+            f"fiber: {first} and 1 more wait: 0/2 nodes: 2 Insufficient cpu",
+            f"fiber: {second} failed: no such image",
+        ]
 
 
 class TestKill:

@@ -59,8 +59,11 @@ class TestSpec:
         assert host["NanoCpus"] == 500_000_000
         assert host["Memory"] == host["MemorySwap"] == 128 << 20
 
-        optional = {"NanoCpus", "Memory", "ShmSize", "Mounts", "Binds"}
+        optional = {"NanoCpus", "Memory", "ShmSize", "Mounts", "Binds", "CapDrop", "SecurityOpt"}
         assert not optional & made().body["HostConfig"].keys()
+        # a snap of Docker starts nothing that may gain no privileges
+        snap = made(context=attrs.evolve(CONTEXT, can_forbid_privileges=False), entry="x:y")
+        assert optional & snap.body["HostConfig"].keys() == {"CapDrop"}
 
     def test_a_job_can_be_found_by_its_labels(self):
         labels = made(DockerConfig(labels=("team=x=y",)), labels={"process": "p"}).body["Labels"]

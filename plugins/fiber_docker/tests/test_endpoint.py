@@ -1,6 +1,7 @@
 """Which engine is meant, where masters listen for its containers, and what images are called."""
 
 import socket
+import types
 
 import attrs
 import pytest
@@ -11,6 +12,7 @@ from fiber_docker import endpoint
 from fiber_docker.address import Facts, choose
 from fiber_docker.config import DockerConfig
 from fiber_docker.images import _parts
+from fiber_docker.network import facts_of
 
 
 @pytest.fixture
@@ -128,3 +130,18 @@ def test_a_name_has_a_repository_and_a_tag(image, parts):
 def test_an_invalid_name_is_refused_before_any_call_of_the_engine():
     with pytest.raises(SubmitError, match="small letters"):
         _parts("MyImage")
+
+
+@pytest.mark.parametrize(
+    "folder, snap",
+    [("/var/lib/docker", False), ("/var/snap/docker/common/var-lib-docker", True)],
+)
+def test_an_engine_that_is_a_snap_is_recognized(folder, snap):
+    api = types.SimpleNamespace(
+        info=lambda: {"DockerRootDir": folder}, inspect_network=lambda _: {}
+    )
+    client = types.SimpleNamespace(
+        url="unix:///x", call=lambda _, ask: ask(api), inspect=lambda _: {"Id": "1", "Image": "i"}
+    )
+
+    assert facts_of(client, DockerConfig()).snap is snap

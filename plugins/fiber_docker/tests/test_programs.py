@@ -82,6 +82,30 @@ def test_the_engine_of_a_context_is_used_and_processes_join_a_network_of_the_use
     assert (done.returncode, done.stdout) == (0, "45\n"), done.stderr
 
 
+PRIVILEGES = """
+import fiber
+
+def status(_):
+    found = dict(line.split()[:2] for line in open("/proc/self/status"))
+    return found["CapBnd:"], found["NoNewPrivs:"]
+
+if __name__ == "__main__":
+    with fiber.Pool(1) as pool:
+        print(*pool.apply(status, (0,)))
+"""
+
+
+@pytest.mark.parametrize(
+    "setting, found",
+    # those of the default write and give away the files of others, change users, bind low ports
+    [(None, "00000000000004fb 1"), ("restricted", "0000000000000000 1"), ("image", "00000000a80425fb 0")],
+)  # fmt: skip
+def test_processes_work_without_privileges_that_they_do_not_need(run_program, setting, found):
+    done = run_program(PRIVILEGES, FIBER_DOCKER_SECURITY=setting)
+
+    assert (done.returncode, done.stdout.strip()) == (0, found), done.stderr
+
+
 NESTED = """
 import os, platform, fiber
 

@@ -185,7 +185,7 @@ class TestLookingAfter:
     def test_the_rights_that_are_printed_are_enough_to_list_pods_show_their_logs_and_end_them(
         self, fiber, cluster, monkeypatch, tmp_path
     ):
-        grant(cluster, account="enough")
+        grant(cluster, account="enough", options=["--exec"])
         config = cluster.write_kubeconfig(tmp_path / "enough", user="default/enough")
         monkeypatch.setenv("KUBECONFIG", str(config))
         name = created(fiber("run", "--name", "train", "sleep", "1000"))
@@ -202,6 +202,16 @@ class TestLookingAfter:
         assert fiber("kill", "train").stdout == f"Ended job: {name}\n"
         assert len(fiber("ps").stdout.splitlines()) == 1
         assert fiber("gc").exit_code == 0
+
+    def test_the_list_says_why_no_node_takes_a_pod(self, fiber, cluster, monkeypatch):
+        monkeypatch.setenv("FIBER_K8S_NODE_SELECTOR", "disk=none")
+        name = created(fiber("run", "sleep", "1"))
+        cluster.wait_for("pods", lambda pods: pods[0]["status"].get("conditions"))
+
+        done = fiber("ps")
+
+        assert done.stdout.splitlines()[1].split("\t")[3] == "pending UNSCHEDULABLE"
+        assert done.stderr.startswith(f"fiber: {name} waits: 0/1 nodes are available: ")
 
     @pytest.mark.parametrize("here", [True, False], ids=["here", "on another host"])
     def test_what_has_ended_is_collected_wherever_it_began(self, fiber, cluster, here):

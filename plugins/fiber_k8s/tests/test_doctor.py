@@ -132,7 +132,8 @@ class TestFromOutside:
         assert check.detail.startswith("not allowed: create, delete (the key of a run")
         assert check.fix == "fiber k8s rbac --namespace default --user YOU | kubectl apply -f -"
         # that one is not needed
-        assert found["you may: pods/exec"].detail.endswith("only for fiber exec and fiber cp")
+        assert "; only for fiber exec and fiber cp" in found["you may: pods/exec"].detail
+        assert " --user YOU --exec | kubectl" in found["you may: pods/exec"].fix
         assert found["nodes"].detail.startswith("not known")
         # no pod is tried where that must fail
         assert pod_checks._POD not in found

@@ -6,6 +6,7 @@ import pytest
 from kubernetes import client as models
 
 import k8s_world
+from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES
 from fiber.exceptions import SubmitError
 from fiber.model import ResourceRequest, Volume
 from fiber_k8s.manifest import CONTAINER, PodContext
@@ -46,21 +47,50 @@ class TestLife:
         assert "FIBER_GRACE" not in env(make(spec(), around))
 
 
+CAPABILITIES = list(UNNEEDED_CAPABILITIES)
+NO_MORE = {"allowPrivilegeEscalation": False}
+SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
+REDUCED = {**NO_MORE, "capabilities": {"drop": CAPABILITIES}, **SECCOMP}
+RESTRICTED = {**REDUCED, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+
+
 class TestSecurity:
-    def test_the_restricted_standard_is_met_where_it_is_asked_for_but_what_the_parent_has_counts_more(
-        self,
+    @pytest.mark.parametrize(
+        "setting, of_a_process, of_a_program",
+        [("reduced", REDUCED, None), ("restricted", RESTRICTED, RESTRICTED), ("image", None, None)],
+    )
+    def test_containers_do_without_what_the_setting_says(self, setting, of_a_process, of_a_program):
+        found = [container(make(job, security=setting)) for job in (process(), spec())]
+
+        assert [one.get("securityContext") for one in found] == [of_a_process, of_a_program]
+        assert (setting == "reduced") is (container(make()) == found[0])
+
+    @pytest.mark.parametrize(
+        "own, pod_wide, found",
+        [
+            ({"runAsUser": 7}, {}, RESTRICTED),
+            ({}, {"runAsUser": 7}, RESTRICTED),
+            ({"runAsUser": 0}, {"runAsUser": 7}, REDUCED),
+            ({"privileged": True}, {}, {}),
+            (
+                {"capabilities": {"add": ["AUDIT_WRITE"]}},
+                {"seccompProfile": {"type": "Unconfined"}},
+                {**NO_MORE, "capabilities": {"add": ["AUDIT_WRITE"], "drop": CAPABILITIES[1:]}},
+            ),
+            ({"capabilities": {"add": ["CAP_SYS_ADMIN"], "drop": []}}, {}, SECCOMP),
+        ],
+        ids=["a user", "a pod's user", "root", "privileged", "a capability", "more privileges"],
+    )
+    @pytest.mark.parametrize("by_parent", [True, False], ids=["parent", "template"])
+    def test_what_the_parents_pod_or_a_template_says_counts_more(
+        self, own, pod_wide, found, by_parent
     ):
-        assert "securityContext" not in container(make())
-        pod = parent()
-        pod["spec"]["containers"][0]["securityContext"] = {"runAsUser": 7, "runAsNonRoot": False}
-        found = container(make(pod_context=PodContext(parent=pod), security="restricted"))
-        assert found["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": False,
-            "runAsUser": 7,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        }
+        box = {"name": "a", "image": "b", "securityContext": own}
+        pod = {"spec": {"securityContext": pod_wide, "containers": [box]}}
+        around = {"parent": {**pod, "metadata": {}}} if by_parent else {"template": pod}
+
+        made = container(make(pod_context=PodContext(**around)))
+        assert made["securityContext"] == {**own, **found}
 
 
 class TestResources:
@@ -183,9 +213,10 @@ class TestInheritance:
             assert [pod["spec"]["automountServiceAccountToken"] for pod in pods] == expected
 
     def test_and_so_has_its_container(self, pod):
-        copied = {"image", "imagePullPolicy", "envFrom", "securityContext", "workingDir"}
+        copied = {"image", "imagePullPolicy", "envFrom", "workingDir"}
+        own = {"name", "command", "env", "volumeMounts", "securityContext"}
         theirs = k8s_world.PARENT["spec"]["containers"][0]
-        assert container(pod).keys() == copied | {"name", "command", "env", "volumeMounts"}
+        assert container(pod).keys() == copied | own
         assert {name: container(pod)[name] for name in copied} == {
             name: theirs[name] for name in copied
         }

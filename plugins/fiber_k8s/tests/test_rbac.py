@@ -10,6 +10,8 @@ from kubernetes import client
 from fiber.cli.main import cli
 from fiber_k8s.rbac import NODES, RULES, gang_rules, grant, manifests, rights
 
+OPTIONS = ("--exec", "--port-forward")
+
 
 def by_kind(*args, **kwargs):
     return {one["kind"]: one for one in yaml.safe_load_all(manifests(*args, **kwargs))}
@@ -45,6 +47,8 @@ def test_the_refused_subject_is_granted_the_right(user, told):
     assert command.startswith("fiber k8s rbac --namespace lab ")
     assert told in command
     assert grant("no") == "fiber k8s rbac | kubectl apply -f -"
+    optional = grant(refusal.replace('list resource "pods"', 'create resource "pods/exec"'))
+    assert optional == command.replace(" --namespace lab", " --namespace lab --exec", 1)
 
 
 class TestYaml:
@@ -56,7 +60,10 @@ class TestYaml:
         for document in found.values():
             assert document["metadata"]["name"] == "fiber"
             assert document["metadata"]["namespace"] == "lab"
-        assert found["Role"]["rules"] == as_rules(RULES)
+        ordinary = [rule for rule in RULES if rule.option is None]
+        assert found["Role"]["rules"] == as_rules(ordinary)
+        assert not {"pods/exec", "pods/portforward"} & {rule.resource for rule in ordinary}
+        assert by_kind("lab", options=OPTIONS)["Role"]["rules"] == as_rules(RULES)
         group = found["RoleBinding"]["roleRef"]["apiGroup"]
         assert found["RoleBinding"]["subjects"] == [
             {"kind": "ServiceAccount", "name": "fiber", "namespace": "lab"},
@@ -134,8 +141,9 @@ class TestTheCommand:
     def test_all_of_it_can_be_chosen(self, printed):
         told = printed(
             *("--namespace", "lab", "--service-account", "jobs", "--user", "me"),
-            *("--gang", "volcano", "--nodes"),
+            *("--gang", "volcano", "--nodes", *OPTIONS),
         )
 
-        wanted = manifests("lab", "jobs", users=["me"], gang="volcano", nodes=True)
+        chosen = {"users": ["me"], "gang": "volcano", "nodes": True, "options": OPTIONS}
+        wanted = manifests("lab", "jobs", **chosen)
         assert told.strip() == wanted.strip()

@@ -254,6 +254,10 @@ def _config(
     if "cpu" in limits:
         host["CpuPeriod"] = _CPU_PERIOD
         host["CpuQuota"] = max(1000, int(quantity(limits["cpu"]) * _CPU_PERIOD))
+    security = container.get("securityContext") or {}
+    host["CapDrop"] = (security.get("capabilities") or {}).get("drop")
+    if security.get("allowPrivilegeEscalation") is False:
+        host["SecurityOpt"] = ["no-new-privileges"]
     config: dict[str, Any] = {
         "Image": container["image"],
         "Env": [f"{name}={value}" for name, value in environ.items()],

@@ -237,8 +237,9 @@ class Router:
         round_trip, rate = speed
         log.warning(
             "fiber: jobs on %s cannot dial this program; their connections are carried over streams "
-            "opened into them: %.1f ms there and back, %.1f MB/s in one stream; `fiber run -a` "
-            "starts a program where its jobs can dial it",
+            "opened into them: a byte takes %.1f ms there and back, a message between processes several "
+            "times that, and one stream carries %.1f MB/s; `fiber run -a` starts a program where its "
+            "jobs can dial it",
             self._runtime.info.name,
             1000 * round_trip,
             rate / 1e6,

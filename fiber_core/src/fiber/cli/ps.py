@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fiber.cli.errors import note
 from fiber.cli.options import BackendCommand, backend_option, json_option
 
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ _STYLES = {
 @json_option
 @backend_option
 def command(everything: bool, as_json: bool, backend: str | None) -> None:
-    """List the jobs of all your runs on the backend, oldest first."""
+    """List the jobs of all your runs on the backend, oldest first.
+
+    Why jobs wait, or could not run, is said below the table, on stderr, in the words of their platform.
+    """
     from fiber.cli import show
     from fiber.cli.session import Session
     from fiber.cli.show import list_jobs
@@ -44,6 +49,8 @@ def command(everything: bool, as_json: bool, backend: str | None) -> None:
     else:
         now = time.time()
         show.table(_HEADERS, [_row(item, now) for item in listed], styles=_STYLES)
+        for line in _causes(listed):
+            note(line)
 
 
 def _row(item: Listed, now: float) -> tuple[str, ...]:
@@ -64,6 +71,28 @@ def _row(item: Listed, now: float) -> tuple[str, ...]:
         "" if job.submitted is None else age(now - job.submitted),
         shlex.join(job.argv),
     )
+
+
+def _causes(listed: Iterable[Listed]) -> Iterator[str]:
+    """Yield a line for each cause for which jobs wait or failed, where no exit code tells it.
+
+    Many jobs mostly have the same.
+    """
+    from fiber.model import JobState, ReasonKind
+
+    told = {None, ReasonKind.EXIT, ReasonKind.SIGNAL}
+    jobs: dict[tuple[JobState, str], list[str]] = {}
+    for item in listed:
+        status = item.status
+        kind = None if status.reason is None else status.reason.kind
+        words = " ".join(status.message.split())
+        failed = status.state is JobState.FAILED and kind not in told
+        if words and (failed or status.state is JobState.PENDING):
+            jobs.setdefault((status.state, words), []).append(item.job.id)
+    for (state, words), (first, *others) in jobs.items():
+        who = f"{first} and {len(others)} more" if others else first
+        waiting = "wait" if others else "waits"
+        yield f"{who} {'failed' if state is JobState.FAILED else waiting}: {words}"
 
 
 def _data(item: Listed) -> dict[str, Any]:

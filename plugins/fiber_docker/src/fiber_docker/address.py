@@ -32,6 +32,8 @@ class Facts:
     desktop: bool = False
     #: True where the engine's networks are in a namespace of its user's
     rootless: bool = False
+    #: True where the engine is Ubuntu's snap of Docker
+    snap: bool = False
     #: the address of this host from which the engine was asked, where it is on another host
     route: str | None = None
     #: the image that this process runs in, where it is in a container itself

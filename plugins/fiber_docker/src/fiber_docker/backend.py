@@ -275,6 +275,7 @@ class DockerBackend(Backend):
             master_container=facts.container,
             owner=_owner(),
             hosts=hosts,
+            can_forbid_privileges=not facts.snap,
             engine_socket=self._socket_for(spec),
             stop=self._timing.stop,
             orphan=self._timing.orphan,

@@ -38,6 +38,9 @@ class DockerConfig:
     pull: Literal["missing", "always", "never"] = "missing"
     #: user of the job, ``name`` or ``uid:gid``; else the image's
     user: str | None = None
+    #: what containers do without: ``reduced`` for those of processes (more privileges than they begin
+    #: with, rare capabilities), ``restricted`` for all (every capability), ``image`` nothing
+    security: Literal["reduced", "restricted", "image"] = "reduced"
     #: working directory; else the image's
     workdir: str | None = None
     #: size of /dev/shm in MB; else the engine's own

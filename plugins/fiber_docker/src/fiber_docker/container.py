@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts import first
+from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
 from fiber_docker.endpoint import ENGINE_VARIABLE, NO_ENGINE, SHARED_ENGINE, SOCKET
@@ -49,6 +50,8 @@ class ContainerContext:
     owner: str = ""
     #: further names of hosts with their addresses
     hosts: Mapping[str, str] = attrs.field(factory=dict)
+    #: False where the engine starts nothing that may gain no privileges
+    can_forbid_privileges: bool = True
     #: path of the engine's own socket on its machine; None to keep it from the job
     engine_socket: str | None = None
     #: seconds between the SIGTERM and the SIGKILL of ``docker stop``, and of an engine that ends
@@ -195,6 +198,11 @@ def _host(spec: JobSpec, config: DockerConfig, context: ContainerContext) -> dic
         "AutoRemove": spec.entry is not None,
         **_limits(spec.resources),
     }
+    if config.security == "restricted" or (config.security == "reduced" and spec.entry is not None):
+        is_restricted = config.security == "restricted"
+        host["CapDrop"] = ["ALL"] if is_restricted else list(UNNEEDED_CAPABILITIES)
+        if context.can_forbid_privileges:
+            host["SecurityOpt"] = ["no-new-privileges"]
     if config.shm_size is not None:
         host["ShmSize"] = config.shm_size * _MB
     if context.network is not None:

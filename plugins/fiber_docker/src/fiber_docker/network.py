@@ -43,6 +43,9 @@ def facts_of(client: Client, config: DockerConfig) -> Facts:
     own = own_container(client)
     image = None if own is None else str(own.get("Config", {}).get("Image") or own["Image"])
     container = None if own is None else str(own["Id"])
+    info = client.call("report its info", lambda api: api.info())
+    # AppArmor ends each program there that may gain no privileges: launchpad.net/bugs/1908448
+    snap = str(info.get("DockerRootDir", "")).startswith("/var/snap/")
     if own is not None:
         mode = str(own.get("HostConfig", {}).get("NetworkMode", ""))
         joined: dict[str, Any] = own.get("NetworkSettings", {}).get("Networks") or {}
@@ -56,14 +59,15 @@ def facts_of(client: Client, config: DockerConfig) -> Facts:
                 image=image,
                 container=container,
                 address=config.address,
+                snap=snap,
             )
-    info = client.call("report its info", lambda api: api.info())
     return Facts(
         network=config.network,
         address=config.address,
         gateways=tuple(_gateways(client, config.network or _DEFAULT)),
         desktop="desktop" in str(info.get("OperatingSystem", "")).lower(),
         rootless=any("rootless" in str(word) for word in info.get("SecurityOptions") or ()),
+        snap=snap,
         route=_route(client.url),
         image=image,
         container=container,

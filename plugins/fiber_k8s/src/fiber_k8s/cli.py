@@ -32,12 +32,26 @@ def command() -> None:
 @click.option(
     "--nodes", is_flag=True, help="Let nodes be listed too, a right of the whole cluster."
 )
+@click.option(
+    "--exec",
+    "may_exec",
+    is_flag=True,
+    help="Let programs be run in pods, as fiber exec and fiber cp do.",
+)
+@click.option(
+    "--port-forward",
+    "may_forward",
+    is_flag=True,
+    help="Let ports of pods be reached from outside, for programs that run there.",
+)
 def rbac(
     namespace: str | None,
     service_account: str,
     users: tuple[str, ...],
     gang: str | None,
     nodes: bool,
+    may_exec: bool,
+    may_forward: bool,
 ) -> None:
     """Print a ServiceAccount, a Role with the least that Fiber needs, and the RoleBinding.
 
@@ -61,5 +75,13 @@ def rbac(
         else:
             namespace = connection.namespace
             connection.close()
-    text = manifests(namespace, service_account, users=users, gang=gang or config.gang, nodes=nodes)
+    options = {"--exec": may_exec, "--port-forward": may_forward}
+    text = manifests(
+        namespace,
+        service_account,
+        users=users,
+        gang=gang or config.gang,
+        nodes=nodes,
+        options=[option for option, is_given in options.items() if is_given],
+    )
     click.echo(text, nl=False)

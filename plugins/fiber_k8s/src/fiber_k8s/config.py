@@ -59,8 +59,10 @@ class K8sConfig:
     pull: Literal["IfNotPresent", "Always", "Never"] | None = None
     #: names of Secrets with credentials of registries
     pull_secrets: tuple[str, ...] = ()
-    #: ``restricted``: containers ask for no more than the Pod Security Standard of that name allows
-    security: Literal["image", "restricted"] = "image"
+    #: what containers do without, beneath what the pod template says: ``reduced`` for those of
+    #: processes (more privileges than they begin with, rare system calls and capabilities),
+    #: ``restricted`` for all (what the Pod Security Standard of that name forbids), ``image`` nothing
+    security: Literal["reduced", "restricted", "image"] = "reduced"
     #: ``KEY=VALUE``, put on every pod
     labels: tuple[str, ...] = values.field(default=(), validator=_named("="))
     #: ``KEY=VALUE``, put on every pod

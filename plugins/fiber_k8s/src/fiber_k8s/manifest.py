@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts import first
+from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import JOB_VARIABLE
@@ -28,13 +29,17 @@ KEY = "/var/run/secrets/fiber/key"
 PRIVATE = "/var/run/secrets/fiber/private"
 #: files of a Secret belong to root, and the program may not be
 _READABLE = 0o444
-#: security context that the Pod Security Standard "restricted" demands of a container
-_RESTRICTED = {
+#: security context of a container whose image may run as root
+_REDUCED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "runAsNonRoot": True,
+    # no "add": OpenShift's constraints, and namespaces of the standard "restricted", refuse it
+    "capabilities": {"drop": list(UNNEEDED_CAPABILITIES)},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+#: security context that the Pod Security Standard "restricted" demands of a container
+_RESTRICTED: dict[str, Any] = {**_REDUCED, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
+#: added capabilities with which the API refuses ``allowPrivilegeEscalation: false``
+_ESCALATING = {"ALL", "SYS_ADMIN"}
 #: runs the program under Fiber's first process where the image has a Python, else directly
 _WRAPPER = (
     'python=$0; source=$1; shift; if command -v "$python" >/dev/null 2>&1; then '
@@ -92,7 +97,44 @@ def manifest(spec: JobSpec, config: K8sConfig, context: PodContext) -> dict[str,
     }
     if context.gang is not None:
         context.gang.mark(pod, ((context.template or {}).get("spec") or {}).get("schedulerName"))
-    return pod if context.template is None else merge_template(pod, context.template)
+    if context.template is not None:
+        pod = merge_template(pod, context.template)
+    if config.security == "restricted" or (config.security == "reduced" and spec.entry is not None):
+        container = pod["spec"]["containers"][0]
+        pod_wide, own = pod["spec"].get("securityContext"), container.get("securityContext")
+        container["securityContext"] = _secured(config, pod_wide or {}, own or {})
+    return pod
+
+
+def _secured(
+    config: K8sConfig, pod_wide: Mapping[str, Any], own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a container's security context with the setting's fields beneath its own.
+
+    Args:
+        config: settings.
+        pod_wide: the pod's security context, which holds where the container's says nothing.
+        own: the container's security context, of the parent's pod and the template.
+    """
+    if own.get("privileged"):
+        # all of the setting's fields contradict that, and the API refuses some
+        return dict(own)
+    effective = {**pod_wide, **own}
+    is_restricted = config.security == "restricted" or _is_non_root(effective)
+    found = dict(_RESTRICTED if is_restricted else _REDUCED)
+    capabilities = own.get("capabilities") or {}
+    added = {name.removeprefix("CAP_") for name in capabilities.get("add") or ()}
+    if added & _ESCALATING:
+        del found["allowPrivilegeEscalation"]
+    if "seccompProfile" in pod_wide:
+        del found["seccompProfile"]
+    dropped = [name for name in found["capabilities"]["drop"] if not added & {name, "ALL"}]
+    return {**found, **own, "capabilities": {"drop": dropped, **capabilities}}
+
+
+def _is_non_root(security: Mapping[str, Any]) -> bool:
+    """True where the container's user is known not to be root; the image's is not known."""
+    return bool(security.get("runAsNonRoot") or security.get("runAsUser"))
 
 
 def _metadata(spec: JobSpec, config: K8sConfig, context: PodContext) -> dict[str, Any]:
@@ -189,8 +231,6 @@ def _container(
     if spec.image not in {None, inherited.container.get("image")}:
         # the pull policy was for the parent's image
         container.pop("imagePullPolicy", None)
-    if config.security == "restricted":
-        container["securityContext"] = {**_RESTRICTED, **container.get("securityContext", {})}
     if config.pull is not None:
         container["imagePullPolicy"] = config.pull
     if spec.cwd is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
@@ -36,6 +36,8 @@ class Rule:
     why: str
     #: False where programs run without it
     needed: bool = True
+    #: option of ``fiber k8s rbac`` that grants it; None for one that is granted always
+    option: str | None = None
 
 
 @attrs.frozen
@@ -86,14 +88,16 @@ RULES = (
     Rule(
         resource="pods/exec",
         verbs=("create", "get"),
-        why="fiber exec and fiber cp",
+        why="fiber exec and fiber cp; kill() at once after terminate()",
         needed=False,
+        option="--exec",
     ),
     Rule(
         resource="pods/portforward",
         verbs=("create", "get"),
         why="programs outside the cluster whose jobs are inside",
         needed=False,
+        option="--port-forward",
     ),
     Rule(
         resource="persistentvolumeclaims",
@@ -116,6 +120,7 @@ DEFAULT_ACCOUNT = "default"
 _WHERE = re.compile(r'in the namespace "([^"]+)"')
 _REFUSED = re.compile(
     r'User "(?P<user>(?:system:serviceaccount:[^:"]+:(?P<account>[^"]+))|[^"]+)" cannot'
+    r'(?: \w+ resource "(?P<resource>[^"]+)")?'
 )
 #: API groups of the PodGroup objects of gang schedulers
 _GANGS = {
@@ -153,6 +158,9 @@ def grant(refusal: str) -> str:
     subject = _REFUSED.search(refusal)
     if subject is None:
         return f"{command} | kubectl apply -f -"
+    for rule in RULES:
+        if rule.option is not None and rule.resource == subject["resource"]:
+            command += f" {rule.option}"
     if subject["account"] is None:
         return f"{command} --user {shlex.quote(subject['user'])} | kubectl apply -f -"
     if subject["account"] == DEFAULT_ACCOUNT:
@@ -171,6 +179,7 @@ def manifests(
     users: Sequence[str] = (),
     gang: str = "none",
     nodes: bool = False,
+    options: Collection[str] = (),
 ) -> str:
     """Return the YAML of a service account with the rights, for ``kubectl apply``.
 
@@ -180,12 +189,14 @@ def manifests(
         users: users who get the rights too.
         gang: value of the setting ``gang``.
         nodes: grant listing nodes too, by a ClusterRole.
+        options: options of rules that are granted besides.
     """
+    granted = [rule for rule in RULES if rule.option is None or rule.option in options]
     where = {"name": name, "namespace": namespace}
     documents = [
         _document("v1", "ServiceAccount", where),
         _document("rbac.authorization.k8s.io/v1", "Role", where)
-        + _rules((*RULES, *gang_rules(gang))),
+        + _rules((*granted, *gang_rules(gang))),
         _document("rbac.authorization.k8s.io/v1", "RoleBinding", where)
         + _binding("Role", name, namespace, users),
     ]

@@ -17,11 +17,11 @@ def kubelet(engine):
 
 @pytest.fixture(scope="module")
 def kube(request, kubelet):
-    """A cluster with a service account that has the least rights."""
+    """A cluster with a service account that has the least rights, from outside it too."""
     nodes = getattr(request.module, "NODES", ["one"])
     capacity = {"cpu": "64", "memory": "64Gi", **getattr(request.module, "CAPACITY", {})}
     with Cluster.start(runtime=kubelet, nodes=nodes, capacity=capacity) as cluster:
-        grant(cluster)
+        grant(cluster, options=["--port-forward"])
         yield cluster
 
 

@@ -66,20 +66,21 @@ def rights_checks(
     grant = f"fiber k8s rbac --namespace {namespace}"
     if gang != "none":
         grant += f" --gang {gang}"
+    then = ""
     if account is None:
-        fix = f"{grant} --user YOU | kubectl apply -f -"
+        grant += " --user YOU"
     elif account == DEFAULT_ACCOUNT:
         # all other pods of the namespace would have them as well
-        fix = f"{grant} | kubectl apply -f -, and fiber run --service-account fiber"
+        then = ", and fiber run --service-account fiber"
     else:
-        fix = f"{grant} --service-account {account} | kubectl apply -f -"
+        grant += f" --service-account {account}"
     for rule in dict.fromkeys(right.rule for right in allowed):
         missing = [right.verb for right in rights([rule]) if not allowed.get(right)]
         yield Check(
             name=f"{subject}: {rule.resource}",
             ok=not (missing and rule.needed),
             detail=_detail(rule, missing),
-            fix=fix,
+            fix=f"{grant}{f' {rule.option}' if rule.option else ''} | kubectl apply -f -{then}",
         )
 
 
