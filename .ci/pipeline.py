@@ -46,6 +46,8 @@ OF_CORE = (
 #: processes of the stages that compute: another lane's run beside them
 AT_ONCE = ("-n", "3")
 K8S = "plugins/fiber_k8s/tests"
+#: it skips the programs of which a stage has not all that they need
+WHO_CAN_DO_WHAT = "tests/end_to_end/test_who_can_do_what.py"
 #: variables of an ordinary machine, and what pip may need to reach an index; nothing else may decide
 #: whether tests pass, as PYTHONUNBUFFERED did
 BARE = {"CI", "HOME", "PATH", *(f"{name}_proxy" for name in ("http", "https", "no"))}
@@ -229,7 +231,7 @@ def docker(shop: Workshop, it: Running) -> None:
 
 def ssh(shop: Workshop, it: Running) -> None:
     """The whole kit, the scenarios and the kills."""
-    on_engine(shop, it, "-n", "2", "plugins/fiber_ssh/tests")
+    on_engine(shop, it, "-n", "2", "plugins/fiber_ssh/tests", WHO_CAN_DO_WHAT)
 
 
 def k8s(shop: Workshop, it: Running) -> None:
@@ -263,6 +265,7 @@ def mpi(shop: Workshop, it: Running) -> None:
     files = ("fiber_docker/tests", "fiber_ssh/tests/end_to_end", "fiber_k8s/tests/end_to_end")
     over = (f"plugins/{folder}/test_mpirun.py" for folder in files)
     on_engine(shop, it, "-m", "mpi", "-k", "find_each_other", *over, FIBER_REQUIRE=required)
+    on_engine(shop, it, "-k", "mpirun", WHO_CAN_DO_WHAT, FIBER_REQUIRE=required)
 
 
 def static(shop: Workshop, it: Running) -> None:
@@ -286,8 +289,11 @@ def examples(shop: Workshop, it: Running) -> None:
         required += ",jax"
     else:
         it.say("JAX cannot be had: its example is untested")
+    if shop.add(it, python, "-e", "plugins/fiber_ssh"):
+        required += ",fiber_ssh"
     shop.tox_tests(it, "examples", FIBER_REQUIRE=required)
     files = (
+        WHO_CAN_DO_WHAT,
         "fiber_core/tests/_ring/frameworks",
         "fiber_core/tests/_objects/memory/test_tensors.py",
         "fiber_core/tests/_agent/job/test_remote_tensors.py",

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 _MAPS = """
@@ -46,11 +46,14 @@ class Program:
         folder: its working directory.
         words: its file and arguments.
         environ: what it has besides the environment of the tests.
+        enter: words of a command that runs it elsewhere.
     """
 
-    def __init__(self, folder: Path, *words: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, *words: str, environ: Mapping[str, str], enter: Sequence[str] = ()
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *words],
+            [*enter, sys.executable, *words],
             cwd=folder,
             env={**os.environ, **environ},
             stdin=subprocess.PIPE,

@@ -17,23 +17,23 @@ from fiber.model import Interface
 
 
 def test_loopback_comes_last_and_what_is_down_or_newer_not_at_all():
-    found = addresses(
-        [
-            Interface(name="lo", address="127.0.0.1", is_loopback=True),
-            Interface(name="down", address="10.1.0.1", is_up=False),
-            Interface(name="local", address="169.254.0.1"),
-            Interface(name="eth0", address="fe80::1%eth0"),
-            Interface(name="docker0", address="172.17.0.1"),
-            Interface(name="eth0", address="10.0.0.1"),
-        ]
-    )
+    interfaces = [
+        Interface(name="lo", address="127.0.0.1", is_loopback=True),
+        Interface(name="down", address="10.1.0.1", is_up=False),
+        Interface(name="local", address="169.254.0.1"),
+        Interface(name="eth0", address="fe80::1%eth0"),
+        Interface(name="docker0", address="172.17.0.1"),
+        Interface(name="eth0", address="10.0.0.1"),
+    ]
 
-    assert [(one.interface, one.ip) for one in found] == [
+    assert [(one.interface, one.ip) for one in addresses(interfaces)] == [
         ("docker0", "172.17.0.1"),
         ("eth0", "10.0.0.1"),
         ("local", "169.254.0.1"),
         ("lo", "127.0.0.1"),
     ]
+    # where nobody is elsewhere no other address is told, or listened at
+    assert [one.ip for one in addresses(interfaces, same_host=True)] == ["127.0.0.1"]
 
 
 def test_the_address_by_which_the_parent_is_reached_comes_first():

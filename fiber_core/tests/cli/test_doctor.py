@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import itertools
+import re
 from collections import namedtuple
 
 import pytest
@@ -82,6 +83,9 @@ class TestCore:
         if name == "fiber":
             assert "uninstall -y fiber && " in found.fix
             assert "--force-reinstall" in found.fix
+
+    def test_the_library_that_encrypts_is_named_with_its_version(self, versions):
+        assert re.fullmatch(r"pynng 0.9, nng [\d.]+, Mbed TLS [\d.]+", check("transport").detail)
 
 
 class TestPlugins:

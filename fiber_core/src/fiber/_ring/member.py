@@ -30,6 +30,7 @@ from urllib.parse import urlsplit
 from fiber._base import values
 from fiber._ring import framework as basics
 from fiber._ring import view
+from fiber._ring.forwarding import LOOPBACK
 from fiber._ring.model import Host
 from fiber._ring.protocol import (
     Address,
@@ -76,19 +77,23 @@ def this_host() -> Host:
     return Host(name, "/".join(parts))
 
 
-def addresses(interfaces: Sequence[Interface], parent_url: str = "") -> tuple[Address, ...]:
+def addresses(
+    interfaces: Sequence[Interface], parent_url: str = "", *, same_host: bool = False
+) -> tuple[Address, ...]:
     """Return this host's IPv4 addresses, best first: the one towards its parent, loopback last.
 
     Args:
         interfaces: the host's interfaces.
         parent_url: URL at which its parent process listens; may name no host.
+        same_host: True where all members there will ever be are on this host: loopback alone, so
+            that nothing which they open is reached from the network.
     """
     route = _local_address_to(parent_url)
     found = []
     for position, one in enumerate(interfaces):
         ip = ipaddress.ip_address(one.address.partition("%")[0])
         # members listen on IPv4
-        if one.is_up and ip.version == 4:
+        if one.is_up and ip.version == 4 and (ip.is_loopback or not same_host):
             key = (ip.is_loopback, ip.is_link_local, one.address != route, position)
             found.append((key, Address(one.address, one.name)))
     return tuple(address for _, address in sorted(found, key=lambda pair: pair[0]))
@@ -129,13 +134,17 @@ class ReservedPort:
         #: port number
         self.number: int = self._socket.getsockname()[1]
 
-    def listener(self) -> socket.socket:
-        """Return a socket that listens on the port, which stays reserved when it is closed."""
+    def listener(self, host: str = "") -> socket.socket:
+        """Return a socket that listens on the port, which stays reserved when it is closed.
+
+        Args:
+            host: where it listens; all interfaces by default.
+        """
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setblocking(True)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("", self.number))
+            listener.bind((host, self.number))
             listener.listen(128)
         except BaseException:
             listener.close()
@@ -370,8 +379,9 @@ class _Member:
         listening = threading.Thread(target=self._listen, name="fiber-ring-receiver", daemon=True)
         port = ReservedPort()
         proof = secrets.token_bytes(PROOF_SIZE)
+        same_host = runtime.current().info.capabilities.same_host
         # listens before the port is announced
-        answering = ProbeListener(port.listener(), proof)
+        answering = ProbeListener(port.listener(LOOPBACK if same_host else ""), proof)
         has_failed = False
         try:
             url = self._parent
@@ -379,7 +389,7 @@ class _Member:
                 Hello(
                     host=this_host(),
                     pid=os.getpid(),
-                    addresses=addresses(interfaces(), url),
+                    addresses=addresses(interfaces(), url, same_host=same_host),
                     port=port.number,
                     proof=proof,
                 )

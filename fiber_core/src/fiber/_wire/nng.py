@@ -61,6 +61,13 @@ _deferred_exit: list[Callable[[], Any]] = []
 _tune_lock = threading.Lock()
 
 
+def versions() -> str:
+    """Versions of nng and of the TLS library that it brings, as they tell them."""
+    told = (lib.nng_version(), lib.nng_tls_engine_description())
+    nng, tls = (ffi.string(one).decode() for one in told)
+    return f"nng {nng}, {tls}"
+
+
 def _tune() -> None:
     # two task threads and one poller: fewest thread hops for one process, and half the threads.
     # nng reads these once, when the first socket of the process is opened

@@ -112,7 +112,7 @@ def _namesake() -> Check:
 
 def _transport() -> Check:
     try:
-        importlib.import_module("fiber._wire.nng")
+        nng = importlib.import_module("fiber._wire.nng")
     except (ImportError, OSError) as error:
         detail = f"the messaging library cannot be loaded: {error}"
         return Check(
@@ -122,7 +122,7 @@ def _transport() -> Check:
             fix=f"{_pip()} install --force-reinstall pynng",
         )
     version = importlib.metadata.version("pynng")
-    return Check(name="transport", ok=True, detail=f"pynng {version}")
+    return Check(name="transport", ok=True, detail=f"pynng {version}, {nng.versions()}")
 
 
 def _run_root() -> Check:

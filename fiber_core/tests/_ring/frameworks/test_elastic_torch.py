@@ -38,10 +38,10 @@ while not last.item():
     assert one.item() == size
     step += 1
     if rank == 0:
-        torch.save(step, checkpoint + ".new")
-        os.replace(checkpoint + ".new", checkpoint)
         with open(steps, "a") as file:
             file.write(f"{int(step.item())} {size}\\n")
+        torch.save(step, checkpoint + ".new")
+        os.replace(checkpoint + ".new", checkpoint)
         last[0] = os.path.exists(enough)
     time.sleep(0.05)
     dist.broadcast(last, 0)

@@ -12,11 +12,10 @@ import psutil
 import pytest
 
 import require
-from fiber._base import values
 from fiber._ring import framework as basics
 from fiber._ring.frameworks.torch import Torch
 from fiber._ring.model import Member
-from fiber.experimental import Ring, RingView
+from fiber.experimental import RingView
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 
@@ -141,37 +140,3 @@ def test_what_a_stranger_writes_is_never_unpickled_by_a_torchrun(environ, tmp_pa
     assert sorted(line for line in output if line != "waits\n") == ["[0, 2]\n", "[1, 2]\n"]
     assert listening
     assert reached == []
-
-
-class Apart(Torch):
-    """Torch whose members take each other for members on other hosts."""
-
-    name = "apart"
-
-    def enter(self, ring, facts):
-        apart = tuple(values.evolve(one, node=one.rank) for one in ring.members)
-        seen = RingView(rank=ring.rank, members=apart, name=ring.name, bounds=ring.bounds)
-        ring.on_leave(seen.close)
-        return super().enter(seen, facts)
-
-
-def listen(rank, size):
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    mine = torch.ones(1) * (rank + 1)
-    dist.all_reduce(mine)
-    # and with it gloo's listeners, which are where gloo wants them
-    dist.destroy_process_group()
-    return mine.item(), os.environ["MASTER_PORT"], ports(os.getpid())
-
-
-@pytest.mark.parametrize("framework", [Torch(), Apart()], ids=["together", "apart"])
-def test_members_listen_on_loopback_alone(framework):
-    found = Ring(2, listen, framework=framework).run()
-
-    assert [total for total, *_ in found] == [3.0] * 2
-    assert {ip for *_, listening in found for ip, _ in listening} == {"127.0.0.1"}
-    # of the hosts beside the first one each has a port of its own
-    assert len({port for _, port, _ in found}) == (1 if framework.name == "torch" else 2)

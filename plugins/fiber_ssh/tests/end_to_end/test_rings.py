@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import socket
 import time
 
 import pytest
@@ -16,7 +15,7 @@ from waiting import until
 pytestmark = pytest.mark.timeout(300)
 
 PROGRAM = """
-import json, os, sys, time
+import json, sys, time
 from fiber.experimental import Ring, RingError, current_ring
 
 def reduce(rank, size):
@@ -27,21 +26,6 @@ def reduce(rank, size):
     mine = torch.full((10,), float(rank + 1))
     dist.all_reduce(mine)
     return mine[0].item()
-
-def store(rank, size):
-    # what a process writes at its own port all others read at theirs, until strangers have tried
-    import torch.distributed as dist
-
-    port, folder = os.environ["MASTER_PORT"], sys.argv[2]
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(port), is_master=False)
-    store.set(f"from {rank}", str(rank))
-    found = [store.get(f"from {other}").decode() for other in range(size)]
-    with open(f"{folder}/{rank}", "w") as file:
-        file.write(f"{current_ring().me.ip} {port}")
-    os.replace(f"{folder}/{rank}", f"{folder}/up{rank}")
-    while not os.path.exists(f"{folder}/tried"):
-        time.sleep(0.05)
-    return found
 
 def wait(rank, size):
     open(sys.argv[2] + f"/up{rank}", "w").close()
@@ -99,22 +83,6 @@ def test_torch_reduces_over_three_hosts(world, start):
     require.need_module("torch")
 
     assert report(start("reduce", framework="torch"))["results"] == [6.0, 6.0, 6.0]
-
-
-def test_torchs_store_is_reached_from_every_host_and_by_no_stranger(world, start, tmp_path):
-    require.need_module("torch")
-    program = start("store", framework="torch")
-    all_up(tmp_path)
-
-    places = [path.read_text().split() for path in tmp_path.glob("up*")]
-    for ip, port in places:
-        # this process is on their network, and has no key
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((ip, int(port)), 10)
-    (tmp_path / "tried").touch()
-
-    assert {ip for ip, _ in places} == {host.address for host in world.hosts}
-    assert report(program)["results"] == [["0", "1", "2"]] * 3
 
 
 def test_a_pair_that_cannot_reach_each_other_is_named_before_user_code_runs(world, start, tmp_path):

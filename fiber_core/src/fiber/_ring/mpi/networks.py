@@ -26,7 +26,7 @@ _LONGEST = 256
 
 
 class Beacon:
-    """Answers clients that have the token with the member's name, at one port of all addresses.
+    """Answers clients that have the token with the member's name, at one port of its addresses.
 
     Two hosts may have the same address, on a bridge that each has for itself. So an answer counts
     only where it has the right name.
@@ -35,11 +35,12 @@ class Beacon:
         name: the member's.
         token: what clients have to show.
         patience: seconds for a client to show it.
+        host: where it listens; all interfaces by default.
     """
 
-    def __init__(self, name: str, token: str, patience: float) -> None:
+    def __init__(self, name: str, token: str, patience: float, host: str = "") -> None:
         self._name, self._token, self._patience = name, token, patience
-        listener = socket.create_server(("", 0), backlog=128)
+        listener = socket.create_server((host, 0), backlog=128)
         listener.setblocking(True)
         self.port: int = listener.getsockname()[1]
         self._accepting = AcceptThread(
@@ -52,7 +53,7 @@ class Beacon:
         )
 
     def close(self) -> None:
-        """Listen no more."""
+        """Listen no more; idempotent."""
         self._accepting.close()
 
     def _answer(self, connection: socket.socket) -> None:

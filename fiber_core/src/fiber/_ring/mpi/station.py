@@ -15,6 +15,7 @@ from typing import Any
 
 from fiber._agent import rundir
 from fiber._agent.supervisor.kernel import adopt_orphans
+from fiber._ring.forwarding import LOOPBACK
 from fiber._ring.mpi import agent, messages
 from fiber._ring.mpi.command_socket import AgentCall, CommandSocket
 from fiber._ring.mpi.networks import Beacon, addresses, dial
@@ -57,7 +58,8 @@ class _Station:
         self._connection = connection
         self._sending = threading.Lock()
         self._folder = folder
-        self._beacon = Beacon(name, token, timing.dial)
+        is_one_host = runtime.current().info.capabilities.same_host
+        self._beacon = Beacon(name, token, timing.dial, LOOPBACK if is_one_host else "")
         self._ranks = RankRegistry(folder, self._send)
         self._command_socket: CommandSocket | None = None
         self._commands: dict[int, Command] = {}
@@ -99,6 +101,9 @@ class _Station:
                 return
             if isinstance(message, messages.Close):
                 return
+            if not isinstance(message, messages.Probe):
+                # the controller goes on once all members have dialled each other
+                self._beacon.close()
             self._handlers[type(message)](message)
 
     def close(self) -> None:
