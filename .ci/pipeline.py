@@ -88,7 +88,6 @@ OF_USERS = (
     f"{CORE}/_agent/supervisor",
     f"{CORE}/cli",
 )
-OF_PARSERS = ("fuzz",)
 LIBRARIES = "deap,dynesty,emcee,gymnasium,nevergrad,numpy,pymoo,scipy,sklearn,tqdm"
 
 
@@ -134,7 +133,7 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
             Check("examples", examples, examples_brief, OF_FRAMEWORKS),
             Check("libraries", libraries, None, OF_LIBRARIES),
             Check("Python 3.14", python314),
-            Check("fuzz", fuzz, None, OF_PARSERS),
+            Check("fuzz", fuzz),
         ],
         [
             Check("docker", docker, docker_brief, OF_DOCKER),
@@ -316,7 +315,7 @@ def libraries(shop: Workshop, it: Running) -> None:
 
 
 def fuzz(shop: Workshop, it: Running) -> None:
-    """Every parser that a stranger or a worker feeds, a minute each; the gate reads the corpus."""
+    """Every parser that a stranger or a worker feeds, a minute each; all tests read the corpus."""
     shop.tox(it, "fuzz", "--", "--seconds", "60", "--jobs", "2")
 
 
