@@ -32,14 +32,14 @@ OF_JOB, CUT_OFF = {ADDRESS_VARIABLE: "10.9.0.1"}, {ADDRESS_VARIABLE: UNREACHABLE
 @pytest.mark.parametrize(
     "settings, environ, interfaces, bind, host, routed",
     [
-        ({}, {}, [LO, DOWN, LOCAL, SIX, ETH], OWN, None, True),
-        ({}, {}, [LO, SIX], "tls+tcp://[fd00::5]:0", None, True),
+        ({}, {}, [LO, DOWN, LOCAL, SIX, ETH], EVERYWHERE, "10.0.0.5", True),
+        ({}, {}, [LO, SIX], "tls+tcp://[::]:0", "fd00::5", True),
         ({}, {}, [LO], HERE, None, True),
         ({"address": "me.example"}, {}, [ETH], EVERYWHERE, "me.example", True),
         ({"address": "10.0.0.5"}, {}, [ETH], OWN, None, True),
         ({"reach": "reversed"}, {}, [ETH], HERE, None, True),
         # streams are not offered where all hosts are to dial
-        ({"reach": "direct"}, {}, [ETH], OWN, None, False),
+        ({"reach": "direct"}, {}, [ETH], EVERYWHERE, "10.0.0.5", False),
         # jobs listen where their host was reached
         ({"reach": "auto"}, OF_JOB, [ETH], EVERYWHERE, "10.9.0.1", True),
         ({"reach": "direct"}, OF_JOB, [ETH], EVERYWHERE, "10.9.0.1", False),

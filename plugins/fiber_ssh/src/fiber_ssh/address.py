@@ -31,10 +31,12 @@ def listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddre
     if advertised in (None, UNREACHABLE) or (assigned is None and config.reach == "reversed"):
         return ListenAddress(bind_url=f"tls+tcp://{UNREACHABLE}:0", routed=routed)
     assert advertised is not None
-    if advertised in {one.address for one in interfaces if one.is_up}:
+    is_chosen = bool(assigned or config.address)
+    if is_chosen and advertised in {one.address for one in interfaces if one.is_up}:
         host = f"[{advertised}]" if _is_ipv6(advertised) else advertised
         return ListenAddress(bind_url=f"tls+tcp://{host}:0", routed=routed)
-    # a name, or an address that is translated on the way, cannot be bound
+    # a name, or an address that is translated on the way, cannot be bound; and each host dials a
+    # program at the address that it sees it under, where none was chosen
     every = "[::]" if _is_ipv6(advertised) else "0.0.0.0"  # noqa: S104 - behind mutual TLS
     return ListenAddress(bind_url=f"tls+tcp://{every}:0", advertise_host=advertised, routed=routed)
 
