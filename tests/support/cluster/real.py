@@ -352,7 +352,12 @@ class Container:
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port of its loopback."""
-        pid, loop = await self._pid(), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        try:
+            pid = await self._pid()
+        except EngineError as error:
+            # it is gone by now, and nobody listens there
+            raise ConnectionRefusedError(str(error)) from error
         # a thread of its own: its namespace is not given back
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
             sock = await loop.run_in_executor(thread, _connect, pid, port)
