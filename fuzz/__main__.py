@@ -56,7 +56,7 @@ def fuzz(name: str, seconds: int, seed: int) -> bool:
     began = time.monotonic()
     # in memory where that can be, for targets write thousands of files a second; atheris leaves them
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="fiber-fuzz-", dir=memory) as folder:
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory) as folder:
         done = subprocess.run(
             [sys.executable, "-m", "fuzz", *words],
             stdout=subprocess.PIPE,
