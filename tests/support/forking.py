@@ -125,7 +125,8 @@ def run(script: str, scheme: str, folder: Path) -> None:
         env=environ(),
         check=False,
     )
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and not said, f"{done.returncode}: {said}"
 
 
 def _command(script: str, scheme: str, folder: Path) -> list[str]:
