@@ -46,7 +46,7 @@ OF_CORE = (
 #: processes of the stages that compute: another lane's run beside them
 AT_ONCE = ("-n", "3")
 K8S = "plugins/fiber_k8s/tests"
-#: it skips the programs of which a stage has not all that they need
+#: all tests run it for what their environment has; stages with a framework or MPI run the others
 WHO_CAN_DO_WHAT = "tests/end_to_end/test_who_can_do_what.py"
 #: variables of an ordinary machine, and what pip may need to reach an index; nothing else may decide
 #: whether tests pass, as PYTHONUNBUFFERED did
@@ -230,7 +230,7 @@ def docker(shop: Workshop, it: Running) -> None:
 
 def ssh(shop: Workshop, it: Running) -> None:
     """The whole kit, the scenarios and the kills."""
-    on_engine(shop, it, "-n", "2", "plugins/fiber_ssh/tests", WHO_CAN_DO_WHAT)
+    on_engine(shop, it, "-n", "2", "plugins/fiber_ssh/tests")
 
 
 def k8s(shop: Workshop, it: Running) -> None:
@@ -292,12 +292,13 @@ def examples(shop: Workshop, it: Running) -> None:
         required += ",fiber_ssh"
     shop.tox_tests(it, "examples", FIBER_REQUIRE=required)
     files = (
-        WHO_CAN_DO_WHAT,
         "fiber_core/tests/_ring/frameworks",
         "fiber_core/tests/_objects/memory/test_tensors.py",
         "fiber_core/tests/_agent/job/test_remote_tensors.py",
     )
     it.tests(python, "-m", "pytest", "-q", *files, FIBER_REQUIRE=required)
+    scan = ("-k", "torch or JAX or Horovod", WHO_CAN_DO_WHAT)
+    it.tests(python, "-m", "pytest", "-q", *scan, FIBER_REQUIRE=required)
 
 
 def examples_brief(shop: Workshop, it: Running) -> None:

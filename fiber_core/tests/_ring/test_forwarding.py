@@ -17,7 +17,6 @@ from fiber._ring.forwarding import (
     Gateway,
     LoopbackServer,
     PipeServer,
-    Streams,
     loopback_listener,
 )
 from fiber._ring.timing import RingTiming
@@ -40,16 +39,14 @@ def echo():
 @pytest.fixture
 def pipes(echo):
     """Pipes to that server."""
-    streams = Streams(RingTiming())
 
     def serve(name, pipe):
         assert name == "echo"
-        streams.carry(socket.create_connection(("127.0.0.1", echo.port)), pipe)
+        host.carry_to(lambda: echo.port, pipe)
 
     host = PipeServer(serve, RingTiming())
     yield host.pipes
     host.close()
-    streams.close()
 
 
 @pytest.fixture

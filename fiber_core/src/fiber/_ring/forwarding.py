@@ -212,24 +212,42 @@ class PipeServer:
 
     Args:
         serve: called with the requested name and the server's end of the pipe.
-        timing: has the seconds for its thread to end.
+        timing: has the seconds for its threads to end.
     """
 
     def __init__(self, serve: Callable[[str, Connection], None], timing: RingTiming) -> None:
         from fiber.queues import SimpleQueue
 
         self._serve, self._timing = serve, timing
+        #: streams of the pipes, which end with the server
+        self.streams = Streams(timing)
         self._requests: SimpleQueue[tuple[str, Connection] | None] = SimpleQueue()
         #: client for the other members
         self.pipes = PipeClient(self._requests)
         self._thread = threading.Thread(target=self._accept, name="fiber-ring-pipes", daemon=True)
         self._thread.start()
 
+    def carry_to(self, port: Callable[[], int], pipe: Connection) -> None:
+        """Carry bytes both ways between a pipe and a server on this process's loopback.
+
+        Where it does not listen, yet or any more, its client sees the connection end.
+
+        Args:
+            port: returns the server's port, and may open it.
+            pipe: from a member.
+        """
+        try:
+            server = socket.create_connection((LOOPBACK, port()), timeout=None)
+        except OSError:
+            return
+        self.streams.carry(server, pipe)
+
     def close(self) -> None:
-        """Accept no more pipes; open ones go on."""
+        """Accept no more pipes, and end all streams."""
         self._requests.put(None)
         self._thread.join(self._timing.stream_end)
         self._requests.close()
+        self.streams.close()
 
     def _accept(self) -> None:
         while (request := self._requests.get()) is not None:
@@ -242,7 +260,7 @@ class PipeServer:
             self._serve(name, connection)
 
 
-class LoopbackServer:
+class LoopbackServer(PipeServer):
     """Carries pipes to a server on this process's loopback, whenever that listens, until closed.
 
     Args:
@@ -251,24 +269,7 @@ class LoopbackServer:
     """
 
     def __init__(self, port: int, timing: RingTiming) -> None:
-        self._port = port
-        self._streams = Streams(timing)
-        self._host = PipeServer(self._serve, timing)
-        #: client for the other members
-        self.pipes = self._host.pipes
-
-    def close(self) -> None:
-        """Accept no more pipes and end all streams."""
-        self._host.close()
-        self._streams.close()
-
-    def _serve(self, _: str, pipe: Connection) -> None:
-        try:
-            server = socket.create_connection((LOOPBACK, self._port), timeout=None)
-        except OSError:
-            # it does not listen yet, or not any more: its client sees the connection end
-            return
-        self._streams.carry(server, pipe)
+        super().__init__(lambda _, pipe: self.carry_to(lambda: port, pipe), timing)
 
 
 class Forwarder:

@@ -15,7 +15,7 @@ The core uses some of them itself.
   platforms that run programs beside a job and forward no port.
 * ``outage``: how long a platform that cannot be asked is asked again, and when users are told.
 * ``private``: how a program that a platform starts finds its private instructions, and ``seal``.
-* ``privileges``: Linux capabilities that processes in containers do without.
+* ``privileges``: Linux capabilities that processes in containers do without, and which jobs do.
 * ``threads``: :class:`~fiber.backend_parts.threads.ThreadPool`, which makes a platform's slow
   calls.
 

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts import first
-from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES
+from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES, is_reduced
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_docker.config import DockerConfig
 from fiber_docker.endpoint import ENGINE_VARIABLE, NO_ENGINE, SHARED_ENGINE, SOCKET
@@ -198,7 +198,7 @@ def _host(spec: JobSpec, config: DockerConfig, context: ContainerContext) -> dic
         "AutoRemove": spec.entry is not None,
         **_limits(spec.resources),
     }
-    if config.security == "restricted" or (config.security == "reduced" and spec.entry is not None):
+    if is_reduced(config.security, spec):
         is_restricted = config.security == "restricted"
         host["CapDrop"] = ["ALL"] if is_restricted else list(UNNEEDED_CAPABILITIES)
         if context.can_forbid_privileges:

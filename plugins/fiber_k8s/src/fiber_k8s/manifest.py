@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from fiber.backend_parts import first
-from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES
+from fiber.backend_parts.privileges import UNNEEDED_CAPABILITIES, is_reduced
 from fiber.model import JobSpec, ResourceRequest, Volume
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import JOB_VARIABLE
@@ -99,7 +99,7 @@ def manifest(spec: JobSpec, config: K8sConfig, context: PodContext) -> dict[str,
         context.gang.mark(pod, ((context.template or {}).get("spec") or {}).get("schedulerName"))
     if context.template is not None:
         pod = merge_template(pod, context.template)
-    if config.security == "restricted" or (config.security == "reduced" and spec.entry is not None):
+    if is_reduced(config.security, spec):
         container = pod["spec"]["containers"][0]
         pod_wide, own = pod["spec"].get("securityContext"), container.get("securityContext")
         container["securityContext"] = _secured(config, pod_wide or {}, own or {})

@@ -185,10 +185,8 @@ class RunObjects:
         return names[0] if len(names) == 1 else None
 
     def _make_secret(self, owner: Mapping[str, Any] | None) -> None:
-        body, what = (
-            secret_body(self.name, self._run_id, self._key, owner),
-            "create the run's Secret",
-        )
+        body = secret_body(self.name, self._run_id, self._key, owner)
+        what = "create the run's Secret"
         if self._client.create("secrets", body, what) is None:
             # an earlier try of ours, or somebody else's: nobody may read it, so it is made again
             self._client.delete("secrets", self.name)

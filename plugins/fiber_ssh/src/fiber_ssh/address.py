@@ -27,12 +27,12 @@ def listen_address(peers: Peers, interfaces: Sequence[Interface]) -> ListenAddre
     assigned = peers.environ.get(ADDRESS_VARIABLE)
     # config.reach is the master's: a job's process goes by the variable alone
     routed = config.reach != "direct"
-    advertised = assigned or config.address or _first(interfaces)
+    chosen = assigned or config.address
+    advertised = chosen or _first(interfaces)
     if advertised in (None, UNREACHABLE) or (assigned is None and config.reach == "reversed"):
         return ListenAddress(bind_url=f"tls+tcp://{UNREACHABLE}:0", routed=routed)
     assert advertised is not None
-    is_chosen = bool(assigned or config.address)
-    if is_chosen and advertised in {one.address for one in interfaces if one.is_up}:
+    if chosen in {one.address for one in interfaces if one.is_up}:
         host = f"[{advertised}]" if _is_ipv6(advertised) else advertised
         return ListenAddress(bind_url=f"tls+tcp://{host}:0", routed=routed)
     # a name, or an address that is translated on the way, cannot be bound; and each host dials a

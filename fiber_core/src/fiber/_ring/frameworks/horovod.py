@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from fiber._ring.forwarding import LOOPBACK, PipeClient, PipeServer, Streams, may_connect
+from fiber._ring.forwarding import LOOPBACK, PipeClient, PipeServer, may_connect
 from fiber._ring.framework import RingFramework
 from fiber._ring.frameworks.hosts import write_files
 from fiber._ring.timing import RingTiming
@@ -231,9 +231,7 @@ class Horovod(RingFramework):
     def host(self, ring: RingView) -> Mapping[str, Any]:
         """Open the store, and the pipes by which members reach it."""
         store = Store(ring.size if ring.bounds is None else ring.bounds[1])
-        streams = Streams(ring.timing)
-        ring.on_leave(streams.close)
-        host = PipeServer(lambda _, pipe: streams.answer(pipe, store.answer), ring.timing)
+        host = PipeServer(lambda _, pipe: host.streams.answer(pipe, store.answer), ring.timing)
         ring.on_leave(host.close)
         return {"pipes": host.pipes}
 

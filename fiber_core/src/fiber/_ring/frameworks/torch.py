@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,6 @@ from fiber._ring.forwarding import (
     Gateway,
     PipeClient,
     PipeServer,
-    Streams,
     loopback_listener,
 )
 from fiber._ring.framework import RingFramework
@@ -131,7 +129,6 @@ class _StoreServer:
         self._own = contextlib.ExitStack()
         #: port of the ring's own store on loopback
         self.port = self._own.enter_context(self._using(_RING_STORE)).port()
-        self._streams = Streams(timing)
         self._host = PipeServer(self._serve, timing)
         #: client for the other members
         self.pipes = self._host.pipes
@@ -139,7 +136,6 @@ class _StoreServer:
     def close(self) -> None:
         """Close all stores."""
         self._host.close()
-        self._streams.close()
         self._own.close()
 
     def _serve(self, request: str, pipe: Connection) -> None:
@@ -147,14 +143,9 @@ class _StoreServer:
         with self._using(name) as shared:
             if kind == torchrun.STATE:
                 with shared.state.connected():
-                    self._streams.answer(pipe, shared.state.answer)
-                return
-            try:
-                store = socket.create_connection((LOOPBACK, shared.port()), timeout=None)
-            except OSError:
-                # the ring is ending
-                return
-            self._streams.carry(store, pipe)
+                    self._host.streams.answer(pipe, shared.state.answer)
+            else:
+                self._host.carry_to(shared.port, pipe)
 
     @contextlib.contextmanager
     def _using(self, name: str) -> Iterator[_SharedByName]:
