@@ -320,3 +320,26 @@ class TestTheParentsDeath:
             parent.kill()
             # ends with the last that holds its output
             parent.communicate(timeout=TIMEOUT)
+
+
+class TestTheEnd:
+    @pytest.mark.parametrize("scheme", ["ipc", "tls+tcp"])
+    def test_sockets_that_a_program_left_open_are_closed_at_its_end(self, scheme, folder):
+        """Not by nng's own end, which aborts the process while a thread of nng ends a TLS pipe."""
+        run(
+            """
+            from multiprocessing import util
+            from fiber._wire import nng
+
+            def check():
+                assert all(socket._closed for socket in left)
+
+            open_all(scheme, folder)
+            left = list(nng._open)
+            assert left
+            # the last of all
+            util.Finalize(None, check, exitpriority=-20_000)
+            """,
+            scheme,
+            folder,
+        )

@@ -73,7 +73,7 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
     runtime.close()
     nng = sys.modules.get("fiber._wire.nng")
     if nng is not None:
-        nng.end_at_exit()
+        nng.close_all()
     return code
 
 

@@ -27,6 +27,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import process, util
 from typing import Any, Protocol
@@ -56,8 +57,8 @@ _GREETING = b"\0SP\0\0\x30\0\0"
 _tuned = False
 # descriptors that nng's threads use for all sockets; None until the first one is opened
 _shared: tuple[int, ...] | None = None
-# pynng's exit handler, held back until the runtime of a child is closed
-_deferred_exit: list[Callable[[], Any]] = []
+# sockets of this process
+_open: weakref.WeakSet[RawSocket] = weakref.WeakSet()
 _tune_lock = threading.Lock()
 
 
@@ -79,26 +80,25 @@ def _tune() -> None:
             lib.nng_init_set_parameter(getattr(lib, f"NNG_INIT_NUM_{name}_THREADS"), value)
             lib.nng_init_set_parameter(getattr(lib, f"NNG_INIT_MAX_{name}_THREADS"), value)
         lib.nng_init_set_parameter(lib.NNG_INIT_NUM_RESOLVER_THREADS, 1)
-        _defer_exit()
+        _replace_exit_handler()
         _tuned = True
 
 
-def _defer_exit() -> None:
-    # pynng ends nng in an atexit handler, which would run before the stdlib's, which joins the
-    # children that still need us; among the stdlib's finalizers it comes after all others
-    end = pynng.nng._pynng_atexit  # noqa: SLF001 - there is no public way to put it off
-    atexit.unregister(end)
+def _replace_exit_handler() -> None:
+    # pynng's atexit handler ends nng as a whole. It would run before the stdlib's, which joins the
+    # children that still need us; and nng 1.11 aborts the process when it is ended while one of its
+    # threads takes a TLS pipe apart ("panic: pthread_mutex_lock", from nni_aio_stop). Closed sockets
+    # do as well: their pipes call nothing of Python's any more, and nng's threads end with the process
+    atexit.unregister(pynng.nng._pynng_atexit)  # noqa: SLF001 - there is no public way
     if process.parent_process() is None:
-        util.Finalize(None, end, exitpriority=-10_000)
-    else:
-        # in a child finalizers, and since Python 3.13 atexit handlers, run before its runtime closes
-        _deferred_exit.append(end)
+        # after all other finalizers of the stdlib's; in a child they run before its runtime closes
+        util.Finalize(None, close_all, exitpriority=-10_000)
 
 
-def end_at_exit() -> None:
-    """Register nng's exit handler; called once the runtime of a child is closed."""
-    while _deferred_exit:
-        atexit.register(_deferred_exit.pop())
+def close_all() -> None:
+    """Close all sockets of this process, at its end; those of a child once its runtime is closed."""
+    for one in tuple(_open):
+        one.close()
 
 
 def check(code: int) -> None:
@@ -222,6 +222,7 @@ class RawSocket:
         # keeps TLS configurations alive as long as nng may use them
         self._tls: list[pynng.TLSConfig] = []
         fork.register(self)
+        _open.add(self)
 
     def receive(self) -> tuple[int, bytearray] | None:
         """Receive the next frame with the number of its pipe, or None where there is none now."""
