@@ -11,11 +11,13 @@ import textwrap
 import time
 from unittest.mock import Mock
 
+import psutil
 import pytest
 
 import fiber
 from fiber import process as processes
 from making import making
+from waiting import until
 
 PATIENCE = 50
 #: makes standard input the terminal of the session, then runs a program in place of itself
@@ -23,7 +25,11 @@ ON_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
-HEAD = """
+HEAD = f"""
+import faulthandler
+faulthandler.dump_traceback_later({PATIENCE - 10})
+"""
+HEAD += """
 import os, signal, sys, threading, time
 import fiber
 from fiber._launch.child import Child
@@ -111,7 +117,19 @@ class Program:
         self.output = self.output.partition(text)[2]
 
     def interrupt(self):
-        """Press Ctrl-C."""
+        """Press Ctrl-C, once all its processes wait for something.
+
+        A signal that comes while Python gives up its lock just before a call of the system is noted,
+        and interrupts nothing until that call returns; so it is with any program that has threads. On
+        a busy machine that moment takes milliseconds.
+        """
+        looks = []
+
+        def are_waiting():
+            looks.append(self._waits())
+            return None not in looks[-1] and looks[-50:] == [looks[-1]] * 50
+
+        until(are_waiting)
         if self.way == "terminal":
             self.write("\x03")
         elif self.way == "group":
@@ -125,9 +143,31 @@ class Program:
 
     def ends(self):
         """Wait for its end; returns its exit code and the rest of its output."""
-        while self._read():
-            pass
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            assert select.select([self._end], [], [], left)[0], self._state()
+            if not self._read():
+                break
         return self.process.wait(PATIENCE), self.output
+
+    def _processes(self):
+        one = psutil.Process(self.process.pid)
+        return [one, *one.children(recursive=True)]
+
+    def _waits(self):
+        """For each process how often its main thread has waited; None for one that runs."""
+        waits = []
+        for one in self._processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                runs = one.status() == psutil.STATUS_RUNNING
+                waits.append(None if runs else (one.pid, one.num_ctx_switches().voluntary))
+        return waits
+
+    def _state(self):
+        """Its output, and what it and its processes do that have not ended."""
+        lines = [f"{one.pid} of {one.ppid()}: {one.name()}" for one in self._processes()]
+        return "\n".join([self.output, *lines])
 
     def kill(self):
         """End it."""

@@ -72,4 +72,4 @@ def test_connections_may_be_idle_for_longer_than_the_programs_default_timeout(tr
 
     done = ran([sys.executable, program], env={**os.environ, "FIBER_LOCAL_TRANSPORT": transport})
 
-    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", 0), done.stderr
