@@ -168,6 +168,16 @@ class TestLife:
         with fiber.Pool() as pool:
             assert pool.size == pool._processes == fiber.cpu_count()
 
+    def test_a_subclass_has_names_of_its_own_that_the_stdlibs_pool_does_not_have(self):
+        class Sized(fiber.pool.Pool):
+            def __init__(self, processes):
+                super().__init__(processes)
+                self.size = self._processes + 5
+
+        with Sized(1) as pool:
+            assert pool.size == 6
+            assert "pool_size=1" in repr(pool)
+
     def test_terminate_ends_what_is_at_hand_with_an_error(self):
         pool = fiber.Pool(2)
         result = pool.map_async(nap, [60] * 4)

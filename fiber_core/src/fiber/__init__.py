@@ -7,11 +7,11 @@ environment.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import typing
 
 from fiber._version import __version__
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from multiprocessing import (
         AuthenticationError,
         BufferTooShort,
@@ -174,7 +174,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     if name in _MODULES:
         return importlib.import_module(f"fiber.{name}")
     if name in _METHODS:

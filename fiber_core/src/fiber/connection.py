@@ -44,6 +44,10 @@ __all__ = [
     "wait",
 ]
 
+#: address families of listeners, and the one without an address
+families = ["AF_INET", "AF_UNIX"]
+default_family = "AF_UNIX"
+
 
 class Connection(Handle):
     """One end of a pipe; the same as ``multiprocessing.connection.Connection``.

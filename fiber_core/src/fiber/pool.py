@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from fiber._runtime.start import ready_runtime
 from fiber._tasks.protocol import Mode
@@ -51,6 +51,21 @@ if TYPE_CHECKING:
     Ts = TypeVarTuple("Ts")
 RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 ApplyResult = AsyncResult
+
+
+class _settable(Generic[T]):  # noqa: N801 - a decorator, as property is
+    """A property until an object gets an attribute of that name.
+
+    Subclasses of the stdlib's pool use names that it does not have, such as ``size``, for their own.
+    """
+
+    def __init__(self, read: Callable[[Any], T]) -> None:
+        self._read = read
+        self.__doc__ = read.__doc__
+
+    def __get__(self, pool: Any, owner: object = None) -> T:
+        value: Any = self if pool is None else self._read(pool)
+        return cast("T", value)
 
 
 def __getattr__(name: str) -> Any:
@@ -129,17 +144,17 @@ class Pool:
 
     def __repr__(self) -> str:
         cls = type(self)
-        return f"<{cls.__module__}.{cls.__qualname__} state={self._state} pool_size={self.size}>"
+        return f"<{cls.__module__}.{cls.__qualname__} state={self._state} pool_size={self._groups.size}>"
 
-    @property
+    @_settable
     def size(self) -> int:
         """Workers that the pool keeps."""
         return self._groups.size
 
-    @property
+    @_settable
     def _processes(self) -> int:
         """As :attr:`size`; the stdlib's pool has it, and programs use it."""
-        return self.size
+        return self._groups.size
 
     @property
     def _pool(self) -> list[Process]:

@@ -97,9 +97,9 @@ class Process(_process.BaseProcess):
         self._chosen_method = self._start_method or start_methods.chosen()
         flush_standard_streams()
         _interrupt_children_at_exit()
-        self.started_as(self._launch())
+        self._started_as(self._launch())
 
-    def started_as(self, child: Child) -> None:
+    def _started_as(self, child: Child) -> None:
         """Set the job that this process became; called by :meth:`start` and by pools."""
         self._popen = child
         # as the stdlib: the target may refer to this object

@@ -30,7 +30,7 @@ class FakeProcess:
     def __init__(self, target):
         self.target, self.child = target, None
 
-    def started_as(self, child):
+    def _started_as(self, child):
         self.child = child
 
     def is_alive(self):

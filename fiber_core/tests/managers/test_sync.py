@@ -3,6 +3,7 @@
 import queue
 import sys
 import threading
+from collections.abc import MutableMapping, MutableSequence
 
 import pytest
 
@@ -38,6 +39,11 @@ def test_a_dict_has_the_methods_of_a_dict(manager):
     assert shared.copy() == {"b": 2, "d": 4, "f": 6}
     shared.clear()
     assert str(shared) == "{}"
+
+
+def test_lists_and_dicts_are_the_abstract_classes_that_they_implement(manager):
+    assert isinstance(manager.dict(), MutableMapping)
+    assert isinstance(manager.list(), MutableSequence)
 
 
 def test_a_list_has_the_methods_of_a_list(manager):

@@ -122,7 +122,7 @@ class JobThreads:
         finally:
             for end in theirs:
                 end.close()
-        process.started_as(child)
+        process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
         self._listener.launched(number, child, process, ours)
 
     def launch_in_background(self, command: StartWorker) -> None:

@@ -261,7 +261,7 @@ class WorkerGroup:
             waits=waits,
             on_status=on_status,
         )
-        process.started_as(child)
+        process._started_as(child)  # noqa: SLF001 - no name that subclasses could have
         self._processes[child] = process
         return child
 

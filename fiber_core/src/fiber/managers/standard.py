@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import time
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping, MutableSequence
 from typing import Any, ClassVar
 
 from fiber.managers.proxies import BaseProxy, MakeProxyType
@@ -294,6 +294,11 @@ class DictProxy(_BaseDictProxy):  # type: ignore[misc,valid-type] # made at run 
         return self
 
     __class_getitem__: Any = classmethod(types.GenericAlias)
+
+
+# as the stdlib since Python 3.14
+MutableSequence.register(BaseListProxy)
+MutableMapping.register(_BaseDictProxy)
 
 
 _BaseSetProxy = MakeProxyType(
