@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
@@ -51,6 +52,23 @@ if __name__ == "__main__":
         while True:
             pool.map(work, range(1000))
             queue.put(queue.qsize())
+""",
+    "blocks": """
+import os, time
+import fiber
+from fiber.shared_memory import SharedMemory
+
+def attach(name):
+    SharedMemory(name).close()
+
+if __name__ == "__main__":
+    block = SharedMemory("test-" + os.environ["TEST_MARK"], create=True, size=8)
+    child = fiber.Process(target=attach, args=(block.name,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    print("ready", flush=True)
+    time.sleep(600)
 """,
     "ring": """
 import time
@@ -115,6 +133,16 @@ def test_a_killed_master_leaves_nothing_though_its_own_forks_live_on(tmp_path):
 
     assert left == []
     assert len(bystanders) == 2
+
+
+def test_a_killed_master_that_had_no_jobs_leaves_no_folder_and_no_shared_memory(tmp_path):
+    mark = f"{os.getpid()}-blocks"
+
+    left, _ = kill_master(tmp_path, mark, "blocks", 0)
+
+    assert left == []
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(f"test-{mark}")
 
 
 def nap(n):

@@ -35,7 +35,6 @@ _ABSENT = """\
 | module | why |
 |---|---|
 | `heap`, `popen_*`, `resource_sharer`, `resource_tracker`, `forkserver`, `spawn` | how the standard library works inside |
-| `shared_memory` | memory of one machine; `Value`, `Array` and managers work on one and between several |
 """
 
 

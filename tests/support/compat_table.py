@@ -124,11 +124,8 @@ TABLE: dict[str, Deviation] = {
     **_all("queues", "Queue JoinableQueue SimpleQueue", better(_CTX)),
     # -- managers
     "managers.MakeProxyType": different("no `_cache`, which is for the stdlib's own use"),
-    "managers.SharedMemoryManager": Deviation(
-        "different",
-        "making one is an error: its blocks are bound to one host and to children of the stdlib's; "
-        "`Array` and `RawArray` are in shared memory where they can be",
-        covers=True,
+    "managers.SharedMemoryManager": different(
+        "its blocks go with the run, however that ends; for backends whose processes share a host"
     ),
     "managers.Server": Deviation("different", f"its methods are {_SERVER}", covers=True),
     "managers.Value.value": different(
@@ -151,6 +148,11 @@ TABLE: dict[str, Deviation] = {
         "connection",
         "BUFSIZE CHALLENGE CONNECTION_TIMEOUT FAILURE MESSAGE_LENGTH WELCOME SocketClient "
         "SocketListener address_type arbitrary_address rebuild_connection reduce_connection",
+    ),
+    # -- shared_memory
+    "shared_memory.SharedMemory": better(
+        "a block goes with the run, however that ends, and with no process before; `track` on every "
+        "Python; refused by backends whose processes do not share a host"
     ),
     # -- synchronize
     **_all(

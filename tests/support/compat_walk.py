@@ -17,6 +17,7 @@ MODULES = (
     "managers",
     "connection",
     "synchronize",
+    "shared_memory",
     "sharedctypes",
     "context",
     "process",

@@ -186,7 +186,8 @@ def _still(look: Callable[[], list[Any]]) -> list[Any]:
 
 def _is_of_a_run(file: str) -> bool:
     # a run that goes on keeps logs, and what members of rings left that were killed, until it ends
-    return "/logs/" in file or "/fiber-ring-" in file
+    # and the folder of the records of named shared memory, but no record
+    return "/logs/" in file or "/fiber-ring-" in file or file.endswith("/shared_memory")
 
 
 def _is_of_the_run(thread: threading.Thread) -> bool:

@@ -52,6 +52,7 @@ fiber.connection
 fiber.queues
 fiber.synchronize
 fiber.sharedctypes
+fiber.shared_memory
 fiber.sharing
 fiber.managers
 fiber.context

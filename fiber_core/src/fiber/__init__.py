@@ -168,6 +168,7 @@ _MODULES = {
     "process",
     "queues",
     "reduction",
+    "shared_memory",
     "sharedctypes",
     "synchronize",
     "util",

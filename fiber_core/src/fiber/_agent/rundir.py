@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fiber._agent import named_memory
 from fiber.backend_parts import liveness
 from fiber.backend_parts.liveness import Claim, liveness_of, remove_claimed
 from fiber.exceptions import FiberError
@@ -172,6 +173,7 @@ def sweep() -> list[str]:
 
 def _removed(folder: Path) -> bool:
     # its supervisor may be removing it as well
+    named_memory.unlink_all(folder)
     remove_claimed(folder)
     return not folder.exists()
 
@@ -194,7 +196,8 @@ def remove_socket(folder: Path, name: str) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a run's folder; idempotent."""
+    """Remove a run's folder, and its named shared memory; idempotent."""
+    named_memory.unlink_all(folder)
     remove_claimed(folder)
     claim = _claims.pop(folder, None)
     if claim is not None:

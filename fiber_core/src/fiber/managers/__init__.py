@@ -14,7 +14,7 @@ one lock, which guards its start.
 
 ``base``: ``BaseManager``; ``server``: the server; ``proxies``: ``BaseProxy`` and proxy classes made
 of method names; ``standard``: types and proxies of ``SyncManager``; ``sync``: ``SyncManager``;
-``asynchronous``: ``AsyncManager``, apart from ``base`` because the stdlib has nothing of the kind.
+``memory``: ``SharedMemoryManager``; ``asynchronous``: ``AsyncManager``, apart from ``base`` because the stdlib has nothing of the kind.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fiber.managers.asynchronous import AsyncHandle, AsyncManager, AsyncProxy, g
 from fiber.managers.asynchronous import MakeAsyncProxyType as MakeAsyncProxyType
 from fiber.managers.base import BaseManager
 from fiber.managers.base import State as State
+from fiber.managers.memory import SharedMemoryManager
 from fiber.managers.proxies import AutoProxy as AutoProxy
 from fiber.managers.proxies import BaseProxy, Token
 from fiber.managers.proxies import MakeProxyType as MakeProxyType
@@ -48,7 +49,7 @@ from fiber.managers.standard import PoolProxy as PoolProxy
 from fiber.managers.standard import SetProxy as SetProxy
 from fiber.managers.standard import Value as Value
 from fiber.managers.standard import ValueProxy as ValueProxy
-from fiber.managers.sync import SharedMemoryManager, SyncManager
+from fiber.managers.sync import SyncManager
 
 __all__ = [
     "AsyncHandle",

@@ -52,8 +52,6 @@ def rollback(obj: Any, name: str, value: Any) -> None:
 
 
 _TEXT = re.compile(r"([0-9a-f.]+)/([0-9a-f]+)@([a-z+]+://.+)")
-#: methods that managers may call on the server
-_PUBLIC = ("create", "debug_info", "number_of_objects", "prove", "shutdown")
 #: types whose methods have the same effect on any thread
 _THREAD_NEUTRAL = frozenset(
     {array.array, dict, list, set, queue.Queue, threading.Event, Namespace, Value}
@@ -74,6 +72,9 @@ class Server:
         OSError: the address cannot be bound.
     """
 
+    #: methods that managers may call on the server
+    public: tuple[str, ...] = ("create", "debug_info", "number_of_objects", "prove", "shutdown")
+
     def __init__(
         self,
         registry: Mapping[str, tuple[Any, ...]],
@@ -93,7 +94,7 @@ class Server:
         self._caller_threads = CallerThreads(self._store)
         self._referents: weakref.WeakSet[Referent] = weakref.WeakSet()
         self._self_referent = Referent(
-            self._store, self._caller_threads, self, _PUBLIC, errors_as_text=True
+            self._store, self._caller_threads, self, self.public, errors_as_text=True
         )
         #: token of the server itself, for managers of this run
         self.token = Token(

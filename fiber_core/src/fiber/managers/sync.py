@@ -1,7 +1,4 @@
-"""``SyncManager``: a manager of locks, queues, containers and pools.
-
-And ``SharedMemoryManager``, which is not offered between machines and raises NotImplementedError.
-"""
+"""``SyncManager``: a manager of locks, queues, containers and pools."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 from fiber.managers import standard
 from fiber.managers.base import BaseManager
 
-__all__ = ["Manager", "SharedMemoryManager", "SyncManager"]
+__all__ = ["Manager", "SyncManager"]
 
 
 class SyncManager(BaseManager):
@@ -79,23 +76,3 @@ def Manager() -> SyncManager:  # noqa: N802 - the stdlib's name
     manager = SyncManager()
     manager.start()
     return manager
-
-
-class SharedMemoryManager(BaseManager):
-    """Not offered: blocks of ``multiprocessing.shared_memory`` are bound to one host.
-
-    A process that attaches to such a block removes it at its exit, unless it is a child that the
-    standard library has started. :class:`fiber.Array <fiber.sharedctypes.Array>` is in shared
-    memory on one host, and served across hosts.
-
-    Raises:
-        NotImplementedError: whenever one is made.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        msg = (
-            "SharedMemoryManager is not offered: its blocks are bound to one host and to processes "
-            "of the standard library; use fiber.Array or fiber.RawArray, which are shared memory "
-            "where they can be, or the Array, list and dict of fiber.Manager()"
-        )
-        raise NotImplementedError(msg)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from fiber._agent import named_memory
 from fiber._agent.supervisor import kernel, messages, orphans
 from fiber._agent.supervisor.channel import Channel
 from fiber._agent.supervisor.child import environment
@@ -457,7 +458,7 @@ class Server:
         if self._master is None and not self._options.detached:
             self._on_master_end()
         elif not len(self._table):
-            self._finish()
+            self._finish_after_master()
 
     def _send(self, owner: Owner, message: object) -> None:
         channel = self._channels.get(owner)
@@ -499,8 +500,10 @@ class Server:
         self._request_handler.job_ended(job_id)
         if len(self._table):
             return
-        if self._closing or None not in self._channels:
+        if self._closing:
             self._finish()
+        elif None not in self._channels:
+            self._finish_after_master()
         elif self._options.idle_exit is not None:
             self._idle = self._loop.call_later(self._options.idle_exit, self._on_idle)
 
@@ -539,6 +542,16 @@ class Server:
         if not len(self._table):
             self._finish()
 
+    def _finish_after_master(self) -> None:
+        """Finish without jobs and channel: the end of a master that was killed is seen a moment later.
+
+        What it left is removed then. One that lives has closed the channel, and is not waited for long.
+        """
+        if self._master is None:
+            self._finish()
+        else:
+            self._loop.call_later(self._timing.supervisor_exit, self._finish)
+
     def _finish(self) -> None:
         if self._finished:
             return
@@ -550,6 +563,7 @@ class Server:
         if self._remove and not _is_kept(self._options.run_directory):
             import shutil
 
+            named_memory.unlink_all(self._options.run_directory)
             shutil.rmtree(self._options.run_directory, ignore_errors=True)
         for reply in self._replies:
             reply()
