@@ -224,6 +224,11 @@ class RawSocket:
         fork.register(self)
         _open.add(self)
 
+    @property
+    def is_closed(self) -> bool:
+        """True once it was closed, by its owner or at the end of the program."""
+        return self._closed
+
     def receive(self) -> tuple[int, bytearray] | None:
         """Receive the next frame with the number of its pipe, or None where there is none now."""
         fork.check()
@@ -582,7 +587,7 @@ class NngListener:
             try:
                 received = None if self._closed else self._socket.receive()
             except TransportError:
-                if self._closed:
+                if self._closed or self._socket.is_closed:
                     # by another thread, just now
                     return
                 raise
