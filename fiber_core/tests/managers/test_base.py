@@ -20,7 +20,6 @@ from fiber.managers import (
     BaseManager,
     BaseProxy,
     MakeProxyType,
-    SharedMemoryManager,
     SyncManager,
     Token,
 )
@@ -195,7 +194,6 @@ def test_a_manager_that_does_not_listen_is_ended():
         (lambda _: Counters().start(3), TypeError, "initializer must be a callable"),
         (lambda _: BaseManager(serializer="marshal"), KeyError, "marshal"),
         (lambda _: BaseManager(serializer="xmlrpclib"), ValueError, "speak pickle only"),
-        (lambda _: SharedMemoryManager(), NotImplementedError, r"use fiber\.Array or fiber\.Raw"),
     ],
 )
 def test_misuse_is_refused(counters, use, error, told):
