@@ -78,6 +78,10 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+#: characters of a column that is not wrapped on a terminal
+_NARROW = 20
+
+
 def table(
     headers: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -107,9 +111,10 @@ def _print_rich(
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for header in headers:
-        last = header == headers[-1]
-        shown.add_column(header, no_wrap=True, overflow="ellipsis" if last else "fold")
+    for header, *cells in zip(headers, *rows, strict=True):
+        # wide columns give way, on more lines; ids, states and ages stay whole
+        is_narrow = max(map(len, (header, *cells))) <= _NARROW
+        shown.add_column(header, no_wrap=is_narrow, overflow="fold")
     for row in rows:
         # Text, so that brackets in cells are not read as markup
         shown.add_row(*(Text(cell, style=styles.get(cell.partition(" ")[0], "")) for cell in row))
