@@ -96,7 +96,7 @@ def test_globals_exceptions_and_enums_are_the_same_in_workers(python, tmp_path, 
     assert python(*arguments, stdin=stdin) == "all right\n"
 
 
-def test_an_unguarded_main_gets_the_stdlibs_explanation(tmp_path):
+def test_an_unguarded_main_is_told_the_line_and_what_to_do_and_nothing_else(tmp_path):
     (tmp_path / "program.py").write_text(
         "import fiber\n"
         "process = fiber.Process(target=print)\n"
@@ -106,8 +106,27 @@ def test_an_unguarded_main_gets_the_stdlibs_explanation(tmp_path):
     )
     done = ran([sys.executable, "program.py"], cwd=tmp_path)
 
-    assert "if __name__ == '__main__':" in done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith(
+        f"fiber: {tmp_path}/program.py, line 3: An attempt has been made to start"
+    )
+    assert line.endswith('below `if __name__ == "__main__":`')
     assert "exit code 1" in done.stdout
+
+
+def test_an_unguarded_main_may_catch_the_error_as_with_the_stdlib(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import fiber\n"
+        "process = fiber.Process(target=print, args=('from the child',))\n"
+        "try:\n"
+        "    process.start()\n"
+        "    process.join()\n"
+        "except RuntimeError:\n"
+        "    pass\n"
+    )
+    done = ran([sys.executable, "program.py"], cwd=tmp_path)
+
+    assert (done.stdout, done.stderr) == ("from the child\n", "")
 
 
 def test_arguments_flags_and_warnings_are_those_of_the_parent(python):

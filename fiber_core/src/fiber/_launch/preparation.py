@@ -9,13 +9,35 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from multiprocessing import process, spawn, util
+from multiprocessing import process, util
 from pathlib import Path
 from typing import Any
 
 from fiber._wire import codec
 
-__all__ = ["Program", "ignores_interrupts"]
+__all__ = ["Program", "UnguardedMainError", "ignores_interrupts"]
+
+
+class UnguardedMainError(RuntimeError):
+    """A program starts processes whenever its main module is loaded, in its children too."""
+
+    def __init__(self) -> None:
+        # the stdlib's words, for which people search, and what to do
+        super().__init__(
+            "An attempt has been made to start a new process before the current process has finished "
+            "its bootstrapping phase: a child loads the program's main module too, so put what starts "
+            'processes there below `if __name__ == "__main__":`'
+        )
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        place = ""
+        trace = self.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_globals.get("__name__") == "__mp_main__":
+                place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}: "
+            trace = trace.tb_next
+        return place + text
 
 
 class Program:
@@ -30,9 +52,10 @@ class Program:
         """Data for ``spawn.prepare()`` in a child.
 
         Raises:
-            RuntimeError: ``__main__`` is being loaded for this process and starts one meanwhile.
+            UnguardedMainError: ``__main__`` is being loaded for this process and starts one meanwhile.
         """
-        vars(spawn)["_check_not_importing_main"]()
+        if getattr(process.current_process(), "_inheriting", False):
+            raise UnguardedMainError
         data = {
             "name": name,
             "authkey": process.current_process().authkey,

@@ -16,6 +16,7 @@ from typing import Any
 from fiber._agent.instructions import Instructions, dial
 from fiber._base import entry_points, values
 from fiber._launch.module_server import ParentFinder
+from fiber._launch.preparation import UnguardedMainError
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber._wire.handshake import PICKLER, Hello
@@ -156,12 +157,16 @@ def _prepare(preparation: dict[str, Any], main: Callable[[], None] | None = None
     from multiprocessing import process, spawn
 
     current: Any = process.current_process()
-    # an unguarded main that starts processes while it is loaded gets the stdlib's explanation
+    # an unguarded main that starts processes while it is loaded gets an explanation
     current._inheriting = True  # noqa: SLF001 - as spawn does
     try:
         spawn.prepare(preparation)
         if main is not None:
             main()
+    except UnguardedMainError as error:
+        # one line, where a traceback of each child's start would hide it
+        msg = f"fiber: {error}"
+        raise SystemExit(msg) from None
     finally:
         del current._inheriting  # noqa: SLF001 - as spawn does
     codec.set_main_by_reference(
