@@ -1,10 +1,10 @@
 """Named shared memory of a run: a record of each block in the run's folder, and their removal.
 
-A block of ``fiber.shared_memory`` has a name of the system and outlives all processes that map it.
-The standard library counts blocks in a process that the children of one parent share; processes of a
-run have no such parent. Their blocks are files in the folder of the run instead, and whoever removes
-the folder removes the blocks first: the master at its end, its supervisor if it was killed, or the
-next sweep.
+A block of ``fiber.shared_memory`` has a name in the system and outlives all processes that map it.
+The standard library has a process beside each program that unlinks what is left, and that children
+share with their parent. Here a file in the run's folder records each block, and whoever removes the
+folder unlinks the blocks first: the master at its end, its supervisor if it was killed, or the next
+sweep.
 """
 
 from __future__ import annotations

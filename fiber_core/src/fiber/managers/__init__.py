@@ -14,7 +14,8 @@ one lock, which guards its start.
 
 ``base``: ``BaseManager``; ``server``: the server; ``proxies``: ``BaseProxy`` and proxy classes made
 of method names; ``standard``: types and proxies of ``SyncManager``; ``sync``: ``SyncManager``;
-``memory``: ``SharedMemoryManager``; ``asynchronous``: ``AsyncManager``, apart from ``base`` because the stdlib has nothing of the kind.
+``memory``: ``SharedMemoryManager``; ``asynchronous``: ``AsyncManager``, apart from ``base`` because
+the stdlib has nothing of the kind.
 """
 
 from __future__ import annotations
