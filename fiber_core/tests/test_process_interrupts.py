@@ -17,7 +17,7 @@ import pytest
 import fiber
 from fiber import process as processes
 from making import making
-from waiting import until
+from waiting import until_steady
 
 PATIENCE = 50
 #: makes standard input the terminal of the session, then runs a program in place of itself
@@ -123,13 +123,7 @@ class Program:
         and interrupts nothing until that call returns; so it is with any program that has threads. On
         a busy machine that moment takes milliseconds.
         """
-        looks = []
-
-        def are_waiting():
-            looks.append(self._waits())
-            return None not in looks[-1] and looks[-50:] == [looks[-1]] * 50
-
-        until(are_waiting)
+        until_steady(self._waits, looks=50)
         if self.way == "terminal":
             self.write("\x03")
         elif self.way == "group":
@@ -156,12 +150,13 @@ class Program:
         return [one, *one.children(recursive=True)]
 
     def _waits(self):
-        """For each process how often its main thread has waited; None for one that runs."""
+        """For each process how often its main thread has waited; None while one runs."""
         waits = []
         for one in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
-                runs = one.status() == psutil.STATUS_RUNNING
-                waits.append(None if runs else (one.pid, one.num_ctx_switches().voluntary))
+                if one.status() == psutil.STATUS_RUNNING:
+                    return None
+                waits.append((one.pid, one.num_ctx_switches().voluntary))
         return waits
 
     def _state(self):

@@ -11,6 +11,7 @@ from fiber._base import values
 from fiber._runtime import runtime
 from fiber.exceptions import CapabilityError
 from fiber.shared_memory import ShareableList, SharedMemory
+from memory_blocks import is_there
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 
@@ -23,12 +24,8 @@ def block():
     made.unlink()
 
 
-def is_there(name):
-    try:
-        SharedMemory(name).close()
-    except FileNotFoundError:
-        return False
-    return True
+def attach(name):
+    SharedMemory(name).close()
 
 
 def write(block, name):
@@ -55,7 +52,7 @@ def test_a_block_outlives_the_processes_that_were_attached_to_it_and_that_made_i
     finish(start(make, writer))
     name = reader.recv()
 
-    finish(start(is_there, name))
+    finish(start(attach, name))
 
     block = SharedMemory(name)
     assert block.buf[0] == 3

@@ -14,3 +14,14 @@ def until(condition: Callable[[], Any], *, timeout: float = PATIENCE) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.002)
+
+
+def until_steady(look: Callable[[], Any], *, looks: int) -> None:
+    """Wait until that many looks in a row have found the same, and not None."""
+    found: list[Any] = []
+
+    def is_steady() -> bool:
+        found.append(look())
+        return found[-1] is not None and found[-looks:] == [found[-1]] * looks
+
+    until(is_steady)

@@ -6,19 +6,12 @@ import secrets
 import pytest
 
 from fiber._agent import named_memory
+from memory_blocks import is_there
 
 
 @pytest.fixture
 def name():
     return f"test-{secrets.token_hex(4)}"
-
-
-def is_there(name):
-    try:
-        os.close(named_memory.open_block(name))
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def test_what_has_a_record_is_unlinked_with_the_run(tmp_path, name):

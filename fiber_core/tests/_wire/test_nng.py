@@ -16,6 +16,7 @@ from fiber._wire.identity import Credentials
 from fiber._wire.nng import UnprovenConnections, build
 from fiber.exceptions import PeerLostError, TransportError
 from fiber.model.timing import Timing
+from waiting import until_steady
 from wire_world import (
     TIMEOUT,
     Mailbox,
@@ -152,14 +153,8 @@ class TestBackPressure:
                 sent.append(len(sent))
 
         wait = in_thread(send)
-        looks = []
-
-        def is_stuck():
-            # with TLS buffers below nng take more after a while, which nothing announces
-            looks.append(next(iter(tuple(sock._waiters)), None))
-            return looks[-1] is not None and looks[-20:] == [looks[-1]] * 20
-
-        until(is_stuck)
+        # with TLS buffers below nng take more after a while, which nothing announces
+        until_steady(lambda: next(iter(tuple(sock._waiters)), None), looks=20)
         return sent, wait
 
     def test_its_header_is_made_when_its_turn_comes(self, ours, theirs):

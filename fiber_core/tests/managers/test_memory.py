@@ -4,17 +4,9 @@ import pytest
 
 from children import finish, start
 from fiber.managers import SharedMemoryManager
-from fiber.shared_memory import SharedMemory
+from memory_blocks import is_there
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
-
-
-def is_there(name):
-    try:
-        SharedMemory(name).close()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def double(items):

@@ -173,8 +173,7 @@ def sweep() -> list[str]:
 
 def _removed(folder: Path) -> bool:
     # its supervisor may be removing it as well
-    named_memory.unlink_all(folder)
-    remove_claimed(folder)
+    remove(folder)
     return not folder.exists()
 
 
