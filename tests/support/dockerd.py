@@ -91,6 +91,22 @@ class Engine:
 
         return docker.DockerClient(base_url=self.url, version="auto", **options)
 
+    def answers(self, seconds: float = _TIMEOUT) -> bool:
+        """Whether it tells about its containers and networks in time.
+
+        dockerd 20.10 can lock up in its networks: it still answers a ping, and nothing else any more.
+        """
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+
+        try:
+            with contextlib.closing(self.docker(timeout=seconds)) as client:
+                client.api.info()
+                client.api.networks()
+        except (DockerException, RequestException):
+            return False
+        return True
+
     def named(self, word: str) -> str:
         """A name for something of these tests, made of a word."""
         return word if self.session is None else f"{word}-{self.session}"
@@ -167,9 +183,9 @@ def own_engine(engine: Engine) -> Iterator[Engine]:
 
 @contextlib.contextmanager
 def obtained() -> Iterator[Engine]:
-    """A session on the engine that TEST_DOCKERD names; else an engine that is started now."""
+    """A session on the engine that TEST_DOCKERD names, if it answers; else one that is started now."""
     shared = _shared()
-    with started() if shared is None else session(shared) as running:
+    with session(shared) if shared is not None and shared.answers() else started() as running:
         yield running
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -57,3 +58,12 @@ def test_an_engine_for_all_is_gone_when(engine, tmp_path, command, how, code):
     assert process.returncode == code
     assert not Path(told["url"].removeprefix("unix://")).parent.exists()
     assert not Path("/sys/class/net", f"fiber{told['gateway'].split('.')[2]}").exists()
+
+
+def test_an_engine_that_does_not_answer_is_told_from_one_that_does(engine, tmp_path):
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent.sock"))
+        silent.listen()
+
+        assert engine.answers()
+        assert not dockerd.Engine(url=f"unix://{silent.getsockname()}", gateway="").answers(1)
