@@ -111,7 +111,9 @@ class TestPoison:
         assert sorted(good) == sorted(set(range(600)) - together)
         assert len(crashes) == len(together)
         assert all(len(error.attempts) == 3 for error in crashes)
-        assert collections.Counter(tasks.executions(path))[333] <= 4
+        # alone three times; before in a batch, and in a copy of that where the death was seen so late
+        # that the dead worker should have answered meanwhile
+        assert collections.Counter(tasks.executions(path))[333] <= 3 + 2
 
     def test_several_at_once_are_told_apart(self):
         def work(n):

@@ -13,6 +13,7 @@ import stat
 import sys
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 from unittest.mock import DEFAULT, Mock
 
@@ -150,6 +151,24 @@ class TestHeld:
         assert not held.are_intact
         os.close(reader)
         assert not held.are_intact
+
+
+class TestOwnedSocket:
+    def test_it_is_closed_without_a_warning_when_it_is_collected(self):
+        owned = descriptors.OwnedSocket(socket.AF_UNIX, socket.SOCK_STREAM)
+        held = owned.owned
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            del owned
+        assert given == []
+        assert not held.are_intact
+
+    def test_a_file_that_has_its_number_by_then_stays_open(self, pipe):
+        owned = descriptors.OwnedSocket(socket.AF_UNIX, socket.SOCK_STREAM)
+        number = owned.fileno()
+        os.dup2(pipe[0], number)
+        del owned
+        os.close(number)
 
 
 def test_all_descriptors_of_this_process_are_found_and_no_other(pipe):

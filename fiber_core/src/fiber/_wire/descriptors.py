@@ -210,6 +210,26 @@ class OwnedDescriptors:
         return True
 
 
+class OwnedSocket(socket.socket):
+    """Socket that is closed when it is collected, unless its number belongs to another file by then.
+
+    Python's own warns then, and closes what has the number.
+    """
+
+    def __init__(self, family: int, kind: int) -> None:
+        super().__init__(family, kind)
+        #: its descriptor
+        self.owned = OwnedDescriptors((self.fileno(),))
+
+    def __del__(self) -> None:
+        if self.fileno() < 0:
+            return
+        if self.owned.are_intact:
+            self.close()
+        else:
+            self.detach()
+
+
 def _file(number: int) -> tuple[int, int] | None:
     try:
         found = os.fstat(number)

@@ -56,8 +56,7 @@ class UnixDialer:
 
     def __init__(self, *, max_frame: int = frames.MAX_FRAME) -> None:
         self._end: tuple[int, int] | None = None
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._owned = descriptors.OwnedDescriptors((self._socket.fileno(),))
+        self._socket = descriptors.OwnedSocket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(True)
         fork.check()
         self._chunk = memoryview(bytearray(_CHUNK))
@@ -82,7 +81,7 @@ class UnixDialer:
     @property
     def descriptors(self) -> descriptors.OwnedDescriptors:
         """Descriptors of this connection."""
-        return self._owned
+        return self._socket.owned
 
     @property
     def end_fd(self) -> int:
@@ -230,10 +229,10 @@ class UnixDialer:
                 os.write(self._end[1], b"\0")
 
     def close(self) -> None:
-        """End the connection; idempotent. Its descriptors are closed with this object."""
+        """End the connection; idempotent. Its descriptors are closed when this object is collected."""
         if fork.is_forked_child():
             return
-        if self._owned.are_intact:
+        if self._socket.owned.are_intact:
             with contextlib.suppress(OSError):
                 # wakes threads that wait for it
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -246,11 +245,6 @@ class UnixDialer:
         self._socket.close()
 
     def __del__(self) -> None:
-        if self._owned.are_intact:
-            self._socket.close()
-        else:
-            # the number belongs to another file by now, or to none
-            self._socket.detach()
         if self._end is not None:
             for fd in self._end:
                 os.close(fd)

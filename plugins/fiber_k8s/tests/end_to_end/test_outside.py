@@ -27,13 +27,12 @@ def outside(kube, engine):
     with pytest.MonkeyPatch.context() as patch:
         # its threads go on from test to test
         patch.setenv("FIBER_BACKEND", "k8s")
+        current = runtime.current()
         yield kube
-    current = runtime.started()
-    run = current.run_id
     current.close()
     fiber.init()
     left = [pod["metadata"]["name"] for pod in kube.objects("pods")]
-    assert [name for name in left if run in name] == []
+    assert [name for name in left if current.run_id in name] == []
 
 
 def slow_square(x):
