@@ -12,6 +12,7 @@ import fiber
 from commands import ran
 from fiber._runtime import runtime
 from pool_tasks import same
+from wire_world import Bomb
 
 WAITING = """
 import sys, time
@@ -33,16 +34,6 @@ def test_a_program_waits_for_its_children_as_the_stdlib_does(tmp_path):
     done = ran([sys.executable, "program.py"], cwd=tmp_path)
 
     assert (done.stdout, done.returncode) == ("finished\n", 0), done.stderr
-
-
-class Bomb:
-    """Leaves a file where it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
 
 
 @pytest.fixture

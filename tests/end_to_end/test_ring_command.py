@@ -1,15 +1,13 @@
 """``fiber ring``: a ring of a command, attached to its terminal or detached, to its end."""
 
-import json
 import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from children import marked
-from ring_command import RingCommand, check_failed_rank, check_lifecycle
+from ring_command import RingCommand, check_failed_rank, check_lifecycle, kill_owner
 from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -116,14 +114,9 @@ def test_an_elastic_one_is_resized_and_those_that_are_there_go_on(ring):
 
 def test_when_its_owner_is_killed_its_members_end_and_it_has_failed(ring, tmp_path):
     assert ring("run", "-d", "-n", "2", "--name", "r", "sh", "-c", LASTING) == "r\n"
-    ring.until("running")
-    record = json.loads((tmp_path / "state/fiber/rings/r/ring.json").read_text())
-    owner = psutil.Process(record["pid"])
 
-    owner.kill()
+    kill_owner(ring, tmp_path / "state")
 
-    psutil.wait_procs([owner], PATIENCE)
-    assert ring.until("failed")["failure"]["reason"] == "OwnerLost"
     until(lambda: not marked(str(tmp_path)))
     assert "r has ended" in ring.ask("suspend", "r").stderr
     ring("delete", "r")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from commands import ran
 from waiting import PATIENCE, until
 
@@ -111,3 +113,18 @@ def check_failed_rank(ring: RingCommand) -> None:
     assert "is Failed: EXIT(3)" in ring("describe", "r")
     ring("delete", "r")
     assert "no ring is called 'r'" in ring.ask("status", "r").stderr
+
+
+def kill_owner(ring: RingCommand, state: Path) -> None:
+    """Kill the owner of a running ring, which has failed then.
+
+    Args:
+        ring: the command.
+        state: the user's state folder.
+    """
+    ring.until("running")
+    record = json.loads((state / "fiber/rings/r/ring.json").read_text())
+    owner = psutil.Process(record["pid"])
+    owner.kill()
+    psutil.wait_procs([owner], PATIENCE)
+    assert ring.until("failed")["failure"]["reason"] == "OwnerLost"

@@ -141,6 +141,16 @@ class ListeningEndpoint:
         self.reactor.stop()
 
 
+class Bomb:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.path, "w")
+
+
 class RawDialer:
     """Dialer that sends any bytes, proven or not."""
 

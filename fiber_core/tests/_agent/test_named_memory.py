@@ -27,25 +27,22 @@ def test_a_run_without_blocks_has_nothing_to_unlink(tmp_path):
     named_memory.unlink_all(tmp_path)
 
 
-def test_a_block_of_somebody_else_gets_no_record(tmp_path, name):
-    os.close(named_memory.open_block(name, create=True))
+@pytest.mark.parametrize("is_ours", [False, True], ids=["somebody else's", "the run's own"])
+def test_a_try_of_a_taken_name_makes_no_record_and_loses_none(tmp_path, name, is_ours):
+    taken = (
+        named_memory.create(tmp_path, name)
+        if is_ours
+        else named_memory.open_block(name, create=True)
+    )
+    os.close(taken)
     with pytest.raises(FileExistsError):
         named_memory.create(tmp_path, name)
 
     named_memory.unlink_all(tmp_path)
 
-    assert is_there(name)
-    named_memory.unlink(name)
-
-
-def test_a_second_try_of_a_name_does_not_lose_the_record_of_the_first(tmp_path, name):
-    os.close(named_memory.create(tmp_path, name))
-    with pytest.raises(FileExistsError):
-        named_memory.create(tmp_path, name)
-
-    named_memory.unlink_all(tmp_path)
-
-    assert not is_there(name)
+    assert is_there(name) is not is_ours
+    if not is_ours:
+        named_memory.unlink(name)
 
 
 def test_a_block_that_was_unlinked_and_made_anew_by_another_stays(tmp_path, name):

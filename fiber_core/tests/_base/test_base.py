@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.metadata
 import logging
@@ -106,16 +107,14 @@ def test_each_known_backend_names_its_distribution_and_no_word_is_used_twice():
 
 @pytest.fixture
 def executor():
-    executor = SerialExecutor("test-executor", expected=PeerLostError)
-    yield executor
-    executor.close()
+    with contextlib.closing(SerialExecutor("test-executor", expected=PeerLostError)) as executor:
+        yield executor
 
 
 @pytest.fixture
 def callbacks():
-    callbacks = CallbackThread("test-callbacks")
-    yield callbacks
-    callbacks.close()
+    with contextlib.closing(CallbackThread("test-callbacks")) as callbacks:
+        yield callbacks
 
 
 @pytest.fixture(params=["executor", "callbacks"])

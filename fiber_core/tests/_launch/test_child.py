@@ -1,5 +1,6 @@
 """A started process as its parent sees it."""
 
+import contextlib
 import gc
 import os
 import threading
@@ -39,9 +40,8 @@ def launcher():
 
 @pytest.fixture
 def child(launcher):
-    child = Child("id", "Process-1", launcher)
-    yield child
-    child.close()
+    with contextlib.closing(Child("id", "Process-1", launcher)) as child:
+        yield child
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,8 @@ def test_what_its_pickle_keeps_alive_is_let_go_once_and_at_once_where_it_has_end
 class TestLog:
     @pytest.fixture
     def child(self, launcher):
-        child = Child("id", "Process-1", launcher, on_status=log_end)
-        yield child
-        child.close()
+        with contextlib.closing(Child("id", "Process-1", launcher, on_status=log_end)) as child:
+            yield child
 
     @pytest.mark.parametrize(
         "status,words",

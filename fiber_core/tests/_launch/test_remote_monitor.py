@@ -324,9 +324,8 @@ def slow_reader(shown):
 
 @pytest.fixture
 def shown():
-    shown = OutputPrinter()
-    yield shown
-    shown.close()
+    with contextlib.closing(OutputPrinter()) as shown:
+        yield shown
 
 
 def test_each_stream_gets_its_own_in_order_and_there_are_no_others(shown, capfd):

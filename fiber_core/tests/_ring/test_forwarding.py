@@ -1,5 +1,6 @@
 """Port forwarding: members reach a server on loopback in one of them."""
 
+import contextlib
 import multiprocessing.connection
 import os
 import socket
@@ -31,9 +32,8 @@ OTHER_ADDRESS = "127.0.0.2"
 @pytest.fixture
 def echo():
     """A framework's server that echoes what it gets."""
-    made = Echo()
-    yield made
-    made.close()
+    with contextlib.closing(Echo()) as made:
+        yield made
 
 
 @pytest.fixture
@@ -44,16 +44,14 @@ def pipes(echo):
         assert name == "echo"
         host.carry_to(lambda: echo.port, pipe)
 
-    host = PipeServer(serve, RingTiming())
-    yield host.pipes
-    host.close()
+    with contextlib.closing(PipeServer(serve, RingTiming())) as host:
+        yield host.pipes
 
 
 @pytest.fixture
 def forwarder(pipes):
-    made = Forwarder(lambda: pipes.open("echo"), RingTiming())
-    yield made
-    made.close()
+    with contextlib.closing(Forwarder(lambda: pipes.open("echo"), RingTiming())) as made:
+        yield made
 
 
 def connected(forwarder):

@@ -1,5 +1,6 @@
 """Rendezvous: hosts, probes between members, chosen addresses, ranks and the member table."""
 
+import contextlib
 import itertools
 import socket
 
@@ -52,16 +53,14 @@ OURS = b"a" * PROOF_SIZE
 
 @pytest.fixture
 def port():
-    kept = ReservedPort()
-    yield kept
-    kept.close()
+    with contextlib.closing(ReservedPort()) as kept:
+        yield kept
 
 
 @pytest.fixture
 def answering(port):
-    found = ProbeListener(port.listener(), OURS)
-    yield found
-    found.close()
+    with contextlib.closing(ProbeListener(port.listener(), OURS)) as found:
+        yield found
 
 
 @pytest.mark.parametrize(

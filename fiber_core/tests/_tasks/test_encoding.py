@@ -72,33 +72,22 @@ def test_any_bytes_are_read_or_refused(data):
 
 
 @pytest.mark.parametrize(
-    "tasks",
+    "said",
     [
-        Tasks(1, 1, 5, 5, 1, 0, bytes(16)),
-        Tasks(1, 1, 5, 6, 0, 0, bytes(16)),
-        Tasks(1, 1, 5, 6, 1, 3, bytes(16)),
-        Tasks(1, 1, 5, 6, 1, 32, bytes(16)),
+        pytest.param(Tasks(1, 1, 5, 5, 1, 0, bytes(16)), id="no items"),
+        pytest.param(Tasks(1, 1, 5, 6, 0, 0, bytes(16)), id="units of nothing"),
+        pytest.param(Tasks(1, 1, 5, 6, 1, 3, bytes(16)), id="no such mode"),
+        pytest.param(Tasks(1, 1, 5, 6, 1, 32, bytes(16)), id="no such flag"),
+        pytest.param(Done(1, 5, 4, 0.1, 1), id="backwards"),
+        pytest.param(Done(1, 4, 5, -1.0, 1), id="negative time"),
+        pytest.param(Done(1, 4, 5, float("nan"), 1), id="no time"),
+        pytest.param(Done(1, 4, 5, 0.1, 3), id="greedy"),
     ],
-    ids=["no items", "units of nothing", "no such mode", "no such flag"],
 )
-def test_an_entry_that_makes_no_sense_is_refused(tasks):
+def test_an_entry_or_a_report_that_makes_no_sense_is_refused(said):
+    read = protocol.read_tasks if isinstance(said, Tasks) else protocol.read_done
     with pytest.raises(WireError, match="makes no sense"):
-        protocol.read_tasks(memoryview(tasks.encode()))
-
-
-@pytest.mark.parametrize(
-    "done",
-    [
-        Done(1, 5, 4, 0.1, 1),
-        Done(1, 4, 5, -1.0, 1),
-        Done(1, 4, 5, float("nan"), 1),
-        Done(1, 4, 5, 0.1, 3),
-    ],
-    ids=["backwards", "negative time", "no time", "greedy"],
-)
-def test_a_report_that_makes_no_sense_is_refused(done):
-    with pytest.raises(WireError, match="makes no sense"):
-        protocol.read_done(memoryview(done.encode()))
+        read(memoryview(said.encode()))
 
 
 def test_heads_keep_what_follows_on_a_multiple_of_sixteen_bytes():

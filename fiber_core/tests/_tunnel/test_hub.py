@@ -21,9 +21,8 @@ from fiber.model.timing import Timing
 
 @pytest.fixture
 def world(tmp_path):
-    world = FerryWorld(tmp_path)
-    yield world
-    world.close()
+    with contextlib.closing(FerryWorld(tmp_path)) as world:
+        yield world
 
 
 def route(ident, echo):
@@ -129,14 +128,17 @@ def between(world):
         listener.settimeout(30)
 
         def stream(onward):
-            """The next stream that the hub opens, and one to a landing's port; lines of each."""
+            """A stream of the hub's, and lines of it and of one to a landing's port, which have met."""
             world.hub.add("stolen", "stolen", lambda: world.connect(f"x://127.0.0.1:{port}"))
             world.hub.begin("stolen")
             hub, _ = listener.accept()
             opened.enter_context(hub).settimeout(30)
             landing = world.connect(f"x://127.0.0.1:{onward}")
             lines = [opened.enter_context(one.makefile("rb")) for one in (hub, landing)]
-            return hub, landing, *lines
+            from_hub, from_landing = lines
+            hub.sendall(from_landing.readline())
+            landing.sendall(from_hub.readline())
+            return hub, *lines
 
         port = listener.getsockname()[1]
         yield stream
@@ -147,9 +149,7 @@ def test_a_greeting_that_is_passed_on_to_another_job_is_refused(world, between):
     """Whoever took the port of one job sits between the hub and another job of the run."""
     private = world.echo()
     world.job("two", begin=False)
-    hub, landing, from_hub, from_landing = between(world.ports["two"])
-    hub.sendall(from_landing.readline())
-    landing.sendall(from_hub.readline())
+    hub, from_hub, from_landing = between(world.ports["two"])
     # the landing of the other job proves nothing to a hub that did not mean it
     assert from_landing.readline() == b""
     hub.sendall(f"READY {'0' * 64}\n".encode())
@@ -163,9 +163,7 @@ def test_nobody_between_says_anything_of_his_own(world, between):
     """He passes on the whole greeting, which is good, and then wants something himself."""
     private = world.echo()
     world.job("stolen", begin=False, add=False)
-    hub, landing, from_hub, from_landing = between(world.ports["stolen"])
-    hub.sendall(from_landing.readline())
-    landing.sendall(from_hub.readline())
+    hub, from_hub, from_landing = between(world.ports["stolen"])
     hub.sendall(from_landing.readline())
     hub.sendall(f"TAKE deadbeefdeadbeef 0 {world.serve('hub', private)}\n".encode())
     # neither OK nor NO, and no other word: it is closed

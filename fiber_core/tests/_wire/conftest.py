@@ -11,6 +11,8 @@ import pytest
 
 from fiber._wire import codec
 from fiber._wire.identity import Credentials
+from fiber._wire.reactor import Reactor
+from making import making
 from wire_world import TIMEOUT, ListeningEndpoint, Mailbox, address, nng_dialer, raw_listener
 
 
@@ -35,15 +37,19 @@ def nng_scheme(request):
 @pytest.fixture
 def listen(folder):
     """Opens endpoints, by default the way of one host; all are closed in the end."""
-    opened = []
 
     def listen(scheme="unix", **options):
-        opened.append(ListeningEndpoint(scheme, folder, **options))
-        return opened[-1]
+        return ListeningEndpoint(scheme, folder, **options)
 
-    yield listen
-    for one in opened:
-        one.close()
+    with making(listen, ListeningEndpoint.close) as listen:
+        yield listen
+
+
+@pytest.fixture
+def reactor():
+    reactor = Reactor("test-reactor")
+    yield reactor
+    reactor.stop()
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from fiber._wire import codec
 from fiber._wire.client import Client, ClientPool
 from fiber._wire.frames import Kind
-from fiber._wire.reactor import Reactor
 from fiber.exceptions import PeerLostError, TransportError
+from making import making
 from wire_world import TIMEOUT, close_listeners, hello, in_thread, threads, until
 
 
@@ -32,27 +32,14 @@ class Answers:
 
 
 @pytest.fixture
-def reactor():
-    reactor = Reactor("test-client")
-    yield reactor
-    reactor.stop()
-
-
-@pytest.fixture
 def connect(reactor):
-    opened = []
-
     def connect(listening, ident="client"):
         listening.endpoint.serve(1, Answers())
         options = {"max_frame": listening.endpoint.max_frame}
-        opened.append(
-            Client(listening.url, listening.credentials, hello(ident), reactor, **options)
-        )
-        return opened[-1]
+        return Client(listening.url, listening.credentials, hello(ident), reactor, **options)
 
-    yield connect
-    for one in opened:
-        one.close()
+    with making(connect, Client.close) as connect:
+        yield connect
 
 
 @pytest.fixture

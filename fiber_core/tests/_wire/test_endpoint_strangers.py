@@ -33,6 +33,7 @@ from fiber.model.timing import Timing
 from tasks_world import FakeObserver, Sink
 from wire_world import (
     TIMEOUT,
+    Bomb,
     Echo,
     Mailbox,
     answers_echo,
@@ -311,16 +312,6 @@ def bare(listening):
         probe.settimeout(5)
         probe.connect(where)
         yield probe
-
-
-class Bomb:
-    """Leaves a file where it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
 
 
 def anybody():

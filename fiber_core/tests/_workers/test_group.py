@@ -24,6 +24,7 @@ from tasks_world import (
     message,
 )
 from waiting import until
+from wire_world import threads
 
 
 class FakeProcess:
@@ -318,10 +319,10 @@ class TestManager:
     """The thread that keeps the workers alive."""
 
     def test_the_first_is_started_by_the_caller_and_the_others_by_the_manager(self, worlds):
-        world, threads = worlds(size=3), []
-        world.runtime.at_start = lambda _: threads.append(threading.current_thread().name)
+        world, names = worlds(size=3), []
+        world.runtime.at_start = lambda _: names.append(threading.current_thread().name)
         world.begin(3)
-        assert threads == [threading.current_thread().name, *["fiber-pool-1"] * 2]
+        assert names == [threading.current_thread().name, *["fiber-pool-1"] * 2]
 
     def test_what_cannot_be_started_is_the_callers_error_and_may_be_tried_again(self, worlds):
         world = worlds()
@@ -365,11 +366,8 @@ class TestManager:
     def test_terminated_by_several_threads_each_ends_once(self, worlds):
         world = worlds(size=3)
         world.group.begin()
-        threads = [threading.Thread(target=world.group.terminate) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
+        with threads(4, lambda _: world.group.terminate()):
+            pass
         assert world.group.join(20)
         assert world.group.manager.workers() == []
         assert world.runtime.notified == []

@@ -23,9 +23,14 @@ LOADER = "stream=open(0,'rb',closefd=False);exec(stream.read(%d))"
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Starts a program under the first process; its end is written below a folder of the test."""
-    end = tmp_path / "end"
+def end(tmp_path):
+    """Where the end of a program is written."""
+    return tmp_path / "end"
+
+
+@pytest.fixture
+def start(end):
+    """Starts a program under the first process."""
     source = first.text().encode()
     started = []
 
@@ -43,7 +48,7 @@ def start(tmp_path):
         process.stdin.flush()
         return process
 
-    yield start, end
+    yield start
     for process in started:
         process.kill()
         process.wait()
@@ -64,24 +69,20 @@ def sh(script):
     return ("/bin/sh", "-c", script)
 
 
-@pytest.mark.parametrize("code", [0, 1, 127, 137, 255])
-def test_an_exit_code_is_passed_on_and_written_down(start, code):
-    begin, end = start
-
-    assert ended(begin(*sh(f"exit {code}")), end)[:2] == (code, f"exit {code}")
-
-
-def test_a_signal_is_distinguished_from_a_code(start):
-    begin, end = start
-
-    assert ended(begin(*sh("kill -KILL $$")), end)[:2] == (137, "signal 9")
+@pytest.mark.parametrize(
+    "script, code, word",
+    [(f"exit {code}", code, f"exit {code}") for code in (0, 1, 127, 137, 255)]
+    + [("kill -KILL $$", 137, "signal 9")],
+)
+def test_an_exit_code_is_passed_on_and_written_down_and_told_from_a_signal(
+    start, end, script, code, word
+):
+    assert ended(start(*sh(script)), end)[:2] == (code, word)
 
 
 @pytest.mark.parametrize("program, expected", [("/no/such/program", 127), ("/etc/passwd", 126)])
-def test_a_program_that_cannot_be_run_is_named(start, program, expected):
-    begin, end = start
-
-    code, word, _, err = ended(begin(program), end)
+def test_a_program_that_cannot_be_run_is_named(start, end, program, expected):
+    code, word, _, err = ended(start(program), end)
 
     assert code == expected
     assert word.startswith("start ")
@@ -89,9 +90,8 @@ def test_a_program_that_cannot_be_run_is_named(start, program, expected):
     assert program in err.decode()
 
 
-def test_signals_are_passed_on(start):
-    begin, end = start
-    process = begin(*sh("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"))
+def test_signals_are_passed_on(start, end):
+    process = start(*sh("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"))
     assert process.stdout.readline() == b"ready\n"
 
     process.send_signal(signal.SIGTERM)
@@ -100,27 +100,23 @@ def test_signals_are_passed_on(start):
 
 
 @pytest.mark.parametrize("private", [b"", b"\x00\xff" * 100_000])
-def test_private_bytes_come_by_a_descriptor(start, private):
-    begin, end = start
+def test_private_bytes_come_by_a_descriptor(start, end, private):
     code = (
         "import os, hashlib; fd = int(os.environ['FIBER_BOOTSTRAP'].partition(':')[2]); "
         "print(hashlib.sha256(open(fd, 'rb').read()).hexdigest())"
     )
 
-    *_, out, _ = ended(begin(sys.executable, "-c", code, private=private), end)
+    *_, out, _ = ended(start(sys.executable, "-c", code, private=private), end)
 
     assert out.decode().strip() == hashlib.sha256(private).hexdigest()
 
 
-def test_a_program_has_no_input(start):
-    begin, end = start
-
-    assert ended(begin("/bin/cat"), end)[:3] == (0, "exit 0", b"")
+def test_a_program_has_no_input(start, end):
+    assert ended(start("/bin/cat"), end)[:3] == (0, "exit 0", b"")
 
 
-def test_a_detached_program_outlives_its_starter(start):
-    begin, end = start
-    process = begin(*sh("trap 'exit 9' TERM; echo ready; sleep 0.3; exit 4"))
+def test_a_detached_program_outlives_its_starter(start, end):
+    process = start(*sh("trap 'exit 9' TERM; echo ready; sleep 0.3; exit 4"))
     process.stdout.readline()
 
     process.stdin.close()
@@ -133,9 +129,8 @@ def test_a_detached_program_outlives_its_starter(start):
     [("exit 9", 60, (9, "exit 9")), ("", 0.1, (137, "signal 9"))],
     ids=["at SIGTERM", "at SIGKILL"],
 )
-def test_an_attached_program_ends_with_its_starter(start, trap, grace, how):
-    begin, end = start
-    process = begin(
+def test_an_attached_program_ends_with_its_starter(start, end, trap, grace, how):
+    process = start(
         *sh(f"trap {trap!r} TERM; echo ready; while :; do sleep 0.05; done"), given=f"bond:{grace}"
     )
     process.stdout.readline()
@@ -147,8 +142,7 @@ def test_an_attached_program_ends_with_its_starter(start, trap, grace, how):
     assert b"is gone" in err
 
 
-def test_a_program_may_read_our_input_and_leave_words_of_its_own(tmp_path):
-    end = tmp_path / "end"
+def test_a_program_may_read_our_input_and_leave_words_of_its_own(end):
     script = sh(f"read line; echo got $line; echo 42 > {end}; exit 3")
 
     done = subprocess.run(

@@ -64,9 +64,8 @@ class TestDockerBackend(BackendConformance):
 
     @pytest.fixture
     def backend(self, reopen, context):
-        backend = reopen(context)
-        yield backend
-        backend.close()
+        with contextlib.closing(reopen(context)) as backend:
+            yield backend
 
     @pytest.fixture
     def reopen(self, engine):
@@ -76,9 +75,8 @@ class TestDockerBackend(BackendConformance):
     @pytest.fixture
     def unreachable(self, context):
         config = DockerConfig(host="unix:///nowhere/docker.sock")
-        backend = DockerBackend(attrs.evolve(context, config=config))
-        yield backend
-        backend.close()
+        with contextlib.closing(DockerBackend(attrs.evolve(context, config=config))) as backend:
+            yield backend
 
     @pytest.fixture
     def settings(self, engine):

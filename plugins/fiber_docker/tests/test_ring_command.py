@@ -1,13 +1,8 @@
 """``fiber ring run`` in containers: it goes on alone, and ends with its owner."""
 
-import json
-import signal
-from pathlib import Path
-
-import psutil
 import pytest
 
-from ring_command import check_failed_rank, check_lifecycle, ring_command
+from ring_command import check_failed_rank, check_lifecycle, kill_owner, ring_command
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -36,13 +31,8 @@ def test_a_rank_that_fails_ends_it_with_its_code(engine, ring):
 
 def test_it_ends_within_the_lease_when_its_owner_is_killed(engine, ring, tmp_path):
     ring("run", "-d", "-n", "2", "--name", "r", "sleep", "1000")
-    ring.until("running")
-    path = Path(tmp_path, "state", "fiber", "rings", "r", "ring.json")
-    owner = psutil.Process(json.loads(path.read_text())["pid"])
 
-    owner.send_signal(signal.SIGKILL)
-    psutil.wait_procs([owner], 10)
+    kill_owner(ring, tmp_path / "state")
 
-    assert ring.until("failed")["failure"]["reason"] == "OwnerLost"
     assert engine.left(LEASE + 20) == []
     ring("delete", "r")

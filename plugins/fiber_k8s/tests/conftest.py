@@ -32,9 +32,8 @@ def hollow(request, scripts):
 
 @pytest.fixture
 def site(hollow, scripts):
-    site = Site(hollow, scripts)
-    yield site
-    site.close()
+    with contextlib.closing(Site(hollow, scripts)) as site:
+        yield site
 
 
 @pytest.fixture

@@ -74,9 +74,8 @@ class TestK8sBackend(BackendConformance):
 
     @pytest.fixture
     def backend(self, reopen, context):
-        backend = reopen(context)
-        yield backend
-        backend.close()
+        with contextlib.closing(reopen(context)) as backend:
+            yield backend
 
     @pytest.fixture
     def configured(self, kube, runtime):

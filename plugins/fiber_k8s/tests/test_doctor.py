@@ -183,27 +183,6 @@ class TestFromInside:
                 "",
             ),
             ({"dialled": "timed out"}, "pods reach each other", "", "networkpolicy"),
-        ],
-        ids=[
-            "Fiber",
-            "this version of it",
-            "rights of the pod's account",
-            "the cluster",
-            "other pods",
-        ],
-    )
-    def test_what_a_pod_lacks_is_reported(self, doctor, pods, change, name, detail, fix):
-        pods.will(**change)
-
-        found = doctor()
-
-        assert failed(found) == {name}
-        assert detail in found[name].detail
-        assert fix in found[name].fix
-
-    @pytest.mark.parametrize(
-        "act,name,detail,fix",
-        [
             (
                 Act(code=127, log="sh: python3: not found\n"),
                 pod_checks._POD,
@@ -217,13 +196,26 @@ class TestFromInside:
                 "FIBER_K8S_PULL_SECRETS",
             ),
         ],
+        ids=[
+            "Fiber",
+            "this version of it",
+            "rights of the pod's account",
+            "the cluster",
+            "other pods",
+            "Python",
+            "its image",
+        ],
     )
-    def test_a_pod_that_does_not_start_is_reported_with_why(
-        self, doctor, pods, act, name, detail, fix
+    def test_what_a_pod_lacks_or_why_it_does_not_start_is_reported(
+        self, doctor, pods, change, name, detail, fix
     ):
-        pods.act = act
+        does_not_start = isinstance(change, Act)
+        if does_not_start:
+            pods.act = change
+        else:
+            pods.will(**change)
 
-        found = doctor(image_timeout=0.1)
+        found = doctor(**({"image_timeout": 0.1} if does_not_start else {}))
 
         assert failed(found) == {name}
         assert detail in found[name].detail

@@ -15,11 +15,9 @@ class TestLocalBackend(BackendConformance):
     devices: ClassVar = {"fake": 2}
 
     @pytest.fixture
-    def backend(self, context):
+    def backend(self, opened, context):
         # devices that need no hardware, so that granting them is proven on every machine
-        backend = LocalBackend(attrs.evolve(context, providers={"fake": FakeProvider()}))
-        yield backend
-        backend.close()
+        return opened(attrs.evolve(context, providers={"fake": FakeProvider()}))
 
     @pytest.fixture
     def reopen(self):

@@ -47,22 +47,18 @@ class TestSsh(BackendConformance):
         return attrs.evolve(context, config=config, providers={"fake": AlphaProvider()})
 
     @pytest.fixture
-    def backend(self, context):
-        backend = SshBackend(context)
-        yield backend
-        backend.close()
+    def backend(self, opened, context):
+        return opened(context)
 
     @pytest.fixture
     def reopen(self):
         return SshBackend
 
     @pytest.fixture
-    def unreachable(self, context, config):
+    def unreachable(self, opened, context):
         # nobody listens at that port of this machine
         nowhere = SshConfig(hosts="127.0.0.1", config=Path("/dev/null"), connect_timeout=1.0)
-        backend = SshBackend(attrs.evolve(context, config=nowhere))
-        yield backend
-        backend.close()
+        return opened(context, config=nowhere)
 
     @pytest.fixture
     def settings(self, world):
@@ -84,11 +80,8 @@ class TestStreams(Streams):
     python = sys.executable
 
     @pytest.fixture
-    def backend(self, context, config):
-        reversed_ = attrs.evolve(config, reach="reversed")
-        backend = SshBackend(attrs.evolve(context, config=reversed_))
-        yield backend
-        backend.close()
+    def backend(self, opened, context, config):
+        return opened(context, config=attrs.evolve(config, reach="reversed"))
 
 
 class TestSshPlugin(PluginConformance):

@@ -1,7 +1,6 @@
 """A value as bytes and back, in a process that has it; and where there are copies of it."""
 
 import gc
-import threading
 import weakref
 
 import attrs
@@ -14,6 +13,7 @@ from fiber._objects.blocks.contents import ValueCache
 from fiber._objects.blocks.copies import Answer, Copies, UnusedCopies
 from fiber._objects.memory.backing import Location
 from fiber._wire import frames
+from wire_world import threads
 
 
 @attrs.define
@@ -122,11 +122,8 @@ def test_a_value_is_unpickled_once_for_all_handles():
     cache, before = ValueCache(Block(Thing())), Thing.made
     cells = [cache.lazy_value() for _ in range(3)]
     found = []
-    threads = [threading.Thread(target=lambda c=c: found.append(c.value())) for c in cells]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    with threads(3, lambda number: found.append(cells[number].value())):
+        pass
     assert Thing.made == before + 1
     assert len({id(one) for one in found}) == 1
 

@@ -157,9 +157,8 @@ def test_items_are_counted_up_to_a_none(back, fresh, count, upto):
 
 @pytest.fixture
 def page(tmp_path):
-    page = ProgressPage(tmp_path, "reader")
-    yield page
-    page.close()
+    with contextlib.closing(ProgressPage(tmp_path, "reader")) as page:
+        yield page
 
 
 @pytest.fixture

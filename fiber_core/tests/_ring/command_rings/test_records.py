@@ -2,7 +2,6 @@
 
 import socket
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from fiber._ring.timing import RingTiming
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
 from owners import DEAD, owned_by
+from wire_world import threads
 
 
 @pytest.fixture(autouse=True)
@@ -168,11 +168,8 @@ def test_one_that_ended_well_stays_so_and_takes_no_commands(record):
 
 def test_what_is_counted_adds_up_whoever_counts():
     assert totals() == RingCounters()
-    threads = [threading.Thread(target=add_counts, kwargs={"created": 1}) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with threads(20, lambda _: add_counts(created=1)):
+        pass
     add_counts(succeeded=1, restarts=3)
 
     assert totals() == RingCounters(created=20, succeeded=1, restarts=3)

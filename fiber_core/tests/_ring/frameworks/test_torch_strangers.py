@@ -16,6 +16,7 @@ from fiber._ring import framework as basics
 from fiber._ring.frameworks.torch import Torch
 from fiber._ring.model import Member
 from fiber.experimental import RingView
+from wire_world import Bomb
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 
@@ -105,14 +106,6 @@ def test_a_stranger_on_the_network_does_not_reach_the_store(environ):
     assert store_at(port).get("key") == b"value"
 
 
-class Payload:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (self.path, "w")
-
-
 def agent(environ):
     return subprocess.Popen(
         [sys.executable, "-c", MEET],
@@ -125,7 +118,7 @@ def agent(environ):
 
 def test_what_a_stranger_writes_is_never_unpickled_by_a_torchrun(environ, tmp_path):
     path = tmp_path / "executed"
-    state = b64encode(pickle.dumps(Payload(str(path))))
+    state = b64encode(pickle.dumps(Bomb(str(path))))
     with agent(environ) as one:
         assert one.stdout.readline() == "waits\n"
         listening = {port for _, port in ports(os.getpid(), one.pid)}

@@ -1,5 +1,6 @@
 """The agent parses arguments of a remote shell and runs commands through the command socket."""
 
+import contextlib
 import os
 import queue
 import signal
@@ -64,9 +65,8 @@ def socket_path(folder):
         command.begin()
         return command
 
-    socket_path = CommandSocket(folder, begin)
-    yield socket_path.path
-    socket_path.close()
+    with contextlib.closing(CommandSocket(folder, begin)) as socket_path:
+        yield socket_path.path
 
 
 def start(socket_path, *words, **options):
@@ -184,9 +184,8 @@ def reports():
 
 @pytest.fixture
 def registry(folder, reports):
-    registry = RankRegistry(folder, reports.put)
-    yield registry
-    registry.close()
+    with contextlib.closing(RankRegistry(folder, reports.put)) as registry:
+        yield registry
 
 
 def start_rank(*argv, variable="OMPI_COMM_WORLD_RANK", rank=0, folder=""):
