@@ -111,6 +111,12 @@ class Site:
     def start(self, backend, act=None, **changes):
         return backend.submit(self.spec(backend, act, **changes))
 
+    def start_running(self, backend, act=None, **changes):
+        """Start a job, and wait until it runs."""
+        job = self.start(backend, act, **changes)
+        backend.recorder.running(job)
+        return job
+
     def close(self):
         for backend in self._open:
             backend.close()

@@ -54,7 +54,7 @@ class TestLife:
 
     def test_closing_waits_until_pods_are_gone(self, site, backend):
         # which do not end when asked to
-        backend.recorder.running(site.start(backend, Act(on_term=None)))
+        site.start_running(backend, Act(on_term=None))
         backend.close()
         assert [one for one in site.cluster.left(backend.run) if one.startswith("pods")] == []
 
@@ -68,8 +68,7 @@ class TestLife:
         assert backend.recorder.end(job).reason == Reason(ReasonKind.EVICTED)
 
     def test_a_pod_that_others_delete_has_ended(self, site, backend):
-        job = site.start(backend)
-        backend.recorder.running(job)
+        job = site.start_running(backend)
         site.cluster.delete_pod(job.id, grace=0)
         status = backend.recorder.end(job)
         assert (status.reason, status.message) == (
@@ -79,8 +78,7 @@ class TestLife:
 
     @pytest.mark.parametrize("how,kind", [("evict", ReasonKind.EVICTED), ("kubelet_evict", ReasonKind.EVICTED), ("preempt", ReasonKind.PREEMPTED)])  # fmt: skip
     def test_a_preemption_is_reported(self, site, backend, how, kind):
-        job = site.start(backend)
-        backend.recorder.running(job)
+        job = site.start_running(backend)
         getattr(site.cluster, how)(job.id)
         status = backend.recorder.end(job)
         assert status.reason == Reason(kind)
@@ -116,8 +114,7 @@ class TestBelongings:
     def test_what_outlives_its_starter_stays(self, site):
         first = site.open()
         deaf = Act(on_term=None)
-        job = site.start(first, deaf, entry=None, argv=("sleep",), detached=True)
-        first.recorder.running(job)
+        job = site.start_running(first, deaf, entry=None, argv=("sleep",), detached=True)
         first.close()
         assert job.id in names(site.cluster.objects("pods"))
         second = site.open()

@@ -20,24 +20,19 @@ RUNNING = JobState.RUNNING
 class TestStream:
     @pytest.mark.parametrize("how", ["cut_watches", "end_watches", "expire"])
     def test_events_after_a_break_are_reported_once(self, site, backend, how):
-        jobs = [site.start(backend) for _ in range(2)]
-        for job in jobs:
-            backend.recorder.running(job)
+        jobs = [site.start_running(backend) for _ in range(2)]
         getattr(site.cluster, how)()
         if how == "expire":
             site.cluster.cut_watches()
         site.cluster.end(jobs[0].id, code=5)
         assert backend.recorder.end(jobs[0]).exit_code == 5
-        new = site.start(backend)
-        backend.recorder.running(new)
+        site.start_running(backend)
         ends = [one for one in backend.recorder.of(jobs[0]) if one.state.is_terminal]
         assert len(ends) == 1
         assert backend.status([jobs[1]])[0].state is RUNNING
 
     def test_events_while_the_api_is_away_are_reported_afterwards(self, site, backend):
-        stays, ends, goes = (site.start(backend) for _ in range(3))
-        for job in (stays, ends, goes):
-            backend.recorder.running(job)
+        stays, ends, goes = (site.start_running(backend) for _ in range(3))
         with site.cluster.outage():
             site.cluster.end(ends.id, code=4)
             site.cluster.delete_pod(goes.id, grace=0)
@@ -56,8 +51,7 @@ class TestStream:
 
         monkeypatch.setattr("fiber_k8s.watch.backoff", backoff)
         backend = site.open()
-        job = site.start(backend)
-        backend.recorder.running(job)
+        job = site.start_running(backend)
         for _ in range(4):
             # there is none to end before the pause is over
             until(lambda: site.cluster.end_watches() or pauses.acquire(timeout=0.1))
@@ -66,11 +60,9 @@ class TestStream:
 
     def test_after_forgotten_history_the_list_comes_without_a_pause(self, site, monkeypatch):
         backend, another = site.open(), site.open()
-        job, other = site.start(backend), site.start(backend)
-        for one in (job, other):
-            backend.recorder.running(one)
+        job, other = (site.start_running(backend) for _ in range(2))
         # a stream that hears of its own pods alone knows an old version of all
-        another.recorder.running(site.start(another))
+        site.start_running(another)
         # the regular end of a stream is followed by a pause; whatever is paused for after that stays
         monkeypatch.setattr("fiber_k8s.watch.backoff", lambda *_: iter([0.01, 3600.0]))
         site.cluster.expire()
@@ -154,8 +146,7 @@ class TestBusy:
             times=3,
             matching=lambda call: (call.verb, call.resource) == ("create", "pods"),
         )
-        second = site.start(backend)
-        backend.recorder.running(second)
+        site.start_running(backend)
         assert refusal.count == 3
         backend.recorder.running(first)
 
@@ -174,8 +165,7 @@ class TestBusy:
 
         monkeypatch.setattr(Connection, "request", lose)
         backend = site.open()
-        job = site.start(backend, private=b"x")
-        backend.recorder.running(job)
+        job = site.start_running(backend, private=b"x")
         assert {url.rpartition("/")[2].partition("?")[0] for url in lost} == {"leases", "secrets", "pods"}  # fmt: skip
         left = site.cluster.left(backend.run)
         assert sorted(one.split()[0] for one in left) == ["leases", "pods", "secrets"]
@@ -186,7 +176,7 @@ class TestBusy:
         self, site, backend
     ):
         set_durations(backend, burst=60.0)
-        backend.recorder.running(site.start(backend))
+        site.start_running(backend)
         with site.cluster.outage():
             stays, goes = site.start(backend), site.start(backend)
             backend.kill(goes)
@@ -203,8 +193,7 @@ class TestBusy:
         backend.recorder.running(first)
 
     def test_a_log_goes_on_where_it_broke(self, site, backend):
-        job = site.start(backend, Act(log="one\n"))
-        backend.recorder.running(job)
+        job = site.start_running(backend, Act(log="one\n"))
         lines = backend.logs(job, follow=True)
         assert next(lines) == "one"
         with site.cluster.outage():
@@ -215,7 +204,7 @@ class TestBusy:
 
     def test_a_lease_outlives_an_outage(self, site):
         backend = site.open(lease=1.0)
-        backend.recorder.running(site.start(backend))
+        site.start_running(backend)
 
         def renewed():
             lease = site.cluster.get("leases", f"fiber-{backend.run}")

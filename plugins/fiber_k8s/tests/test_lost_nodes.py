@@ -70,15 +70,14 @@ def test_closing_does_not_wait_for_it_nor_is_it_reported_again_when_the_node_is_
 
     site.cluster.node_back("only")
     site.cluster.wait_for("pods", lambda pods: not pods)
-    backend.recorder.running(site.start(backend))
+    site.start_running(backend)
     assert len([one for one in backend.recorder.of(job) if one.state.is_terminal]) == 1
 
 
 def test_a_pod_that_ran_has_the_whole_of_its_grace_and_less_where_that_is_shortened(
     site, backend, patience
 ):
-    job = site.start(backend, Act(on_term=None))
-    backend.recorder.running(job)
+    job = site.start_running(backend, Act(on_term=None))
     site.cluster.node_silent("only")
     site.cluster.delete_pod(job.id, grace=3600)
     deadlines = backend._lifecycle._timers._calls
@@ -101,8 +100,7 @@ def test_a_cluster_that_cannot_be_asked_proves_nothing(site, backend, patience):
 
 
 def test_what_ends_while_the_cluster_is_asked_has_ended_as_it_did(site, backend, patience):
-    job = site.start(backend, Act(on_term=4))
-    backend.recorder.running(job)
+    job = site.start_running(backend, Act(on_term=4))
     site.cluster.node_silent("only")
     with site.cluster.refuse(503, matching=reads_a_pod) as refusal:
         site.cluster.delete_pod(job.id, grace=1)

@@ -143,8 +143,7 @@ def test_a_renewal_that_failed_is_tried_again_soon(run, cluster):
 def test_jobs_that_are_started_after_their_lease_was_deleted_run_and_nothing_is_left_at_the_end(
     site, backend, client
 ):
-    first = site.start(backend, private=b"x")
-    backend.recorder.running(first)
+    first = site.start_running(backend, private=b"x")
     assert client.delete("leases", f"fiber-{backend.run}", group=LEASES)
     backend.recorder.end(first)
 

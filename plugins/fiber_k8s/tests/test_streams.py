@@ -56,9 +56,7 @@ def test_nonsense_is_no_exit_code(said):
 
 @pytest.fixture
 def job(site, backend):
-    job = site.start(backend)
-    backend.recorder.running(job)
-    return job
+    return site.start_running(backend)
 
 
 class TestPrograms:

@@ -115,8 +115,7 @@ def idle(site):
 def busy(site):
     """A program whose job runs, as ``job``."""
     backend = opened_without_collecting(site)
-    backend.job = site.start(backend, private=b"x")
-    backend.recorder.running(backend.job)
+    backend.job = site.start_running(backend, private=b"x")
     return backend
 
 
@@ -126,8 +125,7 @@ def master(site, cluster):
     backend = opened_without_collecting(site)
 
     def make():
-        job = site.start(backend, entry=None, argv=("x",), detached=True)
-        backend.recorder.running(job)
+        job = site.start_running(backend, entry=None, argv=("x",), detached=True)
         uid = cluster.get("pods", job.id)["metadata"]["uid"]
         return job, {"apiVersion": "v1", "kind": "Pod", "name": job.id, "uid": uid}
 
@@ -196,7 +194,7 @@ class TestOutage:
 
         # nor by one that makes its first job then
         newcomer = site.open()
-        newcomer.recorder.running(site.start(newcomer))
+        site.start_running(newcomer)
         newcomer.close()
 
         # each renews within a quarter of what its Lease lasts
@@ -324,14 +322,14 @@ class TestWaiting:
 
     def test_a_sweep_reports_what_stays_and_why(self, site, cluster, opened, caplog):
         backend = opened()
-        backend.recorder.running(site.start(backend))
+        site.start_running(backend)
         abandon(backend, cluster)
         assert opened().sweep() == []
         assert f"fiber: run {backend.run} is kept: nobody renews its Lease, but its pods run" in caplog.messages  # fmt: skip
 
     def test_a_program_removes_in_the_background_what_another_one_left(self, site, dead, opened):
         newcomer = opened()
-        newcomer.recorder.running(site.start(newcomer))
+        site.start_running(newcomer)
         site.cluster.wait_until_gone(dead.run)
 
 
