@@ -58,7 +58,7 @@ def test_nothing_is_listed_that_no_python_has():
 @pytest.mark.skipif(not compat_page.is_for_this_python(), reason="the page is for one Python")
 def test_the_page_is_what_the_tables_say():
     assert PAGE.read_text(encoding="utf-8") == compat_page.page(), (
-        "write it anew with `python tests/support/compat_page.py > docs/reference/compatibility.md`"
+        "write it anew with `python docs/generators/compat_page.py > docs/reference/compatibility.md`"
     )
 
 

@@ -22,7 +22,7 @@ SUBJECTS = backends_page.subjects()
 
 def test_the_page_on_backends_is_made_of_the_results():
     assert backends_page.PAGE.read_text(encoding="utf-8") == backends_page.render(SUBJECTS), (
-        "write it anew: python tests/support/backends_page.py > docs/reference/backends.md"
+        "write it anew: python docs/generators/backends_page.py > docs/reference/backends.md"
     )
     assert backends_page.missing_words() == set()
     kit = "".join(path.read_text("utf-8") for path in layout.CORE.rglob("testing/**/*.py"))

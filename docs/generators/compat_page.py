@@ -1,6 +1,6 @@
 """The page of the documentation that says for each name how it compares; run it to write it anew.
 
-python tests/support/compat_page.py > docs/reference/compatibility.md
+python docs/generators/compat_page.py > docs/reference/compatibility.md
 """
 
 import platform
@@ -17,7 +17,7 @@ PYTHON = (3, 11)
 _HEAD = """\
 # Compatibility
 
-<!-- written by tests/support/compat_page.py -->
+<!-- written by docs/generators/compat_page.py -->
 
 Every public name of Python {python}'s `multiprocessing` and its modules, compared by a test to what Fiber has: the name,
 the members of each class, and every signature. **Same** names do what the standard library's do, between machines too.

@@ -3,7 +3,7 @@
 Results of a backend are a file of ``docs/reference/conformance``, written by
 ``pytest -p fiber.testing.report --fiber-kit-json=FILE plugins/…/tests/test_conformance.py``.
 
-python tests/support/backends_page.py > docs/reference/backends.md
+python docs/generators/backends_page.py > docs/reference/backends.md
 """
 
 import json
@@ -16,7 +16,7 @@ import attrs
 from fiber.model import Capabilities
 from fiber.testing.levels import LEVELS
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+REFERENCE = Path(__file__).parents[1] / "reference"
 RESULTS = REFERENCE / "conformance"
 PAGE = REFERENCE / "backends.md"
 
