@@ -109,13 +109,14 @@ class Process(_process.BaseProcess):
     def _launch(self) -> Child:
         meta = hints.get_meta(self._target if self._target is not None else type(self).run)
         current = runtime.current()
-        return current.launcher.launch(
-            self,
-            resources=requested(meta, current),
-            image=meta.image,
-            foreground=not ignores_interrupts(),
-            on_status=log_end,
-        )
+        with runtime.brief_errors():
+            return current.launcher.launch(
+                self,
+                resources=requested(meta, current),
+                image=meta.image,
+                foreground=not ignores_interrupts(),
+                on_status=log_end,
+            )
 
     def _pass_interrupt_on(self, *, again: bool) -> bool:
         try:

@@ -1,5 +1,7 @@
 """What a runtime does before the first process starts, and how its parts are closed."""
 
+import traceback
+
 import pytest
 
 import fiber
@@ -7,7 +9,8 @@ from fiber._agent.supervisor import start
 from fiber._runtime import runtime
 from fiber._runtime.runtime import Runtime
 from fiber._runtime.start import ready_runtime
-from fiber.exceptions import BackendUnavailableError
+from fiber.exceptions import BackendUnavailableError, ConfigError
+from fiber.executor import Executor
 
 
 @pytest.fixture
@@ -43,6 +46,52 @@ def test_what_makes_no_sense_leaves_nothing(begun):
         fiber.Pool(0)
     assert begun == ["start", "end"]
     assert runtime.current()._backend is None
+
+
+class TestErrorsOfAUser:
+    @pytest.fixture(autouse=True)
+    def engine_that_is_away(self, begun, monkeypatch):
+        def ask_the_engine(_):
+            try:
+                raise FileNotFoundError("docker.sock")
+            except OSError as error:
+                raise BackendUnavailableError("the engine is away; start it") from error
+
+        monkeypatch.setattr(runtime, "_load_backend", ask_the_engine)
+
+    @pytest.fixture(params=["process", "pool", "executor", "manager", "cpu_count"])
+    def text(self, request):
+        """What such a program prints at its end."""
+        calls = {
+            "process": lambda: fiber.Process(target=print).start(),
+            "pool": lambda: fiber.Pool(1),
+            "executor": lambda: Executor(1).submit(print),
+            "manager": fiber.Manager,
+            "cpu_count": fiber.cpu_count,
+        }
+        with pytest.raises(BackendUnavailableError) as caught:
+            calls[request.param]()
+        return "".join(traceback.format_exception(caught.type, caught.value, caught.tb))
+
+    def test_are_told_without_inner_frames_and_causes(self, text):
+        assert text.endswith("BackendUnavailableError: the engine is away; start it\n")
+        assert text.count("Traceback") == 1
+        assert "ask_the_engine" not in text
+
+    @pytest.fixture
+    def debug(self, begun, monkeypatch):
+        monkeypatch.setenv("FIBER_DEBUG", "yes")
+        monkeypatch.setattr(runtime, "configure_logging", lambda _: None)
+
+    def test_are_told_in_full_to_who_debugs(self, debug, text):
+        assert text.count("Traceback") == 2
+        assert "ask_the_engine" in text
+
+    def test_in_settings_are_told_without_inner_frames_as_well(self, monkeypatch):
+        monkeypatch.setenv("FIBER_LEASE", "soon")
+        with pytest.raises(ConfigError, match="FIBER_LEASE") as caught:
+            fiber.Queue()
+        assert "_config" not in "".join(traceback.format_tb(caught.tb))
 
 
 class Part:

@@ -30,6 +30,7 @@ __all__ = [
     "build",
     "convert",
     "is_required",
+    "is_true",
     "key_prefix",
     "parse_cpu",
     "parse_memory",
@@ -70,6 +71,14 @@ def is_required(setting: Any) -> bool:
     import attrs
 
     return setting.default is attrs.NOTHING
+
+
+def is_true(text: str) -> bool:
+    """Parse a boolean variable; False where it is neither true nor false, which whoever reads it reports."""
+    try:
+        return bool(convert(text, bool))
+    except ValueError:
+        return False
 
 
 def build(

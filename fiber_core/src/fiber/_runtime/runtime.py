@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.entry_points import load_object
+from fiber._config.convert import is_true
 from fiber._launch.router import Router
 from fiber._plugins.backend_choice import (
     choose_backend,
@@ -28,7 +29,7 @@ from fiber._plugins.backend_choice import (
 )
 from fiber._wire import codec, fork
 from fiber._wire.identity import Credentials
-from fiber.exceptions import BackendUnavailableError, FiberError
+from fiber.exceptions import BackendError, BackendUnavailableError, ConfigError, FiberError
 from fiber.model import BackendContext, JobSpec
 
 if TYPE_CHECKING:
@@ -80,6 +81,28 @@ def _register_tensors() -> bool:
 codec.register_when_imported("torch", _register_tensors)
 
 
+class brief_errors:  # noqa: N801 - used as a function
+    """Errors of settings and of backends leave it without inner frames and causes.
+
+    Their text has the platform's words and what to do, and stands alone where a user made a mistake.
+    ``debug`` (``FIBER_DEBUG=1``) keeps all frames.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, (BackendError, ConfigError)) and not _is_debugging():
+            raise error.with_traceback(None) from None
+
+
+def _is_debugging() -> bool:
+    if _current is not None:
+        return _current.config.debug
+    # the settings may be what is wrong
+    return bool(argument("debug")) or is_true(os.environ.get("FIBER_DEBUG", ""))
+
+
 def current() -> Runtime:
     """This process's runtime, made on first use.
 
@@ -91,7 +114,8 @@ def current() -> Runtime:
     fork.check()
     with _lock:
         if _current is None or _current.closed:
-            _current = Runtime.of_master(_arguments)
+            with brief_errors():
+                _current = Runtime.of_master(_arguments)
             _end_by_sigterm()
         return _current
 
@@ -298,7 +322,8 @@ class Runtime:
         with self._lock:
             if self._backend is None:
                 self._refuse_if_closed()
-                self._backend = _load_backend(self)
+                with brief_errors():
+                    self._backend = _load_backend(self)
             return self._backend
 
     def backend_named(self, name: str) -> Backend:
@@ -346,7 +371,8 @@ class Runtime:
         with self._lock:
             if self._endpoint is None:
                 self._refuse_if_closed()
-                self._endpoint = self.router.open_endpoint()
+                with brief_errors():
+                    self._endpoint = self.router.open_endpoint()
             return self._endpoint
 
     @property
@@ -417,7 +443,8 @@ class Runtime:
 
     def cpu_count(self) -> int:
         """CPUs that the backend has for jobs, at least 1."""
-        cpus = self.backend.capacity().cpus
+        with brief_errors():
+            cpus = self.backend.capacity().cpus
         return max(1, int(cpus if cpus is not None else os.cpu_count() or 1))
 
     @property

@@ -60,9 +60,10 @@ def _ready(check: Callable[[runtime.Runtime], object]) -> runtime.Runtime:
     with _gc_paused():
         from fiber._runtime import runtime
 
-        current = runtime.current()
-        check(current)
-        current.backend.warm_up()
+        with runtime.brief_errors():
+            current = runtime.current()
+            check(current)
+            current.backend.warm_up()
     return current
 
 

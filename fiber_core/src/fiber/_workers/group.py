@@ -18,6 +18,7 @@ from fiber import hints
 from fiber._base import values
 from fiber._base.serial_executor import CallbackThread
 from fiber._launch.child import Child
+from fiber._runtime.runtime import brief_errors
 from fiber._runtime.start import flush_standard_streams, ready_runtime
 from fiber._tasks.call import Call, Sink
 from fiber._tasks.dispatcher import Dispatcher
@@ -372,13 +373,14 @@ class WorkerGroups:
             Exception: what pickling the initializer raised, or the platform's refusal.
         """
         flush_standard_streams()
-        group = self._groups[self._default.key] = self._new_group(self._default)
-        try:
-            group.begin()
-        except BaseException:
-            group.terminate()
-            group.join()
-            raise
+        with brief_errors():
+            group = self._groups[self._default.key] = self._new_group(self._default)
+            try:
+                group.begin()
+            except BaseException:
+                group.terminate()
+                group.join()
+                raise
 
     def end_with(self, owner: object) -> util.Finalize:
         """Have everything ended at once when ``owner`` is collected, or the program exits."""

@@ -14,7 +14,6 @@ __all__ = [
     "Failure",
     "Interrupted",
     "after_signal",
-    "is_true",
     "note",
     "plain",
 ]
@@ -75,14 +74,3 @@ class Failure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message, to stderr by default."""
         click.echo(f"fiber: {plain(self.message)}", file=file, err=file is None)
-
-
-def is_true(text: str) -> bool:
-    """Parse a boolean variable; False where it is neither true nor false."""
-    from fiber._config.convert import convert
-
-    try:
-        return bool(convert(text, bool))
-    except ValueError:
-        # reported as an error where a command reads the settings
-        return False

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from fiber._version import __version__
-from fiber.cli.errors import INTERRUPTED, Failure, Interrupted, after_signal, is_true, plain
+from fiber.cli.errors import INTERRUPTED, Failure, Interrupted, after_signal, plain
 from fiber.cli.group import LazyGroup
 from fiber.exceptions import FiberError
 
@@ -28,7 +28,7 @@ class _Command(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the sub-command; turns its errors into messages and exit codes."""
-        debug = ctx.params["debug"] or is_true(os.environ.get("FIBER_DEBUG", ""))
+        debug = ctx.params["debug"] or _is_true(os.environ.get("FIBER_DEBUG"))
         with _logging(logging.DEBUG if debug else logging.WARNING):
             try:
                 return super().invoke(ctx)
@@ -62,6 +62,15 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     cli(prog_name="fiber")
+
+
+def _is_true(text: str | None) -> bool:
+    if not text:
+        return False
+    # most commands that only tell something read no settings
+    from fiber._config.convert import is_true
+
+    return is_true(text)
 
 
 class _Prefix(logging.Formatter):
