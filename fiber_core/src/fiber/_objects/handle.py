@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import secrets
 import weakref
+from multiprocessing.context import get_spawning_popen
 from typing import Any, Protocol
 
 from fiber._objects import store
@@ -145,10 +146,22 @@ class Handle:
             self._object.drop(self._end)
 
     def _address(self) -> Any:
-        """Address for the pickle that is being made."""
+        """Address for the pickle that is being made.
+
+        Raises:
+            RuntimeError: that is for a process which belongs to no run.
+        """
         envelope = codec.envelope()
-        address = self._object.address_in(_auth_domain_of(envelope))
         known = self._receiving_domain()
+        if envelope is None and known is None and get_spawning_popen() is not None:
+            # it would start, fail when it loads this, and be waited for by those that use it together
+            msg = (
+                f"an object of fiber ({type(self).__name__}) cannot be given to a process of "
+                "multiprocessing, which cannot reach it; start that process with fiber too "
+                "(fiber.Process, fiber.get_context())"
+            )
+            raise RuntimeError(msg)
+        address = self._object.address_in(_auth_domain_of(envelope))
         if known is not None and envelope is not None and _auth_domain_of(envelope) is None:
             # sent between processes of this run only
             return store.current().auth_domains.with_credentials(address, known)
