@@ -81,6 +81,14 @@ TABLE: dict[str, Deviation] = {
         "`join` raise `StartError` where the platform could not start it; Ctrl-C interrupts children "
         "as there, and those on other hosts too, see [](../design/overview.md#ctrl-c)"
     ),
+    **_all(
+        "",
+        "Process.terminate Process.kill",
+        different(
+            "its own children end with it, on every backend, and none is left without a parent; there "
+            "those of a killed process go on. They may have no time to say that its parent is gone"
+        ),
+    ),
     "Process.interrupt": better("on every Python; the stdlib has it since 3.14"),
     "Pipe": better(
         "its ends work between machines, and each may be held by many processes; between machines "

@@ -65,8 +65,10 @@ def test_first_in_first_out_as_it_was_when_it_was_put():
     assert one.empty()
 
 
-@pytest.mark.parametrize("make", [fiber.Queue, fiber.SimpleQueue])
-def test_a_closed_queue_raises(make):
+@pytest.mark.parametrize(
+    "make, error", [(fiber.Queue, ValueError), (fiber.SimpleQueue, OSError)], ids=["full", "simple"]
+)
+def test_a_closed_queue_raises_as_in_the_standard_library(make, error):
     one = make()
     if make is fiber.Queue:
         with pytest.raises(AssertionError, match="not closed"):
@@ -74,10 +76,14 @@ def test_a_closed_queue_raises(make):
     one.close()
     one.close()
     for use in (one.get, lambda: one.put(1)):
-        with pytest.raises(ValueError, match="is closed"):
+        with pytest.raises(error, match="is closed"):
             use()
     if make is fiber.Queue:
         one.join_thread()
+        assert one.empty()
+    else:
+        with pytest.raises(OSError, match="is closed"):
+            one.empty()
 
 
 def test_values_of_any_size_make_the_way_there_and_back():

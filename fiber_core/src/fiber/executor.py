@@ -25,6 +25,7 @@ from multiprocessing import TimeoutError as _TimeoutError
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
+from fiber._base.finalizing import unless_finalizing
 from fiber._tasks.protocol import Mode
 from fiber._wire import codec, fork
 from fiber._workers.group import WorkerGroups
@@ -712,6 +713,7 @@ class Executor(_futures.Executor):
         msg = "executors cannot be passed between processes or pickled"
         raise TypeError(msg)
 
+    @unless_finalizing
     def __del__(self) -> None:
         core: Core | None = getattr(self, "_core", None)
         if core is not None and os.getpid() == self._pid:

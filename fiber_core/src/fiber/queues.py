@@ -55,7 +55,7 @@ class SimpleQueue(_QueueHandle[T]):
         Raises:
             Exception: what pickling it raised.
             PeerLostError: the process that the queue lives in is gone.
-            ValueError: this handle is closed.
+            OSError: this handle is closed.
         """
         self._check()
         self._writer.put(encode(obj, auth_domain=self._receiving_domain()), True, None)
@@ -67,7 +67,7 @@ class SimpleQueue(_QueueHandle[T]):
 
         Raises:
             PeerLostError: the process that the queue lives in is gone; an ``EOFError``.
-            ValueError: this handle is closed.
+            OSError: this handle is closed.
         """
         self._check()
         value: T = decode(self._reader.take(True, None))
@@ -96,8 +96,8 @@ class SimpleQueue(_QueueHandle[T]):
 
     def _check(self) -> None:
         if self._closed:
-            msg = f"Queue {self!r} is closed"
-            raise ValueError(msg)
+            msg = f"{self!r}: handle is closed"
+            raise OSError(msg)
         if fork.is_forked_child():
             fork.check()
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from fiber._base.finalizing import unless_finalizing
 from fiber.exceptions import WorkerCrashedError
 
 if TYPE_CHECKING:
@@ -460,6 +461,7 @@ class IMapIterator(Generic[T]):
         result: T = value
         return result
 
+    @unless_finalizing
     def __del__(self) -> None:
         self._stream.abandon()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.finalizing import unless_finalizing
 from fiber.exceptions import FiberError, StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -186,9 +187,10 @@ class Child:
         )
         raise TypeError(msg)
 
+    @unless_finalizing
     def __del__(self) -> None:
-        # at interpreter exit os may be half gone
-        with contextlib.suppress(Exception):
+        # user code may have closed its descriptors
+        with contextlib.suppress(OSError):
             self.close()
 
     # -- called by the launcher

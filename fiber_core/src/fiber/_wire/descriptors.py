@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from fiber._base.finalizing import unless_finalizing
+
 #: address and port; the address packed as by ``socket.inet_pton``, IPv4 in four bytes
 SocketAddress = tuple[bytes, int]
 
@@ -221,6 +223,7 @@ class OwnedSocket(socket.socket):
         #: its descriptor
         self.owned = OwnedDescriptors((self.fileno(),))
 
+    @unless_finalizing
     def __del__(self) -> None:
         if self.fileno() < 0:
             return

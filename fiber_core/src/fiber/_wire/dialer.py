@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from fiber._base.finalizing import unless_finalizing
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.identity import Credentials
 from fiber.exceptions import PeerLostError, TransportError
@@ -244,6 +245,7 @@ class UnixDialer:
         self.lost = True
         self._socket.close()
 
+    @unless_finalizing
     def __del__(self) -> None:
         if self._end is not None:
             for fd in self._end:

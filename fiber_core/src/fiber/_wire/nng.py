@@ -36,6 +36,7 @@ import pynng
 from pynng import ffi, lib
 
 from fiber._base import values
+from fiber._base.finalizing import unless_finalizing
 from fiber._wire import descriptors, fork, frames
 from fiber._wire.descriptors import Connection, SocketAddress
 from fiber._wire.identity import Credentials
@@ -642,6 +643,7 @@ class _DialedPipe:
         self.on_descriptors_lost()
         return False
 
+    @unless_finalizing
     def __del__(self) -> None:
         if self._owned.are_intact:
             os.close(self.fd)
