@@ -18,9 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import gymnasium
-
 from fiber.managers import AsyncManager, BaseManager, gather
+
+try:
+    import gymnasium
+except ImportError:
+    sys.exit('this example needs Gymnasium: python3 -m pip install "fiber-core[examples]"')
 
 ENVIRONMENTS = 4
 

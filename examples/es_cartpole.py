@@ -28,11 +28,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
-import numpy as np
-from numpy.typing import NDArray
-
 import fiber as mp
+
+try:
+    import gymnasium
+    import numpy as np
+    from numpy.typing import NDArray
+except ImportError:
+    sys.exit(
+        'this example needs Gymnasium and NumPy: python3 -m pip install "fiber-core[examples]"'
+    )
 
 Floats = NDArray[np.float64]
 

@@ -119,6 +119,13 @@ TABLE: dict[str, Deviation] = {
     # -- pool
     "pool.Pool": better("see `Pool` of the package; `context` is accepted and changes nothing"),
     "pool.Pool.Process": different("absent: override nothing to have workers with children"),
+    **_all(
+        "pool",
+        "Pool.imap Pool.imap_unordered",
+        better(
+            "where the iterable raises, the items before it come first, also those of its chunk"
+        ),
+    ),
     "pool.ThreadPool": different(
         "the stdlib's own class; threads do not cross processes. It is no subclass of Fiber's `Pool`"
     ),

@@ -55,6 +55,16 @@ def test_an_example_runs(name, run):
     run(name, *ARGUMENTS.get(name, []))
 
 
+@pytest.mark.parametrize("name", NEEDS)
+def test_an_example_without_its_library_says_what_to_install(name):
+    path = FOLDER / f"{name}.py"
+    missing = dict.fromkeys(NEEDS[name])
+    code = f"import runpy, sys; sys.modules.update({missing}); runpy.run_path({str(path)!r})"
+    done = ran([sys.executable, "-c", code])
+    assert done.returncode == 1
+    assert re.fullmatch(r"this example needs .*: python3 -m pip install .*\n", done.stderr)
+
+
 def test_environments_step_at_once(run):
     output = run("async_manager", "--steps", "50", "--delay", "20")
 
