@@ -352,7 +352,6 @@ class Container:
 
     async def dial(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port of its loopback."""
-        loop = asyncio.get_running_loop()
         try:
             pid = await self._pid()
         except EngineError as error:
@@ -360,7 +359,13 @@ class Container:
             raise ConnectionRefusedError(str(error)) from error
         # a thread of its own: its namespace is not given back
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            sock = await loop.run_in_executor(thread, _connect, pid, port)
+            connecting = thread.submit(_connect, pid, port)
+            try:
+                sock = await asyncio.wrap_future(connecting)
+            except asyncio.CancelledError:
+                # an outage ends whoever asked, and nobody takes the connection that is made all the same
+                connecting.add_done_callback(_give_up)
+                raise
         return await asyncio.open_connection(sock=sock)
 
     async def _pid(self) -> int:
@@ -401,3 +406,9 @@ def _connect(pid: int, port: int) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port), timeout=5)
     sock.setblocking(False)
     return sock
+
+
+def _give_up(connecting: concurrent.futures.Future[socket.socket]) -> None:
+    """Close the connection that somebody asked for who has gone."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
