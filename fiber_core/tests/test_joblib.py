@@ -3,11 +3,15 @@
 import gc
 import multiprocessing
 import os
+import pickle
 
+import numpy as np
 import pytest
 
 import fiber
+from fiber._wire import codec
 from fiber.exceptions import WorkerCrashedError
+from open_memory import open_memory
 from pool_tasks import die_once, fail_at, nap, note, pid, square
 from require import need_module
 from waiting import until
@@ -31,6 +35,23 @@ def nested(n):
     inside, here = names[0], backend_inside()
     squares = joblib.Parallel(n_jobs=2)(joblib.delayed(square)(x) for x in range(n))
     return here, inside, squares, pid()
+
+
+def place_of(array):
+    return array.ctypes.data, array.flags.writeable, float(array.sum()), pid()
+
+
+def put(array, index, value):
+    array[index] = value
+    return type(array).__name__
+
+
+def total(array):
+    return array.filename is not None, float(array.sum())
+
+
+def as_pickled(array):
+    return codec.split(array, [], fiber.joblib._Arrays(None).reducers())
 
 
 def threads_allowed():
@@ -169,3 +190,82 @@ class TestErrors:
         with pytest.warns(UserWarning, match="have been cancelled"):
             results.close()
         assert run(square, range(3)) == [0, 1, 4]
+
+
+#: of the array of a file, as tasks are given it
+VIEWS = {
+    "whole": lambda array: array,
+    "turned": lambda array: array.T,
+    "part": lambda array: array[3:, 2:5],
+    "backwards": lambda array: array[::-2, ::-1],
+    "element": lambda array: array[2:3, 4:5],
+}
+
+
+@pytest.mark.usefixtures("workers")
+class TestArrays:
+    def test_a_large_one_is_mapped_once_by_each_worker(self):
+        large = np.ones(200_000)
+        found = run(place_of, [large] * 20, batch_size=1)
+        assert {writeable for _, writeable, *_ in found} == {False}
+        assert len({address for address, *_ in found}) <= len({worker for *_, worker in found})
+
+    def test_it_is_found_inside_other_objects_and_beside_lambdas(self):
+        large = np.ones(200_000)
+        found = run(lambda held: place_of(held["x"]), [{"x": large}] * 4)
+        assert {(writeable, value) for _, writeable, value, _ in found} == {(False, 200_000.0)}
+
+    def test_what_the_program_changes_between_calls_is_seen(self):
+        large = np.ones(200_000)
+        with joblib.Parallel() as parallel:
+            for expected in (200_000.0, 200_001.0):
+                found = parallel(joblib.delayed(place_of)(large) for _ in range(4))
+                assert {value for _, _, value, _ in found} == {expected}
+                large[0] += 1
+
+    @pytest.mark.parametrize(
+        "options", [{"max_nbytes": None}, {"max_nbytes": "2M"}, {"mmap_mode": "c"}], ids=str
+    )
+    def test_a_copy_of_it_is_sent_where_the_program_says_so(self, options):
+        found = run(place_of, [np.ones(200_000)] * 4, **options)
+        assert {writeable for _, writeable, *_ in found} == {True}
+
+    def test_their_memory_is_freed_soon(self):
+        before = open_memory()
+        for _ in range(3):
+            run(place_of, [np.ones(200_000) for _ in range(10)])
+        until(lambda: open_memory() <= before)
+
+    @pytest.mark.parametrize("mode", ["r+", "w+"])
+    def test_what_tasks_write_to_a_map_of_a_file_is_written_to_the_file(self, mode, tmp_path):
+        np.zeros(10).tofile(tmp_path / "x")
+        array = np.memmap(tmp_path / "x", float, mode, shape=10)
+        assert set(run(put, [array] * 10, range(10), range(10))) == {"memmap"}
+        assert list(array) == list(range(10))
+        assert list(np.fromfile(tmp_path / "x")) == list(range(10))
+
+    def test_a_large_map_that_is_only_read_is_no_copy_either(self, tmp_path):
+        np.ones(200_000).tofile(tmp_path / "x")
+        array = np.memmap(tmp_path / "x", float, "r")
+        assert run(total, [array] * 3) == [(True, 200_000.0)] * 3
+
+    @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+    @pytest.mark.parametrize("order", ["C", "F"])
+    def test_a_view_of_a_map_is_the_same_part_of_the_file(self, view, order, tmp_path):
+        np.arange(72, dtype=">i4").tofile(tmp_path / "x")
+        array = np.memmap(tmp_path / "x", ">i4", "r+", 32, (8, 8), order)
+        part = view(array)
+        found = pickle.loads(as_pickled(part))
+        assert found.dtype == part.dtype
+        assert np.array_equal(found, part)
+        found[...] = -1
+        assert (part == -1).all()
+        assert (array == -1).sum() == part.size
+
+    def test_a_writable_map_of_a_file_that_a_worker_lacks_is_refused(self, tmp_path):
+        array = np.memmap(tmp_path / "x", float, "w+", shape=10)
+        pickled = as_pickled(array)
+        (tmp_path / "x").rename(tmp_path / "y")
+        (tmp_path / "x").write_bytes(bytes(80))
+        with pytest.raises(FileNotFoundError, match="put it on a file system that all hosts have"):
+            pickle.loads(pickled)

@@ -139,6 +139,17 @@ def test_a_worker_lets_go_of_what_it_returned():
         until(lambda: pool.apply(open_memory) == before, timeout=PATIENCE)
 
 
+def test_what_a_task_of_an_executor_was_given_is_freed_when_it_is_done():
+    with fiber.Executor(1) as executor:
+        executor.submit(os.getpid).result()
+        before = open_memory()
+        for n in range(3):
+            handle = fiber.shared(np.full(10, float(n)))
+            assert executor.submit(total, handle, 1).result() == 10 * n
+            del handle
+        until(lambda: open_memory() == before, timeout=PATIENCE)
+
+
 def test_a_maker_that_ends_waits_until_its_value_is_where_it_went():
     outbox = fiber.SimpleQueue()
     child = start(lambda: outbox.put(fiber.shared(np.full(1000, 2.0))))

@@ -62,6 +62,12 @@ class TestValues:
         assert roundtrip(functools.partial(adder(1), 2))() == 3
         assert roundtrip(factorial)(5) == 120
 
+    @pytest.mark.parametrize("beside", [None, lambda: None], ids=["by_reference", "by_value"])
+    def test_reducers_that_are_given_precede_those_of_the_type(self, monkeypatch, beside):
+        monkeypatch.setattr(codec, "_main_by_reference", True)
+        pickled = codec.split([1.5, range(3), beside], [], {range: lambda of: (len, (list(of),))})
+        assert pickle.loads(pickled)[:2] == [1.5, 3]
+
     @pytest.mark.parametrize("value", [threading.Lock(), (x for x in ""), sys._getframe()])
     def test_what_cannot_be_pickled_is_an_error(self, value):
         with pytest.raises(TypeError, match="cannot pickle"):

@@ -199,7 +199,7 @@ class Handle:
 
         Its reference lasts as long as the pickle's envelope: an item of a queue until it is loaded
         or dropped, a process until each of its processes has loaded it or it has ended, a call of a
-        pool until it is done. A pickle that the user makes may be loaded at any time, so its
+        pool until it is done, an item of a call that grows until it has its outcome. A pickle that the user makes may be loaded at any time, so its
         reference lasts.
         """
         shared, end = self._object, self._end

@@ -6,6 +6,7 @@ Which of its items wait or run is a :class:`fiber._tasks.pending.call_state.Call
 from __future__ import annotations
 
 import pickle
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +58,17 @@ class Unsendable:
         return bytearray().join(codec.dumps(self))
 
 
+class _ItemsEnvelope:
+    """Envelope of some items of a call that grows; the objects they refer to are released with it."""
+
+    def __init__(self) -> None:
+        self.refers = False
+
+    def on_release(self, action: Any) -> None:
+        """Note that there is an action; it is called when this object is collected."""
+        self.refers = True
+
+
 class Call:
     """One call as the dispatcher keeps it until it is done."""
 
@@ -95,6 +107,8 @@ class Call:
         self.item_bytes = 0.0
         self._all = items
         self._some: dict[int, Any] = {}
+        # by item of a call that grows; it may be pickled more than once
+        self._envelopes: defaultdict[int, list[_ItemsEnvelope]] = defaultdict(list)
         self._count = 0 if items is None else len(items)
         #: True once no more items are added
         self.closed = False
@@ -129,6 +143,7 @@ class Call:
         if self._all is None:
             for index in range(start, stop):
                 self._some.pop(index, None)
+                self._envelopes.pop(index, None)
 
     def encode(
         self, start: int, stop: int, *, shares_memory: bool = False
@@ -142,7 +157,8 @@ class Call:
         """
         items = self._slice(start, stop)
         try:
-            with codec.pickling_into(self):
+            envelope = self._envelope()
+            with codec.pickling_into(envelope):
                 locate = (
                     self.repeated_buffers.locate
                     if shares_memory and self.repeated_buffers is not None
@@ -150,10 +166,11 @@ class Call:
                 )
                 units = self._units(items, start)
                 apart, segments = arguments.encode(units, locate)
+                self._keep(envelope, start, stop)
                 return self.mode | Mode.APART if apart else self.mode, segments
         except _OF_AN_ITEM:
             # one item is to blame: each is pickled by itself
-            return self._encode_singly(items)
+            return self._encode_singly(items, start)
 
     def _units(self, items: list[Any], start: int) -> list[list[Any]]:
         """The items by unit; tasks of one unit share what its items share."""
@@ -165,19 +182,34 @@ class Call:
 
     def encode_singly(self, start: int, stop: int) -> tuple[int, list[frames.Buffer]]:
         """As :meth:`encode`, each item pickled by itself, for a worker that could not unpickle them."""
-        return self._encode_singly(self._slice(start, stop))
+        return self._encode_singly(self._slice(start, stop), start)
 
-    def _encode_singly(self, items: Sequence[Any]) -> tuple[int, list[frames.Buffer]]:
-        pickles = [pickle.PickleBuffer(self._pickled(item)) for item in items]
+    def _encode_singly(self, items: Sequence[Any], start: int) -> tuple[int, list[frames.Buffer]]:
+        pickles = [
+            pickle.PickleBuffer(self._pickled(item, index))
+            for index, item in enumerate(items, start)
+        ]
         return self.mode | Mode.SINGLY, codec.dumps(pickles)
 
-    def _pickled(self, item: Any) -> bytearray:
+    def _envelope(self) -> Call | _ItemsEnvelope:
+        """Envelope of items: the call, or one that goes with the items where others follow."""
+        return self if self._all is not None else _ItemsEnvelope()
+
+    def _keep(self, envelope: Call | _ItemsEnvelope, start: int, stop: int) -> None:
+        if isinstance(envelope, _ItemsEnvelope) and envelope.refers:
+            for index in range(start, stop):
+                self._envelopes[index].append(envelope)
+
+    def _pickled(self, item: Any, index: int) -> bytearray:
         try:
-            with codec.pickling_into(self):
+            envelope = self._envelope()
+            with codec.pickling_into(envelope):
                 # a bytearray, since arrays that are unpickled from bytes are read-only
-                return bytearray().join(codec.dumps(item))
+                pickled = bytearray().join(codec.dumps(item))
         except _OF_AN_ITEM as error:
             return Unsendable(error).pickled()
+        self._keep(envelope, index, index + 1)
+        return pickled
 
     def crash_error(self, index: int, attempts: Sequence[Attempt]) -> WorkerCrashedError:
         """The error of an item that was given up."""

@@ -17,6 +17,7 @@ references) ask :func:`envelope`.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import hashlib
 import io
 import itertools
@@ -36,6 +37,8 @@ from fiber._wire import frames
 
 #: sender (token, pid), module, version of each global; None where receivers can import the module
 GlobalsVersions: TypeAlias = "tuple[tuple[str, int], str, dict[str, int]] | None"
+
+_Reducer: TypeAlias = Callable[[Any], Any]
 
 _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 
@@ -259,8 +262,15 @@ def dumps(value: Any) -> list[frames.Buffer]:
     return frames.pack(split(value, buffers), buffers)
 
 
-def split(value: Any, buffers: list[memoryview]) -> bytes:
+def split(
+    value: Any, buffers: list[memoryview], reducers: Mapping[type, _Reducer] | None = None
+) -> bytes:
     """Pickle of a value; its out-of-band buffers are appended to ``buffers``, not copied.
+
+    Args:
+        value: the value.
+        buffers: list to append to.
+        reducers: by type; they precede those that are registered.
 
     Raises:
         Exception: raised by the value's pickling, with pickle and then with cloudpickle.
@@ -276,13 +286,19 @@ def split(value: Any, buffers: list[memoryview]) -> bytes:
 
     if main_by_reference():
         try:
-            return pickle.dumps(value, 5, buffer_callback=place)
+            if reducers is None:
+                return pickle.dumps(value, 5, buffer_callback=place)
+            stream = io.BytesIO()
+            plain = pickle.Pickler(stream, 5, buffer_callback=place)
+            plain.dispatch_table = {**copyreg.dispatch_table, **reducers}
+            plain.dump(value)
+            return stream.getvalue()
         except Exception as error:
             if isinstance(error, RecursionError):
                 raise
             del buffers[before:]
     stream = io.BytesIO()
-    value_pickler()(stream, place).dump(value)
+    value_pickler()(stream, place, reducers).dump(value)
     return stream.getvalue()
 
 
@@ -353,7 +369,15 @@ def _make_pickler() -> type[Any]:
     from cloudpickle import cloudpickle
 
     class ValuePickler(cloudpickle.Pickler):  # type: ignore[misc] # untyped base
-        def __init__(self, stream: io.BytesIO, callback: Callable[[Any], Any] | None) -> None:
+        def __init__(
+            self,
+            stream: io.BytesIO,
+            callback: Callable[[Any], Any] | None,
+            reducers: Mapping[type, _Reducer] | None = None,
+        ) -> None:
+            if reducers is not None:
+                # its table is read while it is made, and not again
+                self.dispatch_table: Any = {**cloudpickle.Pickler.dispatch_table, **reducers}
             super().__init__(stream, protocol=5, buffer_callback=callback)
             self._namespaces: dict[str, _NamespaceReference] = {}
 
