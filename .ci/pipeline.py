@@ -88,7 +88,10 @@ OF_USERS = (
     f"{CORE}/_agent/supervisor",
     f"{CORE}/cli",
 )
-LIBRARIES = "deap,dynesty,emcee,gymnasium,nevergrad,numpy,pymoo,scipy,sklearn,tqdm"
+LIBRARIES = (
+    "deap,dynesty,emcee,gymnasium,joblib,mpire,nevergrad,numpy,p_tqdm,pebble,pymoo,schwimmbad,scipy,"
+    "sklearn,tqdm"
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -124,6 +124,10 @@ def test_the_end_comes_after_the_last_message(how):
         second.send(1)
 
 
+def echo_once(inbox, outbox):
+    outbox.put(inbox.get())
+
+
 def test_wait_for_connections_sentinels_sockets_and_the_stdlibs_pipes_at_once(ends):
     here, there = ends
     one, other = socket.socketpair()
@@ -157,6 +161,18 @@ def test_wait_returns_where_there_is_something_and_at_an_end(ends, waits):
     assert waits([here], PATIENCE) == [here]
     with pytest.raises(EOFError):
         here.recv()
+
+
+@pytest.mark.parametrize("make", [fiber.Queue, fiber.SimpleQueue])
+def test_the_stdlibs_wait_takes_a_queue_as_programs_give_it(make):
+    here, back = make(), make()
+    child = start(echo_once, here, back)
+    assert stdlib.wait([back._reader], 0) == []
+    here.put("there")
+    assert stdlib.wait([back._reader], PATIENCE) == [back._reader]
+    assert back.get() == "there"
+    assert stdlib.wait([back._reader], 0) == []
+    finish(child)
 
 
 def test_no_descriptor_is_left():

@@ -19,9 +19,14 @@ NEEDS = {
     "dynesty_nested": ["dynesty"],
     "emcee_gaussian": ["emcee"],
     "gymnasium_async": ["gymnasium"],
+    "joblib_context": ["joblib"],
     "logging_by_queue": [],
+    "mpire_workers": ["mpire"],
     "nevergrad_executor": ["nevergrad"],
+    "p_tqdm_maps": ["p_tqdm"],
+    "pebble_pool": ["pebble"],
     "pymoo_starmap": ["pymoo"],
+    "schwimmbad_pool": ["schwimmbad"],
     "scikit_learn_grid": ["sklearn"],
     "scipy_evolution": ["scipy"],
     "stable_baselines3_ppo": ["stable_baselines3", "torch"],
@@ -33,9 +38,24 @@ _EXECUTOR = {
         "from fiber import Executor as ProcessPoolExecutor"
     )
 }
+#: of libraries that import a package like multiprocessing by its name, see docs/guides/libraries.md
+_IN_PLACE = """import sys
+
+import fiber.dummy
+import fiber.pool
+
+sys.modules["multiprocess"] = fiber
+sys.modules["multiprocess.dummy"] = fiber.dummy
+sys.modules["multiprocess.pool"] = fiber.pool
+"""
 #: what else is changed than imports
 CHANGES = {
     "gymnasium_async": {'CONTEXT = "spawn"': "CONTEXT = multiprocessing.get_context()"},
+    "joblib_context": {
+        'CONTEXT = "multiprocessing"': "import fiber\n\nCONTEXT = fiber.get_context()"
+    },
+    "p_tqdm_maps": {"from p_tqdm": f"{_IN_PLACE}\nfrom p_tqdm"},
+    "schwimmbad_pool": {"from schwimmbad": f"{_IN_PLACE}\nfrom schwimmbad"},
     "nevergrad_executor": _EXECUTOR,
     "pymoo_starmap": _EXECUTOR,
     "scikit_learn_grid": {
@@ -44,6 +64,8 @@ CHANGES = {
     "stable_baselines3_ppo": {'METHOD = "spawn"': "METHOD = multiprocessing.get_context()"},
     "torch_hogwild": {'CONTEXT = "spawn"': 'CONTEXT = "fiber"'},
 }
+#: whose own imports are changed: they make their processes by the module they import
+REWRITTEN = {"mpire_workers": "mpire"}
 
 pytestmark = [pytest.mark.libraries, pytest.mark.timeout(600)]
 
@@ -56,7 +78,11 @@ def test_a_library_does_the_same_with_fiber(name, tmp_path, monkeypatch):
         require.need_module(module)
     script = PROGRAMS / f"{name}.py"
 
-    printed = swapped.prints_with_fiber(script, tmp_path, CHANGES.get(name))
+    library = REWRITTEN.get(name)
+    folder = swapped.change_library(library, tmp_path / "changed") if library else None
+
+    environ = {} if folder is None else {"PYTHONPATH": str(folder)}
+    printed = swapped.prints_with_fiber(script, tmp_path, CHANGES.get(name), **environ)
 
     assert printed == swapped.prints(script)
 

@@ -47,13 +47,13 @@ fiber._workers              groups of worker processes
 fiber.results
 fiber.pool
 fiber.executor
-fiber.joblib
 fiber.connection
 fiber.queues
 fiber.synchronize
 fiber.sharedctypes
 fiber.shared_memory
 fiber.sharing
+fiber.joblib
 fiber.managers
 fiber.context
 fiber.dummy

@@ -1,8 +1,10 @@
 """Programs for ``multiprocessing``, run by it and by Fiber with nothing but an import changed."""
 
 import functools
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,11 +20,32 @@ def imports_changed(source: str) -> str:
 
     def change(match: re.Match[str]) -> str:
         verb, rest = match["verb"], match["rest"]
-        if verb.strip() == "import" and not rest.strip():
-            rest = " as multiprocessing"
+        if verb.strip() == "import" and " as " not in rest:
+            # a sub-module is used by its whole name
+            rest += f"{', fiber' if rest.strip() else ''} as multiprocessing"
         return f"{verb} fiber{rest}"
 
     return _IMPORT.sub(change, source)
+
+
+def change_library(name: str, folder: Path) -> Path:
+    """A copy of a package that imports Fiber in place of multiprocessing; the folder to import from.
+
+    Args:
+        name: the package, which is installed.
+        folder: where the copy is made.
+    """
+    found = importlib.util.find_spec(name)
+    assert found is not None
+    (source,) = found.submodule_search_locations or ()
+    shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    changed = 0
+    for path in (folder / name).rglob("*.py"):
+        before = path.read_text(encoding="utf-8")
+        path.write_text(imports_changed(before), encoding="utf-8")
+        changed += path.read_text(encoding="utf-8") != before
+    assert changed
+    return folder
 
 
 @functools.cache
@@ -48,7 +71,7 @@ def prints_with_fiber(
     for old, new in (changes or {}).items():
         assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {script.name}"
         source = source.replace(old, new)
-    assert "import fiber" in source or "from fiber" in source
+    assert "import fiber" in source or "from fiber" in source or "PYTHONPATH" in environ
     changed = folder / script.name
     changed.write_text(source, encoding="utf-8")
     done = _ran(changed, environ)

@@ -27,7 +27,10 @@ def outside(kube, engine):
     with pytest.MonkeyPatch.context() as patch:
         # its threads go on from test to test
         patch.setenv("FIBER_BACKEND", "k8s")
-        current = runtime.current()
+        process = fiber.Process(target=int)
+        process.start()
+        process.join(60)
+        current = runtime.started()
         yield kube
     current.close()
     fiber.init()

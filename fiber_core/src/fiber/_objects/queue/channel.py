@@ -89,6 +89,10 @@ class LocalReader:
         with self._channel.lock:
             return self._channel.ready_fd(self._direction)
 
+    def fileno(self) -> int:
+        """The number of that descriptor: selectors take what has one, as a queue's ``_reader``."""
+        return self.ready_fd().fd
+
     def _wait(self, waiting_reader: WaitingReader, timeout: float | None) -> None:
         try:
             wait_for_wakeup(waiting_reader.wakeup, timeout)

@@ -128,6 +128,10 @@ class RemoteReader:
         self._request_standing()
         return ready_fd
 
+    def fileno(self) -> int:
+        """The number of that descriptor: selectors take what has one, as a queue's ``_reader``."""
+        return self.ready_fd().fd
+
     def _raise_end(self) -> None:
         if self._error is not None:
             # a new one for each thread, which adds its own traceback
