@@ -174,6 +174,12 @@ class Server:
         runner, self._runner = self._runner, None
         if runner is None:
             return
+        loop = asyncio.get_running_loop()
+        for site in runner.sites:
+            for listener in site._server.sockets:
+                loop.remove_reader(listener.fileno())
+        # asyncio loses, and does not close, what it has accepted in this round if its server is closed
+        await asyncio.sleep(0)
         for site in list(runner.sites):
             await site.stop()
         self.end_watches()
