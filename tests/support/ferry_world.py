@@ -83,7 +83,7 @@ class FerryWorld:
         self.wires[ident] = self._stack.enter_context(Wire(port))
         landing.serve(str(folder))
         if add:
-            self.hub.add(ident, ident, self._opener(ident))
+            self.hub.add(ident, ident, self.opener(ident))
         if begin:
             self.hub.begin(ident)
         return landing
@@ -121,7 +121,9 @@ class FerryWorld:
         self.speeds.append(speed)
         self.told.set()
 
-    def _opener(self, ident: str) -> Callable[[], socket.socket]:
+    def opener(self, ident: str) -> Callable[[], socket.socket]:
+        """A function that opens a stream into a job."""
+
         def open_stream() -> socket.socket:
             host, _, port = self.wires[ident].address.partition(":")
             return socket.create_connection((host, int(port)), timeout=5)

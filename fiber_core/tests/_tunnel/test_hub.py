@@ -17,6 +17,7 @@ from fiber._tunnel.greeting import HubSide
 from fiber._tunnel.landing import Landing
 from fiber.exceptions import TransportError
 from fiber.model.timing import Timing
+from waiting import until
 
 
 @pytest.fixture
@@ -209,6 +210,29 @@ def test_whoever_is_of_another_run_is_let_into_nothing(tmp_path):
         assert world.connect(world.hub.way(world.serve("one", echo))).recv(1) == b""
     finally:
         world.close()
+
+
+def test_it_is_said_once_that_no_stream_can_be_opened_and_why(tmp_path, caplog):
+    world = FerryWorld(tmp_path, timing=Timing(stream_greeting=0.2, stream_backoff=(0.05,)))
+    with contextlib.closing(world):
+        echo = world.echo()
+        landing = world.job("one", add=False)
+
+        def refuse():
+            if time.monotonic() < world_is_back:
+                raise OSError("the cluster is away")
+            return world.opener("one")()
+
+        world_is_back = time.monotonic() + 60
+        world.hub.add("one", "worker-1", refuse)
+        world.hub.begin("one")
+        until(lambda: caplog.records)
+        world_is_back = 0.0
+        sock = world.connect(landing.way(world.serve("hub", echo)))
+        assert talk(sock, b"hello") == b"hello"
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "no stream can be opened into worker-1" in said
+    assert said.endswith("the cluster is away")
 
 
 def test_the_speed_is_told_once(world):

@@ -1,21 +1,23 @@
 """The client: choice of the cluster and user, retries, and errors."""
 
+import base64
 import json
 import ssl
+from pathlib import Path
 
 import pytest
 import urllib3
 import websocket
 import yaml
-from kubernetes.client import Configuration
 from websocket._url import get_proxy_info
 
 from cluster import Cluster
-from fiber.exceptions import BackendUnavailableError
+from fiber.exceptions import BackendUnavailableError, UnknownJobError
 from fiber_k8s import websocket_client
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.timing import K8sTiming
+from fiber_k8s.websocket_client import open_websocket
 from making import making
 
 
@@ -86,16 +88,33 @@ def test_certificates_without_key_identifiers_are_taken_as_other_clients_take_th
         client.close()
 
 
+def test_certificates_are_read_once_as_the_official_clients_files_of_them_may_go(ask):
+    def change(found):
+        cluster = found["clusters"][0]["cluster"]
+        authority = Path(cluster.pop("certificate-authority")).read_bytes()
+        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
+
+    client = ask(change)
+    assert client.pods("a=b") == []
+    Path(client.connection.configuration.ssl_ca_cert).unlink()
+    assert client.pods("a=b") == []
+    # it is the cluster that refuses
+    with pytest.raises(UnknownJobError, match="no job nothing"):
+        open_websocket(client, "nothing", "exec", [("command", "true")], ["v5.channel.k8s.io"])
+
+
 @pytest.mark.parametrize("exempt,is_direct", [("cluster.lab", True), ("other.lab", False)])
-def test_streams_pass_proxies_as_other_requests_do(monkeypatch, exempt, is_direct):
+def test_streams_pass_proxies_as_other_requests_do(monkeypatch, ask, exempt, is_direct):
     asked = []
     monkeypatch.setattr(
         websocket.WebSocket, "connect", lambda self, url, **told: asked.append(told)
     )
-    configuration = Configuration(host="https://api.cluster.lab:6443")
-    configuration.proxy, configuration.no_proxy = "http://proxy.lab:3128", exempt
+    connection = ask().connection
+    connection.configuration.host = "https://api.cluster.lab:6443"
+    connection.configuration.proxy = "http://proxy.lab:3128"
+    connection.configuration.no_proxy = exempt
     websocket_client._connect(
-        configuration, "wss://api.cluster.lab:6443/exec", [], ["v5.channel.k8s.io"], 1.0
+        connection, "wss://api.cluster.lab:6443/exec", [], ["v5.channel.k8s.io"], 1.0
     )
     (told,) = asked
     host, port = told["http_proxy_host"], told["http_proxy_port"]

@@ -65,14 +65,23 @@ class Shore:
         #: spare streams that are being opened
         self.opening = 0
         self.spares: set[Spare] = set()
+        #: why the last stream could not be opened
+        self.why = ""
         self._backoff = backoff
         self._failures = 0
+        self._failing_since = 0.0
 
-    def failed(self) -> float:
+    def failed(self, now: float) -> float:
         """A stream could not be opened; seconds until the next try."""
+        if not self._failures:
+            self._failing_since = now
         delay = self._backoff[min(self._failures, len(self._backoff) - 1)]
         self._failures += 1
         return delay
+
+    def fails_for(self, now: float) -> float:
+        """Seconds for which no stream could be opened; 0 where the last one could."""
+        return now - self._failing_since if self._failures else 0.0
 
     def worked(self) -> None:
         """A stream could be opened."""
@@ -142,7 +151,7 @@ class Opener:
         """Give up those that do not answer."""
         for one in list(self._greetings):
             if now - one.since > self._patience:
-                self._failed(one)
+                self._failed(one, f"nobody of this run has answered within {self._patience:g} s")
 
     def close(self) -> None:
         """Open no more; those under way are closed when they are open."""
@@ -170,7 +179,7 @@ class Opener:
                 sock = shore.open_stream()
             except Exception as error:
                 # whatever it is, it is tried again as long as the job lives
-                log.debug("fiber: no stream into %s: %s", shore.name, error)
+                shore.why = str(error) or type(error).__name__
             # here where the reactor has ended, so that nothing stays open
             self._reactor.call_and_wait(functools.partial(self._opened, shore, use, sock))
             again = not self._closed
@@ -195,7 +204,7 @@ class Opener:
             self._reactor,
             sock,
             on_line=functools.partial(self._line, greeting),
-            on_end=lambda _: self._failed(greeting),
+            on_end=lambda _: self._failed(greeting, "it ended before anybody had answered"),
         )
 
     def _line(self, greeting: _Greeting, line: str) -> None:
@@ -203,7 +212,7 @@ class Opener:
             answer = greeting.side.receive(line)
         except (WireError, HandshakeError) as error:
             log.warning("fiber: a stream into %s is closed: %s", greeting.shore.name, error)
-            self._failed(greeting)
+            self._failed(greeting, str(error))
             return
         if answer is not None:
             greeting.lines.say(answer)
@@ -213,7 +222,8 @@ class Opener:
             greeting.shore.worked()
             greeting.use.ready(greeting.lines)
 
-    def _failed(self, greeting: _Greeting) -> None:
+    def _failed(self, greeting: _Greeting, why: str) -> None:
+        greeting.shore.why = why
         self._greetings.discard(greeting)
         greeting.lines.close()
         greeting.use.failed()
@@ -303,6 +313,8 @@ class Hub:
         self._patience = max(patience, self._timing.stream_answer)
         self._on_speed = on_speed
         self._measured = False
+        # whether it was said that no stream can be opened
+        self._told = False
         self._closed = False
         # where this process may be dialled
         self._served: set[Route] = set()
@@ -434,8 +446,20 @@ class Hub:
 
     def later(self, shore: Shore, action: Callable[[], None]) -> None:
         """Try again what came to nothing."""
-        if not self._closed:
-            self._reactor.call_later(shore.failed(), action)
+        if self._closed:
+            return
+        now = time.monotonic()
+        self._reactor.call_later(shore.failed(now), action)
+        log.debug("fiber: no stream into %s: %s", shore.name, shore.why)
+        if not self._told and shore.live and shore.fails_for(now) > self._timing.stream_greeting:
+            # once, and not for each job
+            self._told = True
+            log.warning(
+                "fiber: no stream can be opened into %s, which reaches this program by streams alone; "
+                "it is tried again and again: %s",
+                shore.name,
+                shore.why,
+            )
 
     def waits(self, shore: Shore, lines: Lines) -> None:
         """A stream of a job waits to be taken."""
@@ -443,6 +467,7 @@ class Hub:
         lines.on_line = functools.partial(self._taken, shore, spare)
         lines.on_end = lambda _: self._lost(shore, spare)
         shore.spares.add(spare)
+        self._told = False
         if not self._measured:
             self._measured = True
             self._opener.open(shore, Probe(shore, self._on_speed, self._not_measured))

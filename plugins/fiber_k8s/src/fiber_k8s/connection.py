@@ -40,6 +40,9 @@ class Connection:
     origin: str
     #: seconds to connect
     connect_timeout: float
+    #: TLS of WebSockets; certificates are read once, since the official client has those of a
+    #: kubeconfig in the temporary folder, which is cleaned now and then
+    websocket_tls: ssl.SSLContext = attrs.field(repr=False)
     _turn: threading.Lock = attrs.field(factory=threading.Lock, repr=False)
 
     def headers(self) -> dict[str, str]:
@@ -97,7 +100,11 @@ def connect(config: K8sConfig, timing: K8sTiming = K8sTiming()) -> Connection:
         origin, found = _kubeconfig(configuration, config)
     pool = RESTClientObject(configuration).pool_manager
     try:
-        _trust(pool.connection_pool_kw, verify=bool(configuration.verify_ssl))
+        # in place of files, which urllib3 would read for each connection, while others use the context
+        for name in ("ca_certs", "ca_cert_data", "cert_file", "key_file"):
+            pool.connection_pool_kw.pop(name, None)
+        pool.connection_pool_kw["ssl_context"] = _tls_context(configuration)
+        websocket_tls = _tls_context(configuration)
     except OSError as error:
         msg = f"the certificates of {origin} cannot be used: {error}"
         raise BackendUnavailableError(msg) from error
@@ -109,33 +116,37 @@ def connect(config: K8sConfig, timing: K8sTiming = K8sTiming()) -> Connection:
         own_pod=own_pod,
         origin=origin,
         connect_timeout=timing.connect,
+        websocket_tls=websocket_tls,
     )
 
 
-def _trust(options: dict[str, Any], *, verify: bool) -> None:
-    """Set the TLS context of a pool, with the checks that Kubernetes' own clients make.
+def _tls_context(configuration: Any) -> ssl.SSLContext:
+    """TLS with a cluster, with the checks that Kubernetes' own clients make.
 
     Since Python 3.13 certificates are refused that lack key identifiers, as those of Amazon's clusters
     and of others do.
 
     Args:
-        options: keyword arguments of the pool's connections; changed.
-        verify: whether the cluster has to prove who it is.
+        configuration: the official client's; the files that it names are read.
+
+    Raises:
+        OSError: one cannot be read, or makes no sense.
     """
     from urllib3.util import create_urllib3_context
 
+    verify = bool(configuration.verify_ssl)
     context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if verify else ssl.CERT_NONE)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    # read once, and not with each connection while others use the same context
-    file, data = options.pop("ca_certs", None), options.pop("ca_cert_data", None)
+    context.check_hostname = verify and configuration.assert_hostname is not False
+    # the latter is new in version 33 of the client
+    file, data = configuration.ssl_ca_cert, getattr(configuration, "ca_cert_data", None)
     if file or data:
         context.load_verify_locations(cafile=file, cadata=data)
     elif verify:
         context.load_default_certs()
-    certificate, key = options.pop("cert_file", None), options.pop("key_file", None)
-    if certificate:
-        context.load_cert_chain(certificate, key)
-    options["ssl_context"] = context
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    return context
 
 
 def _in_cluster(configuration: Any) -> None:

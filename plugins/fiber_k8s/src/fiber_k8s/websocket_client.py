@@ -17,6 +17,7 @@ import attrs
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
 from fiber_k8s import api_errors, rbac
 from fiber_k8s.client import Client
+from fiber_k8s.connection import Connection
 
 __all__ = ["OpenWebSocket", "open_websocket"]
 
@@ -61,9 +62,7 @@ def open_websocket(
         url = f"{'wss' if scheme == 'https' else 'ws'}://{rest}{path}"
         header = [f"{key}: {value}" for key, value in connection.headers().items()]
         try:
-            made = _connect(
-                connection.configuration, url, header, protocols, client.timing.stream_answer
-            )
+            made = _connect(connection, url, header, protocols, client.timing.stream_answer)
             break
         except WebSocketBadStatusException as error:
             if error.status_code != 401 or not client.renew(connection):
@@ -81,27 +80,17 @@ def open_websocket(
 
 
 def _connect(
-    configuration: Any, url: str, header: list[str], protocols: Sequence[str], timeout: float
+    connection: Connection, url: str, header: list[str], protocols: Sequence[str], timeout: float
 ) -> Any:
     """Connect as the official client does, but with a timeout, which that does not offer."""
-    import certifi
     from kubernetes.client.rest import should_bypass_proxies
     from kubernetes.stream.ws_client import websocket_proxycare
     from websocket import WebSocket
 
-    options: dict[str, Any] = {"cert_reqs": ssl.CERT_NONE}
-    if configuration.verify_ssl:
-        known = configuration.ssl_ca_cert or certifi.where()
-        options = {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": known}
-        if configuration.assert_hostname is not None:
-            options["check_hostname"] = configuration.assert_hostname
-    for key, value in (
-        ("certfile", configuration.cert_file),
-        ("keyfile", configuration.key_file),
-        ("server_hostname", configuration.tls_server_name),
-    ):
-        if value:
-            options[key] = value
+    configuration = connection.configuration
+    options: dict[str, Any] = {"context": connection.websocket_tls}
+    if configuration.tls_server_name:
+        options["server_hostname"] = configuration.tls_server_name
     parameters: dict[str, Any] = {
         "header": header,
         "subprotocols": list(protocols),
