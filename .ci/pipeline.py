@@ -149,6 +149,7 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
             Check("core on ssh", core_on_ssh, None, OF_REMOTE_JOBS),
             Check("mpi", mpi, None, OF_MPI),
             Check("an ordinary user (README)", ordinary_user, None, OF_USERS),
+            Check("a newcomer (README)", newcomer),
         ],
     ]
     return [[it for check in lane if (it := check.stage(shop, changes))] for lane in checks]
@@ -178,6 +179,11 @@ def ordinary_user(shop: Workshop, it: Running) -> None:
     it.tests(*words, keeps=BARE, cache=user.home / "cache", **environ)
 
 
+def newcomer(shop: Workshop, it: Running) -> None:
+    """README's commands, its program and some mistakes, on a bare Debian, as root and as a user."""
+    it.run(shop.pythons[shop.main], ".ci/newcomer.py")
+
+
 def other_python(shop: Workshop, it: Running, version: str) -> None:
     """What depends on the Python; what does not is named at the end of the output."""
     between = min(shop.pythons) < version < max(shop.pythons)
@@ -197,7 +203,7 @@ def _on_python(shop: Workshop, it: Running, version: str, part: str) -> None:
 
 def python314(shop: Workshop, it: Running) -> None:
     """The newest Python, in a root folder of Debian's next suite."""
-    words = ("tests/support/forky.py", "--", "-q", "--part", "python")
+    words = (".ci/python314.py", "--", "-q", "--part", "python")
     # its folder has no compiler
     it.tests(shop.pythons[shop.main], *words, FIBER_REQUIRE=REQUIRED.replace("gcc,", ""))
 

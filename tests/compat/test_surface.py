@@ -94,3 +94,11 @@ def test_every_module_is_found_under_the_package():
 def test_the_package_has_no_name_that_it_does_not_list():
     with pytest.raises(AttributeError, match="has no attribute 'teleport'"):
         fiber.teleport  # noqa: B018 - that it is looked up is the point
+
+
+@pytest.mark.parametrize("name", fiber._ELSEWHERE)
+def test_the_error_says_where_a_name_is_that_stands_elsewhere(name):
+    with pytest.raises(AttributeError) as caught:
+        getattr(fiber, name)
+    module, _, found = str(caught.value).rpartition(" ")[2].rpartition(".")
+    assert getattr(importlib.import_module(module), found).__name__ == name

@@ -158,6 +158,12 @@ __all__ = [
 ]
 
 
+# names that users look for here
+_ELSEWHERE = {
+    "AsyncManager": "fiber.managers.AsyncManager",
+    "Ring": "fiber.experimental.Ring",
+}
+
 # sub-modules that are attributes of the stdlib's package, at least once imported
 _MODULES = {
     "connection",
@@ -184,6 +190,8 @@ def __getattr__(name: str) -> typing.Any:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     else:
         msg = f"module {__name__!r} has no attribute {name!r}"
+        if name in _ELSEWHERE:
+            msg += f"; it is {_ELSEWHERE[name]}"
         raise AttributeError(msg)
     globals()[name] = value
     return value
