@@ -220,7 +220,8 @@ class TestKill:
             if forgets:
                 platform.end([job], forget=True)
 
-        monkeypatch.setenv("FIBER_TIME_SCALE", "0.004")
+        # a job's process takes its time to end
+        monkeypatch.setenv("FIBER_TIME_SCALE", "0.03")
         monkeypatch.setattr(FakeBackend, "events", events)
         monkeypatch.setattr(FakeBackend, "kill", kill)
 
