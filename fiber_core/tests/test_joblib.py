@@ -199,6 +199,7 @@ VIEWS = {
     "part": lambda array: array[3:, 2:5],
     "backwards": lambda array: array[::-2, ::-1],
     "element": lambda array: array[2:3, 4:5],
+    "nothing": lambda array: array[2:2],
 }
 
 
@@ -248,6 +249,14 @@ class TestArrays:
         np.ones(200_000).tofile(tmp_path / "x")
         array = np.memmap(tmp_path / "x", float, "r")
         assert run(total, [array] * 3) == [(True, 200_000.0)] * 3
+        (tmp_path / "x").unlink()
+        assert run(np.sum, [array] * 3) == [200_000.0] * 3
+
+    def test_what_a_task_writes_to_a_private_map_is_its_own(self, tmp_path):
+        np.ones(200_000).tofile(tmp_path / "x")
+        array = np.memmap(tmp_path / "x", float, "c")
+        run(put, [array] * 3, range(3), [5.0] * 3)
+        assert (np.fromfile(tmp_path / "x") == 1).all()
 
     @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
     @pytest.mark.parametrize("order", ["C", "F"])

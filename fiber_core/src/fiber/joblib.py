@@ -209,12 +209,15 @@ class _Arrays:
     def _reduce(self, array: Any) -> Any:
         is_large = self._least is not None and array.nbytes >= self._least
         found = _map_of(array)
-        if found is not None:
-            same_host = store.current().node.info.capabilities.same_host
-            # a task that writes means the file; one that reads may as well be given the data
-            if found.mode in ("r+", "w+") or (same_host and is_large):
-                return _map_file, _place_in_file(array, found)
-        if not is_large or array.dtype.hasobject:
+        # a task that writes to it means the file; one that reads may as well be given the data
+        if found is not None and (
+            found.mode in ("r+", "w+")
+            or (found.mode == "r" and is_large and _is_one_host() and Path(found.filename).exists())
+        ):
+            return _map_file, _place_in_file(array, found)
+        # what is private to this process may be written to by a task as well
+        is_private = found is not None and found.mode == "c"
+        if not is_large or is_private or array.dtype.hasobject:
             return array.__reduce_ex__(5)
         return _value_of, (self._share(array),)
 
@@ -248,11 +251,16 @@ class _Batch:
 def _map_of(array: Any) -> Any:
     """The map of a file that an array is, or is a view of; None for other arrays."""
     kind = sys.modules["numpy"].memmap
-    while array is not None:
-        if isinstance(array, kind) and isinstance(array.base, mmap.mmap):
-            return array if array.filename is not None and array.size else None
-        array = getattr(array, "base", None)
+    found = array if array.size else None
+    while found is not None:
+        if isinstance(found, kind) and isinstance(found.base, mmap.mmap):
+            return found if found.filename is not None else None
+        found = getattr(found, "base", None)
     return None
+
+
+def _is_one_host() -> bool:
+    return store.current().node.info.capabilities.same_host
 
 
 def _place_in_file(array: Any, found: Any) -> tuple[Any, ...]:
