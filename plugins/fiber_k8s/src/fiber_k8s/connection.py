@@ -138,7 +138,7 @@ def _tls_context(configuration: Any) -> ssl.SSLContext:
     context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if verify else ssl.CERT_NONE)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = verify and configuration.assert_hostname is not False
-    # the latter is new in version 33 of the client
+    # not every version of the client that is taken has the latter
     file, data = configuration.ssl_ca_cert, getattr(configuration, "ca_cert_data", None)
     if file or data:
         context.load_verify_locations(cafile=file, cadata=data)
