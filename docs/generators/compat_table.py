@@ -3,8 +3,6 @@
 A key is a name, or a class for all its members if it says so. A name that is in no table is the same.
 """
 
-import sys
-
 import attrs
 
 
@@ -89,6 +87,11 @@ TABLE: dict[str, Deviation] = {
             "those of a killed process go on. They may have no time to say that its parent is gone"
         ),
     ),
+    "Process.pid": different(
+        "of the host that it runs on; there, and here too, its supervisor reaps it when it ends, so that "
+        "from then on the number may be another process's, where the stdlib keeps it until `join()`. Use "
+        "`terminate()`, `kill()`, `sentinel` and `exitcode`, which never mean another one"
+    ),
     "Process.interrupt": better("on every Python; the stdlib has it since 3.14"),
     "Pipe": better(
         "its ends work between machines, and each may be held by many processes; between machines "
@@ -138,6 +141,11 @@ TABLE: dict[str, Deviation] = {
     # -- queues
     **_all("queues", "Queue JoinableQueue SimpleQueue", better(_CTX)),
     # -- managers
+    **_all(
+        "managers",
+        "BaseManager SyncManager",
+        different("`serializer` is pickle: XML-RPC is refused; `shutdown_timeout` on every Python"),
+    ),
     "managers.MakeProxyType": different("no `_cache`, which is for the stdlib's own use"),
     "managers.SharedMemoryManager": different(
         "its blocks go with the run, however that ends; for backends whose processes share a host"
@@ -154,7 +162,9 @@ TABLE: dict[str, Deviation] = {
     ),
     # -- connection
     "connection.Client": better(_TRUST),
-    "connection.Listener": better(_TRUST),
+    "connection.Listener": better(
+        f"{_TRUST}. An empty authkey and AF_UNIX addresses without a file are refused"
+    ),
     "connection.Connection": different(
         "made by `Pipe` and `Listener` only, from no descriptor; its methods are the same"
     ),
@@ -198,17 +208,10 @@ TABLE: dict[str, Deviation] = {
     ),
 }
 
-#: deviations from older Pythons only: Fiber has on all of them what the stdlib has since another one
-OLDER: dict[str, Deviation] = _all(
-    "managers", "BaseManager SyncManager", better("`shutdown_timeout`, which is of Python 3.11")
-)
-
 
 def deviation(key: str) -> Deviation | None:
     """How a name differs: its own entry, or that of its class where it covers members."""
     found = TABLE.get(key)
-    if found is None and sys.version_info < (3, 11):
-        found = OLDER.get(key)
     if found is None:
         of_class = TABLE.get(key.rpartition(".")[0])
         return of_class if of_class is not None and of_class.covers else None
