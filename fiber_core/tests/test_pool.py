@@ -126,6 +126,12 @@ class TestErrors:
             pool.apply(function, (items[0],))
         assert pool.map(square, range(10)) == [x * x for x in range(10)]
 
+    def test_an_argument_that_cannot_be_pickled_is_told_in_one_line(self, pool):
+        with pytest.raises(TypeError) as caught:
+            pool.map(square, [1, threading.Lock()])
+        told = "TypeError: cannot pickle '_thread.lock' object"
+        assert str(caught.value.__cause__).split("\n") == ["", '"""', told, '"""']
+
     @pytest.mark.parametrize("error", [KeyError, SystemExit, KeyboardInterrupt, GeneratorExit])
     def test_an_iterable_that_raises_ends_imap_with_its_error(self, pool, error):
         def numbers():

@@ -255,6 +255,12 @@ class TestErrors:
         assert (type(back), back.args) == (FrozenError, (7,))
         assert "RemoteTraceback" in repr(type(back.__cause__))
 
+    def test_one_that_fiber_alone_raised_again_is_told_as_it_came(self):
+        came = carried(KeyError(1))
+        again = roundtrip(codec.with_traceback(came))
+        assert str(again.__cause__) == str(came.__cause__)
+        assert "raise" in str(again.__cause__)
+
     def test_one_of_fibers_own_arrives_whole(self):
         back = carried(WorkerCrashedError("it died", attempts=()))
         assert (type(back), str(back)) == (WorkerCrashedError, "it died")

@@ -5,6 +5,7 @@ Which of its items wait or run is a :class:`fiber._tasks.pending.call_state.Call
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,6 +51,8 @@ class Unsendable:
     """Stand-in for an item that cannot be pickled; its error is the item's outcome."""
 
     def __init__(self, error: BaseException) -> None:
+        # how pickling came to it tells nothing, but for a ``__reduce__`` of the user's
+        error.with_traceback(codec.from_users_frames(error.__traceback__))
         #: wrapper that pickles to the error with its traceback
         self.error = codec.with_traceback(error)
 
@@ -156,21 +159,19 @@ class Call:
             shares_memory: True for a worker that may map memory of this process.
         """
         items = self._slice(start, stop)
-        try:
-            envelope = self._envelope()
-            with codec.pickling_into(envelope):
-                locate = (
-                    self.repeated_buffers.locate
-                    if shares_memory and self.repeated_buffers is not None
-                    else None
-                )
-                units = self._units(items, start)
-                apart, segments = arguments.encode(units, locate)
-                self._keep(envelope, start, stop)
-                return self.mode | Mode.APART if apart else self.mode, segments
-        except _OF_AN_ITEM:
-            # one item is to blame: each is pickled by itself
-            return self._encode_singly(items, start)
+        envelope = self._envelope()
+        with contextlib.suppress(*_OF_AN_ITEM), codec.pickling_into(envelope):
+            locate = (
+                self.repeated_buffers.locate
+                if shares_memory and self.repeated_buffers is not None
+                else None
+            )
+            units = self._units(items, start)
+            apart, segments = arguments.encode(units, locate)
+            self._keep(envelope, start, stop)
+            return self.mode | Mode.APART if apart else self.mode, segments
+        # one item is to blame: each is pickled by itself, and its error has no other one for its context
+        return self._encode_singly(items, start)
 
     def _units(self, items: list[Any], start: int) -> list[list[Any]]:
         """The items by unit; tasks of one unit share what its items share."""

@@ -432,8 +432,22 @@ def with_traceback(error: BaseException) -> Any:
     """
     if isinstance(error, ModuleNotFoundError) and _missing_module_hook is not None:
         _missing_module_hook(error)
+    trace = from_users_frames(error.__traceback__)
+    if trace is None and type(error.__cause__).__name__ == "RemoteTraceback":
+        # it came as it is, and was raised again by Fiber alone
+        return _PickledError(_pickled_error(error), str(error.__cause__))
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return _PickledError(_pickled_error(error), f'\n"""\n{text}"""')
+
+
+def from_users_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """The part of a traceback from the first frame on that is neither of Fiber nor of cloudpickle."""
+    ours = [str(Path(__file__).parents[1]) + os.sep]
+    if "cloudpickle" in sys.modules:
+        ours.append(str(Path(sys.modules["cloudpickle"].__file__ or "").parent) + os.sep)
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(tuple(ours)):
+        trace = trace.tb_next
+    return trace
 
 
 def encoding_error(failure: BaseException, value: object) -> BaseException:
