@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 SUITE = "bookworm"
@@ -134,7 +134,7 @@ def step(command: Sequence[str | Path], folder: Path, *, code: int = 0, **enviro
     done = subprocess.run(
         command,
         cwd=folder,
-        env=clean(environ),
+        env={**os.environ, **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=PATIENCE,
@@ -144,12 +144,6 @@ def step(command: Sequence[str | Path], folder: Path, *, code: int = 0, **enviro
     print(done.stdout, f"[{time.monotonic() - began:.1f} s]", flush=True)
     expect(done.returncode == code, f"it ends with {code}, not {done.returncode}")
     return done.stdout
-
-
-def clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of somebody who has set nothing, and what pip needs here."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return {**kept, **environ}
 
 
 def is_short(said: str) -> bool:

@@ -442,10 +442,10 @@ def with_traceback(error: BaseException) -> Any:
 
 def from_users_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """The part of a traceback from the first frame on that is neither of Fiber nor of cloudpickle."""
-    ours = [str(Path(__file__).parents[1]) + os.sep]
-    if "cloudpickle" in sys.modules:
-        ours.append(str(Path(sys.modules["cloudpickle"].__file__ or "").parent) + os.sep)
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(tuple(ours)):
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in ("fiber", "cloudpickle"):
+            break
         trace = trace.tb_next
     return trace
 
