@@ -101,13 +101,15 @@ def interrupted(home: Path) -> None:
     program = home / "waiting.py"
     program.write_text(WAITING, encoding="utf-8")
     print(f"\n$ python3 {program.name}, and Ctrl-C", flush=True)
-    # as in a shell: the keys reach a group of processes
+    # as in a shell: the keys reach a group of processes, and they are not ignored, which they are in
+    # what a script has started in the background
     running = subprocess.Popen(
         ["python3", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads
     )
     try:
         assert running.stdout is not None

@@ -216,3 +216,9 @@ def test_what_a_worker_would_run_besides_is_named(manifest, command, named):
     container(manifest, "Worker")["command"] = [command]
 
     assert parse_manifest(manifest).unsupported == named
+
+
+def test_a_name_that_yaml_reads_as_no_text_is_named_as_well(manifest):
+    manifest["spec"] |= {True: 1, 2: 3}
+
+    assert parse_manifest(manifest).unsupported == ("spec.2", "spec.True")

@@ -242,8 +242,8 @@ class _Field:
         if value is not None and not isinstance(value, Mapping):
             msg = f"{path or 'the manifest'} must have fields, got {reprlib.repr(value)}"
             raise FiberError(msg)
-        # a field without a value counts as missing
-        self._value: dict[str, Any] = {k: v for k, v in (value or {}).items() if v is not None}
+        # a field without a value counts as missing; YAML reads names such as "on" as no text
+        self._value = {str(name): one for name, one in (value or {}).items() if one is not None}
 
     def take(self, name: str, default: Any) -> Any:
         """Return a field's value, and mark it as read."""
@@ -276,7 +276,7 @@ class _Field:
     def mapping(self, name: str) -> dict[str, Any]:
         """Return a mapping to single values as a whole, marked as read."""
         found = _Field(self.take(name, None), self._named(name))
-        return {str(key): found.scalar(key, None) for key in list(found._value)}
+        return {name: found.scalar(name, None) for name in list(found._value)}
 
     def _scalar(self, value: Any, name: str) -> Any:
         if isinstance(value, (Mapping, list, set)):
