@@ -257,3 +257,26 @@ def test_the_names_of_the_platform_stay_what_they_are():
         assert mp.get_start_method(allow_none=True) is None
     """
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=50)
+
+
+@pytest.mark.parametrize(
+    "name, args",
+    [
+        *[("Queue", (3,)), ("JoinableQueue", ()), ("Lock", ()), ("Condition", ()), ("Event", ())],
+        *[("Semaphore", (2,)), ("BoundedSemaphore", (2,)), ("Barrier", (1,)), ("cpu_count", ())],
+    ],
+)
+def test_a_context_makes_the_same_as_the_module(name, args):
+    made = getattr(fiber.get_context("spawn"), name)(*args)
+
+    assert type(made) is type(getattr(fiber, name)(*args))
+
+
+def test_pools_managers_and_pipes_of_a_context_work():
+    context = fiber.get_context("spawn")
+    with context.Pool(1) as pool, context.Manager() as manager:
+        assert manager.list(pool.map(abs, [-1]))[:] == [1]
+    first, second = context.Pipe(duplex=False)
+    with first, second:
+        second.send(1)
+        assert first.recv() == 1

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from fiber._wire import codec
-from fiber._wire.client import Client, ClientPool
+from fiber._wire.client import Client, ClientPool, PendingCall
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, TransportError
 from making import making
@@ -94,6 +94,10 @@ class TestCalls:
 
 
 class TestErrors:
+    def test_an_answer_that_is_not_here_yet_has_no_result(self, client):
+        with pytest.raises(TransportError, match="not here yet; wait"):
+            PendingCall(client, 1).result()
+
     def test_an_error_without_a_body_is_an_object_that_is_no_more(self, client, listening):
         words = re.escape(f"the object asked for no longer exists in {listening.url}")
         with pytest.raises(PeerLostError, match=words):

@@ -65,3 +65,8 @@ def test_each_generator_is_on_the_curve_and_not_on_its_twist():
         point = generator(SECRET, channel=CHANNEL, session=bytes([number]))
         u = int.from_bytes(point, "little")
         assert pow(u**3 + j * u**2 + u, (p - 1) // 2, p) == 1
+
+
+def test_a_part_of_more_than_127_bytes_is_refused():
+    with pytest.raises(ValueError, match="longer than 127 bytes"):
+        exchange(session=bytes(128))

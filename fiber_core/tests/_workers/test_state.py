@@ -443,6 +443,13 @@ class TestPendingReport:
         play.report(play.jobs[1], waiting())
         assert play.group.deadline() is None
 
+    def test_nothing_is_logged_where_all_are_up_before_it_is_due(self):
+        play = started(2)
+        play.fail()
+        play.up(*play.jobs[:1], play.jobs[-1])
+        play.now += TIMING.wait_report
+        assert play.run() == []
+
     @pytest.mark.parametrize("follows", [RUNNING, status(JobState.PENDING)])
     def test_one_that_is_on_its_way_soon_is_not_logged(self, follows):
         play = started(1)

@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from fiber.backend_parts.archive import unpack
+from fiber.backend_parts.archive import name_of, unpack
 from fiber.exceptions import BackendError
 
 TYPES = {":": tarfile.DIRTYPE, "->": tarfile.SYMTYPE, "=": tarfile.LNKTYPE, "|": tarfile.FIFOTYPE}
@@ -61,3 +61,13 @@ def test_links_inside_of_a_folder_come_with_it(tmp_path):
     unpack(archive(words), "model", tmp_path / "x", "pod p")
     assert (tmp_path / "x/a/d").resolve() == tmp_path / "x/a/b"
     assert (tmp_path / "x/e").samefile(tmp_path / "x/a/b")
+
+
+@pytest.mark.parametrize("path, name", [("/etc/hosts", "hosts"), ("a/b/", "b"), ("/", "root")])
+def test_a_copy_has_the_name_of_its_source(path, name):
+    assert name_of(path) == name
+
+
+def test_an_archive_of_nothing_is_refused(tmp_path):
+    with pytest.raises(BackendError, match="it is empty"):
+        unpack(io.BytesIO(bytes(1024)), "model", tmp_path, "pod p")

@@ -39,7 +39,7 @@ def versions(monkeypatch):
     return found
 
 
-def refuse(**_):
+def refuse(*_, **__):
     raise OSError(28, "No space left on device")
 
 
@@ -50,6 +50,7 @@ class TestCore:
             ("sys.version_info", VersionInfo(3, 9, 2), "python", "use Python 3.10 or later"),
             ("tempfile.NamedTemporaryFile", refuse, "run folder", "No space left on device"),
             ("os.getuid", lambda: 1234, "run folder", "is not a folder of user 1234"),
+            ("importlib.import_module", refuse, "transport", "messaging library cannot be loaded"),
             ("time.time", lambda: 0.0, "clock", "earlier than the time at which Fiber was"),
         ],
     )

@@ -230,3 +230,41 @@ def test_proxies_and_queues_of_fiber_travel_through_queues_and_dicts(manager):
     ours.put(manager.list([1]))
 
     assert list(inner.get()["queue"].get()) == [1]
+
+
+def countdown():
+    left = 3
+    while left:
+        left = (yield left) or left - 1
+
+
+class Generators(fiber.managers.BaseManager):
+    """A manager of generators."""
+
+
+Generators.register("countdown", countdown, proxytype=fiber.managers.IteratorProxy)
+
+
+def test_a_generator_is_resumed_with_values_and_exceptions_and_ended():
+    with Generators() as manager:
+        numbers = manager.countdown()
+        assert [next(numbers), numbers.send(9), next(numbers)] == [3, 9, 8]
+        with pytest.raises(KeyError):
+            numbers.throw(KeyError("k"))
+        numbers = manager.countdown()
+        numbers.close()
+        assert list(numbers) == []
+
+
+def test_arrays_namespaces_and_sets_have_their_methods(manager):
+    assert manager.Array("i", [1, 2])[1] == 2
+    space = manager.Namespace(a=1, b="x")
+    assert str(space) == "Namespace(a=1, b='x')"
+    del space.a
+    assert not hasattr(space, "a")
+    with pytest.raises(AttributeError):
+        del space._a
+    numbers = manager.set({1, 2, 3})
+    numbers &= {1, 2}
+    numbers ^= {2, 4}
+    assert numbers.copy() == {1, 4}

@@ -86,3 +86,14 @@ def test_a_group_that_does_not_start_in_time_is_taken_back(backend, platform):
         backend.submit_group([spec(), spec()], timeout=0.05)
 
     assert backend.list(RUN) == []
+
+
+def test_one_that_is_closed_is_of_no_use_any_more(backend):
+    backend.close()
+
+    with pytest.raises(BackendUnavailableError, match="closed; make another one"):
+        backend.submit(spec())
+
+
+def test_providers_of_the_same_devices_are_equal():
+    assert {FakeProvider(), FakeProvider()} == {FakeProvider()}

@@ -44,6 +44,16 @@ def test_what_can_never_be_granted_is_an_error_and_grants_nothing(counts, words)
     assert allocator.free() == {"gpu": 2}
 
 
+def test_a_job_that_has_devices_is_granted_no_others_before_it_releases_them():
+    allocator = Allocator(gpus(2))
+    allocator.allocate("a", {"gpu": 1})
+
+    with pytest.raises(ValueError, match="'a' already holds devices; release them first"):
+        allocator.allocate("a", {"gpu": 1})
+
+    assert allocator.free() == {"gpu": 1}
+
+
 def test_a_device_that_is_listed_twice_is_refused():
     with pytest.raises(ResourceError, match="'gpu-0' of kind 'gpu' is listed twice"):
         Allocator([*gpus(1), *gpus(1)])

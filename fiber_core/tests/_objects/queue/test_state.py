@@ -461,3 +461,14 @@ def test_what_a_thread_of_the_owner_takes_is_not_there_for_those_that_poll(gone)
     state.take_now()
     assert state.advance() == [Unready(one) for one in pollers if one.reader not in gone]
     assert not state.pollers
+
+
+def test_what_was_answered_already_can_neither_be_withdrawn_nor_cancelled():
+    state = QueueState()
+    first, taken = Request("a"), offer(b"1")
+    state.request(first)
+    state.offer(taken)
+
+    assert not state.cancel(first)
+    assert not state.window.withdraw(taken)
+    assert state.window.find(taken.writer, taken.number) is None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fiber._ring.mpi.hosts import MpiHost, expected_hosts, hostfile, mismatches, own_addresses
 from fiber._ring.mpi.messages import Address, Hello
-from fiber._ring.mpi.networks import Beacon, choose, dial, targets
+from fiber._ring.mpi.networks import Beacon, addresses, choose, dial, targets
 from fiber.exceptions import FiberError
 from waiting import until
 
@@ -98,6 +98,22 @@ def test_a_pair_that_cannot_meet_is_named_with_addresses_and_port(stations):
     assert str(info.value).startswith(
         "member-0 (on vm1) cannot reach member-1 (on vm2) at 172.17.0.1, 10.0.0.3 port 4002: MPI"
     )
+
+
+def test_one_that_is_reached_at_other_addresses_by_each_is_named(stations):
+    reached = reach(stations, "10.0.0.0/24", "172.17.0.0/16")
+    for asker, address in (("launcher", "10.0.0.3"), ("member-0", "172.17.0.1")):
+        there = ("member-1", address)
+        reached[asker] = frozenset(
+            {one for one in reached[asker] if one[0] != "member-1"} | {there}
+        )
+
+    with pytest.raises(FiberError, match="member-1 has no address that all other members reach"):
+        choose(stations, reached)
+
+
+def test_this_hosts_addresses_are_those_that_are_up():
+    assert ("127.0.0.1", "127.0.0.0/8") in {(one.address, one.network) for one in addresses()}
 
 
 def test_of_many_pairs_some_are_named_and_the_others_counted():
