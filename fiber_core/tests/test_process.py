@@ -101,10 +101,7 @@ def test_one_is_ended_and_its_sentinel_tells(waiting, end, code):
 
 @pytest.mark.parametrize(
     "make,text",
-    [
-        (lambda: [threading.Lock()], "pickle"),
-        (multiprocessing.Pipe, "use fiber's own"),
-    ],
+    [(lambda: [threading.Lock()], "pickle"), (multiprocessing.Pipe, "use fiber's own")],
     ids=["a lock", "a pipe of the stdlib"],
 )
 def test_what_cannot_be_sent_raises_in_start_and_leaves_nothing(make, text):

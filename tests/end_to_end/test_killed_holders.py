@@ -227,10 +227,7 @@ def test_a_barrier_breaks_for_all_when_a_party_is_killed():
         children = [start(meet_for_ever, barrier, ready, ended) for _ in range(3)]
         all_ready(ready, 3)
         victim = current.rng.choice(children)
-        with (
-            killed_meanwhile(victim, current.rng),
-            pytest.raises(threading.BrokenBarrierError),
-        ):
+        with killed_meanwhile(victim, current.rng), pytest.raises(threading.BrokenBarrierError):
             while True:
                 barrier.wait(PATIENCE)
         all_ready(ended, 2)

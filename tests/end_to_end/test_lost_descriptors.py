@@ -62,13 +62,7 @@ def open_no_files(number):
 
 
 @pytest.mark.parametrize(
-    "act",
-    [
-        close_those_above_the_standard_ones,
-        close_all,
-        open_others_in_their_place,
-        replace_all,
-    ],
+    "act", [close_those_above_the_standard_ones, close_all, open_others_in_their_place, replace_all]
 )
 def test_such_a_task_is_given_up_and_all_others_have_results(act):
     with fiber.Pool(2) as pool:

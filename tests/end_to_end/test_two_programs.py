@@ -195,7 +195,7 @@ def test_a_handle_that_a_program_pickled_itself_needs_the_authkey(program, place
                 print("authkey" in str(error))
             current_process().authkey = KEY
             pickle.loads(data).put("third")
-        """,
+        """
     )
     assert third.ends() == ["True"]
     assert first.line() == "third"

@@ -399,10 +399,7 @@ class Daemon:
         environ = {**os.environ, "PATH": _PATH, "NOTIFY_SOCKET": str(ready)}
         for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"):
             environ.pop(name, None)
-        with (
-            log.open("ab") as stream,
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify,
-        ):
+        with log.open("ab") as stream, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             ready.unlink(missing_ok=True)
             notify.bind(str(ready))
             notify.settimeout(_TIMEOUT)

@@ -367,8 +367,7 @@ class TestQuantities:
         st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.just(float)),
         st.tuples(st.sampled_from(Colour), st.just(Colour)),
         st.tuples(
-            st.lists(st.text("abc ,=/", min_size=1).map(str.strip).filter(bool)),
-            st.just(list[str]),
+            st.lists(st.text("abc ,=/", min_size=1).map(str.strip).filter(bool)), st.just(list[str])
         ),
     )
 )

@@ -10,11 +10,7 @@ from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
 RUNS = ProcessStatus(index=0, state=JobState.RUNNING, pid=7)
 DONE = ProcessStatus(
-    index=1,
-    state=JobState.SUCCEEDED,
-    pid=8,
-    reason=Reason(ReasonKind.EXIT, 0),
-    exit_code=0,
+    index=1, state=JobState.SUCCEEDED, pid=8, reason=Reason(ReasonKind.EXIT, 0), exit_code=0
 )
 SUPERVISOR = ProcessStatus(index=0, state=JobState.RUNNING, pid=6)
 REPORTED = JobStatus(state=JobState.RUNNING, host="by itself", processes=(RUNS, DONE))
@@ -141,11 +137,7 @@ class TestDiagnosis:
         assert found == "it ended on node 1 before it had reached its parent: ended\n  a\n  b"
 
 
-BY_SIGTERM = {
-    "state": JobState.FAILED,
-    "reason": Reason(ReasonKind.SIGNAL, 15),
-    "exit_code": -15,
-}
+BY_SIGTERM = {"state": JobState.FAILED, "reason": Reason(ReasonKind.SIGNAL, 15), "exit_code": -15}
 
 
 class TestTakenAway:

@@ -13,13 +13,7 @@ import pytest
 
 import require
 from ferry_world import Echo
-from fiber._ring.forwarding import (
-    Forwarder,
-    Gateway,
-    LoopbackServer,
-    PipeServer,
-    loopback_listener,
-)
+from fiber._ring.forwarding import Forwarder, Gateway, LoopbackServer, PipeServer, loopback_listener
 from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
 

@@ -38,10 +38,7 @@ def test_loopback_comes_last_and_what_is_down_or_newer_not_at_all():
 
 
 def test_the_address_by_which_the_parent_is_reached_comes_first():
-    local = [
-        Interface(name="a", address="127.0.0.2"),
-        Interface(name="b", address="127.0.0.1"),
-    ]
+    local = [Interface(name="a", address="127.0.0.2"), Interface(name="b", address="127.0.0.1")]
 
     assert addresses(local, "tls+tcp://127.0.0.1:5")[0].ip == "127.0.0.1"
     assert addresses(local, "unix:///tmp/x")[0].ip == "127.0.0.2"
@@ -217,9 +214,7 @@ def test_members_that_cannot_reach_each_other_are_named_with_the_port(hellos, pr
 
 
 def test_the_member_table_is_ordered_by_rank():
-    placements = assign(
-        [Seated(7, 0, Host("a", "a"), 2), Seated(8, 1, Host("b", "b"), 1)],
-    )
+    placements = assign([Seated(7, 0, Host("a", "a"), 2), Seated(8, 1, Host("b", "b"), 1)])
     hellos = [hello("a", port=1), hello("a", port=2), hello("b", port=3)]
     chosen = [Address("1.1.1.1", "e0"), Address("1.1.1.1", "e0"), Address("2.2.2.2", "e1")]
 

@@ -46,11 +46,7 @@ class TestArgumentsOfACall:
 
     @pytest.mark.parametrize(
         "value, room",
-        [
-            (array(size=SHARE_THRESHOLD - 1), True),
-            (bytes(SHARE_THRESHOLD), True),
-            (array(), False),
-        ],
+        [(array(size=SHARE_THRESHOLD - 1), True), (bytes(SHARE_THRESHOLD), True), (array(), False)],
         ids=["small", "without weak references", "without room"],
     )
     def test_what_is_not_shared_is_sent_each_time(self, repeated, store, value, room):

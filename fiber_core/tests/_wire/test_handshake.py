@@ -256,15 +256,7 @@ class TestVersions:
 
 class TestNonsense:
     @pytest.mark.parametrize(
-        "body",
-        [
-            b"",
-            b"[]",
-            b"\xff\xfe\x00",
-            b"[" * 60_000,
-            b"1" * 60_000,
-            b"{}",
-        ],
+        "body", [b"", b"[]", b"\xff\xfe\x00", b"[" * 60_000, b"1" * 60_000, b"{}"]
     )
     def test_what_is_no_hello_is_a_handshake_error(self, listener, body):
         with pytest.raises(HandshakeError):

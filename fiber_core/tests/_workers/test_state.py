@@ -121,10 +121,7 @@ def starts(steps):
 class TestStarting:
     @pytest.mark.parametrize(
         "desired, per_job, jobs, idents",
-        [
-            (3, 1, [1, 1, 1], ["0", "1", "2"]),
-            (5, 2, [2, 2, 1], ["0.0", "0.1", "1.0", "1.1", "2"]),
-        ],
+        [(3, 1, [1, 1, 1], ["0", "1", "2"]), (5, 2, [2, 2, 1], ["0.0", "0.1", "1.0", "1.1", "2"])],
     )
     def test_as_many_are_started_as_are_desired(self, desired, per_job, jobs, idents):
         play = Play(desired, per_job=per_job)
@@ -429,8 +426,7 @@ class TestPendingReport:
     """Workers that wait for a place: a pool goes on with those it has, and says why."""
 
     @pytest.mark.parametrize(
-        "words, text",
-        [([FULL], "1 waits for a place"), ([FULL, "another"], "2 wait for a place")],
+        "words, text", [([FULL], "1 waits for a place"), ([FULL, "another"], "2 wait for a place")]
     )
     def test_why_there_are_fewer_workers_is_logged_once_after_a_while(self, words, text):
         play = started(3)

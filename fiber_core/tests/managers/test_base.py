@@ -15,14 +15,7 @@ import fiber
 import process_signals
 from children import finish, start
 from fiber.exceptions import PeerLostError
-from fiber.managers import (
-    AutoProxy,
-    BaseManager,
-    BaseProxy,
-    MakeProxyType,
-    SyncManager,
-    Token,
-)
+from fiber.managers import AutoProxy, BaseManager, BaseProxy, MakeProxyType, SyncManager, Token
 from wire_world import until
 
 pytestmark = [

@@ -108,8 +108,7 @@ def test_an_rlock_knows_the_thread_that_holds_it(manager):
 
 
 @pytest.mark.parametrize(
-    "kind, args, error",
-    [("Lock", (), RuntimeError), ("BoundedSemaphore", (2,), ValueError)],
+    "kind, args, error", [("Lock", (), RuntimeError), ("BoundedSemaphore", (2,), ValueError)]
 )
 def test_one_that_is_taken_is_not_had_in_time_nor_released_too_often(manager, kind, args, error):
     lock = getattr(manager, kind)(*args)

@@ -175,11 +175,7 @@ def test_the_kit_finds_what_is_wrong(wrong, test, arguments):
             "test_events_go_on_after_their_stream_was_cut",
             {"measure": ignore},
         ),
-        (
-            AsksForOneAfterTheOther,
-            "test_one_question_asks_for_many_statuses",
-            {"measure": ignore},
-        ),
+        (AsksForOneAfterTheOther, "test_one_question_asks_for_many_statuses", {"measure": ignore}),
         (
             WaitsForLostHosts,
             "test_a_job_that_is_ended_before_it_is_up_ends_though_its_host_is_lost",

@@ -48,12 +48,7 @@ def run(engine, run_id):
     """Runner of shell scripts as jobs; returns the terminal status and the lines written."""
 
     def run_script(backend, script, **fields):
-        spec = JobSpec(
-            run_id=run_id,
-            name="job",
-            argv=("sh", "-c", script),
-            image=engine.image,
-        )
+        spec = JobSpec(run_id=run_id, name="job", argv=("sh", "-c", script), image=engine.image)
         job = backend.submit(attrs.evolve(spec, **fields))
         status = last_status(backend, job)
         return status, list(backend.logs(job))

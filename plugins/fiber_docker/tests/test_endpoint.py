@@ -133,8 +133,7 @@ def test_an_invalid_name_is_refused_before_any_call_of_the_engine():
 
 
 @pytest.mark.parametrize(
-    "folder, snap",
-    [("/var/lib/docker", False), ("/var/snap/docker/common/var-lib-docker", True)],
+    "folder, snap", [("/var/lib/docker", False), ("/var/snap/docker/common/var-lib-docker", True)]
 )
 def test_an_engine_that_is_a_snap_is_recognized(folder, snap):
     api = types.SimpleNamespace(

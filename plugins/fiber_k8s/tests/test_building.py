@@ -284,8 +284,7 @@ class TestRegistries:
 
 
 EKS = Cluster(
-    context="me@train.eu-west-1.eksctl.io",
-    server="https://0A1B.gr7.eu-west-1.eks.amazonaws.com",
+    context="me@train.eu-west-1.eksctl.io", server="https://0A1B.gr7.eu-west-1.eks.amazonaws.com"
 )
 AKS = Cluster(context="train", server="https://train-dns-0a1b.hcp.westeurope.azmk8s.io:443")
 ARN = "arn:aws:eks:eu-west-1:123456789012:cluster/train"

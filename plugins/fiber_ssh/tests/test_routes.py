@@ -57,10 +57,7 @@ def routes_of(links, urls=URLS, **settings):
 
 
 def test_hosts_that_dial_the_program_and_the_next_host_dial():
-    links = [
-        Link("alpha", ALPHA, THIS, BETA),
-        Link("beta", BETA, THIS, ALPHA),
-    ]
+    links = [Link("alpha", ALPHA, THIS, BETA), Link("beta", BETA, THIS, ALPHA)]
     assert routes_of(links) == [DIALLED, DIALLED]
     assert [link.asked for link in links] == [1, 1]
 

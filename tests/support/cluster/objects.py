@@ -110,11 +110,7 @@ class Refused(Exception):  # noqa: N818 - an answer, no failure
     """An answer of kind Status."""
 
     def __init__(
-        self,
-        code: int,
-        reason: str,
-        message: str,
-        headers: dict[str, str] | None = None,
+        self, code: int, reason: str, message: str, headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message

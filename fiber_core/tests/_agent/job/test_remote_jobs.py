@@ -88,8 +88,7 @@ class TestProcesses:
         assert process.exitcode == 0
 
     @pytest.mark.parametrize(
-        "act, signum",
-        [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)],
+        "act, signum", [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)]
     )
     def test_ends_by_request_are_reported_as_such(self, act, signum):
         process = start(wait_for_ever)

@@ -176,7 +176,7 @@ def test_elastic_launchers_get_the_current_hosts(name):
     # another file in its place: who reads the old one reads the whole of it
     assert Path(script).stat().st_ino != before
     assert {path.name for path in seen.folder.iterdir() if path.is_file()} == {
-        *("discover_hosts.sh", "hostfile", "machinefile"),
+        *("discover_hosts.sh", "hostfile", "machinefile")
     }
     seen.close()
 

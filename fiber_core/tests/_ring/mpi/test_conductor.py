@@ -118,10 +118,7 @@ def output():
 def lead(stations, output):
     def lead(plan=PLAN):
         return Conductor(
-            plan,
-            stations,
-            output=lambda stream, data: output.append(data),
-            timing=MpiTiming(),
+            plan, stations, output=lambda stream, data: output.append(data), timing=MpiTiming()
         ).run()
 
     return lead
