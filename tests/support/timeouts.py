@@ -14,27 +14,19 @@ import pytest
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[None]:
     if call.excinfo is not None:
-        error = call.excinfo.value
-        repaired = with_lines(error.__traceback__)
-        if repaired is not error.__traceback__:
-            call.excinfo = pytest.ExceptionInfo.from_exception(error.with_traceback(repaired))
+        error = call.excinfo.value.with_traceback(with_lines(call.excinfo.tb))
+        call.excinfo = pytest.ExceptionInfo.from_exception(error)
     return (yield)
 
 
 def with_lines(traceback: types.TracebackType | None) -> types.TracebackType | None:
     """A traceback whose entries have line numbers: that of the function where there is none."""
     entries = []
-    entry = traceback
-    while entry is not None:
-        entries.append(entry)
-        entry = entry.tb_next
-    lines: list[int | None] = [entry.tb_lineno for entry in entries]
-    if None not in lines:
-        return traceback
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
     repaired = None
-    for entry, line in zip(reversed(entries), reversed(lines), strict=True):
-        first = entry.tb_frame.f_code.co_firstlineno
-        repaired = types.TracebackType(
-            repaired, entry.tb_frame, entry.tb_lasti, first if line is None else line
-        )
+    for entry in reversed(entries):
+        line = entry.tb_lineno or entry.tb_frame.f_code.co_firstlineno
+        repaired = types.TracebackType(repaired, entry.tb_frame, entry.tb_lasti, line)
     return repaired

@@ -20,6 +20,7 @@ from multiprocessing.connection import answer_challenge, deliver_challenge
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.waits import turn
 from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.auth_listener import AuthListener, connect_to, open_listener
@@ -316,7 +317,7 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
             selector.register(fd, selectors.EVENT_READ)
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            found = {key.fd for key, _ in selector.select(left)}
+            found = {key.fd for key, _ in selector.select(turn(left))}
             if found or left == 0:
                 return [o for fd in found for o in by_fd[fd]]
 

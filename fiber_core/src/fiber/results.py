@@ -14,6 +14,7 @@ from multiprocessing import TimeoutError as _TimeoutError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fiber._base.finalizing import unless_finalizing
+from fiber._base.waits import in_turns, turn
 from fiber.exceptions import WorkerCrashedError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Stream:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise _TimeoutError
-                self._changed.wait(left)
+                self._changed.wait(turn(left))
 
     def poll(self) -> tuple[Any, BaseException | None] | None:
         """As :meth:`outcome` where one is ready, else None; never waits."""
@@ -265,7 +266,7 @@ class AsyncResult(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until it is ready, or ``timeout`` seconds have passed."""
-        self._event().wait(timeout)
+        in_turns(self._event().wait, timeout)
 
     def get(self, timeout: float | None = None) -> T:
         """The result, once it is ready.
@@ -275,7 +276,7 @@ class AsyncResult(Generic[T]):
             Exception: what the task raised, the remote traceback as its cause.
             WorkerCrashedError: the task ended its workers.
         """
-        if not self._event().wait(timeout):
+        if not in_turns(self._event().wait, timeout):
             raise _TimeoutError
         if self._error is not None:
             raise self._error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime, timezone
 
 import attrs
 import pytest
@@ -380,3 +381,13 @@ class TestAuthkeys:
     def test_an_empty_one_is_no_secret(self):
         with pytest.raises(ValueError, match="the authkey is empty"):
             Credentials.of_authkey(b"")
+
+
+@pytest.mark.parametrize("year", [1970, 2000, 2100, 9999])
+def test_a_certificate_is_valid_whatever_the_time_is_on_a_host(year):
+    certificate = x509.load_pem_x509_certificate(
+        Credentials.new().with_certificate().certificate.encode()
+    )
+
+    now = datetime(year, 6, 1, tzinfo=timezone.utc)
+    assert certificate.not_valid_before_utc < now < certificate.not_valid_after_utc

@@ -13,6 +13,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from fiber._base.finalizing import unless_finalizing
+from fiber._base.waits import turn
 from fiber.exceptions import FiberError, StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
 
@@ -302,7 +303,7 @@ class Child:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return
-                self._changed.wait(left)
+                self._changed.wait(turn(left))
 
 
 def log_end(child: Child, status: JobStatus) -> None:

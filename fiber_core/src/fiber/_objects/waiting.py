@@ -6,6 +6,7 @@ import threading
 import time
 
 from fiber._base import values
+from fiber._base.waits import in_turns
 from fiber._objects.protocol import Notice, Outcome
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.requests import Offer, Request
@@ -19,9 +20,9 @@ def _acquired_lock() -> threading.Lock:
 
 def wait_for_wakeup(wakeup: threading.Lock, timeout: float | None) -> bool:
     """Wait until a wakeup lock is released; False when ``timeout`` seconds have passed."""
-    if timeout is None:
-        return wakeup.acquire()
-    return wakeup.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+    return in_turns(
+        lambda turn: wakeup.acquire(timeout=turn), None if timeout is None else max(timeout, 0.0)
+    )
 
 
 @values.define(eq=False)

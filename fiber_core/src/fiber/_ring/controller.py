@@ -24,6 +24,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber._base.waits import in_turns
 from fiber._ring import events
 from fiber._ring.machine import RingMachine
 from fiber._ring.member import MemberProcess, MemberSpec, MemberThread
@@ -299,7 +300,9 @@ class Outcome:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end of the ring; returns False after ``timeout`` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_over, timeout)
+            return in_turns(
+                lambda turn: self._changed.wait_for(lambda: self._is_over, turn), timeout
+            )
 
     def wait_for(
         self, condition: Callable[[RingStatus], bool], timeout: float | None = None
@@ -310,7 +313,12 @@ class Outcome:
             False if the ring ended or ``timeout`` seconds passed before.
         """
         with self._changed:
-            self._changed.wait_for(lambda: condition(self._status) or self._is_over, timeout)
+            in_turns(
+                lambda turn: self._changed.wait_for(
+                    lambda: condition(self._status) or self._is_over, turn
+                ),
+                timeout,
+            )
             return condition(self._status)
 
     def results(self) -> list[Any]:

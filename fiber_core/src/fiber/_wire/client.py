@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 
+from fiber._base.waits import in_turns
 from fiber._wire import codec, fork, frames
 from fiber._wire.frames import Kind, Message
 from fiber._wire.handshake import Hello
@@ -43,7 +44,7 @@ class PendingCall:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the answer; False when ``timeout`` seconds have passed without."""
-        return self._done.wait(timeout)
+        return in_turns(self._done.wait, timeout)
 
     def result(self) -> memoryview:
         """The body of the answer, once :attr:`done`.

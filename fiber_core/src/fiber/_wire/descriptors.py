@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from fiber._base.finalizing import unless_finalizing
+from fiber._base.waits import in_turns
 
 #: address and port; the address packed as by ``socket.inet_pton``, IPv4 in four bytes
 SocketAddress = tuple[bytes, int]
@@ -250,13 +251,13 @@ def await_readable(poll: select.poll, numbers: Iterable[int], seconds: float | N
         seconds: longest wait; None for ever.
     """
     try:
-        return bool(poll.poll(None if seconds is None else 1000 * seconds))
+        return in_turns(lambda turn: bool(poll.poll(1000 * turn)), seconds)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
     # poll() refuses more descriptors than the limit of open files, which may be 0 by now
     try:
-        return bool(select.select(list(numbers), (), (), seconds)[0])
+        return in_turns(lambda turn: bool(select.select(list(numbers), (), (), turn)[0]), seconds)
     except OSError as error:
         if error.errno != errno.EBADF:
             raise

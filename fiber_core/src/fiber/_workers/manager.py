@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from fiber._base.waits import in_turns
 from fiber._launch.child import Child
 from fiber._workers.records import WorkerRecord
 from fiber._workers.state import GiveUp, GroupState, Kill, Loss, Report, Retire, Start, Step, Stop
@@ -121,7 +122,12 @@ class WorkerManager:
         """Wait until no worker is left, after :meth:`close` or :meth:`terminate`."""
         state = self._state
         with self._changed:
-            gone = self._changed.wait_for(lambda: not state.workers and not state.starting, timeout)
+            gone = in_turns(
+                lambda turn: self._changed.wait_for(
+                    lambda: not state.workers and not state.starting, turn
+                ),
+                timeout,
+            )
         if gone and self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout)
         return gone

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from fiber._base import values
+from fiber._base.waits import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Address
 from fiber._objects.handle import decode
@@ -176,7 +177,7 @@ class LocalCall:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for its outcome; False when ``timeout`` seconds have passed without."""
-        return self._done.wait(timeout)
+        return in_turns(self._done.wait, timeout)
 
     def then(self, action: Callable[[], Any]) -> None:
         """Call ``action`` once it is done: on its thread, or now."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fiber._base.waits import turn
 from fiber._objects import protocol
 from fiber._objects.protocol import Mode, Notice, Op
 from fiber._objects.queue.messages import Item
@@ -166,7 +167,7 @@ class RemoteReader:
 
     def _wait(self, ask: _PendingRequest, left: float | None) -> None:
         if ask.mode is not Mode.STANDING or ask.cancelled:
-            self._changed.wait(left)
+            self._changed.wait(turn(left))
         elif not self._changed.wait(_STANDING_WAIT if left is None else min(left, _STANDING_WAIT)):
             # answered, it is followed by a request of a thread that waits
             self._cancel(ask)

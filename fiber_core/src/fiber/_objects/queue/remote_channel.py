@@ -17,6 +17,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.waits import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Address
 from fiber._objects.owner_connection import Owner
@@ -163,8 +164,11 @@ class RemoteWriter:
             return False
         self._waiting += 1
         try:
-            done = self._room.wait_for(
-                lambda: not self._is_full or self._broken or self._error is not None, timeout
+            done = in_turns(
+                lambda turn: self._room.wait_for(
+                    lambda: not self._is_full or self._broken or self._error is not None, turn
+                ),
+                timeout,
             )
         finally:
             self._waiting -= 1

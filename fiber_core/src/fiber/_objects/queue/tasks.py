@@ -26,6 +26,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from fiber._base import values
+from fiber._base.waits import in_turns
 from fiber._objects import protocol
 from fiber._objects.address import Kind
 from fiber._objects.protocol import Notice, Op
@@ -259,12 +260,11 @@ class TaskChannel(Channel):
 
     def join(self) -> None:
         """Wait until all tasks are done."""
-        done = threading.Lock()
-        done.acquire()
+        done = threading.Event()
         with self.lock:
-            number = self._join(None, done.release)
+            number = self._join(None, done.set)
         try:
-            done.acquire()
+            in_turns(done.wait)
         finally:
             with self.lock:
                 self._joiners.pop(number, None)

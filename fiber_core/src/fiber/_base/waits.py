@@ -1,0 +1,40 @@
+"""Waits that a signal ends: a program in ``get()`` or ``join()`` ends at Ctrl-C, whenever that comes.
+
+CPython runs the handlers of signals on the main thread, between two instructions. A call that waits is
+interrupted by a signal that arrives during it. One that arrives just before, while the thread gives up
+the GIL, or that the system delivers to another thread, is not noticed before the call returns. A wait
+without an end would then be for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+#: longest time of one call that waits, in seconds
+TURN = 1.0
+
+
+def in_turns(wait: Callable[[float], bool], timeout: float | None = None) -> bool:
+    """Wait in turns of :data:`TURN`; False when ``timeout`` seconds have passed.
+
+    Args:
+        wait: waits so many seconds at most; returns False when they have passed.
+        timeout: seconds; None for any number.
+    """
+    if timeout is None:
+        while not wait(TURN):
+            pass
+        return True
+    if timeout > TURN:
+        end = time.monotonic() + timeout
+        while timeout > TURN:
+            if wait(TURN):
+                return True
+            timeout = max(0.0, end - time.monotonic())
+    return wait(timeout)
+
+
+def turn(left: float | None) -> float:
+    """Seconds of one turn of a loop that looks at its condition and at the time that is left."""
+    return TURN if left is None or left > TURN else left

@@ -1,0 +1,67 @@
+"""Waits that a signal ends wherever it arrives, in turns."""
+
+import sys
+
+from commands import ran
+from fiber._base import waits
+from fiber._base.waits import TURN, in_turns, turn
+
+#: the signal is delivered to another thread while the main one waits, as it may be
+PROGRAM = """
+import signal, threading, time
+import fiber
+from fiber._base import waits
+
+waits.TURN = 0.5
+
+def interrupt(main):
+    switches = None
+    while switches != (switches := [s for s in open(main) if s.startswith("voluntary_ctxt")]):
+        time.sleep(0.05)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+if __name__ == "__main__":
+    process = fiber.Process(target=time.sleep, args=(600,), daemon=True)
+    process.start()
+    status = (f"/proc/self/task/{threading.get_native_id()}/status",)
+    (reader, writer), tasks = fiber.Pipe(), fiber.JoinableQueue()
+    tasks.put(1)
+    with fiber.Pool(1) as pool, fiber.Manager() as manager:
+        waiting = pool.map_async(time.sleep, [600])
+        for wait in (
+            waiting.get, waiting.wait, pool.imap(time.sleep, [600]).next, process.join, tasks.join,
+            reader.recv, fiber.Queue().get, manager.Queue().get, fiber.Event().wait,
+            fiber.Semaphore(0).acquire, lambda: fiber.connection.wait([reader]),
+            lambda: fiber.Queue().get(timeout=500),
+        ):
+            thread = threading.Thread(target=interrupt, args=status)
+            thread.start()
+            try:
+                wait()
+            except KeyboardInterrupt:
+                print(end="interrupted ")
+            thread.join()
+"""
+
+
+def test_a_wait_is_in_turns_and_ends_with_its_time(monkeypatch):
+    clock, asked = [0.0], []
+
+    def wait(seconds):
+        asked.append(seconds)
+        clock[0] += seconds
+        return clock[0] in {3.5, 7}
+
+    monkeypatch.setattr(waits.time, "monotonic", lambda: clock[0])
+    assert [in_turns(wait, timeout) for timeout in (2.5, 0, 50)] == [False, False, True]
+    assert asked == [1, 1, 0.5, 0, 1]
+    clock[0] = 4
+    assert in_turns(wait)
+    assert (turn(None), turn(7), turn(0.1)) == (TURN, TURN, 0.1)
+
+
+def test_ctrl_c_ends_a_wait_also_where_another_thread_has_the_signal(tmp_path):
+    path = tmp_path / "waits.py"
+    path.write_text(PROGRAM, encoding="utf-8")
+    done = ran([sys.executable, path])
+    assert done.stdout.split() == ["interrupted"] * 12, done.stderr
