@@ -26,6 +26,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from fiber._base.finalizing import unless_finalizing
+from fiber._base.waits import in_turns
 from fiber._tasks.protocol import Mode
 from fiber._wire import codec, fork
 from fiber._workers.group import WorkerGroups
@@ -96,6 +97,29 @@ class Future(_futures.Future[T]):
         if not self.done():
             self._executor_call.start_callbacks()
         super().add_done_callback(functools.partial(_call, fn))
+
+    def result(self, timeout: float | None = None) -> T:
+        """What the task returned, once it is done; raises what it raised.
+
+        Raises:
+            concurrent.futures.TimeoutError: ``timeout`` seconds have passed without.
+            concurrent.futures.CancelledError: it was cancelled.
+        """
+        self._wait(timeout)
+        try:
+            return super().result(0)
+        finally:
+            # its error would refer to itself, by the traceback
+            del self
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What the task raised, or None, once it is done; raises as :meth:`result` does."""
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
+        with self._condition:
+            in_turns(lambda turn: self._condition.wait_for(self.done, turn), timeout)
 
     # -- for its call, under the lock
 
