@@ -138,13 +138,14 @@ class TestIterables:
         work = functools.partial(tasks.note, str(path))
         pool = fiber.Pool(2)
         pool.imap_unordered(work, range(500))
-        until(lambda: len(tasks.executions(path)) == 500)
+        until(lambda: len(set(tasks.executions(path))) == 500)
         results = pool.imap(work, range(500, 10_000))
         assert next(results) == 500
         pool.close()
         pool.join()
         assert list(results) == list(range(501, 10_000))
-        assert sorted(tasks.executions(path)) == list(range(10_000))
+        # of a worker that a busy machine keeps from answering some run elsewhere as well
+        assert set(tasks.executions(path)) == set(range(10_000))
 
 
 class TestCallbacks:

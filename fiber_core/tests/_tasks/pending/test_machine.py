@@ -410,7 +410,7 @@ class Histories(World, RuleBasedStateMachine):
         self.now += seconds
         self.feed(Tick())
 
-    @rule(data=st.data(), seconds=st.sampled_from([0.06, 0.2]))
+    @rule(data=st.data(), seconds=st.sampled_from([0.06, 0.12, 0.2]))
     def stall(self, data, seconds):
         """One worker hangs in front of more work while the others finish theirs."""
         stuck = [

@@ -341,6 +341,26 @@ def test_a_worker_that_keeps_everything_is_not_asked_twice(stuck):
     assert stuck.wait(5.0) == []
 
 
+def copies(out):
+    return [(done.worker, done.start) for done in out if isinstance(done, Dispatch)]
+
+
+def test_without_an_answer_others_are_given_the_same_work_once_the_table_is_told_the_time(stuck):
+    asked_back(stuck)
+    stuck.now += 0.1
+    # the answer may be here and not read: only a tick comes after what was to be read
+    assert stuck(SizeObserved(1, 1.0)) == []
+    assert copies(stuck.wait(0.0)) == [("b", 3)]
+
+
+def test_a_table_that_is_told_the_time_far_too_late_waits_once_more_for_an_answer(stuck):
+    asked_back(stuck)
+    assert copies(stuck.wait(0.16)) == []
+    assert copies(stuck.wait(0.09)) == []
+    # it is not put off for ever
+    assert copies(stuck.wait(5.0)) == [("b", 3)]
+
+
 def test_what_the_lost_copy_may_have_begun_travels_alone_when_it_is_handed_back(stuck):
     (revoke,) = asked_back(stuck)
     stuck.wait(0.1)

@@ -120,8 +120,9 @@ class StragglerWatch:
         self.heap: list[tuple[float, int, WorkerState]] = []
         self._serial = 0
         self._workers = 0
-        #: revoked entries by the moment at which an answer is overdue; answered ones are skipped
-        self.revokes: deque[tuple[float, Entry]] = deque()
+        #: revoked entries by the moment at which an answer is overdue, with True where that was put
+        #: off; answered ones are skipped
+        self.revokes: deque[tuple[float, Entry, bool]] = deque()
         #: how many revoked entries have no answer and are not overdue
         self.unanswered = 0
 
@@ -156,8 +157,7 @@ class StragglerWatch:
         """Note that an entry was revoked."""
         entry.revoke = RevokeState.WAITING
         self.unanswered += 1
-        answer_timeout = self._policy.answer_timeout + self._policy.per_worker * self._workers
-        self.revokes.append((now + answer_timeout, entry))
+        self.revokes.append((now + self._answer_timeout, entry, False))
 
     def settle(self, entry: Entry, state: RevokeState) -> None:
         """Note the new state of a revoked entry."""
@@ -166,11 +166,19 @@ class StragglerWatch:
         entry.revoke = state
 
     def overdue(self, now: float) -> Iterator[Entry]:
-        """Entries whose revoke was not answered in time."""
-        revokes = self.revokes
+        """Entries whose revoke was not answered in time.
+
+        A process that looks much too late has stood still itself, and so may its workers have: the
+        answer may be on the way, or here and not read. So it waits once more.
+        """
+        revokes, late = self.revokes, self._answer_timeout / 2
         while revokes and (revokes[0][0] <= now or revokes[0][1].revoke is not RevokeState.WAITING):
-            entry = revokes.popleft()[1]
-            if entry.revoke is RevokeState.WAITING:
+            due, entry, is_put_off = revokes.popleft()
+            if entry.revoke is not RevokeState.WAITING:
+                continue
+            if now - due > late and not is_put_off:
+                revokes.append((now + self._answer_timeout, entry, True))
+            else:
                 self.settle(entry, RevokeState.OVERDUE)
                 yield entry
 
@@ -182,6 +190,10 @@ class StragglerWatch:
         if self.heap and self.unanswered < idle:
             moments.append(self.heap[0][0])
         return min(moments, default=None)
+
+    @property
+    def _answer_timeout(self) -> float:
+        return self._policy.answer_timeout + self._policy.per_worker * self._workers
 
     def _is_revoked(self, worker: WorkerState) -> bool:
         return any(entry.revoke is not RevokeState.NO for entry in worker.held)

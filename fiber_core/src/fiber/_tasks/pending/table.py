@@ -257,8 +257,6 @@ class PendingTable:
         """
         out: list[Command] = []
         self._handlers[type(event)](event, now, out)
-        if self._stragglers.revokes:
-            self._revoker.requeue_overdue(now)
         available = self._available
         if (available.idle or available.fast) and self._total.units:
             self._assigner.assign(now, out)
@@ -453,4 +451,8 @@ class PendingTable:
         self._revoker.answered(event, out)
 
     def _tick(self, event: events.Tick, now: float, out: list[Command]) -> None:
-        """Change nothing: overdue work is looked at after every event."""
+        """Give overdue work to others as well; stuck workers are looked at after every event.
+
+        Only here: by the time a deadline's timer is run, whatever had arrived is read.
+        """
+        self._revoker.requeue_overdue(now)
