@@ -122,6 +122,11 @@ TABLE: dict[str, Deviation] = {
     # -- pool
     "pool.Pool": better("see `Pool` of the package; `context` is accepted and changes nothing"),
     "pool.Pool.Process": different("absent: override nothing to have workers with children"),
+    "pool.Pool.map_async": better("of an empty iterable, too, the callback is called, with `[]`"),
+    "pool.Pool.close": different(
+        "a worker that has not begun when nothing is left to do, for want of a place perhaps, is not "
+        "waited for: its initializer does not run"
+    ),
     **_all(
         "pool",
         "Pool.imap Pool.imap_unordered",

@@ -95,13 +95,7 @@ def leave_work_in_an_executor():
     "target,said",
     [
         (register_a_finalizer, "finalized"),
-        pytest.param(
-            register_an_exit_function,
-            "at exit",
-            marks=pytest.mark.skipif(
-                sys.version_info < (3, 13), reason="the stdlib's children run none before 3.13"
-            ),
-        ),
+        (register_an_exit_function, "at exit"),
         (leave_a_grandchild, "grandchild"),
         (leave_work_in_an_executor, "executed"),
     ],

@@ -182,3 +182,28 @@ def test_killed_users_cost_the_others_nothing():
         with condition:
             condition.notify_all()
         assert condition.acquire(timeout=PATIENCE)
+
+
+def hold(condition, holds, waits):
+    with condition:
+        holds.set()
+        if waits:
+            condition.wait()
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["and does not wait", "and was notified"])
+def test_a_condition_stays_taken_by_a_killed_process_that_held_it_alone(waits):
+    """As the standard library's; one that waited to have it again when it was killed is no holder."""
+    with SyncManager() as manager:
+        condition, holds = manager.Condition(), manager.Event()
+        user = start(hold, condition, holds, waits)
+        assert holds.wait(PATIENCE)
+        if waits:
+            # taken, so that it waits
+            with condition:
+                condition.notify()
+                killed(user)
+        else:
+            killed(user)
+        assert condition.acquire(timeout=PATIENCE if waits else 0.2) is waits

@@ -124,8 +124,9 @@ def _one_of_each(
 
 @functools.cache
 def _follows(path: Path) -> bool:
-    """Whether a file uses what differs from Python to Python."""
-    return bool(_FOLLOWS.search(path.read_text(encoding="utf-8")))
+    """Whether a file, or a program beside it, uses what differs from Python to Python."""
+    files = (path, *path.parent.glob("programs/*.py"))
+    return any(_FOLLOWS.search(file.read_text(encoding="utf-8")) for file in files)
 
 
 def _function(item: pytest.Item) -> object:

@@ -74,7 +74,11 @@ class SimpleQueue(_QueueHandle[T]):
         return value
 
     def empty(self) -> bool:
-        """True where nothing is in it."""
+        """True where nothing is in it.
+
+        Raises:
+            OSError: this handle is closed.
+        """
         self._check()
         return not self._object.size(0)
 
@@ -172,7 +176,14 @@ class Queue(_QueueHandle[T]):
         return self._object.size(0)
 
     def empty(self) -> bool:
-        """True where nothing is in it."""
+        """True where nothing is in it.
+
+        Raises:
+            OSError: this handle is closed.
+        """
+        if self._closed:
+            msg = "handle is closed"
+            raise OSError(msg)
         return not self.qsize()
 
     def full(self) -> bool:

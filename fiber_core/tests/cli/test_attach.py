@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from fiber._agent import rundir
+from fiber.cli.errors import Interrupted
 from fiber.cli.run import exit_code
 from fiber.cli.watch import Question, Watcher
 from fiber.exceptions import BackendUnavailableError
@@ -251,6 +252,24 @@ def test_signals_are_as_before_afterwards_and_one_that_is_ignored_stays_so(backe
         assert signal.getsignal(signal.SIGINT) == was
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_signal_that_comes_during_a_submission_is_told_once_that_is_done(backend):
+    watcher = Watcher(backend)
+    with watcher.signals(patience=30):
+        signal.raise_signal(signal.SIGINT)
+        watcher.queue_signals()
+        assert watcher.get(until=soon()) == signal.SIGINT
+
+
+@pytest.mark.parametrize("ends", ["a second one", "its patience"])
+def test_a_submission_that_goes_on_ends_by_a_signal_all_the_same(backend, ends):
+    watcher = Watcher(backend)
+    with pytest.raises(Interrupted), watcher.signals(30 if ends == "a second one" else 0.01):
+        signal.raise_signal(signal.SIGTERM)
+        if ends == "a second one":
+            signal.raise_signal(signal.SIGTERM)
+        watcher.get(until=soon())
 
 
 @pytest.fixture

@@ -23,9 +23,6 @@ from fiber._wire.handshake import PICKLER, Hello
 from fiber._wire.link import Link
 from fiber.exceptions import StartError
 
-#: since 3.13 the stdlib leaves exit functions, its own among them, to the start method
-_ENDS_ARE_OURS = sys.version_info >= (3, 13)
-
 # cached by the function: a supervisor that imports this module asks once for all its forks
 entry_points.version(PICKLER)
 
@@ -80,16 +77,14 @@ def _become(link: Link, instructions: Instructions, hello: Hello, index: int) ->
 
 def _run(process: Any, sentinel: int) -> int:
     """Run the process object, and the exit functions after it; returns the exit code."""
-    code: int
-    if not _ENDS_ARE_OURS:
-        code = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as the stdlib's start methods do
-        return code
     import atexit
     from multiprocessing import util
 
     exits: Any = atexit
-    exits._clear()  # noqa: SLF001 - as above; what was registered so far is not the process's own
+    exits._clear()  # noqa: SLF001 - as the stdlib's start methods do; none so far is the process's own
+    # since 3.13 the stdlib leaves its own to the start method; run before, it does nothing
     atexit.register(vars(util)["_exit_function"])
+    code: int
     try:
         code = process._bootstrap(parent_sentinel=sentinel)  # noqa: SLF001 - as above
     finally:

@@ -37,6 +37,9 @@ class Watcher:
     def __init__(self, backend: Backend, *run_ids: str) -> None:
         self._backend = backend
         self._queues_signals = False
+        self._patience = 0.0
+        #: the first signal, while it waits for queue_signals()
+        self._kept: int | None = None
         # put() may be called by a signal handler, in the middle of get()
         self._queue: queue.SimpleQueue[tuple[Job, JobStatus] | Exception | int | str] = (
             queue.SimpleQueue()
@@ -67,28 +70,45 @@ class Watcher:
         self._queue.put(text)
 
     @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
+    def signals(self, patience: float = 0.0) -> Iterator[None]:
         """Handle signals that end this process in the ``with`` block: they raise Interrupted.
 
         After :meth:`queue_signals` they are events instead.
+
+        Args:
+            patience: seconds for which the first one waits for :meth:`queue_signals`: a job may run,
+                and have written to the terminal, before its submission has returned.
         """
+        self._patience = patience
         # ignored signals stay ignored, as under nohup
         handled = [n for n in _SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._on_signal) for number in handled}
+        before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._on_alarm)
         try:
             yield
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def queue_signals(self) -> None:
         """Make signals events from now on, since there is a job to end first."""
         self._queues_signals = True
+        if self._kept is not None:
+            self._queue.put(self._kept)
 
     def _on_signal(self, number: int, _: object) -> None:
-        if not self._queues_signals:
+        if self._queues_signals:
+            self._queue.put(number)
+        elif self._patience and self._kept is None:
+            self._kept = number
+            signal.setitimer(signal.ITIMER_REAL, self._patience)
+        else:
             raise Interrupted(number)
-        self._queue.put(number)
+
+    def _on_alarm(self, *_: object) -> None:
+        if not self._queues_signals and self._kept is not None:
+            raise Interrupted(self._kept)
 
     def _read(self, run_id: str) -> None:
         try:

@@ -98,6 +98,8 @@ class Timing(Durations):
     remote_kill: float = 3.0
     #: from SIGTERM to SIGKILL after Ctrl-C in a command that follows a job
     interrupt_grace: float = 5.0
+    #: for a job's submission to return after Ctrl-C, so that there is a job to ask about
+    submission: float = 1.0
     #: for a job's first event, before it is ended without one
     first_event: float = 5.0
     #: for a platform to confirm the end of a job that is not connected, or was killed

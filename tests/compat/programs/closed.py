@@ -1,0 +1,137 @@
+"""What is closed, ended or released: queues, connections, pools, processes, locks; what they raise."""
+
+import multiprocessing
+import os
+import queue
+import socket
+import threading
+import time
+from multiprocessing import Pipe, Pool, Process, Queue, SimpleQueue, connection
+
+
+def outcome(call, *args, **kwargs):
+    try:
+        found = call(*args, **kwargs)
+    except Exception as error:
+        kinds = ValueError, OSError, EOFError, AssertionError, RuntimeError, TypeError, queue.Empty
+        return next((kind.__name__ for kind in kinds if isinstance(error, kind)), repr(error))
+    return (
+        repr(found) if found is None or type(found) in {bool, int, list} else type(found).__name__
+    )
+
+
+def queues():
+    closed = Queue()
+    closed.put(1)
+    print(closed.get())
+    closed.close()
+    closed.join_thread()
+    closed.close()
+    for name, args in {"put": (2,), "get": (), "get_nowait": (), "put_nowait": (1,)}.items():
+        print("Queue", name, outcome(getattr(closed, name), *args))
+    print("Queue empty", outcome(closed.empty))
+    simple = SimpleQueue()
+    simple.close()
+    for name, args in {"put": (2,), "get": (), "empty": (), "close": ()}.items():
+        print("SimpleQueue", name, outcome(getattr(simple, name), *args))
+
+
+def connections():
+    reader, writer = Pipe(duplex=False)
+    print(reader.readable, reader.writable, writer.readable, writer.writable)
+    print(outcome(reader.send, 1), outcome(writer.recv), outcome(writer.poll))
+    writer.send("last")
+    writer.close()
+    print(reader.poll(), reader.recv(), reader.poll(), outcome(reader.recv), reader.closed)
+    reader.close()
+    reader.close()
+    for name, args in {"recv": (), "poll": (), "recv_bytes": (), "fileno": ()}.items():
+        print("Connection", name, outcome(getattr(reader, name), *args))
+    one, other = Pipe()
+    other.close()
+    print(outcome(one.recv), outcome(one.poll), outcome(one.send_bytes, b"x", -1))
+    one.close()
+    print(outcome(connection.wait, [], 0), outcome(one.__enter__))
+
+
+def pools():
+    pool = Pool(1)
+    print(pool.apply(abs, (-1,)))
+    running = pool.map_async(abs, [-2, -3])
+    pool.close()
+    for name, args in {"apply": (abs, (1,)), "map": (abs, [1]), "imap": (abs, [1])}.items():
+        print("Pool", name, outcome(getattr(pool, name), *args))
+    pool.join()
+    print(running.get(), outcome(pool.close), outcome(pool.terminate), outcome(pool.join))
+    print(outcome(pool.__enter__))
+    pool = Pool(1)
+    print(outcome(pool.join))
+    pool.terminate()
+    pool.join()
+    print(outcome(pool.apply, abs, (1,)))
+
+
+def processes():
+    process = Process(target=time.sleep, args=(600,))
+    for name in ("join", "terminate", "close"):
+        print("not started:", name, outcome(getattr(process, name)))
+    process = Process(target=time.sleep, args=(600,))
+    process.start()
+    print(outcome(process.start), outcome(process.close), process.is_alive())
+    print(outcome(process.join, 0.01), process.exitcode)
+    process.terminate()
+    process.join()
+    print(process.exitcode, process.is_alive(), connection.wait([process.sentinel], 5) != [])
+    process.close()
+    for name in ("exitcode", "pid", "sentinel"):
+        print("closed:", name, outcome(lambda name=name: getattr(process, name)))
+    for name in ("is_alive", "join", "start", "terminate", "close"):
+        print("closed:", name, outcome(getattr(process, name)))
+
+
+def synchronization():
+    lock, again = multiprocessing.Lock(), multiprocessing.RLock()
+    print(outcome(lock.release), outcome(again.release))
+    print(lock.acquire(), lock.acquire(False), lock.acquire(True, 0.01), outcome(lock.release))
+    print(again.acquire(), again.acquire(timeout=0), outcome(again.release), outcome(again.release))
+    bounded = multiprocessing.BoundedSemaphore(1)
+    print(outcome(bounded.release), outcome(multiprocessing.Semaphore, -1))
+    condition = multiprocessing.Condition()
+    print(outcome(condition.notify), outcome(condition.wait, 0.01))
+    with condition:
+        print(condition.wait(0.01), condition.wait_for(lambda: False, 0.01), condition.notify_all())
+    barrier = multiprocessing.Barrier(2)
+    barrier.abort()
+    print(outcome(barrier.wait), barrier.broken, barrier.n_waiting, barrier.parties)
+    barrier.reset()
+    print(barrier.broken, outcome(barrier.wait, 0.01), barrier.broken)
+    event = multiprocessing.Event()
+    print(event.wait(0.01), event.is_set(), event.set(), event.wait(), event.clear())
+
+
+def slow(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def waits_of_a_program_with_impatient_sockets():
+    socket.setdefaulttimeout(0.5)
+    answers = Queue()
+    process = Process(target=slow, args=(1.5,))
+    process.start()
+    process.join()
+    with Pool(1) as pool:
+        print(process.exitcode, pool.apply(slow, (1.0,)) != os.getpid(), pool.apply(abs, (-4,)))
+    threading.Timer(1.0, answers.put, ("an answer",)).start()
+    print(answers.get(timeout=30))
+    socket.setdefaulttimeout(None)
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    queues()
+    connections()
+    pools()
+    processes()
+    synchronization()
+    waits_of_a_program_with_impatient_sockets()

@@ -1,0 +1,69 @@
+"""Initializers of pools: in each worker once, before its first task."""
+
+import multiprocessing
+from multiprocessing import Pool, current_process
+from pathlib import Path
+
+_state = []
+
+
+def begin(file, *words):
+    _state.extend(words)
+    with open(file, "a") as stream:
+        stream.write("began\n")
+
+
+def seen(_):
+    return tuple(_state)
+
+
+def count(file):
+    with open(file) as stream:
+        found = len(stream.readlines())
+    Path(file).unlink()
+    return found
+
+
+def before_the_first_task(file):
+    with Pool(2, begin, (file, "a", 1)) as pool:
+        print(set(pool.map(seen, range(20), 1)), _state)
+        pool.close()
+        pool.join()
+    print("workers:", count(file))
+
+
+def in_each_successor(file):
+    with Pool(1, begin, (file,), maxtasksperchild=2) as pool:
+        pool.map(seen, range(6), 1)
+        pool.close()
+        pool.join()
+    print("at least one for two tasks:", count(file) >= 3)
+
+
+def name(_):
+    process = current_process()
+    return type(process.name) is str, process.daemon
+
+
+def workers_are_daemons(_):
+    with Pool(2) as pool:
+        print(set(pool.map(name, range(4), 1)))
+
+
+def of_a_wrong_kind(_):
+    for words in ((0,), (1, "no function"), (1, None, (), 0)):
+        try:
+            Pool(*words)
+        except (TypeError, ValueError) as error:
+            print(type(error).__name__)
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    for part in (
+        before_the_first_task,
+        in_each_successor,
+        workers_are_daemons,
+        of_a_wrong_kind,
+    ):
+        part(str(Path("initialized").resolve()))

@@ -1,0 +1,27 @@
+"""Behaviours of ``multiprocessing`` beyond its documentation, on which programs rely all the same.
+
+Each program is run by the running Python's own ``multiprocessing``, which so says what is right, and by
+Fiber with only its imports changed.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import swapped
+
+PROGRAMS = Path(__file__).parent / "programs"
+NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.mark.parametrize("transport", ["unix", "tls"])
+@pytest.mark.parametrize("name", NAMES)
+def test_with_another_import_a_program_prints_the_same(name, transport, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = PROGRAMS / f"{name}.py"
+
+    printed = swapped.prints_with_fiber(script, tmp_path, FIBER_LOCAL_TRANSPORT=transport)
+
+    assert printed == swapped.prints(script)
