@@ -6,6 +6,7 @@ import random
 import secrets
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -157,6 +158,26 @@ def test_nothing_is_opened_once_it_is_closed(streams, job, echo):
     stream.close()
     with pytest.raises(BackendUnavailableError):
         streams.open(job.id, echo.port)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    # an opcode and a length, then the channel: its first message is the number of the port
+    [b"\x88\x02\x03\xe8", b"\x82\x03\x01\x50\x00" + b"\x82\x05\x01lost"],
+    ids=["is closed", "has failed"],
+)
+def test_a_stream_ends_when_the_server_says_that_it(frames, backend, monkeypatch):
+    """Whatever becomes of the connection that it said so on."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    opened = SimpleNamespace(sock=ours)
+    monkeypatch.setattr("fiber_k8s.port_forward.open_websocket", lambda *_: opened)
+    with theirs, contextlib.closing(PortForwarder(backend._client)) as streams:
+        stream = streams.open("pod", 80)
+        stream.settimeout(30)
+        theirs.sendall(frames)
+        assert stream.recv(1) == b""
+        stream.close()
 
 
 def test_a_connection_goes_on_when_the_api_server_is_started_again(
