@@ -1,7 +1,8 @@
-"""Behaviours of ``multiprocessing`` beyond its documentation, on which programs rely all the same.
+"""Programs for all that the standard library's page shows, and for what it does beside that.
 
-Each program is run by the running Python's own ``multiprocessing``, which so says what is right, and by
-Fiber with only its imports changed.
+On much of the latter programs rely: what has happened when a call returns, how processes end, what closed
+things raise. Each program is run by the running Python's own ``multiprocessing``, which so says what is
+right, and by Fiber with only its imports changed, and prints the same.
 """
 
 from pathlib import Path
