@@ -9,6 +9,7 @@ from fiber.backend_parts import first
 from fiber.model import JobSpec, JobState, Reason, ReasonKind, ResourceRequest
 from fiber_docker.config import DockerConfig
 from fiber_docker.container import ContainerContext, container_spec, unique_name
+from fiber_docker.orphans import MASTER_CONTAINER_LABEL
 from fiber_docker.status import (
     ContainerExit,
     created_at,
@@ -73,6 +74,10 @@ class TestSpec:
         assert (job.argv, job.submitted) == (("prog", "a b"), 5.0)
         assert (labels["team"], labels["fiber.label.process"]) == ("x=y", "p")
         assert labels["fiber.detached"] == "0"
+        # by which others know whether its program lives
+        inside = attrs.evolve(CONTEXT, master_container="c0ffee")
+        assert made(context=inside).body["Labels"][MASTER_CONTAINER_LABEL] == "c0ffee"
+        assert MASTER_CONTAINER_LABEL not in labels
         # somebody else's break nothing
         job = job_of("docker", "x", {"fiber.argv": "no json"})
         assert (job.name, job.argv) == ("x", ())

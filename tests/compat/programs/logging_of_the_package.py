@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from multiprocessing import Process, get_logger, log_to_stderr
+from multiprocessing import Process, get_logger, log_to_stderr, set_start_method
 
 
 def do_nothing():
@@ -11,6 +11,8 @@ def do_nothing():
 
 
 if __name__ == "__main__":
+    # others of the standard library have something to say themselves
+    set_start_method("fork")
     os.dup2(1, 2)
     logger = log_to_stderr()
     print(logger is get_logger(), logger.name, logger.level)
