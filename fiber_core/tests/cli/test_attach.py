@@ -254,7 +254,7 @@ def test_signals_are_as_before_afterwards_and_one_that_is_ignored_stays_so(backe
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_signal_that_comes_during_a_submission_is_told_once_that_is_done(backend):
+def test_ctrl_c_during_a_submission_is_told_once_that_is_done(backend):
     watcher = Watcher(backend)
     with watcher.signals(patience=30):
         signal.raise_signal(signal.SIGINT)
@@ -262,13 +262,20 @@ def test_a_signal_that_comes_during_a_submission_is_told_once_that_is_done(backe
         assert watcher.get(until=soon()) == signal.SIGINT
 
 
-@pytest.mark.parametrize("ends", ["a second one", "its patience"])
-def test_a_submission_that_goes_on_ends_by_a_signal_all_the_same(backend, ends):
+@pytest.mark.parametrize(
+    "numbers, patience",
+    [
+        ([signal.SIGINT], 0.01),
+        ([signal.SIGINT, signal.SIGINT], 30),
+        ([signal.SIGTERM], 30),
+    ],
+    ids=["Ctrl-C, after a while", "the second", "any other"],
+)
+def test_a_submission_that_goes_on_is_ended_by(numbers, patience, backend):
     watcher = Watcher(backend)
-    with pytest.raises(Interrupted), watcher.signals(30 if ends == "a second one" else 0.01):
-        signal.raise_signal(signal.SIGTERM)
-        if ends == "a second one":
-            signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Interrupted), watcher.signals(patience):
+        for number in numbers:
+            signal.raise_signal(number)
         watcher.get(until=soon())
 
 

@@ -86,7 +86,7 @@ def follow_job(session: Session, backend: Backend, run_id: str, spec: JobSpec) -
     """
     noun = session.info.noun
     watcher = Watcher(backend, run_id)
-    with watcher.signals(session.config.timing.submission):
+    with watcher.signals(session.config.timing.submission if can_ask() else 0.0):
         job = session.submit(backend, spec)
         watcher.queue_signals()
         if noun != _GENERIC_NOUN:

@@ -38,8 +38,8 @@ class Watcher:
         self._backend = backend
         self._queues_signals = False
         self._patience = 0.0
-        #: the first signal, while it waits for queue_signals()
-        self._kept: int | None = None
+        #: True once there was a Ctrl-C that waits for queue_signals()
+        self._is_interrupted = False
         # put() may be called by a signal handler, in the middle of get()
         self._queue: queue.SimpleQueue[tuple[Job, JobStatus] | Exception | int | str] = (
             queue.SimpleQueue()
@@ -76,8 +76,8 @@ class Watcher:
         After :meth:`queue_signals` they are events instead.
 
         Args:
-            patience: seconds for which the first one waits for :meth:`queue_signals`: a job may run,
-                and have written to the terminal, before its submission has returned.
+            patience: seconds for which the first Ctrl-C waits for :meth:`queue_signals`: a job may
+                run, and have written to the terminal, before its submission has returned.
         """
         self._patience = patience
         # ignored signals stay ignored, as under nohup
@@ -94,21 +94,21 @@ class Watcher:
     def queue_signals(self) -> None:
         """Make signals events from now on, since there is a job to end first."""
         self._queues_signals = True
-        if self._kept is not None:
-            self._queue.put(self._kept)
+        if self._is_interrupted:
+            self._queue.put(signal.SIGINT)
 
     def _on_signal(self, number: int, _: object) -> None:
         if self._queues_signals:
             self._queue.put(number)
-        elif self._patience and self._kept is None:
-            self._kept = number
+        elif number == signal.SIGINT and self._patience and not self._is_interrupted:
+            self._is_interrupted = True
             signal.setitimer(signal.ITIMER_REAL, self._patience)
         else:
             raise Interrupted(number)
 
     def _on_alarm(self, *_: object) -> None:
-        if not self._queues_signals and self._kept is not None:
-            raise Interrupted(self._kept)
+        if not self._queues_signals:
+            raise Interrupted(signal.SIGINT)
 
     def _read(self, run_id: str) -> None:
         try:
