@@ -109,9 +109,15 @@ class DebianRoot:
         unfinished.rename(self.path)
         made.write_text(" ".join(words))
 
-    def call(self, *words: str, folder: str = "/") -> int:
-        """Run a command in a folder inside; its exit code."""
-        paths = dict.fromkeys((*SHOWN, *named_paths(self._environ)))
+    def call(self, *words: str, folder: str = "/", shows: Sequence[Path] = ()) -> int:
+        """Run a command in a folder inside; its exit code.
+
+        Args:
+            words: the command.
+            folder: where it runs.
+            shows: folders of this machine that it sees, and may write into, at the same places.
+        """
+        paths = dict.fromkeys((*SHOWN, *named_paths(self._environ), *map(str, shows)))
         shown = [path for path in paths if Path(path).exists()]
         inside = ("sh", "-c", 'cd "$0" && exec "$@"', folder, *words)
         # what runs inside ends with this process, however that ends

@@ -50,7 +50,10 @@ def main(arguments: Sequence[str]) -> int:
     words = ["-n", "4", "--dist", "loadfile", *chosen.words]
     if not any((ROOT / word.partition("::")[0]).exists() for word in chosen.words):
         words += TESTS
-    return suite.call("/venv/bin/python", "-m", "pytest", *words, folder="/checkout")
+    # into which stages have reports written
+    logs = [folder for folder in (ROOT / ".ci" / "logs",) if folder.exists()]
+    python = ("/venv/bin/python", "-m", "pytest")
+    return suite.call(*python, *words, folder="/checkout", shows=logs)
 
 
 def install(suite: DebianRoot) -> None:

@@ -160,3 +160,13 @@ def test_tests_that_failed_are_run_once_more_at_the_end(stages, run, first, alon
         at_first, at_last = re.findall(r"^(?:among others|alone) (\S+)$", printed, re.MULTILINE)
         assert at_first == at_last
         assert printed.index("later begins") < printed.index("once more, alone")
+
+
+def test_a_test_that_passes_alone_is_reported_though_no_report_has_its_name(stages, run):
+    script = program("import sys; sys.exit('--last-failed' not in sys.argv)")
+
+    done, _ = run([stages.Stage("tests", lambda it: it.tests(*script))])
+
+    (flaky,) = done["tests"].flaky
+    assert done["tests"].verdict == "ok, flaky"
+    assert "whose name is in" in flaky
