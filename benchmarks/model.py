@@ -45,6 +45,7 @@ class Sizes(NamedTuple):
     overhead: float = 1.0
     noops: int = 50_000
     applies: int = 2_000
+    flood: int = 10_000
     payload: int = 8_000_000
     payloads: int = 16
     items: int = 10_000
@@ -71,6 +72,7 @@ TINY = Sizes(
     overhead=0.02,
     noops=50,
     applies=20,
+    flood=50,
     payload=100_000,
     payloads=2,
     items=20,

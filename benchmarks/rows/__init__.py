@@ -12,6 +12,7 @@ NAMES = (
     "overhead",
     "noop",
     "apply",
+    "flood",
     "payload",
     "tls",
     "closure",

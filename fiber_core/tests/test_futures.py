@@ -3,73 +3,53 @@
 import concurrent.futures
 import threading
 from concurrent.futures import CancelledError
-from types import SimpleNamespace
 
 import pytest
 
-from fiber._base.serial_executor import CallbackThread
+from fiber._tasks.protocol import Mode
 from fiber.executor import ExecutorCall
-from tasks_world import Master
+from tasks_world import PlayedGroups
 
 
 def same(x):
     return x
 
 
-class Force:
-    """Stands in for worker groups: one dispatcher, with workers played by the tests."""
-
-    def __init__(self):
-        self.master = Master("a")
-        self.peer = self.master.peers["a"]
-        self.callbacks = CallbackThread("test-callbacks")
-
-    def prepare(self, func, mode, sink, items, on_dispatch):
-        dispatcher = self.master.dispatcher
-        call = dispatcher.prepare(func, mode, sink, items=items, on_dispatch=on_dispatch)
-        return SimpleNamespace(dispatcher=dispatcher), call
-
-    def work(self):
-        """A worker does all there is."""
-        self.master.ask(self.peer)
-        self.master.work(self.peer, lambda item: item[0][0])
-
-
 @pytest.fixture
 def force():
-    force = Force()
+    force = PlayedGroups()
     yield force
     force.callbacks.close()
 
 
 @pytest.fixture
 def call(force):
-    return ExecutorCall(force, same)
+    return ExecutorCall(force, same, Mode.STARMAP)
 
 
 def test_a_call_of_one_task_is_done_with_it(force):
-    call = ExecutorCall(force, same, ((7,), {}))
+    call = ExecutorCall(force, same, Mode.STARMAP, (7,))
     force.work()
     assert call.only.result(0) == 7
     call.close()
 
 
 def test_a_future_runs_once_its_task_was_sent_and_cannot_be_cancelled_from_then_on(force, call):
-    first, second = call.submit((1,), {}), call.submit((2,), {})
+    first, second = call.submit((1,)), call.submit((2,))
     assert not first.running()
     force.master.ask(force.peer)
     assert first.running()
     assert not second.running()
     call.cancel_all()
     assert [first.cancelled(), second.cancelled()] == [False, True]
-    force.master.work(force.peer, lambda item: item[0][0])
+    force.master.work(force.peer, lambda item: item[0])
     assert first.result(0) == 1
     assert not first.cancel()
 
 
 def test_a_cancelled_task_is_never_sent_and_waiting_for_it_ends(force, call):
     called = []
-    kept, cancelled = call.submit((1,), {}), call.submit((2,), {})
+    kept, cancelled = call.submit((1,)), call.submit((2,))
     cancelled.add_done_callback(lambda _: called.append(threading.current_thread()))
     assert cancelled.cancel()
     assert cancelled.cancel()
@@ -80,28 +60,28 @@ def test_a_cancelled_task_is_never_sent_and_waiting_for_it_ends(force, call):
     call.close()
     force.work()
     assert kept.result(0) == 1
-    assert [items for _, items in force.peer.tasks()] == [[((1,), {})]]
+    assert [items for _, items in force.peer.tasks()] == [[(1,)]]
     with pytest.raises(CancelledError):
         cancelled.result(0)
 
 
 def test_a_future_keeps_what_its_user_set(force, call):
-    future = call.submit((1,), {})
+    future = call.submit((1,))
     force.master.ask(force.peer)
     future.set_result("mine")
-    other = call.submit((2,), {})
+    other = call.submit((2,))
     force.work()
     assert (future.result(0), other.result(0)) == ("mine", 2)
 
 
 def test_a_task_that_is_sent_again_goes_on_running(force, call):
-    future = call.submit((1,), {})
+    future = call.submit((1,))
     force.master.ask(force.peer)
     force.master.dispatcher.lost("a", None, counts=False)
     assert future.running()
     again = force.master.connect("a")
     force.master.ask(again)
-    force.master.work(again, lambda item: item[0][0])
+    force.master.work(again, lambda item: item[0])
     assert future.result(0) == 1
 
 
@@ -111,13 +91,13 @@ def test_callbacks_of_results_run_on_their_own_thread_without_locks(force, call,
     def note(future):
         called.append((threading.current_thread().name, future.result(0)))
         # another thread can use the dispatcher meanwhile
-        other = threading.Thread(target=call.submit, args=((2,), {}))
+        other = threading.Thread(target=call.submit, args=((2,),))
         other.start()
         other.join(20)
         called.append(other.is_alive())
         raise ValueError("on purpose, which stops no other")
 
-    future = call.submit((1,), {})
+    future = call.submit((1,))
     future.add_done_callback(note)
     future.add_done_callback(lambda _: seen.set())
     force.work()

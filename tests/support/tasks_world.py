@@ -9,8 +9,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
+from fiber._base.serial_executor import CallbackThread
 from fiber._tasks import protocol
 from fiber._tasks.dispatcher import Dispatcher
 from fiber._tasks.outcomes import Outcomes
@@ -311,6 +313,27 @@ class Master:
             head, items = entries[seen]
             self.finish(peer, head, [function(item) for item in items])
             seen += 1
+
+
+class PlayedGroups:
+    """Stands in for worker groups: one dispatcher, with a worker played by the test."""
+
+    def __init__(self) -> None:
+        self.master = Master("a")
+        self.peer = self.master.peers["a"]
+        self.callbacks = CallbackThread("test-callbacks")
+
+    def prepare(
+        self, func: Any, mode: Mode, sink: Any, items: list[Any] | None, on_dispatch: Any
+    ) -> tuple[Any, Any]:
+        dispatcher = self.master.dispatcher
+        call = dispatcher.prepare(func, mode, sink, items=items, on_dispatch=on_dispatch)
+        return SimpleNamespace(dispatcher=dispatcher), call
+
+    def work(self) -> None:
+        """A worker does all there is: each task's result is its first argument."""
+        self.master.ask(self.peer)
+        self.master.work(self.peer, lambda item: item[0])
 
 
 class FakeLink:

@@ -1,8 +1,7 @@
 """``Executor``: the interface of ``concurrent.futures`` over groups of workers on any backend.
 
-An :class:`Executor` holds a ``Core``, which outlives it until its tasks are done. Tasks of one
-importable function are items of one ``ExecutorCall``, which holds their futures; a map is a call
-with a ``MapStream``.
+An :class:`Executor` holds a ``Core``, which outlives it until its tasks are done. Its tasks are items
+of an ``ExecutorCall``, which holds their futures; a map is a call with a ``MapStream``.
 """
 
 from __future__ import annotations
@@ -12,12 +11,9 @@ import functools
 import itertools
 import logging
 import os
-import sys
 import threading
 import time
-import types
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures as _futures
 from concurrent.futures.process import BrokenProcessPool
@@ -28,8 +24,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 from fiber._base.finalizing import unless_finalizing
 from fiber._base.waits import in_turns
 from fiber._tasks.protocol import Mode
-from fiber._wire import codec, fork
+from fiber._wire import fork
 from fiber._workers.group import WorkerGroups
+from fiber._workers.open_calls import OpenCalls, TaskCall, task_of
 from fiber._workers.options import PoolOptions, require_int
 from fiber.exceptions import FiberError, StartError
 from fiber.process import Process
@@ -147,64 +144,41 @@ class Future(_futures.Future[T]):
                 self.set_exception(error)
 
 
-class ExecutorCall:
-    """One call of an executor with its futures, as a sink; tasks may be added while it is open.
+class ExecutorCall(TaskCall[Future[Any]]):
+    """One call of an executor with its futures.
 
     Args:
         groups: the executor's workers.
         func: the function.
-        task: arguments and keywords of the only task; None for a call that grows.
+        mode: of its tasks.
+        items: of the only task; none for a call that grows.
     """
 
     def __init__(
-        self,
-        groups: WorkerGroups,
-        func: Callable[..., Any],
-        task: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        self, groups: WorkerGroups, func: Callable[..., Any], mode: Mode, *items: Any
     ) -> None:
-        #: the function; held, so that no other object can get its id()
-        self.func = func
-        #: the error that ended it, if any
-        self.error: BaseException | None = None
         self._callbacks = groups.callbacks
-        self._futures: dict[int, Future[Any]] = {}
-        self.only = self._futures[0] = Future(self, 0)
-        items = None if task is None else [task]
-        group, self._call = groups.prepare(
-            func, Mode.APPLY, self, items, on_dispatch=self._on_dispatch
-        )
-        self._dispatcher: Dispatcher = group.dispatcher
-        if self._call is not None:
-            if task is None:
-                del self._futures[0]
-            self._dispatcher.add(self._call)
+        #: of the only task
+        self.only: Future[Any] = Future(self, 0)
+        only = (items[0], self.only) if items else None
+        super().__init__(groups, func, mode, only, self._on_dispatch)
 
-    def submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+    def submit(self, item: Any) -> Future[Any]:
         """Add a task to a call that grows.
 
         Raises:
             BrokenExecutor: its workers are gone for good.
         """
-        assert self._call is not None
-        with self._dispatcher.lock:
-            if self.error is not None:
-                raise broken(self.error)
-            future: Future[Any] = Future(self, self._call.count)
-            self._futures[self._call.count] = future
-            self._dispatcher.extend(self._call, [(args, kwargs)])
+        future = self.add(item, functools.partial(Future, self))
+        if future is None:
+            assert self.error is not None, "it is closed under the lock that tasks are added under"
+            raise broken(self.error)
         return future
-
-    def close(self) -> None:
-        """Add no more tasks; idempotent."""
-        if self._call is not None:
-            with self._dispatcher.lock:
-                if self._call.grows:
-                    self._dispatcher.extend(self._call, (), closed=True)
 
     def cancel_all(self) -> None:
         """Cancel the tasks that were not sent to a worker."""
         with self._dispatcher.lock:
-            pending = list(self._futures.values())
+            pending = list(self._receivers.values())
         for future in pending:
             future.cancel()
 
@@ -223,7 +197,7 @@ class ExecutorCall:
 
     def _on_dispatch(self, start: int, stop: int) -> None:
         for index in range(start, stop):
-            future = self._futures.get(index)
+            future = self._receivers.get(index)
             if future is not None:
                 future.begin()
 
@@ -234,27 +208,21 @@ class ExecutorCall:
     ) -> None:
         """Take the outcomes of some tasks."""
         with self._settling():
-            for index, value in enumerate(values, start):
-                self._futures.pop(index).settle(value, errors.get(index))
+            super().accept(start, values, errors)
 
     def fail(self, start: int, stop: int, error: BaseException) -> None:
         """Some tasks were given up, or withdrawn."""
         with self._settling():
-            for index in range(start, stop):
-                self._futures.pop(index).settle(None, error)
-
-    def done(self) -> None:
-        """Every task has its outcome."""
+            super().fail(start, stop, error)
 
     def broken(self, error: BaseException) -> None:
         """No worker is left, or the function cannot be sent."""
-        self.error = error
         with self._settling():
-            while self._futures:
-                _, future = self._futures.popitem()
-                # an error of the function itself, such as that it cannot be pickled, is the task's own
-                mine = isinstance(error, FiberError)
-                future.settle(None, broken(error) if mine else error)
+            super().broken(error)
+
+    def _failure(self, error: BaseException) -> BaseException:
+        # an error of the function itself, such as that it cannot be pickled, is the task's own
+        return broken(error) if isinstance(error, FiberError) else error
 
     @contextlib.contextmanager
     def _settling(self) -> Iterator[None]:
@@ -381,17 +349,12 @@ def _refill(core: Core, stream: MapStream, rest: Iterator[Any], chunk: int) -> I
     return None
 
 
-#: most functions whose calls stay open for more tasks
-_MAX_OPEN_CALLS = 256
 _OVER = "cannot schedule new futures after shutdown"
 _ENDING = "cannot schedule new futures after interpreter shutdown"
 
 
 class Core:
     """Workers and calls of an executor, without the executor itself. Thread-safe.
-
-    Tasks of one importable function share a call, so that they travel together where they are
-    short, as the items of a map do. Anything else is a call of its own.
 
     Args:
         options: of the executor.
@@ -400,9 +363,9 @@ class Core:
     def __init__(self, options: PoolOptions) -> None:
         self.groups = WorkerGroups(options, "executor")
         self._lock = threading.RLock()
-        self._open_calls: OrderedDict[int, ExecutorCall] = OrderedDict()
-        #: calls of one task each, and those that map made, until they are done
-        self._other_calls: weakref.WeakSet[ExecutorCall] = weakref.WeakSet()
+        self._open_calls = OpenCalls(self._new_call)
+        #: all calls, and those that map made, until they are done
+        self._calls: weakref.WeakSet[ExecutorCall] = weakref.WeakSet()
         self._maps: weakref.WeakSet[MapStream] = weakref.WeakSet()
         self._began = False
         #: False once the executor itself was collected
@@ -429,19 +392,11 @@ class Core:
             func = func.func
         with self._lock:
             self._begin()
-            if not _has_home(func):
-                call = self._new_call(func, (args, kwargs))
-                self._other_calls.add(call)
-                return call.only
-            found = self._open_calls.get(id(func))
-            if found is None:
-                found = self._new_call(func)
-                if found.error is not None:
-                    return found.only
-                self._open_calls[id(func)] = found
-                if len(self._open_calls) > _MAX_OPEN_CALLS:
-                    self._close_one()
-            return found.submit(args, kwargs)
+            mode, item = task_of(args, kwargs)
+            call = self._open_calls.get(func, mode)
+            if call is not None:
+                return call.submit(item)
+            return self._new_call(func, mode, item).only
 
     def map(
         self, func: Callable[..., Any], stream: MapStream, items: list[Any], chunk: int, grows: bool
@@ -522,14 +477,8 @@ class Core:
     def _close(self, refusal: BaseException, *, cancel: bool) -> None:
         with self._lock:
             self.groups.refuse(refusal)
-            calls: list[ExecutorCall | MapStream] = [
-                *self._open_calls.values(),
-                *self._other_calls,
-                *self._maps,
-            ]
-            # kept, since they may be cancelled later
-            self._other_calls.update(self._open_calls.values())
-            self._open_calls.clear()
+            calls: list[ExecutorCall | MapStream] = [*self._calls, *self._maps]
+            self._open_calls.close()
             for call in calls:
                 call.close()
         if cancel:
@@ -547,14 +496,11 @@ class Core:
             self._at_exit = util.Finalize(None, _exit, args=(weakref.ref(self),), exitpriority=20)
             self._began = True
 
-    def _new_call(self, func: Any, task: Any = None) -> ExecutorCall:
+    def _new_call(self, func: Any, mode: Mode, *items: Any) -> ExecutorCall:
         with _as_broken_executor():
-            return ExecutorCall(self.groups, func, task)
-
-    def _close_one(self) -> None:
-        _, call = self._open_calls.popitem(last=False)
-        self._other_calls.add(call)
-        call.close()
+            call = ExecutorCall(self.groups, func, mode, *items)
+        self._calls.add(call)
+        return call
 
 
 @contextlib.contextmanager
@@ -564,19 +510,6 @@ def _as_broken_executor() -> Iterator[None]:
         yield
     except StartError as error:
         raise broken(error) from error
-
-
-def _has_home(func: Any) -> bool:
-    """True where ``func`` is pickled by reference, so that it is the same function each time."""
-    if not isinstance(func, (types.FunctionType, types.BuiltinFunctionType, type)):
-        return False
-    name = getattr(func, "__module__", None)
-    if name in {"__main__", "__mp_main__"} and not codec.main_by_reference():
-        return False
-    found: Any = sys.modules.get(name) if isinstance(name, str) else None
-    for part in func.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is func
 
 
 def _exit(core: weakref.ref[Core]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 import weakref
@@ -133,10 +134,13 @@ class Pool:
         # first, so that the supervisor starts while the rest is imported
         ready_runtime(options.validate)
         from fiber._workers.group import WorkerGroups
+        from fiber._workers.open_calls import OpenCalls, TaskCall, task_of
 
         self._lock = threading.RLock()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._groups = WorkerGroups(options, "pool")
+        self._open_calls = OpenCalls(functools.partial(TaskCall, self._groups))
+        self._task_of = task_of
         self._callbacks = self._groups.callbacks
         self._groups.begin()
         self._state = RUN
@@ -233,8 +237,11 @@ class Pool:
     ) -> AsyncResult[T]:
         """As :meth:`apply`, without waiting; a callback runs on a thread of the pool before it is ready."""
         result: AsyncResult[T] = AsyncResult(self._callbacks, callback, error_callback, self)
-        item = (tuple(args), dict(kwds or {}))
-        self._groups.add(func, Mode.APPLY, result, [item])
+        mode, item = self._task_of(tuple(args), dict(kwds or {}))
+        self._groups.check()
+        call = self._open_calls.get(func, mode)
+        if call is None or call.add(item, lambda _: result) is None:
+            self._groups.add(func, mode, result, [item])
         return result
 
     # -- many tasks
@@ -316,6 +323,7 @@ class Pool:
             if self._state == RUN:
                 self._state = CLOSE
                 self._groups.refuse(ValueError("Pool not running"))
+                self._open_calls.close()
 
     def terminate(self) -> None:
         """End the workers at once; unfinished tasks fail with ``TerminatedError``."""

@@ -336,6 +336,11 @@ class AsyncResult(Generic[T]):
             self._error = error
             self._settle()
 
+    def settle(self, value: Any, error: BaseException | None) -> None:
+        """Take the outcome, as one of several tasks of a call."""
+        self._value, self._error = value, error
+        self._settle()
+
     def _settle(self) -> None:
         self._set(self._ended)
         callback = self._callback if self._error is None else self._error_callback

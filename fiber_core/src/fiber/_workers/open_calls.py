@@ -1,0 +1,183 @@
+"""Tasks that are given one by one: a call that stays open for more, and the open calls by function.
+
+Tasks of one importable function are items of one call that grows, so that they travel together where
+they are short, as the items of a map do. A function that is pickled by value may have changed from one
+task to the next: each such task is a call of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
+
+from fiber._tasks.protocol import Mode
+from fiber._wire import codec, fork
+
+if TYPE_CHECKING:
+    from fiber._tasks.dispatcher import Dispatcher
+    from fiber._workers.group import WorkerGroups
+
+#: a call's mode, and the item that it takes for a task
+Task: TypeAlias = tuple[Mode, Any]
+#: most functions whose calls stay open for more tasks
+_MAX_OPEN_CALLS = 256
+
+
+def task_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:
+    """A task with these arguments; those without keywords are small, and pickled many at once."""
+    return (Mode.APPLY, (args, kwargs)) if kwargs else (Mode.STARMAP, args)
+
+
+class Receiver(Protocol):
+    """What takes the outcome of one task; under the dispatcher's lock, so it must not wait."""
+
+    def settle(self, value: Any, error: BaseException | None) -> None:
+        """Take the result, or the error in its place."""
+
+
+R = TypeVar("R", bound=Receiver)
+
+
+class TaskCall(Generic[R]):
+    """A call whose tasks have a receiver each; a sink. It is open for more, or has one task only.
+
+    Args:
+        groups: the workers.
+        func: the function.
+        mode: of its tasks.
+        only: the item of the only task with its receiver; None for a call that grows.
+        on_dispatch: see :meth:`~fiber._tasks.dispatcher.Dispatcher.prepare`.
+    """
+
+    def __init__(
+        self,
+        groups: WorkerGroups,
+        func: Callable[..., Any],
+        mode: Mode,
+        only: tuple[Any, R] | None = None,
+        on_dispatch: Callable[[int, int], None] | None = None,
+    ) -> None:
+        #: the function; held, so that no other object can get its id()
+        self.func = func
+        #: the error that ended it, if any
+        self.error: BaseException | None = None
+        #: by index of its task, those that have no outcome
+        self._receivers: dict[int, R] = {} if only is None else {0: only[1]}
+        items = None if only is None else [only[0]]
+        group, self._call = groups.prepare(func, mode, self, items, on_dispatch=on_dispatch)
+        self._dispatcher: Dispatcher = group.dispatcher
+        if self._call is not None:
+            self._dispatcher.add(self._call)
+
+    def add(self, item: Any, make_receiver: Callable[[int], R]) -> R | None:
+        """Add a task to a call that grows.
+
+        Args:
+            item: the task's.
+            make_receiver: called with its index.
+
+        Returns:
+            The receiver; None where the call was closed, or has ended by :attr:`error`.
+        """
+        with self._dispatcher.lock:
+            if self.error is not None or self._call is None or not self._call.grows:
+                return None
+            index = self._call.count
+            receiver = self._receivers[index] = make_receiver(index)
+            self._dispatcher.extend(self._call, [item])
+        return receiver
+
+    def close(self) -> None:
+        """Add no more tasks; idempotent."""
+        if self._call is not None:
+            with self._dispatcher.lock:
+                if self._call.grows:
+                    self._dispatcher.extend(self._call, (), closed=True)
+
+    # -- sink
+
+    def accept(
+        self, start: int, values: Sequence[Any], errors: Mapping[int, BaseException | None]
+    ) -> None:
+        """Take the outcomes of some tasks."""
+        for index, value in enumerate(values, start):
+            self._receivers.pop(index).settle(value, errors.get(index))
+
+    def fail(self, start: int, stop: int, error: BaseException) -> None:
+        """Some tasks were given up, or withdrawn."""
+        for index in range(start, stop):
+            self._receivers.pop(index).settle(None, error)
+
+    def done(self) -> None:
+        """Every task has its outcome."""
+
+    def broken(self, error: BaseException) -> None:
+        """No worker is left, or the function cannot be sent."""
+        self.error = error
+        while self._receivers:
+            _, receiver = self._receivers.popitem()
+            receiver.settle(None, self._failure(error))
+
+    def _failure(self, error: BaseException) -> BaseException:
+        """What a task fails with because of ``error``."""
+        return error
+
+
+C = TypeVar("C", bound=TaskCall[Any])
+
+
+class OpenCalls(Generic[C]):
+    """Calls that are open for more tasks, one for each importable function and mode. Thread-safe.
+
+    Args:
+        open_call: makes a call that grows, of a function and a mode.
+    """
+
+    def __init__(self, open_call: Callable[[Any, Mode], C]) -> None:
+        self._open_call = open_call
+        self._lock = threading.RLock()
+        self._calls: OrderedDict[tuple[int, Mode], C] = OrderedDict()
+
+    def get(self, func: Any, mode: Mode) -> C | None:
+        """The call for tasks of a function; None where each task is to be a call of its own.
+
+        Raises:
+            Exception: of making one; see :meth:`~fiber._workers.group.WorkerGroups.prepare`.
+        """
+        if not _is_importable(func):
+            return None
+        # before the lock, which may be held for ever in a process that the user forked
+        fork.check()
+        with self._lock:
+            found = self._calls.get((id(func), mode))
+            if found is None or found.error is not None:
+                found = self._open_call(func, mode)
+                if found.error is not None:
+                    return None
+                self._calls[id(func), mode] = found
+                if len(self._calls) > _MAX_OPEN_CALLS:
+                    self._calls.popitem(last=False)[1].close()
+        return found
+
+    def close(self) -> None:
+        """Close all of them."""
+        with self._lock:
+            while self._calls:
+                self._calls.popitem()[1].close()
+
+
+def _is_importable(func: Any) -> bool:
+    """True where ``func`` is pickled by reference, so that it is the same function each time."""
+    if not isinstance(func, (types.FunctionType, types.BuiltinFunctionType, type)):
+        return False
+    name = getattr(func, "__module__", None)
+    if name in {"__main__", "__mp_main__"} and not codec.main_by_reference():
+        return False
+    found: Any = sys.modules.get(name) if isinstance(name, str) else None
+    for part in func.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is func
