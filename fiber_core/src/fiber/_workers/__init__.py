@@ -15,7 +15,8 @@ Threads: one for each manager that has begun, named after the group. The runtime
 observer methods and the autoscaler; a retirement may also come on the manager's or a caller's
 thread. The status of jobs comes on the launcher's threads and on the one that launches.
 Locks: each manager's condition guards its ``GroupState`` and is never held while another object is
-called; ``WorkerGroup`` and ``WorkerGroups`` have a lock each for starting.
+called; ``WorkerGroup`` and ``WorkerGroups`` have a lock each for starting, and ``OpenCalls`` one that
+is held while a call is made, before the dispatcher's.
 
 Called by ``fiber.pool`` and ``fiber.executor``; calls the runtime's launcher and endpoint and the
 dispatcher. The dispatcher calls back through ``WorkerObserver``, which ``WorkerGroup`` implements.
@@ -24,6 +25,7 @@ group         a pool's groups, one group, autoscaling
 manager       the thread that keeps a group's workers alive
 state         what to do next, decided without a clock; report of waiting workers
 records       one record a worker, indexed so that no event walks over all of them
+open_calls    tasks that are given one by one: calls that stay open for more, by function
 options       options of pools and executors, checked; the pool's store of large payloads
 pool_process  the process of one worker
 """
