@@ -1,7 +1,7 @@
 """Initializers of pools: in each worker once, before its first task."""
 
 import multiprocessing
-from multiprocessing import Pool, current_process
+from multiprocessing import Barrier, Pool, current_process
 from pathlib import Path
 
 _state = []
@@ -24,9 +24,15 @@ def count(file):
     return found
 
 
+def meet(_):
+    # so that no worker does all of it before the other one is there
+    _state[0].wait()
+    return tuple(_state[1:])
+
+
 def before_the_first_task(file):
-    with Pool(2, begin, (file, "a", 1)) as pool:
-        print(set(pool.map(seen, range(20), 1)), _state)
+    with Pool(2, begin, (file, Barrier(2), "a", 1)) as pool:
+        print(set(pool.map(meet, range(2), 1)), _state)
         pool.close()
         pool.join()
     print("workers:", count(file))
