@@ -115,7 +115,8 @@ class DebianRoot:
         Args:
             words: the command.
             folder: where it runs.
-            shows: folders of this machine that it sees, and may write into, at the same places.
+            shows: folders of this machine that it sees, where they are there, and may write into, at the
+                same places.
         """
         paths = dict.fromkeys((*SHOWN, *named_paths(self._environ), *map(str, shows)))
         shown = [path for path in paths if Path(path).exists()]

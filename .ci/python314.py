@@ -50,10 +50,10 @@ def main(arguments: Sequence[str]) -> int:
     words = ["-n", "4", "--dist", "loadfile", *chosen.words]
     if not any((ROOT / word.partition("::")[0]).exists() for word in chosen.words):
         words += TESTS
-    # into which stages have reports written
-    logs = [folder for folder in (ROOT / ".ci" / "logs",) if folder.exists()]
     python = ("/venv/bin/python", "-m", "pytest")
-    return suite.call(*python, *words, folder="/checkout", shows=logs)
+    # into which stages have reports written
+    logs = ROOT / ".ci" / "logs"
+    return suite.call(*python, *words, folder="/checkout", shows=[logs])
 
 
 def install(suite: DebianRoot) -> None:

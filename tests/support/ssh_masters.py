@@ -35,13 +35,18 @@ def read(path: str) -> tuple[str, str]:
     return socket.gethostname(), Path(path).read_text()
 
 
+def answers(pool: Any, task: Any, items: Any, processes: int) -> list[Any]:
+    """The different answers to a map, made again until there are as many as workers: one may do all."""
+    found: set[Any] = set()
+    deadline = time.monotonic() + 60
+    while len(found) < processes and time.monotonic() < deadline:
+        found.update(pool.map(task, items, chunksize=1))
+    return sorted(found)
+
+
 def print_up(pool: Any, processes: int) -> None:
     """Wait until all workers have run a task; print their hosts and pids."""
-    seen: set[tuple[str, int]] = set()
-    deadline = time.monotonic() + 60
-    while len(seen) < processes and time.monotonic() < deadline:
-        seen.update(pool.map(where, range(processes * 2), chunksize=1))
-    print("up", json.dumps(sorted(seen)), flush=True)
+    print("up", json.dumps(answers(pool, where, range(processes * 2), processes)), flush=True)
 
 
 def squares(processes: int) -> None:
@@ -67,12 +72,8 @@ def files(processes: int) -> None:
     """Read a file on all hosts."""
     with fiber.Pool(processes) as pool:
         print_up(pool, processes)
-        found: set[tuple[str, str]] = set()
-        deadline = time.monotonic() + 60
-        # reading takes so little that one of them may do all of it
-        while len(found) < processes and time.monotonic() < deadline:
-            found.update(pool.map(read, ["data/words.txt"] * 20, chunksize=1))
-    print(json.dumps(sorted(found)), flush=True)
+        found = answers(pool, read, ["data/words.txt"] * 20, processes)
+    print(json.dumps(found), flush=True)
 
 
 def make(objects: Any, over: Any) -> None:

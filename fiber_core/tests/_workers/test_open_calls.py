@@ -25,9 +25,7 @@ class Receiver:
 
 @pytest.fixture
 def groups():
-    groups = PlayedGroups()
-    yield groups
-    groups.callbacks.close()
+    return PlayedGroups()
 
 
 @pytest.fixture
