@@ -1,5 +1,7 @@
 """Pipes: conversations, bytes and parts of buffers, and the ends of several waited for together."""
 
+import pickle
+import threading
 from array import array
 from multiprocessing import BufferTooShort, Pipe, Process, current_process
 from multiprocessing.connection import wait
@@ -28,15 +30,16 @@ def converse():
     print(reader.readable, reader.writable, writer.readable, writer.writable)
     writer.send(1)
     print(reader.recv())
-    fails(lambda: reader.send(1))
+    fails(reader.send, 1)
     fails(writer.recv)
     fails(writer.poll)
+    fails(writer.send, threading.Lock())
 
 
-def fails(call):
+def fails(call, *args):
     try:
-        call()
-    except (OSError, BufferTooShort) as error:
+        call(*args)
+    except (OSError, TypeError, ValueError, BufferTooShort) as error:
         print(f"{type(error).__name__}: {error.args[0]}")
 
 
@@ -53,13 +56,29 @@ def send_bytes():
     print(count == len(numbers) * numbers.itemsize, space)
 
     left.send_bytes(b"0123456789", 4, 3)
-    print(right.recv_bytes())
+    left.send_bytes(memoryview(b"0123456789"), 8)
+    left.send_bytes(b"")
+    print(right.poll(None), right.recv_bytes(), right.recv_bytes(), right.recv_bytes())
+    left.send_bytes(numbers)
+    print(right.recv_bytes_into(space, 4), space)
     left.send_bytes(b"longer than the buffer")
-    fails(lambda: right.recv_bytes_into(bytearray(6)))
+    fails(right.recv_bytes_into, bytearray(6))
+    left.send({"a": 1})
+    right.send_bytes(pickle.dumps(None))
+    print(pickle.loads(right.recv_bytes()), left.recv())
+    for part in ((-1,), (4,), (0, -1), (2, 2)):
+        fails(left.send_bytes, b"abc", *part)
+    for offset in (-1, 11):
+        fails(left.recv_bytes_into, bytearray(10), offset)
+    fails(left.recv_bytes, -1)
+    left.send_bytes(b"abcdef")
+    fails(right.recv_bytes, 5)
+    right.send("goes on")
+    print(right.readable, left.recv())
     with left, right:
         print(left.closed, right.closed)
     print(left.closed, right.closed)
-    fails(lambda: left.send(1))
+    fails(left.send, 1)
 
 
 def tell(writer, count):
