@@ -65,25 +65,6 @@ def test_first_in_first_out_as_it_was_when_it_was_put():
     assert one.empty()
 
 
-@pytest.mark.parametrize(
-    "make, error", [(fiber.Queue, ValueError), (fiber.SimpleQueue, OSError)], ids=["full", "simple"]
-)
-def test_a_closed_queue_raises_as_in_the_standard_library(make, error):
-    one = make()
-    if make is fiber.Queue:
-        with pytest.raises(AssertionError, match="not closed"):
-            one.join_thread()
-    one.close()
-    one.close()
-    for use in (one.get, lambda: one.put(1)):
-        with pytest.raises(error, match="is closed"):
-            use()
-    if make is fiber.Queue:
-        one.join_thread()
-    with pytest.raises(OSError, match="is closed"):
-        one.empty()
-
-
 def test_values_of_any_size_make_the_way_there_and_back():
     with fiber.SimpleQueue() as inbox, fiber.SimpleQueue() as outbox:
         child = start(echo, inbox, outbox)
@@ -254,18 +235,6 @@ def die_after(path, count, child):
             return
         time.sleep(0)
     child.kill()
-
-
-def test_a_task_is_done_once_also_after_closing():
-    tasks = fiber.JoinableQueue()
-    tasks.put(1)
-    tasks.close()
-    with pytest.raises(ValueError, match="is closed"):
-        tasks.get()
-    tasks.task_done()  # the stdlib asks for no get(), either
-    tasks.join()
-    with pytest.raises(ValueError, match=r"^task_done\(\) called too many times$"):
-        tasks.task_done()
 
 
 def test_the_tasks_of_a_killed_reader_go_to_another_in_order():

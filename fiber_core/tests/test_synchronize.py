@@ -70,48 +70,6 @@ def test_after_any_other_end_it_is_passed_on(how):
         fiber.Lock(on_holder_death="ignore")
 
 
-def test_a_semaphore_counts():
-    semaphore = fiber.Semaphore(2)
-    assert (repr(semaphore), semaphore.get_value()) == ("<Semaphore(value=2)>", 2)
-    with semaphore:
-        assert semaphore.get_value() == 1
-    semaphore.release()
-    assert semaphore.get_value() == 3
-    assert repr(fiber.BoundedSemaphore(3)) == "<BoundedSemaphore(value=3, maxvalue=3)>"
-
-
-@pytest.mark.parametrize("value", [-1, "a", 1.5, 2**40])
-def test_a_bad_number_of_permits_is_refused(value):
-    raised = []
-    for module in (multiprocessing, fiber):
-        with pytest.raises((OSError, TypeError, OverflowError)) as caught:
-            module.Semaphore(value)
-        raised.append(caught.type)
-    assert raised[0] is raised[1]
-
-
-def test_holders_are_described_as_the_stdlib_does():
-    for module in (multiprocessing, fiber):
-        lock, recursive = module.Lock(), module.RLock()
-        seen = [repr(lock), repr(recursive)]
-        with lock, recursive, recursive:
-            seen += [repr(lock), repr(recursive)]
-        assert seen == [
-            "<Lock(owner=None)>",
-            "<RLock(None, 0)>",
-            "<Lock(owner=MainProcess)>",
-            "<RLock(MainProcess, 2)>",
-        ]
-
-
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="locked() is new in Python 3.14")
-def test_locked_tells_whether_it_could_be_taken():
-    lock = fiber.Lock()
-    assert not lock.locked()
-    with lock:
-        assert lock.locked()
-
-
 def ping_pong(condition, turn, mine, times):
     for _ in range(times):
         with condition:
@@ -131,11 +89,6 @@ def lend(results, go_on, lock=None):
     """Make a lock, or a condition with another's lock."""
     results.put(fiber.RLock() if lock is None else fiber.Condition(lock))
     go_on.acquire()
-
-
-def meet(barrier, results, rounds):
-    for _ in range(rounds):
-        results.put(barrier.wait(PATIENCE))
 
 
 def meet_or_break(barrier, results):
@@ -167,41 +120,11 @@ def test_the_lock_of_a_condition_may_live_in_another_process(where):
     finish(lender)
 
 
-@pytest.mark.parametrize("make", [fiber.RLock, fiber.Lock])
-def test_a_condition_is_waited_for_no_longer_than_asked(make):
-    condition = fiber.Condition(make())
-    with condition:
-        assert condition.wait(0.01) is False
-        assert condition.wait(0) is False
-        assert condition.wait(-1) is False
-        assert condition.wait_for(list, 0.01) == []
-        assert condition.wait_for(lambda: "yes", 0) == "yes"
-
-
-def test_misuse_of_a_condition_is_the_stdlibs_error():
-    for module in (multiprocessing, fiber):
-        condition = module.Condition()
-        with pytest.raises(AssertionError, match=r"must acquire\(\) condition before using wait"):
-            condition.wait()
-        with pytest.raises(AssertionError, match="lock is not owned"):
-            condition.notify()
-        with pytest.raises(AssertionError, match="not owned by thread"):
-            condition.release()
+def test_a_barrier_has_parties_and_a_condition_has_a_lock_of_fiber():
+    with pytest.raises(ValueError, match="parties must be > 0"):
+        fiber.Barrier(0)
     with pytest.raises(TypeError, match="a condition needs a Lock or RLock of fiber"):
         fiber.Condition(multiprocessing.Lock())
-
-
-def test_a_barrier_opens_when_all_have_arrived_and_its_action_has_run():
-    ran, results = fiber.Queue(), fiber.Queue()
-    barrier = fiber.Barrier(3, lambda: ran.put("ran"))
-    children = [start(meet, barrier, results, 5) for _ in range(2)]
-    meet(barrier, results, 5)
-    finish(*children)
-
-    assert sorted(results.get() for _ in range(15)) == [0] * 5 + [1] * 5 + [2] * 5
-    assert [ran.get() for _ in range(5)] == ["ran"] * 5
-    assert ran.empty()
-    assert (barrier.parties, barrier.n_waiting, barrier.broken) == (3, 0, False)
 
 
 @pytest.mark.parametrize("end", ["abort", "reset", "timeout", "its own timeout", "its action"])
@@ -231,11 +154,6 @@ def test_waiting_parties_get_an_error_when_a_barrier_breaks(end):
     assert repr(barrier).endswith(": broken>") == (end != "reset")
     barrier.reset()
     assert not barrier.broken
-
-
-def test_a_barrier_has_parties():
-    with pytest.raises(ValueError, match="parties must be > 0"):
-        fiber.Barrier(0)
 
 
 def test_using_an_object_of_a_dead_owner_raises_an_error():

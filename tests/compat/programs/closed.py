@@ -6,14 +6,15 @@ import queue
 import socket
 import threading
 import time
-from multiprocessing import Pipe, Pool, Process, Queue, SimpleQueue, connection
+from multiprocessing import JoinableQueue, Pipe, Pool, Process, Queue, SimpleQueue, connection
 
 
 def outcome(call, *args, **kwargs):
     try:
         found = call(*args, **kwargs)
     except Exception as error:
-        kinds = ValueError, OSError, EOFError, AssertionError, RuntimeError, TypeError, queue.Empty
+        kinds = ValueError, OSError, EOFError, AssertionError, RuntimeError, OverflowError
+        kinds += TypeError, queue.Empty
         return next((kind.__name__ for kind in kinds if isinstance(error, kind)), repr(error))
     return (
         repr(found) if found is None or type(found) in {bool, int, list} else type(found).__name__
@@ -23,7 +24,7 @@ def outcome(call, *args, **kwargs):
 def queues():
     closed = Queue()
     closed.put(1)
-    print(closed.get())
+    print(closed.get(), outcome(closed.join_thread))
     closed.close()
     closed.join_thread()
     closed.close()
@@ -34,6 +35,11 @@ def queues():
     simple.close()
     for name, args in {"put": (2,), "get": (), "empty": (), "close": ()}.items():
         print("SimpleQueue", name, outcome(getattr(simple, name), *args))
+    tasks = JoinableQueue()
+    tasks.put(1)
+    tasks.close()
+    # it asks for no get() before
+    print(outcome(tasks.get), tasks.task_done(), tasks.join(), outcome(tasks.task_done))
 
 
 def connections():
@@ -47,6 +53,7 @@ def connections():
     reader.close()
     for name, args in {"recv": (), "poll": (), "recv_bytes": (), "fileno": ()}.items():
         print("Connection", name, outcome(getattr(reader, name), *args))
+    print("Connection of a child's", outcome(Process(target=len, args=(reader,)).start))
     one, other = Pipe()
     other.close()
     print(outcome(one.recv), outcome(one.poll), outcome(one.send_bytes, b"x", -1))
@@ -92,6 +99,8 @@ def processes():
 def synchronization():
     lock, again = multiprocessing.Lock(), multiprocessing.RLock()
     print(outcome(lock.release), outcome(again.release))
+    bad_values = (-1, "a", 1.5, 2**40)
+    print([outcome(multiprocessing.Semaphore, value) for value in bad_values])
     print(lock.acquire(), lock.acquire(False), lock.acquire(True, 0.01), outcome(lock.release))
     print(again.acquire(), again.acquire(timeout=0), outcome(again.release), outcome(again.release))
     bounded = multiprocessing.BoundedSemaphore(1)

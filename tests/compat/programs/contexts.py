@@ -27,12 +27,16 @@ if __name__ == "__main__":
     print(sorted(mp.get_all_start_methods()) == ["fork", "forkserver", "spawn"])
     for method in ("spawn", "forkserver"):
         context = mp.get_context(method)
-        queue = context.SimpleQueue()
+        queue = context.JoinableQueue()
         process = context.Process(target=say, args=(queue,))
         process.start()
         print(method, type(context).__name__, type(process).__name__, queue.get())
         process.join()
         with context.Pool(2) as pool:
             print(pool.map(abs, [-1, -2]))
+    try:
+        context.set_start_method("fork")
+    except ValueError as error:
+        print("ValueError:", error)
     mp.set_start_method("forkserver", force=True)
     print(mp.get_start_method())

@@ -1,9 +1,12 @@
-"""Every type of synchronization, between processes."""
+"""Every type of synchronization that a context makes, between processes."""
 
-import multiprocessing as mp
+import functools
+import multiprocessing
 import sys
 import time
 from threading import BrokenBarrierError
+
+mp = multiprocessing.get_context("spawn")
 
 
 def run(target, count, *args):
@@ -35,8 +38,12 @@ def with_semaphores():
     few = mp.Semaphore(2)
     codes = join(run(be_one_of_few, 5, few, mutex, running, most))
     print("semaphore:", codes, running.value, most.value <= 2)
+    with few:
+        print(few.get_value())
+    few.release()
+    print(few, few.get_value())
     bounded = mp.BoundedSemaphore(1)
-    print(bounded.acquire(), bounded.acquire(timeout=0.01), bounded.release())
+    print(bounded, bounded.acquire(), bounded.acquire(timeout=0.01), bounded.release())
     fails(bounded.release)
 
 
@@ -59,10 +66,13 @@ def with_condition():
         condition.notify_all()
     rest = {woken.get(), woken.get()}
     print("condition:", join(processes), sorted({first, *rest}))
-    with condition:
-        print(
-            condition.wait(0.01), condition.wait_for(lambda: True), condition.wait_for(bool, 0.01)
-        )
+    for call in (condition.wait, condition.notify, condition.release):
+        fails(call)
+    for kind in (mp.RLock, mp.Lock):
+        condition = mp.Condition(kind())
+        with condition:
+            print(condition.wait(0.01), condition.wait(0), condition.wait(-1))
+            print(condition.wait_for(lambda: "yes", 0), condition.wait_for(list, 0.01))
 
 
 def wait_for_event(event, seen):
@@ -95,9 +105,10 @@ def never_meet(barrier, places):
 
 
 def with_barrier():
-    barrier, met, places = mp.Barrier(3), mp.Value("i", 0), mp.Queue()
+    met, places = mp.Value("i", 0), mp.Queue()
+    barrier = mp.Barrier(3, functools.partial(places.put, 20))
     processes = run(meet, 3, barrier, met, places)
-    found = sorted(places.get() for _ in range(6))
+    found = sorted(places.get() for _ in range(8))
     print("barrier:", join(processes), found, met.value, barrier.parties, barrier.n_waiting)
     join(run(never_meet, 1, barrier, places))
     print(places.get(), barrier.broken)
@@ -115,11 +126,15 @@ def print_slowly(lock, word):
 
 def with_locks():
     lock = mp.RLock()
-    print("rlock:", lock.acquire(), lock.acquire(), lock.release(), lock.release())
+    print("rlock:", lock, lock.acquire(), lock.acquire())
+    print(lock, lock.release(), lock.release())
     fails(lock.release)
     lock = mp.Lock()
+    print(lock)
     with lock as entered:
-        print(entered, flush=True)
+        print(entered, lock, flush=True)
+        if sys.version_info >= (3, 14):
+            print(lock.locked(), mp.Lock().locked())
         blocked = run(print_slowly, 1, lock, "blocked")
         blocked[0].join(0.2)
         print("it waits:", blocked[0].is_alive(), flush=True)
@@ -127,9 +142,9 @@ def with_locks():
     fails(lock.release)
 
 
-def fails(call):
+def fails(call, *args):
     try:
-        call()
+        call(*args)
     except (AssertionError, ValueError) as error:
         print(f"{type(error).__name__}: {error}")
 
