@@ -144,23 +144,6 @@ class TestErrors:
         with pytest.raises(error, match="the iterable"):
             next(results)
 
-    @pytest.mark.parametrize(
-        "use,text",
-        [
-            (lambda _: fiber.Pool(0), "at least 1"),
-            (lambda _: fiber.Pool(-1), "at least 1"),
-            (lambda pool: pool.imap(square, range(3), chunksize=0), r"Chunksize must be 1\+"),
-            (lambda pool: pool.join(), "Pool is still running"),
-        ],
-    )
-    def test_misuse_is_refused(self, pool, use, text):
-        with pytest.raises(ValueError, match=text):
-            use(pool)
-
-    def test_a_pool_cannot_be_pickled(self, pool):
-        with pytest.raises(NotImplementedError, match="cannot be passed between processes"):
-            pool.apply(square, (pool,))
-
 
 class TestLife:
     def test_a_pool_works_inside_a_worker(self, ending):

@@ -56,23 +56,6 @@ def ran():
 
 
 class TestOneResult:
-    def test_is_there_once_the_task_has_ended(self, ran):
-        seen = []
-        result = AsyncResult(ran, lambda value: seen.append((value, result.ready())), pytest.fail)
-        result.accept(0, [None], {})
-        assert not result.ready()
-        with pytest.raises(ValueError, match=r"AsyncResult object at .* not ready"):
-            result.successful()
-        for timeout in (0, 0.01, -1):
-            result.wait(timeout)
-            with pytest.raises(MpTimeoutError):
-                result.get(timeout)
-        result.done()
-        assert result.ready()
-        assert result.successful()
-        assert result.get() is result.get(timeout=0) is None
-        assert seen == [(None, True)]
-
     @pytest.mark.parametrize(
         "fail",
         [

@@ -31,7 +31,7 @@ def inverse(x):
 def explain(title, function):
     try:
         print(f"{title}: {function()}")
-    except (StopIteration, ValueError, ZeroDivisionError) as error:
+    except (NotImplementedError, StopIteration, ValueError, ZeroDivisionError) as error:
         print(f"{title}: {type(error).__name__}: {error}")
 
 
@@ -68,16 +68,22 @@ def with_errors(pool):
     outcomes = pool.imap(inverse, list(range(8)))
     for i in range(9):
         explain(f"item {i}", lambda: f"{next(outcomes):.3f}")
+    explain("itself", lambda: pool.apply(len, (pool,)))
+    explain("no item in a chunk", lambda: pool.imap(abs, range(3), chunksize=0))
+    explain("joined too early", pool.join)
+    for few in (0, -1):
+        explain("no worker", lambda few=few: Pool(few))
 
 
 def with_patience(pool):
     late = pool.apply_async(time.sleep, (0.5,))
-    late.wait(0.02)
+    for timeout in (0.02, 0, -1):
+        late.wait(timeout)
     print(late.ready())
     try:
         late.successful()
-    except ValueError:
-        print("nobody knows yet")
+    except ValueError as error:
+        print("nobody knows yet:", str(error).endswith("not ready"))
     print("was waited for several times:", misses(late.get) > 1)
     lazily = pool.imap(time.sleep, [0.3])
     print("so was the iterator:", misses(lazily.next) > 1)
