@@ -21,6 +21,8 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
 def test_with_another_import_a_program_prints_the_same(name, transport, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # into a pipe a program's output is buffered in blocks, unless this is set
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     script = PROGRAMS / f"{name}.py"
 
     printed = swapped.prints_with_fiber(script, tmp_path, FIBER_LOCAL_TRANSPORT=transport)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from multiprocessing import Process, util
+from multiprocessing import Pool, Process, util
 from pathlib import Path
 
 
@@ -76,8 +76,8 @@ def handlers():
     Path(file).unlink()
 
 
-def say(text):
-    print(text)
+def say(text, flush=False):
+    print(text, flush=flush)
 
 
 def output_stays_in_order():
@@ -87,6 +87,9 @@ def output_stays_in_order():
         process = Process(target=say, args=(f"child {number}",))
         process.start()
         process.join()
+    with Pool(1) as pool:
+        pool.apply(say, ("worker", True))
+    print("parent at its end")
     sys.stderr.flush()
 
 
