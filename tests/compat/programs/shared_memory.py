@@ -26,6 +26,13 @@ def count(counter, times):
             counter.value += 1
 
 
+def fails(call, *args):
+    try:
+        call(*args)
+    except (AssertionError, AttributeError, IndexError, ValueError) as error:
+        print(f"{type(error).__name__}: {error}")
+
+
 if __name__ == "__main__":
     lock = Lock()
     small = Value("h", 9)
@@ -47,10 +54,14 @@ if __name__ == "__main__":
     with guarded.get_lock():
         guarded[0] = 11
     print(numbers[0], guarded.get_obj()[0])
-    try:
-        guarded[3] = 1
-    except IndexError:
-        print("IndexError")
+    fails(guarded.__setitem__, 3, 1)
+    fails(synchronized, guarded)
+    fails(RawArray, "i", -1)
+    print(synchronized(RawValue("d", 1.5)))
+    for make in (Value, Array):
+        print(make("i", 2, lock=lock).get_lock() is lock)
+        print(type(make("i", 2, lock=False)).__name__)
+        fails(lambda make=make: make("i", 1, lock="notalock"))
 
     counter = Value("L", 0)
     processes = [Process(target=count, args=(counter, 300)) for _ in range(3)]
