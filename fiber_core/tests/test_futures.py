@@ -8,11 +8,8 @@ import pytest
 
 from fiber._tasks.protocol import Mode
 from fiber.executor import ExecutorCall
+from pool_tasks import same
 from tasks_world import PlayedGroups
-
-
-def same(x):
-    return x
 
 
 @pytest.fixture

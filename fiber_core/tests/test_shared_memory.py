@@ -61,20 +61,13 @@ def test_a_block_outlives_the_processes_that_were_attached_to_it_and_that_made_i
     assert not is_there(name)
 
 
-def test_workers_of_a_pool_get_blocks_and_lists_as_arguments(block):
+def test_blocks_and_lists_go_to_workers_of_a_pool_and_are_the_stdlibs_for_isinstance(block):
     items = ShareableList(["a", 2, None])
+    assert isinstance(block, stdlib.SharedMemory)
+    assert isinstance(items, stdlib.ShareableList)
     with fiber.Pool(2) as pool:
         assert pool.map(lambda one: one.name, [block]) == [block.name]
         assert pool.map(list, [items]) == [["a", 2, None]]
-    items.shm.close()
-    items.shm.unlink()
-
-
-def test_blocks_and_lists_are_the_stdlibs_for_isinstance(block):
-    items = ShareableList([1])
-
-    assert isinstance(block, stdlib.SharedMemory)
-    assert isinstance(items, stdlib.ShareableList)
     items.shm.close()
     items.shm.unlink()
 
