@@ -31,6 +31,7 @@ if __name__ == "__main__":
         process = context.Process(target=say, args=(queue,))
         process.start()
         print(method, type(context).__name__, type(process).__name__, queue.get())
+        print(queue.task_done(), queue.join())
         process.join()
         with context.Pool(2) as pool:
             print(pool.map(abs, [-1, -2]))

@@ -71,7 +71,7 @@ def with_condition():
     for kind in (mp.RLock, mp.Lock):
         condition = mp.Condition(kind())
         with condition:
-            print(condition.wait(0.01), condition.wait(0), condition.wait(-1))
+            print(condition, condition.wait(0.01), condition.wait(0), condition.wait(-1))
             print(condition.wait_for(lambda: "yes", 0), condition.wait_for(list, 0.01))
 
 
