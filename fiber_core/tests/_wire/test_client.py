@@ -10,7 +10,7 @@ import pytest
 from fiber._wire import codec
 from fiber._wire.client import Client, ClientPool, PendingCall
 from fiber._wire.frames import Kind
-from fiber.exceptions import PeerLostError, TransportError
+from fiber.exceptions import PeerLostError, TransportError, WireError
 from making import making
 from wire_world import TIMEOUT, close_listeners, hello, in_thread, threads, until
 
@@ -217,7 +217,7 @@ class TestTheEnd:
             assert pending.wait(TIMEOUT)
         with pytest.raises(PeerLostError, match="frame begins with") as caught:
             pending.result()
-        assert isinstance(caught.value.__cause__, TransportError)
+        assert isinstance(caught.value.__cause__, WireError)
         until(lambda: client.lost)
         with pytest.raises(PeerLostError):
             ask(client, "echo", 2)

@@ -22,7 +22,7 @@ from fiber._wire.endpoint import Endpoint
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link
-from fiber.exceptions import HandshakeError, PeerLostError, TransportError, WireError
+from fiber.exceptions import HandshakeError, PeerLostError, TransportError
 from fiber.model.timing import Timing
 from wire_world import (
     TIMEOUT,
@@ -257,11 +257,6 @@ class TestItsEnd:
             fresh.close()
         finally:
             second.close()
-
-    def test_a_malformed_frame_of_a_listener_is_a_wire_error(self, link, peer):
-        peer._listener.send(peer._pipe, b"nonsense" * 8, [])
-        with pytest.raises(WireError):
-            link.receive(timeout=TIMEOUT)
 
     def test_connections_leave_no_descriptor_and_no_thread(self, listening):
         """Counted after the first ones: nng keeps what it opened for its own work."""
