@@ -57,13 +57,6 @@ def work(x):
         assert codec.loads(body)(10) == 50
 
 
-@pytest.fixture(scope="module")
-def lasting():
-    """Another process, for tests that leave nothing behind in its globals."""
-    with CodecProcess() as there:
-        yield there
-
-
 @pytest.fixture
 def there(main_by_value):
     with CodecProcess() as there:
@@ -75,22 +68,11 @@ def prompt():
     return Prompt()
 
 
-@pytest.mark.usefixtures("main_by_value")
-class TestMainByValue:
-    @pytest.fixture
-    def there(self, lasting):
-        return lasting
-
-    def test_functions_of_a_prompt_work_in_another_process(self, prompt, there):
-        prompt.type("import math\ndef area(r): return math.pi * r ** 2\nsquare = lambda x: x * x")
-        assert there.call(prompt["area"], 1) == pytest.approx(3.14159, abs=1e-4)
-        assert there.call(prompt["square"], 7) == 49
-
-    def test_defaults_annotations_and_attributes_come_along(self, prompt, there):
-        prompt.type("def work(a, *, b: int = 5): 'words'\nwork.note = 'kept'")
-        prompt.type("def look(f): return (f.__kwdefaults__, f.__doc__, f.note, f.__annotations__)")
-        told = there.call(prompt["look"], prompt["work"])
-        assert told == ({"b": 5}, "words", "kept", {"b": int})
+def test_defaults_annotations_and_attributes_come_along(prompt, there):
+    prompt.type("def work(a, *, b: int = 5): 'words'\nwork.note = 'kept'")
+    prompt.type("def look(f): return (f.__kwdefaults__, f.__doc__, f.note, f.__annotations__)")
+    told = there.call(prompt["look"], prompt["work"])
+    assert told == ({"b": 5}, "words", "kept", {"b": int})
 
 
 class TestWhatAWorkerKeeps:
