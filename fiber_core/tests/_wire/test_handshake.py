@@ -9,8 +9,6 @@ from datetime import datetime, timezone
 import attrs
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
@@ -344,16 +342,6 @@ def test_a_run_has_one_certificate():
     assert certified.with_certificate() is certified
     assert (certified.run_id, certified.key) == (run.run_id, run.key)
     assert run.certificate is None
-
-
-def test_the_certificate_is_what_nng_accepts():
-    run = Credentials.new().with_certificate()
-    certificate = x509.load_pem_x509_certificate(run.certificate.encode())
-    key = load_pem_private_key(run.private_key.encode(), None)
-
-    assert certificate.subject.rfc4514_string() == "CN=fiber"
-    assert isinstance(key.curve, ec.SECP256R1)
-    assert certificate.public_key() == key.public_key()
 
 
 class TestAuthkeys:
