@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import tempfile
 import threading
@@ -50,6 +51,15 @@ def reactor():
     reactor = Reactor("test-reactor")
     yield reactor
     reactor.stop()
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """The soft and hard limit as a list, which stands for this process's own."""
+    found = [1024, 20_000]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(found))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: found.__setitem__(slice(2), both))
+    return found
 
 
 @pytest.fixture

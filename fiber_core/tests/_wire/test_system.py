@@ -24,15 +24,6 @@ from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber._wire.interfaces import interfaces
 
 
-@pytest.fixture
-def limits(monkeypatch):
-    """The soft and hard limit as a list, which stands for this process's own."""
-    found = [1024, 20_000]
-    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(found))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, both: found.__setitem__(slice(2), both))
-    return found
-
-
 @pytest.mark.parametrize(
     "soft, hard, connections, raised",
     [
@@ -206,20 +197,6 @@ class TestWaiting:
         assert descriptors.await_readable(poll, [reader], None)
 
 
-def test_looking_at_anothers_socket_does_not_make_it_non_blocking():
-    near, far = socket.socketpair()
-    with near, far:
-        socket.setdefaulttimeout(1)
-        try:
-            looked_at = descriptors.borrowed_socket(near.fileno())
-            assert looked_at.gettimeout() is None
-            looked_at.detach()
-            assert socket.getdefaulttimeout() == 1
-        finally:
-            socket.setdefaulttimeout(None)
-        assert os.get_blocking(near.fileno())
-
-
 # The interfaces of this host, as the system reports them.
 
 
@@ -245,12 +222,13 @@ def call(path):
         return connection.recv(100)
 
 
-def test_each_connection_is_served_until_it_is_closed(path):
-    def serve(connection):
-        with connection:
-            connection.sendall(b"hello")
+def say_hello(connection):
+    with connection:
+        connection.sendall(b"hello")
 
-    accepting = AcceptThread(private_listener(path), serve, name="test-door")
+
+def test_each_connection_is_served_until_it_is_closed(path):
+    accepting = AcceptThread(private_listener(path), say_hello, name="test-door")
     assert [call(path) for _ in range(3)] == [b"hello"] * 3
 
     accepting.close()
@@ -279,15 +257,11 @@ def test_many_are_served_at_once_where_one_may_take_long(path):
 
 
 def test_it_goes_on_after_there_was_no_descriptor_or_no_thread_for_one(path, monkeypatch):
-    def serve(connection):
-        with connection:
-            connection.sendall(b"hello")
-
     listener = Mock(wraps=private_listener(path))
     none_left = OSError(errno.EMFILE, "too many open files")
     listener.accept.side_effect = itertools.chain([none_left], itertools.repeat(DEFAULT))
     with contextlib.closing(
-        AcceptThread(listener, serve, name="test-door", thread_per_connection=True, pause=0.01)
+        AcceptThread(listener, say_hello, name="test-door", thread_per_connection=True, pause=0.01)
     ):
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError))
