@@ -64,8 +64,8 @@ class FerryWorld:
         self._patience = patience
         self._stack = contextlib.ExitStack()
         self.speeds: list[tuple[float, float]] = []
-        self.told = threading.Event()
-        self.hub = Hub(KEY, "hub", patience=patience, on_speed=self._speed, timing=timing)
+        on_speed = self.speeds.append
+        self.hub = Hub(KEY, "hub", patience=patience, on_speed=on_speed, timing=timing)
         self.wires: dict[str, Wire] = {}
         self.landings: dict[str, Landing] = {}
         self.ports: dict[str, int] = {}
@@ -116,10 +116,6 @@ class FerryWorld:
         for landing in self.landings.values():
             landing.close()
         self._stack.close()
-
-    def _speed(self, speed: tuple[float, float]) -> None:
-        self.speeds.append(speed)
-        self.told.set()
 
     def opener(self, ident: str) -> Callable[[], socket.socket]:
         """A function that opens a stream into a job."""

@@ -204,12 +204,9 @@ def test_a_connection_waits_until_its_job_runs(world):
 
 def test_whoever_is_of_another_run_is_let_into_nothing(tmp_path):
     world = FerryWorld(tmp_path, patience=1.0, timing=Timing(stream_answer=1.0))
-    try:
-        echo = world.echo()
+    with contextlib.closing(world):
         world.job("one", key=b"x" * 32)
-        assert world.connect(world.hub.way(world.serve("one", echo))).recv(1) == b""
-    finally:
-        world.close()
+        assert world.connect(world.hub.way(world.serve("one", world.echo()))).recv(1) == b""
 
 
 def test_it_is_said_once_that_no_stream_can_be_opened_and_why(tmp_path, caplog):
@@ -237,7 +234,7 @@ def test_it_is_said_once_that_no_stream_can_be_opened_and_why(tmp_path, caplog):
 
 def test_the_speed_is_told_once(world):
     world.job("one")
-    assert world.told.wait(30)
+    until(lambda: world.speeds)
     world.job("two")
     ((there_and_back, rate),) = world.speeds
     assert there_and_back > 0
@@ -377,13 +374,7 @@ def test_what_is_no_address_of_the_job_is_said(landing, tmp_path, url):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there are longer paths on Linux alone")
-def test_it_is_asked_however_deep_its_folder_lies(where, tmp_path):
-    deep = tmp_path / ("d" * 120)
-    deep.mkdir()
-    landing = Landing(f"{where[0]}:{where[1]}", key=KEY, ident="one", patience=1.0)
-    landing.serve(str(deep))
-    try:
-        url = "tcp://127.0.0.1:1"
-        assert ask(deep, url) == url
-    finally:
-        landing.close()
+def test_it_is_asked_however_deep_its_folder_lies(world, tmp_path):
+    deep = "d" * 120
+    world.job(deep, begin=False, add=False)
+    assert ask(tmp_path / deep, "tcp://127.0.0.1:1") == "tcp://127.0.0.1:1"
