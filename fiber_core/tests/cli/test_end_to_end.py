@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from click.testing import CliRunner
 
 from commands import ran
 from fiber.cli.main import cli
 from fiber.testing import programs
+from supervised import until_gone
 
 COMMAND = (sys.executable, "-m", "fiber.cli.main")
 PATIENCE = 40.0
@@ -47,17 +47,6 @@ def inside(*words):
 
 def jobs(*words):
     return json.loads(inside("ps", "--json", *words))
-
-
-def is_gone(pid):
-    try:
-        process = psutil.Process(pid)
-        return (
-            process.status() == psutil.STATUS_ZOMBIE
-            or not psutil.wait_procs([process], timeout=PATIENCE)[1]
-        )
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +99,7 @@ class TestAttached:
             process.kill()
 
             assert process.wait(PATIENCE) == -signal.SIGKILL
-            assert is_gone(pid)
+            until_gone(pid)
 
     def test_ctrl_c_at_a_terminal_asks_before_it_ends_the_job(self):
         ours, theirs = pty.openpty()
