@@ -42,9 +42,3 @@ def test_the_wide_column_gives_way_and_nothing_is_cut(on_terminal, columns):
 
 def test_a_row_is_one_line_where_there_is_room(on_terminal):
     assert len(on_terminal(160)) == 3
-
-
-def test_what_is_not_a_terminal_gets_tabs(capsys):
-    show.table(HEADERS, ROWS)
-
-    assert capsys.readouterr().out.splitlines() == ["\t".join(row) for row in [HEADERS, *ROWS]]
