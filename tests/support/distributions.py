@@ -1,9 +1,12 @@
-"""Distributions with entry points, made in a temporary folder for tests of plugins."""
+"""Plugins of tests: distributions with entry points in a temporary folder, and objects."""
 
 import importlib.metadata
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from fiber.hookspecs import hookimpl
 
 #: put before the source of each plugin module
 _PREAMBLE = """
@@ -16,6 +19,13 @@ def refuse(context):
 
 
 """
+
+
+class Answers:
+    """A plugin that answers one hook so."""
+
+    def __init__(self, hook: str, answer: Any) -> None:
+        setattr(self, hook, hookimpl(specname=hook)(lambda: answer))
 
 
 class Site:

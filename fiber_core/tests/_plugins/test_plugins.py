@@ -9,7 +9,7 @@ import sys
 import click
 import pytest
 
-from distributions import Site
+from distributions import Answers, Site
 from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber._config.settings import load_config
 from fiber._plugins import manager as plugins_module
@@ -73,13 +73,6 @@ def provider(of):
         kind = of
 
     return Provider()
-
-
-class Answers:
-    """A plugin that answers one hook so."""
-
-    def __init__(self, hook, answer):
-        setattr(self, hook, hookimpl(specname=hook)(lambda: answer))
 
 
 class Blue(FakeBackend):

@@ -7,6 +7,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from distributions import Answers
 from fiber._agent import rundir
 from fiber.hookspecs import hookimpl
 from fiber.model import BackendClaim, BackendInfo
@@ -21,18 +22,6 @@ class Secrets:
     token: str = attrs.field(default="", metadata={"secret": True})
 
 
-class Detected:
-    """A backend that claims this process."""
-
-    @hookimpl
-    def fiber_backends(self):
-        return [BackendInfo(name="here", config=Secrets, load=lambda _: None)]
-
-    @hookimpl
-    def fiber_detect_backend(self):
-        return BackendClaim("here", "a test")
-
-
 def shown(fiber, *words):
     header, *lines = fiber.lines("config", *words)
     assert header == "KEY\tVALUE\tORIGIN"
@@ -43,7 +32,9 @@ def test_each_value_is_shown_with_its_origin_and_secrets_are_not(fiber, monkeypa
     Path(".fiberconfig").write_text("memory = 4Gi\n")
 
     assert shown(fiber)["backend"] == ("fake", "default")
-    fiber.extra.append(Detected())
+    here = BackendInfo(name="here", config=Secrets, load=lambda _: None)
+    fiber.extra.append(Answers("fiber_backends", [here]))
+    fiber.extra.append(Answers("fiber_detect_backend", BackendClaim("here", "a test")))
     monkeypatch.setenv("FIBER_HERE_TOKEN", "s3cret")
     assert shown(fiber)["backend"] == ("here", "detected")
     settings = shown(fiber, "--backend", "here")

@@ -7,6 +7,7 @@ from collections import namedtuple
 
 import pytest
 
+from distributions import Answers
 from fiber import _version
 from fiber._agent import rundir
 from fiber._plugins.manager import load_plugins
@@ -159,13 +160,11 @@ def test_a_failed_check_is_shown_with_its_fix(fiber, platform, sound):
     )
 
 
-class Other:
-    @hookimpl
-    def fiber_backends(self):
-        def load(context):
-            raise ImportError("no SDK")
+def load(context):
+    raise ImportError("no SDK")
 
-        return [BackendInfo(name="other", load=load)]
+
+OTHER = Answers("fiber_backends", [BackendInfo(name="other", load=load)])
 
 
 class Broken:
@@ -179,14 +178,14 @@ class Broken:
     [
         ((), "failed  backend: bad value 'many' for 'cpu' (environment FIBER_CPU)"),
         ((), "is broken and not used: RuntimeError: out of order"),
-        (("other",), "failed  backend: backend 'other' of Other cannot be loaded: ImportError: no SDK"),
+        (("other",), "failed  backend: backend 'other' of Answers cannot be loaded: ImportError: no SDK"),
     ],
     ids=["a setting", "a plugin", "a backend"],
 )  # fmt: skip
 def test_what_is_wrong_is_a_line_and_no_noise(fiber, monkeypatch, words, told):
     if "cpu" in told:
         monkeypatch.setenv("FIBER_CPU", "many")
-    fiber.extra += [Broken()] if "order" in told else [Other()]
+    fiber.extra += [Broken()] if "order" in told else [OTHER]
 
     done = fiber("doctor", *words)
 

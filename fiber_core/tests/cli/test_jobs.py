@@ -7,11 +7,11 @@ import threading
 import pytest
 
 import owners
+from distributions import Answers
 from fiber._agent import rundir
 from fiber._ring.mpi.agent import SOCKET
 from fiber.cli.show import find_job, list_jobs
 from fiber.exceptions import FiberError, UnknownJobError
-from fiber.hookspecs import hookimpl
 from fiber.model import BackendInfo, Job, JobState, JobStatus, Reason, ReasonKind
 from fiber.testing import FakeBackend, programs
 
@@ -382,12 +382,8 @@ def test_a_run_that_cannot_be_collected_is_kept_and_the_others_are_not(fiber):
 
 
 def test_runs_of_one_backend_can_be_collected_alone(fiber, platform):
-    class Other:
-        @hookimpl
-        def fiber_backends(self):
-            return [BackendInfo(name="other", load=lambda context: None)]
-
-    fiber.extra.append(Other())
+    offered = BackendInfo(name="other", load=lambda _: None)
+    fiber.extra.append(Answers("fiber_backends", [offered]))
     other, ours = orphan("00000001", backend="other"), orphan("00000002")
 
     fiber.lines("gc", "--backend", "fake")

@@ -5,20 +5,15 @@ import json
 import click
 import pytest
 
+from distributions import Answers
 from fiber._version import __version__
 from fiber.cli.group import BUILT_IN
 from fiber.hookspecs import hookimpl
 
 
-class Adds:
-    """A plugin with these commands."""
-
-    def __init__(self, *commands):
-        self._commands = commands
-
-    @hookimpl
-    def fiber_commands(self):
-        return self._commands
+def adding(command):
+    """A plugin with one command."""
+    return Answers("fiber_commands", [command])
 
 
 class Broken:
@@ -32,7 +27,7 @@ def sing():
 
 
 def test_a_plugins_command_runs_and_is_listed_after_the_cores(fiber):
-    fiber.extra.append(Adds(sing()))
+    fiber.extra.append(adding(sing()))
 
     listed = [line.split()[0] for line in fiber("--help").stdout.splitlines() if line[:2] == "  "]
 
@@ -41,7 +36,7 @@ def test_a_plugins_command_runs_and_is_listed_after_the_cores(fiber):
 
 
 def test_a_broken_plugin_breaks_no_command_and_is_named(fiber):
-    fiber.extra += [Broken(), Adds(sing())]
+    fiber.extra += [Broken(), adding(sing())]
 
     done = fiber("sing")
 
@@ -52,7 +47,7 @@ def test_a_broken_plugin_breaks_no_command_and_is_named(fiber):
 
 
 def test_the_core_keeps_its_own_names(fiber):
-    fiber.extra.append(Adds(click.Command("ps", callback=lambda: click.echo("mine"))))
+    fiber.extra.append(adding(click.Command("ps", callback=lambda: click.echo("mine"))))
 
     assert fiber.lines("ps")[0].startswith("RUN")
 
@@ -64,7 +59,7 @@ class Named:
 
 
 def test_what_is_no_command_is_refused_by_name(fiber):
-    fiber.extra.append(Adds(Named()))
+    fiber.extra.append(adding(Named()))
 
     assert "the command 'sing' of a plugin is no click command" in fiber.fails("sing")
     assert "(broken:" in fiber("--help").stdout
@@ -85,19 +80,12 @@ GOOD = """
 def fiber_backends():
     return [BackendInfo(name="{name}", aliases=("{name}-too",), api={api}, load=refuse)]
 """
-SING = """
+COMMANDS = """
 import click
 
 @hookimpl
 def fiber_commands():
-    return [click.Command("sing"), click.Command("{own}")]
-"""
-SHADOW = """
-import click
-
-@hookimpl
-def fiber_commands():
-    return [click.Command("run")]
+    return map(click.Command, {names})
 """
 
 
@@ -113,12 +101,7 @@ def rows(fiber):
 
 
 def test_what_a_backend_can_do_and_a_hook_are_listed(fiber):
-    class Offers:
-        @hookimpl
-        def fiber_worker_lost(self):
-            """Nothing."""
-
-    fiber.extra.append(Offers())
+    fiber.extra.append(Answers("fiber_worker_lost", None))
 
     details = {row[2:4]: row[4] for row in rows(fiber)}
 
@@ -132,9 +115,10 @@ def various(site):
     add(site, "good", GOOD.format(name="good", api=(1, 0)))
     add(site, "next", GOOD.format(name="next", api=(9, 0)))
     add(site, "bad", "1 / 0")
-    add(site, "shadow", SHADOW)
+    add(site, "shadow", COMMANDS.format(names=["run"]))
     for name in ("one", "two"):
-        add(site, name, GOOD.format(name="same", api=(1, 0)) + SING.format(own=f"only-{name}"))
+        commands = COMMANDS.format(names=["sing", f"only-{name}"])
+        add(site, name, GOOD.format(name="same", api=(1, 0)) + commands)
 
 
 @pytest.mark.usefixtures("various")
