@@ -288,13 +288,6 @@ class TestLeases:
         self.silence(world, clock, 4)
         assert world.statuses == [RUNS]
 
-    def test_a_late_check_gives_up_no_job(self, world, clock):
-        world.says(reported(RUNS))
-        clock.now += 500
-        world.reactor.advance(1.0)
-        self.silence(world, clock, 4)
-        assert world.statuses == [RUNS]
-
     @pytest.mark.parametrize("word_first", [True, False])
     def test_one_that_is_known_to_be_stopped_is_waited_for(self, world, clock, word_first):
         """Also where its last words are read after that."""
