@@ -178,23 +178,18 @@ class TestFolders:
         (copy / OWNER_FILE).write_text((claimed / OWNER_FILE).read_text())
         assert liveness_of(copy) is DEAD
 
-    @pytest.mark.parametrize("which", ["owner", "observer"])
-    def test_a_lock_on_a_file_system_that_others_share_proves_nothing(
+    @pytest.mark.parametrize("which", ["shared for owner", "shared for observer", "without locks"])
+    def test_a_file_system_that_others_share_or_without_locks_proves_nothing(
         self, tmp_path, monkeypatch, which
     ):
-        is_shared = which == "owner"
+        is_shared = which == "shared for owner"
         monkeypatch.setattr(liveness, "_is_local", lambda _: not is_shared)
         claim = Claim(tmp_path)
         rewritten(tmp_path, place="another/host/1/1")
         claim.release()
-        is_shared = which == "observer"
-        assert liveness_of(tmp_path) is UNKNOWN
-
-    def test_a_file_system_without_locks_proves_nothing(self, tmp_path, monkeypatch):
-        claim = Claim(tmp_path)
-        rewritten(tmp_path, place="another/host/1/1")
-        claim.release()
-        monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
+        is_shared = which == "shared for observer"
+        if which == "without locks":
+            monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
         assert liveness_of(tmp_path) is UNKNOWN
 
     def test_one_can_be_claimed_where_there_are_no_locks(self, tmp_path, monkeypatch):
