@@ -468,6 +468,7 @@ class TestIni:
                 None,
             ),
             ("Backend = Blue\n[K8S]\nNameSpace = x\n", {"backend": "Blue"}, {"namespace": "x"}),
+            ("\ufeffcpu = 1\r\nmemory = 2\r\n", {"cpu": "1", "memory": "2"}, None),
         ],
         ids=[
             "sections",
@@ -476,6 +477,7 @@ class TestIni:
             "indented keys",
             "matching quotes are taken off",
             "any case",
+            "of an editor that marks its encoding",
         ],
     )
     def test_keys_are_read(self, tmp_path, text, default, k8s):
@@ -483,11 +485,6 @@ class TestIni:
 
         assert values(found) == default
         assert (values(found, "k8s") if k8s else None) == k8s
-
-    def test_a_file_from_an_editor_that_marks_its_encoding_is_read(self, tmp_path):
-        (tmp_path / ".fiberconfig").write_bytes(b"\xef\xbb\xbfcpu = 1\r\nmemory = 2\r\n")
-
-        assert values(read_file(tmp_path)) == {"cpu": "1", "memory": "2"}
 
     @pytest.mark.parametrize(
         "data, told",
