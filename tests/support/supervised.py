@@ -20,6 +20,7 @@ from fiber._agent.supervisor.client import SupervisorClient
 from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobSpec, JobStatus, Timing
+from waiting import until
 
 PATIENCE = 30.0
 
@@ -30,7 +31,6 @@ class Supervised:
     def __init__(self, folder: Path, *, timing: Timing = Timing(), **options: Any) -> None:
         self.folder = folder
         self.statuses: dict[str, list[JobStatus]] = {}
-        self.notices: list[str] = []
         self.reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._news = threading.Condition()
         silence = options.pop("silence", 20.0)
@@ -49,7 +49,7 @@ class Supervised:
         self.client = SupervisorClient(
             channel,
             on_status=self._on_status,
-            on_notice=self.notices.append,
+            on_notice=lambda _: None,
             on_end=self.reasons.put,
             process=self.process,
             silence=silence,
@@ -102,7 +102,6 @@ class Supervised:
         for job_id in living:
             self._until(job_id, lambda status: status.state.is_terminal)
         self.statuses.clear()
-        self.notices.clear()
 
     def until(self, accepted: Accepted, there: Callable[[JobStatus], bool]) -> JobStatus:
         """Wait for a status of a job."""
@@ -166,13 +165,8 @@ def is_alive(pid: int) -> bool:
 
 def until_gone(*pids: int) -> None:
     """Wait for the end of processes that are no children of ours."""
-    deadline = time.monotonic() + PATIENCE
-    while left := [pid for pid in pids if is_alive(pid)]:
-        if time.monotonic() > deadline:
-            msg = f"still there: {left}"
-            raise TimeoutError(msg)
-        # their parent alone gets their exit status
-        time.sleep(0.005)
+    # their parent alone gets their exit status
+    until(lambda: not any(map(is_alive, pids)), timeout=PATIENCE)
 
 
 #: first lines of a master: its words are read from the ``pipe`` of its process

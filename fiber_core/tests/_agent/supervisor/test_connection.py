@@ -15,6 +15,7 @@ from fiber.exceptions import ForkedError, WireError
 from fiber.model import JobSpec, JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
 from making import making
 from supervised import exit_code_of, until_gone
+from waiting import until
 
 #: signs of life come often, and all that healthy peers have to be in time for is as long as ever
 OFTEN = Timing(heartbeat=0.1)
@@ -142,12 +143,7 @@ def test_nonsense_is_the_end(peer):
     played = peer()
     played.socket.sendall(b"\xff" * 10)
 
-    deadline = time.monotonic() + 20
-    while not played.ends and time.monotonic() < deadline:
-        played.socket.settimeout(20)
-        if not played.socket.recv(65536):
-            break
-    played.client.close()
+    until(lambda: played.ends)
     assert "it speaks nonsense" in played.ends[0]
 
 
