@@ -2,24 +2,14 @@
 
 import asyncio
 import functools
-import os
 import threading
 
 import pytest
 
 import fiber
-from pool_tasks import fail_at, nap
+from pool_tasks import fail_at, nap, nap_and_tell, square
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
-
-
-def square(x):
-    return x * x
-
-
-def slow_pid(_):
-    nap(0.01)
-    return os.getpid()
 
 
 def fail_on_three(x):
@@ -40,7 +30,7 @@ def in_loop(test):
 def pool(shared_runtime):
     with fiber.Pool(2) as pool:
         # both workers are there before the first test is
-        while len(set(pool.map(slow_pid, range(8), 1))) < 2:
+        while len(set(pool.map(nap_and_tell, [0.01] * 8, 1))) < 2:
             continue
         yield pool
     pool.join()

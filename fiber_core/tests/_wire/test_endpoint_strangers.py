@@ -374,10 +374,6 @@ ours.close()
 DAMAGED = soak.count(10_000)
 
 
-def double(x):
-    return 2 * x
-
-
 class TestLiars:
     """Proven peers with malformed frames are disconnected, without effect on others."""
 
@@ -452,9 +448,7 @@ class TestLiars:
             if number % 50 == 0:
                 sinks.append(Sink())
                 items = [number, number + 1]
-                pool.dispatcher.add(
-                    pool.dispatcher.prepare(double, Mode.MAP, sinks[-1], items=items)
-                )
+                pool.dispatcher.add(pool.dispatcher.prepare(abs, Mode.MAP, sinks[-1], items=items))
             if liar is None:
                 liar = listening.stranger()
                 liar.prove(hello(f"liar-{number}"))

@@ -9,6 +9,7 @@ import pytest
 
 import fiber
 from children import start
+from pool_tasks import square
 from waiting import until
 
 
@@ -40,10 +41,6 @@ def begin_one(queue):
     child.start()
     queue.put(child.pid)
     signal.pause()
-
-
-def square(x):
-    return x * x
 
 
 def pool_inside(n):

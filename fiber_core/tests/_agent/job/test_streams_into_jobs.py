@@ -1,7 +1,6 @@
 """Without addresses to dial, the parent's streams carry everything: to it and among its jobs."""
 
 import itertools
-import os
 import sys
 import time
 
@@ -11,6 +10,7 @@ import fiber
 from children import start
 from cuttable import StreamCutter
 from fiber._runtime import runtime
+from pool_tasks import nap_and_tell
 from waiting import until
 
 
@@ -50,11 +50,6 @@ def pass_on(incoming, outgoing):
         outgoing.put(item)
 
 
-def slow_pid(_):
-    time.sleep(0.01)
-    return os.getpid()
-
-
 def test_a_child_is_reached_by_its_parent_and_its_sibling():
     reader, writer = fiber.Pipe(duplex=False)
     owner = start(own_queue, writer)
@@ -83,11 +78,11 @@ def test_no_address_to_dial_is_sent():
 class TestStreamsThatBreak:
     def test_a_map_has_its_results_and_no_worker_is_lost(self, cutter):
         with fiber.Pool(2) as pool:
-            before = set(pool.map(slow_pid, range(20), 1))
+            before = set(pool.map(nap_and_tell, [0.01] * 20, 1))
             with cutter:
                 while cutter.cuts <= 5:
                     assert pool.map(slow_square, range(50), 1) == [x * x for x in range(50)]
-            assert set(pool.map(slow_pid, range(20), 1)) <= before
+            assert set(pool.map(nap_and_tell, [0.01] * 20, 1)) <= before
 
     def test_queues_deliver_each_item_exactly_once(self, cutter):
         there, back = fiber.Queue(), fiber.Queue()
