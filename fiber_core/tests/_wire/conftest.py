@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import resource
 import shutil
 import tempfile
-import threading
 from pathlib import Path
 
 import pytest
@@ -90,21 +90,14 @@ def mailbox(listening):
 
 @pytest.fixture
 def pair(nng_scheme, folder):
-    """Both ends of a connection of nng's, and the events of the listening one."""
+    """Both ends of a connection of nng's, and its pipe at the listening one."""
     run = Credentials.new().with_certificate()
-    events = []
-    opened = threading.Event()
-
-    def on_opened(pipe):
-        events.append(("opened", pipe))
-        opened.set()
-
-    ours = raw_listener(on_opened, lambda pipe: events.append(("closed", pipe)))
+    opened = queue.SimpleQueue()
+    ours = raw_listener(opened.put)
     theirs = nng_dialer()
     try:
         theirs.dial(ours.listen(address(nng_scheme, folder).bind_url, run), run, timeout=TIMEOUT)
-        assert opened.wait(TIMEOUT)
-        yield ours, theirs, events
+        yield ours, theirs, opened.get(timeout=TIMEOUT)
     finally:
         theirs.close()
         ours.close()
@@ -127,7 +120,7 @@ def theirs(pair):
 
 
 @pytest.fixture
-def events(pair):
+def pipe(pair):
     return pair[2]
 
 

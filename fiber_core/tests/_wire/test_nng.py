@@ -20,7 +20,6 @@ from waiting import until_steady
 from wire_world import (
     TIMEOUT,
     Mailbox,
-    address,
     in_thread,
     is_watching,
     nng_dialer,
@@ -33,18 +32,6 @@ from wire_world import (
 FRAME = frames.header(Kind.CAST, size=3) + b"abc"
 
 
-def listen_in(folder, ours):
-    """Have a listener listen at an address in a folder; returns that."""
-    return ours.listen(address("ipc", folder).bind_url, Credentials.new())
-
-
-def dialled(url):
-    """A dialer that is connected."""
-    theirs = nng_dialer()
-    theirs.dial(url, Credentials.new(), timeout=TIMEOUT)
-    return theirs
-
-
 class TestFrames:
     def test_what_is_sent_to_a_pipe_that_never_was_is_gone(self, ours, theirs):
         ours.send(12345, FRAME, [])
@@ -53,17 +40,17 @@ class TestFrames:
 
 
 class TestEnds:
-    def test_one_pipe_can_be_closed_and_closed_again(self, ours, theirs, events):
-        pipe = events[0][1]
+    def test_one_pipe_can_be_closed_and_closed_again(self, ours, theirs, pipe):
         ours.close_pipe(pipe)
         ours.close_pipe(pipe)
         ours.close_pipe(12345)
         assert readable(theirs.end_fd)
 
     def test_a_forgotten_one_is_closed_when_it_is_collected(self, folder):
-        closed = threading.Event()
+        closed, run = threading.Event(), Credentials.new()
         ours = raw_listener(on_closed=lambda _: closed.set())
-        theirs = dialled(listen_in(folder, ours))
+        theirs = nng_dialer()
+        theirs.dial(ours.listen(f"ipc://{folder}/here", run), run, timeout=TIMEOUT)
         del theirs
         gc.collect()
         assert closed.wait(TIMEOUT)
