@@ -40,12 +40,6 @@ def spy(fiber):
     return made
 
 
-def end_of(platform, job_id):
-    (job,) = [job for job in platform.jobs() if job.id == job_id]
-    assert platform.find(job).ended.wait(30)
-    return platform.find(job)
-
-
 def test_a_refusal_of_the_platform_leaves_nothing(fiber, platform, capable):
     capable(same_host=False)
     platform.refuse("the quota is used up")
@@ -82,9 +76,10 @@ class TestEnvironment:
         for name in ("FIBER_LOCAL_TRANSPORT", "FIBER_REQUIRE"):
             monkeypatch.delenv(name, raising=False)
 
-        (line,) = fiber.lines("run", sys.executable, "-c", PRINT_ENVIRONMENT)
+        fiber.lines("run", sys.executable, "-c", PRINT_ENVIRONMENT)
 
-        (text,) = end_of(platform, line.split()[-1]).lines(None, follow=True)
+        (job,) = platform.jobs()
+        (text,) = platform.find(job).lines(None, follow=True)
         folder, environ = json.loads(text)
         assert folder == os.getcwd()  # noqa: PTH109  a text is compared
         assert environ == {"FIBER_BACKEND": "fake", "FIBER_START_TIMEOUT": "5.0"}
