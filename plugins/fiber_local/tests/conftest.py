@@ -27,8 +27,3 @@ def opened():
     """Makes backends; all are closed."""
     with making(LocalBackend, LocalBackend.close) as make:
         yield make
-
-
-@pytest.fixture
-def backend(opened, context):
-    return opened(context)
