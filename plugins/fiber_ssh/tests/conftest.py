@@ -55,11 +55,6 @@ def opened():
 
 
 @pytest.fixture
-def backend(opened, context):
-    return opened(context)
-
-
-@pytest.fixture
 def connect(config):
     """Opens connections to hosts, whether they can be used or not; all are closed."""
     made = []

@@ -20,13 +20,6 @@ NOISES = {
 }
 
 
-class TwoDevices(FakeProvider):
-    """Two devices; they need no hardware."""
-
-    def probe(self):
-        return ("{python}", "-I", "-S", "-c", 'print(\'["F-0", "F-1"]\')')
-
-
 @pytest.fixture
 def set_bashrc(world):
     """Has the shells of hosts, the first one's if none are named, do something at every login."""
@@ -107,7 +100,7 @@ def test_a_shell_that_runs_nothing_is_reported_with_its_message(link, set_bashrc
 
 class TestTheDoctor:
     def found(self, context, config):
-        context = attrs.evolve(context, config=config, providers={"fake": TwoDevices()})
+        context = attrs.evolve(context, config=config, providers={"fake": FakeProvider()})
         return {check.name: check for check in checks.run_checks(context)}
 
     def test_all_is_well_with_noise(self, context, config, set_bashrc):

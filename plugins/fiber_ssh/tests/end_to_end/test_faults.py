@@ -135,11 +135,3 @@ class TestHostsThatDoNotReachEachOther:
         assert found["names"] == {"maker": maker}
         assert (found["count"], found["codes"]) == (2, [0, 0])
         assert left_on(world, LEASE + 10.0) == []
-
-    def test_the_setting_reversed_needs_no_route_to_the_program(self, master, world):
-        program = master("squares", "6", FIBER_SSH_REACH="reversed")
-        hosts = {host for host, _ in program.up()}
-
-        assert program.end()["good"]
-        assert hosts == {"alpha", "beta", "gamma"}
-        assert left_on(world, LEASE + 10.0) == []

@@ -26,59 +26,39 @@ def kill_one(host, number, rng):
             os.kill(rng.choice(found), number)
 
 
-def kill_process(host, maps, rng):
-    kill_one(host, signal.SIGKILL, rng)
-
-
-def stop_process(host, maps, rng):
-    """Stop a worker or a job's supervisor, and never continue it."""
-    kill_one(host, signal.SIGSTOP, rng)
-
-
-def close_descriptors(host, maps, rng):
-    maps.close_descriptors()
-
-
-def restart_sshd(host, maps, rng):
+def restart_sshd(host, rng):
     """Kill a host's sshd with its sessions, without a word; another one is started later."""
     host.kill_sshd()
     time.sleep(rng.uniform(0, LEASE))
     host.start()
 
 
-def drop(host, maps, rng):
-    """End a host's connections; its sshd takes new ones."""
-    host.drop_sessions()
-
-
-def cut_shortly(host, maps, rng):
-    """Cut a host's link for less than the lease, which must have no effect."""
+def cut(host, seconds):
     host.cut()
-    time.sleep(rng.uniform(0, LEASE / 2))
+    time.sleep(seconds)
     host.restore()
-
-
-def cut_for_long(host, maps, rng):
-    """Cut a host's link for longer than the lease; it comes back."""
-    host.cut()
-    time.sleep(LEASE + rng.uniform(1, 4))
-    host.restore()
-
-
-def set_clock(host, maps, rng):
-    """Set a host's time of day to up to an hour before or after this machine's, until the next time."""
-    host.set_clock(rng.randint(-3600, 3600))
-
-
-HOW = [kill_process, kill_process, stop_process, close_descriptors]
-HOW += [restart_sshd, drop, cut_shortly, cut_for_long, set_clock]
 
 
 def fail(hosts, maps, rng):
     """Make something fail on a host; returns its name and the host's."""
-    fault, host = rng.choice(HOW), rng.choice(hosts)
-    fault(host, maps, rng)
-    return f"{fault.__name__} {host.name}"
+    host = rng.choice(hosts)
+    faults = {
+        "kill_process": lambda: kill_one(host, signal.SIGKILL, rng),
+        # a worker or a job's supervisor, which nobody continues
+        "stop_process": lambda: kill_one(host, signal.SIGSTOP, rng),
+        "close_descriptors": maps.close_descriptors,
+        "restart_sshd": lambda: restart_sshd(host, rng),
+        # its sshd takes new ones
+        "drop": host.drop_sessions,
+        # for less than the lease, which must have no effect, and for longer
+        "cut_shortly": lambda: cut(host, rng.uniform(0, LEASE / 2)),
+        "cut_for_long": lambda: cut(host, LEASE + rng.uniform(1, 4)),
+        # by up to an hour, until the next time
+        "set_clock": lambda: host.set_clock(rng.randint(-3600, 3600)),
+    }
+    name = rng.choice(["kill_process", *faults])
+    faults[name]()
+    return f"{name} {host.name}"
 
 
 @pytest.fixture
