@@ -32,70 +32,53 @@ def running(engine):
     return pids
 
 
-def ask_engine(engine, action, container, **options):
-    """Ask the engine for something; the container may have ended since we looked."""
-    with contextlib.closing(engine.docker()) as client, contextlib.suppress(APIError):
-        getattr(client.api, action)(container, **options)
-
-
-def kill_container(engine, maps, rng):
-    ask_engine(engine, "kill", rng.choice(running(engine))[0])
-
-
-def stop_container(engine, maps, rng):
-    ask_engine(engine, "stop", rng.choice(running(engine))[0], timeout=1)
-
-
-def pause_container(engine, maps, rng):
-    """Freeze a container for less than after which a pool gives it up."""
-    container = rng.choice(running(engine))[0]
-    ask_engine(engine, "pause", container)
-    time.sleep(3)
-    ask_engine(engine, "unpause", container)
-
-
-def kill_supervisor(engine, maps, rng):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(rng.choice(running(engine))[1], signal.SIGKILL)
-
-
-def signal_worker(engine, number, rng):
+def signal_workers(supervisor, number):
     with contextlib.suppress(psutil.NoSuchProcess):
-        for worker in psutil.Process(rng.choice(running(engine))[1]).children():
+        for worker in psutil.Process(supervisor).children():
             worker.send_signal(number)
-
-
-def kill_worker(engine, maps, rng):
-    signal_worker(engine, signal.SIGKILL, rng)
-
-
-def stop_worker(engine, maps, rng):
-    """Stop a worker and never continue it."""
-    signal_worker(engine, signal.SIGSTOP, rng)
-
-
-def close_descriptors(engine, maps, rng):
-    maps.close_descriptors()
-
-
-def restart_engine(engine, maps, rng):
-    """Restart dockerd, with which all containers end."""
-    engine.daemon.stop()
-    engine.daemon.start()
-
-
-FAULTS = [kill_container, stop_container, pause_container, kill_supervisor, kill_worker]
-FAULTS += [stop_worker, close_descriptors, restart_engine]
 
 
 def fail(engine, maps, rng):
     """Make something fail, once there is a container; returns its name."""
-    while not running(engine):
+    while not (found := running(engine)):
         # the last fault ended all of them, and no event tells of the next ones
         time.sleep(0.1)
-    fault = rng.choice(FAULTS)
-    fault(engine, maps, rng)
-    return fault.__name__
+    container, supervisor = rng.choice(found)
+
+    def ask(action, **options):
+        # it may have ended since we looked
+        with contextlib.closing(engine.docker()) as client, contextlib.suppress(APIError):
+            getattr(client.api, action)(container, **options)
+
+    def pause():
+        # for less than after which a pool gives it up
+        ask("pause")
+        time.sleep(3)
+        ask("unpause")
+
+    def kill_supervisor():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor, signal.SIGKILL)
+
+    def restart_engine():
+        # all containers end with it
+        engine.daemon.stop()
+        engine.daemon.start()
+
+    faults = {
+        "kill_container": lambda: ask("kill"),
+        "stop_container": lambda: ask("stop", timeout=1),
+        "pause_container": pause,
+        "kill_supervisor": kill_supervisor,
+        "kill_worker": lambda: signal_workers(supervisor, signal.SIGKILL),
+        # nobody continues it
+        "stop_worker": lambda: signal_workers(supervisor, signal.SIGSTOP),
+        "close_descriptors": maps.close_descriptors,
+        "restart_engine": restart_engine,
+    }
+    name = rng.choice(sorted(faults))
+    faults[name]()
+    return name
 
 
 @pytest.mark.timeout(4 * 3600 if soak.is_full() else 600)
