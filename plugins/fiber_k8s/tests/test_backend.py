@@ -14,14 +14,11 @@ import pytest
 from cluster import Act
 from fiber.backend_parts.private import read_private
 from fiber.exceptions import SubmitError
-from fiber.model import BackendContext, Gang, JobState, Reason, ReasonKind, ResourceRequest
-from fiber_k8s.backend import K8sBackend
+from fiber.model import Gang, JobState, Reason, ReasonKind, ResourceRequest
 from fiber_k8s.cluster_events import is_scaling_up
-from fiber_k8s.config import K8sConfig
 from fiber_k8s.in_pod import OwnPod
 from fiber_k8s.run_objects import micro_time
 from k8s_site import set_durations
-from k8s_world import QUOTA_EXCEEDED, spec
 from wire_world import until
 
 PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
@@ -126,30 +123,11 @@ class TestBelongings:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        "words, told",
-        [
-            (QUOTA_EXCEEDED, "exceeded quota"),
-            (
-                'pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot',
-                "violates PodSecurity.*FIBER_K8S_SECURITY",
-            ),
-        ],
-        ids=["quota", "policy"],
-    )
-    def test_a_refusal_is_reported_with_the_clusters_message(self, site, backend, words, told):
+    def test_a_refusal_is_reported_with_the_clusters_message(self, site, backend):
+        words = 'pods "p" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot'
+        told = "violates PodSecurity.*FIBER_K8S_SECURITY"
         with site.cluster.refuse_pods(words), pytest.raises(SubmitError, match=told):
             site.start(backend)
-
-    def test_a_missing_right_is_reported_with_what_grants_it(self, site):
-        name = site.cluster.add_account("nobody")
-        path = site.cluster.kubeconfig.with_name("nobody")
-        site.cluster.write_kubeconfig(path, user=name)
-        config = K8sConfig(kubeconfig=str(path))
-        backend = K8sBackend(BackendContext(config=config, run_id="00000001"))
-        with pytest.raises(SubmitError, match="cannot list resource .*fiber k8s rbac"):
-            backend.submit(spec(run_id="00000001", image="app:1"))
-        backend.close()
 
     def test_unknown_fields_of_a_template_are_to_be_refused(self, site, tmp_path):
         path = tmp_path / "pod.yaml"

@@ -40,11 +40,10 @@ def reads_a_pod(call):
     return call.verb == "get" and call.resource == "pods"
 
 
-@pytest.mark.parametrize("how", ["kill", "terminate"])
-def test_a_pod_that_never_ran_is_lost_once_it_was_to_end(site, backend, patience, how, caplog):
+def test_a_pod_that_never_ran_is_lost_once_it_was_to_end(site, backend, patience, caplog):
     job = stranded(site, backend)
 
-    getattr(backend, how)(job)
+    backend.kill(job)
 
     status = backend.recorder.end(job)
     assert (status.state, status.reason, status.host) == (JobState.FAILED, LOST, "only")

@@ -1,13 +1,14 @@
 """Small parts that need no cluster: errors, amounts, addresses, frames, logs, one's own pod."""
 
 import base64
+import io
 import json
 import random
-import struct
 import tarfile
 from types import SimpleNamespace
 
 import pytest
+from websocket import ABNF, frame_buffer
 
 from fiber.exceptions import BackendError
 from fiber.model import Interface
@@ -221,43 +222,27 @@ class TestAPodsKnowledgeOfItself:
         assert pod_evidence(INSIDE, tmp_path) is None
 
 
-class TestPacing:
-    def test_a_burst_passes_and_the_rest_is_spread(self):
-        slept = []
-        limiter = RateLimiter(3, 10.0, clock=lambda: 0.0, sleep=slept.append)
-        for _ in range(5):
-            limiter.acquire()
-        assert slept == [pytest.approx(0.1), pytest.approx(0.2)]
+def test_a_burst_passes_and_the_rest_is_spread():
+    slept = []
+    limiter = RateLimiter(3, 10.0, clock=lambda: 0.0, sleep=slept.append)
+    for _ in range(5):
+        limiter.acquire()
+    assert slept == [pytest.approx(0.1), pytest.approx(0.2)]
 
 
 def of_server(opcode, body, final=True):
     """A frame as a server writes it: not masked."""
-    head = bytes([(0x80 if final else 0) | opcode])
-    if len(body) < 126:
-        return head + bytes([len(body)]) + body
-    if len(body) < 1 << 16:
-        return head + b"\x7e" + struct.pack("!H", len(body)) + body
-    return head + b"\x7f" + struct.pack("!Q", len(body)) + body
-
-
-def unmasked(data):
-    """Opcode and body of one frame of a client."""
-    size, begin = data[1] & 0x7F, 2
-    assert data[1] & 0x80
-    if size == 126:
-        size, begin = struct.unpack("!H", data[2:4])[0], 4
-    elif size == 127:
-        size, begin = struct.unpack("!Q", data[2:10])[0], 10
-    mask, body = data[begin : begin + 4], data[begin + 4 :]
-    assert len(body) == size
-    return data[0] & 0x0F, bytes(byte ^ mask[n % 4] for n, byte in enumerate(body))
+    return ABNF(int(final), opcode=opcode, mask_value=0, data=body).format()
 
 
 class TestFrames:
     @pytest.mark.parametrize("size", [0, 1, 124, 125, 126, 65534, 65535, 65536])
     def test_a_clients_are_masked_and_a_servers_parsed(self, size):
         body = random.Random(size).randbytes(size)
-        assert unmasked(encode_frame(BINARY, b"\x00", body)) == (BINARY, b"\x00" + body)
+        written = io.BytesIO(encode_frame(BINARY, b"\x00", body))
+        frame = frame_buffer(written.read, True).recv_frame()
+        assert (frame.opcode, frame.mask_value, frame.data) == (BINARY, 1, b"\x00" + body)
+        assert written.read() == b""
         assert FrameParser().feed(of_server(BINARY, body)) == [(BINARY, body)]
 
     def test_they_may_come_in_any_pieces_and_a_message_in_several_frames_with_a_ping_between(self):

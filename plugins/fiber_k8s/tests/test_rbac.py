@@ -24,10 +24,9 @@ def as_rules(rules):
     ]
 
 
-class TestTheList:
-    def test_secrets_are_not_read(self):
-        verbs = {right.verb for right in rights() if right.rule.resource == "secrets"}
-        assert verbs == {"create", "delete"}
+def test_secrets_are_not_read():
+    verbs = {right.verb for right in rights() if right.rule.resource == "secrets"}
+    assert verbs == {"create", "delete"}
 
 
 @pytest.mark.parametrize(

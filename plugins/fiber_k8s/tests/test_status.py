@@ -78,11 +78,6 @@ class TestRecordedLives:
         ends = [one for _, one in pods_of("pod-life/04a-oom-killed") if status_of(one).state is FAILED]  # fmt: skip
         assert ends[0]["status"]["phase"] == "Running"
 
-    def test_an_eviction_is_reported_while_the_pod_runs(self):
-        told = [status_of(one) for _, one in pods_of("pod-life/09-eviction-api", "a")]
-        leaving = [one for one in told if one.state is RUNNING and one.reason is not None]
-        assert leaving[0].reason == Reason(ReasonKind.EVICTED)
-
     @pytest.mark.parametrize("name", ["03a-delete-sigterm-handled", "20-node-lost"])
     def test_states_never_go_back_and_a_lost_node_is_no_end(self, name):
         order = {PENDING: 0, RUNNING: 1}

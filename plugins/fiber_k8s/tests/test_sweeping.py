@@ -1,6 +1,7 @@
 """Runs of programs that are proven to be dead are removed, and never living ones."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,18 +83,12 @@ def test_a_program_whose_container_runs_may_be_cut_off(master, doubt):
 
 @pytest.fixture
 def clock():
-    class Clock:
-        now = 1000.0
-
-        def __call__(self):
-            return self.now
-
-    return Clock()
+    return SimpleNamespace(now=1000.0)
 
 
 @pytest.fixture
 def sweeper(client, clock):
-    return Sweeper(client, clock=clock)
+    return Sweeper(client, clock=lambda: clock.now)
 
 
 def opened_without_collecting(site):
@@ -242,7 +237,7 @@ class TestProofs:
         found = looks(sweeper, clock, lasts - 10.0)
         assert found.removed == ()
         # a dry run only reports
-        dry = Sweeper(client, dry_run=True, clock=clock)
+        dry = Sweeper(client, dry_run=True, clock=lambda: clock.now)
         assert looks(dry, clock, 100.0).removed == (idle.run,)
         assert version(cluster, idle.run) is not None
         assert looks(sweeper, clock, 100.0).removed == (idle.run,)
@@ -277,7 +272,7 @@ class TestProofs:
 
     def test_a_lease_that_is_renewed_while_it_is_judged_stays(self, idle, cluster, client, clock):
         change(cluster, idle.run, owner=ELSEWHERE)
-        sweeper = Sweeper(client, clock=clock)
+        sweeper = Sweeper(client, clock=lambda: clock.now)
         (lasts,) = sweeper.sweep_once().observed.values()
         pods, told = client.pods, itertools.count()
 
