@@ -50,8 +50,8 @@ def run(engine, run_id):
     def run_script(backend, script, **fields):
         spec = JobSpec(run_id=run_id, name="job", argv=("sh", "-c", script), image=engine.image)
         job = backend.submit(attrs.evolve(spec, **fields))
-        status = last_status(backend, job)
-        return status, list(backend.logs(job))
+        statuses = (status for one, status in backend.events(run_id) if one.id == job.id)
+        return next(one for one in statuses if one.state.is_terminal), list(backend.logs(job))
 
     return run_script
 
@@ -72,11 +72,3 @@ def run_program(engine, tmp_path):
         return done
 
     return run_text
-
-
-def last_status(backend, job):
-    """Wait for a job's terminal status."""
-    for published, status in backend.events(job.run_id):
-        if published.id == job.id and status.state.is_terminal:
-            return status
-    raise AssertionError("the stream of events ended before the job")

@@ -32,31 +32,22 @@ from supervised import is_alive, until_gone
 from waiting import until
 
 
-def entry_named(name):
-    return name if ":" in name else f"supervised_entries:{name}"
-
-
 class Driver(kit.Driver):
     """Submits programs, and entries by their names, and waits for what becomes of them."""
 
-    def spec(self, entry, private=b"", **changes):
-        is_entry = isinstance(entry, str)
+    def spec(self, what, private=b"", **changes):
+        is_entry = isinstance(what, str)
         fields = {
             "run_id": self.run_id,
-            "name": entry if is_entry else "program",
-            "argv": ("x",) if is_entry else entry,
-            "entry": entry_named(entry) if is_entry else None,
+            "name": what if is_entry else "program",
+            "argv": ("x",) if is_entry else what,
+            "entry": f"supervised_entries:{what}" if is_entry else None,
             "private": private,
         }
         return JobSpec(**{**fields, **changes})
 
     def submit(self, *arguments, **changes):
         return self.backend.submit(self.spec(*arguments, **changes))
-
-    def ready(self, *arguments, **changes):
-        job = self.submit(*arguments, **changes)
-        line = next(iter(self.backend.logs(job, follow=True)))
-        return job, line
 
 
 @pytest.fixture
@@ -88,7 +79,7 @@ def supervisor_of(backend):
 
 
 def test_a_killed_supervisor_is_replaced_at_the_next_job(driver, caplog):
-    job, _ = driver.ready("wait")
+    job = driver.ready("wait")
     first = supervisor_of(driver.backend)
 
     first.kill()
@@ -105,7 +96,7 @@ def test_a_killed_supervisor_is_replaced_at_the_next_job(driver, caplog):
 def test_a_supervisor_that_is_silent_for_longer_than_a_lease_keeps_its_jobs(driver_with):
     """The machine is busy: its process and channel are there, which proves that it is not lost."""
     driver = driver_with(lease=0.05, timing=Timing(heartbeat=0.02))
-    job, _ = driver.ready("wait")
+    job = driver.ready("wait")
     client = driver.backend._supervisors._client
 
     supervisor_of(driver.backend).send_signal(signal.SIGSTOP)
@@ -157,13 +148,13 @@ def test_modules_are_preloaded_now_and_by_later_supervisors(driver, tmp_path, mo
     assert "cannot preload no_such_module: ModuleNotFoundError" in caplog.text
 
     for _ in range(2):
-        assert driver.end(driver.submit("preload_entry:main")).exit_code == 1
+        assert driver.end(driver.submit("main", entry="preload_entry:main")).exit_code == 1
         supervisor_of(driver.backend).kill()
         supervisor_of(driver.backend).wait()
 
 
 def test_a_closed_backend_ends_its_streams_and_starts_no_job(driver):
-    job, _ = driver.ready("wait")
+    job = driver.ready("wait")
     driver.backend.close()
 
     driver.close()
@@ -266,7 +257,7 @@ def test_a_worker_has_its_masters_supervisor_start_its_jobs(driver, tmp_path, mo
     (tmp_path / "worker_with_backend.py").write_text(WORKER)
     monkeypatch.syspath_prepend(tmp_path)
     directory = driver.backend._supervisors.directory
-    job = driver.submit("worker_with_backend:main", directory.encode())
+    job = driver.submit("main", directory.encode(), entry="worker_with_backend:main")
 
     assert driver.end(job).exit_code == 0, driver.end(job)
     parent, code, again = next(iter(driver.backend.logs(job))).split()
@@ -299,8 +290,8 @@ def main(private, index):
 
 
 def test_another_process_finds_and_ends_jobs(driver, looking):
-    job, _ = driver.ready("with_grandchild")
-    grandchild = int(next(iter(driver.backend.logs(job))))
+    job = driver.submit("with_grandchild")
+    grandchild = int(next(driver.backend.logs(job, follow=True)))
 
     (found,) = looking.list(driver.run_id)
 
@@ -333,8 +324,8 @@ def test_jobs_in_another_pid_namespace_are_unknown_and_not_signalled(driver, loo
 
 
 def test_another_process_terminates_with_grace_for_which_it_waits_at_its_end(driver, looking):
-    patient, _ = driver.ready("wait_for_signal")
-    stubborn, _ = driver.ready("ignore_signals")
+    patient = driver.ready("wait_for_signal")
+    stubborn = driver.ready("ignore_signals")
     for job in looking.list(driver.run_id):
         looking.terminate(job, grace=30.0 if job.id == patient.id else 0.2)
     looking.close()
@@ -345,7 +336,7 @@ def test_another_process_terminates_with_grace_for_which_it_waits_at_its_end(dri
 
 
 def test_another_process_signals_one_of_several(driver, looking):
-    job, _ = driver.ready("wait", processes=2)
+    job = driver.ready("wait", processes=2)
 
     looking.signal(looking.list(driver.run_id)[0], 1, signal.SIGKILL)
 
@@ -354,7 +345,7 @@ def test_another_process_signals_one_of_several(driver, looking):
 
 
 def test_another_process_follows_the_changes_of_a_run(driver, looking):
-    first, _ = driver.ready("wait")
+    first = driver.ready("wait")
     events = looking.events(driver.run_id)
     event, status = next(events)
     assert (event.id, status.state) == (first.id, JobState.RUNNING)
@@ -370,7 +361,7 @@ def test_another_process_follows_the_changes_of_a_run(driver, looking):
 
 
 def test_a_number_that_is_somebody_elses_by_now_is_not_signalled(driver, opened, looking):
-    job, _ = driver.ready("wait")
+    job = driver.ready("wait")
     (found,) = looking.list(driver.run_id)
     journal = rundir.run_root() / driver.run_id / "jobs.jsonl"
     text = journal.read_text()

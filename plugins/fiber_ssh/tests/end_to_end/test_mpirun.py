@@ -29,13 +29,13 @@ def test_ranks_of_several_hosts_find_each_other(run, name):
 
 
 def test_hosts_that_cannot_meet_are_named_before_the_program_runs(world, run):
-    hosts = {host.name: host for host in world.hosts}
-    hosts["beta"].refuse_outgoing(to=hosts["gamma"].address)
+    _, beta, gamma = world.hosts
+    beta.refuse_outgoing(to=gamma.address)
     try:
         done = run("debian")
     finally:
-        hosts["beta"].allow_outgoing()
+        beta.allow_outgoing()
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "(on beta) cannot reach" in done.stderr
-    assert f"{hosts['gamma'].address}" in done.stderr
+    assert gamma.address in done.stderr

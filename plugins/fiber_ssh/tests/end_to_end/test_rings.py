@@ -66,10 +66,6 @@ def start(world, tmp_path):
         yield begin
 
 
-def named(world, name):
-    return next(host for host in world.hosts if host.name == name)
-
-
 def report(program):
     return json.loads(program.line())
 
@@ -86,7 +82,7 @@ def test_torch_reduces_over_three_hosts(world, start):
 
 
 def test_a_pair_that_cannot_reach_each_other_is_named_before_user_code_runs(world, start, tmp_path):
-    beta, gamma = named(world, "beta"), named(world, "gamma")
+    _, beta, gamma = world.hosts
     beta.refuse_outgoing(to=gamma.address)
     try:
         found = report(start("wait"))
@@ -114,15 +110,16 @@ def test_where_slots_suffice_for_some_members_only_none_runs(world, start, tmp_p
 
 
 def test_a_host_whose_link_is_cut_fails_the_ring_within_the_lease(world, start, tmp_path):
+    _, beta, _ = world.hosts
     program = start("wait")
     all_up(tmp_path)
     cut = time.monotonic()
-    named(world, "beta").cut()
+    beta.cut()
     try:
         found = report(program)
         took = time.monotonic() - cut
     finally:
-        named(world, "beta").restore()
+        beta.restore()
 
     assert found["reason"] in ("LEASE", "NODE_LOST")
     assert found["host"] == "beta"
@@ -135,7 +132,7 @@ def test_a_host_whose_link_is_cut_fails_the_ring_within_the_lease(world, start, 
 def test_all_start_again_when_a_host_died(world, start, tmp_path):
     program = start("once", max_restarts=1)
     all_up(tmp_path)
-    gamma = named(world, "gamma")
+    _, _, gamma = world.hosts
     gamma.kill_all()
     gamma.start()
 
