@@ -147,6 +147,35 @@ class TestFromOutside:
 #: what adds this Fiber to an image
 PIP = f"RUN python3 -m pip install fiber-core=={VERSION} fiber-k8s=={VERSION}"
 
+#: what the probe finds, or becomes of its pod; the check that has failed, its detail and its fix
+LACKS = {
+    "Fiber": (
+        {"failure": "ModuleNotFoundError: No module named 'fiber'"},
+        *("fiber in the image", "No module named", PIP),
+    ),
+    "this version of it": (
+        {"versions": {"fiber-core": "0.0.1", "fiber-k8s": ""}},
+        *("fiber in the image", "fiber-core 0.0.1", PIP),
+    ),
+    "rights of the pod's account": (
+        {"allowed": [right.rule.resource != "leases" for right in rights()]},
+        *("default may: leases", "", "| kubectl apply -f -, and fiber run --service-account fiber"),
+    ),
+    "the cluster": (
+        {"account": "timed out", "allowed": None},
+        *("the cluster from inside a pod", "timed out", ""),
+    ),
+    "other pods": ({"dialled": "timed out"}, "pods reach each other", "", "networkpolicy"),
+    "Python": (
+        Act(code=127, log="sh: python3: not found\n"),
+        *(pod_checks._POD, "python3: not found", "FIBER_K8S_PYTHON"),
+    ),
+    "its image": (
+        Act(refused=("ErrImagePull", "train:1: not found")),
+        *("image", "train:1: not found", "FIBER_K8S_PULL_SECRETS"),
+    ),
+}
+
 
 class TestFromInside:
     def test_without_an_image_the_error_says_how_to_name_one(self, doctor):
@@ -155,57 +184,7 @@ class TestFromInside:
         assert failed(found) == {"image"}
         assert "FIBER_IMAGE=NAME fiber doctor k8s" in found["image"].fix
 
-    @pytest.mark.parametrize(
-        "change, name, detail, fix",
-        [
-            (
-                {"failure": "ModuleNotFoundError: No module named 'fiber'"},
-                "fiber in the image",
-                "No module named",
-                PIP,
-            ),
-            (
-                {"versions": {"fiber-core": "0.0.1", "fiber-k8s": ""}},
-                "fiber in the image",
-                "fiber-core 0.0.1",
-                PIP,
-            ),
-            (
-                {"allowed": [right.rule.resource != "leases" for right in rights()]},
-                "default may: leases",
-                "",
-                "| kubectl apply -f -, and fiber run --service-account fiber",
-            ),
-            (
-                {"account": "timed out", "allowed": None},
-                "the cluster from inside a pod",
-                "timed out",
-                "",
-            ),
-            ({"dialled": "timed out"}, "pods reach each other", "", "networkpolicy"),
-            (
-                Act(code=127, log="sh: python3: not found\n"),
-                pod_checks._POD,
-                "python3: not found",
-                "FIBER_K8S_PYTHON",
-            ),
-            (
-                Act(refused=("ErrImagePull", "train:1: not found")),
-                "image",
-                "train:1: not found",
-                "FIBER_K8S_PULL_SECRETS",
-            ),
-        ],
-        ids=[
-            "Fiber",
-            "this version of it",
-            "rights of the pod's account",
-            "the cluster",
-            "other pods",
-            "Python",
-            "its image",
-        ],
-    )
+    @pytest.mark.parametrize("change, name, detail, fix", LACKS.values(), ids=LACKS)
     def test_what_a_pod_lacks_or_why_it_does_not_start_is_reported(
         self, doctor, pods, change, name, detail, fix
     ):

@@ -1,6 +1,7 @@
 """Nodes that are drained, pods that have to go: workers hand their work over, and pools that cannot grow.
 
-How often a task ran is counted in a file of the host's, which nobody takes back.
+How often a task ran is counted in a file of the host's, which nobody takes back; workers have it by
+their master's volume, which they inherit.
 """
 
 from collections import Counter

@@ -1,23 +1,8 @@
-"""Masters in plain pods: what their children inherit; deleted ones."""
+"""Masters in plain pods that are deleted."""
 
 import pytest
 
 pytestmark = pytest.mark.timeout(400)
-
-LOOKS = """
-import os
-import fiber
-
-def look(queue):
-    queue.put((open("/words/word").read(), os.environ["WORD"]))
-
-if __name__ == "__main__":
-    queue = fiber.SimpleQueue()
-    process = fiber.Process(target=look, args=(queue,))
-    process.start()
-    print(queue.get())
-    process.join()
-"""
 
 WAITS = """
 import time
@@ -30,19 +15,6 @@ if __name__ == "__main__":
     print("started", [child.pid for child in children], flush=True)
     time.sleep(600)
 """
-
-
-def test_children_inherit_what_their_parents_pod_has(masters, kube):
-    kube.create("configmaps", {"metadata": {"name": "words"}, "data": {"word": "inherited"}})
-    name = masters.start(
-        LOOKS,
-        env={"WORD": "one"},
-        mounts=[{"name": "words", "mountPath": "/words"}],
-        volumes=[{"name": "words", "configMap": {"name": "words"}}],
-    )
-    code, lines = masters.wait(name)
-
-    assert (code, lines[-1]) == (0, "('inherited', 'one')"), lines
 
 
 @pytest.mark.parametrize("how", ["deleted", "deleted by force"])
