@@ -164,15 +164,6 @@ def test_after_a_recall_its_reader_goes_on(mine, theirs):
     assert sorted(taken) == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_a_ready_fd_is_readable_at_the_owners_death(owner, other):
-    mine = owner.pipe()
-    reader = other.remote(mine, end=1).reader(0)
-    ready_fd = reader.ready_fd()
-    owner.die()
-
-    assert readable(ready_fd.fd)
-
-
 def test_a_ready_fd_works_beside_threads_that_wait(owner, other):
     mine = owner.pipe()
     reader = other.remote(mine, end=1).reader(0)
