@@ -121,17 +121,15 @@ def test_a_failed_initializer_is_reported_with_its_error(master):
     assert isinstance(master.observer.errors[1], WireError)
 
 
-class TestFunctionsThatAreMissing:
-    def test_of_a_call_that_is_over_only_its_name_comes(self, master, peer):
-        call, _ = master.begin(square, [1])
-        seen = master.work(peer, square)
-        master.send(peer, Kind.MISSING, [call.digest])
-        assert bytes(peer.of_kind(Kind.FUNCTION)[-1].body) == call.digest
-        # and the next call brings it along, since this worker has it no longer
-        master.call(square, [1])
-        assert len(peer.of_kind(Kind.FUNCTION)) == 3
-        assert len(peer.of_kind(Kind.FUNCTION)[-1].body) > len(call.digest)
-        master.work(peer, square, seen=seen)
+def test_of_a_missing_function_of_a_call_that_is_over_only_its_name_comes(master, peer):
+    call, _ = master.begin(square, [1])
+    master.work(peer, square)
+    master.send(peer, Kind.MISSING, [call.digest])
+    assert bytes(peer.of_kind(Kind.FUNCTION)[-1].body) == call.digest
+    # and the next call brings it along, since this worker has it no longer
+    master.call(square, [1])
+    assert len(peer.of_kind(Kind.FUNCTION)) == 3
+    assert len(peer.of_kind(Kind.FUNCTION)[-1].body) > len(call.digest)
 
 
 class TestItemsThatCannotBeRead:
@@ -160,49 +158,29 @@ class TestItemsThatCannotBeRead:
             master.send(peer, Kind.UNREAD, [protocol.entry(99)])
 
 
-class TestWorkThatIsStuck:
-    @pytest.fixture
-    def later(self, master, monkeypatch):
-        """Lets time pass."""
-        clock = [time.monotonic()]
-        monkeypatch.setattr("fiber._tasks.dispatcher.time.monotonic", lambda: clock[0])
-
-        def pass_time():
-            clock[0] += 10
-            master.reactor.go_off()
-
-        return pass_time
-
-    @pytest.fixture
-    def stuck(self, master):
-        """A call of 40 items, of which worker a holds an entry of several and b did the others."""
-        a, b = master.peers.values()
-        _, sink = master.call(square, list(range(40)))
-        master.ask(a)
-        seen = 0
-        while len(a.tasks()[seen][1]) <= 2:
-            head, items = a.tasks()[seen]
-            master.finish(a, head, [square(item) for item in items])
-            seen += 1
+def test_of_work_that_is_stuck_the_first_result_counts_and_the_caller_sees_one(master, monkeypatch):
+    a, b = master.peers.values()
+    _, sink = master.call(square, list(range(40)))
+    master.ask(a)
+    seen = 0
+    # until one of them holds several items; the other does the rest
+    while len(a.tasks()[seen][1]) <= 2:
         head, items = a.tasks()[seen]
-        master.ask(b)
-        return sink, head, items, master.work(b, square)
-
-    def test_without_an_answer_the_first_result_counts_and_the_caller_sees_one(
-        self, master, later, stuck
-    ):
-        a, b = master.peers.values()
-        sink, head, items, done = stuck
-        # asked back, put off once as the clock jumps, given to the other one
-        for _ in range(3):
-            later()
-        master.work(b, square, seen=done)
-        # the stuck worker does all of it in the end
-        master.finish(a, head, ["duplicate" if n else 0 for n in items])
-        assert sink.is_done
-        assert {n: sink.outcomes[n] for n in range(head.start + 1, 40)} == {
-            n: n * n for n in range(head.start + 1, 40)
-        }
+        master.finish(a, head, [square(item) for item in items])
+        seen += 1
+    head, items = a.tasks()[seen]
+    done = master.serve("b", square)
+    now = time.monotonic()
+    # asked back, put off once as the clock jumps, given to the other one
+    for later in (now + 10, now + 20, now + 30):
+        monkeypatch.setattr("fiber._tasks.dispatcher.time.monotonic", lambda later=later: later)
+        master.reactor.go_off()
+    master.work(b, square, seen=done)
+    # the stuck worker does all of it in the end
+    master.finish(a, head, ["duplicate" if n else 0 for n in items])
+    assert sink.is_done
+    rest = range(head.start + 1, 40)
+    assert [sink.outcomes[n] for n in rest] == [n * n for n in rest]
 
 
 class TestTheEnd:
@@ -307,16 +285,13 @@ def test_the_size_of_items_is_observed_and_bounds_what_is_sent(master, peer):
     assert sink.is_done
 
 
-class TestWithdrawing:
-    """Work that is taken back before it was sent to a worker."""
-
-    def test_on_dispatch_is_called_for_sent_items_only(self, master):
-        sent = []
-        call, _ = master.call(square, [1, 2], on_dispatch=lambda *items: sent.append(items))
-        assert sent == []
-        master.dispatcher.withdraw(call, 1, 2)
-        master.serve("a", square)
-        assert sent == [(0, 1)]
+def test_on_dispatch_is_called_for_what_is_sent_and_not_for_what_was_withdrawn(master):
+    sent = []
+    call, _ = master.call(square, [1, 2], on_dispatch=lambda *items: sent.append(items))
+    assert sent == []
+    master.dispatcher.withdraw(call, 1, 2)
+    master.serve("a", square)
+    assert sent == [(0, 1)]
 
 
 class TestDeadlineTimer:
