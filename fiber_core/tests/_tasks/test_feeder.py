@@ -34,16 +34,20 @@ class Source:
 
 
 @pytest.fixture
-def feeds():
+def master():
+    return Master("a", "b")
+
+
+@pytest.fixture
+def feeds(master):
     made = []
 
-    def feed(iterable, *, chunksize=None, workers=2):
-        master = Master("a", "b")
+    def feed(iterable, *, chunksize=None):
         call, sink = master.call(abs, None, chunksize=chunksize)
-        feeder = Feeder(master.dispatcher, call, iterable, workers=workers)
+        feeder = Feeder(master.dispatcher, call, iterable, workers=2)
         made.append((feeder, iterable))
         feeder.start()
-        return master, feeder, call, sink
+        return feeder, call, sink
 
     yield feed
     for feeder, iterable in made:
@@ -54,8 +58,8 @@ def feeds():
         assert not feeder._thread.is_alive()
 
 
-def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(feeds):
-    master, feeder, _, sink = feeds(range(50))
+def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(master, feeds):
+    feeder, _, sink = feeds(range(50))
     feeder._thread.join(20)
     # a flush that comes too late adds nothing
     feeder._add_drawn(closed=False)
@@ -69,7 +73,7 @@ def test_what_is_drawn_reaches_the_call_in_order_and_closes_it(feeds):
 def endless(feeds):
     """An endless iterable that was drawn up to the window, and its feeder."""
     source = Source(itertools.count())
-    _, feeder, *_ = feeds(source)
+    feeder, *_ = feeds(source)
     until(lambda: source.drawn >= module.INITIAL_AHEAD)
     return source, feeder
 
@@ -86,9 +90,9 @@ def test_an_endless_iterable_is_drawn_up_to_the_window_and_what_is_taken_makes_r
 
 
 def test_the_window_grows_with_small_items_and_shrinks_with_large_ones(feeds):
-    _, feeder, call, _ = feeds(Source([]), chunksize=1000)
+    feeder, *_ = feeds(Source([]), chunksize=1000)
     assert feeder._window() == 4000, "units of many items fit"
-    _, feeder, call, _ = feeds(Source([]))
+    feeder, call, _ = feeds(Source([]))
     call.item_bytes = 10
     assert feeder._window() == module.MAX_AHEAD
     call.item_bytes = module.MAX_AHEAD_BYTES / 8
@@ -116,7 +120,7 @@ def test_stopped_it_ends_and_closes_the_generator_on_its_own_thread(endless):
 
 def test_stopped_while_the_iterable_waits_it_ends_once_that_answers(feeds):
     source = Source(itertools.count(), wait_before={3})
-    _, feeder, _, _ = feeds(source)
+    feeder, *_ = feeds(source)
     until(lambda: source.drawn == 3)
     feeder.stop()
     source.go_on.set()
@@ -124,27 +128,23 @@ def test_stopped_while_the_iterable_waits_it_ends_once_that_answers(feeds):
     assert source.drawn == 4
 
 
-def test_in_a_busy_pool_the_first_item_goes_out_at_once_and_others_when_they_are_waited_for():
+def test_in_a_busy_pool_the_first_item_goes_out_at_once_and_others_when_they_are_waited_for(
+    master, feeds
+):
     """The next item may depend on its result, also while other calls keep the pool busy."""
-    master = Master("a")
     master.call(abs, list(range(1000)))
-    call, _ = master.call(abs, None)
     source = Source(range(5), wait_before={3})
-    feeder = Feeder(master.dispatcher, call, source, workers=1)
-    feeder.start()
+    feeder, call, _ = feeds(source)
     until(lambda: source.drawn == 3)
     assert call.count == 1
     # the third may be on its way from the source at the first flush
     until(lambda: feeder.flush() or call.count == 3)
     assert not call.closed, "they came with the end of the iterable"
-    feeder.stop()
-    source.go_on.set()
-    feeder._thread.join(20)
 
 
-def test_nothing_is_handed_to_a_call_that_ended(feeds):
+def test_nothing_is_handed_to_a_call_that_ended(master, feeds):
     source = Source(itertools.count(), wait_before={2})
-    master, _, call, _ = feeds(source)
+    _, call, _ = feeds(source)
     until(lambda: source.drawn == 2)
     count = call.count
     master.dispatcher.end(TerminatedError("over"))
