@@ -70,15 +70,14 @@ class TestArgumentsOfACall:
         assert [repeated.locate(raw(value)) is None for _ in range(2)] == [True, False]
 
 
-class TestArgumentsOfAWorker:
-    def test_arguments_of_another_call_are_unmapped(self, store):
-        payload = store.write([bytes(4)])
-        mapped = MappedArguments(store)
-        mapped.finder_for(1)(payload.locator)
-        mapped.finder_for(1)
-        assert not payload.closed
-        mapped.finder_for(2)
-        assert payload.closed
+def test_a_worker_unmaps_arguments_of_another_call(store):
+    payload = store.write([bytes(4)])
+    mapped = MappedArguments(store)
+    mapped.finder_for(1)(payload.locator)
+    mapped.finder_for(1)
+    assert not payload.closed
+    mapped.finder_for(2)
+    assert payload.closed
 
 
 class TestArgumentsOfAPool:
@@ -93,7 +92,9 @@ class TestArgumentsOfAPool:
             master.finish(peer, head, [0] * (head.stop - head.start))
         return sizes
 
-    def test_a_local_worker_gets_it_once_and_a_remote_one_each_time(self, master, store):
+    def test_a_local_worker_gets_it_once_a_remote_one_each_time_and_it_goes_with_the_call(
+        self, master, store
+    ):
         value = array()
         items = [(value, number) for number in range(6)]
         _, sink = master.call(max, items, mode=Mode.STARMAP, chunksize=1)
@@ -102,17 +103,10 @@ class TestArgumentsOfAPool:
         remote = self.does(master, "remote", 2)
         assert [size > SHARE_THRESHOLD for size in local] == [True, False, False]
         assert [size > SHARE_THRESHOLD for size in remote] == [True] * 2
-        assert not sink.is_done
-        assert len(store.payloads) == 1
-
-    def test_it_is_gone_when_the_call_is_done(self, master, store):
-        value = array()
-        _, sink = master.call(max, [(value, 1)] * 3, mode=Mode.STARMAP, chunksize=1)
-        self.does(master, "local", 2)
-        assert not store.payloads[0].closed
+        (payload,) = store.payloads
+        assert (sink.is_done, payload.closed) == (False, False)
         self.does(master, "local", 1)
-        assert sink.is_done
-        assert store.payloads[0].closed
+        assert (sink.is_done, payload.closed) == (True, True)
 
 
 class Refers:
