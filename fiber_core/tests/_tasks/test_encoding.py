@@ -4,7 +4,6 @@ import contextlib
 import pickle
 import struct
 import sys
-import threading
 from multiprocessing.pool import MaybeEncodingError
 
 import numpy as np
@@ -325,14 +324,6 @@ def gathered(*values):
 )
 def test_values_arrive_as_they_were(values):
     assert crossed(gathered(*values)) == (values, {})
-
-
-def test_a_result_that_cannot_be_pickled_is_its_error():
-    for values in ([threading.Lock()], [threading.Lock(), [1]]):
-        arrived, errors = crossed(gathered(*values))
-        assert arrived[0] is None
-        assert "cannot pickle" in str(errors[0])
-        assert arrived[1:] == values[1:]
 
 
 def test_an_array_that_is_used_again_arrives_as_it_was_at_its_time():
