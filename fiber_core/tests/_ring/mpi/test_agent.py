@@ -82,24 +82,21 @@ def run(socket_path, *words, given=b""):
     return process.returncode, out, err
 
 
-def test_streams_and_the_exit_code_are_the_commands(socket_path):
-    done = run(socket_path, "m0", 'echo "to $ME";', "cat; echo oops >&2; exit 7", given=b"a\0b")
-
-    assert done == (7, b"to m0\na\0b", b"oops\n")
-
-
 @pytest.mark.parametrize(
     "command, given, done",
     [
+        ('echo "to $ME"; cat; echo oops >&2; exit 7', b"a\0b", (7, b"to m0\na\0b", b"oops\n")),
         # the end of standard input is passed on at once
         ("cat; echo over", b"", (0, b"over\n", b"")),
         # by a signal it has a shell's exit code
         ("kill -9 $$", b"", (137, b"", b"")),
         ("cat", MEGABYTE, (0, MEGABYTE, b"")),
     ],
-    ids=["end of input", "signal", "a megabyte"],
+    ids=["streams and code", "end of input", "signal", "a megabyte"],
 )
-def test_what_goes_in_and_comes_out_is_the_commands(socket_path, command, given, done):
+def test_what_goes_in_and_comes_out_and_the_exit_code_are_the_commands(
+    socket_path, command, given, done
+):
     assert run(socket_path, "m0", command, given=given) == done
 
 
@@ -148,8 +145,6 @@ def test_many_agents_are_served_at_once(socket_path):
 
 
 def test_other_clients_of_the_socket_are_harmless(socket_path):
-    import socket
-
     for words in (b"", b"nonsense\n", b"99\nshort"):
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(socket_path)
