@@ -48,7 +48,6 @@ class Stations:
         self.mpirun = None
 
     def start(self, jobs):
-        self.jobs = list(jobs)
         self.names = [name for names in jobs for name in names]
         for number, name in enumerate(self.names):
             if name not in self.absent:
@@ -169,12 +168,6 @@ def test_all_members_or_none_are_used(stations, lead, launcher_is_member):
         lead(plan)
 
     assert stations.sent(messages.BecomeLauncher) == []
-
-
-def test_a_launcher_that_is_a_member_is_one_job_with_the_first_of_them(stations, lead):
-    assert lead(evolve(launcher_is_member=True)) == Verdict(0)
-
-    assert stations.jobs == [(LAUNCHER, "member-0"), ("member-1",)]
 
 
 def lose_member(stations):
