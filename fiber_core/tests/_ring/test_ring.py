@@ -24,13 +24,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    """Further attempts of rings come soon; all else has its time."""
-    timing = SimpleNamespace(at=lambda scale: RingTiming(backoff=0.05 * scale))
-    monkeypatch.setattr("fiber._ring.ring.RingTiming", timing)
-
-
 def fails_in_one(rank, size):
     if rank == 0:
         raise ValueError("no good")
@@ -164,7 +157,10 @@ def test_a_program_that_was_stopped_loses_no_member(monkeypatch):
     assert ring.join() == [True, True]
 
 
-def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch, impatient):
+def test_a_start_is_tried_again_as_often_as_it_may(monkeypatch):
+    # further attempts come soon; all else has its time
+    timing = SimpleNamespace(at=lambda scale: RingTiming(backoff=0.05 * scale))
+    monkeypatch.setattr("fiber._ring.ring.RingTiming", timing)
     launcher = runtime.current().launcher
     launch, refusals = launcher.launch, [FiberError("no room for it just now")] * 2
 
