@@ -45,6 +45,9 @@ SUSPENDED = status(JobState.SUSPENDED)
 class Play:
     """A group state with a clock and the jobs it asked for."""
 
+    #: what a platform answers that starts none
+    refusal = None
+
     def __init__(self, desired, per_job=1, exit_report_timeout=None):
         self.group = GroupState(
             lease=LEASE, per_job=per_job, timing=TIMING, exit_report_timeout=exit_report_timeout
@@ -59,7 +62,9 @@ class Play:
         steps = []
         while (step := self.group.next(self.now)) is not None:
             steps.append(step)
-            if isinstance(step, Start):
+            if isinstance(step, Start) and self.refusal is not None:
+                self.group.not_started(self.refusal, self.now)
+            elif isinstance(step, Start):
                 job = Job(str(len(self.jobs)), step.count)
                 self.jobs.append(job)
                 self.group.started(job, step.count)
@@ -72,6 +77,15 @@ class Play:
         """Let time pass until the next deadline; returns the steps."""
         self.now = max(self.now, self.group.deadline())
         return self.run()
+
+    def pass_time(self, seconds):
+        """Let time pass with all its deadlines, or until it ends; returns the steps."""
+        until, steps = self.now + seconds, self.run()
+        while (due := self.group.deadline()) is not None and due <= until:
+            steps += self.wait()
+        if not self.group.is_closing:
+            self.now = until
+        return steps
 
     def fail(self, times=1, how=KILLED, failure=""):
         """Lose the newest worker again and again; returns the steps after the last time."""
@@ -267,17 +281,13 @@ class TestFailingToStart:
         assert "exceeded quota" in str(step.cause)
 
     def test_refused_submissions_are_tried_again_and_given_up(self):
-        group, error = Play(1).group, SubmitError("quota")
-        now, tries = 0.0, 0
-        while not isinstance(step := group.next(now), GiveUp):
-            if isinstance(step, Start):
-                tries += 1
-                group.not_started(error, now)
-            else:
-                now = group.deadline()
-        assert tries == module.MAX_INITIALIZER_FAILURES
-        assert step.cause is error
-        assert "quota" in step.text
+        play = Play(1)
+        play.refusal = SubmitError("quota")
+        *steps, give_up, _ = play.pass_time(1000)
+        assert len(starts(steps)) == module.MAX_INITIALIZER_FAILURES
+        assert isinstance(give_up, GiveUp)
+        assert give_up.cause is play.refusal
+        assert "quota" in give_up.text
 
 
 class TestPlatformThatCannotBeAsked:
@@ -288,32 +298,15 @@ class TestPlatformThatCannotBeAsked:
 
     @pytest.fixture
     def play(self):
-        """A play whose two workers were at work and are lost."""
+        """A play whose two workers were at work and are lost, and which gets no others."""
         play = at_work(2)
+        play.refusal = self.AWAY
         for job in play.jobs:
             play.lose(job)
         return play
 
-    def ask_in_vain(self, play, seconds):
-        """Time passes, and every submission fails; the steps taken."""
-        steps, until = [], play.now + seconds
-        while True:
-            step = play.group.next(play.now)
-            if step is not None:
-                steps.append(step)
-                if isinstance(step, (GiveUp, Stop)):
-                    return steps
-            if isinstance(step, Start):
-                play.group.not_started(self.AWAY, play.now)
-            elif step is None:
-                due = play.group.deadline()
-                if due is None or due > until:
-                    play.now = until
-                    return steps
-                play.now = max(play.now, due)
-
     def test_it_is_asked_again_with_pauses_and_logged_once(self, play):
-        steps = self.ask_in_vain(play, TIMING.outage - 5)
+        steps = play.pass_time(TIMING.outage - 5)
         assert not any(isinstance(step, GiveUp) for step in steps)
         # one every two seconds, not fifteen in the first two
         assert 20 <= len(starts(steps)) <= 40
@@ -322,8 +315,8 @@ class TestPlatformThatCannotBeAsked:
         assert "cannot be asked" in reported
 
     def test_the_workers_start_once_it_answers(self, play):
-        self.ask_in_vain(play, 30)
-        steps = []
+        play.pass_time(30)
+        play.refusal, steps = None, []
         while len(starts(steps)) < 2:
             steps += play.wait()
         assert starts(steps) == [1, 1]
@@ -331,7 +324,7 @@ class TestPlatformThatCannotBeAsked:
 
     def test_when_it_does_not_come_back_the_pool_ends_with_the_reason(self, play):
         began = play.now
-        *_, give_up, stop = [*self.ask_in_vain(play, 1000), play.group.next(play.now)]
+        *_, give_up, stop = play.pass_time(1000)
         assert isinstance(give_up, GiveUp)
         assert isinstance(stop, Stop)
         assert give_up.cause is self.AWAY
@@ -341,16 +334,17 @@ class TestPlatformThatCannotBeAsked:
 
     def test_workers_that_are_left_work_on_however_long_it_takes(self):
         play = at_work(2)
+        play.refusal = self.AWAY
         play.lose(play.jobs[0])
-        steps = self.ask_in_vain(play, 10 * TIMING.outage)
+        steps = play.pass_time(10 * TIMING.outage)
         assert not any(isinstance(step, GiveUp) for step in steps)
         assert len([step for step in steps if isinstance(step, Report)]) == 1
         # and is given up once that one is gone as well
         play.lose(play.jobs[1])
-        assert isinstance(self.ask_in_vain(play, 5)[-1], GiveUp)
+        assert isinstance(play.pass_time(5)[-2], GiveUp)
 
     def test_a_closing_pool_waits_for_nothing(self, play):
-        self.ask_in_vain(play, 1)
+        play.pass_time(1)
         play.group.close()
         assert isinstance(play.run()[-1], Stop)
 
@@ -496,9 +490,8 @@ class TestPendingReport:
         assert starts(play.steps)[3:] == [1]
 
     def test_one_that_the_platform_refuses_is_logged_in_its_words(self):
-        play = started(0)
-        play.group.desired = play.group.starting = 1
-        play.group.not_started(SubmitError("no such image"), play.now)
+        play = Play(1)
+        play.refusal = SubmitError("no such image")
         text = "0 of 1 workers are ready; another one could not be started: no such image"
         assert Report(text) in play.run()
 
@@ -664,22 +657,22 @@ class TestSilence:
 
 class TestLosses:
     @pytest.mark.parametrize(
-        "kind,counts",
-        [(ReasonKind.SIGNAL, True), (ReasonKind.OOM, True), (ReasonKind.EVICTED, False)],
+        "kind, counts, told",
+        [
+            (ReasonKind.SIGNAL, True, "SIGNAL"),
+            (ReasonKind.OOM, True, "OOM"),
+            (ReasonKind.EVICTED, False, "EVICTED"),
+            (None, True, "UNKNOWN"),
+        ],
     )
-    def test_a_death_counts_where_the_work_may_be_to_blame(self, kind, counts):
+    def test_a_death_counts_where_the_work_may_be_to_blame_and_once(self, kind, counts, told):
         play = at_work(1)
-        loss = play.lose(play.jobs[0], status(JobState.FAILED, reason=Reason(kind), message="so"))
-        assert loss.counts is counts
+        reason = kind and Reason(kind)
+        loss = play.lose(play.jobs[0], status(JobState.FAILED, reason=reason, message="so"))
+        assert (loss.counts, str(loss.attempt.reason)) == (counts, told)
         assert not loss.expected
         assert (loss.attempt.worker, loss.attempt.host) == ("worker 0", "here")
         assert loss.attempt.message == "so"
-
-    def test_an_end_without_a_reason_counts_and_is_reported_once(self):
-        play = started(1)
-        loss = play.lose(play.jobs[0], status(JobState.FAILED))
-        assert loss.counts
-        assert str(loss.attempt.reason) == "UNKNOWN"
         assert play.report(play.jobs[0], KILLED) == []
 
     def test_the_word_on_a_process_goes_before_that_on_its_job(self):
