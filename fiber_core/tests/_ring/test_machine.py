@@ -122,9 +122,6 @@ class RingWorld:
         """Whatever it takes from the start until user code runs."""
         return self.all_come_up().forms()
 
-    def waits(self, worker, words):
-        return self.feed(events.WorkerPending(worker, words))
-
     def gone(self, worker, failure=DIED):
         self.jobs.pop(worker, None)
         self.up.discard(worker)
@@ -257,8 +254,8 @@ def test_none_runs_where_not_all_come_up_in_time():
 def test_the_platforms_message_for_pending_workers_stands_once():
     world = ring(workers=3, start_timeout=10.0)
     world.comes_up(1)
-    for _ in range(2):
-        world.waits(2, "Insufficient cpu").waits(3, "Insufficient cpu")
+    for worker in (2, 3, 2, 3):
+        world.feed(events.WorkerPending(worker, "Insufficient cpu"))
     world.passes(10).those_ending_end()
 
     assert "missing: 1, 2 (Insufficient cpu)" in world.concluded[0].message
@@ -388,9 +385,7 @@ CUT_OFF = Failure(reason="Unreachable", message="members cannot reach it")
 
 
 def live(workers=3, **policy):
-    world = RingWorld()
-    world.open(workers=workers, is_live=True, **{"min": 1, "max": 5, **policy})
-    return world.start().runs()
+    return ring(workers=workers, is_live=True, **{"min": 1, "max": 5, **policy}).runs()
 
 
 def seats(world):
@@ -611,19 +606,16 @@ class EventOrders(RingWorld, RuleBasedStateMachine):
 
     @invariant()
     def the_outcome_is_published_once(self):
-        if hasattr(self, "machine"):
-            assert len(self.concluded) == self.machine.phase.is_over
+        assert len(self.concluded) == self.machine.phase.is_over
 
     @invariant()
     def what_is_due_is_ahead(self):
-        if hasattr(self, "machine"):
-            due = self.machine.next_deadline()
-            assert due is None or due > self.now
+        due = self.machine.next_deadline()
+        assert due is None or due > self.now
 
     @invariant()
     def only_what_the_policy_allows_is_spent(self):
-        if hasattr(self, "machine"):
-            assert self.status.restarts <= self.policy.max_restarts
+        assert self.status.restarts <= self.policy.max_restarts
 
     def teardown(self):
         if not hasattr(self, "machine"):

@@ -95,21 +95,28 @@ class Task:
         return self.accepted | self.abandoned | self.withdrawn
 
 
-class World:
+class Histories(RuleBasedStateMachine):
     """Feeds the table, carries out its commands, and asserts that each command is allowed."""
+
+    names = calls = 0
 
     def __init__(self):
         super().__init__()
         self.now = 1000.0
         self.tasks: dict[int, Task] = {}
         self.models: dict[str, ModelWorker] = {}
-        self.max_attempts = 0
         self.table = None
 
-    def open(self, attempts):
-        """Begin with an empty table."""
+    @initialize(attempts=st.integers(1, 2), warm=st.booleans(), chunk=st.sampled_from([None, 2]))
+    def begin(self, attempts, warm, chunk):
         self.max_attempts = attempts
         self.table = PendingTable(policy=RetryPolicy(max_attempts=attempts))
+        if warm:
+            for _ in range(3):
+                self.join(None, 2)
+            self.add_call(60, chunk, True, True, None)
+            for model in list(self.models.values()):
+                self.report_and_ask_for(model, 1, 1e-5)
 
     # The world's side of it.
 
@@ -276,21 +283,6 @@ class World:
         model.pieces.append(
             Piece(done.entry, done.call, done.start, done.stop, task.chunk, done.start, alone)
         )
-
-
-class Histories(World, RuleBasedStateMachine):
-    names = 0
-    calls = 0
-
-    @initialize(attempts=st.integers(1, 2), warm=st.booleans(), chunk=st.sampled_from([None, 2]))
-    def begin(self, attempts, warm, chunk):
-        self.open(attempts)
-        if warm:
-            for _ in range(3):
-                self.join(None, 2)
-            self.add_call(60, chunk, True, True, None)
-            for model in list(self.models.values()):
-                self.report_and_ask_for(model, 1, 1e-5)
 
     # What happens.
 
@@ -478,8 +470,6 @@ class Histories(World, RuleBasedStateMachine):
 
     @invariant()
     def books_agree(self):
-        if self.table is None:
-            return
         shot = self.table.snapshot()
         assert self.table.queued == sum(view.queued for view in shot.calls)
         assert self.table.is_idle == (not shot.calls)
