@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import owners
 from fiber._ring.command_rings.control import ControlServer, request
 from fiber._ring.command_rings.records import (
     Record,
@@ -23,7 +22,7 @@ from fiber._ring.counters import RingCounters
 from fiber._ring.timing import RingTiming
 from fiber.backend_parts.liveness import Liveness
 from fiber.exceptions import FiberError
-from owners import DEAD, owned_by
+from owners import DEAD, REMOTE, owned_by
 from wire_world import threads
 
 
@@ -79,7 +78,7 @@ def test_its_status_is_kept_and_goes_with_it():
 def test_a_ring_of_another_host_has_its_last_written_status(state):
     record = begin()
     record.write({"phase": "running"})
-    owners.owned_by(record.path, owners.REMOTE)
+    owned_by(record.path, REMOTE)
 
     assert current_status(record, RingTiming())["phase"] == "running"
     assert record.status() == {"phase": "running"}
