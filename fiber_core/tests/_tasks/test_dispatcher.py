@@ -33,16 +33,6 @@ def peer(master):
     return master.peers["a"]
 
 
-def test_a_function_is_sent_to_a_worker_once(master, peer):
-    master.ask(peer)
-    for _ in range(3):
-        master.call(square, [1])
-    seen = master.work(peer, square)
-    master.call(cube, [1])
-    master.work(peer, cube, seen=seen)
-    assert len(peer.of_kind(Kind.FUNCTION)) == 2
-
-
 def test_each_worker_is_reported_ready_once(master):
     for _ in range(3):
         master.ask(master.peers["a"])
@@ -294,36 +284,25 @@ def test_on_dispatch_is_called_for_what_is_sent_and_not_for_what_was_withdrawn(m
     assert sent == [(0, 1)]
 
 
-class TestDeadlineTimer:
-    """It is set anew for an earlier deadline only."""
+def test_a_deadline_that_is_over_rings_at_once_and_none_does_not():
+    reactor, rings = FakeReactor(), []
+    timer = DeadlineTimer(reactor, lambda: rings.append(1))
+    timer.set(None)
+    assert reactor.timers == []
+    timer.set(0.0)
+    assert reactor.timers[0].when <= time.monotonic()
+    reactor.go_off()
+    assert rings == [1]
 
-    @pytest.fixture
-    def reactor(self):
-        return FakeReactor()
 
-    @pytest.fixture
-    def rings(self):
-        return []
-
-    @pytest.fixture
-    def timer(self, reactor, rings):
-        return DeadlineTimer(reactor, lambda: rings.append(1))
-
-    def test_a_deadline_that_is_over_rings_at_once_and_none_does_not(self, timer, reactor, rings):
-        timer.set(None)
-        assert reactor.timers == []
-        timer.set(0.0)
-        assert reactor.timers[0].when <= time.monotonic()
-        reactor.go_off()
-        assert rings == [1]
-
-    def test_the_earlier_of_two_deadlines_counts(self, timer, reactor):
-        now = time.monotonic()
-        for seconds in (200, 300, 100):
-            timer.set(now + seconds)
-        former, latter = reactor.timers
-        assert former.action is None
-        assert latter.when < now + 150
-        timer.expired()
-        timer.set(now + 400)
-        assert len(reactor.timers) == 3
+def test_a_timer_is_set_anew_for_an_earlier_deadline_only():
+    reactor, now = FakeReactor(), time.monotonic()
+    timer = DeadlineTimer(reactor, lambda: None)
+    for seconds in (200, 300, 100):
+        timer.set(now + seconds)
+    former, latter = reactor.timers
+    assert former.action is None
+    assert latter.when < now + 150
+    timer.expired()
+    timer.set(now + 400)
+    assert len(reactor.timers) == 3
