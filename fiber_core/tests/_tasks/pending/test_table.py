@@ -104,11 +104,16 @@ def test_before_anything_was_measured_each_worker_gets_one_unit(play):
     ]
 
 
-def test_measured_work_comes_in_batches_with_a_second_one_behind(play):
+@pytest.mark.parametrize(
+    "seconds, spans",
+    [(1e-4, [(1, 16), (16, 31)]), (0.2, [(1, 2)])],
+    ids=["in batches with a second one behind", "and nothing waits behind a slow unit"],
+)
+def test_work_comes_as_it_was_measured(play, seconds, spans):
     play.join("a", slots=2)
     play(CallAdded(1, 10_000))
-    play.turn("a", seconds=1e-4)
-    assert play.spans("a") == [(1, 16), (16, 31)]
+    play.turn("a", seconds)
+    assert play.spans("a") == spans
 
 
 def test_a_worker_gets_a_second_entry_once_others_have_measured(play):
@@ -130,13 +135,6 @@ def test_nothing_waits_behind_work_that_has_turned_slow(play):
     # work of a fast call, for which only the worker of the slow one has asked
     play.finish("b")
     assert play(ItemsAdded(2, 1)) == []
-
-
-def test_behind_a_slow_unit_nothing_waits(play):
-    play.join("a", slots=2)
-    play(CallAdded(1, 10_000))
-    play.turn("a", seconds=0.2)
-    assert play.spans("a") == [(1, 2)]
 
 
 def test_units_of_middling_length_wait_behind_one_another_until_the_end_is_near(play):
@@ -304,13 +302,16 @@ def asked_back(play):
     return [done for done in play.wait(0.05) if isinstance(done, Revoke)]
 
 
-def test_the_table_says_when_it_must_look_again(stuck):
+def test_the_table_says_when_it_must_look_again_and_asks_once(stuck):
     assert stuck.table.next_deadline() == pytest.approx(stuck.now + 0.05)
     assert stuck.wait(0.049) == []
     (revoke,) = asked_back(stuck)
     assert revoke == Revoke("a", stuck.entry("a").entry)
     assert stuck.table.next_deadline() == pytest.approx(stuck.now + 0.1)
     assert stuck.wait(0.09) == []
+    # it keeps everything
+    assert stuck(RevokeAnswered("a", revoke.entry, 11)) == []
+    assert stuck.wait(5.0) == []
 
 
 def test_nothing_is_asked_back_while_work_is_queued(play):
@@ -333,12 +334,6 @@ def test_what_is_handed_back_goes_to_the_idle_worker_as_a_batch(stuck):
     assert out == [Dispatch("b", stuck.entry("b").entry, 1, 3, 5, 1)]
     assert not stuck.table.held("b")[0].is_suspect
     assert stuck.spans("a") == [(2, 3)]
-
-
-def test_a_worker_that_keeps_everything_is_not_asked_twice(stuck):
-    (revoke,) = asked_back(stuck)
-    assert stuck(RevokeAnswered("a", revoke.entry, 11)) == []
-    assert stuck.wait(5.0) == []
 
 
 def copies(out):
