@@ -36,17 +36,11 @@ def strangers(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def meeting(tmp_path):
-    """The URL at which the first of them listens."""
-    return f"{listener_addresses._UNIX}{tmp_path / 'meeting'}"
-
-
-@pytest.fixture
-def auth_domain(strangers, meeting):
+def auth_domain(strangers, tmp_path):
     """The auth domain of the first one, which listens for it."""
     domains = strangers[0].store.auth_domains
     auth_domain = domains.of(KEY)
-    domains.open(auth_domain, meeting)
+    domains.open(auth_domain, f"{listener_addresses._UNIX}{tmp_path / 'meeting'}")
     return auth_domain
 
 
@@ -104,13 +98,15 @@ def test_an_exiting_process_waits_for_the_last_messages_to_a_retired_owner(
         told.set()
         return answered
 
+    def close():
+        assert told.is_set(), "connections were closed before what was said had arrived"
+        closing()
+
     ending = threading.Event()
     closing = there.store.auth_domains.close
     monkeypatch.setattr(owner, "sync", sync)
     monkeypatch.setattr(there.store, "_linger", ending.set)
-    monkeypatch.setattr(
-        there.store.auth_domains, "close", lambda: (told.is_set() or missed(), closing())
-    )
+    monkeypatch.setattr(there.store.auth_domains, "close", close)
     put(remote, b"a last word")
     with there.store._lock:
         there.store._remotes.clear()
@@ -119,10 +115,6 @@ def test_an_exiting_process_waits_for_the_last_messages_to_a_retired_owner(
 
     assert told.is_set()
     assert take(queue) == b"a last word"
-
-
-def missed():
-    pytest.fail("connections were closed before what was said had arrived")
 
 
 def test_an_address_has_its_auth_domains_credentials_within_a_run_and_does_not_show_them(

@@ -157,14 +157,6 @@ def test_a_caller_gets_an_error_when_the_owner_dies(theirs, mine, obj, owner):
         theirs.call_method("echo", (0,), {})
 
 
-def adopting(owner, obj):
-    def make_referent(typeid, value):
-        child = Referent(owner.store, CallerThreads(owner.store), value, METHODS)
-        return NewReferent(child, typeid, METHODS, dict)
-
-    return serve(owner, obj, typeids={"child": "T"}, make_referent=make_referent)
-
-
 def let_go(call, other, how):
     """The outcome of a call is let go of unread, or its caller dies."""
     if how == "die":
@@ -175,7 +167,12 @@ def let_go(call, other, how):
 
 @pytest.mark.parametrize("how", ["discard", "die"])
 def test_a_created_object_without_a_proxy_is_dropped(owner, obj, other, how):
-    theirs = other.remote(adopting(owner, obj))
+    def make_referent(typeid, value):
+        child = Referent(owner.store, CallerThreads(owner.store), value, METHODS)
+        return NewReferent(child, typeid, METHODS, dict)
+
+    mine = serve(owner, obj, typeids={"child": "T"}, make_referent=make_referent)
+    theirs = other.remote(mine)
     call = theirs.begin("child", (), {}, current_caller())
     assert call.wait(20)
     assert len(owner.store._own) == 2

@@ -21,6 +21,7 @@ from fiber._ring.mpi.streams import Command, set_hostname
 from supervised import until_gone
 
 PATIENCE = 30.0
+PIPES = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
 MEGABYTE = bytes(range(250)) * 4000
 
 
@@ -70,10 +71,9 @@ def socket_path(folder):
 
 
 def start(socket_path, *words, **options):
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     environ = {"PATH": os.environ["PATH"], agent.SOCKET: socket_path}
     words = [sys.executable, "-I", "-S", agent.__file__, *words]
-    return subprocess.Popen(words, env=environ, **{**streams, **options})
+    return subprocess.Popen(words, env=environ, **PIPES, **options)
 
 
 def run(socket_path, *words, given=b""):
@@ -185,8 +185,7 @@ def registry(folder, reports):
 
 def start_rank(*argv, variable="OMPI_COMM_WORLD_RANK", rank=0, folder=""):
     environ = {"PATH": os.environ["PATH"], variable: str(rank), FOLDER: str(folder)}
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(wrapped(argv), env=environ, **streams)
+    return subprocess.Popen(wrapped(argv), env=environ, **PIPES)
 
 
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"])
