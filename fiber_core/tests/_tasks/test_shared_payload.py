@@ -170,7 +170,7 @@ class TestFunctions:
         assert store.payloads == []
 
     def test_the_shared_bytes_count_whatever_becomes_of_the_original(self, master):
-        content = bytearray(SHARE_THRESHOLD)
+        content = array()
         call, _ = master.call(lambda item: content, [1])
         before = frames.joined(call.function)
         content[:] = b"x" * SHARE_THRESHOLD
