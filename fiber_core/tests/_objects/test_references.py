@@ -117,19 +117,6 @@ def test_an_end_of_a_one_way_pipe_has_one_side(owner, other, end):
         theirs.reader(0) if end == 0 else theirs.writer(0)
 
 
-def test_a_pickle_in_flight_keeps_an_end_until_it_is_loaded_and_let_go_of(owner, other):
-    mine = owner.pipe()
-    mine.issue(7, 1, 1)
-    address = mine.address
-    mine.drop(1)
-    mine.writer(0).put(b"1", True, None)
-    theirs = other.store.hold(address, 1, 7)
-    assert bytes(theirs.reader(0).take(True, 20)) == b"1"
-    theirs.drop(1)
-
-    until(lambda: is_broken(mine.writer(0)))
-
-
 def test_one_process_has_one_object_for_all_its_handles_until_the_last_is_gone(mine, owner, other):
     assert owner.store.hold(mine.address, 0, 0) is mine
     first = other.remote(mine)
