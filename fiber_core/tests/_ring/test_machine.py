@@ -143,9 +143,10 @@ class RingWorld:
         newcomer, self.newcomer = self.newcomer, None
         return self.feed(events.JoinCompleted(self.round, newcomer))
 
-    def is_kept_out(self, failure):
+    def is_kept_out(self):
         """They do not."""
         newcomer, self.newcomer = self.newcomer, None
+        failure = Failure(reason="Unreachable", message="members cannot reach it")
         return self.feed(events.JoinFailed(self.round, newcomer, failure))
 
     def collected(self):
@@ -381,9 +382,6 @@ def test_a_suspended_ring_has_no_workers_until_it_is_resumed_and_conditions_have
     assert true_in == [["Created", "Running"], ["Created", "Suspended"], ["Created", "Succeeded"]]
 
 
-CUT_OFF = Failure(reason="Unreachable", message="members cannot reach it")
-
-
 def live(workers=3, **policy):
     return ring(workers=workers, is_live=True, **{"min": 1, "max": 5, **policy}).runs()
 
@@ -438,7 +436,7 @@ def test_instead_of_a_newcomer_that_fails_another_one_is_tried(why):
     if why == "dies meanwhile":
         world.gone(newcomer).feed(events.JoinCompleted(1, newcomer))
     elif why == "is not reached":
-        world.is_kept_out(CUT_OFF)
+        world.is_kept_out()
     else:
         world.passes(20.0)
         assert "did not all dial it and send their states in" in world.status.events[-1].message
@@ -553,7 +551,7 @@ class EventOrders(RingWorld, RuleBasedStateMachine):
         if well:
             self.joins()
         else:
-            self.is_kept_out(Failure(reason="Unreachable"))
+            self.is_kept_out()
 
     @precondition(lambda self: self.collecting)
     @rule()

@@ -1,6 +1,5 @@
 """The state of a group, decided without a clock: events in, steps out."""
 
-import attrs
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,25 +11,15 @@ from fiber._workers import state as module
 from fiber._workers.state import GiveUp, GroupState, Report, Retire, Start, Stop
 from fiber.exceptions import BackendUnavailableError, SubmitError
 from fiber.model import JobState, JobStatus, ProcessStatus, Reason, ReasonKind, Timing
-from tasks_world import KILLED, LEFT, RUNNING, STOPPED
+from tasks_world import KILLED, LEFT, RUNNING, STOPPED, FakeJob
 
 LEASE = 3.0
 FULL = "0/1 nodes are available: 1 Insufficient cpu."
 TIMING = Timing()
 
 
-@attrs.define(eq=False)
-class Job:
-    """A job as the group state knows it."""
-
-    ident: str
-    processes: int = 1
-    host: str = "here"
-    failure: str = ""
-
-    @property
-    def name(self):
-        return f"worker {self.ident}"
+def job_of(ident, processes=1):
+    return FakeJob(ident, processes, lambda job, status: None)
 
 
 def status(state, *, code=None, reason=None, message="", processes=()):
@@ -65,7 +54,7 @@ class Play:
             if isinstance(step, Start) and self.refusal is not None:
                 self.group.not_started(self.refusal, self.now)
             elif isinstance(step, Start):
-                job = Job(str(len(self.jobs)), step.count)
+                job = job_of(str(len(self.jobs)), step.count)
                 self.jobs.append(job)
                 self.group.started(job, step.count)
             if isinstance(step, Stop):
@@ -158,7 +147,7 @@ class TestStarting:
         play.group.starting += 1
         assert play.group.accepts("0")
         play.group.worker_ready("0")
-        play.group.started(Job("0"), 1)
+        play.group.started(job_of("0"), 1)
         assert play.group.workers["0"].ready
         assert not play.group.accepts("stranger")
 
@@ -167,7 +156,7 @@ class TestStarting:
         play.group.starting += 1
         play.group.worker_ready("0")
         play.group.worker_retired("0")
-        job = Job("0")
+        job = job_of("0")
         play.group.started(job, 1)
         assert play.lose(job, LEFT).expected
 
@@ -176,7 +165,7 @@ class TestStarting:
         play.lose(play.jobs[0])
         play.group.worker_retired("0")
         play.group.starting += 1
-        play.group.started(Job("0"), 1)
+        play.group.started(job_of("0"), 1)
         assert not play.group.workers["0"].exit_sent
 
     def test_no_other_is_started_while_a_submission_is_under_way(self):

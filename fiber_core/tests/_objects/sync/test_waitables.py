@@ -124,16 +124,11 @@ def outcomes(answers):
     return [(one.request.process, one.request.number) for one in answers]
 
 
-def asleep(*parties):
-    condition = ConditionState()
-    for number, process in enumerate(parties):
-        assert condition.wait(Request(process, number)) == []
-    return condition
-
-
 @pytest.mark.parametrize("acknowledged, woken", [(1, [("b", 2)]), (2, [])])
 def test_a_dead_process_wakes_others_with_what_it_had_not_acknowledged(acknowledged, woken):
-    condition = asleep("a", "a", "b", "c")
+    condition = ConditionState()
+    for number, process in enumerate("aabc"):
+        assert condition.wait(Request(process, number)) == []
     condition.notify(2)
     for _ in range(acknowledged):
         condition.acknowledge("a")

@@ -165,15 +165,6 @@ class Histories(RuleBasedStateMachine):
             freed |= {(piece.call, item) for item in items - held_by_others}
         self.feed(WorkerLost(model.name, attempt, counts), freed=freed)
 
-    def withdraw_from(self, task, start, stop):
-        # what somebody holds, or may have begun, is none of it
-        waits = set(range(start, min(stop, task.count))) - self.held_of(task)
-        waits -= task.given | task.finished | task.suspects
-        if not task.closed:
-            waits &= set(range(task.count - task.count % task.chunk))
-        self.feed(ItemsWithdrawn(task.call, start, stop))
-        assert task.dropped or task.done or waits <= task.withdrawn, "it would run all the same"
-
     def held_of(self, task):
         """The items of a call that workers hold."""
         return {
@@ -319,10 +310,17 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data(), first=st.integers(0, 20), units=st.integers(1, 20))
     def withdraw(self, data, first, units):
-        if self.tasks:
-            task = data.draw(st.sampled_from(list(self.tasks.values())))
-            start = min(first * task.chunk, task.count - task.count % task.chunk)
-            self.withdraw_from(task, start, min(start + units * task.chunk, task.count))
+        if not self.tasks:
+            return
+        task = data.draw(st.sampled_from(list(self.tasks.values())))
+        whole = task.count - task.count % task.chunk
+        start = min(first * task.chunk, whole)
+        stop = min(start + units * task.chunk, task.count)
+        # what somebody holds, or may have begun, is none of it
+        waits = set(range(start, stop if task.closed else min(stop, whole)))
+        waits -= self.held_of(task) | task.given | task.finished | task.suspects
+        self.feed(ItemsWithdrawn(task.call, start, stop))
+        assert task.dropped or task.done or waits <= task.withdrawn, "it would run all the same"
 
     @rule(maxtasksperchild=st.sampled_from([None, None, None, 1, 3, 10]), slots=st.integers(0, 2))
     def join(self, maxtasksperchild, slots):
