@@ -80,33 +80,30 @@ def test_a_worker_unmaps_arguments_of_another_call(store):
     assert payload.closed
 
 
-class TestArgumentsOfAPool:
-    def does(self, master, name, entries):
-        """Has a worker do so many entries one by one; the size of each."""
-        peer, sizes = master.peers[name], []
+def test_a_local_worker_gets_it_once_a_remote_one_each_time_and_it_goes_with_the_call(
+    master, store
+):
+    def does(name, entries):
+        """Has a worker do so many entries one by one; whether the argument was in each."""
+        peer, found = master.peers[name], []
         master.ask(peer)
         for _ in range(entries):
             last = peer.of_kind(Kind.TASKS)[-1]
-            sizes.append(last.body.nbytes)
+            found.append(last.body.nbytes > SHARE_THRESHOLD)
             head, _ = protocol.read_tasks(last.body)
             master.finish(peer, head, [0] * (head.stop - head.start))
-        return sizes
+        return found
 
-    def test_a_local_worker_gets_it_once_a_remote_one_each_time_and_it_goes_with_the_call(
-        self, master, store
-    ):
-        value = array()
-        items = [(value, number) for number in range(6)]
-        _, sink = master.call(max, items, mode=Mode.STARMAP, chunksize=1)
-        local = self.does(master, "local", 3)
-        # it holds one more
-        remote = self.does(master, "remote", 2)
-        assert [size > SHARE_THRESHOLD for size in local] == [True, False, False]
-        assert [size > SHARE_THRESHOLD for size in remote] == [True] * 2
-        (payload,) = store.payloads
-        assert (sink.is_done, payload.closed) == (False, False)
-        self.does(master, "local", 1)
-        assert (sink.is_done, payload.closed) == (True, True)
+    value = array()
+    items = [(value, number) for number in range(6)]
+    _, sink = master.call(max, items, mode=Mode.STARMAP, chunksize=1)
+    assert does("local", 3) == [True, False, False]
+    # it holds one more
+    assert does("remote", 2) == [True, True]
+    (payload,) = store.payloads
+    assert (sink.is_done, payload.closed) == (False, False)
+    does("local", 1)
+    assert (sink.is_done, payload.closed) == (True, True)
 
 
 class Refers:
