@@ -89,14 +89,6 @@ def test_an_end_that_does_not_exist_has_no_references(references):
     assert not references.is_held(1)
 
 
-def is_broken(writer):
-    try:
-        writer.put(b"x", True, None)
-    except BrokenPipeError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_writer_gets_an_error_when_no_reader_is_left(owner, other, late):
     mine = owner.pipe()
@@ -106,7 +98,9 @@ def test_a_writer_gets_an_error_when_no_reader_is_left(owner, other, late):
     if not late:
         mine.drop(1)
 
-    until(lambda: is_broken(writer))
+    with pytest.raises(BrokenPipeError):
+        # it is told a moment later
+        until(lambda: writer.put(b"x", True, None))
 
 
 @pytest.mark.parametrize("end", [0, 1])

@@ -161,9 +161,8 @@ def test_other_users_of_the_host_are_sent_away(echo, forwarder):
 @pytest.fixture
 def gateway(pipes, tmp_path_factory):
     path = str(tmp_path_factory.mktemp("g") / "socket")
-    made = Gateway(path, pipes, RingTiming())
-    yield path
-    made.close()
+    with contextlib.closing(Gateway(path, pipes, RingTiming())):
+        yield path
 
 
 def test_a_program_gets_the_service_that_it_names_and_may_forward_connections_in_its_turn(gateway):

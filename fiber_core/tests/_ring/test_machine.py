@@ -637,8 +637,7 @@ class EventOrders(RingWorld, RuleBasedStateMachine):
                 self.all_done()
         assert self.machine.phase.is_over, self.machine.phase
         self.feed(events.TerminateRequested())
-        if self.halting:
-            self.halting = False
+        self.halting = False
         self.those_ending_end()
         self.passes(60.0)
         assert self.forgotten == 1

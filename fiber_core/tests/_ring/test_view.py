@@ -120,21 +120,16 @@ def test_a_failure_without_a_rank_says_what_it_knows():
     assert str(Failure(reason="OOM", host="a")) == "a: OOM"
 
 
-CREATED = (
-    Condition(kind=ConditionKind.CREATED, is_true=True, reason="RingCreated", message="", time=0),
-)
-
-
-def status(phase, restarts=0):
-    return RingStatus(phase=phase, conditions=CREATED, restarts=restarts)
-
-
 def test_each_ring_is_counted_once_however_many_statuses_it_has(monkeypatch):
     monkeypatch.setattr(counters, "_counts", RingCounters())
-    good, bad = StatusCounter(), StatusCounter()
-    for phase, restarts in (("starting", 0), ("running", 1), ("succeeded", 1), ("succeeded", 1)):
-        good(status(RingPhase(phase), restarts))
-    for phase, restarts in (("starting", 0), ("failed", 2)):
-        bad(status(RingPhase(phase), restarts))
+    created = Condition(
+        kind=ConditionKind.CREATED, is_true=True, reason="RingCreated", message="", time=0
+    )
+    good = [("starting", 0), ("running", 1), ("succeeded", 1), ("succeeded", 1)]
+    bad = [("starting", 0), ("failed", 2)]
+    for history in (good, bad):
+        count = StatusCounter()
+        for phase, restarts in history:
+            count(RingStatus(phase=RingPhase(phase), conditions=(created,), restarts=restarts))
 
     assert counters.counters() == RingCounters(created=2, succeeded=1, failed=1, restarts=3)

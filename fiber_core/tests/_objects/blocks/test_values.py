@@ -98,13 +98,11 @@ def test_a_view_comes_back_as_a_view_that_is_only_read(view):
 class Thing:
     made = 0
 
+    def __init__(self):
+        Thing.made += 1
+
     def __reduce__(self):
-        return _thing, ()
-
-
-def _thing():
-    Thing.made += 1
-    return Thing()
+        return Thing, ()
 
 
 class Block:
