@@ -44,8 +44,6 @@ WORK = MemberSpec(
 )
 ONE = Group(workers=1)
 CALLER = Group(workers=1, is_caller=True)
-
-
 JOBS = (StartWorker(1, 0, ONE), StartRun(1), StartWorker(2, 1, ONE))
 
 

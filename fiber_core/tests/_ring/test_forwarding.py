@@ -108,10 +108,8 @@ def test_clients_are_sent_away_where_the_server_cannot_be_reached():
     def gone():
         raise EOFError
 
-    forwarder = Forwarder(gone, RingTiming())
-    with connected(forwarder) as connection:
+    with contextlib.closing(Forwarder(gone, RingTiming())) as made, connected(made) as connection:
         assert connection.recv(1) == b""
-    forwarder.close()
 
 
 def test_a_server_may_listen_later_than_clients_come():
@@ -171,11 +169,12 @@ def test_a_program_gets_the_service_that_it_names_and_may_forward_connections_in
         client.send_bytes(b"echo")
         return client
 
-    forwarder = Forwarder(connect, RingTiming())
-    with connected(forwarder) as connection:
+    with (
+        contextlib.closing(Forwarder(connect, RingTiming())) as made,
+        connected(made) as connection,
+    ):
         connection.sendall(b"hello")
         assert read(connection, 5) == b"hello"
-    forwarder.close()
 
 
 def test_only_this_user_may_use_the_socket(gateway):
