@@ -9,7 +9,7 @@ all its containers have, and a user's name of its own. It neither sees nor ends 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
+import importlib.util
 import io
 import json
 import os
@@ -32,6 +32,7 @@ import psutil
 import pytest
 
 import hygiene
+import waiting
 from commands import ran
 from require import need
 from rootfs import write
@@ -130,11 +131,8 @@ class Engine:
 
     def left(self, seconds: float) -> list[str]:
         """Containers left: waits until there is none, for so many seconds at most."""
-        deadline = time.monotonic() + seconds
-        while (found := self.containers()) and time.monotonic() < deadline:
-            # the engine removes some by itself, after the event of their end
-            time.sleep(0.2)
-        return found
+        # the engine removes some by itself, after the event of their end
+        return waiting.left(self.containers, seconds, pause=0.2)
 
     def pause(self, container: str) -> None:
         """Freeze a container, also one that was started a moment ago and cannot be paused yet."""
@@ -274,15 +272,6 @@ def _root() -> str:
     return tempfile.gettempdir()
 
 
-def is_installed(distribution: str) -> bool:
-    """True where the Python that runs the tests has a distribution."""
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def _bridge() -> Iterator[tuple[str, int]]:
     """A bridge with a name and a network of its own."""
@@ -323,14 +312,14 @@ def archive(
     if ready is not None:
         yield lambda: ready
         return
-    distributions = [*distributions, *filter(is_installed, _OPTIONAL)]
+    more = [name for name in _OPTIONAL if importlib.util.find_spec(name.replace("-", "_"))]
     path = folder / "root.tar"
     failures: list[BaseException] = []
 
     def make() -> None:
         try:
             with path.open("wb") as stream:
-                write(stream, distributions)
+                write(stream, [*distributions, *more])
         except BaseException as error:
             failures.append(error)
 

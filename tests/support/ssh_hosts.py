@@ -25,6 +25,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+import waiting
 from require import need
 
 _SSHD = "/usr/sbin/sshd"
@@ -350,12 +351,7 @@ class SshWorld:
 
     def close(self) -> list[str]:
         """Remove hosts and network; returns the processes of jobs that were left."""
-        deadline = time.monotonic() + _TIMEOUT
-        left = self.jobs()
-        while left and time.monotonic() < deadline:
-            # there is no event for the end of processes that are no children
-            time.sleep(0.05)
-            left = self.jobs()
+        left = waiting.left(self.jobs, _TIMEOUT, pause=0.05)
         for host in self.hosts:
             host.kill_all()
         if self.link:

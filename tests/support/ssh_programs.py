@@ -1,11 +1,11 @@
 """Processes of :mod:`ssh_masters` for tests, and what is left of them on hosts."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import ssh_masters
+import waiting
 from running import Program
 from ssh_hosts import SshWorld
 
@@ -42,8 +42,4 @@ class Master(Program):
 
 def left_on(world: SshWorld, seconds: float) -> list[str]:
     """Processes left on hosts: waits until there is none, for so many seconds at most."""
-    deadline = time.monotonic() + seconds
-    while (left := world.jobs()) and time.monotonic() < deadline:
-        # there is no event for the end of processes that are no children
-        time.sleep(0.05)
-    return left
+    return waiting.left(world.jobs, seconds, pause=0.05)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import waiting
 from fiber._agent.supervisor.client import SupervisorClient
 from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
@@ -165,8 +166,8 @@ def is_alive(pid: int) -> bool:
 
 def until_gone(*pids: int) -> None:
     """Wait for the end of processes that are no children of ours."""
-    # their parent alone gets their exit status
-    until(lambda: not any(map(is_alive, pids)), timeout=PATIENCE)
+    left = waiting.left(lambda: [pid for pid in pids if is_alive(pid)], PATIENCE)
+    assert not left, f"still there: {left}"
 
 
 #: first lines of a master: its words are read from the ``pipe`` of its process

@@ -16,6 +16,15 @@ def until(condition: Callable[[], Any], *, timeout: float = PATIENCE) -> None:
         time.sleep(0.002)
 
 
+def left(look: Callable[[], list[Any]], seconds: float, *, pause: float = 0.01) -> list[Any]:
+    """What a look finds: waits until that is nothing, for so many seconds at most."""
+    deadline = time.monotonic() + seconds
+    while (found := look()) and time.monotonic() < deadline:
+        # processes that are no children, threads and files have no common event to wait for
+        time.sleep(pause)
+    return found
+
+
 def until_steady(look: Callable[[], Any], *, looks: int) -> None:
     """Wait until that many looks in a row have found the same, and not None."""
     found: list[Any] = []
