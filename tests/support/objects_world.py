@@ -1,10 +1,8 @@
 """Several processes' worth of shared objects in one process, over real connections."""
 
 import itertools
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,17 +150,3 @@ def fetching(side: Any) -> Any:
     reader = side.reader(0)
     reader._batch, reader._since = 1000, time.monotonic()
     return reader
-
-
-def in_thread(action: Callable[[], Any]) -> Callable[[], Any]:
-    """Run an action on a thread of its own; a function that waits for its outcome."""
-    outcome: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(action())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return lambda: outcome.result(20)

@@ -8,8 +8,8 @@ import pytest
 
 from fiber.exceptions import PeerLostError
 from fiber.model.timing import Timing
-from objects_world import fetching, in_thread, put, take
-from wire_world import TIMEOUT, until
+from objects_world import fetching, put, take
+from wire_world import TIMEOUT, in_thread, until
 
 
 def test_waiting_readers_and_writers_get_an_error_that_names_the_dead_owner(owner, other):

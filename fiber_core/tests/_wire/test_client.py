@@ -303,8 +303,8 @@ class TestPool:
         clients.close()
         slow.answer.set()
 
-        error = got()
-        assert isinstance(error, PeerLostError) and "is ending" in str(error)
+        with pytest.raises(PeerLostError, match="is ending"):
+            got()
         assert made[0].closed
 
     def test_an_address_is_dialed_by_its_route(self):

@@ -15,8 +15,7 @@ from fiber._objects.blocks.block import FETCH, MAX_BYTES, Block, Op
 from fiber._objects.blocks.contents import read
 from fiber._objects.memory import sealed
 from fiber.exceptions import PeerLostError, WireError
-from objects_world import in_thread
-from wire_world import until
+from wire_world import in_thread, until
 
 SIZE = 3 * MAX_BYTES + 17
 

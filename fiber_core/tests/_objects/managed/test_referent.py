@@ -16,8 +16,7 @@ from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, WireError
 from fiber.model.timing import Timing
-from objects_world import in_thread
-from wire_world import until
+from wire_world import in_thread, until
 
 
 class Thing:

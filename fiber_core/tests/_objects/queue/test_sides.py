@@ -6,8 +6,8 @@ import pytest
 
 from fiber._objects.address import Kind
 from fiber.exceptions import PeerLostError, TransportError
-from objects_world import fetching, in_thread, put, take
-from wire_world import readable, until
+from objects_world import fetching, put, take
+from wire_world import in_thread, readable, until
 
 
 def numbers(count):

@@ -9,8 +9,9 @@ from fiber._objects.queue.messages import ItemWithReferences
 from fiber._objects.queue.requests import Drop, Request
 from fiber._objects.queue.tasks import TaskChannel, TaskQueueState
 from fiber.exceptions import PeerLostError
-from objects_world import in_thread, put, take
+from objects_world import put, take
 from queue_states import given, offer, only
+from wire_world import in_thread
 
 filled = functools.partial(queue_states.filled, kind=TaskQueueState)
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from fiber._objects.sync import owned_waitable
 from fiber._objects.sync.barrier import BarrierState, OwnedBarrier
 from fiber._objects.sync.wait_queue import Request, Status
-from objects_world import in_thread
-from wire_world import until
+from wire_world import in_thread, until
 
 
 def outcomes(answers):

@@ -12,8 +12,7 @@ from fiber._objects.sync import owned_waitable, protocol, remote_waitable
 from fiber._objects.sync.semaphore import LocalHold, OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.wait_queue import Request, Status
 from fiber.exceptions import HolderDiedWarning, LeaseLostError, WireError
-from objects_world import in_thread
-from wire_world import until
+from wire_world import in_thread, until
 
 
 @pytest.fixture

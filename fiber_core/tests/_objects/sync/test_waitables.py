@@ -15,8 +15,7 @@ from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.semaphore import OwnedSemaphore, SemaphoreState
 from fiber._objects.sync.wait_queue import Request, Status
 from fiber.exceptions import LeaseLostError, PeerLostError
-from objects_world import in_thread
-from wire_world import until
+from wire_world import in_thread, until
 
 
 def sleep(condition, timeout=20, release=lambda: None, *, certain=False):
