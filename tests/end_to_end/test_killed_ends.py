@@ -6,9 +6,8 @@ import threading
 import pytest
 
 import fiber
-import process_signals
 import soak
-from children import PATIENCE, finish, start
+from children import PATIENCE, finish, killed_meanwhile, start
 from fiber.connection import wait
 
 pytestmark = [
@@ -52,11 +51,6 @@ def own_and_fill(end, maxsize):
     numbers = fiber.Queue(maxsize)
     end.send(numbers)
     fill(numbers)
-
-
-def killer(child, latest, rng):
-    """Kills a child at some moment, once it is started."""
-    return threading.Timer(rng.uniform(0, latest), process_signals.kill, (child,))
 
 
 def outcome(action):
@@ -109,18 +103,15 @@ def test_the_other_end_of_a_pipe_is_killed(lives):
         else:
             dying, end = start(talk, there), here
         there.close()
-        killing = killer(dying, 0.3, current.rng)
-        killing.start()
-        if lives == "with a third":
-            results = fiber.Queue()
-            survivor = start(use_and_tell, end, results)
-            end.close()
-            numbers, ended, hanging = results.get(timeout=2 * PATIENCE)
-            finish(survivor)
-        else:
-            numbers, ended, hanging = use(end)
-        killing.join()
-        dying.join(PATIENCE)
+        with killed_meanwhile(dying, current.rng, latest=0.3):
+            if lives == "with a third":
+                results = fiber.Queue()
+                survivor = start(use_and_tell, end, results)
+                end.close()
+                numbers, ended, hanging = results.get(timeout=2 * PATIENCE)
+                finish(survivor)
+            else:
+                numbers, ended, hanging = use(end)
         here.close()
         end.close()
         assert (hanging, ended) == ([], True)
@@ -136,18 +127,15 @@ def test_the_only_writer_of_a_queue_is_killed(maxsize):
         dying = start(fill, numbers)
         # it is up once something came
         read = [numbers.get(timeout=PATIENCE)]
-        killing = killer(dying, 0.2, current.rng)
-        killing.start()
-        while True:
-            # asked before looking: what it sent before its death may come a moment after it
-            is_dead = not dying.is_alive()
-            try:
-                read.append(numbers.get(timeout=0.5 if is_dead else 0.05))
-            except queue.Empty:
-                if is_dead:
-                    break
-        killing.join()
-        dying.join(PATIENCE)
+        with killed_meanwhile(dying, current.rng, latest=0.2):
+            while True:
+                # asked before looking: what it sent before its death may come a moment after it
+                is_dead = not dying.is_alive()
+                try:
+                    read.append(numbers.get(timeout=0.5 if is_dead else 0.05))
+                except queue.Empty:
+                    if is_dead:
+                        break
         assert read == list(range(len(read)))
 
         another = start(put_one, numbers)
@@ -171,12 +159,9 @@ def test_the_only_writer_of_a_queue_that_lives_with_it_is_killed(maxsize):
         readers = [threading.Thread(target=read_all, args=(numbers, ended)) for _ in range(2)]
         for reader in readers:
             reader.start()
-        killing = killer(dying, 0.2, current.rng)
-        killing.start()
-        for reader in readers:
-            reader.join(PATIENCE)
-        killing.join()
-        dying.join(PATIENCE)
+        with killed_meanwhile(dying, current.rng, latest=0.2):
+            for reader in readers:
+                reader.join(PATIENCE)
         assert [EOFError in how for how in ended] == [True, True], "a reader hangs"
         with pytest.raises(EOFError):
             numbers.get()

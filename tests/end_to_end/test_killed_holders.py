@@ -13,7 +13,7 @@ import pytest
 
 import fiber
 import soak
-from children import PATIENCE, Crew, be_elsewhere, finish, killed, start
+from children import PATIENCE, Crew, be_elsewhere, finish, killed_meanwhile, start
 from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
 from waiting import until
 
@@ -24,16 +24,6 @@ pytestmark = [
 ]
 
 TURNS, FOR_EVER = 30, 10**9
-
-
-@contextlib.contextmanager
-def killed_meanwhile(child, rng):
-    """Kill a child at some moment of the block, and end the block when it is gone."""
-    # the pace is random, not waiting for anything: faults come when they come
-    killing = threading.Timer(rng.uniform(0, 0.05), killed, (child,))
-    killing.start()
-    yield
-    killing.join()
 
 
 def all_ready(ready, count):

@@ -1,7 +1,10 @@
 """Child processes of tests: started in one line, and seen to end well."""
 
+import contextlib
+import random
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -32,6 +35,18 @@ def killed(child: fiber.Process) -> None:
     process_signals.kill(child)
     child.join(PATIENCE)
     assert child.exitcode == -signal.SIGKILL
+
+
+@contextlib.contextmanager
+def killed_meanwhile(
+    child: fiber.Process, rng: random.Random, *, latest: float = 0.05
+) -> Iterator[None]:
+    """Kill a child at some moment of the block, and end the block when it is gone."""
+    # the pace is random, not waiting for anything: faults come when they come
+    killing = threading.Timer(rng.uniform(0, latest), killed, (child,))
+    killing.start()
+    yield
+    killing.join()
 
 
 class Crew:
@@ -70,12 +85,4 @@ def be_elsewhere() -> None:
 
 def marked(mark: str) -> list[psutil.Process]:
     """Processes that have the mark as TEST_MARK in their environment, and have not ended."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get("TEST_MARK") == mark:
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
+    return list(process_signals.with_variable("TEST_MARK", mark))

@@ -26,6 +26,9 @@ import attrs
 import psutil
 import pytest
 
+import process_signals
+import waiting
+
 _MARK = "PYTEST_FIBER_SESSION"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP)
 # helpers that the standard library keeps until the interpreter ends
@@ -174,14 +177,10 @@ def pytest_unconfigure() -> None:
 
 def _still(look: Callable[[], list[Any]]) -> list[Any]:
     """What is left after a while, looking until it is nothing."""
-    deadline = time.monotonic() + _PATIENCE
     if look():
         # the traceback of an expected error may hold a handle, in a cycle with the error
         gc.collect()
-    while (left := look()) and time.monotonic() < deadline:
-        # threads, descendants of any depth, orphans and files have no common event to wait for
-        time.sleep(0.01)
-    return left
+    return waiting.left(look, _PATIENCE)
 
 
 def _is_of_a_run(file: str) -> bool:
@@ -209,17 +208,12 @@ def _close_runtime() -> None:
 
 
 def _orphans() -> list[psutil.Process]:
-    mark = os.environ[_MARK]
-    found = []
-    for process in psutil.process_iter():
-        try:
-            marked = process.environ().get(_MARK) == mark
-            helper = any(name in " ".join(process.cmdline()) for name in _STDLIB_HELPERS)
-        except (psutil.Error, OSError):
-            continue
-        if marked and not helper and process.pid != os.getpid():
-            found.append(process)
-    return found
+    return [
+        process
+        for process in process_signals.with_variable(_MARK, os.environ[_MARK])
+        if process.pid != os.getpid()
+        and not any(name in _command(process.pid) for name in _STDLIB_HELPERS)
+    ]
 
 
 def _descendants(pid: int) -> Iterator[int]:

@@ -8,19 +8,18 @@ import psutil
 import yaml
 
 import fiber_k8s.rbac
+import process_signals
 from cluster.objects import PODS
 from fiber_k8s.client import Client
 from fiber_k8s.config import K8sConfig
 from fiber_k8s.logs import last_lines
-
-_PLURALS = {"ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
 
 
 def grant(cluster, namespace="default", account="fiber", options=()):
     """The least rights that the command prints, for a service account, and those of options."""
     text = fiber_k8s.rbac.manifests(namespace, account, options=options)
     for thing in yaml.safe_load_all(text):
-        cluster.create(_PLURALS[thing["kind"]], thing, namespace)
+        cluster.create(f"{thing['kind'].lower()}s", thing, namespace)
 
 
 def time_of_end(cluster, pod):
@@ -99,18 +98,18 @@ class Masters:
 
     def touch(self, name, path):
         """Make a file in a pod that runs."""
-        process = next(_processes(name))
+        process = self.processes(name)[0]
         Path(f"/proc/{process.pid}/root{path}").touch()
 
     def kill(self, name):
         """SIGKILL to all processes of a pod; its object stays, as after a crash."""
-        for process in _processes(name):
+        for process in self.processes(name):
             with contextlib.suppress(psutil.Error):
                 process.kill()
 
     def processes(self, name):
-        """The processes of a pod, as they are now."""
-        return list(_processes(name))
+        """The processes of a pod, which are this host's, as they are now."""
+        return list(process_signals.with_variable("HOSTNAME", name))
 
     def output(self, name):
         """The last lines that a master has written so far."""
@@ -130,14 +129,6 @@ class Masters:
             with contextlib.suppress(Exception):
                 self.cluster.delete_pod(pod["metadata"]["name"], grace=1)
         self._client.close()
-
-
-def _processes(pod):
-    """The processes of a pod, which are this host's."""
-    for process in psutil.process_iter(["pid"]):
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("HOSTNAME") == pod:
-                yield process
 
 
 def _workers(pods):

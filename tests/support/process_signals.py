@@ -1,4 +1,4 @@
-"""Signals sent to children behind Fiber's back.
+"""Processes found, and signals sent to children, behind Fiber's back.
 
 A child's pid is that of its container's namespace, where it has one, and differs on the host.
 """
@@ -6,11 +6,20 @@ A child's pid is that of its container's namespace, where it has one, and differ
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+
+def with_variable(name: str, value: str) -> Iterator[psutil.Process]:
+    """Processes that have a variable in their environment, and have not ended."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(name) == value:
+                yield process
 
 
 def kill(process: BaseProcess) -> None:
