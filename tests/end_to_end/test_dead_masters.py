@@ -1,12 +1,9 @@
 """The master, or the supervisor, is killed at a random moment; nobody and nothing is left."""
 
-import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -16,6 +13,7 @@ import pytest
 
 import fiber
 import soak
+import waiting
 from children import marked
 from waiting import until
 
@@ -54,7 +52,7 @@ if __name__ == "__main__":
             queue.put(queue.qsize())
 """,
     "blocks": """
-import os, time
+import sys, time
 import fiber
 from fiber.shared_memory import SharedMemory
 
@@ -62,7 +60,7 @@ def attach(name):
     SharedMemory(name).close()
 
 if __name__ == "__main__":
-    block = SharedMemory("test-" + os.environ["TEST_MARK"], create=True, size=8)
+    block = SharedMemory(sys.argv[1], create=True, size=8)
     child = fiber.Process(target=attach, args=(block.name,))
     child.start()
     child.join()
@@ -86,13 +84,10 @@ if __name__ == "__main__":
 }
 
 
-def kill_master(tmp_path, mark, kind, delay, *arguments):
+def kill_master(environ, tmp_path, kind, delay, *arguments):
     """Kill the master of a run at some moment; what is left of it, and forks of its own."""
-    script, out = tmp_path / f"master_{mark}.py", tmp_path / f"out{mark}"
+    script, out = tmp_path / "master.py", tmp_path / "out"
     script.write_text(PROGRAMS[kind])
-    # a short path: sockets are made in it
-    runtime = Path(tempfile.mkdtemp(prefix="fm-"))
-    environ = {**os.environ, "TEST_MARK": mark, "XDG_RUNTIME_DIR": str(runtime)}
     # files, not pipes: whoever holds a pipe's end would keep us waiting
     with open(out, "w") as stream:
         words = [sys.executable, script, *arguments]
@@ -106,13 +101,11 @@ def kill_master(tmp_path, mark, kind, delay, *arguments):
     master.wait(30)
 
     def left():
-        processes = [f"{p.pid} {p}" for p in marked(mark) if p.pid not in strangers]
-        return processes + [str(path) for path in runtime.glob("fiber/*")]
+        running = marked(environ["TEST_MARK"])
+        processes = [f"{p.pid} {p}" for p in running if p.pid not in strangers]
+        return processes + list(map(str, Path(environ["XDG_RUNTIME_DIR"]).glob("fiber/*")))
 
-    with contextlib.suppress(AssertionError):
-        until(lambda: not left())
-    found = left()
-    shutil.rmtree(runtime)
+    found = waiting.left(left, waiting.PATIENCE)
     for pid in strangers:
         os.kill(pid, signal.SIGKILL)
     return found, strangers
@@ -120,29 +113,28 @@ def kill_master(tmp_path, mark, kind, delay, *arguments):
 
 @pytest.mark.timeout(3600 if soak.is_full() else 120)
 @pytest.mark.parametrize("kind, rounds, latest", [("pool", 50, 0.5), ("ring", 100, 1.5)])
-def test_a_killed_master_leaves_nothing(tmp_path, kind, rounds, latest):
+def test_a_killed_master_leaves_nothing(environ, tmp_path, kind, rounds, latest):
     for current in soak.rounds(f"dead master of a {kind}", rounds, least=2):
-        mark = f"{os.getpid()}-{current.seed}"
-        left, _ = kill_master(tmp_path, mark, kind, current.rng.uniform(0, latest))
+        left, _ = kill_master(environ, tmp_path, kind, current.rng.uniform(0, latest))
         assert left == []
 
 
-def test_a_killed_master_leaves_nothing_though_its_own_forks_live_on(tmp_path):
+def test_a_killed_master_leaves_nothing_though_its_own_forks_live_on(environ, tmp_path):
     # the stdlib's pool, forked by the user, outlives its master: those two are not ours
-    left, bystanders = kill_master(tmp_path, f"{os.getpid()}-forked", "pool", 0.2, "forked")
+    left, bystanders = kill_master(environ, tmp_path, "pool", 0.2, "forked")
 
     assert left == []
     assert len(bystanders) == 2
 
 
-def test_a_killed_master_that_had_no_jobs_leaves_no_folder_and_no_shared_memory(tmp_path):
-    mark = f"{os.getpid()}-blocks"
+def test_a_killed_master_that_had_no_jobs_leaves_no_folder_and_no_shared_memory(environ, tmp_path):
+    name = f"test-{os.getpid()}-block"
 
-    left, _ = kill_master(tmp_path, mark, "blocks", 0)
+    left, _ = kill_master(environ, tmp_path, "blocks", 0, name)
 
     assert left == []
     with pytest.raises(FileNotFoundError):
-        SharedMemory(f"test-{mark}")
+        SharedMemory(name)
 
 
 def nap(n):

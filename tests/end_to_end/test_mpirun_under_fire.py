@@ -1,21 +1,20 @@
 """``fiber mpirun`` whose parts are killed at random moments: it ends, and nothing is left."""
 
 import contextlib
-import os
-import shutil
+import functools
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 import psutil
 import pytest
 
 import soak
+import waiting
 from children import marked
 from mpi_stacks import stack
-from waiting import PATIENCE, until
+from waiting import PATIENCE
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(1200)]
 
@@ -51,18 +50,15 @@ def kill_one(found, chance):
 
 
 @pytest.mark.parametrize("name, rounds", [("debian", 100), ("openmpi", 10), ("mpich", 10)])
-def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
-    mpi = stack(name)
+def test_a_run_ends_whatever_of_it_is_killed(environ, tmp_path, name, rounds):
+    mpi, mark = stack(name), environ["TEST_MARK"]
     words = ["-np", "3", "--slots", "2", "--mpirun", mpi.mpirun, "--", "sleep", "2"]
     for current in soak.rounds(f"parts of mpirun killed: {name}", rounds, least=2):
         chance = current.rng
-        mark = f"{os.getpid()}-{current.seed}"
-        # a short path: sockets are made in it
-        runtime = tempfile.mkdtemp(prefix="fm-")
         with open(tmp_path / "out", "w") as out:
             command = subprocess.Popen(
                 [sys.executable, "-m", "fiber.cli.main", "mpirun", *words],
-                env={**os.environ, "TEST_MARK": mark, "XDG_RUNTIME_DIR": runtime},
+                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -81,9 +77,7 @@ def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
         except subprocess.TimeoutExpired:
             code = None
         took = time.monotonic() - began
-        with contextlib.suppress(AssertionError):
-            until(lambda mark=mark: not marked(mark), timeout=GONE)
-        left = marked(mark)
+        left = waiting.left(functools.partial(marked, mark), GONE)
         told = (tmp_path / "out").read_text()
         still = {process.pid: process.cmdline() for process in left}
         for process in left:
@@ -94,4 +88,3 @@ def test_a_run_ends_whatever_of_it_is_killed(tmp_path, name, rounds):
             # asked to end, it says nothing, and its code is all that is known
             assert told.strip(), (current.seed, code)
         current.note(killed=kind, by=number, code=code, seconds_to_end=round(took, 2))
-        shutil.rmtree(runtime, ignore_errors=True)
