@@ -10,21 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+import mpi_ranks
 from mpi_stacks import STACKS, stack
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.mpi, pytest.mark.timeout(180)]
 
 PATIENCE = 120
 ROOT = Path(__file__).parents[2]
-ALLREDUCE = """
-import os
-from mpi4py import MPI
-
-world = MPI.COMM_WORLD
-total = world.allreduce(world.rank + 1)
-# whole: print writes the end of its line by itself, and mpirun mixes what ranks write
-os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n".encode())
-"""
 FAILING = """
 import os, signal, sys, time
 from mpi4py import MPI
@@ -113,7 +105,7 @@ def debian():
     ids=["alike", "that differ"],
 )
 def test_ranks_fill_members_and_find_each_other(mpi, mpirun, tmp_path, words, members):
-    program = script(tmp_path, ALLREDUCE)
+    program = script(tmp_path, mpi_ranks.PROGRAM)
     total = sum(range(len(members) + 1))
 
     code, lines, errors = mpirun(*words, "--mpirun", mpi.mpirun, "--", mpi.python, program)
@@ -184,11 +176,7 @@ def lingering(begin, mpi, tmp_path):
 def test_a_lost_member_ends_the_run_and_is_named(begin, debian, tmp_path):
     process, sessions = lingering(begin, debian, tmp_path)
     # what a daemon runs in was started by the member's station
-    station = int(
-        Path(f"/proc/{sessions['member-1']}/stat").read_text().rpartition(")")[2].split()[1]
-    )
-
-    os.kill(station, signal.SIGKILL)
+    psutil.Process(sessions["member-1"]).parent().kill()
 
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode not in (0, None)

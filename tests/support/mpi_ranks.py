@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 total = world.allreduce(world.rank + 1)
+# whole: print writes the end of its line by itself, and mpirun mixes what ranks write
 os.write(1, f"rank {world.rank} on {os.environ['FIBER_MPI_MEMBER']}: {total}\\n".encode())
 """
 
