@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 
@@ -21,7 +20,8 @@ from fiber._runtime import runtime
 from fiber.exceptions import WorkerCrashedError
 from fiber.hookspecs import hookimpl
 from fiber.testing.fakes import FakeProvider
-from waiting import PATIENCE, until
+from running import Program
+from waiting import until
 
 
 def workers(pool):
@@ -156,15 +156,9 @@ class TestWorkers:
             until(lambda: len(set(pool.map(tasks.nap_and_tell, [0.2] * 3, 1))) == 3)
             assert all(psutil.pid_exists(pid) for pid in before)
 
-    def test_resized_up_and_down_under_load_loses_nothing(self):
-        rng = random.Random(7)
+    def test_of_those_that_still_start_when_it_is_resized_none_too_many_stays(self):
         with fiber.Pool(2) as pool:
-            result = pool.map_async(tasks.nap, [0.003] * 1500)
-            while not result.ready():
-                pool.resize(rng.randint(1, 5))
-                time.sleep(rng.uniform(0.01, 0.1))
-            assert result.get(0) == [0.003] * 1500
-            # none too many stays of those that are still starting
+            pool.apply(tasks.pid)
             for size in (5, 1, 4, 2):
                 pool.resize(size)
             until(lambda: len(workers(pool)) == 2)
@@ -230,16 +224,15 @@ class TestNeeds:
 
 class TestSilence:
     def test_a_master_that_was_stopped_for_long_judges_nobody(self, tmp_path):
-        script = tmp_path / "stopped_master.py"
-        script.write_text(STOPPED_MASTER)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen([sys.executable, script], text=True, **pipes) as master:
-            assert master.stdout.readline() == "ready\n"
+        (tmp_path / "stopped_master.py").write_text(STOPPED_MASTER)
+        with contextlib.closing(Program(tmp_path, "stopped_master.py", environ={})) as master:
+            assert master.line() == "ready"
             # longer than the lease of a local worker
-            master.send_signal(signal.SIGSTOP)
+            master.process.send_signal(signal.SIGSTOP)
             time.sleep(5)
-            master.send_signal(signal.SIGCONT)
-            told = json.loads(master.communicate("\n", timeout=PATIENCE)[0])
+            master.process.send_signal(signal.SIGCONT)
+            master.tell("")
+            told = json.loads(master.line())
         assert told["results"] == list(range(1200))
         assert told["workers"] == told["before"]
 

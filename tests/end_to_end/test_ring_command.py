@@ -1,19 +1,19 @@
 """``fiber ring``: a ring of a command, attached to its terminal or detached, to its end."""
 
+import contextlib
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from children import marked
 from ring_command import RingCommand, check_failed_rank, check_lifecycle, kill_owner
+from running import Program
 from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(180)
 
 LASTING = 'echo "up $RANK of $WORLD_SIZE, restarted $FIBER_RING_RESTARTS"; sleep 1000'
-UP = {"up 0 of 2, restarted 0\n", "up 1 of 2, restarted 0\n"}
+UP = {"up 0 of 2, restarted 0", "up 1 of 2, restarted 0"}
 
 
 @pytest.fixture
@@ -22,24 +22,16 @@ def ring(environ):
 
 
 @pytest.fixture
-def lasting(environ):
+def lasting(environ, tmp_path):
     """A ring of two that runs, called 'r', and the lines that it writes."""
-    words = ["ring", "run", "-n", "2", "--name", "r", "sh", "-c", LASTING]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fiber.cli.main", *words],
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert two_lines(process) == UP
-    yield process
-    process.kill()
-    process.communicate()
+    words = ["-m", "fiber.cli.main", "ring", "run", "-n", "2", "--name", "r", "sh", "-c", LASTING]
+    with contextlib.closing(Program(tmp_path, *words, environ=environ)) as program:
+        assert two_lines(program) == UP
+        yield program
 
 
-def two_lines(process):
-    return {process.stdout.readline().split("] ")[1] for _ in range(2)}
+def two_lines(program):
+    return {program.line().split("] ")[1] for _ in range(2)}
 
 
 def test_a_command_runs_in_every_rank_and_its_code_is_the_rings(ring):
@@ -57,14 +49,14 @@ def test_it_is_suspended_resumed_and_deleted_while_it_runs(ring, lasting):
     assert two_lines(lasting) == UP
 
     ring("delete", "r")
-    assert lasting.wait(PATIENCE) == 1
+    assert lasting.process.wait(PATIENCE) == 1
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_ends_all_ranks_and_it_has_failed(ring, lasting, number, code, tmp_path):
-    lasting.send_signal(number)
+    lasting.process.send_signal(number)
 
-    assert lasting.wait(PATIENCE) == code
+    assert lasting.process.wait(PATIENCE) == code
     until(lambda: not marked(str(tmp_path)))
     assert ring.status()["phase"] == "failed"
     assert "r has ended" in ring.ask("suspend", "r").stderr

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 
@@ -14,7 +13,8 @@ import fiber
 import soak
 from commands import ran
 from fiber.experimental import ConditionKind, Ring, RingError, current_ring
-from waiting import PATIENCE, until
+from running import Program
+from waiting import PATIENCE
 
 pytestmark = [pytest.mark.timeout(1200)]
 
@@ -156,16 +156,11 @@ def test_a_program_that_ends_waits_for_its_ring(program):
     assert (done.returncode, told) == (0, ["done 0", "done 1", "up 0", "up 1"])
 
 
-def test_ctrl_c_ends_a_ring_and_its_program(program, tmp_path):
-    with open(tmp_path / "out", "w") as out:
-        words = [sys.executable, program, "run", "600"]
-        running = subprocess.Popen(words, stdout=out, stderr=out)
-    try:
-        until(lambda: (tmp_path / "out").read_text().count("up ") == 2)
-        running.send_signal(signal.SIGINT)
+def test_ctrl_c_ends_a_ring_and_its_program(program, tmp_path, capfd):
+    words = [program.name, "run", "600"]
+    with contextlib.closing(Program(tmp_path, *words, environ={})) as running:
+        assert {running.line() for _ in range(2)} == {"up 0", "up 1"}
+        running.process.send_signal(signal.SIGINT)
 
-        assert running.wait(PATIENCE) != 0
-    finally:
-        running.kill()
-        running.wait()
-    assert "KeyboardInterrupt" in (tmp_path / "out").read_text()
+        assert running.process.wait(PATIENCE) != 0
+    assert "KeyboardInterrupt" in capfd.readouterr().err
