@@ -8,7 +8,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import MaybeEncodingError
 
-import numpy as np
 import psutil
 import pytest
 
@@ -32,42 +31,10 @@ def pool():
 
 
 class TestResults:
-    def test_one_that_cannot_be_read_is_the_error_of_its_own_caller(self, pool):
-        results = pool.imap(functools.partial(tasks.refuse_at, bad=40), range(200))
-        good, bad = [], []
-        while True:
-            try:
-                good.append(next(results))
-            except StopIteration:
-                break
-            except MaybeEncodingError as error:
-                bad.append(error)
-        assert good == [[n] for n in range(200) if n != 40]
-        assert "refuses to be read" in str(bad[0])
-        assert len(bad) == 1
-
     def test_one_that_ends_its_reader_ends_nobody(self, pool):
         with pytest.raises(MaybeEncodingError):
             pool.apply(tasks.Refuses, kwds={"exits": True})
         assert pool.apply(tasks.same, (1,)) == 1
-
-    @pytest.mark.parametrize("chunksize", [1, None])
-    def test_one_that_goes_on_changing_arrives_as_it_was(self, chunksize):
-        with fiber.Pool(1) as pool:
-            results = pool.map(tasks.grow, range(300), chunksize)
-        assert [len(result) for result in results] == list(range(1, 301))
-
-    def test_arrays_can_be_written_to_wherever_they_arrive(self, pool):
-        for size in (10, 10_000, 1_000_000):
-            closed = np.zeros(size)
-
-            def work(array, closed=closed):
-                closed += 1
-                array += 1
-                return array
-
-            results = pool.map(work, [np.zeros(size)] * 4, 1)
-            assert all(result.flags.writeable and result[0] == 1 for result in results)
 
     def test_an_argument_that_cannot_be_read_is_the_error_of_its_own_item(self, pool):
         pool.map(tasks.same, range(2000))

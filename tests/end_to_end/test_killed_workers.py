@@ -12,7 +12,6 @@ import fiber
 import pool_tasks as tasks
 import process_signals
 import soak
-from short_work import work
 
 ITEMS = 20_000
 WORKERS = 4
@@ -57,14 +56,14 @@ def test_nothing_is_lost_when_workers_are(signum, record_property):
     """Maps with chunk sizes 1, 7 and automatic are right until enough workers were hit."""
     rng = random.Random(int(signum))
     with fiber.Pool(WORKERS, max_attempts=ATTEMPTS) as pool:
-        assert pool.map(work, range(100)) == WANT[:100]
+        assert pool.map(tasks.work, range(100)) == WANT[:100]
         with Killer(pool, rng, signum, soak.count(1000, least=6)) as killer:
             while killer.is_alive():
                 for chunksize in (1, 7, None):
-                    assert pool.map(work, range(ITEMS), chunksize) == WANT
-                    seen = list(pool.imap_unordered(work, range(2000), chunksize or 1))
+                    assert pool.map(tasks.work, range(ITEMS), chunksize) == WANT
+                    seen = list(pool.imap_unordered(tasks.work, range(2000), chunksize or 1))
                     assert sorted(seen) == sorted(WANT[:2000]), "each exactly once"
-        assert pool.map(work, range(100)) == WANT[:100]
+        assert pool.map(tasks.work, range(100)) == WANT[:100]
     pool.join()
     record_property("soak", {"signal": int(signum), "hit": killer.hit})
 

@@ -21,6 +21,13 @@ def square(x: Any) -> Any:
     return x * x
 
 
+def work(n: int) -> int:
+    """About 20 µs, so that a map of many takes long enough to be hit several times."""
+    for _ in range(200):
+        pass
+    return (n * 2654435761) % 2**32
+
+
 def pid(_: Any = None) -> int:
     """The worker that ran it."""
     return os.getpid()
@@ -121,12 +128,6 @@ def count_up(_: Any = None) -> int:
     return len(_state)
 
 
-def grow(x: int) -> list[int]:
-    """Results that go on changing: the same list with one more."""
-    _state.append(x)
-    return _state
-
-
 class Refuses:
     """Cannot be unpickled where it arrives."""
 
@@ -140,11 +141,6 @@ class Refuses:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"exits": self.exits}
-
-
-def refuse_at(number: int, bad: int) -> Any:
-    """A result that cannot be read at the bad number."""
-    return Refuses() if number == bad else [number]
 
 
 def fail_at(number: int, bad: int) -> int:
