@@ -177,7 +177,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if name is None:
         return
     if not hasattr(config, "workerinput"):
-        _set({"FIBER_BACKEND": name, **_stack.enter_context(ENGINES[name]())})
+        variables = {"FIBER_BACKEND": name, **_stack.enter_context(ENGINES[name]())}
+        _before.update({key: os.environ.get(key) for key in variables})
+        os.environ.update(variables)
     # the environment of a worker of xdist is that of the process that started it
     found = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path.extend(entry for entry in found if entry and entry not in sys.path)
@@ -201,7 +203,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
-    if not _same_host(os.environ["FIBER_BACKEND"]):
+    from fiber._plugins.manager import load_plugins
+
+    if not load_plugins().find_backend(os.environ["FIBER_BACKEND"]).capabilities.same_host:
         for item in items:
             _give_time(item)
             mark = item.get_closest_marker("one_host")
@@ -215,15 +219,3 @@ def _give_time(item: pytest.Item) -> None:
     # empty where nobody set it, as in a checkout that is not ours
     usual = mark.args[0] if mark is not None else float(item.config.getini("timeout") or 0)
     item.add_marker(pytest.mark.timeout(usual * _SLOWER), append=False)
-
-
-def _same_host(name: str) -> bool:
-    from fiber._plugins.manager import load_plugins
-
-    return load_plugins().find_backend(name).capabilities.same_host
-
-
-def _set(variables: Mapping[str, str]) -> None:
-    for key, value in variables.items():
-        _before[key] = os.environ.get(key)
-        os.environ[key] = value

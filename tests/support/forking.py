@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from commands import ran
+
 #: opens everything there is, as a runtime does
 _OPEN = """
 import gc, json, os, socket, sys, threading, time, traceback
@@ -117,14 +119,7 @@ def whole(script: str) -> str:
 
 def run(script: str, scheme: str, folder: Path) -> None:
     """Run a script, which says nothing, in a process of its own."""
-    done = subprocess.run(
-        _command(script, scheme, folder),
-        capture_output=True,
-        text=True,
-        timeout=40,
-        env=environ(),
-        check=False,
-    )
+    done = ran(_command(script, scheme, folder), timeout=40, env=environ())
     said = done.stdout + done.stderr
     assert done.returncode == 0 and not said, f"{done.returncode}: {said}"
 

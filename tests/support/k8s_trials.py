@@ -124,7 +124,9 @@ class Namespace:
         self._client.call("POST", "/api/v1/namespaces", f"make namespace {name}", body=body)
         grant(self, name)
         # pods are refused before it has a token
-        self.wait_for("serviceaccounts", _have_tokens)
+        self.wait_for(
+            "serviceaccounts", lambda them: them and all(it.get("secrets") for it in them)
+        )
 
     def create(self, plural: str, thing: Mapping[str, Any], namespace: str = "") -> None:
         """Make an object."""
@@ -163,10 +165,6 @@ class Namespace:
         """Have it deleted with all that is in it."""
         self._client.call("DELETE", f"/api/v1/namespaces/{self.name}", f"delete {self.name}")
         self._client.close()
-
-
-def _have_tokens(accounts: list[dict[str, Any]]) -> bool:
-    return bool(accounts) and all(one.get("secrets") for one in accounts)
 
 
 class Trial:
