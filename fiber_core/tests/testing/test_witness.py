@@ -35,18 +35,12 @@ def test_a_process_with_the_jobs_name_is_seen(process):
     assert HostWitness().left(JOB.run_id) == [f"process {process.pid}"]
 
 
-def test_a_process_that_ended_is_not(process):
-    process.kill()
-    process.wait()
-
-    assert not HostWitness().is_running(JOB)
-    assert HostWitness().left(JOB.run_id) == []
-
-
-def test_it_kills_as_a_stranger_does(process):
+def test_it_kills_as_a_stranger_does_and_what_has_ended_is_not_seen(process):
     HostWitness().kill(JOB)
 
     assert process.wait() == -signal.SIGKILL
+    assert not HostWitness().is_running(JOB)
+    assert HostWitness().left(JOB.run_id) == []
 
 
 def test_what_is_not_overridden_cannot_be_asked():
