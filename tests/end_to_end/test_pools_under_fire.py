@@ -115,20 +115,6 @@ class TestPoison:
         # that the dead worker should have answered meanwhile
         assert collections.Counter(tasks.executions(path))[333] <= 3 + 2
 
-    def test_several_at_once_are_told_apart(self):
-        def work(n):
-            if n % 50 == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-                time.sleep(60)
-            return n
-
-        with fiber.Pool(3, max_attempts=2) as pool, pytest.raises(WorkerCrashedError) as caught:
-            pool.map(work, range(200))
-        results = caught.value.results
-        bad = [n for n, r in enumerate(results) if isinstance(r, WorkerCrashedError)]
-        assert bad == [0, 50, 100, 150]
-        assert all(len(results[n].attempts) == 2 for n in bad)
-
 
 class TestWorkers:
     @pytest.mark.parametrize("chunksize", [1, 5])
