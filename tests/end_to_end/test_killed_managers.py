@@ -8,7 +8,7 @@ import pytest
 import fiber
 import process_signals
 import soak
-from children import PATIENCE, killed, start
+from children import PATIENCE, killed, killed_meanwhile, start
 from fiber.managers import AsyncManager, SyncManager, gather
 from waiting import until
 
@@ -129,15 +129,11 @@ def test_handles_of_a_killed_manager_end_and_those_of_others_go_on():
     for current in soak.rounds("killed asynchronous manager", 200, least=4):
         dying, living = Simulators(), Simulators()
         busy, idle, other = dying.Simulator(), dying.Simulator(), living.Simulator()
-        killer = threading.Timer(
-            current.rng.uniform(0, 0.2), process_signals.kill, (dying._process,)
-        )
-        killer.start()
-        handles = [idle.wait(), *(busy.step(n) for n in range(100))]
-        others = [other.step(n) for n in range(100)]
+        with killed_meanwhile(dying._process, current.rng, latest=0.2):
+            handles = [idle.wait(), *(busy.step(n) for n in range(100))]
+            others = [other.step(n) for n in range(100)]
 
-        assert gather(others, PATIENCE) == list(range(100))
-        killer.join()
+            assert gather(others, PATIENCE) == list(range(100))
         results = gather(handles, PATIENCE, return_exceptions=True)
         assert isinstance(results[0], LOST)
         done = [result for result in results[1:] if not isinstance(result, LOST)]

@@ -207,11 +207,9 @@ class SshHost:
     def kill_sshd(self) -> None:
         """Kill its sshd, and those of its sessions, without closing connections."""
         assert self.sshd is not None
-        for pid in self.pids():
-            if command(pid).startswith("sshd: "):
-                kill(pid)
         self.sshd.kill()
         self.sshd.wait()
+        self.drop_sessions()
 
     def drop_sessions(self) -> None:
         """Kill the sshds of open connections; new ones are accepted."""

@@ -275,11 +275,7 @@ class Cluster:
     def wait_until_gone(self, run_id: str = "", plurals: Sequence[str] = RUN_KINDS) -> None:
         """Wait until nothing is left of a run, or of any."""
         for plural in plurals:
-
-            def is_gone(_: list[Object], kinds: Sequence[str] = (plural,)) -> bool:
-                return not self.left(run_id, kinds)
-
-            self.wait_for(plural, is_gone, timeout=60.0)
+            self.wait_for(plural, lambda _, of=(plural,): not self.left(run_id, of), timeout=60.0)
 
     def add_namespace(self, name: str) -> None:
         """Make a namespace with its default service account."""
