@@ -21,7 +21,6 @@ from fiber._agent.supervisor.client import SupervisorClient
 from fiber._agent.supervisor.messages import Accepted, SupervisorOptions
 from fiber._agent.supervisor.start import start_supervisor
 from fiber.model import JobSpec, JobStatus, Timing
-from waiting import until
 
 PATIENCE = 30.0
 
