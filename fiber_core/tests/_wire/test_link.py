@@ -162,10 +162,10 @@ class TestItsEnd:
     def test_a_blocked_receive_raises(self, listening, link):
         wait = in_thread(link.receive)
         listening.endpoint.close()
-        error = wait()
-        assert isinstance(error, PeerLostError)
-        assert isinstance(error, EOFError)
-        assert str(error) == f"the connection to {listening.url} is gone"
+        with pytest.raises(PeerLostError) as caught:
+            wait()
+        assert isinstance(caught.value, EOFError)
+        assert str(caught.value) == f"the connection to {listening.url} is gone"
         assert link.lost
         # everyone who waits is told
         for _ in range(3):
@@ -176,7 +176,8 @@ class TestItsEnd:
             link = listening.link()
             wait = in_thread(link.receive)
             link.close()
-            assert isinstance(wait(), PeerLostError)
+            with pytest.raises(PeerLostError):
+                wait()
 
     def test_a_blocked_send_raises(self, listening, link):
         full = threading.Event()
@@ -191,7 +192,8 @@ class TestItsEnd:
             assert full.wait(TIMEOUT)
             # without the handler thread, as when the process is killed
             close_listeners(listening)
-            assert isinstance(wait(), PeerLostError)
+            with pytest.raises(PeerLostError):
+                wait()
 
     def test_a_blocked_send_raises_when_another_thread_closes_it(self, listening, link):
         def fill():
@@ -202,7 +204,8 @@ class TestItsEnd:
             wait = in_thread(fill)
             time.sleep(0.1)
             link.close()
-            assert isinstance(wait(), PeerLostError)
+            with pytest.raises(PeerLostError):
+                wait()
 
     @pytest.mark.parametrize("count", [1, 7, 8, 9, 15, 16])
     def test_what_came_before_it_is_still_handed_out(self, scheme, count, link, peer):
