@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import pickle
+import resource
 import signal
 import socket
 import threading
@@ -13,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import fiber
+import soak
 from children import PATIENCE, finish, start
 from fiber._launch.launcher import Launcher
+from fiber._objects import store
 from fiber._wire.endpoint import Peer
-from fiber.connection import wait
+from fiber.connection import _owned_pipe, wait
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
 
@@ -178,6 +181,64 @@ def test_an_end_travels_through_queues_and_in_the_arguments_of_a_pools_tasks(end
         here.recv()
 
 
+def test_an_end_travels_through_a_pipe_alone_and_with_much_else(ends):
+    here, there = ends
+    for much in (b"", bytes(200_000)):
+        mine, its = fiber.Pipe()
+        child = start(answer_there, there)
+        here.send((its, much))
+        its.close()
+        assert mine.recv() == len(much)
+        finish(child)
+        with pytest.raises(EOFError):
+            mine.recv()
+
+
+def answer_there(end):
+    inner, much = end.recv()
+    inner.send(len(much))
+
+
+def echo_with_few_descriptors(end):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    echo(end)
+
+
+def test_a_process_with_few_descriptors_takes_and_sends_large_items_and_ends(ends):
+    here, there = ends
+    child = start(echo_with_few_descriptors, there)
+    there.close()
+    for number in range(200):
+        here.send((number, bytes(100_000)))
+        assert here.recv() == (number, bytes(100_000))
+        mine, its = fiber.Pipe()
+        here.send(its)
+        its.close()
+        here.recv().send("back")
+        assert mine.recv() == "back"
+        mine.close()
+    here.close()
+    finish(child)
+
+
+def test_many_pipes_one_after_another_leave_no_descriptor():
+    descriptors = None
+    for _ in range(soak.count(10_000)):
+        first, second = fiber.Pipe()
+        first.send((1, bytes(100_000)))
+        assert second.recv() == (1, bytes(100_000))
+        second.send(first)
+        again = first.recv()
+        again.send(2)
+        assert second.recv() == 2
+        for end in (first, second, again):
+            end.close()
+        open_now = len(list(Path("/dev/fd").iterdir()))
+        descriptors = descriptors or open_now
+    assert open_now <= descriptors + 2
+
+
 # -- several processes that wait for one end
 
 
@@ -278,7 +339,7 @@ def test_what_was_sent_arrives_though_the_senders_end_is_known_before_it_is_read
 
     monkeypatch.setattr(Peer, "prove", prove_late)
     monkeypatch.setattr(Launcher, "forget", forget_and_note)
-    reader, writer = fiber.Pipe(duplex=False)
+    reader, writer = _owned_pipe(store.current(), duplex=False)
     with reader:
         child = start(send_and_end, writer, 10, "exit")
         writer.close()

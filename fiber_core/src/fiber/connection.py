@@ -25,6 +25,7 @@ from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.auth_listener import AuthListener, connect_to, open_listener
 from fiber._objects.handle import ChannelObject, Handle, decode, encode
+from fiber._objects.pipe import end as pipe
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._objects.queue.ready_fd import ReadyFd
 from fiber._wire import fork
@@ -64,6 +65,8 @@ class Connection(Handle):
         read, written = shape.direction_read_by(self._end), shape.direction_written_by(self._end)
         self._reader = None if read is None else self._object.reader(read)
         self._writer = None if written is None else self._object.writer(written)
+        # where the kernel has it
+        self._socket = self._object if isinstance(self._object, pipe.End) else None
         self._never_ready: ReadyFd | None = None
         self._closed = False
 
@@ -82,7 +85,13 @@ class Connection(Handle):
             OSError: this end is closed, or only reads.
         """
         self._check_writable()
-        self._put(encode(obj, auth_domain=self._receiving_domain()))
+        if self._socket is None:
+            self._put(encode(obj, auth_domain=self._receiving_domain()))
+            return
+        try:
+            self._socket.put_value(obj)
+        except PeerLostError as error:
+            raise BrokenPipeError(str(error)) from error
 
     def recv(self) -> Any:
         """Wait for the next object.
@@ -183,12 +192,16 @@ class Connection(Handle):
     def fileno(self) -> int:
         """A descriptor that is readable while ``recv`` would not wait.
 
+        Where the kernel has the pipe it is the real one, of a socket.
+
         Raises:
             OSError: this end is closed.
         """
         self._check_open()
+        if self._socket is not None:
+            return self._socket.fileno()
         if self._reader is not None:
-            return self._reader.ready_fd().fd
+            return self._reader.fileno()
         if self._never_ready is None:
             self._never_ready = ReadyFd()
         return self._never_ready.fd
@@ -286,16 +299,28 @@ class Connection(Handle):
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:  # noqa: N802 - the stdlib's name
     """Make a pipe and return its two ends; if not ``duplex``, the first reads, the second writes.
 
-    The pipe lives in this process. Its ends may go to any process of the run.
+    Its ends may go to any process of the run. Where all of these are on one host it belongs to the
+    kernel, and lasts as long as its ends are held; else it lives in this process.
     """
-    channel = store.current().channel(Kind.PIPE if duplex else Kind.ONE_WAY)
-    ends = []
-    for end in (0, 1) if duplex else (1, 0):
-        channel.hold(end)
-        connection = Connection.__new__(Connection)
-        connection._attach(channel, end)  # noqa: SLF001 - made here and by its pickle only
-        ends.append(connection)
-    return ends[0], ends[1]
+    process = store.current()
+    if pipe.is_possible(process.node):
+        first, second = pipe.pair(process, duplex=duplex)
+        return _connection(first, 0), _connection(second, 0)
+    return _owned_pipe(process, duplex=duplex)
+
+
+def _owned_pipe(process: store.Store, *, duplex: bool) -> tuple[Connection, Connection]:
+    """A pipe that lives in this process."""
+    channel = process.channel(Kind.PIPE if duplex else Kind.ONE_WAY)
+    first, second = (0, 1) if duplex else (1, 0)
+    return _connection(channel, first), _connection(channel, second)
+
+
+def _connection(shared: ChannelObject, end: int) -> Connection:
+    shared.hold(end)
+    connection = Connection.__new__(Connection)
+    connection._attach(shared, end)  # noqa: SLF001 - made here and by its pickle only
+    return connection
 
 
 def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
@@ -354,7 +379,7 @@ class Listener:
         accepted: queue.SimpleQueue[tuple[Connection, Any] | None] = queue.SimpleQueue()
 
         def make_pipe(peer: Peer) -> Connection:
-            own_end, other_end = Pipe()
+            own_end, other_end = _owned_pipe(store.current(), duplex=True)
             # before an item is sent: the peer gets the other end after this returns
             own_end._auth_domain = peer.auth_domain  # noqa: SLF001 - made here
             accepted.put((own_end, peer.address))

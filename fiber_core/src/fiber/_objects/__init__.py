@@ -1,5 +1,7 @@
 """Shared objects: each lives in the process that made it, its owner, and is used from any process.
 
+Pipes on one host are the exception (``pipe``): the kernel has them.
+
 Queues, pipes, locks and the like, shared memory, shared values and managed objects have this
 machinery in common. For each kind there is an owner's side (``OwnedObject``) with all state, and a
 side of the other processes (``RemoteObject``, one for each object and process) that sends requests
@@ -36,5 +38,5 @@ calls ``_wire`` for connections, ``_runtime`` for the process, and little of ``_
 - ``protocol``: messages. ``waiting``: waiting threads of the owner.
 - ``auth_domain``, ``auth_listener``, ``listener_addresses``: processes of other programs. ``auth_domain`` is
   apart from ``store`` so that credentials and endpoints are in one place.
-- ``queue``, ``sync``, ``memory``, ``blocks``, ``managed``: the kinds.
+- ``queue``, ``pipe``, ``sync``, ``memory``, ``blocks``, ``managed``: the kinds.
 """

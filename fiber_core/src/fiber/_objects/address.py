@@ -43,7 +43,16 @@ class Kind(enum.IntEnum):
     BLOCK = 13
     #: memory of a tensor, kept open while a pickle of it is on its way
     STORAGE = 14
+    #: an end of a pipe between processes of one host, which reads and writes
+    SOCKET = 15
+    #: one that reads
+    READING_SOCKET = 16
+    #: one that writes
+    WRITING_SOCKET = 17
 
+
+#: kinds of ends of pipes that are sockets
+SOCKETS = frozenset({Kind.SOCKET, Kind.READING_SOCKET, Kind.WRITING_SOCKET})
 
 # names in messages to users, where the kind's own is unclear
 _USER_NAMES = {
@@ -96,6 +105,11 @@ def shape_of(kind: Kind, maxsize: int = 0) -> Shape:
         return Shape(
             name="queue", ends=1, directions=(Direction(writers=0, readers=0, maxsize=maxsize),)
         )
+    if kind in SOCKETS:
+        # the other end is another object
+        reading, writing = Direction(writers=1, readers=0), Direction(writers=0, readers=1)
+        only = {Kind.READING_SOCKET: (reading,), Kind.WRITING_SOCKET: (writing,)}
+        return Shape(name="pipe", ends=1, directions=only.get(kind, (reading, writing)))
     if kind not in (Kind.PIPE, Kind.ONE_WAY):
         name = _USER_NAMES.get(kind, kind.name.lower())
         return Shape(name=name, ends=1, directions=())

@@ -8,16 +8,16 @@ from __future__ import annotations
 import pickle
 import secrets
 import weakref
+from collections.abc import Callable
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Protocol
 
 from fiber._objects import store
 from fiber._objects.address import Address, Shape
-from fiber._objects.queue.messages import Item, ItemWithReferences
-from fiber._objects.queue.ready_fd import ReadyFd
+from fiber._objects.queue.messages import Item, ItemWithReferences, Reference
 from fiber._objects.references import ANY, LASTING
 from fiber._wire import codec
-from fiber._wire.codec import MessageEnvelope
+from fiber._wire.codec import MessageEnvelope, Stream
 
 
 class Reader(Protocol):
@@ -34,7 +34,7 @@ class Reader(Protocol):
     def poll(self, timeout: float | None) -> bool:
         """Wait until :meth:`take` would return or raise EOFError; False when none came in time."""
 
-    def ready_fd(self) -> ReadyFd:
+    def fileno(self) -> int:
         """A descriptor that is readable while :meth:`take` would return or raise EOFError."""
 
 
@@ -265,6 +265,25 @@ def encode(value: Any, uses: int = 1, *, auth_domain: str | None = None) -> Item
     if envelope.references:
         return ItemWithReferences.of(envelope.references.values(), pickled)
     return pickled
+
+
+def encode_into(make: Callable[[], Stream], value: Any) -> tuple[Stream, list[Reference]]:
+    """Pickle a value for a process of this run into a new stream, in pieces as they are made.
+
+    Args:
+        make: makes a stream; it may be called a second time.
+        value: any picklable value.
+
+    Returns:
+        The stream, and the references in the pickle.
+
+    Raises:
+        Exception: that of pickling it.
+    """
+    envelope = MessageEnvelope()
+    with codec.pickling_into(envelope):
+        stream = codec.pickled_into(make, value)
+    return stream, list(envelope.references.values())
 
 
 def decode(item: Item) -> Any:

@@ -89,6 +89,11 @@ class OwnedObject:
             self._references.void(reference_id)
             self._review()
 
+    def expect(self, peer: Peer, end: int) -> None:
+        """Count a process that is about to load an end as its holder."""
+        with self.lock:
+            self._references.attach(peer, end, NO_REFERENCE)
+
     # -- the service
 
     def on_message(self, peer: Peer, message: Message) -> None:

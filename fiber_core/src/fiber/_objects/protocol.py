@@ -46,6 +46,8 @@ class Op(enum.IntEnum):
     JOIN = 27
     PUTS_CONFIRMED = 28
     ENDING = 29
+    #: of an end of a pipe: send a descriptor of its socket
+    FETCH = 30
 
 
 class Notice(enum.IntEnum):
@@ -129,6 +131,10 @@ JOIN = struct.Struct("<BB")
 #: direction, number of the waiting thread
 PUTS_CONFIRMED = struct.Struct("<BBQ")
 ENDING = struct.Struct("<BB")
+#: reference id, name of the abstract socket of the process that asks, token for the message to it
+FETCH = struct.Struct("<BQ16s16s")
+#: the answer: 1 where that was sent; 0 where a pickle follows: address, end and reference id of a bridge
+FETCHED = struct.Struct("<B")
 
 NOTICE = struct.Struct("<BB")
 #: direction, batches

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fiber._base import values
 from fiber._base.entry_points import load_object
 from fiber._base.serial_executor import SerialExecutor
-from fiber._objects.address import Address, Kind, auth_domain_of
+from fiber._objects.address import SOCKETS, Address, Kind, auth_domain_of
 from fiber._objects.auth_domain import AuthDomains
 from fiber._objects.blocks.copies import UnusedCopies
 from fiber._objects.memory import backing
@@ -22,6 +23,7 @@ from fiber._objects.owned_object import OwnedObject
 from fiber._objects.owner_connection import Owner
 from fiber._objects.queue import progress
 from fiber._objects.queue.channel import Channel
+from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._objects.remote_object import RemoteObject
 from fiber._objects.waiting import Deadline
 from fiber._runtime import runtime
@@ -104,6 +106,8 @@ class Store:
         self._background: SerialExecutor | None = None
         # the last action submitted to it
         self._last_action: Callable[[], Any] | None = None
+        # references in items of pipes that nobody has received yet, by the descriptors of receipts
+        self._receipts: dict[int, list[Reference]] = {}
         self._changed = threading.Event()
         #: True once the process exits
         self.is_closing = False
@@ -211,6 +215,14 @@ class Store:
         Raises:
             PeerLostError: it belonged to this process and exists no more.
         """
+        if address.kind in SOCKETS and not self._is_own(address.ident):
+            # nothing in common with its process but the kernel's object
+            fetch = load_object("fiber._objects.pipe.end:fetched")
+            with self._lock:
+                address, owner = self._reached(address)
+            shared: OwnedObject = fetch(self, owner, address, reference_id)
+            shared.hold(end)
+            return shared
         while True:
             found = self._resolve(address)
             if found.hold(end, reference_id):
@@ -223,15 +235,11 @@ class Store:
                 msg = f"the {address.shape.name} no longer exists; its last holder let it go"
                 raise PeerLostError(msg)
             return found
-        if address.auth_domain is not None:
-            # raises where the user can set the authkey
-            self.auth_domains.get(address.auth_domain)
         with self._lock:
             key = (address.ident, address.target)
             remote = self._remotes.get(key)
             if remote is None or remote.is_lost:
-                address = self._with_known_route(address)
-                owner = self._owner(address.ident, address.urls)
+                address, owner = self._reached(address)
                 remote = self._remotes[key] = remote_class(address.kind)(self, address, owner)
             return remote
 
@@ -258,12 +266,19 @@ class Store:
         if owner is not None:
             owner.sync()
 
-    def _with_known_route(self, address: Address) -> Address:
-        """The address, with the noted URL of its owner in front."""
+    def _reached(self, address: Address) -> tuple[Address, Owner]:
+        """With the lock held: the address, the noted URL of its owner in front, and the connection.
+
+        Raises:
+            AuthenticationError: it is of an auth domain whose authkey this process does not know.
+        """
+        if address.auth_domain is not None:
+            # raises where the user can set the authkey
+            self.auth_domains.get(address.auth_domain)
         route = self._routes.get(address.ident)
-        if route is None or route in address.urls:
-            return address
-        return values.evolve(address, urls=(route, *address.urls))
+        if route is not None and route not in address.urls:
+            address = values.evolve(address, urls=(route, *address.urls))
+        return address, self._owner(address.ident, address.urls)
 
     def _is_own(self, ident: str) -> bool:
         return ident == self.ident or (
@@ -301,11 +316,15 @@ class Store:
             if owner is not None:
                 owner.forget(remote.target)
         if owner is not None:
-            self.call_later(self.timing.idle, functools.partial(self._retire, owner))
+            self.retire_soon(owner)
 
     def watch(self, owner: Owner, client: Client) -> None:
         """Fail the objects of an owner once its client is lost."""
         client.on_lost(functools.partial(self._owner_lost, owner))
+
+    def retire_soon(self, owner: Owner) -> None:
+        """Let an owner go soon, unless an object of it is used."""
+        self.call_later(self.timing.idle, functools.partial(self._retire, owner))
 
     def _retire(self, owner: Owner) -> None:
         """Close an owner without objects."""
@@ -337,7 +356,25 @@ class Store:
             lost = self._remove_remotes_of(owner)
         self._fail(owner, lost)
 
-    def void_references(self, references: Iterable[tuple[str, tuple[str, ...], int, int]]) -> None:
+    def await_receipt(self, descriptor: int, item: ItemWithReferences) -> None:
+        """Void the references in an item once the end of a pipe says that nobody will have it.
+
+        Args:
+            descriptor: of the pipe, which brings a byte if somebody has it.
+            item: the item.
+        """
+        self._receipts[descriptor] = item.references()
+        self._reactor.add_reader(descriptor, functools.partial(self._on_receipt, descriptor))
+
+    def _on_receipt(self, descriptor: int) -> None:
+        references = self._receipts.pop(descriptor)
+        self._reactor.remove_reader(descriptor)
+        is_received = bool(os.read(descriptor, 1))
+        os.close(descriptor)
+        if not is_received:
+            self.void_references(references)
+
+    def void_references(self, references: Iterable[Reference]) -> None:
         """Drop the references in an item that will not be loaded."""
         for ident, urls, target, reference_id in references:
             if self._is_own(ident):
@@ -357,7 +394,7 @@ class Store:
         with self._lock:
             owner = self._owner(ident, urls)
         owner.void(target, reference_id)
-        self.call_later(self.timing.idle, functools.partial(self._retire, owner))
+        self.retire_soon(owner)
 
     def run_in_background(self, action: Callable[[], Any]) -> None:
         """Run an action that may take long, in order; ignored once the process has exited."""
@@ -409,6 +446,9 @@ class Store:
         self._close_owners()
         for block in self.unused.clear():
             block.discard()
+        for descriptor in list(self._receipts):
+            self._reactor.remove_reader(descriptor)
+            os.close(descriptor)
         if self._auth_domains is not None:
             self._auth_domains.close()
 

@@ -31,7 +31,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from fiber._wire import frames
 
@@ -177,6 +177,13 @@ def set_main_by_reference(flag: bool | None) -> None:
     _main_by_reference = flag
 
 
+class _Writable(Protocol):
+    def write(self, data: Any, /) -> Any: ...
+
+
+Stream = TypeVar("Stream", bound=_Writable)
+
+
 class MessageEnvelope:
     """Envelope of one message: collects the references to shared objects in its pickle.
 
@@ -184,6 +191,8 @@ class MessageEnvelope:
         uses: number of times that the pickle will be loaded, see :mod:`fiber._objects.references`.
         auth_domain: authentication domain of the receiver; None for a process of this run.
     """
+
+    __slots__ = ("__weakref__", "auth_domain", "references", "uses")
 
     def __init__(self, uses: int = 1, auth_domain: str | None = None) -> None:
         self.uses = uses
@@ -250,6 +259,30 @@ def pickled(value: Any) -> bytes:
     stream = io.BytesIO()
     value_pickler()(stream, None).dump(value)
     return stream.getvalue()
+
+
+def pickled_into(make: Callable[[], Stream], value: Any) -> Stream:
+    """A new stream with a pickle, written in pieces as they are made: large ones are not copied.
+
+    Args:
+        make: makes a stream, perhaps a second one where cloudpickle is needed.
+        value: the value.
+
+    Raises:
+        Exception: raised by the value's pickling, with pickle and then with cloudpickle.
+    """
+    if main_by_reference():
+        try:
+            stream = make()
+            pickle.Pickler(stream, 5).dump(value)
+        except Exception as error:
+            if isinstance(error, RecursionError):
+                raise
+        else:
+            return stream
+    stream = make()
+    value_pickler()(stream, None).dump(value)
+    return stream
 
 
 def dumps(value: Any) -> list[frames.Buffer]:

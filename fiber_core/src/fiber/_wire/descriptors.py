@@ -217,10 +217,15 @@ class OwnedSocket(socket.socket):
     """Socket that is closed when it is collected, unless its number belongs to another file by then.
 
     Python's own warns then, and closes what has the number.
+
+    Args:
+        family: as of ``socket.socket``.
+        kind: as its ``type``.
+        descriptor: of an open socket; None to make one.
     """
 
-    def __init__(self, family: int, kind: int) -> None:
-        super().__init__(family, kind)
+    def __init__(self, family: int, kind: int, descriptor: int | None = None) -> None:
+        super().__init__(family, kind, fileno=descriptor)
         #: its descriptor
         self.owned = OwnedDescriptors((self.fileno(),))
 

@@ -1,4 +1,4 @@
-"""Queues, pipes and queues of tasks: state at their owner, readers and writers in any process.
+"""Queues, queues of tasks, and pipes between hosts: state at their owner, readers and writers anywhere.
 
 A *channel* is a queue (one *direction*: every holder reads and writes) or a pipe (one direction
 from end to end, or two). Readers and writers of other processes prefetch and send batches of

@@ -34,6 +34,10 @@ _LARGE = 64 * 1024
 _NONE = bytes(codec.pickled(None))
 
 
+#: identity of the owner, its URLs, its target and the id
+Reference: TypeAlias = tuple[str, tuple[str, ...], int, int]
+
+
 class ItemWithReferences:
     """An item whose pickle contains handles of shared objects."""
 
@@ -43,9 +47,7 @@ class ItemWithReferences:
         self.body = body
 
     @classmethod
-    def of(
-        cls, references: Iterable[tuple[str, Sequence[str], int, int]], pickled: bytes
-    ) -> ItemWithReferences:
+    def of(cls, references: Iterable[Reference], pickled: bytes) -> ItemWithReferences:
         """Make one of a pickle and the references in it."""
         listed = json.dumps(list(references)).encode()
         return cls(b"".join((_LENGTH.pack(len(listed)), listed, pickled)))
@@ -59,8 +61,8 @@ class ItemWithReferences:
         view = memoryview(self.body)
         return view[_LENGTH.size + self._listed(view) :]
 
-    def references(self) -> list[tuple[str, tuple[str, ...], int, int]]:
-        """Identity of the owner, its URLs, its target and the id, of each reference.
+    def references(self) -> list[Reference]:
+        """The references.
 
         Raises:
             WireError: the list is malformed.

@@ -1,0 +1,284 @@
+"""Messages of pipes on a ``SOCK_SEQPACKET`` socket.
+
+A message is the bytes of an item and, at the end, one byte of flags: ``IN_MEMORY`` where the item is in a
+memfd that comes with the message, which has its length; ``REFERENCES`` for an item with references. A
+*receipt* comes with those, the writing end of an ``os.pipe``: the receiver writes a byte when it has the
+item. Where the message is dropped unread the kernel closes the receipt, which its sender sees.
+
+A socket is shared with other processes, so it stays in blocking mode. It has the kernel's timeouts: a call
+that waits returns after :data:`~fiber._base.waits.TURN` seconds, so that handlers of signals are run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+
+from fiber._base.waits import TURN, in_turns
+from fiber._objects.pipe import memories
+from fiber._objects.pipe.memories import Memory
+from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._wire import fork
+from fiber._wire.descriptors import OwnedSocket
+from fiber._wire.frames import Buffer
+
+#: most bytes of an item that travel in the message itself
+INLINE = 64 * 2**10
+IN_MEMORY = 1
+REFERENCES = 2
+#: descriptors that come are not inherited by programs that this process starts
+CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+#: numbers, since to combine members of an enumeration costs as much as a system call
+_AT_ONCE_FLAGS = CLOSE_ON_EXEC | int(socket.MSG_DONTWAIT)
+_SEND_FLAGS = int(socket.MSG_NOSIGNAL)
+
+_FLAGS = [bytes([number]) for number in range(4)]
+_LENGTH = struct.Struct("=Q")
+_DESCRIPTOR = struct.Struct("@i")
+#: room for a memfd and a receipt
+_ANCILLARY = socket.CMSG_SPACE(2 * _DESCRIPTOR.size)
+_TURN = struct.pack("@ll", int(TURN), int(TURN % 1 * 1e6))
+#: bytes that wait unread: the kernel gives what its limit allows
+_BUFFER = 8 * 2**20
+_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
+#: seconds between two tries while this user has too many descriptors in messages that nobody has read
+_PAUSE = 0.02
+
+
+class Packet:
+    """A message in the making: an item is written to it, then it is sent.
+
+    Pieces are joined by the kernel; from :data:`INLINE` bytes on they go to a memfd at once.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[Buffer] = []
+        self._size = 0
+        self._memory: Memory | None = None
+
+    def write(self, data: Buffer) -> None:
+        """Write a part of the item, which may change afterwards."""
+        size = memoryview(data).nbytes
+        if self._memory is None and self._size + size <= INLINE:
+            self._pieces.append(data if type(data) is bytes else bytes(data))
+        else:
+            if self._memory is None:
+                self._memory = memories.take()
+                self._memory.write(b"".join(self._pieces), 0)
+            self._memory.write(memoryview(data).cast("B"), self._size)
+        self._size += size
+
+    def getvalue(self) -> bytes:
+        """The item."""
+        if self._memory is None:
+            return b"".join(self._pieces)
+        return self._memory.read(self._size)
+
+    def message(self, flags: int) -> tuple[Sequence[Buffer], tuple[int, ...]]:
+        """Pieces and descriptors of the message."""
+        if self._memory is None:
+            return (*self._pieces, _FLAGS[flags]), ()
+        return (_LENGTH.pack(self._size), _FLAGS[flags | IN_MEMORY]), (self._memory.fd,)
+
+    def close(self, *, is_sent: bool) -> None:
+        """Let go its memory; to be called once."""
+        if self._memory is not None:
+            memories.give_back(self._memory, is_used=is_sent)
+            self._memory = None
+
+
+class PacketSocket:
+    """One socket of a pair; any thread sends and receives.
+
+    Args:
+        descriptor: of the socket, which belongs to this object from then on.
+        await_receipt: called for each item with references that was sent, with the descriptor of a
+            pipe and the item: a byte comes when somebody has it, the pipe's end when nobody will.
+    """
+
+    #: name of the auth domain that loads what is sent: none, since it is of this run
+    auth_domain: str | None = None
+
+    def __init__(
+        self, descriptor: int, await_receipt: Callable[[int, ItemWithReferences], None]
+    ) -> None:
+        self._socket = OwnedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, descriptor)
+        self._socket.setblocking(True)
+        self._await_receipt = await_receipt
+        fork.register(self)
+
+    @classmethod
+    def pair(
+        cls, await_receipt: Callable[[int, ItemWithReferences], None]
+    ) -> tuple[PacketSocket, PacketSocket]:
+        """Two that are connected with each other."""
+        first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for one in (first, second):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TURN)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TURN)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        first.setblocking(True)
+        second.setblocking(True)
+        return cls(first.detach(), await_receipt), cls(second.detach(), await_receipt)
+
+    @property
+    def is_hung_up(self) -> bool:
+        """True once nobody holds the other end."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), 0)
+        return bool(poll.poll(0))
+
+    def fileno(self) -> int:
+        """Its descriptor, -1 once it is closed."""
+        return self._socket.fileno()
+
+    def put(self, item: Item) -> None:
+        """Send an item; waits while its reader is behind.
+
+        Raises:
+            BrokenPipeError: nobody holds the other end.
+            OSError: this one is closed, or there is no memory or no descriptor for the item.
+        """
+        if isinstance(item, ItemWithReferences):
+            packet = Packet()
+            packet.write(item.body)
+            self.send(packet, item)
+        elif len(item) <= INLINE:
+            self._send((item, b"\0"))
+        else:
+            packet = Packet()
+            packet.write(item)
+            self.send(packet)
+
+    def send(self, packet: Packet, item: ItemWithReferences | None = None) -> None:
+        """Send a packet, and close it.
+
+        Args:
+            packet: with an item.
+            item: the same, where it has references.
+
+        Raises:
+            OSError: as of :meth:`put`.
+        """
+        is_sent = False
+        try:
+            if item is None:
+                self._send(*packet.message(0))
+            else:
+                self._send_with_receipt(packet, item)
+            is_sent = True
+        finally:
+            packet.close(is_sent=is_sent)
+
+    def take(self, *, wait: bool = True) -> Item:
+        """Take the next item.
+
+        Args:
+            wait: for one, if there is none.
+
+        Raises:
+            queue.Empty: there is none.
+            EOFError: nobody holds the other end, and all that was sent there is read.
+            OSError: this one is closed, or there is no descriptor for the item.
+        """
+        flags = CLOSE_ON_EXEC if wait else _AT_ONCE_FLAGS
+        while True:
+            try:
+                data, ancillary, received, _ = self._socket.recvmsg(INLINE + 1, _ANCILLARY, flags)
+            except (BlockingIOError, InterruptedError):
+                if wait:
+                    # a turn has passed
+                    continue
+                raise queue.Empty from None
+            except ConnectionResetError:
+                # the other end is gone with unread messages; ours may still be read
+                continue
+            if not data:
+                raise EOFError
+            return data[:-1] if data[-1] == 0 else _whole(data, ancillary, received)
+
+    def poll(self, timeout: float | None) -> bool:
+        """Wait until :meth:`take` would not; False when ``timeout`` seconds have passed."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        if timeout is not None and timeout <= 0:
+            return bool(poll.poll(0))
+        return in_turns(lambda turn: bool(poll.poll(1000 * turn)), timeout)
+
+    def duplicate(self) -> PacketSocket:
+        """Another descriptor of the same socket."""
+        return PacketSocket(os.dup(self._socket.fileno()), self._await_receipt)
+
+    def close(self) -> None:
+        """Close the descriptor; idempotent. Others of the socket stay open."""
+        if self._socket.owned.are_intact:
+            self._socket.close()
+        else:
+            self._socket.detach()
+
+    def abandon(self) -> None:
+        """In a process forked by user code: close the descriptor."""
+        self._socket.close()
+
+    def _send_with_receipt(self, packet: Packet, item: ItemWithReferences) -> None:
+        back, receipt = os.pipe()
+        try:
+            pieces, descriptors = packet.message(REFERENCES)
+            self._send(pieces, (*descriptors, receipt))
+        except BaseException:
+            os.close(back)
+            raise
+        finally:
+            os.close(receipt)
+        self._await_receipt(back, item)
+
+    def _send(self, pieces: Sequence[Buffer], descriptors: Sequence[int] = ()) -> None:
+        ancillary: Sequence[tuple[int, int, bytes]] = ()
+        if descriptors:
+            packed = b"".join(map(_DESCRIPTOR.pack, descriptors))
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
+        while True:
+            try:
+                self._socket.sendmsg(pieces, ancillary, _SEND_FLAGS)
+            except (BlockingIOError, InterruptedError):
+                # a turn has passed
+                continue
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:
+                    # no call waits for that
+                    threading.Event().wait(_PAUSE)
+                    continue
+                if error.errno in _GONE:
+                    msg = "no process holds the other end of this pipe any more"
+                    raise BrokenPipeError(errno.EPIPE, msg) from error
+                raise
+            else:
+                return
+
+
+def _whole(data: bytes, ancillary: list[tuple[int, int, bytes]], received: int) -> Item:
+    """The item of a message that came with descriptors."""
+    flags, body = data[-1], memoryview(data)[:-1]
+    descriptors = [one for _, _, packed in ancillary for (one,) in _DESCRIPTOR.iter_unpack(packed)]
+    try:
+        if received & socket.MSG_CTRUNC:
+            msg = "no descriptor was left for an item of a pipe, which is lost; see `ulimit -n`"
+            raise OSError(errno.EMFILE, msg)
+        if flags & IN_MEMORY:
+            body = memories.received(descriptors[0], *_LENGTH.unpack(body))
+        if flags & REFERENCES:
+            # its sender may be gone
+            with contextlib.suppress(BrokenPipeError):
+                os.write(descriptors[-1], b"\1")
+            return ItemWithReferences(body)
+        return body
+    finally:
+        for one in descriptors:
+            os.close(one)

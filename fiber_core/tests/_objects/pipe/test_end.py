@@ -1,0 +1,213 @@
+"""Ends of pipes on their way to other processes: who holds them, and for how long."""
+
+import os
+import threading
+
+import pytest
+
+from fiber._objects.pipe import end as pipe
+from fiber._objects.pipe.bridge import FarEnd
+from fiber._objects.pipe.packets import PacketSocket
+from fiber.exceptions import PeerLostError
+from waiting import PATIENCE, until
+
+
+@pytest.fixture
+def ends(owner):
+    """Both ends of a pipe, held by the process that made it."""
+    ends = pipe.pair(owner.store, duplex=True)
+    for end in ends:
+        end.hold(0)
+    return ends
+
+
+def pickled(end, uses=1, reference_id=7):
+    """Address and reference id, as in a pickle of an end."""
+    address = end.address_in(None)
+    end.issue(reference_id, 0, uses)
+    return address, 0, reference_id
+
+
+def take(end):
+    return bytes(end.take(True, None))
+
+
+def put(end, item):
+    end.put(item, True, None)
+
+
+def threads_of_bridges():
+    return [one for one in threading.enumerate() if one.name == "fiber-bridge"]
+
+
+def test_a_loaded_end_has_nothing_in_common_with_its_process_but_the_socket(owner, other, ends):
+    here, there = ends
+    loaded = other.store.hold(*pickled(there))
+    there.drop(0)
+    # its process keeps it open for the pickle
+    put(here, b"first")
+    assert take(loaded) == b"first"
+    assert not owner.store._own
+    owner.die()
+    put(loaded, b"second")
+    assert take(here) == b"second"
+    loaded.drop(0)
+    with pytest.raises(EOFError):
+        here.take(True, None)
+
+
+def test_it_goes_on_from_process_to_process(other, third, ends):
+    here, there = ends
+    second = other.store.hold(*pickled(there))
+    last = third.store.hold(*pickled(second))
+    for end in (there, second):
+        end.drop(0)
+    put(last, b"from the last")
+    assert take(here) == b"from the last"
+    last.drop(0)
+    with pytest.raises(EOFError):
+        here.take(True, None)
+
+
+def test_one_that_comes_back_is_the_same(owner, ends):
+    _, there = ends
+    assert owner.store.hold(*pickled(there)) is there
+
+
+def test_a_pickle_that_nobody_will_load_does_not_hold_it(ends):
+    here, there = ends
+    pickled(there)
+    there.drop(0)
+    assert not here.poll(0.01)
+    there.void(7)
+    with pytest.raises(EOFError):
+        here.take(True, None)
+
+
+@pytest.mark.parametrize("when", ["before it is asked", "after its last holder"])
+def test_one_whose_process_has_let_it_go_raises_when_it_is_used(owner, other, ends, when):
+    _, there = ends
+    where = pickled(there)
+    if when == "before it is asked":
+        owner.die()
+    else:
+        there.void(7)
+        there.drop(0)
+        until(lambda: not owner.store._own)
+    loaded = other.store.hold(*where)
+    for _ in range(2):
+        with pytest.raises(PeerLostError, match="gone|no longer exists|cannot be reached"):
+            put(loaded, b"never")
+    loaded.drop(0)
+
+
+def test_a_process_that_ends_waits_until_it_was_loaded_or_nobody_is_at_the_other_end(ends):
+    here, there = ends
+    assert there.is_drained()
+    pickled(there)
+    assert not there.is_drained()
+    here.drop(0)
+    assert there.is_drained()
+
+
+def test_one_that_is_dropped_before_it_was_used_is_let_go(owner, other, ends):
+    here, there = ends
+    loaded = other.store.hold(*pickled(there))
+    there.drop(0)
+    loaded.drop(0)
+    with pytest.raises(EOFError):
+        here.take(True, None)
+    until(lambda: not other.store._receipts and not owner.store._own)
+
+
+def test_messages_of_strangers_are_not_taken_for_it(other, ends, monkeypatch):
+    """Any user of the host may send to an abstract socket whose name it has seen."""
+    here, there = ends
+    send, names = pipe._send, []
+
+    def send_after_a_stranger(way, name, token):
+        reader, writer = os.pipe()
+        stranger = PacketSocket.pair(print)
+        names.append(name)
+        send(stranger[0], name, b"x" * len(token))
+        for one in stranger:
+            one.close()
+        os.close(reader)
+        os.close(writer)
+        return send(way, name, token)
+
+    monkeypatch.setattr(pipe, "_send", send_after_a_stranger)
+    loaded = other.store.hold(*pickled(there))
+    put(loaded, b"ours")
+    assert take(here) == b"ours"
+    assert len(names) == 1
+
+
+class TestBridges:
+    """For processes that cannot have a descriptor."""
+
+    @pytest.fixture
+    def far(self, world, owner):
+        return world.node("far", host="elsewhere")
+
+    def test_messages_go_both_ways_and_the_ends_are_told(self, far, ends):
+        here, there = ends
+        loaded = far.store.hold(*pickled(there))
+        there.drop(0)
+        put(here, b"there")
+        put(loaded, b"back" * 2**18)
+        assert take(loaded) == b"there"
+        assert take(here) == b"back" * 2**18
+        assert isinstance(loaded._way, FarEnd)
+        loaded.drop(0)
+        with pytest.raises(EOFError):
+            here.take(True, None)
+        until(lambda: not threads_of_bridges())
+
+    def test_the_other_process_is_told_that_the_near_end_is_gone(self, far, ends):
+        here, there = ends
+        loaded = far.store.hold(*pickled(there))
+        there.drop(0)
+        put(here, b"last")
+        assert take(loaded) == b"last"
+        here.drop(0)
+        with pytest.raises(EOFError):
+            loaded.take(True, None)
+        loaded.drop(0)
+        until(lambda: not threads_of_bridges())
+
+    def test_it_ends_with_the_process_that_asked_for_it(self, far, ends):
+        here, there = ends
+        loaded = far.store.hold(*pickled(there))
+        there.drop(0)
+        assert not loaded.poll(0)
+        far.die()
+        with pytest.raises(EOFError):
+            here.take(True, None)
+        until(lambda: not threads_of_bridges())
+
+    def test_from_there_it_goes_to_others_and_comes_back(self, far, other, ends):
+        here, there = ends
+        loaded = far.store.hold(*pickled(there))
+        there.drop(0)
+        again = other.store.hold(*pickled(loaded))
+        loaded.drop(0)
+        put(again, b"by way of two")
+        assert take(here) == b"by way of two"
+        put(here, b"and back")
+        assert take(again) == b"and back"
+        again.drop(0)
+        with pytest.raises(EOFError):
+            here.take(True, None)
+
+    def test_one_that_only_writes_ends_when_its_reader_is_gone(self, owner, far):
+        reader, writer = pipe.pair(owner.store, duplex=False)
+        reader.hold(0)
+        writer.hold(0)
+        loaded = far.store.hold(*pickled(writer))
+        writer.drop(0)
+        put(loaded, b"read")
+        assert take(reader) == b"read"
+        reader.drop(0)
+        until(lambda: not threads_of_bridges(), timeout=PATIENCE)
+        loaded.drop(0)

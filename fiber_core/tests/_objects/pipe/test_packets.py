@@ -1,0 +1,220 @@
+"""Messages of pipes: whole, of any size, in order, and what becomes of those that nobody reads."""
+
+import errno
+import os
+import queue
+import resource
+import select
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from fiber._objects.pipe import memories
+from fiber._objects.pipe.packets import INLINE, PacketSocket
+from fiber._objects.queue.messages import ItemWithReferences
+from waiting import PATIENCE, until
+
+REFERENCES = [("owner", ("unix:///there",), 3, 4)]
+
+
+@pytest.fixture
+def receipts():
+    """Descriptors of receipts, each with its item."""
+    found = []
+    yield found
+    for descriptor, _ in found:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def ends(receipts):
+    ends = PacketSocket.pair(lambda *receipt: receipts.append(receipt))
+    yield ends
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, INLINE - 1, INLINE, INLINE + 1, 5 * 2**20])
+@pytest.mark.parametrize("with_references", [False, True])
+def test_an_item_of_any_size_arrives_as_it_was(ends, size, with_references):
+    first, second = ends
+    body = os.urandom(size)
+    item = ItemWithReferences.of(REFERENCES, body) if with_references else body
+    # its memory is kept for the next one
+    first.put(bytes(INLINE + 1))
+    second.take()
+    descriptors = len(list(Path("/dev/fd").iterdir()))
+    first.put(item)
+    first.put(b"next")
+    assert second.poll(0)
+    found = second.take()
+    assert bytes(found.pickled if with_references else found) == body
+    assert not with_references or found.references() == REFERENCES
+    assert second.take() == b"next"
+    assert not second.poll(0.01)
+    with pytest.raises(queue.Empty):
+        second.take(wait=False)
+    del found
+    # but for the receipt of one with references
+    assert len(list(Path("/dev/fd").iterdir())) == descriptors + with_references
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_the_sender_is_told_whether_anybody_has_an_item_with_references(ends, receipts, is_read):
+    first, second = ends
+    first.put(ItemWithReferences.of(REFERENCES, b"body"))
+    ((descriptor, item),) = receipts
+    assert item.references() == REFERENCES
+    assert not select.select([descriptor], [], [], 0)[0]
+    if is_read:
+        second.take()
+    else:
+        second.close()
+    assert os.read(descriptor, 1) == (b"\1" if is_read else b"")
+
+
+def test_the_end_comes_after_the_last_item_though_its_sender_left_some_unread(ends):
+    first, second = ends
+    first.put(b"never read")
+    second.put(b"one")
+    second.put(b"two")
+    assert not first.is_hung_up
+    second.close()
+    assert first.is_hung_up
+    assert [first.take(), first.take()] == [b"one", b"two"]
+    assert first.poll(None)
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            first.take()
+    with pytest.raises(BrokenPipeError, match="no process holds the other end"):
+        first.put(b"three")
+
+
+def test_it_ends_with_the_last_of_its_descriptors(ends):
+    first, second = ends
+    other = second.duplicate()
+    second.close()
+    other.put(b"from the other")
+    assert first.take() == b"from the other"
+    other.close()
+    with pytest.raises(EOFError):
+        first.take()
+
+
+def test_a_full_one_keeps_its_sender_waiting_and_loses_nothing(ends):
+    first, second = ends
+    count, sent = 2000, threading.Semaphore(0)
+
+    def send():
+        for number in range(count):
+            first.put(b"%d" % number + bytes(1000))
+            sent.release()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    taken = [second.take() for _ in range(count)]
+    sender.join(PATIENCE)
+    assert [int(item[:-1000]) for item in taken] == list(range(count))
+
+
+def test_many_readers_and_writers_of_the_same_ends_get_each_item_once_and_whole(ends):
+    first, second = ends
+    taken, items = queue.SimpleQueue(), [b"%d" % number * 100 for number in range(400)]
+
+    def write(part):
+        for item in part:
+            first.put(item)
+
+    def read():
+        for _ in range(100):
+            taken.put(second.take())
+
+    threads = [threading.Thread(target=write, args=(items[n::4],)) for n in range(4)]
+    threads += [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert sorted(taken.get_nowait() for _ in items) == sorted(items)
+
+
+def test_a_default_timeout_of_sockets_has_no_effect(receipts):
+    socket.setdefaulttimeout(0.01)
+    try:
+        first, second = PacketSocket.pair(lambda *receipt: receipts.append(receipt))
+        third = second.duplicate()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert all(os.get_blocking(one.fileno()) for one in (first, second, third))
+    for one in (first, second, third):
+        one.close()
+
+
+def test_where_no_descriptor_is_left_it_says_so(ends):
+    first, second = ends
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    first.put(bytes(INLINE + 1))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        with pytest.raises(OSError, match="ulimit -n") as caught:
+            second.take()
+        assert caught.value.errno == errno.EMFILE
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_one_whose_number_was_taken_by_another_file_leaves_that_open(ends):
+    number = ends[0].fileno()
+    with open(os.devnull) as other:
+        os.dup2(other.fileno(), number)
+    ends[0].close()
+    os.fstat(number)
+    os.close(number)
+    until(lambda: ends[1].is_hung_up)
+
+
+class TestMemories:
+    @pytest.fixture(autouse=True)
+    def kept(self, monkeypatch):
+        kept = []
+        monkeypatch.setattr(memories, "_kept", kept)
+        yield kept
+        for memory in kept:
+            memory.close()
+
+    def test_memory_is_used_again_once_its_receiver_is_done_with_the_item(self, ends, kept):
+        first, second = ends
+        first.put(b"a" * 2 * INLINE)
+        (memory,) = kept
+        item = second.take()
+        part = item[5:7]
+        first.put(b"b" * 2 * INLINE)
+        assert kept[0] is memory
+        assert memory.is_used
+        assert bytes(part) == b"aa"
+        del item, part
+        assert not memory.is_used
+        first.put(b"c" * 2 * INLINE)
+        assert kept[-1] is memory
+        assert [bytes(second.take()[:2]) for _ in range(2)] == [b"bb", b"cc"]
+
+    def test_that_of_a_message_which_was_not_sent_is_used_again(self, ends, kept):
+        first, second = ends
+        second.close()
+        for _ in range(3):
+            with pytest.raises(BrokenPipeError):
+                first.put(bytes(2 * INLINE))
+        assert [memory.is_used for memory in kept] == [False]
+
+    def test_no_more_is_kept_than_a_few_and_none_that_is_huge(self, ends, kept, monkeypatch):
+        first, second = ends
+        for _ in range(5):
+            first.put(bytes(2 * INLINE))
+        assert len(kept) == memories._KEPT
+        monkeypatch.setattr(memories, "_KEPT_SIZE", 3 * INLINE)
+        before = list(kept)
+        first.put(b"huge" * INLINE)
+        assert kept == before
+        assert len({bytes(second.take()[:4]) for _ in range(6)}) == 2
