@@ -53,6 +53,8 @@ class Sizes(NamedTuple):
     closure: int = 64_000_000
     closure_tasks: int = 20
     queue_items: int = 100_000
+    #: messages there and back through a pipe; of large ones a hundredth
+    messages: int = 10_000
     #: workers of the larger start
     start: int = 100
     #: workers of the two pools that are compared
@@ -79,6 +81,7 @@ TINY = Sizes(
     closure=100_000,
     closure_tasks=10,
     queue_items=200,
+    messages=20,
     start=3,
     few=1,
     many=3,

@@ -18,6 +18,7 @@ NAMES = (
     "closure",
     "broadcast",
     "queue",
+    "pipe",
     "start",
     "scale",
     "growth",

@@ -80,9 +80,10 @@ magnitude and promise nothing.
 
 @attrs.frozen
 class Subject:
-    """A backend's results."""
+    """A backend's results; those of a run on a real engine have a name of their own."""
 
     name: str
+    backend: str
     capabilities: frozenset[str]
     tests: tuple[dict[str, Any], ...]
 
@@ -112,7 +113,8 @@ def _read(path: Path) -> Iterator[Subject]:
     for name in dict.fromkeys(one["name"] for one in backends):
         same = [one for one in backends if one["name"] == name]
         tests = [test for one in same for test in one["tests"]]
-        yield Subject(name, frozenset(same[0]["capabilities"]), (*tests, *of_plugins))
+        shown = path.stem if path.stem.startswith(f"{name}-") else name
+        yield Subject(shown, name, frozenset(same[0]["capabilities"]), (*tests, *of_plugins))
 
 
 def render(found: Sequence[Subject]) -> str:

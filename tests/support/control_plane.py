@@ -330,6 +330,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("binaries", type=Path, help="folder with kube-apiserver, …, kubelet")
     asked = parser.parse_args(argv)
+    if not shutil.which("socat"):
+        parser.error("socat is not there, by which a kubelet forwards ports")
     folder = Path(tempfile.mkdtemp(prefix="control-plane-"))
     # as Ctrl-C: what was started is ended on the way out
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,7 +1,9 @@
 """Ends of pipes on their way to other processes: who holds them, and for how long."""
 
 import os
+import pickle
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -141,6 +143,24 @@ def test_messages_of_strangers_are_not_taken_for_it(other, ends, monkeypatch):
     put(loaded, b"ours")
     assert take(here) == b"ours"
     assert len(names) == 1
+
+
+def test_a_value_that_cannot_be_pickled_leaves_no_memory(ends):
+    here, _ = ends
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(TypeError, match="pickle"):
+            here.put_value([bytes(200_000), threading.Lock()])
+    assert len(list(Path("/dev/fd").iterdir())) <= before
+
+
+@pytest.mark.parametrize("large", [bytes(200_000), bytearray(200_000), memoryview(bytes(200_000))])
+def test_large_parts_of_a_value_arrive_as_they_were(ends, large):
+    here, there = ends
+    large = large if type(large) is not memoryview else pickle.PickleBuffer(large)
+    here.put_value({"small": 1, "large": large})
+    found = pickle.loads(there.take(True, None))
+    assert found == {"small": 1, "large": bytes(200_000)}
 
 
 class TestBridges:

@@ -129,7 +129,12 @@ class End(OwnedObject):
     def flush(self) -> None:
         """Does nothing: the kernel has all items."""
 
-    deliver = abandon = flush
+    abandon = flush
+
+    def deliver(self) -> None:
+        """Wait until all items arrive even if this process dies."""
+        if isinstance(self._way, FarEnd):
+            self._way.deliver()
 
     # -- references
 
@@ -174,10 +179,19 @@ class End(OwnedObject):
         is_sent = isinstance(way, PacketSocket) and self._is_near(peer) and _send(way, name, token)
         answer = protocol.FETCHED.pack(is_sent)
         if not is_sent:
-            answer += bridge.lay(self._store, way, self.shape, peer)
+            try:
+                answer += bridge.lay(self._store, way, self.shape, peer)
+            except OSError as error:
+                log.warning("fiber: %s cannot have the end of a pipe: %s", peer, error)
+                peer.send(Frame.ERROR, self.target, message.id)
+                return
         peer.send(Frame.REPLY, self.target, message.id, [answer])
         self._references.use(reference_id)
         self._review()
+
+    def _review(self) -> None:
+        super()._review()
+        # it may be what the exit of this process waits for
         self._store.drained()
 
     def _is_near(self, peer: Peer) -> bool:

@@ -88,10 +88,15 @@ class Packet:
         return (_LENGTH.pack(self._size), _FLAGS[flags | IN_MEMORY]), (self._memory.fd,)
 
     def close(self, *, is_sent: bool) -> None:
-        """Let go its memory; to be called once."""
+        """Let go its memory; idempotent."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memories.give_back(memory, is_used=is_sent)
+
+    def __del__(self) -> None:
+        # of one that could not be pickled; without a lock, which this thread may hold
         if self._memory is not None:
-            memories.give_back(self._memory, is_used=is_sent)
-            self._memory = None
+            self._memory.close()
 
 
 class PacketSocket:
