@@ -8,10 +8,11 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from typing import Any, Protocol
 
+from benchmarks import tasks
 from benchmarks.model import BASELINE, JUDGED, OURS
 
 #: distributions of those that take part when they are installed
@@ -69,6 +70,27 @@ def module(contender: str) -> Any:
         return multiprocessing.get_context("fork")
     msg = f"{contender!r} has no processes and queues"
     raise ValueError(msg)
+
+
+@contextlib.contextmanager
+def repeating(
+    module: Any, action: Callable[..., Any], *arguments: Any, processes: int = 1
+) -> Iterator[Sequence[Any]]:
+    """Ends of pipes to processes that do something as often as is sent, and send the seconds back."""
+    ends, running = [], []
+    for _ in range(processes):
+        here, there = module.Pipe()
+        process = module.Process(target=tasks.repeat, args=(there, action, *arguments))
+        process.start()
+        # it is up
+        here.send(1 if processes == 1 else 0)
+        here.recv()
+        ends.append(here)
+        running.append(process)
+    yield ends
+    for end, process in zip(ends, running, strict=True):
+        end.send(None)
+        process.join()
 
 
 #: seconds that all workers of a pool have to come up

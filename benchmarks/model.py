@@ -55,6 +55,10 @@ class Sizes(NamedTuple):
     queue_items: int = 100_000
     #: messages there and back through a pipe; of large ones a hundredth
     messages: int = 10_000
+    locks: int = 10_000
+    meetings: int = 2_000
+    calls: int = 5_000
+    processes: int = 50
     #: workers of the larger start
     start: int = 100
     #: workers of the two pools that are compared
@@ -82,6 +86,10 @@ TINY = Sizes(
     closure_tasks=10,
     queue_items=200,
     messages=20,
+    locks=20,
+    meetings=5,
+    calls=20,
+    processes=2,
     start=3,
     few=1,
     many=3,

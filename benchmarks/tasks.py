@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 #: how often this process has unpickled a cargo
@@ -74,6 +75,39 @@ def echo(end: Any) -> None:
     """Give back what comes until nothing does."""
     while (item := end.recv()) is not None:
         end.send(item)
+
+
+def repeat(end: Any, action: Callable[..., Any], *arguments: Any) -> None:
+    """Do something as often as is asked through a pipe, and answer with the seconds that it took."""
+    while (count := end.recv()) is not None:
+        start = time.perf_counter()
+        for _ in range(count):
+            action(*arguments)
+        end.send(time.perf_counter() - start)
+
+
+def take(lock: Any) -> None:
+    with lock:
+        pass
+
+
+def add(value: Any) -> None:
+    with value.get_lock():
+        value.value += 1
+
+
+def answer(heard: Any, said: Any) -> None:
+    heard.wait()
+    heard.clear()
+    said.set()
+
+
+def meet(barrier: Any) -> None:
+    barrier.wait()
+
+
+def assign(mapping: Any) -> None:
+    mapping["key"] = 1
 
 
 def write_and_stay(items: Any, ready: Any, go: Any, count: int) -> None:
