@@ -62,15 +62,20 @@ def test_what_was_left_for_the_end_is_done(target, said, capfd):
     assert capfd.readouterr().out.split("\n") == [said, ""]
 
 
-def test_one_that_never_came_up_keeps_the_program_from_no_end(monkeypatch, caplog):
+@pytest.mark.parametrize("is_logged", [False, True])
+def test_one_that_never_came_up_keeps_the_program_from_no_end(monkeypatch, caplog, is_logged):
     """The standard library joins what is left at the end, before the run is closed."""
     process = fiber.Process(target=print)
     never = StartError("Process-1 did not start (IMAGE: no such image)")
-    process._popen = Mock(wait=lambda timeout: 1, raise_if_never_started=Mock(side_effect=never))
+    raises = Mock(side_effect=never)
+    process._popen = Mock(
+        wait=lambda timeout: 1, raise_if_never_started=raises, is_failure_logged=is_logged
+    )
     with pytest.raises(StartError):
         process.join()
 
     monkeypatch.setattr(util, "_exiting", True)
     process.join()
 
-    assert "no such image" in caplog.text
+    # once
+    assert ("no such image" in caplog.text) == (not is_logged)

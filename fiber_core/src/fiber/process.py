@@ -171,7 +171,8 @@ class Process(_process.BaseProcess):
             # the interpreter joins us at its end, and an error would keep it from ending the rest
             if not util.is_exiting():
                 raise
-            log.warning("fiber: %s", error)
+            if not self._popen.is_failure_logged:
+                log.warning("fiber: %s", error)
 
     @property
     def exitcode(self) -> int | None:

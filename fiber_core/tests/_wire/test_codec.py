@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import pickle
 import sys
@@ -249,6 +250,17 @@ class TestErrors:
     def test_one_whose_constructor_takes_other_arguments_arrives(self):
         back = carried(AwkwardError(5, "not found"))
         assert (type(back), back.args, back.code) == (AwkwardError, ("5: not found",), 5)
+
+    @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups are new in Python 3.11")
+    def test_so_do_those_of_a_group(self):
+        group = vars(builtins)["ExceptionGroup"]
+        inner = group("inner", (AwkwardError(6, "gone"),))
+        back = carried(group("outer", [AwkwardError(5, "not found"), KeyError(1), inner]))
+        first, second, third = back.exceptions
+        assert (type(back), back.message) == (group, "outer")
+        assert (type(first), first.args, first.code) == (AwkwardError, ("5: not found",), 5)
+        assert (type(second), second.args) == (KeyError, (1,))
+        assert [(type(one), one.code) for one in third.exceptions] == [(AwkwardError, 6)]
 
     def test_a_frozen_one_arrives(self):
         back = carried(FrozenError(7))

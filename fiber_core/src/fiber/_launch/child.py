@@ -62,6 +62,8 @@ class Child:
         self.foreground = foreground
         self.job: Job | None = None
         self.status: JobStatus | None = None
+        #: True once the log says that it did not start
+        self.is_failure_logged = False
         self._launcher = launcher
         self._on_status = on_status
         self._changed = threading.Condition()
@@ -315,6 +317,7 @@ def log_end(child: Child, status: JobStatus) -> None:
         return
     if child.failure:
         if not child.is_awaited:
+            child.is_failure_logged = True
             log.warning("fiber: %s did not start (%s)", child.name, child.failure)
         return
     process = child.process_status()

@@ -513,7 +513,20 @@ class _RemadeError:
         self._error = error
 
     def __reduce__(self) -> Any:
-        return _remake_error, (type(self._error), self._error.args, vars(self._error))
+        args = _with_stand_ins(self._error.args)
+        return _remake_error, (type(self._error), args, vars(self._error))
+
+
+def _with_stand_ins(value: Any) -> Any:
+    """The value, with stand-ins for the errors in it, as a group has them."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_with_stand_ins, value))
+    is_plain = isinstance(value, BaseException) and _is_reduced_by_args(value)
+    return _RemadeError(value) if is_plain else value
+
+
+def _is_reduced_by_args(error: BaseException) -> bool:
+    return type(error).__reduce__ is BaseException.__reduce__
 
 
 def _remake_error(
@@ -528,7 +541,7 @@ def _remake_error(
 def _pickled_error(error: BaseException) -> bytes:
     """Pickle that can be loaded: of the error, of a stand-in, or of a ``MaybeEncodingError``."""
     ways: list[Any] = [error]
-    if type(error).__reduce__ is BaseException.__reduce__:
+    if _is_reduced_by_args(error):
         ways.append(_RemadeError(error))
     failures = []
     for way in ways:

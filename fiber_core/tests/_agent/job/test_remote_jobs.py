@@ -216,6 +216,30 @@ class TestJobsThatNeverComeUp:
         log = "\n".join(runtime.started().backend.logs(child_of(process).job))
         assert log.count("99.1") == (0 if shown else 1)
 
+    @pytest.mark.parametrize("shown", [False, True], ids=["own log", "log on the terminal"])
+    def test_a_pool_says_so_once_though_all_its_workers_are_refused(
+        self, remote_host, caplog, capfd, monkeypatch, shown
+    ):
+        capabilities = values.evolve(fake_remote.REMOTE_CAPABILITIES, output=shown)
+        monkeypatch.setattr(fake_remote, "REMOTE_CAPABILITIES", capabilities)
+        remote_host.use()
+        (remote_host.site / "sitecustomize.py").write_text(
+            "import fiber._version\nfiber._version.__version__ = '99.1'\n"
+        )
+        with fiber.Pool(3) as pool, pytest.raises(StartError, match=r"99\.1 on .*pip install"):
+            pool.map(abs, [1])
+        told = caplog.text + capfd.readouterr().err
+        assert told.count("99.1") <= 1, told
+
+    def test_one_that_nobody_waits_for_is_told_of_in_the_log(self, remote_host, caplog):
+        remote_host.use(far_python="/nowhere/python3")
+        process = start(int)
+        until(lambda: caplog.messages)
+        assert caplog.messages[0].startswith(f"fiber: {process.name} did not start")
+        with pytest.raises(StartError):
+            process.join(60)
+        assert len(caplog.messages) == 1
+
     def test_no_python_at_all_is_an_error_of_a_pool_too(self, remote_host):
         remote_host.use(far_python="/nowhere/python3")
         with fiber.Pool(1) as pool, pytest.raises(StartError, match="python3"):
