@@ -58,7 +58,7 @@ def test_an_item_of_any_size_arrives_as_it_was(ends, size, with_references):
         second.take(wait=False)
     del found
     # but for the receipt of one with references
-    assert len(list(Path("/dev/fd").iterdir())) == descriptors + with_references
+    assert len(list(Path("/dev/fd").iterdir())) <= descriptors + with_references
 
 
 @pytest.mark.parametrize("is_read", [True, False])

@@ -212,7 +212,8 @@ class Lifecycle(Platform):
 
     def test_jobs_are_listed_by_run(self, kit: Driver, other: Driver) -> None:
         mine = kit.submit(programs.sleep_forever())
-        theirs = other.submit(programs.sleep_forever())
+        # others see it once it is there
+        theirs = other.ready(programs.sleep_forever())
 
         assert [job.id for job in kit.backend.list(kit.run_id)] == [mine.id]
         assert [job.id for job in kit.backend.list(other.run_id)] == [theirs.id]
