@@ -49,7 +49,7 @@ def test_a_loaded_end_has_nothing_in_common_with_its_process_but_the_socket(owne
     # its process keeps it open for the pickle
     put(here, b"first")
     assert take(loaded) == b"first"
-    assert not owner.store._own
+    until(lambda: not owner.store._own)
     owner.die()
     put(loaded, b"second")
     assert take(here) == b"second"

@@ -47,7 +47,13 @@ _ANCILLARY = socket.CMSG_SPACE(2 * _DESCRIPTOR.size)
 _TURN = struct.pack("@ll", int(TURN), int(TURN % 1 * 1e6))
 #: bytes that wait unread: the kernel gives what its limit allows
 _BUFFER = 8 * 2**20
+#: on one there is nobody to look for
+_HAS_TWO_CPUS = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else True
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
+#: looks for an answer before a thread sleeps, 1 us each; to be woken takes 40 us where a CPU is idle
+_LOOKS = 20
+#: times that looking may be in vain in a row, and how often a thread then sleeps at once
+_IN_VAIN, _AT_ONCE = 8, 64
 #: seconds between two tries while this user has too many descriptors in messages that nobody has read
 _PAUSE = 0.02
 
@@ -117,6 +123,8 @@ class PacketSocket:
         self._socket = OwnedSocket(socket.AF_UNIX, socket.SOCK_SEQPACKET, descriptor)
         self._socket.setblocking(True)
         self._await_receipt = await_receipt
+        # how often it may still be looked for an answer in vain; below 0, how often it was not
+        self._credit = _IN_VAIN
         fork.register(self)
 
     @classmethod
@@ -193,21 +201,38 @@ class PacketSocket:
             EOFError: nobody holds the other end, and all that was sent there is read.
             OSError: this one is closed, or there is no descriptor for the item.
         """
-        flags = CLOSE_ON_EXEC if wait else _AT_ONCE_FLAGS
+        looks = 1
+        if wait:
+            looks = _LOOKS if self._is_worth_looking() else 0
         while True:
+            flags = _AT_ONCE_FLAGS if looks else CLOSE_ON_EXEC
             try:
                 data, ancillary, received, _ = self._socket.recvmsg(INLINE + 1, _ANCILLARY, flags)
             except (BlockingIOError, InterruptedError):
-                if wait:
-                    # a turn has passed
-                    continue
-                raise queue.Empty from None
+                if not wait:
+                    raise queue.Empty from None
+                if looks:
+                    looks -= 1
+                # else a turn has passed
+                continue
             except ConnectionResetError:
                 # the other end is gone with unread messages; ours may still be read
                 continue
             if not data:
                 raise EOFError
+            if 0 < looks < _LOOKS:
+                self._credit = _IN_VAIN
             return data[:-1] if data[-1] == 0 else _whole(data, ancillary, received)
+
+    def _is_worth_looking(self) -> bool:
+        """True where a thread looks for a while before it sleeps: an answer has come so of late."""
+        if not _HAS_TWO_CPUS:
+            return False
+        self._credit -= 1
+        if self._credit < -_AT_ONCE:
+            # once more
+            self._credit = 0
+        return self._credit >= 0
 
     def poll(self, timeout: float | None) -> bool:
         """Wait until :meth:`take` would not; False when ``timeout`` seconds have passed."""
