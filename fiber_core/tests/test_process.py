@@ -105,7 +105,7 @@ def test_what_cannot_be_sent_raises_in_start_and_leaves_nothing(make, text):
     assert process not in fiber.active_children()
 
 
-def test_a_daemon_may_not_have_children_and_ends_with_its_parent(tmp_path):
+def test_a_daemon_may_not_have_children(tmp_path):
     process = run(start_child, tmp_path / "none", daemon=True)
     assert process.exitcode == 1
     assert not (tmp_path / "none").exists()

@@ -197,19 +197,10 @@ def test_processes_that_start_when_the_last_line_has_run_have_the_programs_funct
 @pytest.mark.parametrize("moment", [0.1, 0.3, 0.6, 1.0])
 def test_ctrl_c_while_a_program_begins_shows_one_short_traceback(tmp_path, moment):
     script = tmp_path / "program.py"
-    script.write_text(
-        textwrap.dedent("""
-            import time
-            import fiber
-
-            if __name__ == "__main__":
-                with fiber.Pool(2) as pool:
-                    pool.map(time.sleep, [0.2] * 1000)
-            """)
-    )
-    words = [sys.executable, script]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, start_new_session=True, **pipes) as program:
+    sleep = "with fiber.Pool(2) as pool: pool.map(time.sleep, [0.2] * 1000)"
+    script.write_text(f"import time, fiber\nif __name__ == '__main__':\n    {sleep}\n")
+    pipes = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, script], **pipes) as program:
         # any moment will do
         time.sleep(moment)
         os.killpg(program.pid, signal.SIGINT)

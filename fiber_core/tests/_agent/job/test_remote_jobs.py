@@ -198,16 +198,18 @@ class TestJobsThatNeverComeUp:
         with pytest.raises(StartError, match="pip install 'fiber-core=="):
             process.join(60)
 
-    @pytest.mark.parametrize("shown", [False, True], ids=["own log", "log on the terminal"])
-    def test_another_version_of_fiber_is_refused_naming_both_once(
-        self, remote_host, caplog, monkeypatch, shown
-    ):
-        capabilities = values.evolve(fake_remote.REMOTE_CAPABILITIES, output=shown)
+    @pytest.fixture(params=[False, True], ids=["own log", "log on the terminal"])
+    def shown(self, request, remote_host, monkeypatch):
+        """Whether output is on the terminal; Fiber has another version there."""
+        capabilities = values.evolve(fake_remote.REMOTE_CAPABILITIES, output=request.param)
         monkeypatch.setattr(fake_remote, "REMOTE_CAPABILITIES", capabilities)
         remote_host.use()
         (remote_host.site / "sitecustomize.py").write_text(
             "import fiber._version\nfiber._version.__version__ = '99.1'\n"
         )
+        return request.param
+
+    def test_another_version_of_fiber_is_refused_naming_both_once(self, shown, caplog):
         process = start(int)
         with pytest.raises(StartError, match=r"fiber is .* and 99\.1 on .*pip install"):
             process.join(60)
@@ -216,16 +218,8 @@ class TestJobsThatNeverComeUp:
         log = "\n".join(runtime.started().backend.logs(child_of(process).job))
         assert log.count("99.1") == (0 if shown else 1)
 
-    @pytest.mark.parametrize("shown", [False, True], ids=["own log", "log on the terminal"])
-    def test_a_pool_says_so_once_though_all_its_workers_are_refused(
-        self, remote_host, caplog, capfd, monkeypatch, shown
-    ):
-        capabilities = values.evolve(fake_remote.REMOTE_CAPABILITIES, output=shown)
-        monkeypatch.setattr(fake_remote, "REMOTE_CAPABILITIES", capabilities)
-        remote_host.use()
-        (remote_host.site / "sitecustomize.py").write_text(
-            "import fiber._version\nfiber._version.__version__ = '99.1'\n"
-        )
+    @pytest.mark.usefixtures("shown")
+    def test_a_pool_says_so_once_though_all_its_workers_are_refused(self, caplog, capfd):
         with fiber.Pool(3) as pool, pytest.raises(StartError, match=r"99\.1 on .*pip install"):
             pool.map(abs, [1])
         told = caplog.text + capfd.readouterr().err

@@ -32,7 +32,7 @@ def test_a_job_that_takes_too_much_memory_is_killed_with_proof(limits, supervise
     assert status.message.startswith("out of memory: its limit is 128 MB, its peak was ")
 
 
-def test_one_process_of_many_runs_out_of_memory_and_the_others_do_not(limits, supervised):
+def test_one_that_is_killed_in_a_limited_group_is_not_said_to_be_out_of_memory(limits, supervised):
     accepted = supervised.ready("wait", processes=2, resources=ResourceRequest(memory=128))
     os.kill(accepted.pids[0], signal.SIGKILL)
     status = supervised.until(accepted, lambda s: s.processes[0].state.is_terminal)

@@ -119,27 +119,6 @@ def test_a_full_one_keeps_its_sender_waiting_and_loses_nothing(ends):
     assert [int(item[:-1000]) for item in taken] == list(range(count))
 
 
-def test_many_readers_and_writers_of_the_same_ends_get_each_item_once_and_whole(ends):
-    first, second = ends
-    taken, items = queue.SimpleQueue(), [b"%d" % number * 100 for number in range(400)]
-
-    def write(part):
-        for item in part:
-            first.put(item)
-
-    def read():
-        for _ in range(100):
-            taken.put(second.take())
-
-    threads = [threading.Thread(target=write, args=(items[n::4],)) for n in range(4)]
-    threads += [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert sorted(taken.get_nowait() for _ in items) == sorted(items)
-
-
 def test_a_default_timeout_of_sockets_has_no_effect(receipts):
     socket.setdefaulttimeout(0.01)
     try:
