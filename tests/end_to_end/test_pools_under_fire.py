@@ -219,6 +219,7 @@ class TestSilence:
             master.process.send_signal(signal.SIGCONT)
             master.tell("")
             told = json.loads(master.line())
+            master.end()
         assert told["results"] == list(range(1200))
         assert told["workers"] == told["before"]
 
