@@ -45,7 +45,8 @@ _TOP = """\
 
 What each backend can do, and what the [conformance kit](testing.md) found when it was run on it. What a backend does not
 do is refused with a sentence before anything is started; `fiber plugins` has the same for what is installed, and
-`fiber plugin check NAME` runs the kit there.
+`fiber plugin check NAME` runs the kit there. `k8s` is a cluster that the tests emulate, `k8s-live` a real API server,
+scheduler and kubelet of Kubernetes 1.20, [seen from outside](../design/emulated-cluster.md#on-a-real-cluster).
 """
 _KIT = """\
 ## The kit
@@ -102,7 +103,11 @@ class Subject:
 
 def subjects() -> list[Subject]:
     """The backends that there are results of."""
-    return [subject for path in sorted(RESULTS.glob("*.json")) for subject in _read(path)]
+    return [
+        subject
+        for path in sorted(RESULTS.glob("*.json"), key=lambda path: path.stem)
+        for subject in _read(path)
+    ]
 
 
 def _read(path: Path) -> Iterator[Subject]:
