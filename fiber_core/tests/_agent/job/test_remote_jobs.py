@@ -27,6 +27,11 @@ def wait_for_ever():
     signal.pause()
 
 
+def say_and_wait(queue):
+    queue.put("up")
+    signal.pause()
+
+
 def describe(queue, names):
     environ = {name: os.environ.get(name) for name in names}
     queue.put((str(Path.cwd()), os.getpid(), environ, psutil.Process().parent().environ()))
@@ -163,7 +168,9 @@ class TestProcesses:
         process.join(60)
 
     def test_a_killed_supervisor_takes_its_process_with_it(self):
-        process = start(wait_for_ever)
+        queue = fiber.SimpleQueue()
+        process = start(say_and_wait, queue)
+        assert queue.get() == "up"
         pid = process.pid
         supervisor_of(pid).kill()
         process.join(60)
