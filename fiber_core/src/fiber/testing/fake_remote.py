@@ -8,6 +8,7 @@ with the processes at their ends, as on one engine.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import threading
@@ -108,10 +109,13 @@ class RemotePlatform(FakePlatform):
         made = socket.create_connection(
             ("127.0.0.1", self._listen_port(spec)), self.timing.stream_answer
         )
-        if made.getsockname() == made.getpeername():
-            # without a listener, the system may connect a port to itself
-            made.close()
-            raise ConnectionRefusedError
+        with contextlib.ExitStack() as failed:
+            # where it was reset already, it has no peer any more
+            failed.callback(made.close)
+            if made.getsockname() == made.getpeername():
+                # without a listener, the system may connect a port to itself
+                raise ConnectionRefusedError
+            failed.pop_all()
         return made
 
     def _listen_port(self, spec: JobSpec) -> int:
