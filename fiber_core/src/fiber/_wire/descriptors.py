@@ -229,14 +229,18 @@ class OwnedSocket(socket.socket):
         #: its descriptor
         self.owned = OwnedDescriptors((self.fileno(),))
 
-    @unless_finalizing
-    def __del__(self) -> None:
+    def release(self) -> None:
+        """Close it, but not a file of others that has its number by now. Idempotent."""
         if self.fileno() < 0:
             return
         if self.owned.are_intact:
             self.close()
         else:
             self.detach()
+
+    @unless_finalizing
+    def __del__(self) -> None:
+        self.release()
 
 
 def _file(number: int) -> tuple[int, int] | None:

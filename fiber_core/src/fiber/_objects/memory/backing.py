@@ -26,7 +26,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fiber._base import values
 from fiber._wire.frames import Buffer
@@ -45,6 +45,10 @@ DESCRIPTOR = "fd:"
 _NAME = re.compile(r"m[\w.]+-\d+", re.ASCII)
 #: bytes from which on free memory is checked first
 _CHECK_FROM = 16 * 2**20
+#: arguments of ``mmap``: without a second descriptor, where Python has the option
+UNTRACKED: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+# most bytes of one system call
+_AT_ONCE = 2**30
 # written to a file where pages cannot be allocated
 _ZEROS = bytes(2**20)
 
@@ -167,6 +171,14 @@ def release(fd: int, path: Path | None, maker: int) -> None:
     # not in a process that the user forked, whose copy of this ends as well
     if path is not None and os.getpid() == maker:
         path.unlink(missing_ok=True)
+
+
+def write(fd: int, data: Buffer, begin: int) -> None:
+    """Write all of some bytes at a position of a file."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view[:_AT_ONCE], begin)
+        view, begin = view[written:], begin + written
 
 
 def _path(location: Location, folder: Folder) -> Path | None:

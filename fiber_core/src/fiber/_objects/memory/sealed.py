@@ -16,14 +16,10 @@ import threading
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from fiber._objects.memory import backing
 from fiber._objects.memory.backing import HEAD, TAG_SIZE, Folder, Location
 from fiber._wire.frames import Buffer
-
-#: most bytes of one system call
-_AT_ONCE = 2**30
 
 
 class Draft:
@@ -73,11 +69,8 @@ class Draft:
         self._closing()
 
     def _write(self, begin: int, data: Buffer) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                written = os.pwrite(self._fd, view[:_AT_ONCE], begin)
-                view, begin = view[written:], begin + written
+            backing.write(self._fd, data, begin)
         except OSError as error:
             raise backing.no_room_error(self._size, self._path, error) from error
 
@@ -123,9 +116,8 @@ class Sealed:
         self._closing()
 
     def _map(self, protection: int) -> mmap.mmap:
-        # without a second descriptor, where Python has the option
-        more: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-        return mmap.mmap(self._fd, self.location.size, mmap.MAP_PRIVATE, protection, **more)
+        size = self.location.size
+        return mmap.mmap(self._fd, size, mmap.MAP_PRIVATE, protection, **backing.UNTRACKED)
 
 
 def seal(segments: Iterable[Buffer], folder: Folder, ident: str) -> Sealed:

@@ -12,18 +12,14 @@ import mmap
 import os
 import sys
 import threading
-from typing import Any
 
+from fiber._objects.memory import backing
 from fiber._wire.frames import Buffer
 
 _HEAD = 64
 #: memfds that a process keeps for its next items, and the size up to which it keeps one, in bytes
 _KEPT = 2
 _KEPT_SIZE = 64 * 2**20
-# without a second descriptor, where Python has the option
-_UNTRACKED: Any = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-#: most bytes of one system call
-_AT_ONCE = 2**30
 
 
 class Memory:
@@ -33,7 +29,7 @@ class Memory:
         #: its descriptor
         self.fd = _memfd()
         os.ftruncate(self.fd, mmap.PAGESIZE)
-        self._state = mmap.mmap(self.fd, mmap.PAGESIZE, **_UNTRACKED)
+        self._state = mmap.mmap(self.fd, mmap.PAGESIZE, **backing.UNTRACKED)
         #: bytes of the largest item so far
         self.size = 0
 
@@ -52,11 +48,8 @@ class Memory:
         Raises:
             OSError: there is no memory for them.
         """
-        view, position = memoryview(data), begin + _HEAD
-        while view:
-            written = os.pwrite(self.fd, view[:_AT_ONCE], position)
-            view, position = view[written:], position + written
-        self.size = max(self.size, position - _HEAD)
+        backing.write(self.fd, data, begin + _HEAD)
+        self.size = max(self.size, begin + memoryview(data).nbytes)
 
     def read(self, size: int) -> bytes:
         """The item, of so many bytes."""
@@ -105,7 +98,7 @@ class _Received(mmap.mmap):
 
 def received(descriptor: int, size: int) -> memoryview:
     """The item of so many bytes in memory of another process, read-only."""
-    memory = _Received(descriptor, _HEAD + size, **_UNTRACKED)
+    memory = _Received(descriptor, _HEAD + size, **backing.UNTRACKED)
     return memoryview(memory)[_HEAD:].toreadonly()
 
 

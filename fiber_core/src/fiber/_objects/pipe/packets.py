@@ -160,15 +160,15 @@ class PacketSocket:
             OSError: this one is closed, or there is no memory or no descriptor for the item.
         """
         if isinstance(item, ItemWithReferences):
-            packet = Packet()
-            packet.write(item.body)
-            self.send(packet, item)
+            body, with_references = item.body, item
         elif len(item) <= INLINE:
-            self._send((item, b"\0"))
+            self._send((item, _FLAGS[0]))
+            return
         else:
-            packet = Packet()
-            packet.write(item)
-            self.send(packet)
+            body, with_references = item, None
+        packet = Packet()
+        packet.write(body)
+        self.send(packet, with_references)
 
     def send(self, packet: Packet, item: ItemWithReferences | None = None) -> None:
         """Send a packet, and close it.
@@ -248,10 +248,7 @@ class PacketSocket:
 
     def close(self) -> None:
         """Close the descriptor; idempotent. Others of the socket stay open."""
-        if self._socket.owned.are_intact:
-            self._socket.close()
-        else:
-            self._socket.detach()
+        self._socket.release()
 
     def abandon(self) -> None:
         """In a process forked by user code: close the descriptor."""
