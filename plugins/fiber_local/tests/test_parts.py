@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from fiber._agent import rundir
-from fiber.exceptions import FiberError, ResourceError
+from fiber.exceptions import BackendError, FiberError, ResourceError
 from fiber.model import Job, JobState, JobStatus, Peers, Timing
 from fiber.testing import FakeProvider
 from fiber_local import checks
@@ -187,6 +187,15 @@ class TestDoctor:
         assert not check.ok
         assert f"it was to exit with 42 and ended with {code}" in check.detail
         assert check.fix
+
+    def test_a_host_whose_jobs_do_not_start_is_not_sound(self, monkeypatch):
+        def refuse(*_, **__):
+            raise BackendError("no room")
+
+        monkeypatch.setattr(checks.Supervisors, "submit", refuse)
+        check = self.found()["a job from start to end"]
+        assert (check.ok, check.detail) == (False, "no room")
+        assert "import fiber" in check.fix
 
     def test_limits_that_are_not_enforced_are_no_fault_and_have_a_fix(self):
         (check,) = checks._judge_limits({"memory_limit": ["no cgroup"], "cpu_limit": []})

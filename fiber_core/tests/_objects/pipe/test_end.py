@@ -1,7 +1,10 @@
 """Ends of pipes on their way to other processes: who holds them, and for how long."""
 
+import errno
 import os
 import pickle
+import queue
+import socket
 import threading
 from pathlib import Path
 
@@ -143,6 +146,38 @@ def test_messages_of_strangers_are_not_taken_for_it(other, ends, monkeypatch):
     put(loaded, b"ours")
     assert take(here) == b"ours"
     assert len(names) == 1
+    assert not send(there._way, bytes(16), bytes(16)), "nobody waits there"
+
+
+@pytest.mark.parametrize("lacking", ["descriptor", "bridge"])
+def test_one_that_cannot_be_handed_over_is_an_error_to_its_user(other, ends, monkeypatch, lacking):
+    def send(way, name, token):
+        if lacking == "bridge":
+            return False
+        # as where the receiver has no descriptor left
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as courier:
+            courier.sendto(token, pipe._abstract(name))
+        return True
+
+    def refuse(*_):
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(pipe, "_send", send)
+    monkeypatch.setattr(pipe.bridge, "lay", refuse)
+    loaded = other.store.hold(*pickled(ends[1]))
+    with pytest.raises(OSError, match="no descriptor left|no longer exists"):
+        put(loaded, b"never")
+
+
+def test_it_is_read_without_waiting_and_not_after_it_was_closed(ends):
+    here, there = ends
+    with pytest.raises(queue.Empty):
+        here.take(False, None)
+    put(there, b"one")
+    assert bytes(here.take(True, PATIENCE)) == b"one"
+    here.drop(0)
+    with pytest.raises(OSError, match="handle is closed"):
+        here.take(False, None)
 
 
 def test_a_value_that_cannot_be_pickled_leaves_no_memory(ends):
