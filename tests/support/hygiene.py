@@ -136,6 +136,13 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail("this test left behind:\n  " + "\n  ".join(problems), pytrace=False)
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a path short enough for sockets, which those of pytest's are not."""
+    with tempfile.TemporaryDirectory(prefix="ft-") as name:
+        yield Path(name)
+
+
 @pytest.fixture(scope="module")
 def shared_runtime() -> Iterator[None]:
     """One runtime, with its supervisor up, for all tests of a module that asks for it."""

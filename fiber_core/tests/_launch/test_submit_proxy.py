@@ -1,9 +1,7 @@
 """Backend calls of a child reach its parent's backend, and statuses of its jobs come back."""
 
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock, call
 
@@ -92,15 +90,14 @@ class World:
 
 
 @pytest.fixture
-def world():
-    with tempfile.TemporaryDirectory(prefix="ft-") as folder:
-        nodes = objects_world.World(Path(folder))
-        world = World(nodes)
-        yield world
-        world.backend.close()
-        world.reader.join(20)
-        until(lambda: not any(t.name == "fiber-submit-proxy" for t in threading.enumerate()))
-        nodes.close()
+def world(folder):
+    nodes = objects_world.World(folder)
+    world = World(nodes)
+    yield world
+    world.backend.close()
+    world.reader.join(20)
+    until(lambda: not any(t.name == "fiber-submit-proxy" for t in threading.enumerate()))
+    nodes.close()
 
 
 @pytest.mark.parametrize("early", [[], [RUNS]])

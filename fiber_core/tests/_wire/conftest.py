@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import queue
 import resource
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -15,14 +12,6 @@ from fiber._wire.identity import Credentials
 from fiber._wire.reactor import Reactor
 from making import making
 from wire_world import TIMEOUT, ListeningEndpoint, Mailbox, address, nng_dialer, raw_listener
-
-
-@pytest.fixture
-def folder():
-    """A folder with a path short enough for sockets."""
-    path = Path(tempfile.mkdtemp(prefix="ft-"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture(params=["unix", "ipc", "tls+tcp"])

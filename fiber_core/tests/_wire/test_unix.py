@@ -12,7 +12,7 @@ from fiber._wire.dialer import UnixDialer
 from fiber._wire.identity import Credentials
 from fiber._wire.listener import UnixListener
 from fiber._wire.reactor import Reactor
-from fiber.exceptions import PeerLostError, TransportError, WireError
+from fiber.exceptions import TransportError, WireError
 from wire_world import TIMEOUT, readable
 
 RUN = Credentials(run_id="0badcafe", key=bytes(32))
@@ -68,14 +68,6 @@ def number(ours, theirs):
 
 def send_bytes(theirs, body):
     theirs.send(lambda: b"h", [body])
-
-
-def receive_frame(theirs):
-    while (found := theirs.receive()) is None:
-        assert readable(theirs.fd)
-        if theirs.lost:
-            raise PeerLostError
-    return bytes(found[1])
 
 
 def interrupt_after(monkeypatch, theirs, count):

@@ -1,8 +1,5 @@
 """The command in this process on the fake backend."""
 
-import shutil
-import tempfile
-
 import attrs
 import pytest
 from click.testing import CliRunner
@@ -15,14 +12,11 @@ from fiber.testing import FakeBackend, FakePlatform, FakePlugin, fakes, programs
 
 
 @pytest.fixture(autouse=True)
-def run_root(monkeypatch, tmp_path):
+def run_root(monkeypatch, tmp_path, folder):
     """Runs of a test in a folder of their own, and no configuration file around."""
-    # pytest's own folders have names too long for a socket
-    folder = tempfile.mkdtemp(prefix="fc-")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     monkeypatch.chdir(tmp_path)
-    yield folder
-    shutil.rmtree(folder)
+    return folder
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Records of rings: found by name until deleted, with a status whoever owns them, and counted."""
 
 import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -195,26 +194,23 @@ def test_prometheus_reads_totals_and_rings():
 
 
 @pytest.fixture
-def path():
+def path(folder):
     def refuse():
-        msg = "not now"
-        raise FiberError(msg)
+        raise FiberError("not now")
 
-    # pytest's own folders have names too long for a socket
-    with tempfile.TemporaryDirectory(prefix="fr-") as folder:
-        path = str(Path(folder, "ring.sock"))
-        control = ControlServer(
-            path,
-            {
-                "status": lambda: {"phase": "running"},
-                "suspend": refuse,
-                "resize": lambda jobs: int(jobs) + 1,
-            },
-            10.0,
-        )
-        yield path
-        control.close()
-        assert not Path(path).exists()
+    path = str(folder / "ring.sock")
+    control = ControlServer(
+        path,
+        {
+            "status": lambda: {"phase": "running"},
+            "suspend": refuse,
+            "resize": lambda jobs: int(jobs) + 1,
+        },
+        10.0,
+    )
+    yield path
+    control.close()
+    assert not Path(path).exists()
 
 
 def test_a_command_is_answered(path):

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -46,20 +45,12 @@ def test_words_without_a_host_or_a_command_are_an_error(words):
 
 
 @pytest.fixture
-def folder():
-    # pytest's own folders have names too long for a socket
-    with tempfile.TemporaryDirectory(prefix="fm-") as name:
-        yield Path(name)
-
-
-@pytest.fixture
 def socket_path(folder):
     """A command socket whose hosts are all this one, but for an unknown one called nobody."""
 
     def begin(host, command, call):
         if host == "nobody":
-            msg = f"no member is {host}"
-            raise LookupError(msg)
+            raise LookupError(f"no member is {host}")
         argv = ["/bin/sh", "-c", command]
         env = {**os.environ, "ME": host}
         command = Command(argv, env=env, out=call.out, ended=call.ended, linger=1.0)
