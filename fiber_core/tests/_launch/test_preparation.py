@@ -21,11 +21,8 @@ from fiber.model import BackendInfo, Capabilities
 
 
 @pytest.fixture(autouse=True)
-def _main_is_found_anew():
-    before = codec._main_by_reference
-    codec.set_main_by_reference(None)
-    yield
-    codec.set_main_by_reference(before)
+def _main_is_found_anew(monkeypatch):
+    monkeypatch.setattr(codec, "_main_by_reference", None)
 
 
 @pytest.fixture

@@ -8,15 +8,12 @@ import pytest
 from fiber._tasks import protocol
 from fiber._tasks.call import Unsendable
 from fiber._tasks.dispatcher import DeadlineTimer
-from fiber._tasks.protocol import Done, Mode
+from fiber._tasks.protocol import Mode
 from fiber._wire import codec
 from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError, WireError
+from pool_tasks import square
 from tasks_world import FakeReactor, Master, Sink
-
-
-def square(x):
-    return x * x
 
 
 @pytest.fixture
@@ -45,15 +42,6 @@ def test_what_is_not_for_a_pool_is_refused(master, kind):
     master.ask(master.peers["a"])
     with pytest.raises(WireError, match="not for a pool"):
         master.send(master.peers["a"], kind)
-
-
-def test_results_that_cannot_be_read_are_errors_of_their_items(master, peer):
-    _, sink = master.begin(square, [1])
-    head, _ = peer.tasks()[0]
-    done = Done(head.entry, head.start, head.stop, 0.1, 1)
-    master.send(peer, Kind.DONE, [done.encode(), b"nonsense"])
-    assert isinstance(sink.outcomes[0], Exception)
-    assert sink.is_done
 
 
 def test_a_worker_that_dials_again_loses_what_it_held_and_gets_the_function_anew(master):

@@ -3,7 +3,6 @@
 import contextlib
 import pickle
 import struct
-import sys
 from multiprocessing.pool import MaybeEncodingError
 
 import numpy as np
@@ -20,6 +19,7 @@ from fiber._wire import codec, frames
 from fiber.exceptions import WireError
 from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
+from pool_tasks import Refuses
 from tasks_world import OutOfBand, Sink
 
 # Messages between a pool and its workers are read as written, and nonsense is refused.
@@ -288,16 +288,6 @@ def test_nonsense_is_refused(body):
 # Outcomes of several items travel together and arrive as they would have alone.
 
 
-class RefusesToBeRead:
-    def __reduce__(self):
-        return int, ("no number",)
-
-
-class EndsItsReader:
-    def __reduce__(self):
-        return sys.exit, (3,)
-
-
 def crossed(outcomes, first=0):
     """The outcomes as the pool has them."""
     stop = first + len(outcomes)
@@ -344,8 +334,8 @@ def test_equal_results_are_objects_of_their_own():
     "bad,text",
     [
         pytest.param((i for i in range(3)), "pickle", id="not pickled"),
-        pytest.param(RefusesToBeRead(), "could not be read", id="raises when read"),
-        pytest.param(EndsItsReader(), "could not be read", id="exits when read"),
+        pytest.param(Refuses(), "could not be read", id="raises when read"),
+        pytest.param(Refuses(exits=True), "could not be read", id="exits when read"),
     ],
 )
 def test_what_cannot_be_pickled_or_read_spoils_no_other_and_is_the_error_of_its_item(bad, text):

@@ -13,6 +13,7 @@ from fiber._tasks.worker import DescriptorsLostError, Worker
 from fiber._wire.frames import Kind
 from fiber.exceptions import PeerLostError, StartError
 from fiber.model import Timing
+from pool_tasks import Refuses, square
 from tasks_world import TARGET, FakeLink, FakePayloadStore, OutOfBand, Sink
 from waiting import until
 
@@ -20,10 +21,6 @@ go_on = threading.Event()
 begun = threading.Event()
 #: links whose descriptors a task takes
 taken_from = []
-
-
-def square(x):
-    return x * x
 
 
 def sum_of_ends(value, number):
@@ -48,11 +45,6 @@ def take_on_two(x):
     if x == 2:
         taken_from[0].is_intact = False
     return wait_on_three(x)
-
-
-class Unreadable:
-    def __reduce__(self):
-        return int, ("no number",)
 
 
 class LostInside:
@@ -205,14 +197,14 @@ def test_a_function_whose_call_is_over_is_not_run_and_not_remembered(pool):
 
 
 def test_a_function_that_cannot_be_loaded_is_the_error_of_each_item(pool):
-    pool.run(Unreadable(), [1, 2])
+    pool.run(Refuses(), [1, 2])
     done, values = pool.done()
     assert [type(error) for error in values] == [ValueError, ValueError]
     assert done.credits == 1
 
 
 @pytest.mark.parametrize(
-    "item,error", [(Unreadable(), ValueError), ((i for i in "x"), TypeError)], ids=["read", "sent"]
+    "item,error", [(Refuses(), ValueError), ((i for i in "x"), TypeError)], ids=["read", "sent"]
 )
 def test_alone_what_cannot_be_read_or_sent_is_the_error_of_its_item(pool, item, error):
     pool.run(abs, [item])

@@ -61,13 +61,6 @@ class Run:
         return [value for _, values, _ in self.reports for value in values]
 
 
-def test_short_tasks_are_reported_together_with_the_credit_for_more(clock):
-    run = Run(tasks(3, 10))
-    run(lambda n: n * n)
-    assert run.ranges == [(3, 10, 1)]
-    assert run.values == [n * n for n in range(3, 10)]
-
-
 @pytest.mark.parametrize(
     "count,seconds,stops",
     [

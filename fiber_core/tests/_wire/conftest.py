@@ -92,12 +92,6 @@ def pair(nng_scheme, folder):
         ours.close()
 
 
-def main(by_reference):
-    codec.set_main_by_reference(by_reference)
-    yield
-    codec.set_main_by_reference(None)
-
-
 @pytest.fixture
 def ours(pair):
     return pair[0]
@@ -114,15 +108,15 @@ def pipe(pair):
 
 
 @pytest.fixture(params=[True, False], ids=["main by reference", "main by value"])
-def main_either_way(request):
-    yield from main(request.param)
+def main_either_way(request, monkeypatch):
+    monkeypatch.setattr(codec, "_main_by_reference", request.param)
 
 
 @pytest.fixture
-def main_by_value():
-    yield from main(False)
+def main_by_value(monkeypatch):
+    monkeypatch.setattr(codec, "_main_by_reference", False)
 
 
 @pytest.fixture
-def main_by_reference():
-    yield from main(True)
+def main_by_reference(monkeypatch):
+    monkeypatch.setattr(codec, "_main_by_reference", True)

@@ -132,8 +132,7 @@ class TestCasts:
 
 
 class TestTheEnd:
-    def test_open_calls_fail(self, connect, listening):
-        client = connect(listening)
+    def test_open_calls_fail(self, client, listening):
         with listening.held():
             pending = [ask(client, "echo", number) for number in range(5)]
             close_listeners(listening)
@@ -148,9 +147,8 @@ class TestTheEnd:
         assert client.lost
 
     def test_later_calls_fail_at_once_and_closing_leaves_alone_what_others_have(
-        self, connect, listening, monkeypatch
+        self, client, listening, monkeypatch
     ):
-        client = connect(listening)
         listening.endpoint.close()
         until(lambda: client._ended)
         assert client.lost

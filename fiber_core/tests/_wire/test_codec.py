@@ -166,12 +166,6 @@ class TestCarriers:
 
 
 class TestFindingOut:
-    @pytest.fixture(autouse=True)
-    def _unknown(self):
-        codec.set_main_by_reference(None)
-        yield
-        codec.set_main_by_reference(None)
-
     @pytest.mark.parametrize(
         "spec, file, found",
         [
@@ -191,6 +185,7 @@ class TestFindingOut:
         if file is not None:
             main.__file__ = file
         monkeypatch.setitem(sys.modules, "__main__", main)
+        monkeypatch.setattr(codec, "_main_by_reference", None)
         assert codec.main_by_reference() is found
         # it does not change in the life of a process
         monkeypatch.delattr(main, "__file__", raising=False)

@@ -63,13 +63,6 @@ class TestServices:
 
 
 class TestPeers:
-    def test_a_slow_one_does_not_hold_up_the_others(self, listening):
-        listening.link("slow")
-        slow = listening.peer("slow")
-        for number in range(1000):
-            slow.send(Kind.CAST, 1, number, [b"x" * 10_000])
-        assert answers_echo(listening.link("other"))
-
     def test_every_service_is_notified_of_the_loss_of_a_peer(self, listening):
         boxes = [Mailbox(), Mailbox()]
         for target, box in enumerate(boxes, 10):

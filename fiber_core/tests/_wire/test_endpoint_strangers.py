@@ -89,8 +89,12 @@ class TestStrangers:
         assert answers_echo(listening.link("another"))
 
     @pytest.mark.parametrize("begins", [False, True], ids=["at once", "in the midst of its proof"])
-    def test_one_that_falls_silent_is_cut_off(self, listen, scheme, caplog, begins):
+    def test_one_that_falls_silent_is_cut_off_and_one_that_is_proven_is_not(
+        self, listen, scheme, caplog, begins
+    ):
         listening = listen(scheme, timing=Timing(handshake=0.5))
+        # its time is over before the other's
+        link = listening.link()
         silent = listening.stranger()
         if begins:
             kind, body = DialerHandshake(listening.credentials, hello("x")).hello()
@@ -102,7 +106,8 @@ class TestStrangers:
             f"closed a connection from {where}: a peer did not prove who it is in time"
             in caplog.text
         )
-        until(lambda: not listening.endpoint._peers)
+        until(lambda: len(listening.endpoint._peers) == 1)
+        assert answers_echo(link)
 
     @pytest.mark.parametrize(
         "scheme, said",
@@ -186,14 +191,6 @@ class TestStrangers:
             # nothing happens that could be waited for
             time.sleep(0.4)
         assert answers_echo(wait())
-
-    def test_one_that_is_proven_is_not_cut_off(self, listen, scheme):
-        listening = listen(scheme, timing=Timing(handshake=0.5))
-        link = listening.link()
-        late = threading.Event()
-        listening.reactor.call_later(0.6, late.set)
-        assert late.wait(TIMEOUT)
-        assert answers_echo(link)
 
     @pytest.mark.parametrize("kind", Kind)
     def test_any_frame_ends_it_and_nothing_is_unpickled(self, listen, folder, kind):
@@ -381,14 +378,12 @@ class TestLiars:
         "data, words",
         [
             (b"short", "shorter than a header"),
-            (b"XX" + bytes(30), "frame begins with"),
             (frame(Kind.HELLO, b"{}"), "HELLO from a peer that is proven already"),
             (frame(Kind.PROOF, b"{}"), "PROOF from a peer that is proven already"),
             (frame(Kind.WELCOME, b"{}"), "WELCOME from a peer that is proven already"),
             (frame(Kind.PART, b"x"), "part of message 1, which never began"),
             (frame(Kind.GRANT, ack=5), "a peer acknowledges 5 frames of 0"),
             (frame(Kind.CAST, ack=2**32 - 1), "a peer acknowledges 4294967295 frames of 0"),
-            (frame(Kind.CALL, b"ab", size=1), "frame has 2 bytes of body, its message 1"),
         ],
     )
     def test_what_was_wrong_is_logged_once_with_its_name(

@@ -28,6 +28,7 @@ from wire_world import (
     TIMEOUT,
     Mailbox,
     address,
+    answers_echo,
     close_listeners,
     hello,
     in_thread,
@@ -63,11 +64,14 @@ class TestMessages:
 
 
 class TestWindows:
-    def test_a_peer_that_does_not_read_loses_nothing(self, link, peer):
+    def test_a_peer_that_does_not_read_loses_nothing_and_holds_up_no_other(
+        self, listening, link, peer
+    ):
         """Nng drops what exceeds 64 frames on the way to a peer; the window holds ours back."""
         for number in range(5000):
             peer.send(Kind.CAST, 1, number, [number.to_bytes(4, "little") * 10])
 
+        assert answers_echo(listening.link("other"))
         got = [link.receive(timeout=TIMEOUT) for _ in range(5000)]
         assert [message.id for message in got] == list(range(5000))
         assert all(bytes(m.body) == m.id.to_bytes(4, "little") * 10 for m in got)
