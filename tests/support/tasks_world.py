@@ -146,9 +146,15 @@ class FakePayloadStore:
         )
 
 
+def ended(code: int = 0) -> JobStatus:
+    """The status of a job that has ended by itself."""
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    return JobStatus(state=state, reason=Reason(ReasonKind.EXIT, code), exit_code=code)
+
+
 RUNNING = JobStatus(state=JobState.RUNNING)
 STOPPED = JobStatus(state=JobState.SUSPENDED, reason=Reason(ReasonKind.SIGNAL, 19))
-LEFT = JobStatus(state=JobState.SUCCEEDED, exit_code=0, reason=Reason(ReasonKind.EXIT, 0))
+LEFT = ended()
 KILLED = JobStatus(
     state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9), message="killed"
 )

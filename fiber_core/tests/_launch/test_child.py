@@ -14,23 +14,12 @@ import pytest
 from fiber._launch.child import ORPHANED, Child, log_end
 from fiber.exceptions import StartError
 from fiber.model import Job, JobState, JobStatus, ProcessStatus, Reason, ReasonKind
+from tasks_world import KILLED, RUNNING, ended
 from waiting import until
 
-RUNNING = JobStatus(state=JobState.RUNNING)
 
-
-def failed(kind, *, number=None, code=None, message=""):
-    return JobStatus(
-        state=JobState.FAILED, reason=Reason(kind, number), exit_code=code, message=message
-    )
-
-
-def ended(code=0):
-    state = JobState.FAILED if code else JobState.SUCCEEDED
-    return JobStatus(state=state, reason=Reason(ReasonKind.EXIT, code), exit_code=code)
-
-
-KILLED = failed(ReasonKind.SIGNAL, number=9, code=-9)
+def failed(kind, *, code=None, message=""):
+    return JobStatus(state=JobState.FAILED, reason=Reason(kind), exit_code=code, message=message)
 
 
 @pytest.fixture

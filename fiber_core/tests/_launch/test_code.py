@@ -232,29 +232,22 @@ class TestExplanations:
         assert str(caught.value).count(words.format(program=program)) == 1
 
 
-class TestMains:
-    @pytest.fixture(autouse=True)
-    def _keep(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-        monkeypatch.delitem(sys.modules, "__mp_main__", raising=False)
-        yield
-        sys.modules.pop("__mp_main__", None)
-
-    def test_the_parents_main_is_run_as_spawn_does(self, host, program, monkeypatch):
-        main = types.ModuleType("__main__")
-        monkeypatch.setitem(sys.modules, "__main__", main)
-        with pytest.raises(StartError, match="cannot be read"):
-            load_main(host.store)
-        script = program / "script.py"
-        script.write_text("NAME = __name__\ndef f():\n    return __file__\n")
-        main.__file__ = str(script)
+def test_the_parents_main_is_run_as_spawn_does(host, program, monkeypatch):
+    main = types.ModuleType("__main__")
+    for name in ("__main__", "__mp_main__"):
+        monkeypatch.setitem(sys.modules, name, main)
+    with pytest.raises(StartError, match="cannot be read"):
         load_main(host.store)
-        loaded = sys.modules["__main__"]
-        assert loaded is sys.modules["__mp_main__"] is not main
-        assert (loaded.NAME, loaded.f()) == ("__mp_main__", str(script))
-        # and a child of this process is query of it in turn
-        found = CodeServer().answer({"query": "main"})
-        assert json.loads(found)["digest"] == digest_of(script.read_bytes())
+    script = program / "script.py"
+    script.write_text("NAME = __name__\ndef f():\n    return __file__\n")
+    main.__file__ = str(script)
+    load_main(host.store)
+    loaded = sys.modules["__main__"]
+    assert loaded is sys.modules["__mp_main__"] is not main
+    assert (loaded.NAME, loaded.f()) == ("__mp_main__", str(script))
+    # and a child of this process is told of it in turn
+    found = CodeServer().answer({"query": "main"})
+    assert json.loads(found)["digest"] == digest_of(script.read_bytes())
 
 
 @pytest.fixture

@@ -30,16 +30,10 @@ from fiber.model import (
     Timing,
 )
 from fiber.process import Process
-from tasks_world import FakeReactor
+from tasks_world import KILLED, RUNNING, FakeReactor, ended
 from waiting import until
 
-PENDING, RUNNING = (JobStatus(state=state) for state in (JobState.PENDING, JobState.RUNNING))
-KILLED = JobStatus(state=JobState.FAILED, exit_code=-9, reason=Reason(ReasonKind.SIGNAL, 9))
-
-
-def ended(code=0):
-    state = JobState.FAILED if code else JobState.SUCCEEDED
-    return JobStatus(state=state, reason=Reason(ReasonKind.EXIT, code), exit_code=code)
+PENDING = JobStatus(state=JobState.PENDING)
 
 
 class FakeBackend:
@@ -411,43 +405,37 @@ class TestSignals:
         assert runtime.backend.calls == [("terminate", "1"), ("kill", "1")]
 
 
-class Clock:
-    """The seconds of a launcher, which a test lets pass one by one."""
-
-    def __init__(self, runtime, monkeypatch):
-        self._runtime = runtime
-        self._now = 1000.0
-        time = SimpleNamespace(monotonic=lambda: self._now)
+class TestUnconfirmedEnds:
+    @pytest.fixture
+    def pass_by(self, runtime, monkeypatch):
+        """Lets seconds of a launcher pass, one by one or at once."""
+        time = SimpleNamespace(now=1000.0, monotonic=lambda: time.now)
         for module in ("launcher", "remote_monitor"):
             monkeypatch.setattr(f"fiber._launch.{module}.time", time)
 
-    def pass_by(self, seconds, *, at_once=False):
-        for step in [seconds] if at_once else [1.0] * round(seconds):
-            self._now += step
-            self._runtime.reactor.go_off()
+        def pass_by(seconds, *, at_once=False):
+            for step in [seconds] if at_once else [1.0] * round(seconds):
+                time.now += step
+                runtime.reactor.go_off()
 
-
-class TestUnconfirmedEnds:
-    @pytest.fixture
-    def clock(self, runtime, monkeypatch):
-        return Clock(runtime, monkeypatch)
+        return pass_by
 
     @pytest.mark.parametrize(
         "kind,how", [("remote", "terminate"), ("remote", "kill"), ("launcher", "kill")]
     )
-    def test_joining_a_job_that_never_came_up_ends(self, request, clock, kind, how):
+    def test_joining_a_job_that_never_came_up_ends(self, request, pass_by, kind, how):
         launcher = request.getfixturevalue(kind)
         child = launcher.launch(Process())
         getattr(child, how)()
-        clock.pass_by(Timing().unconfirmed)
+        pass_by(Timing().unconfirmed)
         assert child.returncode is None
-        clock.pass_by(2)
+        pass_by(2)
         assert child.wait(20) == 1
         assert child.status.reason == Reason(ReasonKind.NODE_LOST)
         assert "has not confirmed that within 30 s" in child.status.message
         assert launcher.alive() == []
 
-    def test_neither_another_kill_nor_an_outage_puts_that_off(self, remote, runtime, clock):
+    def test_neither_another_kill_nor_an_outage_puts_that_off(self, remote, runtime, pass_by):
         def refuse(_):
             raise BackendUnavailableError("away")
 
@@ -456,36 +444,38 @@ class TestUnconfirmedEnds:
         for _ in range(8):
             with contextlib.suppress(BackendUnavailableError):
                 child.kill()
-            clock.pass_by(4)
+            pass_by(4)
         assert child.wait(20) == 1
 
     @pytest.mark.parametrize(
         "seconds,at_once", [(29, False), (1000, True)], ids=["in time", "the program was stopped"]
     )
-    def test_a_confirmation_of_the_platform_counts(self, remote, runtime, clock, seconds, at_once):
+    def test_a_confirmation_of_the_platform_counts(
+        self, remote, runtime, pass_by, seconds, at_once
+    ):
         child = remote.launch(Process())
         child.kill()
-        clock.pass_by(seconds, at_once=at_once)
+        pass_by(seconds, at_once=at_once)
         assert child.returncode is None
         runtime.tell(child, KILLED)
         assert child.wait(20) == -9
-        clock.pass_by(5)
+        pass_by(5)
         assert child.status == KILLED
         assert runtime.reactor.timers == []
 
-    def test_one_whose_supervisor_has_connected_is_under_its_lease(self, remote, clock):
+    def test_one_whose_supervisor_has_connected_is_under_its_lease(self, remote, pass_by):
         child = remote.launch(Process())
         child.kill()
         supervisor = FakePeer(supervisor_ident(child.ident))
         ping = Message(Kind.CAST, 0, 1, memoryview(encode(messages.Ping())))
         for _ in range(40):
             remote.on_message(supervisor, ping)
-            clock.pass_by(1)
+            pass_by(1)
         assert child.returncode is None
 
-    def test_one_that_was_not_asked_to_end_is_waited_for(self, remote, clock):
+    def test_one_that_was_not_asked_to_end_is_waited_for(self, remote, pass_by):
         child = remote.launch(Process())
-        clock.pass_by(100)
+        pass_by(100)
         assert child.returncode is None
 
 

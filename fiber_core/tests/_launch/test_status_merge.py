@@ -18,8 +18,7 @@ REPORTED = JobStatus(state=JobState.RUNNING, host="by itself", processes=(RUNS, 
 
 def ended(code, kind=ReasonKind.EXIT, **more):
     state = JobState.FAILED if code else JobState.SUCCEEDED
-    number = None if code is None else code
-    return JobStatus(state=state, exit_code=code, reason=Reason(kind, number), **more)
+    return JobStatus(state=state, exit_code=code, reason=Reason(kind, code), **more)
 
 
 class TestWhileItRuns:

@@ -21,18 +21,14 @@ from fiber.model import (
     Capacity,
     Job,
     JobSpec,
-    JobState,
-    JobStatus,
     Reach,
     ReachKind,
-    Reason,
-    ReasonKind,
 )
+from tasks_world import RUNNING, ended
 from waiting import until
 
 SPEC = JobSpec(run_id="r", name="a job", argv=("p",), private=b"secret")
-RUNS = JobStatus(state=JobState.RUNNING)
-ENDED = JobStatus(state=JobState.FAILED, exit_code=3, reason=Reason(ReasonKind.EXIT, 3))
+ENDED = ended(3)
 
 
 class World:
@@ -43,7 +39,7 @@ class World:
         self.platform = Mock()
         self.platform.submit.return_value = self.job
         self.platform.terminate.return_value = self.platform.kill.return_value = None
-        self.platform.status.return_value = [RUNS]
+        self.platform.status.return_value = [RUNNING]
         self.platform.logs.return_value = iter(["one", "two", "three"])
         self.platform.capacity.return_value = Capacity(cpus=8.0)
         self.platform.reach.return_value = Reach(ReachKind.DIRECT)
@@ -100,18 +96,18 @@ def world(folder):
     nodes.close()
 
 
-@pytest.mark.parametrize("early", [[], [RUNS]])
+@pytest.mark.parametrize("early", [[], [RUNNING]])
 def test_a_job_is_submitted_and_its_changes_come_back_early_ones_too(world, early):
     world.early = early
     job = world.backend.submit(SPEC)
     world.platform.submit.assert_called_once_with(SPEC)
-    for status in (RUNS, ENDED, ENDED)[len(early) :]:
+    for status in (RUNNING, ENDED, ENDED)[len(early) :]:
         assert world.relays.observed(job, status)
     until(lambda: len(world.statuses) == 2)
-    assert world.statuses == [(job.id, RUNS), (job.id, ENDED)]
+    assert world.statuses == [(job.id, RUNNING), (job.id, ENDED)]
     # jobs of others are none of it
     other = Job(id="x", name="n", run_id="r", backend="remote")
-    assert not world.relays.observed(other, RUNS)
+    assert not world.relays.observed(other, RUNNING)
 
 
 def test_a_refusal_is_the_platforms(world):
@@ -125,7 +121,7 @@ def test_requests_and_questions_go_through_and_nothing_else(world):
     world.backend.terminate(job, grace=1.0)
     world.backend.kill(job)
     assert world.asked() == [call.terminate(job), call.kill(job)]
-    assert world.backend.status([job]) == [RUNS]
+    assert world.backend.status([job]) == [RUNNING]
     assert world.backend.capacity() == Capacity(cpus=8.0)
     assert world.backend.reach(job).kind is ReachKind.DIRECT
     assert list(world.backend.logs(job, tail=2)) == ["two", "three"]
