@@ -486,24 +486,6 @@ class TestIni:
         assert values(found) == default
         assert (values(found, "k8s") if k8s else None) == k8s
 
-    @pytest.mark.parametrize(
-        "data, told",
-        [
-            (
-                b"cpu = 1\n[k8s]\n[default]\ncpu = 2\n",
-                r"'cpu' is set twice: .*:1 and .*:4; remove one",
-            ),
-            (b"cpu = 1\nnonsense\n", r"\.fiberconfig:2: expected 'key = value'"),
-            (b"\xff\xfe\x00", r"\.fiberconfig cannot be read"),
-        ],
-        ids=["twice", "nonsense", "no text"],
-    )
-    def test_a_mistake_is_an_error_with_its_place(self, tmp_path, data, told):
-        (tmp_path / ".fiberconfig").write_bytes(data)
-
-        with pytest.raises(ConfigError, match=told):
-            read_file(tmp_path)
-
 
 class TestTrust:
     """A file names programs that run as this user: it is read only where nobody else wrote it.
@@ -595,17 +577,6 @@ class TestToml:
     def test_a_project_file_that_is_none_of_ours_sets_nothing(self, tmp_path, text):
         assert toml(tmp_path, text).path is None
 
-    @pytest.mark.parametrize(
-        "text, told",
-        [
-            ("[tool.fiber\n", r"pyproject\.toml is no valid TOML"),
-            ("[tool]\nfiber = 3\n", "must be a table, got 3"),
-        ],
-    )
-    def test_a_mistake_is_an_error(self, tmp_path, text, told):
-        with pytest.raises(ConfigError, match=told):
-            toml(tmp_path, text)
-
     def test_the_own_file_wins_which_is_logged(self, tmp_path, caplog):
         (tmp_path / ".fiberconfig").write_text("cpu = 1\n")
         with caplog.at_level(logging.DEBUG, "fiber.config"):
@@ -614,3 +585,21 @@ class TestToml:
         assert values(found) == {"cpu": "1"}
         assert "[tool.fiber]" in caplog.text
         assert "is not" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name, data, told",
+    [
+        (".fiberconfig", b"cpu=1\n[k8s]\n[default]\ncpu=2\n", "'cpu' is set twice: .*:1 and .*:4"),
+        (".fiberconfig", b"cpu = 1\nnonsense\n", r"\.fiberconfig:2: expected 'key = value'"),
+        (".fiberconfig", b"\xff\xfe\x00", r"\.fiberconfig cannot be read"),
+        ("pyproject.toml", b"[tool.fiber\n", r"pyproject\.toml is no valid TOML"),
+        ("pyproject.toml", b"[tool]\nfiber = 3\n", "must be a table, got 3"),
+    ],
+    ids=["twice", "nonsense", "no text", "no TOML", "no table"],
+)
+def test_a_mistake_is_an_error_with_its_place(tmp_path, name, data, told):
+    (tmp_path / name).write_bytes(data)
+
+    with pytest.raises(ConfigError, match=told):
+        read_file(tmp_path)

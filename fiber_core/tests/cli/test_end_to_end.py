@@ -6,12 +6,11 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import waiting
 from commands import ran
 from fiber.cli.main import cli
 from fiber.testing import programs
@@ -53,16 +52,17 @@ def jobs(*words):
 def collected(run_root):
     """Nothing that a test started is left, and no run either."""
     yield
-    if list(Path(run_root, "fiber").iterdir()):
+
+    def left():
+        return list((run_root / "fiber").iterdir())
+
+    if left():
         for job in jobs():
             # one that was still listed may have ended by now; what is left is seen below
             CliRunner().invoke(cli, ["kill", "--now", job["job"]], prog_name="fiber")
         inside("gc")
-    deadline = time.monotonic() + PATIENCE
-    while list(Path(run_root, "fiber").iterdir()) and time.monotonic() < deadline:
-        # the supervisor of a command that was killed ends its run, and tells nobody
-        time.sleep(0.02)
-    assert list(Path(run_root, "fiber").iterdir()) == []
+    # the supervisor of a command that was killed ends its run, and tells nobody
+    assert waiting.left(left, PATIENCE) == []
 
 
 class TestAttached:

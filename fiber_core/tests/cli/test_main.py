@@ -107,9 +107,7 @@ def test_characters_that_the_terminal_has_not_are_no_error(monkeypatch):
 @pytest.mark.parametrize(
     "read,word,value",
     [
-        (options.cpus, "2", 2.0),
         (options.cpus, "500m", 0.5),
-        (options.megabytes, "512", 512),
         (options.megabytes, "4Gi", 4096),
         (options.volume, "nfs", Volume(source="nfs", path="/persistent")),
         (options.volume, "nfs:/data", Volume(source="nfs", path="/data")),
