@@ -9,7 +9,7 @@ import pytest
 import fiber as package
 from commands import ran
 from distributions import Answers
-from fiber.cli import options, show
+from fiber.cli import options
 from fiber.exceptions import BackendUnavailableError, ConfigError
 from fiber.model import Volume
 
@@ -146,38 +146,3 @@ def test_words_of_options_are_read(monkeypatch, read, word, value):
 def test_malformed_values_are_errors_with_what_is_allowed(read, word, told):
     with pytest.raises(click.BadParameter, match=told):
         read(word)
-
-
-ROWS = [("ab12", "running", "two words"), ("cd34", "failed EXIT(7)", "[bold]x[/bold]")]
-
-
-def test_without_a_terminal_cells_are_separated_by_tabs_and_nothing_else(capsys):
-    show.table(("JOB", "STATE", "NAME"), [*ROWS, ("x\ty", "1\n2\x1b[31m", "")])
-
-    assert capsys.readouterr().out == (
-        "JOB\tSTATE\tNAME\nab12\trunning\ttwo words\ncd34\tfailed EXIT(7)\t[bold]x[/bold]\n"
-        "x y\t1 2 [31m\t\n"
-    )
-
-
-def test_on_a_terminal_columns_are_aligned_and_words_coloured(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-    show.table(("JOB", "STATE", "NAME"), ROWS, styles={"failed": "red"})
-
-    lines = capsys.readouterr().out.splitlines()
-    assert "\x1b[31mfailed EXIT(7)" in lines[2]
-    # a cell's brackets are no markup
-    assert "[bold]x[/bold]" in lines[2]
-    assert lines[1].index("two words") > lines[1].index("running") + len("failed EXIT(7)")
-
-
-@pytest.mark.parametrize(
-    "seconds,told",
-    [(0.2, "0s"), (59.9, "59s"), (61, "1m"), (7200, "2h"), (86400 * 9 + 5, "9d"), (-3, "0s")],
-)
-def test_an_age_is_shown_in_its_largest_unit(seconds, told):
-    assert show.age(seconds) == told
