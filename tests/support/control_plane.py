@@ -321,8 +321,7 @@ def _wait(programs: Programs, is_true: Callable[[], bool]) -> None:
                 return
         programs.check()
         if time.monotonic() > deadline:
-            msg = f"the cluster was not ready after {_PATIENCE:g} s"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"the cluster was not ready after {_PATIENCE:g} s")
         time.sleep(0.5)
 
 

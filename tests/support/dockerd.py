@@ -419,8 +419,7 @@ def _await_ready(notify: socket.socket, log: Path) -> None:
         while b"READY=1" not in notify.recv(4096):
             pass
     except TimeoutError as error:
-        msg = f"dockerd did not come up: {log.read_text()[-2000:]}"
-        raise RuntimeError(msg) from error
+        raise RuntimeError(f"dockerd did not come up: {log.read_text()[-2000:]}") from error
 
 
 def _load(engine: Engine) -> None:

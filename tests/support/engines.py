@@ -29,12 +29,6 @@ _before: dict[str, str | None] = {}
 
 
 @contextlib.contextmanager
-def local() -> Iterator[Mapping[str, str]]:
-    """This machine."""
-    yield {}
-
-
-@contextlib.contextmanager
 def far() -> Iterator[Mapping[str, str]]:
     """Programs of this machine that see nothing of their submitter."""
     from distributions import Site
@@ -152,7 +146,8 @@ def _folders_of_tests() -> Path:
 
 
 ENGINES: Mapping[str, Engine] = {
-    "local": local,
+    # this machine
+    "local": functools.partial(contextlib.nullcontext, {}),
     "far": far,
     "docker": docker,
     "ssh": ssh,

@@ -82,5 +82,4 @@ def _address(output: Iterable[str], log: list[str]) -> str:
         found = re.search(r"listening on (127\.0\.0\.1:\d+)", line)
         if found:
             return found[1]
-    msg = f"the registry did not come up: {''.join(log)[-2000:]}"
-    raise RuntimeError(msg)
+    raise RuntimeError(f"the registry did not come up: {''.join(log)[-2000:]}")

@@ -11,13 +11,14 @@ import marshal
 import os
 import re
 import struct
-import subprocess
 import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
+
+from commands import ran
 
 #: the checkout
 ROOT = Path(__file__).parents[2]
@@ -173,9 +174,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 def _shared(paths: Iterable[Path]) -> dict[str, Path]:
     """The shared libraries of this machine that binaries need, by name."""
-    answer = subprocess.run(
-        ["ldd", *map(str, sorted(paths))], capture_output=True, text=True, check=False
-    )
+    answer = ran(["ldd", *sorted(paths)])
     found: dict[str, Path] = {}
     for line in answer.stdout.splitlines():
         match = re.search(r"(?:(\S+) => )?(/\S+) \(0x", line)

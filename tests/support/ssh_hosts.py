@@ -69,8 +69,7 @@ def ip(line: str) -> str:
     """
     done = subprocess.run(["ip", *line.split()], capture_output=True, text=True, check=False)
     if done.returncode:
-        msg = f"ip {line}: {done.stderr.strip()}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"ip {line}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -136,8 +135,7 @@ def _free_subnet() -> str:
         subnet = f"198.18.{(os.getpid() + step) % 256}"
         if f"{subnet}." not in taken:
             return subnet
-    msg = "all subnets of 198.18.0.0/16 are in use here"
-    raise RuntimeError(msg)
+    raise RuntimeError("all subnets of 198.18.0.0/16 are in use here")
 
 
 @attrs.define

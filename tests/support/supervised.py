@@ -117,8 +117,7 @@ class Supervised:
                     if there(status):
                         return status
                 if not self._news.wait(max(0.0, deadline - time.monotonic())):
-                    msg = f"{job_id} only had {self.statuses.get(job_id)}"
-                    raise TimeoutError(msg)
+                    raise TimeoutError(f"{job_id} only had {self.statuses.get(job_id)}")
 
     def log(self, accepted: Accepted) -> str:
         """Output of a job so far."""
@@ -131,8 +130,7 @@ class Supervised:
         while len(lines := self.log(accepted).splitlines()) < count:
             over = [s for s in self.statuses.get(accepted.job_id, []) if s.state.is_terminal]
             if time.monotonic() > deadline or (over and lines == self.log(accepted).splitlines()):
-                msg = f"{accepted.job_id} only wrote {lines}: {over}"
-                raise TimeoutError(msg)
+                raise TimeoutError(f"{accepted.job_id} only wrote {lines}: {over}")
             # a file has no event
             time.sleep(0.005)
         return lines

@@ -27,8 +27,7 @@ def exit_with(private: bytes, index: int) -> int:
 
 def fail(private: bytes, index: int) -> None:
     """Raise an exception."""
-    msg = "what went wrong"
-    raise ValueError(msg)
+    raise ValueError("what went wrong")
 
 
 def leave(private: bytes, index: int) -> None:

@@ -21,21 +21,13 @@ def router(*, forwards=None, tunnelled=False, kind=ReachKind.REVERSED):
             instructions=instructions,
             ident="me.0",
             directory="folder",
-            backend=Backend(kind),
+            backend=SimpleNamespace(
+                reach=lambda job: Reach(kind, "as it is"),
+                open_stream=lambda job: f"a stream into {job.id}",
+            ),
             timing=Timing(),
         )
     )
-
-
-class Backend:
-    def __init__(self, kind=ReachKind.REVERSED):
-        self.kind = kind
-
-    def reach(self, job):
-        return Reach(self.kind, "as it is")
-
-    def open_stream(self, job):
-        return f"a stream into {job.id}"
 
 
 class Hub:

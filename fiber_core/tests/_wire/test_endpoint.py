@@ -39,7 +39,7 @@ class TestServices:
             assert (message.kind, message.target, message.id) == (Kind.ERROR, target, 6)
             assert not message.body
 
-    def test_a_failure_closes_the_connection_of_its_peer_only(self, listen, caplog):
+    def test_a_failure_closes_the_connection_of_its_peer_only(self, listening, mailbox, caplog):
         class Failing:
             def on_message(self, peer, message):
                 raise ZeroDivisionError("as meant")
@@ -47,14 +47,11 @@ class TestServices:
             def on_peer_lost(self, peer):
                 raise ZeroDivisionError("as meant too")
 
-        listening = listen()
-        mailbox = Mailbox()
-        listening.endpoint.serve(2, Failing())
-        listening.endpoint.serve(3, mailbox)
+        listening.endpoint.serve(3, Failing())
         other = listening.link("other")
         for number in range(3):
             link = listening.link(f"unlucky-{number}")
-            link.send(Kind.CALL, 2, 1)
+            link.send(Kind.CALL, 3, 1)
             with pytest.raises(PeerLostError):
                 link.receive(timeout=TIMEOUT)
             assert mailbox.next_lost().ident == f"unlucky-{number}"
@@ -91,11 +88,8 @@ class TestPeers:
         listening.link()
         pipe = listening.peer()._pipe
         unread = deque((pipe, frame(Kind.CAST, target=2, number=n)) for n in range(BACKLOG))
-        monkeypatch.setattr(
-            listening.endpoint._listeners["nng"]._socket,
-            "receive",
-            lambda: unread.popleft() if unread else None,
-        )
+        ours = listening.endpoint._listeners["nng"]._socket
+        monkeypatch.setattr(ours, "receive", lambda: unread.popleft() if unread else None)
         listening.peer()._listener.close_pipe(pipe)
         assert over.wait(TIMEOUT)
         assert heard == [*range(BACKLOG), "lost"]
@@ -105,12 +99,9 @@ class TestPeers:
         mailbox = Mailbox()
         listening.endpoint.serve(2, mailbox)
         unread = deque([(12345, frame(Kind.HELLO)), (12345, frame(Kind.CAST, target=2))])
-        real = listening.endpoint._listeners["nng"]._socket.receive
-        monkeypatch.setattr(
-            listening.endpoint._listeners["nng"]._socket,
-            "receive",
-            lambda: unread.popleft() if unread else real(),
-        )
+        ours = listening.endpoint._listeners["nng"]._socket
+        real = ours.receive
+        monkeypatch.setattr(ours, "receive", lambda: unread.popleft() if unread else real())
         assert answers_echo(listening.link())
         assert not unread
         assert mailbox.messages.empty()

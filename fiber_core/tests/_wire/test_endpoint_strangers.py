@@ -401,10 +401,7 @@ class TestLiars:
         assert "closed the connection of liar-0 (" in caplog.text
         assert answers_echo(other)
 
-    def test_frames_after_a_malformed_one_are_ignored(self, listen):
-        listening = listen()
-        mailbox = Mailbox()
-        listening.endpoint.serve(2, mailbox)
+    def test_frames_after_a_malformed_one_are_ignored(self, listening, mailbox):
         liar = listening.stranger()
         liar.prove(hello("liar"))
         with listening.held():

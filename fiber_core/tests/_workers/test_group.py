@@ -87,16 +87,7 @@ class FakeRuntime:
 class World:
     """A group, and workers played by the tests."""
 
-    def __init__(
-        self,
-        size=2,
-        min_size=None,
-        max_size=None,
-        spec=None,
-        maxtasksperchild=None,
-        per_job=1,
-        **durations,
-    ):
+    def __init__(self, size=2, min_size=None, max_size=None, spec=None, per_job=1, **durations):
         self.runtime = FakeRuntime(**durations)
         self.group = WorkerGroup(
             self.runtime,
@@ -105,7 +96,7 @@ class World:
                 size=size,
                 min_size=size if min_size is None else min_size,
                 max_size=size if max_size is None else max_size,
-                maxtasksperchild=maxtasksperchild,
+                maxtasksperchild=None,
                 per_job=per_job,
                 max_attempts=3,
                 store=None,

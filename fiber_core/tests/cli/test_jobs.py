@@ -329,11 +329,10 @@ def orphan(run_id, **changes):
 
 
 @pytest.mark.parametrize("detached", [False, True], ids=["attached", "being begun"])
-def test_a_run_whose_program_lives_is_left_alone(fiber, submit, platform, detached):
+def test_a_run_whose_program_lives_is_left_alone(fiber, ended, detached):
     folder = rundir.create("00000001", "fake", detached=detached)
     if not detached:
-        job = submit(programs.exit_with(0))
-        assert platform.find(job).ended.wait(30)
+        ended(programs.exit_with(0))
 
     assert fiber.lines("gc") == []
     assert folder.exists()
@@ -341,11 +340,10 @@ def test_a_run_whose_program_lives_is_left_alone(fiber, submit, platform, detach
 
 @pytest.mark.parametrize("detached", [False, True])
 def test_a_run_whose_program_cannot_be_checked_is_kept_and_reported(
-    fiber, submit, platform, detached
+    fiber, ended, platform, detached
 ):
     folder = orphan("00000001", detached=detached)
-    job = submit(programs.exit_with(0), detached=detached)
-    assert platform.find(job).ended.wait(30)
+    ended(programs.exit_with(0), detached=detached)
     owners.owned_by(folder, owners.REMOTE)
 
     done = fiber("gc")

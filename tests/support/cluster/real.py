@@ -150,8 +150,7 @@ class Docker:
                 bridge = f"br-{made['Id'][:12]}"
                 await asyncio.to_thread(_remove_leftovers, self.gateway, bridge)
                 return
-        msg = f"no network is free for another cluster, 10.{_PARTS[-1]} was the last"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"no network is free for another cluster, 10.{_PARTS[-1]} was the last")
 
     async def close(self) -> None:
         """Remove all containers and the network."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from commands import ran
+from distributions import Answers
 from fiber._plugins.manager import load_plugins
 from fiber._ring import framework as basics
 from fiber._ring import frameworks
@@ -26,7 +27,6 @@ from fiber._ring.timing import RingTiming
 from fiber._ring.view import RingView
 from fiber._runtime import runtime
 from fiber.exceptions import PluginClashError
-from fiber.hookspecs import hookimpl
 
 
 def member(rank, host, local_rank, local_size, node):
@@ -209,33 +209,25 @@ class Mine(RingFramework):
         return {"MINE": str(ring.rank)}
 
 
-class Plugin:
-    def __init__(self, *offered):
-        self.offered = offered
-
-    @hookimpl
-    def fiber_ring_frameworks(self):
-        return self.offered
-
-
-def installed(monkeypatch, *plugins):
+def installed(monkeypatch, *offered):
+    plugins = [Answers("fiber_ring_frameworks", [one]) for one in offered]
     found = load_plugins(entry_points=[], extra=plugins)
     monkeypatch.setattr(runtime.Runtime, "plugins", property(lambda _: found))
     return found
 
 
 def test_a_plugin_offers_its_own_and_two_of_one_name_are_an_error(monkeypatch):
-    installed(monkeypatch, Plugin(Mine()))
+    installed(monkeypatch, Mine())
 
     assert isinstance(find_framework("mine"), Mine)
     assert "torch" in frameworks.frameworks()
-    installed(monkeypatch, Plugin(Mine()), Plugin(Mine()))
+    installed(monkeypatch, Mine(), Mine())
     with pytest.raises(PluginClashError, match="both offer the framework 'mine'"):
         find_framework("mine")
 
 
 def test_a_plugin_that_returns_other_objects_is_reported_and_ignored(monkeypatch):
-    plugins = installed(monkeypatch, Plugin("torch"))
+    plugins = installed(monkeypatch, "torch")
 
     assert find_framework("jax").name == "jax"
     assert any("RingFramework" in str(one.error) for one in plugins.broken)
