@@ -21,9 +21,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -314,28 +314,14 @@ def archive(
         return
     more = [name for name in _OPTIONAL if importlib.util.find_spec(name.replace("-", "_"))]
     path = folder / "root.tar"
-    failures: list[BaseException] = []
 
-    def make() -> None:
-        try:
-            with path.open("wb") as stream:
-                write(stream, [*distributions, *more])
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=make, name="rootfs")
-    thread.start()
-
-    def wait() -> Path:
-        thread.join()
-        if failures:
-            raise failures[0]
+    def make() -> Path:
+        with path.open("wb") as stream:
+            write(stream, [*distributions, *more])
         return path
 
-    try:
-        yield wait
-    finally:
-        thread.join()
+    with ThreadPoolExecutor(1, "rootfs") as thread:
+        yield thread.submit(make).result
 
 
 class Daemon:

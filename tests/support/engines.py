@@ -25,7 +25,7 @@ Engine = Callable[[], AbstractContextManager[Mapping[str, str]]]
 #: how many times longer a test may take on an engine than on this machine
 _SLOWER = 4
 _stack = contextlib.ExitStack()
-_before: dict[str, str | None] = {}
+_environ = pytest.MonkeyPatch()
 
 
 @contextlib.contextmanager
@@ -173,8 +173,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not hasattr(config, "workerinput"):
         variables = {"FIBER_BACKEND": name, **_stack.enter_context(ENGINES[name]())}
-        _before.update({key: os.environ.get(key) for key in variables})
-        os.environ.update(variables)
+        for key, value in variables.items():
+            _environ.setenv(key, value)
     # the environment of a worker of xdist is that of the process that started it
     found = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path.extend(entry for entry in found if entry and entry not in sys.path)
@@ -182,11 +182,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure() -> None:
     _stack.close()
-    for key, value in _before.items():
-        os.environ.pop(key, None)
-        if value is not None:
-            os.environ[key] = value
-    _before.clear()
+    _environ.undo()
 
 
 @pytest.hookimpl(tryfirst=True)

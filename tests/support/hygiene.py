@@ -36,7 +36,7 @@ _STDLIB_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserv
 _PATIENCE = 8.0
 #: processes of fixtures of wider scope that a test had them start again; they end with the fixture
 restarted: set[int] = set()
-_previous_root = os.environ.get("XDG_RUNTIME_DIR")
+_environ = pytest.MonkeyPatch()
 # a script has them ignored in what it runs with "&" or nohup, and programs of tests would inherit that
 _HANDLERS = {
     signal.SIGHUP: signal.SIG_DFL,
@@ -159,8 +159,8 @@ def pytest_configure() -> None:
     for number, handler in _HANDLERS.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
-    os.environ[_MARK] = f"{os.getpid()}-{time.time_ns()}"
-    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="ft-")
+    _environ.setenv(_MARK, f"{os.getpid()}-{time.time_ns()}")
+    _environ.setenv("XDG_RUNTIME_DIR", tempfile.mkdtemp(prefix="ft-"))
     # the root of all runs stays when a run is over, so no single test makes it
     Path(os.environ["XDG_RUNTIME_DIR"], "fiber").mkdir(mode=0o700)
 
@@ -176,10 +176,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure() -> None:
-    shutil.rmtree(os.environ.pop("XDG_RUNTIME_DIR"), ignore_errors=True)
-    if _previous_root is not None:
-        os.environ["XDG_RUNTIME_DIR"] = _previous_root
-    del os.environ[_MARK]
+    shutil.rmtree(os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
+    _environ.undo()
 
 
 def _still(look: Callable[[], list[Any]]) -> list[Any]:

@@ -54,14 +54,11 @@ class StatusRecorder:
 
     def until(self, job, test, timeout=30.0):
         """The first status of a job that passes a test."""
-        found = []
-
-        def seen():
-            found[:] = [one for one in self._statuses[job.id] if test(one)]
-            return bool(found)
-
         with self._changed:
-            assert self._changed.wait_for(seen, timeout), self._statuses[job.id]
+            found = self._changed.wait_for(
+                lambda: [one for one in self._statuses[job.id] if test(one)], timeout
+            )
+            assert found, self._statuses[job.id]
         return found[0]
 
     def end(self, job):

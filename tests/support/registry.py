@@ -5,8 +5,8 @@ import contextlib
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
@@ -54,24 +54,20 @@ def started(folder: Path) -> Iterator[Registry]:
     (folder / "config.yml").write_text(_CONFIG.format(folder=folder))
     # it ends with the tests, also if they are killed
     ends = ("setpriv", "--pdeathsig", "KILL")
-    with subprocess.Popen(
-        [*ends, "docker-registry", "serve", str(folder / "config.yml")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
+    words = [*ends, "docker-registry", "serve", str(folder / "config.yml")]
+    with (
+        subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+        ThreadPoolExecutor(1, "registry") as reader,
+    ):
         assert process.stdout is not None
         try:
             log: list[str] = []
             address = _address(process.stdout, log)
             # it logs each request, and would wait for a reader
-            reader = threading.Thread(target=log.extend, args=(process.stdout,), name="registry")
-            reader.start()
-            try:
-                yield Registry(address)
-            finally:
-                process.kill()
-                reader.join()
+            reader.submit(log.extend, process.stdout)
+            yield Registry(address)
         finally:
             process.kill()
 

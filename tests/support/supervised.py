@@ -109,15 +109,12 @@ class Supervised:
 
     def _until(self, job_id: str, there: Callable[[JobStatus], bool]) -> JobStatus:
         with self._news:
-            seen = 0
-            deadline = time.monotonic() + PATIENCE
-            while True:
-                for status in self.statuses.get(job_id, [])[seen:]:
-                    seen += 1
-                    if there(status):
-                        return status
-                if not self._news.wait(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError(f"{job_id} only had {self.statuses.get(job_id)}")
+            found = self._news.wait_for(
+                lambda: [one for one in self.statuses.get(job_id, ()) if there(one)], PATIENCE
+            )
+            if not found:
+                raise TimeoutError(f"{job_id} only had {self.statuses.get(job_id)}")
+            return found[0]
 
     def log(self, accepted: Accepted) -> str:
         """Output of a job so far."""
@@ -192,26 +189,19 @@ def masters(folder: Path, template: str, **options: Any) -> Iterator[Callable[[s
         a function that starts a master with a body; what it reports is read line by line from the
         attribute ``pipe`` of the process.
     """
-    programs: list[Any] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(body: str) -> Any:
-        script = folder / "master.py"
-        text = template.format(body=textwrap.dedent(body))
-        script.write_text(_PROLOGUE.format(path=sys.path) + text)
-        reader, writer = os.pipe()
-        program: Any = subprocess.Popen(
-            [sys.executable, str(script), str(folder), str(writer)], pass_fds=[writer], **options
-        )
-        os.close(writer)
-        program.pipe = os.fdopen(reader)
-        programs.append(program)
-        return program
+        def start(body: str) -> Any:
+            script = folder / "master.py"
+            text = template.format(body=textwrap.dedent(body))
+            script.write_text(_PROLOGUE.format(path=sys.path) + text)
+            reader, writer = os.pipe()
+            words = [sys.executable, str(script), str(folder), str(writer)]
+            program: Any = subprocess.Popen(words, pass_fds=[writer], **options)
+            os.close(writer)
+            program.pipe = stack.enter_context(os.fdopen(reader))
+            stack.enter_context(program)
+            stack.callback(program.kill)
+            return program
 
-    try:
         yield start
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-            for file in filter(None, (program.pipe, program.stdout, program.stderr)):
-                file.close()

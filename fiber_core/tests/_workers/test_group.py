@@ -49,29 +49,20 @@ class FakeRuntime:
         self.at_start = lambda child: None
         self.config = SimpleNamespace(grow_after=0.0, shrink_after=0.0)
         self.reactor = FakeReactor()
-        self.endpoint = SimpleNamespace(serve=self._serve, withdraw=self._withdraw)
+        self.services, self.parts, self.children, self.notified = {}, set(), [], []
+        self.own, self.disown = self.parts.add, self.parts.discard
+        self.endpoint = SimpleNamespace(
+            serve=self.services.__setitem__,
+            withdraw=lambda target: self.services.pop(target, None),
+        )
         self.launcher = SimpleNamespace(launch=self._launch)
-        self.services, self.parts, self.children, self.notified = {}, [], [], []
         self.asked = []
 
     def new_target(self):
         return 7
 
-    def own(self, part):
-        self.parts.append(part)
-
-    def disown(self, part):
-        if part in self.parts:
-            self.parts.remove(part)
-
     def notify(self, hook, **facts):
         self.notified.append((hook, facts))
-
-    def _serve(self, target, service):
-        self.services[target] = service
-
-    def _withdraw(self, target):
-        self.services.pop(target, None)
 
     def _launch(self, process, *, resources, image, processes, drains, waits, on_status):
         assert drains, "workers exit when they are told to"
@@ -233,7 +224,7 @@ def test_closed_it_retires_its_workers_and_leaves_nothing(worlds):
     world.obey()
     assert world.group.join(20)
     assert world.runtime.services == {}
-    assert world.runtime.parts == []
+    assert world.runtime.parts == set()
 
 
 def test_closed_with_the_program_its_calls_end(worlds):
