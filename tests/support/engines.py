@@ -147,7 +147,7 @@ def _folders_of_tests() -> Path:
 
 ENGINES: Mapping[str, Engine] = {
     # this machine
-    "local": functools.partial(contextlib.nullcontext, {}),
+    "local": lambda: contextlib.nullcontext({}),
     "far": far,
     "docker": docker,
     "ssh": ssh,
