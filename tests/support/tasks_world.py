@@ -108,6 +108,21 @@ class OutOfBand(bytearray):
         return memoryview, (pickle.PickleBuffer(self),)
 
 
+class Tied:
+    """Is held alive by what carries it, until that is released."""
+
+    #: how many are
+    held = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        Tied.held += 1
+        codec.envelope().on_release(self._let_go)
+        return int, ()
+
+    def _let_go(self) -> None:
+        Tied.held -= 1
+
+
 class FakePayload:
     """A payload in memory of the test."""
 

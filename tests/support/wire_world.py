@@ -23,7 +23,7 @@ import waiting
 from fiber._wire import frames
 from fiber._wire.endpoint import Endpoint, Peer
 from fiber._wire.frames import Kind, Message
-from fiber._wire.handshake import DialerHandshake, Hello
+from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake
 from fiber._wire.identity import Credentials
 from fiber._wire.link import Link, socket_for
 from fiber._wire.listener import UnixListener
@@ -219,6 +219,16 @@ def frame(
     """Make the bytes of one frame."""
     size = len(body) if size is None else size
     return frames.header(kind, ack=ack, target=target, id=number, size=size) + body
+
+
+def recorded(dialler: DialerHandshake, listener: ListenerHandshake) -> list[bytes]:
+    """Have two sides do a handshake; returns its frames, of each by turns."""
+    sent: list[bytes] = []
+    said: tuple[Kind, bytes] | None = dialler.hello()
+    while said is not None:
+        sent.append(frame(*said))
+        said = (dialler, listener)[len(sent) % 2].receive(frames.parse(sent[-1]))
+    return sent
 
 
 def damaged(data: bytes, draw: random.Random, *, least: int = 1) -> bytes:

@@ -30,7 +30,7 @@ from fiber.model import (
     Timing,
 )
 from fiber.process import Process
-from tasks_world import KILLED, RUNNING, FakeReactor, ended
+from tasks_world import KILLED, RUNNING, FakeReactor, Tied, ended
 from waiting import until
 
 PENDING = JobStatus(state=JobState.PENDING)
@@ -245,17 +245,6 @@ class TestLaunching:
     def test_what_cannot_be_pickled_is_not_submitted_and_lets_go_of_what_could(
         self, launcher, runtime
     ):
-        class Tied:
-            held = 0
-
-            def __reduce__(self):
-                Tied.held += 1
-                codec.envelope().on_release(self.let_go)
-                return int, ()
-
-            def let_go(self):
-                Tied.held -= 1
-
         with pytest.raises(TypeError, match="pickle"):
             launcher.launch(Process(target=print, args=(Tied(), (i for i in "x"))))
         assert runtime.specs == []

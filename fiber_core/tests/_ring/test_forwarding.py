@@ -5,7 +5,6 @@ import multiprocessing.connection
 import os
 import socket
 import sys
-import threading
 
 import psutil
 import pytest
@@ -15,6 +14,7 @@ from ferry_world import Echo
 from fiber._ring.forwarding import Forwarder, Gateway, LoopbackServer, PipeServer, loopback_listener
 from fiber._ring.timing import RingTiming
 from fiber.experimental import Ring
+from wire_world import in_thread
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 
@@ -66,13 +66,12 @@ def test_what_clients_send_reaches_the_server_and_its_answers_come_back_in_order
     sent = os.urandom(3 << 20)
 
     with connected(forwarder) as one, connected(forwarder) as other:
-        writer = threading.Thread(target=one.sendall, args=(sent,))
-        writer.start()
+        written = in_thread(one.sendall, sent)
         other.sendall(b"other")
 
         assert read(other, 5) == b"other"
         assert read(one, len(sent)) == sent
-        writer.join()
+        written()
 
 
 def test_the_server_is_notified_when_a_client_hangs_up(echo, forwarder):

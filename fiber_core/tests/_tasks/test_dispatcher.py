@@ -14,6 +14,7 @@ from fiber._wire.frames import Kind
 from fiber.exceptions import TerminatedError, WireError
 from pool_tasks import square
 from tasks_world import FakeReactor, Master, Sink
+from wire_world import in_thread
 
 
 @pytest.fixture
@@ -191,13 +192,11 @@ class TestTheEnd:
             waited.set()
 
         _, sink = master.call(square, [1])
-        thread = threading.Thread(target=wait)
-        thread.start()
+        ended = in_thread(wait)
         assert not waited.wait(0.02)
         master.ask(master.peers["a"])
         master.work(master.peers["a"], square)
-        thread.join(20)
-        assert waited.is_set()
+        ended()
         assert sink.is_done
         with pytest.raises(ValueError, match="not running"):
             master.call(square, [1])

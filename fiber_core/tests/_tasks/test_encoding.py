@@ -20,7 +20,7 @@ from fiber.exceptions import WireError
 from fiber.model import Reason, ReasonKind
 from fiber.model.job import Attempt
 from pool_tasks import Refuses
-from tasks_world import OutOfBand, Sink
+from tasks_world import OutOfBand, Sink, Tied
 
 # Messages between a pool and its workers are read as written, and nonsense is refused.
 
@@ -110,20 +110,6 @@ class Exits:
         raise SystemExit(3)
 
 
-class Tied:
-    """Is held alive by the call that carries it, until that is released."""
-
-    holds = 0
-
-    def __reduce__(self):
-        Tied.holds += 1
-        codec.envelope().on_release(self.let_go)
-        return (int, ())
-
-    def let_go(self):
-        Tied.holds -= 1
-
-
 def call(items, mode=Mode.MAP, function=abs, **options):
     options = {"chunksize": None, "retry": True, **options}
     return Call(1, function, mode, Sink(), items=items, **options)
@@ -161,17 +147,17 @@ def test_calls_of_one_function_are_of_one_kind():
 def test_what_pickles_keep_alive_is_let_go_once():
     tied = call([Tied()])
     tied.encode(0, 1)
-    assert Tied.holds > 0
+    assert Tied.held > 0
     tied.release()
     tied.release()
-    assert Tied.holds == 0
+    assert Tied.held == 0
 
 
 def test_a_function_that_cannot_be_pickled_leaves_nothing_alive():
     tied, generator = Tied(), (i for i in "x")
     with pytest.raises(TypeError, match="pickle"):
         call([1], function=lambda: (tied, generator))
-    assert Tied.holds == 0
+    assert Tied.held == 0
 
 
 def test_a_crash_tells_its_attempts():

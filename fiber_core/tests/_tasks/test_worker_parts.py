@@ -17,6 +17,7 @@ from fiber._tasks.worker import Batch, ControlReader, FunctionCache, RunningEntr
 from fiber._wire import codec, frames
 from tasks_world import FakePayload
 from waiting import until
+from wire_world import in_thread
 
 # One entry: which items run, which are handed back, when outcomes are sent.
 
@@ -133,7 +134,7 @@ def test_an_item_either_runs_or_is_handed_back_in_any_order():
     """What ran and what was handed back meet exactly, at any moment of the hand-back."""
     for _ in range(200):
         current = RunningEntry(tasks(0, 1000))
-        ran, kept = [], []
+        ran = []
         begun = threading.Event()
 
         def work(current=current, ran=ran, begun=begun):
@@ -143,12 +144,11 @@ def test_an_item_either_runs_or_is_handed_back_in_any_order():
                 ran.append(n)
                 begun.set()
 
-        thread = threading.Thread(target=work)
-        thread.start()
+        ended = in_thread(work)
         begun.wait()
-        kept.append(current.hand_back())
-        thread.join()
-        assert ran == list(range(kept[0]))
+        kept = current.hand_back()
+        ended()
+        assert ran == list(range(kept))
 
 
 class Between(int):

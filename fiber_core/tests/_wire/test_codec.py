@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from codec_process import roundtrip
 from fiber._wire import codec, frames
 from fiber.exceptions import WireError, WorkerCrashedError
+from wire_world import in_thread
 
 
 def test_reducers_are_registered_once_a_library_is_imported_to_its_end(monkeypatch):
@@ -157,12 +158,8 @@ class TestCarriers:
         assert seen == ["outer", "inner", "outer", "outer", None]
 
     def test_each_thread_has_its_own(self):
-        seen = []
         with codec.pickling_into("mine"):
-            thread = threading.Thread(target=lambda: seen.append(codec.envelope()))
-            thread.start()
-            thread.join()
-        assert seen == [None]
+            assert in_thread(codec.envelope)() is None
 
 
 class TestFindingOut:

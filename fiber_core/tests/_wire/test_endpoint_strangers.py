@@ -41,6 +41,7 @@ from wire_world import (
     frame,
     hello,
     in_thread,
+    recorded,
     until,
     warnings,
 )
@@ -518,18 +519,18 @@ def test_a_million_mutated_handshakes_of_strangers_have_nothing_unpickled(
             return said
 
         for _ in range(ON_UNIX // 100):
-            sent = recorded(by_unix.credentials)[::2]
+            sent = another_handshake(by_unix.credentials)[::2]
             send_all(by_unix, [stream(mutated(sent), draw) for _ in range(100)])
         for number in range(IN_MEMORY):
             run = (by_unix.credentials, Credentials.of_authkey(b"guessable"))[number // 2 % 2]
             side = (ListenerHandshake, DialerHandshake)[number % 2](run, hello("x"))
             with pytest.raises((WireError, HandshakeError)):
-                for data in mutated(recorded(run)[number % 2 :: 2]):
+                for data in mutated(another_handshake(run)[number % 2 :: 2]):
                     side.receive(frames.parse(data))
             assert side.peer is None
         for _ in range(BY_TLS):
             stranger = by_tls.stranger()
-            for data in mutated(recorded(by_tls.credentials)[::2]):
+            for data in mutated(another_handshake(by_tls.credentials)[::2]):
                 stranger.send_bytes(data)
             assert stranger.is_cut_off()
             stranger.close()
@@ -551,14 +552,8 @@ class Unpickling(Echo):
         codec.loads(message.body)
 
 
-def recorded(credentials):
-    """The frames of another handshake, by turns of the dialler and the listener."""
-    sides = ListenerHandshake(credentials, hello("l")), DialerHandshake(credentials, hello("d"))
-    sent, said = [], sides[1].hello()
-    while said is not None:
-        sent.append(frame(*said))
-        said = sides[(len(sent) - 1) % 2].receive(frames.parse(sent[-1]))
-    return sent
+def another_handshake(run):
+    return recorded(DialerHandshake(run, hello("d")), ListenerHandshake(run, hello("l")))
 
 
 def stream(said, draw):

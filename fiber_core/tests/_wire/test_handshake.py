@@ -18,7 +18,7 @@ from fiber._wire.frames import Kind
 from fiber._wire.handshake import DialerHandshake, Hello, ListenerHandshake, disagreement, mac
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, WireError
-from wire_world import damaged
+from wire_world import damaged, recorded
 
 RUN = Credentials(run_id="0123abcd", key=b"k" * 32)
 #: of an authkey, at a listener that has shown a certificate
@@ -36,20 +36,10 @@ def frame(said):
     return frames.parse(frames.header(kind, size=len(body)) + body)
 
 
-def shake(dialler, listener):
-    """Exchange frames until the handshake is done."""
-    said = dialler.hello()
-    while said is not None:
-        said = dialler.receive(frame(listener.receive(frame(said))))
-
-
 def recorded_handshake(run):
     """The frames of a handshake, as both sides received them: hello, challenge, proof, welcome."""
-    dialler, listener = DialerHandshake(run, WORKER), ListenerHandshake(run, MASTER)
-    hello = frame(dialler.hello())
-    challenge = frame(listener.receive(hello))
-    proof = frame(dialler.receive(challenge))
-    return hello, challenge, proof, frame(listener.receive(proof))
+    sent = recorded(DialerHandshake(run, WORKER), ListenerHandshake(run, MASTER))
+    return [frames.parse(data) for data in sent]
 
 
 def edited(got, **fields):
@@ -147,7 +137,7 @@ class TestStrangers:
         """All frames reach the other side as they were; what the two see of TLS differs."""
         dialler = DialerHandshake(attrs.evolve(AUTH, certificate="in between"), WORKER)
         with pytest.raises(HandshakeError, match="the listener could not prove"):
-            shake(dialler, ListenerHandshake(AUTH, MASTER))
+            recorded(dialler, ListenerHandshake(AUTH, MASTER))
 
     def test_what_a_stranger_was_told_tests_no_other_guess(self, run):
         """As the run's key, which nobody can guess, could be tested: the exploit of authkeys."""
@@ -235,14 +225,14 @@ class TestVersions:
     def test_a_mismatch_is_refused_with_both_sides_and_the_fix(self, listener, run, theirs, words):
         dialler = DialerHandshake(run, attrs.evolve(WORKER, **theirs))
         with pytest.raises(HandshakeError) as caught:
-            shake(dialler, listener)
+            recorded(dialler, listener)
         assert str(caught.value) == words
         assert (dialler.peer, listener.peer) == (None, None)
 
     @pytest.mark.parametrize("theirs", [{"fiber": "0.1.7"}, {"cloudpickle": "3.1.0"}])
     def test_another_patch_release_is_no_mismatch(self, listener, run, theirs):
         dialler = DialerHandshake(run, attrs.evolve(WORKER, **theirs))
-        shake(dialler, listener)
+        recorded(dialler, listener)
         assert dialler.peer == MASTER
 
     def test_versions_are_sent_to_no_unproven_peer(self, listener, run):

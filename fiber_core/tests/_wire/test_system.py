@@ -21,6 +21,7 @@ import pytest
 from fiber._wire import descriptors
 from fiber._wire.accept_thread import AcceptThread, private_listener
 from fiber._wire.interfaces import interfaces
+from wire_world import in_thread
 
 
 @pytest.mark.parametrize(
@@ -237,10 +238,8 @@ def test_many_are_served_at_once_where_one_may_take_long(path):
     with contextlib.closing(
         AcceptThread(private_listener(path), serve, name="test-door", thread_per_connection=True)
     ):
-        first = threading.Thread(target=call, args=(path,))
-        first.start()
-        assert call(path) == b"both are here"
-        first.join(20)
+        first = in_thread(call, path)
+        assert call(path) == first() == b"both are here"
 
 
 def test_it_goes_on_after_there_was_no_descriptor_or_no_thread_for_one(path, monkeypatch):

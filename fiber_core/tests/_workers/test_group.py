@@ -24,7 +24,7 @@ from tasks_world import (
     message,
 )
 from waiting import until
-from wire_world import threads
+from wire_world import in_thread, threads
 
 
 class FakeProcess:
@@ -363,12 +363,11 @@ class TestManager:
             assert go_on.wait(20)
 
         world.runtime.at_start = at_start
-        thread = threading.Thread(target=world.group.begin)
-        thread.start()
+        started = in_thread(world.group.begin)
         assert begun.wait(20)
         world.group.terminate()
         go_on.set()
-        thread.join(20)
+        started()
         assert world.group.join(20)
         assert world.children[0].kills == 1
 
@@ -376,12 +375,10 @@ class TestManager:
         world = worlds(size=1, wait_report=0.05)
         world.work(1)
         world.group.retire()
-        joining = threading.Thread(target=world.group.join)
-        joining.start()
+        joined = in_thread(world.group.join)
         until(lambda: "waiting for worker 0 to end; has a task left a thread" in caplog.text)
         world.obey()
-        joining.join(20)
-        assert not joining.is_alive()
+        assert joined()
 
     def test_a_platform_that_does_not_answer_is_asked_again_to_end_a_worker(self, worlds):
         world = worlds(size=1, kill_again=0.05)

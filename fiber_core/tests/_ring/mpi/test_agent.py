@@ -7,16 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
+from commands import ran
 from fiber._ring.mpi import agent
 from fiber._ring.mpi.command_socket import CommandSocket
 from fiber._ring.mpi.messages import RankEnded, RankUp
 from fiber._ring.mpi.ranks import FOLDER, STRAY, RankRegistry, wrapped
 from fiber._ring.mpi.streams import Command, set_hostname
 from supervised import until_gone
+from wire_world import in_thread
 
 PATIENCE = 30.0
 PIPES = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -218,15 +219,11 @@ def test_invalid_reports_are_ignored(registry, reports, folder):
 
 def test_a_thread_and_its_programs_have_the_name_or_nothing_has_changed():
     before = socket.gethostname()
-    found = []
 
     def look():
-        found.append(set_hostname("member-7"))
-        found.append(subprocess.check_output(["uname", "-n"], text=True).strip())
+        return set_hostname("member-7"), ran(["uname", "-n"]).stdout.strip()
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
+    found = in_thread(look)()
 
-    assert found == ([True, "member-7"] if found[0] else [False, before])
+    assert found == ((True, "member-7") if found[0] else (False, before))
     assert socket.gethostname() == before
