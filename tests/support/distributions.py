@@ -22,10 +22,15 @@ def refuse(context):
 
 
 class Answers:
-    """A plugin that answers one hook so."""
+    """A plugin that answers one hook so, or raises what is an exception."""
 
     def __init__(self, hook: str, answer: Any) -> None:
-        setattr(self, hook, hookimpl(specname=hook)(lambda: answer))
+        def reply() -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        setattr(self, hook, hookimpl(specname=hook)(reply))
 
 
 class Site:

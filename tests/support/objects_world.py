@@ -1,5 +1,6 @@
 """Several processes' worth of shared objects in one process, over real connections."""
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -128,10 +129,8 @@ class World:
     def close(self) -> None:
         # readers before owners, so that no owner lingers for them
         for node in reversed(self.nodes):
-            try:
+            with contextlib.suppress(PeerLostError):
                 node.die()
-            except PeerLostError:
-                continue
 
 
 def take(side: Any, timeout: float | None = 20, block: bool = True) -> bytes:

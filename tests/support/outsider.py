@@ -18,7 +18,8 @@ from pathlib import Path
 _NOBODY = 65534
 
 
-def _client_hello() -> bytes:
+def client_hello() -> bytes:
+    """The first bytes of a client of TLS."""
     said = ssl.MemoryBIO()
     tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="stranger")
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -68,7 +69,7 @@ def _outcome(address: str | list | None, sayings: list[bytes], seconds: float) -
 
 if __name__ == "__main__":
     seconds, addresses = json.loads(sys.argv[1])
-    sayings = [b"", b"GET / HTTP/1.0\r\n\r\n", _client_hello()]
+    sayings = [b"", b"GET / HTTP/1.0\r\n\r\n", client_hello()]
     os.setgroups([])
     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
     os.setresuid(_NOBODY, _NOBODY, _NOBODY)

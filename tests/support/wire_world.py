@@ -174,9 +174,6 @@ class RawDialer:
         Raises:
             PeerLostError: it has closed the connection.
         """
-        poll = select.poll()
-        for fd in self._socket.fds:
-            poll.register(fd, select.POLLIN)
         while True:
             lost = self._socket.lost
             received = self._socket.receive()
@@ -184,7 +181,7 @@ class RawDialer:
                 return frames.parse(received[1])
             if lost:
                 raise PeerLostError("cut off")
-            assert poll.poll(1000 * TIMEOUT), "no frame was received"
+            assert readable(*self._socket.fds), "no frame was received"
 
     def is_cut_off(self) -> bool:
         """Wait until the listener has closed the connection."""
@@ -303,10 +300,11 @@ def close_listeners(listening: ListeningEndpoint) -> None:
             listener._socket.close()
 
 
-def readable(fd: int, seconds: float = TIMEOUT) -> bool:
-    """Wait until a descriptor is readable; False where it does not become so."""
+def readable(*fds: int, seconds: float = TIMEOUT) -> bool:
+    """Wait until one of some descriptors is readable; False where none becomes so."""
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
 
 

@@ -428,11 +428,6 @@ class TestBuild:
         assert caught.value.__cause__ is None
 
 
-def ini(folder, text):
-    (folder / ".fiberconfig").write_text(text)
-    return read_file(folder)
-
-
 def toml(folder, text):
     (folder / "pyproject.toml").write_text(text)
     return read_file(folder)
@@ -481,7 +476,8 @@ class TestIni:
         ],
     )
     def test_keys_are_read(self, tmp_path, text, default, k8s):
-        found = ini(tmp_path, text)
+        (tmp_path / ".fiberconfig").write_text(text)
+        found = read_file(tmp_path)
 
         assert values(found) == default
         assert (values(found, "k8s") if k8s else None) == k8s

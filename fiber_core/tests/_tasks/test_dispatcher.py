@@ -84,10 +84,6 @@ def test_one_that_has_to_go_is_asked_for_what_it_has_not_begun(master, peer):
     assert master.observer.events[-1] == ("retired", "a")
 
 
-def test_one_that_never_asked_cannot_be_drained(master):
-    assert not master.dispatcher.drain("a")
-
-
 def test_a_failed_initializer_is_reported_with_its_error(master):
     segments = codec.dumps(codec.with_traceback(KeyError("initializer")))
     master.send(master.peers["a"], Kind.BROKEN, segments)

@@ -33,10 +33,9 @@ class Answers:
 
 @pytest.fixture
 def connect(reactor):
-    def connect(listening, ident="client"):
+    def connect(listening):
         listening.endpoint.serve(1, Answers())
-        options = {"max_frame": listening.endpoint.max_frame}
-        return Client(listening.url, listening.credentials, hello(ident), reactor, **options)
+        return Client(listening.url, listening.credentials, hello("client"), reactor)
 
     with making(connect, Client.close) as connect:
         yield connect

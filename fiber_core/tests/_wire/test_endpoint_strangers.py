@@ -30,6 +30,7 @@ from fiber._wire.link import Link
 from fiber.exceptions import HandshakeError, PeerLostError, TransportError, WireError
 from fiber.model.timing import Timing
 from forking import environ
+from outsider import client_hello
 from tasks_world import FakeObserver, Sink
 from wire_world import (
     TIMEOUT,
@@ -311,14 +312,6 @@ def anybody():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
-
-
-def client_hello():
-    """Return the first bytes of a TLS client."""
-    said = ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        anybody().wrap_bio(ssl.MemoryBIO(), said, server_hostname="fiber").do_handshake()
-    return said.read()
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import gc
 import operator
 import os
 import re
-import select
 import signal
 import socket
 import threading
@@ -33,6 +32,7 @@ from wire_world import (
     hello,
     in_thread,
     is_watching,
+    readable,
     threads,
     until,
 )
@@ -173,7 +173,7 @@ class TestItsEnd:
         assert link.lost
         # everyone who waits is told
         for _ in range(3):
-            assert select.select([link.end_fd], [], [], TIMEOUT)[0]
+            assert readable(link.end_fd)
 
     def test_a_blocked_receive_raises_when_another_thread_closes_it(self, listening):
         for _ in range(20):
@@ -215,10 +215,7 @@ class TestItsEnd:
     def test_what_came_before_it_is_still_handed_out(self, scheme, count, link, peer):
         for number in range(count):
             peer.send(Kind.CAST, 1, number, [b"x" * 100])
-        poll = select.poll()
-        for fd in link.fds:
-            poll.register(fd, select.POLLIN)
-        assert poll.poll(1000 * TIMEOUT)
+        assert readable(*link.fds)
         peer._listener.close_pipe(peer._pipe)
         # nng tells of it by itself
         assert scheme == "unix" or until(lambda: link.lost) is None

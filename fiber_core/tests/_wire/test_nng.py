@@ -150,7 +150,7 @@ class TestBackPressure:
             acks.append(frames.parse(received(ours)[1]).ack)
         stop.set()
         while thread.is_alive():
-            if readable(ours.fd, 0.01):
+            if readable(ours.fd, seconds=0.01):
                 acks.append(frames.parse(ours.receive()[1]).ack)
         assert acks == sorted(acks)
         thread.join()

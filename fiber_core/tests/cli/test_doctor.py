@@ -13,7 +13,6 @@ from fiber._agent import rundir
 from fiber._plugins.manager import load_plugins
 from fiber.cli import doctor
 from fiber.cli.doctor import core_checks, plugin_checks
-from fiber.hookspecs import hookimpl
 from fiber.model import BackendInfo, Check
 
 VERSION = _version.__version__
@@ -165,12 +164,7 @@ def load(context):
 
 
 OTHER = Answers("fiber_backends", [BackendInfo(name="other", load=load)])
-
-
-class Broken:
-    @hookimpl
-    def fiber_backends(self):
-        raise RuntimeError("out of order")
+BROKEN = Answers("fiber_backends", RuntimeError("out of order"))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +179,7 @@ class Broken:
 def test_what_is_wrong_is_a_line_and_no_noise(fiber, monkeypatch, words, told):
     if "cpu" in told:
         monkeypatch.setenv("FIBER_CPU", "many")
-    fiber.extra += [Broken()] if "order" in told else [OTHER]
+    fiber.extra += [BROKEN] if "order" in told else [OTHER]
 
     done = fiber("doctor", *words)
 

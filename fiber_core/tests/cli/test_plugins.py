@@ -8,18 +8,11 @@ import pytest
 from distributions import Answers
 from fiber._version import __version__
 from fiber.cli.group import BUILT_IN
-from fiber.hookspecs import hookimpl
 
 
 def adding(command):
     """A plugin with one command."""
     return Answers("fiber_commands", [command])
-
-
-class Broken:
-    @hookimpl
-    def fiber_commands(self):
-        raise RuntimeError("out of order")
 
 
 def sing():
@@ -36,7 +29,10 @@ def test_a_plugins_command_runs_and_is_listed_after_the_cores(fiber):
 
 
 def test_a_broken_plugin_breaks_no_command_and_is_named(fiber):
-    fiber.extra += [Broken(), adding(sing())]
+    class Broken(Answers):
+        """One with a name of its own."""
+
+    fiber.extra += [Broken("fiber_commands", RuntimeError("out of order")), adding(sing())]
 
     done = fiber("sing")
 

@@ -84,13 +84,13 @@ def test_a_ready_fd_is_readable_while_there_are_items_and_at_the_end(owner, side
     made = owner.pipe(kind)
     reader = side(made, 1).reader(0)
     ready_fd = reader.ready_fd()
-    assert not readable(ready_fd.fd, 0)
+    assert not readable(ready_fd.fd, seconds=0)
     for item in (b"1", b"2"):
         made.writer(0).put(item, True, None)
         assert readable(ready_fd.fd)
         assert readable(ready_fd.fd)
         assert bytes(reader.take(True, 20)) == item
-        assert not readable(ready_fd.fd, 0)
+        assert not readable(ready_fd.fd, seconds=0)
     made.drop(0)
 
     assert readable(ready_fd.fd)

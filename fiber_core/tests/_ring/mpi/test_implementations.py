@@ -105,22 +105,23 @@ def test_networks_are_set_where_they_are_known(family):
     ]
 
 
-def test_daemons_of_prrte_do_not_get_loopback_which_they_never_use():
-    local = RunFacts(agent="/run/rsh", hostfile="/run/hostfile", networks=("127.0.0.0/8",))
+@pytest.mark.parametrize(
+    "facts, is_set",
+    [
+        ({"largest_index": 32767}, True),
+        ({"largest_index": 32768}, False),
+        ({"networks": ("127.0.0.0/8",)}, False),
+    ],
+    ids=["found", "would not be found", "loopback, which they never use"],
+)
+def test_daemons_of_prrte_do_not_get_an_interface_that_is_none_for_them(facts, is_set):
+    ground = values.evolve(FACTS, **facts)
 
-    found = settings(Family.OPEN_MPI_PRRTE, local)
-
-    assert "PRTE_MCA_prte_if_include" not in found
-    assert found["OMPI_MCA_btl_tcp_if_include"] == "127.0.0.0/8"
-
-
-@pytest.mark.parametrize("index, is_set", [(32767, True), (32768, False)])
-def test_daemons_of_prrte_do_not_get_an_interface_that_they_would_not_find(index, is_set):
-    found = settings(Family.OPEN_MPI_PRRTE, values.evolve(FACTS, largest_index=index))
+    found = settings(Family.OPEN_MPI_PRRTE, ground)
 
     assert ("PRTE_MCA_prte_if_include" in found) == is_set
     # its ranks find any
-    assert found["OMPI_MCA_btl_tcp_if_include"] == "10.0.0.0/16,10.8.0.0/16"
+    assert found["OMPI_MCA_btl_tcp_if_include"] == ",".join(ground.networks)
 
 
 def test_a_member_gets_its_own_interface_and_on_one_host_its_own_shared_memory():
