@@ -9,8 +9,6 @@ import pickle
 import random
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 
@@ -31,6 +29,7 @@ from fiber.exceptions import HandshakeError, PeerLostError, TransportError, Wire
 from fiber.model.timing import Timing
 from forking import environ
 from outsider import client_hello
+from running import Program
 from tasks_world import FakeObserver, Sink
 from wire_world import (
     TIMEOUT,
@@ -142,12 +141,14 @@ class TestStrangers:
         assert limits == [4000, 4000]
 
     @pytest.mark.parametrize("authkey", ["", "a secret"], ids=["silent", "through TLS"])
-    def test_as_many_as_there_are_descriptors_twice_keep_no_peer_out(self, authkey):
+    def test_as_many_as_there_are_descriptors_twice_keep_no_peer_out(self, folder, authkey):
         """With an authkey TLS lets anybody in."""
         limit = 96
         with contextlib.ExitStack() as held:
-            program = held.enter_context(listening_program(limit, authkey))
-            told = json.loads(program.stdout.readline())
+            words = "-c", _LISTENING, str(limit), authkey
+            program = Program(folder, *words, environ=environ())
+            held.callback(program.close)
+            told = json.loads(program.line())
             credentials = Credentials.from_json(told["credentials"])
 
             def link(ident):
@@ -173,9 +174,13 @@ class TestStrangers:
                     assert authkey
                     return False
 
+            def opens_a_file():
+                program.tell("open")
+                return program.line() == "opened"
+
             until(is_let_in)
             assert answers_echo(before)
-            until(lambda: ask_to_open(program) == "opened")
+            until(opens_a_file)
 
     def test_one_that_ends_before_it_is_looked_at_leaves_no_peer(self, listen):
         key = Credentials.of_authkey(b"secret")
@@ -314,27 +319,7 @@ def anybody():
     return context
 
 
-@contextlib.contextmanager
-def listening_program(limit, authkey):
-    """A process with so many descriptors that listens, and opens a file when it is asked."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _LISTENING, str(limit), authkey],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environ(),
-    ) as program:
-        yield program
-        program.stdin.close()
-
-
-def ask_to_open(program):
-    """Have a listening program open a file; how that went."""
-    program.stdin.write("open\n")
-    program.stdin.flush()
-    return program.stdout.readline().strip()
-
-
+#: a process with so many descriptors that listens, and opens a file when it is asked
 _LISTENING = """
 import json, os, resource, sys
 limit = int(sys.argv[1])

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 
 import psutil
 import pytest
 
+import running
 from fiber._wire.link import Link
 from fiber.exceptions import PeerLostError
 from forking import Program, environ, run, whole
@@ -288,24 +285,18 @@ class TestTheParentsDeath:
         """
         theirs = folder / "theirs"
         theirs.mkdir()
-        parent = subprocess.Popen(
-            [sys.executable, "-c", whole(script), scheme, str(theirs)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environ(),
-        )
+        words = "-c", whole(script), scheme, str(theirs)
+        parent = running.Program(folder, *words, environ=environ())
         child = None
         try:
-            parent.stdin.write(json.dumps(ours.credentials.with_certificate().to_json()) + "\n")
-            parent.stdin.write(ours.url + "\n")
-            parent.stdin.flush()
-            pid, url = parent.stdout.readline().split()
+            parent.tell(json.dumps(ours.credentials.with_certificate().to_json()))
+            parent.tell(ours.url)
+            pid, url = parent.line().split()
             child = psutil.Process(int(pid))
             link = Link(url, ours.credentials, hello("third"))
             assert ours.peer("parent").alive
             began = time.monotonic()
-            os.kill(parent.pid, signal.SIGKILL)
+            parent.process.kill()
             with pytest.raises(PeerLostError):
                 link.receive(timeout=TIMEOUT)
             assert mailbox.next_lost().ident == "parent"
@@ -317,9 +308,9 @@ class TestTheParentsDeath:
             if child is not None:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
-            parent.kill()
+            parent.process.kill()
             # ends with the last that holds its output
-            parent.communicate(timeout=TIMEOUT)
+            parent.process.communicate(timeout=TIMEOUT)
 
 
 class TestTheEnd:
