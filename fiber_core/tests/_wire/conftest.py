@@ -19,11 +19,6 @@ def scheme(request):
     return request.param
 
 
-@pytest.fixture(params=["ipc", "tls+tcp"])
-def nng_scheme(request):
-    return request.param
-
-
 @pytest.fixture
 def listen(folder):
     """Opens endpoints, by default the way of one host; all are closed in the end."""
@@ -77,15 +72,15 @@ def mailbox(listening):
     return mailbox
 
 
-@pytest.fixture
-def pair(nng_scheme, folder):
+@pytest.fixture(params=["ipc", "tls+tcp"])
+def pair(request, folder):
     """Both ends of a connection of nng's, and its pipe at the listening one."""
     run = Credentials.new().with_certificate()
     opened = queue.SimpleQueue()
     ours = raw_listener(opened.put)
     theirs = nng_dialer()
     try:
-        theirs.dial(ours.listen(address(nng_scheme, folder).bind_url, run), run, timeout=TIMEOUT)
+        theirs.dial(ours.listen(address(request.param, folder).bind_url, run), run, timeout=TIMEOUT)
         yield ours, theirs, opened.get(timeout=TIMEOUT)
     finally:
         theirs.close()

@@ -91,6 +91,23 @@ class TestCalls:
         for way in ways:
             way.close()
 
+    def test_a_callback_runs_once_however_it_meets_the_answer(self, client):
+        counts = []
+        for _ in range(300):
+            count = []
+            pending = ask(client, "echo", 1)
+            pending.add_done_callback(count.append)
+            assert pending.wait(TIMEOUT)
+            counts.append(count)
+        until(lambda: all(counts))
+        assert all(len(count) == 1 for count in counts)
+
+    def test_a_handler_of_casts_that_fails_stops_nothing(self, client, caplog):
+        client.on_cast(7, lambda _: 1 / 0)
+        ask(client, "cast", 7, b"x")
+        assert answer(ask(client, "echo", 1)) == [1]
+        until(lambda: "ZeroDivisionError" in caplog.text)
+
 
 class TestErrors:
     def test_an_answer_that_is_not_here_yet_has_no_result(self, client):
@@ -107,27 +124,6 @@ class TestErrors:
         with pytest.raises(Exception, match="object body"):
             answer(ask(client, "garbled"))
         assert answer(ask(client, "echo", 1)) == [1]
-
-
-class TestFollowUps:
-    def test_a_callback_runs_once_however_it_meets_the_answer(self, client):
-        counts = []
-        for _ in range(300):
-            count = []
-            pending = ask(client, "echo", 1)
-            pending.add_done_callback(count.append)
-            assert pending.wait(TIMEOUT)
-            counts.append(count)
-        until(lambda: all(counts))
-        assert all(len(count) == 1 for count in counts)
-
-
-class TestCasts:
-    def test_a_handler_that_fails_stops_nothing(self, client, caplog):
-        client.on_cast(7, lambda _: 1 / 0)
-        ask(client, "cast", 7, b"x")
-        assert answer(ask(client, "echo", 1)) == [1]
-        until(lambda: "ZeroDivisionError" in caplog.text)
 
 
 class TestTheEnd:

@@ -135,7 +135,8 @@ def test_a_listener_whose_queue_is_full_is_given_up_in_time(folder):
 
 def test_without_descriptors_connections_wait_until_there_are_some(ours):
     listener, _ = ours.listener._listeners[0]
-    scarce, none_left = Mock(wraps=listener), OSError(errno.EMFILE, "too many open files")
+    scarce = Mock(wraps=listener)
+    none_left = OSError(errno.EMFILE, "too many open files")
     scarce.accept.side_effect = itertools.chain([none_left] * 3, itertools.repeat(DEFAULT))
     ours.reactor.remove_reader(listener.fileno())
     ours.reactor.add_reader(listener.fileno(), lambda: ours.listener._accept(scarce))
