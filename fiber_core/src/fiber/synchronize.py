@@ -16,29 +16,30 @@ import time
 from collections.abc import Callable
 from threading import BrokenBarrierError
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.handle import Handle, SharedObject
-from fiber._objects.owned_object import OwnedObject
+from fiber._objects.sync import monitor
 from fiber._objects.sync.barrier import OwnedBarrier
 from fiber._objects.sync.condition import OwnedCondition
-from fiber._objects.sync.event import OwnedEvent
-from fiber._objects.sync.semaphore import LocalHold, OwnedSemaphore, SemaphoreState
+from fiber._objects.sync.event import OwnedEvent, RemoteEvent
+from fiber._objects.sync.hold import LocalHold
+from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
+from fiber._objects.sync.semaphore import OwnedSemaphore, RemoteSemaphore, SemaphoreState
 from fiber._objects.sync.wait_queue import Status
 from fiber._wire import fork
 from fiber.exceptions import FiberError, HolderDiedError, HolderDiedWarning
 
+if TYPE_CHECKING:
+    from fiber._objects.store import Store
+
 __all__ = ["BoundedSemaphore", "Condition", "Event", "Lock", "RLock", "Semaphore"]
 
 
-class SemaphoreObject(SharedObject, Protocol):
-    """A lock or semaphore, at its owner or in another process."""
-
-    @property
-    def owner_ident(self) -> str:
-        """Identity of the owner; empty where that is this process."""
+class SemaphoreObject(Protocol):
+    """A lock or semaphore: at its owner, in another process, or in memory that both share."""
 
     @property
     def local_hold(self) -> LocalHold:
@@ -73,8 +74,8 @@ class SemaphoreObject(SharedObject, Protocol):
         """Number of free permits."""
 
 
-class EventObject(SharedObject, Protocol):
-    """An event, at its owner or in another process."""
+class EventObject(Protocol):
+    """An event: at its owner, in another process, or in memory that both share."""
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is set; False if not in time."""
@@ -138,11 +139,20 @@ class SyncHandle(Handle, Generic[ObjectT]):
     """Handle of a lock, semaphore, condition, event or barrier; it lasts until it is collected."""
 
     _object: ObjectT
+    # where processes of the same host find the state in memory that they share
+    _where: Place | None = None
 
-    def _own(self, owned: OwnedObject) -> None:
+    def _own(self, owned: OwnedWaitable) -> None:
         """Become the first handle of a new object."""
+        self._where = owned.where
         owned.hold(0)
         self._attach(owned, 0)
+
+    def _state(self) -> tuple[Any, ...]:
+        return (self._where,)
+
+    def _restore(self, *state: Any) -> None:
+        (self._where,) = state
 
     def _checked_object(self) -> ObjectT:
         """The object, checked for use in this process.
@@ -155,15 +165,32 @@ class SyncHandle(Handle, Generic[ObjectT]):
         return self._object
 
 
+def _is_shared(current: Store) -> bool:
+    """True where the processes of the run can share memory for what they wait for."""
+    return current.is_one_host and monitor.is_possible()
+
+
 #: most permits of a semaphore; that of ``multiprocessing``
 SEM_VALUE_MAX = 2**31 - 1
 
 
-class SemLock(SyncHandle[SemaphoreObject]):
+class SemLock(SyncHandle[OwnedSemaphore | RemoteSemaphore]):
     """Handle of a lock or semaphore."""
 
+    # what acquires and releases: the object, or the semaphore in shared memory
+    _semaphore: SemaphoreObject
+
     def _make(self, kind: Kind, state: SemaphoreState) -> None:
-        self._own(OwnedSemaphore(store.current(), kind, state))
+        current = store.current()
+        self._own(OwnedSemaphore(current, kind, state, is_shared=_is_shared(current)))
+
+    def _open(self) -> None:
+        shared = self._object.map(self._where)
+        self._semaphore = shared or self._object
+        if shared is not None:
+            # without the methods of this class in between, as in the standard library
+            self.acquire = shared.acquire  # type: ignore[method-assign]
+            self.release = shared.release  # type: ignore[method-assign]
 
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire it, waiting until it is free.
@@ -182,7 +209,7 @@ class SemLock(SyncHandle[SemaphoreObject]):
         """
         if fork.is_forked_child():
             fork.check()
-        return self._object.acquire(block, timeout)
+        return self._semaphore.acquire(block, timeout)
 
     def release(self) -> None:
         """Release it.
@@ -195,7 +222,7 @@ class SemLock(SyncHandle[SemaphoreObject]):
         """
         if fork.is_forked_child():
             fork.check()
-        self._object.release()
+        self._semaphore.release()
 
     if sys.version_info >= (3, 14):
 
@@ -204,9 +231,7 @@ class SemLock(SyncHandle[SemaphoreObject]):
             return not self._value()
 
     def __enter__(self) -> bool:
-        if fork.is_forked_child():
-            fork.check()
-        return self._object.acquire(True, None)
+        return self.acquire()
 
     def __exit__(
         self,
@@ -217,26 +242,27 @@ class SemLock(SyncHandle[SemaphoreObject]):
         self.release()
 
     def _value(self) -> int:
-        return self._checked_object().value()
+        self._checked_object()
+        return self._semaphore.value()
 
     # -- for conditions
 
     def _is_owned(self) -> bool:
-        return self._object.local_hold.is_held_by_thread
+        return self._semaphore.local_hold.is_held_by_thread
 
     def _release_save(self) -> int:
-        return self._object.release_save()
+        return self._semaphore.release_save()
 
     def _acquire_restore(self, depth: int) -> None:
         death = None
         # an interrupt may have come before it was released
         while not self._is_owned():
             try:
-                self._object.acquire(True, None)
+                self._semaphore.acquire(True, None)
             except (HolderDiedError, HolderDiedWarning) as error:
                 # a wait ends with the lock acquired, whatever happens
                 death = error
-        self._object.local_hold.restore_depth(depth)
+        self._semaphore.local_hold.restore_depth(depth)
         if death is not None:
             raise death
 
@@ -246,7 +272,7 @@ class SemLock(SyncHandle[SemaphoreObject]):
         """The holder as the stdlib names it, and how often it acquired it."""
         from fiber.process import current_process
 
-        local = self._object.local_hold
+        local = self._semaphore.local_hold
         if local.is_held_by_thread:
             import threading
 
@@ -365,10 +391,11 @@ class BoundedSemaphore(Semaphore):
         self._make_semaphore(value, value, recover)
 
     def _state(self) -> tuple[Any, ...]:
-        return (self._maximum,)
+        return (self._maximum, *super()._state())
 
     def _restore(self, *state: Any) -> None:
-        (self._maximum,) = state
+        self._maximum, *rest = state
+        super()._restore(*rest)
 
     def __repr__(self) -> str:
         value = self._value_text()
@@ -392,14 +419,18 @@ class Condition(SyncHandle[ConditionObject]):
         self.acquire = self._lock.acquire
         #: releases the lock
         self.release = self._lock.release
-        # True where messages to the lock's owner may overtake those to the condition's owner
-        self._owners_differ = self._object.owner_ident not in ("", self._lock._object.owner_ident)  # noqa: SLF001 - its own
+        # True where changes of the lock may overtake messages to the condition's owner
+        lock = self._lock
+        is_shared = lock._semaphore is not lock._object  # noqa: SLF001 - its own
+        same = "" if is_shared else lock._object.owner_ident  # noqa: SLF001 - its own
+        self._owners_differ = self._object.owner_ident not in ("", same)
 
     def _state(self) -> tuple[Any, ...]:
-        return (self._lock,)
+        return (self._lock, *super()._state())
 
     def _restore(self, *state: Any) -> None:
-        (self._lock,) = state
+        self._lock, *rest = state
+        super()._restore(*rest)
 
     def __enter__(self) -> bool:
         return self._lock.__enter__()
@@ -425,7 +456,7 @@ class Condition(SyncHandle[ConditionObject]):
         """
         lock = self._lock
         self._check("must acquire() condition before using wait()")
-        depth = lock._object.local_hold.count  # noqa: SLF001 - its own
+        depth = lock._semaphore.local_hold.count  # noqa: SLF001 - its own
         released = False
 
         def release() -> None:
@@ -488,7 +519,7 @@ def _checked(lock: Any) -> SemLock:
     return lock
 
 
-class Event(SyncHandle[EventObject]):
+class Event(SyncHandle[OwnedEvent | RemoteEvent]):
     """A flag that can be waited for; as ``multiprocessing.Event``.
 
     :meth:`set` and :meth:`clear` are in effect for all processes when they return. All threads that
@@ -499,7 +530,18 @@ class Event(SyncHandle[EventObject]):
     """
 
     def __init__(self, *, ctx: Any = None) -> None:
-        self._own(OwnedEvent(store.current()))
+        current = store.current()
+        self._own(OwnedEvent(current, is_shared=_is_shared(current)))
+
+    def _open(self) -> None:
+        # the object, or the event in shared memory
+        self._event: EventObject = self._object.map(self._where) or self._object
+
+    def _checked_event(self) -> EventObject:
+        """The event, checked for use in this process."""
+        if fork.is_forked_child():
+            fork.check()
+        return self._event
 
     def is_set(self) -> bool:
         """True where it is set.
@@ -507,19 +549,19 @@ class Event(SyncHandle[EventObject]):
         Raises:
             PeerLostError: the process that it lives in is gone; as for all methods.
         """
-        return self._checked_object().is_set()
+        return self._checked_event().is_set()
 
     def set(self) -> None:
         """Set it; all waiting threads go on."""
-        self._checked_object().set()
+        self._checked_event().set()
 
     def clear(self) -> None:
         """Clear it: waits block from now on."""
-        self._checked_object().clear()
+        self._checked_event().clear()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set; False where ``timeout`` seconds have passed without."""
-        return self._checked_object().wait(timeout)
+        return self._checked_event().wait(timeout)
 
     def __repr__(self) -> str:
         try:
@@ -556,10 +598,11 @@ class Barrier(SyncHandle[BarrierObject]):
         self._own(OwnedBarrier(store.current(), parties))
 
     def _state(self) -> tuple[Any, ...]:
-        return (self._parties, self._action, self._timeout)
+        return (self._parties, self._action, self._timeout, *super()._state())
 
     def _restore(self, *state: Any) -> None:
-        self._parties, self._action, self._timeout = state
+        self._parties, self._action, self._timeout, *rest = state
+        super()._restore(*rest)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until all parties wait.

@@ -28,6 +28,7 @@ from fiber._objects.queue.messages import ItemWithReferences, Reference
 from fiber._objects.remote_object import RemoteObject
 from fiber._objects.waiting import Deadline
 from fiber._runtime import runtime
+from fiber._wire.dialer import SCHEME
 from fiber._wire.endpoint import Peer
 from fiber.exceptions import PeerLostError
 
@@ -128,6 +129,13 @@ class Store:
     def host(self) -> str:
         """Name of the host."""
         return self.node.hello.host
+
+    @functools.cached_property
+    def is_one_host(self) -> bool:
+        """True where all processes of the run are on this host, and may use what its kernel has for them."""
+        # over TLS, where that was asked for, goes everything
+        urls = self.node.endpoint.urls
+        return self.node.info.capabilities.same_host and all(url.startswith(SCHEME) for url in urls)
 
     @property
     def timing(self) -> Timing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -10,6 +11,9 @@ from fiber._base.waits import in_turns
 from fiber._objects.protocol import Notice, Outcome
 from fiber._objects.queue.messages import Item
 from fiber._objects.queue.requests import Offer, Request
+
+#: on one CPU there is nobody to look for before a thread sleeps
+HAS_TWO_CPUS = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else True
 
 
 def _acquired_lock() -> threading.Lock:

@@ -172,7 +172,7 @@ def test_whatever_happens_each_request_is_answered_once_and_in_order(events):
         elif event == "lose" and process is not None:
             waiting[:] = [key for key in waiting if key[0] != process]
             heard(condition.process_died(process, ""))
-        assert len(condition) == len(waiting)
+        assert condition.waiting == len(waiting)
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from fiber._objects.pipe.packets import CLOSE_ON_EXEC, INLINE, Packet, PacketSoc
 from fiber._objects.protocol import Op
 from fiber._objects.queue.messages import Item, ItemWithReferences
 from fiber._wire import descriptors, fork
-from fiber._wire.dialer import SCHEME
 from fiber._wire.endpoint import Peer
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
@@ -32,7 +31,6 @@ from fiber.exceptions import PeerLostError
 if TYPE_CHECKING:
     from fiber._objects.handle import ChannelObject
     from fiber._objects.store import Store
-    from fiber._runtime.runtime import Runtime
 
 log = logging.getLogger("fiber")
 
@@ -42,12 +40,9 @@ _CONTAINERS = frozenset({tuple, list, dict})
 _FEW = 16
 
 
-def is_possible(node: Runtime) -> bool:
+def is_possible(process: Store) -> bool:
     """True where a run's pipes can be sockets: its processes are on this host, which is Linux."""
-    if not hasattr(os, "memfd_create") or not node.info.capabilities.same_host:
-        return False
-    # over TLS, where that was asked for, are its messages too
-    return all(url.startswith(SCHEME) for url in node.endpoint.urls)
+    return hasattr(os, "memfd_create") and process.is_one_host
 
 
 def pair(process: Store, *, duplex: bool) -> tuple[End, End]:

@@ -25,6 +25,7 @@ from fiber._base.waits import TURN, in_turns
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.memories import Memory
 from fiber._objects.queue.messages import Item, ItemWithReferences
+from fiber._objects.waiting import HAS_TWO_CPUS
 from fiber._wire import fork
 from fiber._wire.descriptors import OwnedSocket
 from fiber._wire.frames import Buffer
@@ -47,8 +48,6 @@ _ANCILLARY = socket.CMSG_SPACE(2 * _DESCRIPTOR.size)
 _TURN = struct.pack("@ll", int(TURN), int(TURN % 1 * 1e6))
 #: bytes that wait unread: the kernel gives what its limit allows
 _BUFFER = 8 * 2**20
-#: on one there is nobody to look for
-_HAS_TWO_CPUS = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else True
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
 #: looks for an answer before a thread sleeps, 1 us each; to be woken takes 40 us where a CPU is idle
 _LOOKS = 20
@@ -226,7 +225,7 @@ class PacketSocket:
 
     def _is_worth_looking(self) -> bool:
         """True where a thread looks for a while before it sleeps: an answer has come so of late."""
-        if not _HAS_TWO_CPUS:
+        if not HAS_TWO_CPUS:
             return False
         self._credit -= 1
         if self._credit < -_AT_ONCE:

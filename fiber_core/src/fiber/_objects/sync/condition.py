@@ -30,7 +30,9 @@ class ConditionState:
         # notifications that were not acknowledged, by process
         self._unacknowledged: Counter[Hashable] = Counter()
 
-    def __len__(self) -> int:
+    @property
+    def waiting(self) -> int:
+        """Number of waiting requests."""
         return len(self._queue)
 
     def wait(self, request: Request) -> Answers:
@@ -91,7 +93,7 @@ class OwnedCondition(OwnedWaitable):
 
     def waiting(self) -> int:
         """Number of waiting threads."""
-        return len(self._condition)
+        return self._condition.waiting
 
     def _rollback(self, answer: Answer) -> Answers:
         return self._condition.notify(1) if answer.status is Status.OK else []
@@ -99,7 +101,7 @@ class OwnedCondition(OwnedWaitable):
     # -- other processes
 
     def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
-        done = [Answer(request, Status.OK, len(self._condition))]
+        done = [Answer(request, Status.OK, self._condition.waiting)]
         if op == Op.WAIT:
             return self._condition.wait(request)
         if op == Op.NOTIFY:

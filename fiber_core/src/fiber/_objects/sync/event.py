@@ -7,13 +7,14 @@ for all processes when the call returns.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned_waitable import OwnedWaitable
+from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable
+from fiber._objects.sync.shared_event import SIZE, SharedEvent
 from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
 
 if TYPE_CHECKING:
@@ -66,11 +67,26 @@ class EventState:
 
 
 class OwnedEvent(OwnedWaitable):
-    """An event at its owner; see :class:`~fiber.synchronize.EventObject`."""
+    """An event at its owner; see :class:`~fiber.synchronize.EventObject`.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        store: of this process.
+        is_shared: True to have the state in memory that the processes of this host share; then the
+            state here is for requests of processes that do not map it.
+
+    Raises:
+        OSError: there is no room for that.
+    """
+
+    def __init__(self, store: Store, *, is_shared: bool = False) -> None:
         self._event = EventState()
         super().__init__(store, Kind.EVENT, self._event)
+        #: the event in shared memory
+        self.shared = SharedEvent(*self._allocate(SIZE)) if is_shared else None
+
+    def map(self, where: Place | None) -> SharedEvent | None:
+        """The event in shared memory, if it is there."""
+        return self.shared
 
     # -- for threads of this process
 
@@ -99,19 +115,52 @@ class OwnedEvent(OwnedWaitable):
     # -- other processes
 
     def _handle_request(self, op: int, request: Request, argument: int) -> Answers | None:
+        shared = self.shared
+        if shared is not None:
+            self._event.is_set = shared.is_set()
         done = Answer(request, Status.OK, int(self._event.is_set))
         if op == Op.WAIT:
-            return self._event.wait(request, wait=bool(argument))
+            answers = self._event.wait(request, wait=bool(argument))
+            if shared is not None and not answers:
+                self._wait_for_others(self._wait_shared)
+            return answers
         if op == Op.SET:
+            if shared is not None:
+                shared.set()
             return [*self._event.set(), done]
         if op == Op.CLEAR:
+            if shared is not None:
+                shared.clear()
             self._event.clear()
             return [done]
         return [done] if op == Op.VALUE else None
 
+    def _wait_shared(self, seconds: float) -> Callable[[], Answers]:
+        assert self.shared is not None
+        return self._event.set if self.shared.wait(seconds) else list
+
 
 class RemoteEvent(RemoteWaitable):
     """An event of another process; see :class:`~fiber.synchronize.EventObject`."""
+
+    _shared: SharedEvent | None = None
+
+    def map(self, where: Place | None) -> SharedEvent | None:
+        """The event in shared memory; None where this process does not map that."""
+        with self._lock:
+            if self._shared is None:
+                found = self._mapped(where)
+                self._shared = found and SharedEvent(*found)
+            return self._shared
+
+    def fail(self, error: BaseException) -> None:
+        """The owner is lost: all uses raise an error."""
+        super().fail(error)
+        if self._shared is not None:
+            self._shared.cut_off(self._raise)
+
+    def _raise(self) -> None:
+        raise self.error_to_raise(self._error) from self._error
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is set; False if not in time."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fiber._base import values
+from fiber._base.waits import TURN
 from fiber._objects.address import Kind
+from fiber._objects.memory.heap import Allocation, heap_of
 from fiber._objects.owned_object import OwnedObject
 from fiber._objects.protocol import read
 from fiber._objects.sync import protocol
@@ -22,13 +24,22 @@ from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Hashable
 
     from fiber._objects.store import Store
 
 
+#: where shared memory of an object begins in its arena, and the parts of the arena's location
+Place: TypeAlias = tuple[int, tuple[Any, ...]]
+
+
 class SyncState(Protocol):
     """The events that the state machine of each kind takes."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting requests."""
 
     def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
         """Answer a waiting request now; ``expired`` where its timeout has passed."""
@@ -63,6 +74,9 @@ class OwnedWaitable(OwnedObject):
     def __init__(self, store: Store, kind: Kind, state: SyncState) -> None:
         super().__init__(store, kind)
         self._state = state
+        self._allocation: Allocation | None = None
+        # the thread that waits in shared memory on behalf of other processes
+        self._deputy: threading.Thread | None = None
         # processes that have confirmed all messages
         self._confirmed: set[Peer] = set()
 
@@ -70,6 +84,50 @@ class OwnedWaitable(OwnedObject):
     def owner_ident(self) -> str:
         """Identity of the owner; empty where that is this process."""
         return ""
+
+    # -- state in memory that the processes of this host share
+
+    @property
+    def where(self) -> Place | None:
+        """Where other processes find the state; None where it is not in shared memory."""
+        if self._allocation is None:
+            return None
+        location = self._allocation.arena.location
+        return self._allocation.begin, (location.name, location.pid, location.size, location.tag)
+
+    def _allocate(self, size: int) -> tuple[mmap.mmap, int]:
+        """Memory for the state, and where it begins there.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        self._allocation = heap_of(self._store).allocate(size)
+        return self._allocation.arena.memory, self._allocation.begin
+
+    def _on_end_closed(self, end: int) -> None:
+        if self._allocation is not None:
+            heap_of(self._store).free(self._allocation)
+
+    def _wait_for_others(self, wait: Callable[[float], Callable[[], Answers]]) -> None:
+        """With the lock held: have a thread wait in shared memory while processes without it do.
+
+        Args:
+            wait: waits so many seconds; returns what makes the answers, which is called with the lock held.
+        """
+        if self._deputy is None:
+            self._deputy = threading.Thread(
+                target=self._stand_in, args=(wait,), name="fiber-waiter", daemon=True
+            )
+            self._deputy.start()
+
+    def _stand_in(self, wait: Callable[[float], Callable[[], Answers]]) -> None:
+        while True:
+            answers = wait(TURN)
+            with self.lock:
+                self.deliver_answers(answers())
+                if not self._state.waiting or self._store.is_closing:
+                    self._deputy = None
+                    return
 
     # -- for threads of this process
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from fiber._base import values
 from fiber._objects.address import Address
+from fiber._objects.memory.backing import Location, map_arena
 from fiber._objects.owner_connection import Owner, without_traceback
 from fiber._objects.remote_object import RemoteObject
 from fiber._objects.sync import protocol
+from fiber._objects.sync.owned_waitable import Place
 from fiber._objects.sync.protocol import REQUEST, Notice, Op
 from fiber._objects.sync.wait_queue import Status
 from fiber._objects.waiting import wait_for_wakeup
@@ -23,6 +25,8 @@ from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError
 
 if TYPE_CHECKING:
+    import mmap
+
     from fiber._objects.store import Store
 
 
@@ -69,6 +73,14 @@ class RemoteWaitable(RemoteObject):
     def owner_ident(self) -> str:
         """Identity of the owner; empty where that is this process."""
         return self._owner.ident
+
+    def _mapped(self, where: Place | None) -> tuple[mmap.mmap, int] | None:
+        """Memory of the state, and where it begins there; None where this process cannot map it."""
+        if where is None or self._error is not None or not self.is_same_host:
+            return None
+        begin, location = where
+        memory = map_arena(Location(*location), lambda: self._store.node.directory)
+        return None if memory is None else (memory, begin)
 
     # -- the user's threads
 

@@ -14,20 +14,24 @@ have one. ``OwnedSemaphore`` serves the threads of the owner without any message
 from __future__ import annotations
 
 import functools
-import sys
-import threading
-import warnings
-from collections.abc import Hashable
-from types import FrameType
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Address, Kind
 from fiber._objects.owner_connection import Owner
-from fiber._objects.sync.owned_waitable import OwnedWaitable
+from fiber._objects.sync.hold import HoldMixin, LocalHold
+from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
 from fiber._objects.sync.protocol import Notice, Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
+from fiber._objects.sync.shared_semaphore import (
+    Outcome,
+    SharedSemaphore,
+    entries_for,
+    own_identity,
+    size_of,
+)
 from fiber._objects.sync.wait_queue import ACQUIRED, Answer, Answers, Request, Status, WaitQueue
-from fiber.exceptions import HolderDiedError, HolderDiedWarning, LeaseLostError, PeerLostError
+from fiber.exceptions import LeaseLostError, PeerLostError
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
@@ -64,10 +68,9 @@ class SemaphoreState:
         self.maximum = maximum
         #: permits by process, in the order of their last acquire
         self.holds: dict[Hashable, int] = {}
-        self._recover = recover
-        self._track_holders = track_holders
-        self._report_deaths = report_deaths
-        self._refuse_after_death = refuse_after_death
+        #: as the arguments
+        self.recover, self.track_holders = recover, track_holders
+        self.report_deaths, self.refuse_after_death = report_deaths, refuse_after_death
         self._queue = WaitQueue()
         # dead holders that were not reported yet
         self._deaths: list[str] = []
@@ -133,7 +136,7 @@ class SemaphoreState:
         holder: Hashable = NO_PROCESS
         if request.process in self.holds:
             holder = request.process
-        elif self._track_holders:
+        elif self.track_holders:
             holder = next(iter(self.holds), NO_PROCESS)
         self._drop(holder)
         former_holders = [holder] if holder not in (NO_PROCESS, request.process) else []
@@ -155,9 +158,9 @@ class SemaphoreState:
         """A process died; its permits are freed where that is asked for."""
         self._queue.remove_all(process)
         lost = self.holds.pop(process, 0)
-        if not lost or not self._recover:
+        if not lost or not self.recover:
             return []
-        if self._report_deaths:
+        if self.report_deaths:
             self._deaths.append(description)
         out: Answers = []
         for _ in range(lost):
@@ -192,143 +195,136 @@ class SemaphoreState:
             return Answer(request, Status.OK)
         description = self._last_report = ", ".join(self._deaths)
         self._deaths.clear()
-        if self._refuse_after_death:
+        if self.refuse_after_death:
             return Answer(request, Status.REFUSED_HOLDER_DIED, text=description)
         self._add_hold(request.process)
         return Answer(request, Status.OK_HOLDER_DIED, text=description)
 
 
-class LocalHold:
-    """The permits of a lock or semaphore that this process holds.
+class PeersState(SemaphoreState):
+    """What processes that do not map the memory of a shared semaphore have of it.
 
-    Not thread-safe, except where a thread asks about itself.
+    The owner acquires for them. They wait in order; a thread of the owner waits with the others.
 
     Args:
-        kind_name: "lock" or the like, in messages to users.
-        recursive: True where the thread that holds it may acquire it again.
+        state: the semaphore's beginning.
+        shared: the semaphore, as the owner uses it for others.
+        start: has a thread call a function that waits; called when a request has to.
     """
 
-    def __init__(self, kind_name: str, *, recursive: bool) -> None:
-        self._kind_name = kind_name
-        self._recursive = recursive
-        #: permits that this process holds
-        self.held = 0
-        #: identity of the thread that acquired one last; 0 for none
-        self.thread = 0
-        # how often it did, of a recursive lock
-        self._depth = 0
+    def __init__(
+        self,
+        state: SemaphoreState,
+        shared: SharedSemaphore,
+        start: Callable[[Callable[[float], Callable[[], Answers]]], object],
+    ) -> None:
+        super().__init__(0, state.maximum, recover=state.recover)
+        self._shared = shared
+        self._start = start
 
-    @property
-    def is_held_by_thread(self) -> bool:
-        """True where this thread acquired it last and it was not released."""
-        return self.held > 0 and self.thread == threading.get_ident()
+    def acquire(self, request: Request, *, wait: bool) -> Answers:
+        """Acquire a permit; with ``wait``, be answered once there is one."""
+        if not len(self._queue):
+            outcome = self._shared.wait_for_permit(0)
+            if outcome[0] is not Status.REFUSED:
+                return [self._answer(request, outcome)]
+        if not wait:
+            return [Answer(request, Status.REFUSED)]
+        self._queue.add(request)
+        self._start(self._wait)
+        return []
 
-    @property
-    def count(self) -> int:
-        """Number of releases until it is free."""
-        return self._depth if self._recursive else self.held
+    def _wait(self, seconds: float) -> Callable[[], Answers]:
+        return functools.partial(self._answers, self._shared.wait_for_permit(seconds))
 
-    def try_reenter(self) -> bool:
-        """Acquire a recursive lock once more if this thread holds it; False otherwise."""
-        if self._recursive and self.is_held_by_thread:
-            self._depth += 1
-            return True
-        return False
+    def _answers(self, outcome: Outcome) -> Answers:
+        """Answer the first request with what a thread got for it."""
+        if outcome[0] is Status.REFUSED:
+            return []
+        if len(self._queue):
+            return [self._answer(self._queue.first(), outcome)]
+        # nobody waits any more
+        if outcome[1]:
+            self._shared.report_again(outcome[1])
+        if outcome[0] in ACQUIRED:
+            self._shared.release()
+        return []
 
-    def set_thread(self) -> None:
-        """Note this thread as the last acquirer; :attr:`held` was counted before."""
-        self.thread = threading.get_ident()
-        self._depth = 1
+    def cancel_grant(self, process: Hashable, *, inherited: bool) -> Answers:
+        """Release a permit whose acquirer gave up; ``inherited`` puts its report back."""
+        if inherited and self._last_report and process in self.holds:
+            self._shared.report_again(self._last_report)
+        return self.release(process)
 
-    def count_release(self) -> bool:
-        """Count a release by this thread; False where it still holds a recursive lock.
-
-        Raises:
-            AssertionError: another thread holds the recursive lock.
-        """
-        if self._recursive:
-            if not self.is_held_by_thread:
-                msg = "attempt to release recursive lock not owned by thread"
-                raise AssertionError(msg)
-            self._depth -= 1
-            if self._depth:
-                return False
-        if self.held <= 1 and self.thread == threading.get_ident():
-            # a grant to another thread may be counted before that thread notes itself
-            self.thread = 0
-        return True
-
-    def save_depth(self) -> int:
-        """Prepare to release it altogether; the depth for :meth:`restore_depth`."""
-        depth, self._depth = self._depth, 1
-        return depth
-
-    def restore_depth(self, depth: int) -> None:
-        """Set how often this thread, which acquired it again, must release it."""
-        self._depth = depth
-
-    def warn(self, status: Status, holder: str) -> None:
-        """Warn the user of a holder's death, or raise it.
-
-        Raises:
-            HolderDiedError: it was not acquired.
-            HolderDiedWarning: it was, and warnings are errors.
-        """
-        text = f"{holder} died while it held this {self._kind_name}; what that guards may be half changed"
-        if status is Status.REFUSED_HOLDER_DIED:
-            raise HolderDiedError(text)
-        if status is Status.OK_HOLDER_DIED:
-            warnings.warn(text, HolderDiedWarning, stacklevel=_own_frames() + 1)
-
-
-class HoldMixin:
-    """Methods that both sides of a lock or semaphore build on their ``local_hold``."""
-
-    #: permits that this process holds
-    local_hold: LocalHold
-
-    def release(self) -> None:
-        """Release a permit."""
-        raise NotImplementedError
-
-    def release_save(self) -> int:
-        """Release it altogether; how often this thread had acquired it."""
-        depth = self.local_hold.save_depth()
-        self.release()
-        return depth
-
-    def warn(self, status: Status, holder: str) -> None:
-        """Warn the user of a holder's death; nothing stays acquired where that raises.
-
-        Raises:
-            HolderDiedError: it was not acquired.
-            HolderDiedWarning: it was and is released, and warnings are errors.
-        """
+    def release_for_other(self, request: Request) -> tuple[list[Hashable], Answers]:
+        """Release a permit on behalf of whichever process holds one."""
+        if request.process in self.holds:
+            self._drop(request.process)
         try:
-            self.local_hold.warn(status, holder)
-        except HolderDiedWarning:
-            self.release()
-            raise
+            self._shared.release()
+        except ValueError:
+            return [], [Answer(request, Status.TOO_MANY)]
+        return [], [Answer(request, Status.OK)]
 
+    def process_died(self, process: Hashable, description: str) -> Answers:
+        """A process died; its permits are freed where that is asked for."""
+        self._queue.remove_all(process)
+        lost = min(self.holds.pop(process, 0), self._shared.local_hold.held)
+        if lost and self.recover:
+            self._shared.recover(lost, description)
+        return []
 
-def _own_frames() -> int:
-    """Number of Fiber's own frames on top of the user's."""
-    count = 0
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way to see callers
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("fiber."):
-        count += 1
-        frame = frame.f_back
-    return count
+    def _answer(self, request: Request, outcome: Outcome) -> Answer:
+        status, text, _ = outcome
+        self._last_report = text or self._last_report
+        if status in ACQUIRED:
+            self._add_hold(request.process)
+        return Answer(request, status, text=text)
+
+    def _add_permit(self) -> Answers:
+        self.value = 0
+        # unless a process that maps the memory has released it for this one
+        if self._shared.local_hold.held:
+            self._shared.release()
+        return []
 
 
 class OwnedSemaphore(HoldMixin, OwnedWaitable):
-    """A lock or semaphore at its owner; see :class:`~fiber.synchronize.SemaphoreObject`."""
+    """A lock or semaphore at its owner; see :class:`~fiber.synchronize.SemaphoreObject`.
 
-    def __init__(self, store: Store, kind: Kind, state: SemaphoreState) -> None:
+    Args:
+        store: of this process.
+        kind: its kind.
+        state: to begin with.
+        is_shared: True to have the state in memory that the processes of this host share.
+
+    Raises:
+        OSError: there is no room for that.
+    """
+
+    def __init__(
+        self, store: Store, kind: Kind, state: SemaphoreState, *, is_shared: bool = False
+    ) -> None:
         super().__init__(store, kind, state)
+        #: the semaphore in shared memory
+        self.shared = self._share(state) if is_shared else None
+        if self.shared is not None:
+            self._state = state = PeersState(state, self.shared.for_others(), self._wait_for_others)
         self._semaphore = state
         #: permits that this process holds
         self.local_hold = LocalHold(self.shape.name, recursive=kind is Kind.RLOCK)
+
+    def map(self, where: Place | None) -> SharedSemaphore | None:
+        """The semaphore in shared memory, if it is there."""
+        return self.shared
+
+    def _share(self, state: SemaphoreState) -> SharedSemaphore:
+        entries = entries_for(state.maximum, track_holders=state.track_holders)
+        where = self._allocate(size_of(entries))
+        host = self._store.host
+        return SharedSemaphore(
+            *where, self.kind, host=host, identity=own_identity(), state=state, entries=entries
+        )
 
     # -- for threads here
 
@@ -373,7 +369,7 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
 
     def value(self) -> int:
         """Number of free permits."""
-        return self._semaphore.value
+        return self._semaphore.value if self.shared is None else self.shared.value()
 
     def deliver_answers(self, answers: Answers) -> None:
         """Send answers; grants to threads of this process are counted at once."""
@@ -410,7 +406,7 @@ class OwnedSemaphore(HoldMixin, OwnedWaitable):
         if op == Op.RELEASE_FOR_OTHER and self.kind is not Kind.RLOCK:
             return self._release_for_other(request)
         if op == Op.VALUE:
-            return [Answer(request, Status.OK, self._semaphore.value)]
+            return [Answer(request, Status.OK, self.value())]
         return None
 
 
@@ -423,6 +419,29 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
         self.local_hold = LocalHold(self.shape.name, recursive=address.kind is Kind.RLOCK)
         # True while it is held here although no handle is left
         self._pinned = False
+        self._shared: SharedSemaphore | None = None
+
+    def map(self, where: Place | None) -> SharedSemaphore | None:
+        """The semaphore in shared memory; None where this process does not map that."""
+        with self._lock:
+            if self._shared is None:
+                found = self._mapped(where)
+                if found is not None:
+                    host, kind = self._store.host, self._address.kind
+                    self._shared = SharedSemaphore(*found, kind, host=host, identity=own_identity())
+            return self._shared
+
+    def fail(self, error: BaseException) -> None:
+        """The owner is lost: nothing is held any more, and all uses raise an error."""
+        super().fail(error)
+        if self._shared is not None:
+            # for the error
+            self.local_hold.held = self._held()
+            self._shared.cut_off(lambda: self.error_to_raise(self._error))
+
+    def _held(self) -> int:
+        local_hold = self.local_hold if self._shared is None else self._shared.local_hold
+        return local_hold.held
 
     # -- the user's threads
 
@@ -505,6 +524,8 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
 
     def on_exit(self, code: int) -> None:
         """Report a normal exit of this process: the permits that it holds stay taken."""
+        if self._shared is not None and self._error is None:
+            self._shared.on_exit(code)
         # one may also be on its way to a waiting thread
         if code == 0 and self._error is None and (self.local_hold.held > 0 or self._requests):
             self.submit(functools.partial(self.send, Op.ENDING, max(0, self.local_hold.held)))
@@ -512,7 +533,7 @@ class RemoteSemaphore(HoldMixin, RemoteWaitable):
     def _drop(self, end: int) -> None:
         # permits stay held without a handle, and the owner must learn how this process ends
         with self._lock:
-            held = self.local_hold.held > 0
+            held = self._held() > 0
             if self._pinned and not held:
                 self._pinned = False
                 self._holds[end] -= 1

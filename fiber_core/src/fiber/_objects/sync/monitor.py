@@ -1,0 +1,195 @@
+"""Mutual exclusion and waiting in memory that processes of one host share.
+
+A :class:`Monitor` is 64 bytes of memory with a POSIX mutex that is shared between processes and *robust*: where
+a thread dies inside, however that came, the kernel says so to the next that enters, which then puts the state
+that the mutex guards in order. A :class:`Word` is waited for until another process changes it (``futex(2)``).
+
+Only Linux has both; :func:`is_possible` says where.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import mmap
+import os
+import platform
+import struct
+import sys
+import time
+from typing import Any
+
+#: bytes of a monitor
+SIZE = 64
+#: seconds of one wait for a thread that is inside, which is there for microseconds unless it is stopped
+_TURN = 0.1
+#: number of the system call ``futex`` by machine
+_FUTEX = {
+    "x86_64": 202,
+    "aarch64": 98,
+    "riscv64": 98,
+    "loongarch64": 98,
+    "ppc64le": 221,
+}
+_NUMBER = _FUTEX.get(platform.machine(), 0)
+_WAIT, _WAKE = 0, 1
+#: type of a mutex that knows the thread that has it
+_ERRORCHECK = 2
+#: as many threads as there are
+ALL = 2**31 - 1
+_LOWER_HALF = 2**32 - 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
+
+    @classmethod
+    def of(cls, seconds: float) -> _Timespec:
+        return cls(int(seconds), int(seconds % 1 * 1e9))
+
+
+class _Functions:
+    """Functions of the C library.
+
+    Raises:
+        OSError: it lacks one, or the kernel has no robust mutexes.
+    """
+
+    def __init__(self) -> None:
+        # the first runs its functions with the GIL, which is quick, the second without, for those that wait
+        quick, slow = ctypes.PyDLL(None), ctypes.CDLL(None)
+        pointer = ctypes.c_void_p
+        futex = (
+            ctypes.c_long,
+            pointer,
+            ctypes.c_int,
+            ctypes.c_uint32,
+            pointer,
+            pointer,
+            ctypes.c_int,
+        )
+        try:
+            # of these every argument is a reference; to declare types costs a tenth more
+            self.init = quick.pthread_mutex_init
+            self.try_lock, self.unlock = quick.pthread_mutex_trylock, quick.pthread_mutex_unlock
+            self.consistent = quick.pthread_mutex_consistent
+            self.lock = slow.pthread_mutex_timedlock
+            self.wake, self.wait = _typed(quick.syscall, *futex), _typed(slow.syscall, *futex)
+            #: attributes of a mutex that is robust and shared between processes
+            self.attributes = ctypes.create_string_buffer(SIZE)
+            codes = (
+                quick.pthread_mutexattr_init(self.attributes),
+                quick.pthread_mutexattr_setpshared(self.attributes, 1),
+                quick.pthread_mutexattr_setrobust(self.attributes, 1),
+                quick.pthread_mutexattr_settype(self.attributes, _ERRORCHECK),
+            )
+        except AttributeError as error:
+            raise OSError(errno.ENOSYS, str(error)) from error
+        if any(codes):
+            raise OSError(max(codes), os.strerror(max(codes)))
+
+
+def _typed(function: Any, *types: Any) -> Any:
+    function.argtypes = types
+    return function
+
+
+@functools.cache
+def _functions() -> _Functions:
+    return _Functions()
+
+
+@functools.cache
+def is_possible() -> bool:
+    """True where this system has what monitors need."""
+    if not sys.platform.startswith("linux") or not _NUMBER:
+        return False
+    if struct.calcsize("P") != 8 or sys.byteorder != "little":
+        return False
+    try:
+        _functions()
+    except OSError:
+        return False
+    return True
+
+
+class Monitor:
+    """A monitor in this process.
+
+    Threads that need nothing but the mutex, at once, call ``try_lock(mutex)`` and ``unlock(mutex)``, which are functions of the C library: the first returns 0, or else a code for :meth:`enter`; the second
+    does nothing where the thread is not inside.
+
+    Args:
+        memory: shared memory, mapped.
+        begin: where the monitor begins in it, a multiple of 8.
+        is_new: True to make it, of zeros.
+    """
+
+    def __init__(self, memory: mmap.mmap, begin: int, *, is_new: bool) -> None:
+        # keeps it mapped
+        self._memory = (ctypes.c_char * SIZE).from_buffer(memory, begin)
+        #: reference to the mutex
+        self.mutex = ctypes.byref(self._memory)
+        self._functions = _functions()
+        self.try_lock = self._functions.try_lock
+        self.unlock = self._functions.unlock
+        if is_new:
+            self._functions.init(self.mutex, self._functions.attributes)
+
+    def enter(self, code: int) -> bool:
+        """Go on where ``try_lock`` has not returned 0, until the mutex is this thread's.
+
+        Returns:
+            True where a thread died inside.
+
+        Raises:
+            RuntimeError: it is this thread's: a handler of a signal uses what the thread was just using.
+            OSError: the mutex is out of order.
+        """
+        while code in (errno.EBUSY, errno.ETIMEDOUT):
+            # a turn at a time, so that handlers of signals are run
+            until = _Timespec.of(time.time() + _TURN)
+            code = self._functions.lock(self.mutex, ctypes.byref(until))
+        if code == errno.EOWNERDEAD:
+            self._functions.consistent(self.mutex)
+            return True
+        if code == errno.EDEADLK:
+            msg = (
+                "a handler of a signal, or a finalizer, uses an object of fiber that its thread was just "
+                "using; let it set a flag, or use another object there"
+            )
+            raise RuntimeError(msg)
+        if code:
+            raise OSError(code, f"the mutex of a shared object: {os.strerror(code)}")
+        return False
+
+
+class Word:
+    """A word of shared memory whose change threads wait for.
+
+    Args:
+        memory: shared memory, mapped.
+        begin: where the word begins, a multiple of 8; its lower 32 bits are looked at.
+    """
+
+    def __init__(self, memory: mmap.mmap, begin: int) -> None:
+        # keeps it mapped
+        self._memory = ctypes.c_uint32.from_buffer(memory, begin)
+        self._address = ctypes.addressof(self._memory)
+        self._functions = _functions()
+
+    def wait(self, value: int, seconds: float) -> None:
+        """Wait until :meth:`wake` is called, unless the word has another value; may return early.
+
+        Args:
+            value: of the word when the state was looked at.
+            seconds: after which it returns.
+        """
+        limit = ctypes.byref(_Timespec.of(seconds))
+        self._functions.wait(_NUMBER, self._address, _WAIT, value & _LOWER_HALF, limit, None, 0)
+
+    def wake(self, count: int = ALL) -> int:
+        """Wake threads that wait; how many there were."""
+        woken: int = self._functions.wake(_NUMBER, self._address, _WAKE, count, None, None, 0)
+        return woken
