@@ -43,6 +43,15 @@ OF_CORE = (
     "fiber_core/tests/managers/test_base.py",
     "tests/end_to_end/test_killed_ends.py",
 )
+#: tests of objects that are the kernel's on one host, and messages between hosts
+OF_OBJECTS = (
+    "fiber_core/tests/test_connection.py",
+    "fiber_core/tests/test_queues.py",
+    "fiber_core/tests/test_sharedctypes.py",
+    "fiber_core/tests/test_synchronize.py",
+    "tests/end_to_end/test_killed_ends.py",
+    "tests/end_to_end/test_killed_holders.py",
+)
 #: processes of the stages that compute: another lane's run beside them
 AT_ONCE = ("-n", "3")
 K8S = "plugins/fiber_k8s/tests"
@@ -75,6 +84,10 @@ OF_DOCKER = ("plugins/fiber_docker", "tests/support/dockerd.py", *OF_BACKENDS)
 OF_SSH = ("plugins/fiber_ssh", "tests/support/ssh_", f"{CORE}/_tunnel", *OF_BACKENDS)
 OF_K8S = ("plugins/fiber_k8s", "tests/support/cluster", "tests/support/k8s_", *OF_BACKENDS)
 OF_REMOTE_JOBS = (f"{CORE}/_agent/job", f"{CORE}/_launch", f"{CORE}/_tunnel", f"{CORE}/_wire")
+OF_MESSAGES = (
+    f"{CORE}/_objects",
+    *(f"{CORE}/{name}.py" for name in ("connection", "queues", "sharedctypes", "synchronize")),
+)
 OF_MPI = (f"{CORE}/_ring/mpi", f"{CORE}/cli/mpirun.py", "tests/support/mpi_stacks.py")
 OF_FRAMEWORKS = (f"{CORE}/_ring", f"{CORE}/_objects/memory", f"{CORE}/_agent/resources")
 OF_LIBRARIES = (
@@ -136,6 +149,7 @@ def lanes(shop: Workshop, changes: Changes | None) -> list[list[Stage]]:
             Check("examples", examples, examples_brief, OF_FRAMEWORKS),
             Check("libraries", libraries, None, OF_LIBRARIES),
             Check("Python 3.14", python314),
+            Check("objects by messages", by_messages, None, OF_MESSAGES),
             Check("fuzz", fuzz),
         ],
         [
@@ -252,6 +266,15 @@ def k8s_on_containers(shop: Workshop, it: Running) -> None:
     """Scenarios, kills, drains and rings; the kit, the command and the rest are tox -e py311-k8s."""
     names = ("masters", "scenarios", "kills", "drain", "rings")
     on_engine(shop, it, *(f"{K8S}/end_to_end/test_{name}.py" for name in names))
+
+
+def by_messages(shop: Workshop, it: Running) -> None:
+    """Objects of one host as they are between hosts: by messages, on Unix sockets and over TLS."""
+    python = shop.environment(it, f"py{shop.main.replace('.', '')}-core")
+    words = (python, "-m", "pytest", "-q", "-n", "2")
+    it.tests(*words, *OF_OBJECTS, FIBER_KERNEL_OBJECTS="false")
+    # what is in nng's buffers when a process is killed is lost
+    it.tests(*words, *OF_OBJECTS[1:], FIBER_LOCAL_TRANSPORT="tls")
 
 
 def core_on_docker(shop: Workshop, it: Running) -> None:

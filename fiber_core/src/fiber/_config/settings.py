@@ -127,6 +127,11 @@ class Config:
         metadata=_metadata("seconds that an ending process waits for its readers"),
         validator=values.ge(0),
     )
+    #: False to have pipes, locks and events work by messages between processes of one host, too
+    kernel_objects: bool = values.field(
+        default=True,
+        metadata=_metadata("use the kernel's sockets and memory between processes of one host"),
+    )
     #: factor of all durations that are no settings, see ``timing``; for tests of what takes long
     time_scale: float = values.field(
         default=1.0,

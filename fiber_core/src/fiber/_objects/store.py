@@ -133,9 +133,11 @@ class Store:
     @functools.cached_property
     def is_one_host(self) -> bool:
         """True where all processes of the run are on this host, and may use what its kernel has for them."""
+        node = self.node
+        if not (node.config.kernel_objects and node.info.capabilities.same_host):
+            return False
         # over TLS, where that was asked for, goes everything
-        urls = self.node.endpoint.urls
-        return self.node.info.capabilities.same_host and all(url.startswith(SCHEME) for url in urls)
+        return all(url.startswith(SCHEME) for url in node.endpoint.urls)
 
     @property
     def timing(self) -> Timing:

@@ -11,6 +11,9 @@ other processes. The users' classes are in ``fiber.synchronize``.
 3. *Other processes' side* (``RemoteWaitable`` and its subclasses) sends requests with numbers of
    its own and waits for the answers.
 
+Where the processes of a run share memory, locks, semaphores and events are there in place of 1 to 3
+(``shared_semaphore``, ``shared_event``, on ``monitor``), and 2 stands in for processes without it.
+
 Invariants:
 
 - An interrupt loses nothing: an answer that comes for a thread which was interrupted is rolled
@@ -22,9 +25,9 @@ Invariants:
   that ends without it is a death: its permits are recovered as ``on_holder_death`` or ``recover``
   says, notifications that it did not acknowledge wake others, and barriers break.
 
-Threads: none of its own; answers come on the handler thread, rollbacks run on the owner's executor.
+Threads: ``fiber-waiter`` at an owner, while it waits in shared memory on behalf of others; answers come on the handler thread, rollbacks run on the owner's executor.
 Locks: ``lock`` at the owner; ``_guard`` in other processes; both are held briefly.
 
-``owned_waitable`` and ``remote_waitable`` have what the kinds have in common, ``wait_queue`` the values of the state
-machines, ``protocol`` the messages. See ``docs/design/synchronization.md``.
+``owned_waitable`` and ``remote_waitable`` have what the kinds have in common, ``wait_queue`` the values of
+the state machines, ``hold`` what a process counts for itself, ``protocol`` the messages. See ``docs/design/synchronization.md``.
 """

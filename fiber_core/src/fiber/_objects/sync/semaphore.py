@@ -250,6 +250,13 @@ class PeersState(SemaphoreState):
             self._shared.release()
         return []
 
+    def release(self, process: Hashable) -> Answers:
+        """Release a permit of a process; nothing if another process released it first."""
+        self._forget_released()
+        if self._drop(process):
+            self._shared.release()
+        return []
+
     def cancel_grant(self, process: Hashable, *, inherited: bool) -> Answers:
         """Release a permit whose acquirer gave up; ``inherited`` puts its report back."""
         if inherited and self._last_report and process in self.holds:
@@ -258,8 +265,7 @@ class PeersState(SemaphoreState):
 
     def release_for_other(self, request: Request) -> tuple[list[Hashable], Answers]:
         """Release a permit on behalf of whichever process holds one."""
-        if request.process in self.holds:
-            self._drop(request.process)
+        self._drop(request.process)
         try:
             self._shared.release()
         except ValueError:
@@ -269,7 +275,8 @@ class PeersState(SemaphoreState):
     def process_died(self, process: Hashable, description: str) -> Answers:
         """A process died; its permits are freed where that is asked for."""
         self._queue.remove_all(process)
-        lost = min(self.holds.pop(process, 0), self._shared.local_hold.held)
+        self._forget_released()
+        lost = self.holds.pop(process, 0)
         if lost and self.recover:
             self._shared.recover(lost, description)
         return []
@@ -279,14 +286,13 @@ class PeersState(SemaphoreState):
         self._last_report = text or self._last_report
         if status in ACQUIRED:
             self._add_hold(request.process)
+            self._forget_released()
         return Answer(request, status, text=text)
 
-    def _add_permit(self) -> Answers:
-        self.value = 0
-        # unless a process that maps the memory has released it for this one
-        if self._shared.local_hold.held:
-            self._shared.release()
-        return []
+    def _forget_released(self) -> None:
+        """Forget what processes that map the memory have released for others: what was held for longest."""
+        while sum(self.holds.values()) > self._shared.local_hold.held:
+            self._drop(next(iter(self.holds)))
 
 
 class OwnedSemaphore(HoldMixin, OwnedWaitable):

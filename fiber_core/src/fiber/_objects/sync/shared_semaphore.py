@@ -361,7 +361,7 @@ class SharedSemaphore(HoldMixin):
                 self._wake_one()
         except BaseException:
             self._unlock(self._mutex)
-            if not changed and self._try_lock is self._monitor.try_lock:
+            if not changed and self._lost is None and not fork.is_forked_child():
                 self._give_back()
             elif waiting:
                 self._wake_one()
