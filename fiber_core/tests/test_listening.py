@@ -24,7 +24,7 @@ from fiber._wire import frames
 from fiber._wire.frames import Kind
 from fiber._wire.identity import Credentials
 from fiber.connection import Client, Listener
-from wire_world import RawDialer, frame
+from wire_world import Bomb, RawDialer, frame
 
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
@@ -187,16 +187,6 @@ def put_into_what_comes(address):
 # -- strangers, for whom nobody waits and of whose bytes nothing is loaded
 
 
-class Marked:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return os.mkdir, (self.path,)
-
-
 def bare(listener):
     """A connection of a program that knows the address alone."""
     family = socket.AF_INET if isinstance(listener.address, tuple) else socket.AF_UNIX
@@ -212,7 +202,7 @@ def serves(listener):
 
 
 def test_silent_strangers_and_nonsense_delay_no_other(listener, tmp_path):
-    bomb = pickle.dumps(Marked(tmp_path / "loaded"))
+    bomb = pickle.dumps(Bomb(str(tmp_path / "loaded")))
     with contextlib.ExitStack() as held:
         for junk in (b"", b"x", b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), bomb):
             probe = held.enter_context(bare(listener))
@@ -227,7 +217,7 @@ def test_a_pickle_before_the_proof_is_not_loaded(tmp_path):
         url = dial_url(listener.address, "AF_UNIX")
         stranger = RawDialer(url, Credentials.of_authkey(b"another"))
         try:
-            bomb = pickle.dumps(Marked(tmp_path / "loaded"))
+            bomb = pickle.dumps(Bomb(str(tmp_path / "loaded")))
             stranger.send_bytes(frame(Kind.CALL, bomb, target=2**64 - 2))
             assert stranger.is_cut_off()
         finally:

@@ -4,7 +4,6 @@ import functools
 import gc
 import os
 import platform
-import signal
 import threading
 import time
 from multiprocessing.pool import MaybeEncodingError, RemoteTraceback
@@ -12,9 +11,8 @@ from multiprocessing.pool import MaybeEncodingError, RemoteTraceback
 import pytest
 
 import fiber
-import process_signals
 from fiber.exceptions import StartError, TerminatedError, WorkerCrashedError
-from pool_tasks import die_at, die_once, fail_at, pid, refuse_to_start, square
+from pool_tasks import die_at, die_once, fail_at, refuse_to_start, square
 from waiting import until
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.usefixtures("shared_runtime")]
@@ -27,13 +25,6 @@ def append(values):
 
 def add(a, b=0):
     return a + b
-
-
-def adding(number):
-    return lambda x: x + number
-
-
-SQUARES = [x * x for x in range(300)]
 
 
 die_on_five = functools.partial(die_at, bad=5)
@@ -76,23 +67,14 @@ def pool(shared_runtime):
 
 
 class TestResults:
-    @pytest.mark.parametrize("chunksize", [None, 1, 7, 1000])
-    def test_map_keeps_the_order(self, pool, chunksize):
-        assert pool.map(square, range(1000), chunksize) == [x * x for x in range(1000)]
-
     @pytest.mark.parametrize(
         "call,expected",
         [
-            (lambda pool: pool.map(square, []), []),
             (lambda pool: list(pool.imap(square, [])), []),
             (lambda pool: pool.apply(add, (1,), {"b": 2}), 3),
-            (lambda pool: pool.starmap(add, [(1, 2), (3, 4)]), [3, 7]),
-            (lambda pool: list(pool.imap(square, range(300))), SQUARES),
-            (lambda pool: sorted(pool.imap_unordered(square, range(300), 7)), SQUARES),
             (lambda pool: list(pool.imap(lambda _: None, range(20))), [None] * 20),
-            (lambda pool: pool.map(adding(10), range(3)), [10, 11, 12]),
         ],
-        ids=["nothing", "none", "keywords", "starmap", "imap", "unordered", "None", "a closure"],
+        ids=["nothing", "keywords", "None"],
     )
     def test_results_are_those_of_the_calls(self, pool, call, expected):
         assert call(pool) == expected
@@ -146,13 +128,6 @@ class TestErrors:
 
 
 class TestLife:
-    def test_a_pool_works_inside_a_worker(self, ending):
-        def nested(n):
-            with fiber.Pool(2) as inner:
-                return inner.map(square, range(n))
-
-        assert ending.map(nested, [3, 4]) == [[0, 1, 4], [0, 1, 4, 9]]
-
     def test_the_default_is_one_worker_a_cpu(self):
         with fiber.Pool() as pool:
             assert pool.size == pool._processes == fiber.cpu_count()
@@ -182,11 +157,6 @@ class TestLife:
         ):
             pool.map(square, range(3))
 
-    def test_processes_per_job_makes_several_workers_of_one_job(self):
-        with fiber.Pool(4, processes_per_job=2) as pool:
-            # it begins as soon as the first are up
-            until(lambda: len(set(pool.map(nap, [0.2] * 8))) == 4)
-
     def test_a_pool_that_is_collected_unclosed_warns(self):
         pool = fiber.Pool(1)
         with pytest.warns(ResourceWarning, match="unclosed running"):  # noqa: PT031 - one act
@@ -199,10 +169,6 @@ def interrupt():
 
 
 class TestDeath:
-    def test_a_killed_worker_in_a_map_with_chunks_loses_nothing(self, ending, tmp_path):
-        paths = [str(tmp_path / str(n)) for n in range(6)]
-        assert ending.map(die_once, paths, chunksize=2) == ["survived"] * 6
-
     def test_a_task_that_always_kills_its_worker_is_reported_with_its_attempts(self, ending):
         with pytest.raises(WorkerCrashedError, match="task 5 was given up") as caught:
             ending.map(die_on_five, range(10))
@@ -229,14 +195,6 @@ class TestDeath:
         once = fiber.meta(retry=False)(functools.partial(die_once, str(tmp_path / "flag")))
         with pytest.raises(WorkerCrashedError, match="must not run twice"):
             ending.apply(once)
-
-    def test_a_stopped_worker_is_replaced(self):
-        with fiber.Pool(2) as pool:
-            pool.apply(pid)
-            victim = next(one for one in pool._pool if one.is_alive())
-            process_signals.send(victim, signal.SIGSTOP)
-            assert sorted(pool.map(square, range(200))) == [x * x for x in range(200)]
-            until(lambda: victim not in fiber.active_children())
 
 
 class TestIsolation:

@@ -9,6 +9,7 @@ import fiber
 from fiber._objects.address import Address, Kind
 from fiber.managers import BaseManager
 from fiber.managers.server import Server, address_of, proof, public_methods, rollback, text_of
+from wire_world import in_thread
 
 ADDRESS = Address("1f2e.3", ("ipc:///run/x.sock", "tls+tcp://10.0.0.1:5"), 17, Kind.REFERENT)
 
@@ -53,16 +54,7 @@ def test_a_key_is_bytes():
 def test_it_serves_until_shutdown_is_called():
     manager = Numbers()
     server = manager.get_server()
-    codes = []
-
-    def serve():
-        try:
-            server.serve_forever()
-        except SystemExit as error:
-            codes.append(error.code)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
+    served = in_thread(server.serve_forever)
     client = Numbers(server.address)
     client.connect()
     numbers = client.numbers([1])
@@ -74,9 +66,10 @@ def test_it_serves_until_shutdown_is_called():
     with pytest.raises(Exception, match="Method_to_typeid .* not dict"):
         client.wrong()
     client._call_server("shutdown")
-    thread.join(20)
 
-    assert codes == [0]
+    with pytest.raises(SystemExit) as caught:
+        served()
+    assert caught.value.code == 0
     server.close()
 
 
@@ -97,11 +90,7 @@ def test_a_lock_is_released_where_it_was_had(make):
     lock = make()
     rollback(lock, "acquire", lock.acquire())
 
-    taken = []
-    thread = threading.Thread(target=lambda: taken.append(lock.acquire(False)))
-    thread.start()
-    thread.join(20)
-    assert taken == [True]
+    assert in_thread(lock.acquire, False)()
 
 
 def test_a_condition_is_released_after_a_wait_in_vain_too():

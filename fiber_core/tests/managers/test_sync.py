@@ -9,18 +9,13 @@ import pytest
 
 import fiber
 from children import finish, start
+from wire_world import in_thread
 
 pytestmark = [
     pytest.mark.any_backend,
     pytest.mark.usefixtures("shared_runtime"),
     pytest.mark.timeout(120),
 ]
-
-
-def in_thread(target, *args):
-    thread = threading.Thread(target=target, args=args, daemon=True)
-    thread.start()
-    return thread
 
 
 def test_a_dict_has_the_methods_of_a_dict(manager):
@@ -92,8 +87,8 @@ def test_a_lock_keeps_threads_and_processes_apart(manager, kind):
     value, lock = manager.Value("i", 0), getattr(manager, kind)()
     threads = [in_thread(count, value, lock) for _ in range(2)]
     finish(*(start(count, value, lock) for _ in range(2)))
-    for thread in threads:
-        thread.join(60)
+    for ended in threads:
+        ended()
 
     assert value.get() == 80
     assert str(value) == "Value('i', 80)"
@@ -102,10 +97,7 @@ def test_a_lock_keeps_threads_and_processes_apart(manager, kind):
 def test_an_rlock_knows_the_thread_that_holds_it(manager):
     lock = manager.RLock()
     with lock, lock:
-        taken = []
-        other = in_thread(lambda: taken.append(lock.acquire(False)))
-        other.join(20)
-        assert taken == [False]
+        assert in_thread(lock.acquire, False)() is False
     with pytest.raises(RuntimeError):
         lock.release()
 
@@ -176,8 +168,8 @@ def test_a_barrier_lets_all_parties_go_at_once(manager):
     barrier, numbers = manager.Barrier(3), manager.list()
     threads = [in_thread(meet, barrier, numbers) for _ in range(2)]
     finish(start(meet, barrier, numbers))
-    for thread in threads:
-        thread.join(20)
+    for ended in threads:
+        ended()
 
     assert sorted(numbers) == [0, 1, 2]
     assert (barrier.parties, barrier.n_waiting, barrier.broken) == (3, 0, False)
