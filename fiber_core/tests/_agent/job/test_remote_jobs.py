@@ -240,8 +240,3 @@ class TestJobsThatNeverComeUp:
         with pytest.raises(StartError):
             process.join(60)
         assert len(caplog.messages) == 1
-
-    def test_no_python_at_all_is_an_error_of_a_pool_too(self, remote_host):
-        remote_host.use(far_python="/nowhere/python3")
-        with fiber.Pool(1) as pool, pytest.raises(StartError, match="python3"):
-            pool.map(abs, [1])

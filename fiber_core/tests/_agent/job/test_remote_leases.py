@@ -18,6 +18,7 @@ from fiber._runtime import runtime
 from fiber.model import JobState, ReasonKind
 from fiber.testing.fake_remote import AWAY
 from remote_world import supervisor_of
+from supervised import until_gone
 from waiting import until
 
 #: a sign of life each half second; a job that ends by itself is seen to 1.5 s after its lease, by when its
@@ -39,10 +40,6 @@ def started():
     # one that is still dialling would end by itself
     assert ready.wait(60)
     return process, [process.pid, supervisor_of(process.pid).pid]
-
-
-def until_gone(pids):
-    until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 @contextlib.contextmanager
@@ -86,7 +83,7 @@ class TestLeases:
         process.join(60)
         status = process._popen.status
         assert (status.state, status.reason.kind) == (JobState.FAILED, ReasonKind.LEASE)
-        until_gone(pids)
+        until_gone(*pids)
         away.unlink(missing_ok=True)
 
     def test_a_job_whose_supervisor_is_stopped_is_given_up_too(self, remote_host):
@@ -98,7 +95,7 @@ class TestLeases:
         os.kill(pids[1], signal.SIGSTOP)
         process.join(60)
         assert child.status.reason.kind is ReasonKind.LEASE
-        until_gone(pids)
+        until_gone(*pids)
 
     @pytest.mark.parametrize("streams", [False, True], ids=["dialled", "by streams"])
     def test_the_work_of_a_lost_lease_runs_again(self, remote_host, streams):
@@ -186,7 +183,7 @@ class TestDeadMasters:
         program, pids = master(backend, **settings)
         assert len(remote_host.left()) == 2
         program.kill()
-        until_gone(pids)
+        until_gone(*pids)
         assert remote_host.left() == []
         assert program.stderr.read().count("cannot dial this program") <= 1
 
@@ -194,7 +191,7 @@ class TestDeadMasters:
         program, pids = master("far", **SOON)
         program.send_signal(signal.SIGSTOP)
         # their supervisors are children of the program, which waits for nobody
-        until_gone(pids[:2])
+        until_gone(*pids[:2])
 
     def test_a_stopped_one_is_waited_for_where_silence_means_nothing(self, master):
         program, pids = master("nearby", **SOON)
