@@ -91,6 +91,7 @@ class Program:
     def __init__(self, arguments, way, folder):
         self.way = way
         self.output = ""
+        self._deadline = time.monotonic() + PATIENCE
         if way == "terminal":
             self._end, its = pty.openpty()
             arguments = ["-c", ON_TERMINAL, *arguments]
@@ -109,10 +110,7 @@ class Program:
 
     def until(self, text):
         """Read until that was written."""
-        deadline = time.monotonic() + PATIENCE
         while text not in self.output:
-            left = max(0.0, deadline - time.monotonic())
-            assert select.select([self._end], [], [], left)[0], self.output
             assert self._read(), self.output
         self.output = self.output.partition(text)[2]
 
@@ -137,12 +135,8 @@ class Program:
 
     def ends(self):
         """Wait for its end; returns its exit code and the rest of its output."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            assert select.select([self._end], [], [], left)[0], self._state()
-            if not self._read():
-                break
+        while self._read():
+            pass
         return self.process.wait(PATIENCE), self.output
 
     def _processes(self):
@@ -172,6 +166,8 @@ class Program:
         os.close(self._end)
 
     def _read(self):
+        left = max(0.0, self._deadline - time.monotonic())
+        assert select.select([self._end], [], [], left)[0], self._state()
         # Linux tells the end of a terminal's last user as an error
         with contextlib.suppress(OSError):
             data = os.read(self._end, 4096)

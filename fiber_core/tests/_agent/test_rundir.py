@@ -1,7 +1,6 @@
 """The folder of a run is private to its owner, names it, and is swept when it has died."""
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -14,11 +13,9 @@ from fiber.exceptions import FiberError
 
 
 @pytest.fixture(autouse=True)
-def runtime(monkeypatch):
-    folder = Path(tempfile.mkdtemp(prefix="fr-"))
+def runtime(monkeypatch, folder):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    yield folder
-    shutil.rmtree(folder)
+    return folder
 
 
 BEGIN = """

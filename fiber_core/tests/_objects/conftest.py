@@ -1,8 +1,6 @@
 """Nodes with stores, connected for real, and gone when a test is over."""
 
-import shutil
-import tempfile
-from pathlib import Path
+import contextlib
 
 import pytest
 
@@ -10,12 +8,9 @@ from objects_world import World
 
 
 @pytest.fixture
-def world():
-    folder = Path(tempfile.mkdtemp(prefix="ft-"))
-    world = World(folder)
-    yield world
-    world.close()
-    shutil.rmtree(folder)
+def world(folder):
+    with contextlib.closing(World(folder)) as world:
+        yield world
 
 
 @pytest.fixture

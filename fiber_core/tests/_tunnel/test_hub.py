@@ -18,6 +18,7 @@ from fiber._tunnel.landing import Landing
 from fiber.exceptions import TransportError
 from fiber.model.timing import Timing
 from waiting import until
+from wire_world import in_thread
 
 
 @pytest.fixture
@@ -38,13 +39,12 @@ def talk(sock, data):
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
 
-    sender = threading.Thread(target=say)
-    sender.start()
+    has_said = in_thread(say)
     heard = bytearray()
     with contextlib.suppress(ConnectionResetError):
         while piece := sock.recv(1 << 16):
             heard += piece
-    sender.join(30)
+    has_said()
     return bytes(heard)
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import os
 import pickle
 import signal
 import sys
@@ -41,9 +40,6 @@ class Counter:
     def each(self):
         yield from range(self._value)
 
-    def pid(self):
-        return os.getpid()
-
 
 class CounterProxy(BaseProxy):
     _exposed_ = ("add",)
@@ -71,14 +67,6 @@ Counters.register("Lambda", lambda: [1])
 def counters(shared_runtime):
     with Counters() as started:
         yield started
-
-
-def test_an_object_lives_in_the_managers_process(counters):
-    counter = counters.Counter(5)
-
-    assert counter.add() == 6
-    assert counter.add(n=4) == 10
-    assert counter.pid() == counters._process.pid != os.getpid()
 
 
 def test_what_cannot_be_made_is_a_remote_error_that_tells_why(counters):

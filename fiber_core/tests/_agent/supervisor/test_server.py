@@ -6,12 +6,10 @@ jobs is on the master's own standard output and error.
 
 import contextlib
 import os
-import queue
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from fiber.exceptions import SubmitError
 from fiber.model import Timing
 from supervised import is_alive, masters, until_gone
 from waiting import until
+from wire_world import in_thread
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -253,13 +252,12 @@ def late_report(supervised):
 
 def in_background(supervised, request):
     """Make a request in a thread; returns once the supervisor has it, with a way to its answer."""
-    answers = queue.SimpleQueue()
-    threading.Thread(target=lambda: answers.put(request()), daemon=True).start()
+    answer = in_thread(request)
     while not supervised.client._connection._pending:
         time.sleep(0.001)
     # requests are read in their order, and this one waits for nothing
     supervised.client.query()
-    return lambda: answers.get(timeout=30)
+    return answer
 
 
 @pytest.fixture
@@ -308,12 +306,10 @@ def test_a_job_that_has_not_begun_ends_with_all_others(patient, owns):
         answer = in_background(patient, submit)
         # a process that is no master ends its own jobs only
         patient.client._owns = owns
-        closing = threading.Thread(target=patient.client.close)
-        closing.start()
+        closed = in_thread(patient.client.close)
         if owns:
             assert answer() == "the supervisor of this run is ending"
-    closing.join(30)
-    assert not closing.is_alive()
+    closed()
     if not owns:
         until_gone(*answer().pids)
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(params=["without a name", "a file"])
-def folder(request, tmp_path, monkeypatch):
+def place(request, tmp_path, monkeypatch):
     """Where memory of both kinds is made."""
     if request.param == "a file":
         monkeypatch.delattr(os, "memfd_create", raising=False)
@@ -40,16 +40,16 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def made(folder):
+def made(place):
     """Arenas of both kinds, made by ``made(size)``."""
-    with making(lambda size: Arena(size, folder, "maker"), Arena.close) as make:
+    with making(lambda size: Arena(size, place, "maker"), Arena.close) as make:
         yield make
 
 
-def elsewhere(location, folder):
+def elsewhere(location, place):
     """An arena as a process maps it that did not make it."""
     backing._mapped.pop(location.tag, None)
-    return map_arena(location, lambda: folder)
+    return map_arena(location, lambda: place)
 
 
 def test_what_one_writes_others_read_and_mappings_outlive_it(made, tmp_path):
@@ -118,11 +118,11 @@ def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    folder = (lambda: tmp_path) if kind == "sealed" else request.getfixturevalue("files")
+    place = (lambda: tmp_path) if kind == "sealed" else request.getfixturevalue("files")
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="no room for .* bytes of shared memory") as e:
-        Arena(10, folder, "maker") if kind == "an arena" else sealed_in(folder, b"abc")
+        Arena(10, place, "maker") if kind == "an arena" else sealed_in(place, b"abc")
     assert e.value.errno == errno.ENOSPC
     assert ("XDG_RUNTIME_DIR" in str(e.value)) == (kind != "sealed")
     assert list(tmp_path.iterdir()) == []
@@ -131,27 +131,27 @@ def test_a_lack_of_room_is_an_error_with_the_reason_and_leaves_nothing(
 # -- memory that nobody changes any more
 
 
-def sealed_in(folder, *segments):
-    return sealed.seal(segments, folder, "maker")
+def sealed_in(place, *segments):
+    return sealed.seal(segments, place, "maker")
 
 
-def test_it_has_what_was_written_into_it(folder):
-    one = sealed_in(folder, b"abc", bytearray(b""), memoryview(b"defg"))
+def test_it_has_what_was_written_into_it(place):
+    one = sealed_in(place, b"abc", bytearray(b""), memoryview(b"defg"))
     assert (one.size, bytes(one.view())) == (7, b"abcdefg")
-    assert bytes(sealed_in(folder).view()) == b""
+    assert bytes(sealed_in(place).view()) == b""
 
 
-def test_others_find_it_and_others_find_it_by_them(folder):
-    first = sealed_in(folder, b"abc")
-    second = sealed.find(first.location, folder)
+def test_others_find_it_and_others_find_it_by_them(place):
+    first = sealed_in(place, b"abc")
+    second = sealed.find(first.location, place)
     if first.location.name.startswith(backing.DESCRIPTOR):
         first.close()
-    third = sealed.find(second.location, folder)
+    third = sealed.find(second.location, place)
     assert bytes(second.view()) == bytes(third.view()) == b"abc"
 
 
-def test_it_cannot_be_written_to(folder):
-    one = sealed_in(folder, b"abc")
+def test_it_cannot_be_written_to(place):
+    one = sealed_in(place, b"abc")
     with pytest.raises(TypeError, match="cannot modify read-only memory"):
         one.view()[0] = 1
     if not one.location.name.startswith(backing.DESCRIPTOR):
@@ -165,25 +165,25 @@ def test_it_cannot_be_written_to(folder):
         mmap.mmap(fd, HEAD)
 
 
-def test_what_is_written_to_a_private_view_is_seen_nowhere_else(folder):
-    one = sealed_in(folder, bytes(2 * mmap.PAGESIZE))
+def test_what_is_written_to_a_private_view_is_seen_nowhere_else(place):
+    one = sealed_in(place, bytes(2 * mmap.PAGESIZE))
     first, second = one.private(), one.private()
     first[:] = bytes([7]) * len(first)
     assert set(first) == {7}
     assert set(second) == set(one.view()) == {0}
 
 
-def test_views_outlive_it(folder):
-    one = sealed_in(folder, b"abc")
+def test_views_outlive_it(place):
+    one = sealed_in(place, b"abc")
     views = one.view(), one.private()
     one.close()
     one.close()
     assert [bytes(view) for view in views] == [b"abc", b"abc"]
-    assert sealed.find(one.location, folder) is None
+    assert sealed.find(one.location, place) is None
 
 
-def test_what_is_not_it_is_not_found(folder):
-    location = sealed_in(folder, b"abc").location
+def test_what_is_not_it_is_not_found(place):
+    location = sealed_in(place, b"abc").location
     for wrong in (
         attrs.evolve(location, tag=bytes(16)),
         attrs.evolve(location, size=location.size + 1),
@@ -191,7 +191,7 @@ def test_what_is_not_it_is_not_found(folder):
         attrs.evolve(location, name="fd:999999"),
         attrs.evolve(location, name="fd:0"),
     ):
-        assert sealed.find(wrong, folder) is None
+        assert sealed.find(wrong, place) is None
 
 
 def test_what_others_may_still_change_is_not_it(tmp_path):
@@ -214,9 +214,9 @@ def test_a_file_is_gone_with_its_maker(files, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_given_up_leaves_nothing(folder, tmp_path):
+def test_what_is_given_up_leaves_nothing(place, tmp_path):
     descriptors = set(Path("/proc/self/fd").iterdir())
-    draft = sealed.Draft(10, folder, "maker")
+    draft = sealed.Draft(10, place, "maker")
     draft.write(5, b"abc")
     draft.discard()
     # those of earlier tests' garbage may have been closed meanwhile

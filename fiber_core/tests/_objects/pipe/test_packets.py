@@ -6,7 +6,6 @@ import queue
 import resource
 import select
 import socket
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ import pytest
 from fiber._objects.pipe import memories
 from fiber._objects.pipe.packets import INLINE, PacketSocket
 from fiber._objects.queue.messages import ItemWithReferences
-from waiting import PATIENCE, until
+from waiting import until
+from wire_world import in_thread
 
 REFERENCES = [("owner", ("unix:///there",), 3, 4)]
 
@@ -105,17 +105,15 @@ def test_it_ends_with_the_last_of_its_descriptors(ends):
 
 def test_a_full_one_keeps_its_sender_waiting_and_loses_nothing(ends):
     first, second = ends
-    count, sent = 2000, threading.Semaphore(0)
+    count = 2000
 
     def send():
         for number in range(count):
             first.put(b"%d" % number + bytes(1000))
-            sent.release()
 
-    sender = threading.Thread(target=send)
-    sender.start()
+    has_sent = in_thread(send)
     taken = [second.take() for _ in range(count)]
-    sender.join(PATIENCE)
+    has_sent()
     assert [int(item[:-1000]) for item in taken] == list(range(count))
 
 
