@@ -6,18 +6,15 @@ import gc
 import multiprocessing
 import os
 import pickle
-import signal
-import warnings
 from multiprocessing import sharedctypes as stdlib
 
 import pytest
 
 import fiber
-import process_signals
-from children import PATIENCE, be_elsewhere, finish, start
+from children import be_elsewhere, finish, start
 from fiber import sharedctypes
 from fiber._runtime import runtime
-from fiber.exceptions import HolderDiedWarning, PeerLostError
+from fiber.exceptions import PeerLostError
 from fiber.sharedctypes import Array, RawArray, RawValue, Value
 from wire_world import until
 
@@ -181,13 +178,6 @@ def make(outbox, go):
     go.get()
 
 
-def hold_and_wait(value, outbox):
-    value.acquire()
-    value.value = 1
-    outbox.put(os.getpid())
-    signal.pause()
-
-
 def use_from_elsewhere(inbox, outbox):
     be_elsewhere()
     things = inbox.get()
@@ -259,22 +249,6 @@ def test_what_a_child_made_is_used_here_and_its_memory_outlives_it():
     with pytest.raises(PeerLostError):
         value.value  # noqa: B018
     assert value.get_obj().value == 6
-
-
-def test_the_death_of_the_locks_holder_is_an_error_and_no_deadlock():
-    value, outbox = fiber.Value("i", 0), fiber.SimpleQueue()
-    child = start(hold_and_wait, value, outbox)
-    outbox.get()
-    process_signals.kill(child)
-    with pytest.warns(HolderDiedWarning, match="died"):
-        assert value.acquire(timeout=PATIENCE)
-    assert value.get_obj().value == 1
-    value.release()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert value.value == 1
-    child.join(PATIENCE)
-    assert child.exitcode == -signal.SIGKILL
 
 
 def test_on_another_host_they_have_the_same_api():

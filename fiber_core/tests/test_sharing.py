@@ -4,7 +4,6 @@ import copy
 import gc
 import os
 import pickle
-import signal
 import threading
 
 import attrs
@@ -13,7 +12,6 @@ import pytest
 
 import fiber
 from children import PATIENCE, be_elsewhere, finish, start
-from fiber.exceptions import PeerLostError
 from open_memory import open_memory
 from wire_world import until
 
@@ -38,13 +36,6 @@ def tell_from_elsewhere(inbox, outbox):
 
 def total(handle, factor):
     return float(handle.value.sum()) * factor
-
-
-def make_and_wait(*outboxes):
-    handles = [fiber.shared(np.full(1000, 2.0)) for _ in outboxes]
-    for handle, outbox in zip(handles, outboxes, strict=True):
-        outbox.put(handle)
-    signal.pause()
 
 
 class Kept:
@@ -156,19 +147,3 @@ def test_a_maker_that_ends_waits_until_its_value_is_where_it_went():
     handle = outbox.get()
     finish(child)
     assert handle.value.sum() == 2000
-
-
-def test_a_process_with_a_copy_reads_on_when_its_maker_is_killed_and_others_get_an_error():
-    outboxes = [fiber.SimpleQueue() for _ in range(2)]
-    child = start(make_and_wait, *outboxes)
-    first = outboxes[0].get()
-    first.value  # noqa: B018 - it is here from now on
-    until(lambda: not outboxes[1].empty(), timeout=PATIENCE)
-    child.kill()
-    child.join(PATIENCE)
-    assert child.exitcode == -signal.SIGKILL
-    late = outboxes[1].get()
-    assert first.value.sum() == 2000
-    with pytest.raises(PeerLostError, match="this shared value lives in") as caught:
-        late.value  # noqa: B018 - it is not
-    assert isinstance(caught.value, EOFError)

@@ -15,6 +15,7 @@ import pytest
 
 import fiber
 import pool_tasks as tasks
+from distributions import Answers
 from fiber._plugins import manager
 from fiber._runtime import runtime
 from fiber.exceptions import WorkerCrashedError
@@ -182,12 +183,7 @@ def install(monkeypatch):
 
 class TestNeeds:
     def test_a_function_gets_workers_of_its_own_and_nothing_leaks(self, install):
-        class Plugin:
-            @hookimpl
-            def fiber_resource_providers(self):
-                return [FakeProvider(count=2)]
-
-        install(Plugin())
+        install(Answers("fiber_resource_providers", [FakeProvider(count=2)]))
 
         def visible(_=None):
             time.sleep(0.05)
@@ -260,16 +256,13 @@ class TestHooks:
             def fiber_job_changed(self, job, previous, current):
                 told["jobs"][job.name].append(current.state.value)
 
-        class Raises:
-            @hookimpl
-            def fiber_worker_lost(self):
-                raise RuntimeError("a plugin on purpose")
-
+        class Leaves:
             @hookimpl
             def fiber_job_changed(self):
                 sys.exit("a plugin on purpose")
 
-        install(Raises(), Watch())
+        raises = Answers("fiber_worker_lost", RuntimeError("a plugin on purpose"))
+        install(raises, Leaves(), Watch())
         return told
 
     def test_each_job_is_told_and_each_loss_with_its_cause_and_counts(self, told, tmp_path, caplog):
