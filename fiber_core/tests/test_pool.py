@@ -1,7 +1,6 @@
 """Pool: results, order, exceptions, callbacks, life and death of workers."""
 
 import functools
-import gc
 import os
 import platform
 import threading
@@ -157,16 +156,6 @@ class TestLife:
         ):
             pool.map(square, range(3))
 
-    def test_a_pool_that_is_collected_unclosed_warns(self):
-        pool = fiber.Pool(1)
-        with pytest.warns(ResourceWarning, match="unclosed running"):  # noqa: PT031 - one act
-            del pool
-            gc.collect()
-
-
-def interrupt():
-    raise KeyboardInterrupt
-
 
 class TestDeath:
     def test_a_task_that_always_kills_its_worker_is_reported_with_its_attempts(self, ending):
@@ -178,12 +167,6 @@ class TestDeath:
         assert all("last words" in attempt.log_tail for attempt in error.attempts)
         assert [r for n, r in enumerate(error.results) if n != 5] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert error.results[5] is error
-
-    def test_an_end_by_an_interrupt_shows_no_frames_of_fiber_above_the_task(self, ending):
-        with pytest.raises(WorkerCrashedError) as caught:
-            ending.apply(interrupt)
-        frames = [line.split()[-1] for line in caught.value.attempts[0].log_tail if "File" in line]
-        assert frames == ["_bootstrap", "running", "interrupt"]
 
     def test_without_error_handling_nothing_runs_twice(self, tmp_path):
         with fiber.Pool(2, error_handling=False) as pool:

@@ -14,27 +14,6 @@ from fiber.exceptions import TerminatedError, WorkerCrashedError
 from fiber.results import AsyncResult, IMapIterator, MapResult, Stream, UnorderedStream
 
 
-class Ran:
-    """Runs callbacks at once, on the thread that sets the result."""
-
-    def __init__(self):
-        self.running = 0
-
-    def start(self):
-        pass
-
-    def is_current(self):
-        return self.running > 0
-
-    def put(self, callback, value):
-        self.running += 1
-        try:
-            callback(value)
-        finally:
-            self.running -= 1
-        return True
-
-
 def finish(result, start, values, errors):
     """The last outcomes come."""
     result.accept(start, values, errors)
@@ -51,8 +30,10 @@ def total(method):
 
 
 @pytest.fixture
-def ran():
-    return Ran()
+def callbacks():
+    callbacks = CallbackThread("test-callbacks")
+    yield callbacks
+    callbacks.close()
 
 
 class TestOneResult:
@@ -65,20 +46,20 @@ class TestOneResult:
         ],
         ids=["it was raised", "the task was given up", "the pool is broken"],
     )
-    def test_an_error_is_raised_and_passed_to_the_error_callback(self, ran, fail):
+    def test_an_error_is_raised_and_passed_to_the_error_callback(self, callbacks, fail):
         called, error = [], KeyError("x")
-        result = AsyncResult(ran, pytest.fail, called.append)
+        result = AsyncResult(callbacks, pytest.fail, called.append)
         fail(result, error)
         result.broken(TerminatedError("later"))
-        assert not result.successful()
         with pytest.raises(KeyError):
-            result.get(0)
+            result.get(30)
+        assert not result.successful()
         assert called == [error]
 
 
 class TestManyResults:
-    def test_the_first_failed_item_by_position_is_raised(self, ran):
-        result = MapResult(4, ran)
+    def test_the_first_failed_item_by_position_is_raised(self, callbacks):
+        result = MapResult(4, callbacks)
         result.accept(2, [None, None], {2: KeyError("third"), 3: None})
         finish(result, 0, [None, 2], {0: ValueError("first")})
         with pytest.raises(ValueError, match="first"):
@@ -86,8 +67,8 @@ class TestManyResults:
         # what an error kept from running has failed with it
         assert isinstance(result._value[3], KeyError)
 
-    def test_a_crash_has_all_outcomes_by_position(self, ran):
-        result = MapResult(4, ran)
+    def test_a_crash_has_all_outcomes_by_position(self, callbacks):
+        result = MapResult(4, callbacks)
         crash, error = WorkerCrashedError("crash"), KeyError("x")
         result.accept(0, [1], {})
         result.fail(1, 3, crash)
@@ -128,12 +109,6 @@ def many(*callbacks):
 
 
 class TestCallbacks:
-    @pytest.fixture
-    def callbacks(self):
-        callbacks = CallbackThread("test-callbacks")
-        yield callbacks
-        callbacks.close()
-
     @pytest.mark.parametrize("make", [one, one_failed, many])
     def test_waiting_and_the_life_of_its_pool_end_after_the_callback_has_returned(
         self, callbacks, make

@@ -173,14 +173,14 @@ class TestEnding:
         assert fiber.Pool(1).map_async(tasks.same, range(5)).get(30) == [0, 1, 2, 3, 4]
         assert list(fiber.Pool(1).imap(tasks.same, range(5))) == [0, 1, 2, 3, 4]
 
-    @pytest.mark.filterwarnings("ignore:unclosed running:ResourceWarning")
-    def test_a_pool_that_was_forgotten_ends_by_itself(self):
+    def test_a_pool_that_was_forgotten_ends_by_itself_with_a_warning(self):
         pool = fiber.Pool(2)
         pool.map(tasks.same, range(10))
         workers = [process.pid for process in pool._pool]
         alive = weakref.ref(pool)
-        del pool
-        gc.collect()
+        with pytest.warns(ResourceWarning, match="unclosed running"):  # noqa: PT031 - one act
+            del pool
+            gc.collect()
         assert alive() is None
         until(lambda: not any(psutil.pid_exists(pid) for pid in workers))
 
@@ -209,7 +209,11 @@ class TestExceptions:
             pool.apply(task, (argument,))
         attempts = caught.value.attempts
         assert [str(attempt.reason) for attempt in attempts] == [reason] * 3
-        assert task is tasks.leave or "on purpose" in "\n".join(attempts[0].log_tail)
+        told = attempts[0].log_tail
+        assert task is tasks.leave or "on purpose" in "\n".join(told)
+        # none of fiber above the task
+        frames = [line.split()[-1] for line in told if "File" in line]
+        assert frames == ([] if task is tasks.leave else ["_bootstrap", "running", "raise_it"])
         assert pool.apply(tasks.same, (1,)) == 1
 
     def test_a_crash_in_a_pool_of_a_worker_reaches_the_top(self, pool):

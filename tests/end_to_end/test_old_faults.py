@@ -3,37 +3,14 @@
 import os
 import pickle
 import socket
-import sys
 
 import psutil
 import pytest
 
 import fiber
-from commands import ran
 from fiber._runtime import runtime
 from pool_tasks import same
 from wire_world import Bomb
-
-WAITING = """
-import sys, time
-import fiber
-
-def write_late():
-    time.sleep(0.5)
-    print("finished")
-
-if __name__ == "__main__":
-    fiber.Process(target=write_late).start()
-    fiber.Process(target=time.sleep, args=(600,), daemon=True).start()
-"""
-
-
-def test_a_program_waits_for_its_children_as_the_stdlib_does(tmp_path):
-    (tmp_path / "program.py").write_text(WAITING)
-
-    done = ran([sys.executable, "program.py"], cwd=tmp_path)
-
-    assert (done.stdout, done.returncode) == ("finished\n", 0), done.stderr
 
 
 @pytest.fixture
