@@ -1,6 +1,5 @@
 """An owner is dead where that is proven, and in no other case."""
 
-import contextlib
 import errno
 import json
 import os
@@ -49,17 +48,6 @@ def dead():
     return Owner.current()._replace(pid=process.pid, started=started)
 
 
-@contextlib.contextmanager
-def zombie():
-    """The number of a process that has ended, and for which nobody has waited in the block."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    yield pid
-    os.waitpid(pid, 0)
-
-
 def failing(code):
     """A function of the system that fails."""
 
@@ -100,8 +88,12 @@ class TestProcesses:
         assert Owner.current()._replace(started=1.0).liveness() is DEAD
 
     def test_a_zombie_is_dead(self):
-        with zombie() as pid:
-            assert Owner.current()._replace(pid=pid).liveness() is DEAD
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert Owner.current()._replace(pid=pid).liveness() is DEAD
+        os.waitpid(pid, 0)
 
     @pytest.mark.parametrize("part", range(3), ids=["host", "boot", "PID namespace"])
     def test_the_liveness_of_a_remote_owner_is_unknown(self, dead, part):

@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections import deque
 
 import pytest
@@ -21,6 +20,7 @@ from fiber._wire.frames import Kind, Message
 from fiber._wire.identity import Credentials
 from fiber.exceptions import HandshakeError, PeerLostError, StartError, TransportError
 from fiber.model import Timing
+from waiting import until
 
 ROUTE = "hub+tls+tcp://0badcafe@127.0.0.1:5000"
 INSTRUCTIONS = Instructions(
@@ -203,20 +203,17 @@ class World:
         with self._changed:
             self._changed.notify_all()
 
-    def until(self, kind, count=1):
+    def until(self, kind):
         def there():
             self.news += self.line.take_events()
-            return sum(isinstance(one, kind) for one in self.news) >= count
+            return any(isinstance(one, kind) for one in self.news)
 
         with self._changed:
             assert self._changed.wait_for(there, 20), self.news
         return [one for one in self.news if isinstance(one, kind)]
 
     def sent(self, kind, message):
-        deadline = time.monotonic() + 20
-        while (kind, message) not in self.links[-1].sent:
-            assert time.monotonic() < deadline, self.links[-1].sent
-            time.sleep(0.005)
+        until(lambda: (kind, message) in self.links[-1].sent)
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 # ruff: noqa: N802 - functions are named as pynvml names them
 import json
 import os
-import stat
 import sys
 import types
+from unittest.mock import Mock
 
 import attrs
 import pytest
@@ -33,23 +33,24 @@ INSTANCES = """\
 """
 
 
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Put a program on PATH that answers as the recorded nvidia-smi did."""
+
+    def make(query, listed="", code=0):
+        program = tmp_path / "nvidia-smi"
+        program.write_text(
+            f"#!{sys.executable}\nimport sys\n"
+            f"sys.stdout.write({listed!r} if '-L' in sys.argv else {query!r})\n"
+            f"sys.exit({code})\n"
+        )
+        program.chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return make
+
+
 class TestNvidiaSmi:
-    @pytest.fixture
-    def install(self, tmp_path, monkeypatch):
-        """Put a program on PATH that answers as the recorded nvidia-smi did."""
-
-        def make(query, listed="", code=0):
-            program = tmp_path / "nvidia-smi"
-            program.write_text(
-                f"#!{sys.executable}\nimport sys\n"
-                f"sys.stdout.write({listed!r} if '-L' in sys.argv else {query!r})\n"
-                f"sys.exit({code})\n"
-            )
-            program.chmod(program.stat().st_mode | stat.S_IXUSR)
-
-        monkeypatch.setenv("PATH", str(tmp_path))
-        return make
-
     def test_without_the_program_there_are_no_gpus(self, install):
         assert nvidia.ask_nvidia_smi() == ()
 
@@ -262,12 +263,9 @@ class TestMain:
         assert [gpu["index"] for gpu in json.loads(capsys.readouterr().out)] == [1]
 
     def test_a_failure_goes_to_stderr_with_exit_code_1(self, monkeypatch, capsys):
-        def fail():
-            msg = "nvidia-smi failed"
-            raise ResourceError(msg)
-
+        failed = Mock(side_effect=ResourceError("nvidia-smi failed"))
         monkeypatch.setattr(nvidia, "ask_nvml", lambda: None)
-        monkeypatch.setattr(nvidia, "ask_nvidia_smi", fail)
+        monkeypatch.setattr(nvidia, "ask_nvidia_smi", failed)
 
         assert nvidia.main(["--json"], {}) == 1
         assert capsys.readouterr() == ("", "nvidia-smi failed\n")
@@ -287,19 +285,13 @@ class TestMain:
         assert NvidiaProvider().environment([])["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_the_probe_runs_as_a_program_and_answers_with_the_gpus_of_this_host(tmp_path):
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(
-        f"#!{sys.executable}\nimport sys\nif '-L' not in sys.argv: print('0, GPU-x, Card, 1024')\n"
-    )
-    smi.chmod(0o755)
+def test_the_probe_runs_as_a_program_and_answers_with_the_gpus_of_this_host(install, tmp_path):
+    install("0, GPU-x, Card, 1024\n")
     (tmp_path / "pynvml.py").write_text("raise ImportError('hidden, whatever is installed')\n")
     environ = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
     path = os.pathsep.join(filter(None, [str(tmp_path), environ.get("PYTHONPATH")]))
 
-    devices = probe(
-        NvidiaProvider(), environ={**environ, "PATH": str(tmp_path), "PYTHONPATH": path}
-    )
+    devices = probe(NvidiaProvider(), environ={**environ, "PYTHONPATH": path})
 
     assert devices == (Device(kind="gpu", id="GPU-x", index=0, name="Card", memory=1024),)
 
