@@ -199,11 +199,6 @@ def joining(tasks):
     return done
 
 
-def take(tasks, results, count):
-    results.put([tasks.get() for _ in range(count)])
-    signal.pause()
-
-
 def take_and_end(tasks, results, code):
     results.put(tasks.get())
     sys.exit(code)
@@ -235,24 +230,6 @@ def die_after(path, count, child):
             return
         time.sleep(0)
     child.kill()
-
-
-def test_the_tasks_of_a_killed_reader_go_to_another_in_order():
-    tasks, results = fiber.JoinableQueue(), fiber.SimpleQueue()
-    for number in range(5):
-        tasks.put(number)
-    child = start(take, tasks, results, 3)
-    assert results.get() == [0, 1, 2]
-
-    child.kill()
-    child.join(PATIENCE)
-
-    assert [tasks.get(timeout=PATIENCE) for _ in range(5)] == [0, 1, 2, 3, 4]
-    joined = joining(tasks)
-    for _ in range(5):
-        assert not joined.is_set()
-        tasks.task_done()
-    assert joined.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("code", [0, 1])
