@@ -45,6 +45,12 @@ def nap_and_tell(seconds: float) -> int:
     return os.getpid()
 
 
+def tell_and_wait(told: Any) -> None:
+    """Put its process into a queue, and wait for a signal."""
+    told.put(os.getpid())
+    signal.pause()
+
+
 def note(path: str, number: int) -> int:
     """Append the number to a file: each line is one execution."""
     # opened for appending, a short write is whole

@@ -10,7 +10,6 @@ import click
 import pytest
 
 from distributions import Answers, Site
-from fiber._agent.resources.nvidia import NvidiaProvider
 from fiber._config.settings import load_config
 from fiber._plugins import manager as plugins_module
 from fiber._plugins.backend_choice import choose_backend, load_backend
@@ -29,7 +28,7 @@ from fiber.exceptions import (
 )
 from fiber.hookspecs import hookimpl
 from fiber.model import BackendClaim, BackendContext, BackendInfo, Interface, ListenAddress, Peers
-from fiber.testing.fakes import FakeBackend
+from fiber.testing.fakes import FakeBackend, FakeProvider
 
 GOOD = """
 @hookimpl
@@ -68,19 +67,8 @@ def load(site):
     return load_plugins(entry_points=site.entry_points())
 
 
-def provider(of):
-    class Provider(NvidiaProvider):
-        kind = of
-
-    return Provider()
-
-
 class Blue(FakeBackend):
     name = "blue"
-
-    def __init__(self, context):
-        super().__init__(context)
-        self.context = context
 
 
 def info(name, **fields):
@@ -92,7 +80,7 @@ def offer(*infos):
 
 
 def providers(*kinds):
-    return Answers("fiber_resource_providers", [provider(kind) for kind in kinds])
+    return Answers("fiber_resource_providers", [FakeProvider(kind=kind) for kind in kinds])
 
 
 def loaded_with(*plugins):
@@ -386,7 +374,7 @@ class TestMaking:
     def test_a_backend_gets_its_context(self):
         context = BackendContext(run_id="0123abcd")
 
-        assert load_backend(plugins(info("blue")), "blue", context).context is context
+        assert load_backend(plugins(info("blue")), "blue", context)._context is context
 
     @pytest.mark.parametrize(
         "raised, error, text",

@@ -9,6 +9,7 @@ import pytest
 
 import fiber
 from children import start
+from pool_tasks import tell_and_wait
 from remote_world import supervisor_of
 from waiting import until
 
@@ -58,14 +59,9 @@ def hold_for_ever_once(ran):
     return os.getpid()
 
 
-def wait_for_ever(queue):
-    queue.put(os.getpid())
-    signal.pause()
-
-
 def exit_when_told(queue):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-    wait_for_ever(queue)
+    tell_and_wait(queue)
 
 
 @pytest.fixture
@@ -129,7 +125,7 @@ def test_a_task_whose_worker_cannot_finish_it_runs_again(remote_host, ran, grace
     assert ran.counts() == {"try": 2}
 
 
-@pytest.mark.parametrize("target, code", [(wait_for_ever, -signal.SIGTERM), (exit_when_told, 5)])
+@pytest.mark.parametrize("target, code", [(tell_and_wait, -signal.SIGTERM), (exit_when_told, 5)])
 def test_a_single_process_gets_sigterm_at_once(target, code):
     queue = fiber.Queue()
     process = start(target, queue)

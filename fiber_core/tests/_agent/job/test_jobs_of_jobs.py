@@ -1,6 +1,5 @@
 """Jobs of jobs are submitted by an ancestor, reported to their submitter, and end with it."""
 
-import os
 import signal
 import sys
 
@@ -9,7 +8,7 @@ import pytest
 
 import fiber
 from children import start
-from pool_tasks import square
+from pool_tasks import square, tell_and_wait
 from waiting import until
 
 
@@ -22,14 +21,9 @@ def _way(request, remote_host):
         remote_host.use(far_streams=True)
 
 
-def wait_for_ever(queue):
-    queue.put(os.getpid())
-    signal.pause()
-
-
 def terminate_one(queue):
     its = fiber.Queue()
-    child = start(wait_for_ever, its)
+    child = start(tell_and_wait, its)
     assert its.get(timeout=60) == child.pid
     child.terminate()
     child.join(60)
@@ -37,7 +31,7 @@ def terminate_one(queue):
 
 
 def begin_one(queue):
-    child = fiber.Process(target=wait_for_ever, args=(queue,), daemon=False)
+    child = fiber.Process(target=tell_and_wait, args=(queue,), daemon=False)
     child.start()
     queue.put(child.pid)
     signal.pause()

@@ -17,6 +17,7 @@ from fiber._runtime import runtime
 from fiber.exceptions import StartError
 from fiber.model import JobState, ReasonKind
 from fiber.testing import fake_remote
+from pool_tasks import tell_and_wait
 from remote_world import supervisor_of
 from waiting import until
 
@@ -24,11 +25,6 @@ pytestmark = pytest.mark.usefixtures("remote_host")
 
 
 def wait_for_ever():
-    signal.pause()
-
-
-def say_and_wait(queue):
-    queue.put("up")
     signal.pause()
 
 
@@ -169,9 +165,8 @@ class TestProcesses:
 
     def test_a_killed_supervisor_takes_its_process_with_it(self):
         queue = fiber.SimpleQueue()
-        process = start(say_and_wait, queue)
-        assert queue.get() == "up"
-        pid = process.pid
+        process = start(tell_and_wait, queue)
+        pid = queue.get()
         supervisor_of(pid).kill()
         process.join(60)
         assert process.exitcode == -signal.SIGKILL

@@ -5,18 +5,16 @@ import attrs
 import pytest
 
 from fiber._agent.resources.probe import check_devices, probe, probe_argv
-from fiber.abc import ResourceProvider
 from fiber.exceptions import ResourceError
 from fiber.model import Device
+from fiber.testing import FakeProvider
 
 
-class Scripted(ResourceProvider):
+class Scripted(FakeProvider):
     """Devices of kind "box", found by a Python script that prints their ids as JSON."""
 
-    kind = "box"
-    device_class = "example.org/box"
-
     def __init__(self, script, argv=None):
+        super().__init__(kind="box")
         self.argv = argv or ("{python}", "-c", script)
 
     def probe(self):
@@ -27,9 +25,6 @@ class Scripted(ResourceProvider):
             Device(kind="box", id=name, index=index)
             for index, name in enumerate(json.loads(output))
         ]
-
-    def environment(self, devices):
-        return {"BOXES": ",".join(device.id for device in devices)}
 
 
 def test_devices_are_what_the_probe_printed_on_stdout():
