@@ -30,9 +30,6 @@ def wait_for(path):
     while not os.path.exists(path):
         time.sleep(0.01)
     say("went on")
-
-def begin():
-    fiber.Executor(1).submit(slow, 1)
 """
 
 
@@ -75,7 +72,7 @@ def run(tmp_path):
         ),
         pytest.param(
             """
-            begin()
+            fiber.Executor(1).submit(slow, 1)
             executor = fiber.Executor(1)
             executor.submit(slow, 2)
             executor.shutdown(wait=False)

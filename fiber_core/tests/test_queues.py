@@ -192,13 +192,6 @@ def test_a_large_value_survives_its_writer():
     assert len(results.get()) == 20_000_000
 
 
-def joining(tasks):
-    """An event that is set when a thread has joined the tasks."""
-    done = threading.Event()
-    threading.Thread(target=lambda: (tasks.join(), done.set()), daemon=True).start()
-    return done
-
-
 def take_and_end(tasks, results, code):
     results.put(tasks.get())
     sys.exit(code)
@@ -244,7 +237,8 @@ def test_a_reader_that_fails_gives_its_tasks_back_and_one_that_ends_by_itself_do
         assert tasks.get(timeout=PATIENCE) == "task"
     # else as with the stdlib
     assert tasks.empty()
-    joined = joining(tasks)
+    joined = threading.Event()
+    threading.Thread(target=lambda: (tasks.join(), joined.set()), daemon=True).start()
     assert not joined.is_set()
     tasks.task_done()
     assert joined.wait(PATIENCE)

@@ -32,13 +32,6 @@ def spec(argv=None, **fields):
     return JobSpec(run_id=RUN, name="job", argv=argv or programs.sleep_forever(), **fields)
 
 
-def end(backend, job):
-    for changed, status in backend.events(RUN):
-        if changed.id == job.id and status.state.is_terminal:
-            return status
-    raise AssertionError
-
-
 class TestWhatJobsElsewhereCannot(Groups, Options, Stops):
     """Groups, devices, exec and forks, which the remote fake has not; see test_fake_remote."""
 
@@ -76,7 +69,8 @@ def test_held_jobs_wait_and_start_when_released(backend, platform):
 
     platform.release()
 
-    assert end(backend, job).exit_code == 3
+    ends = (status for _, status in backend.events(RUN) if status.state.is_terminal)
+    assert next(ends).exit_code == 3
 
 
 def test_a_group_that_does_not_start_in_time_is_taken_back(backend, platform):

@@ -34,7 +34,7 @@ INSTANCES = """\
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
+def smi(tmp_path, monkeypatch):
     """Put a program on PATH that answers as the recorded nvidia-smi did."""
 
     def make(query, listed="", code=0):
@@ -51,16 +51,14 @@ def install(tmp_path, monkeypatch):
 
 
 class TestNvidiaSmi:
-    def test_without_the_program_there_are_no_gpus(self, install):
+    def test_without_the_program_there_are_no_gpus(self, smi):
         assert nvidia.ask_nvidia_smi() == ()
 
-    def test_gpus_are_what_it_lists_and_a_partitioned_one_is_replaced_by_its_instances(
-        self, install
-    ):
-        install(QUERY, LISTED)
+    def test_gpus_are_what_it_lists_and_a_partitioned_one_is_replaced_by_its_instances(self, smi):
+        smi(QUERY, LISTED)
         assert nvidia.ask_nvidia_smi() == (FIRST, SECOND)
 
-        install(QUERY, LISTED + INSTANCES)
+        smi(QUERY, LISTED + INSTANCES)
         first, *instances = nvidia.ask_nvidia_smi()
         assert first == FIRST
         assert [(gpu.index, gpu.uuid, gpu.name) for gpu in instances] == [
@@ -68,13 +66,13 @@ class TestNvidiaSmi:
             (1, "MIG-c9d8", "MIG 1g.10gb"),
         ]
 
-    def test_a_driver_without_devices_is_no_error(self, install):
-        install("No devices were found\n", code=6)
+    def test_a_driver_without_devices_is_no_error(self, smi):
+        smi("No devices were found\n", code=6)
 
         assert nvidia.ask_nvidia_smi() == ()
 
-    def test_a_driver_that_cannot_be_reached_is_an_error_in_its_words(self, install):
-        install("NVIDIA-SMI has failed because it couldn't communicate with the driver", code=9)
+    def test_a_driver_that_cannot_be_reached_is_an_error_in_its_words(self, smi):
+        smi("NVIDIA-SMI has failed because it couldn't communicate with the driver", code=9)
 
         with pytest.raises(ResourceError, match="exit code 9: NVIDIA-SMI has failed because"):
             nvidia.ask_nvidia_smi()
@@ -87,8 +85,8 @@ class TestNvidiaSmi:
         ],
         ids=["cannot be started", "hangs"],
     )
-    def test_a_program_that_gives_no_answer_is_an_error(self, install, tmp_path, program, words):
-        install("")
+    def test_a_program_that_gives_no_answer_is_an_error(self, smi, tmp_path, program, words):
+        smi("")
         (tmp_path / "nvidia-smi").write_text(program)
 
         with pytest.raises(ResourceError, match=words):
@@ -285,8 +283,8 @@ class TestMain:
         assert NvidiaProvider().environment([])["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_the_probe_runs_as_a_program_and_answers_with_the_gpus_of_this_host(install, tmp_path):
-    install("0, GPU-x, Card, 1024\n")
+def test_the_probe_runs_as_a_program_and_answers_with_the_gpus_of_this_host(smi, tmp_path):
+    smi("0, GPU-x, Card, 1024\n")
     (tmp_path / "pynvml.py").write_text("raise ImportError('hidden, whatever is installed')\n")
     environ = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
     path = os.pathsep.join(filter(None, [str(tmp_path), environ.get("PYTHONPATH")]))
