@@ -37,6 +37,7 @@ class Node:
         host: str | None = None,
         linger: float = 5.0,
         timing: Timing = Timing(),
+        kernel_objects: bool = False,
     ):
         mine = hello(ident)
         self.hello = mine if host is None else attrs.evolve(mine, host=host)
@@ -55,6 +56,7 @@ class Node:
         self._targets = itertools.count(1)
         self._clients: dict[str, Client] = {}
         self.store = Store(self)  # type: ignore[arg-type] # it has what a store uses
+        self.store.is_one_host = kernel_objects
 
     def new_target(self) -> int:
         return next(self._targets)

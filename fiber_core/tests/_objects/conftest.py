@@ -1,10 +1,15 @@
 """Nodes with stores, connected for real, and gone when a test is over."""
 
 import contextlib
+import threading
 
 import pytest
 
+from fiber._objects import store
+from fiber._objects.managed import remote_referent
+from fiber._objects.managed.remote_referent import current_caller
 from objects_world import World
+from wire_world import until
 
 
 @pytest.fixture
@@ -26,6 +31,18 @@ def other(world, owner):
 @pytest.fixture
 def third(world, owner):
     return world.node("third")
+
+
+@pytest.fixture
+def near(world, owner, monkeypatch):
+    """Another process of the owner's host, which uses what the kernel has for both."""
+    # what it pickles is for the owner
+    monkeypatch.setattr(store, "current", lambda: owner.store)
+    # this thread has no channel of another test
+    monkeypatch.setattr(remote_referent, "_current", threading.local())
+    yield world.node("near", kernel_objects=True)
+    current_caller()._finalizer()
+    until(lambda: "fiber-calls-near" not in "".join(one.name for one in threading.enumerate()))
 
 
 @pytest.fixture(params=["owner", "other"])

@@ -207,6 +207,10 @@ class Store:
         endpoint.serve(shared.target, shared)
         return Address(self.ident, tuple(endpoint.urls), shared.target, kind, maxsize)
 
+    def own(self, target: int) -> OwnedObject | None:
+        """The object of this process with a target; None if it exists no more."""
+        return self._own.get(target)
+
     def forget(self, shared: OwnedObject) -> None:
         """Stop serving an object of this process that has no references left."""
         if self._own.pop(shared.target, None) is not None:

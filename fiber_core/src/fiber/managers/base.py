@@ -14,7 +14,6 @@ from typing import Any
 from fiber._objects.address import Address
 from fiber._objects.auth_listener import connect_to
 from fiber._objects.managed.calls import CreatedObject
-from fiber._objects.managed.remote_referent import current_caller
 from fiber.connection import Connection, Pipe
 from fiber.exceptions import TransportError
 from fiber.managers.proxies import AutoProxy, BaseProxy, Token, secret
@@ -332,7 +331,7 @@ def _end(child: Any, server: BaseProxy, state: State, timeout: float) -> None:
     if child.is_alive():
         callee: Any = server._object  # noqa: SLF001 - the answer may not come
         try:
-            callee.begin("shutdown", (), {}, current_caller()).wait(timeout)
+            callee.begin("shutdown", (), {}, callee.async_caller).wait(timeout)
         except TransportError as error:
             log.debug("fiber: the manager was not told to end: %s", error)
         for step in (lambda: None, child.terminate, functools.partial(_kill, child)):

@@ -66,9 +66,11 @@ def mine(owner, obj):
     return serve(owner, obj)
 
 
-@pytest.fixture(params=["here", "elsewhere"])
-def side(request, mine, other):
-    return mine if request.param == "here" else other.remote(mine)
+@pytest.fixture(params=["here", "elsewhere", "through a channel"])
+def side(request, mine, other, near):
+    if request.param == "here":
+        return mine
+    return (other if request.param == "elsewhere" else near).remote(mine)
 
 
 def test_a_method_is_called_with_copies(side, obj):

@@ -417,6 +417,7 @@ def test_what_one_leaves_taken_stays_taken_and_what_nobody_waits_for_is_free(sha
     waits = in_thread(lambda: third.remote(lock).acquire(True, 20))
     until(lambda: lock._semaphore.waiting)
     third.die()
+    until(lambda: not lock._semaphore.waiting)
     theirs.release()
     with contextlib.suppress(Exception):
         waits()

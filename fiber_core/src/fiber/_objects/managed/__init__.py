@@ -15,10 +15,13 @@ Invariants:
   how (an item that was got, a lock that was acquired).
 - A method's exception, ``SystemExit`` included, ends neither its thread nor the process.
 
+Between processes of one host, the calls of a thread go through a pipe of their own (``channel``), which the
+caller's thread and its thread at the owner read and write themselves.
+
 Threads: one for each caller at the owner (``CallerThreads``), ended when the caller ends or after
-30 idle seconds. Answers arrive on the handler thread; user code never runs there, finalization
+30 idle seconds without a channel. Other answers arrive on the handler thread; user code never runs there, finalization
 included. One lock in ``CallerThreads``, held briefly.
 
 ``calls``: messages and outcomes; ``caller_threads``: the owner's threads; ``referent``: the owner's
-side; ``remote_referent``: the other processes' side.
+side; ``remote_referent``: the other processes' side; ``channel``: both ends of such a pipe.
 """

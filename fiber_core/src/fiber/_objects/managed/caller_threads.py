@@ -122,6 +122,11 @@ class CallerThreads:
                 self._void(peer)
         peer.send(Frame.REPLY, target, number, calls.answer(outcome, self.target))
 
+    def end(self, peer: Peer, number: int) -> None:
+        """End the thread of a caller after the calls that it has."""
+        with self._lock:
+            self._end((peer, number))
+
     def end_soon(self, number: int) -> None:
         """End the thread of a caller of this process; callable from finalizers."""
         self._store.call_soon(functools.partial(self._end_local, number))

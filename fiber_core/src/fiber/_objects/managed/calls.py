@@ -7,6 +7,11 @@ process's caller threads, and the item. Sent to that target: ``ENDED`` when no c
 follow, ``LOADED`` when an answer with references has been unpickled. ``ABANDONED`` goes to the
 object: the caller waits for the call no more.
 
+Between processes of one host the calls of a thread go through a pipe of their own. ``OPEN``, a call to
+any object of the process, brings the pickle of its far end, and is answered once a thread reads there.
+Each message through it is a call: the target, then the item; and each is answered by the kind of outcome
+and the item. Either side closes it: the caller where it waits no more, the other one never.
+
 :class:`LocalCall` is a call from the object's own process on one of its caller threads.
 """
 
@@ -33,7 +38,7 @@ from fiber.exceptions import WireError
 log = logging.getLogger("fiber")
 
 #: operations
-CALL, ENDED, LOADED, ABANDONED = 112, 113, 114, 115
+CALL, ENDED, LOADED, ABANDONED, OPEN = 112, 113, 114, 115, 116
 
 #: operation, caller, 1 where the item has references
 _CALL = struct.Struct("<BQB")
@@ -54,6 +59,8 @@ class Answer(enum.IntEnum):
     RAISED = 2
     #: a text, and an exception or None: it was not made, or its value could not be pickled
     FAILED = 3
+    #: None: the object does not exist any more
+    GONE = 4
 
 
 _ANSWERS = {int(answer): answer for answer in Answer}
@@ -75,11 +82,11 @@ class CreatedObject:
     proxytype: bytes
 
 
-def call(caller: int, item: Item) -> list[Buffer]:
+def call(caller: int, item: Item, op: int = CALL) -> list[Buffer]:
     """Segments of a call."""
     has_references = isinstance(item, ItemWithReferences)
     return [
-        _CALL.pack(CALL, caller, has_references),
+        _CALL.pack(op, caller, has_references),
         item.body if isinstance(item, ItemWithReferences) else item,
     ]
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.entry_points import load_object
 from fiber._objects import protocol
 from fiber._objects.address import Kind
 from fiber._objects.handle import decode, encode
@@ -159,6 +160,21 @@ class Referent(OwnedObject):
         if op == calls.ABANDONED:
             self._caller_threads.abandon(peer, protocol.read(calls.NUMBERED, message.body)[1])
             return
+        if op == calls.OPEN and message.kind is Frame.CALL:
+            caller, item = calls.read_call(message.body)
+            # the thread is the caller's for as long as the channel is open, and this object need not be there
+            task = functools.partial(
+                _serve_channel,
+                self._store,
+                self._caller_threads,
+                peer,
+                caller,
+                self.target,
+                message.id,
+                item,
+            )
+            self._caller_threads.submit(peer, caller, task, thread_neutral=False)
+            return
         if op != calls.CALL or message.kind is not Frame.CALL:
             super()._on_request(peer, message, op)
             return
@@ -172,10 +188,17 @@ class Referent(OwnedObject):
             self._caller_threads.reply(peer, self.target, message.id, _failed(error))
 
     def _serve(self, peer: Peer, number: int, obj: list[Any], item: Item) -> None:
-        outcome = self._outcome(obj, item, peer, number)
+        is_awaited = functools.partial(self._caller_threads.is_awaited, peer, number)
+        outcome = self._outcome(obj, item, peer, is_awaited)
         self._caller_threads.reply(peer, self.target, number, outcome)
 
-    def _outcome(self, obj: list[Any], item: Item, peer: Peer | None, number: int = 0) -> Outcome:
+    def _outcome(
+        self,
+        obj: list[Any],
+        item: Item,
+        peer: Peer | None,
+        is_awaited: Callable[[], bool] | None = None,
+    ) -> Outcome:
         auth_domain = None if peer is None else peer.auth_domain
         try:
             name, args, kwds = decode(item)
@@ -184,7 +207,7 @@ class Referent(OwnedObject):
             return _failed(error)
         try:
             value = function(*args, **kwds)
-            if peer is not None and not self._caller_threads.is_awaited(peer, number):
+            if is_awaited is not None and not is_awaited():
                 self._roll_back(obj[0], name, value)
             typeid = self._typeids.get(name)
             if typeid is not None and self._make_referent is not None:
@@ -229,6 +252,36 @@ class Referent(OwnedObject):
         obj, self._obj = self._obj, []
         if not self._store.is_closing:
             self._store.run_in_background(obj.clear)
+
+
+def _serve_channel(
+    store: Store,
+    caller_threads: CallerThreads,
+    peer: Peer,
+    caller: int,
+    target: int,
+    number: int,
+    item: Item,
+) -> None:
+    """Run the calls of a channel on its caller's thread, which ends with it."""
+    far_end, serve = (
+        load_object(f"fiber._objects.managed.channel:{name}") for name in ("far_end", "serve")
+    )
+    way = far_end(item)
+    peer.send(Frame.REPLY, target, number, [bytes([way is not None])])
+    if way is not None:
+        serve(way, functools.partial(_run_through, store, peer))
+        caller_threads.end(peer, caller)
+
+
+def _run_through(
+    store: Store, peer: Peer, target: int, item: Item, is_awaited: Callable[[], bool]
+) -> Outcome:
+    """Run a call of any managed object of this process that came through a channel."""
+    called = store.own(target)
+    if not isinstance(called, Referent):
+        return Answer.GONE, encode(None)
+    return called._outcome(called._obj[:], item, peer, is_awaited)  # noqa: SLF001 - its own kind
 
 
 def _raised(error: BaseException) -> Outcome:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fiber._base.entry_points import load_object
 from fiber._objects import protocol
 from fiber._objects.handle import encode
 from fiber._objects.managed import calls
@@ -22,6 +23,7 @@ from fiber.exceptions import PeerLostError, TransportError
 if TYPE_CHECKING:
     from fiber._objects.address import Address
     from fiber._objects.managed.caller_threads import CallerThreads
+    from fiber._objects.managed.channel import Channel
     from fiber._objects.owner_connection import Owner
     from fiber._objects.store import Store
     from fiber._wire.client import PendingCall
@@ -39,6 +41,8 @@ class Caller:
     def __init__(self) -> None:
         #: its number in this process
         self.number = next(_numbers)
+        # channels by owner, None for one that has none
+        self._channels: dict[Owner, Channel | None] = {}
         # functions that end its threads: by owner and target, or by the threads of this process
         self._threads: dict[Any, Callable[[], Any]] = {}
         self._finalizer = weakref.finalize(self, _end_threads, self._threads)
@@ -50,6 +54,23 @@ class Caller:
             message = calls.NUMBERED.pack(calls.ENDED, self.number)
             end = functools.partial(_cast_soon, store, owner, target, message)
             self._threads[owner, target] = end
+
+    def channel(self, remote: RemoteReferent, store: Store) -> Channel | None:
+        """The channel to the process of an object, opened if need be; None where there can be none.
+
+        Raises:
+            PeerLostError: that process, or the object, is gone.
+        """
+        owner = remote.owner
+        if owner not in self._channels:
+            # by name: it is for processes of one host
+            channel = load_object("fiber._objects.managed.channel:opened")(
+                store, remote, self.number
+            )
+            self._channels[owner] = channel
+            if channel is not None:
+                self._threads[owner, None] = channel.close
+        return self._channels[owner]
 
     def add_local_thread(self, caller_threads: CallerThreads) -> None:
         """Note that this process has a thread for it."""
@@ -85,8 +106,15 @@ class RemoteReferent(RemoteObject):
         Raises:
             PeerLostError: the object's process is gone, or the object is.
             Exception: that of the method, or of pickling its arguments.
+            ForkedError: in a process that the user forked from one that used fiber.
         """
-        call = self.begin(name, args, kwds, current_caller())
+        if fork.is_forked_child():
+            fork.check()
+        caller = current_caller()
+        channel = caller.channel(self, self._store)
+        if channel is not None:
+            return self._call_through(channel, encode((name, args, kwds)))
+        call = self.begin(name, args, kwds, caller)
         try:
             call.wait()
         except BaseException:
@@ -95,6 +123,20 @@ class RemoteReferent(RemoteObject):
             call.abandon()
             raise
         return call.value()
+
+    def _call_through(self, channel: Channel, item: Item) -> Any:
+        try:
+            outcome = channel.call(self.target, item)
+        except EOFError as error:
+            raise self.loss_error(error) from error
+        except BaseException:
+            # as above
+            del _current.caller
+            channel.close()
+            raise
+        if outcome[0] is Answer.GONE:
+            raise self.loss_error(PeerLostError())
+        return calls.value(outcome)
 
     def begin(
         self, name: str, args: tuple[Any, ...], kwds: Mapping[str, Any], caller: Caller
@@ -112,6 +154,8 @@ class RemoteReferent(RemoteObject):
     def wait_for_releases(self) -> None:
         """Wait until the references that were dropped before are reported to the owner."""
         self._owner.drain()
+        # calls go another way, and may be there before
+        self._owner.sync()
 
     # -- for calls
 

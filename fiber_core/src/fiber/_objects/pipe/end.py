@@ -131,6 +131,14 @@ class End(OwnedObject):
         if isinstance(self._way, FarEnd):
             self._way.deliver()
 
+    def detach(self) -> PacketSocket | None:
+        """Its socket, which is the caller's from now on, once it has come; None where it is a bridge."""
+        way = self._way or self._arrived()
+        if not isinstance(way, PacketSocket):
+            return None
+        self._way = self._fetching = None
+        return way
+
     # -- references
 
     def address_in(self, auth_domain: str | None) -> Address:

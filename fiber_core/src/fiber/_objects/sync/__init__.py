@@ -25,9 +25,11 @@ Invariants:
   that ends without it is a death: its permits are recovered as ``on_holder_death`` or ``recover``
   says, notifications that it did not acknowledge wake others, and barriers break.
 
-Threads: ``fiber-waiter`` at an owner, while it waits in shared memory on behalf of others; answers come on the handler thread, rollbacks run on the owner's executor.
+Threads: ``fiber-waiter`` at an owner, while it waits in shared memory on behalf of others; answers come
+on the handler thread, rollbacks run on the owner's executor.
 Locks: ``lock`` at the owner; ``_guard`` in other processes; both are held briefly.
 
 ``owned_waitable`` and ``remote_waitable`` have what the kinds have in common, ``wait_queue`` the values of
-the state machines, ``hold`` what a process counts for itself, ``protocol`` the messages. See ``docs/design/synchronization.md``.
+the state machines, ``hold`` what a process counts for itself, ``protocol`` the messages. See
+``docs/design/synchronization.md``.
 """

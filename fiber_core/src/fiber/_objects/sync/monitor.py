@@ -20,10 +20,10 @@ import sys
 import time
 from typing import Any
 
+from fiber._base.waits import TURN
+
 #: bytes of a monitor
 SIZE = 64
-#: seconds of one wait for a thread that is inside, which is there for microseconds unless it is stopped
-_TURN = 0.1
 #: number of the system call ``futex`` by machine
 _FUTEX = {
     "x86_64": 202,
@@ -148,8 +148,9 @@ class Monitor:
             OSError: the mutex is out of order.
         """
         while code in (errno.EBUSY, errno.ETIMEDOUT):
-            # a turn at a time, so that handlers of signals are run
-            until = _Timespec.of(time.time() + _TURN)
+            # it is there for microseconds, unless it is stopped; a turn at a time, so that handlers of
+            # signals are run
+            until = _Timespec.of(time.time() + TURN)
             code = self._functions.lock(self.mutex, ctypes.byref(until))
         if code == errno.EOWNERDEAD:
             self._functions.consistent(self.mutex)

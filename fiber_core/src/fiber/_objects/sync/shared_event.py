@@ -3,6 +3,8 @@
 Nothing is locked: each change is one word, so a process may die, and a handler of a signal may use the event,
 at any instruction. To set it writes a number that was not there before, which all that wait see even where it
 is cleared at once. A waiting thread says so first, so that nobody is woken where nobody waits.
+
+Apart from :mod:`~fiber._objects.sync.event`, which is about messages.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ to the next that acquires one.
 *Order*: a permit that becomes free is taken by whoever comes first, a waiting thread or another one, since
 to hand it to a thread that sleeps takes longer than most locks are held. Once a thread has waited for a
 millisecond, nobody but waiting threads gets a permit (the way of Go's ``sync.Mutex``).
+
+Apart from :mod:`~fiber._objects.sync.semaphore`, which is about messages.
 """
 
 from __future__ import annotations
