@@ -56,6 +56,8 @@ class Sizes(NamedTuple):
     #: messages there and back through a pipe; of large ones a hundredth
     messages: int = 10_000
     locks: int = 10_000
+    #: of all environments
+    steps: int = 2_000
     meetings: int = 2_000
     calls: int = 5_000
     processes: int = 50
@@ -87,6 +89,7 @@ TINY = Sizes(
     queue_items=200,
     messages=20,
     locks=20,
+    steps=5,
     meetings=5,
     calls=20,
     processes=2,

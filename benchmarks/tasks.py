@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +76,34 @@ def echo(end: Any) -> None:
     """Give back what comes until nothing does."""
     while (item := end.recv()) is not None:
         end.send(item)
+
+
+def echo_bare(url: str, credentials: Any) -> None:
+    """The same over a socket of pynng."""
+    import pynng
+
+    from fiber._wire.nng import tls
+
+    with pynng.Pair0() as end:
+        end.recv_max_size = 0
+        end.tls_config = tls(credentials, pynng.TLSConfig.MODE_CLIENT)
+        end.dial(url)
+        end.send(b"up")
+        while (item := pickle.loads(end.recv())) is not None:
+            end.send(pickle.dumps(item))
+
+
+def act(end: Any, seed: int) -> None:
+    """An environment that is asked for a step at a time, and begins anew where it has ended."""
+    import gymnasium
+
+    environment: Any = gymnasium.make("CartPole-v1")
+    end.send(environment.reset(seed=seed))
+    while (asked := end.recv())[0] == "step":
+        observation, reward, terminated, truncated, info = environment.step(asked[1])
+        if terminated or truncated:
+            observation, info = environment.reset()
+        end.send((observation, reward, terminated or truncated, info))
 
 
 def repeat(end: Any, action: Callable[..., Any], *arguments: Any) -> None:

@@ -19,6 +19,8 @@ NAMES = (
     "broadcast",
     "queue",
     "pipe",
+    "environments",
+    "remote",
     "lock",
     "event",
     "manager",
