@@ -26,6 +26,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from fiber._base.waits import TURN
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
@@ -248,7 +249,8 @@ class SharedSemaphore(HoldMixin):
                 outcome = self._take()
                 if outcome is not _REFUSED:
                     return outcome
-        turn = _FIRST
+        # where nobody's death matters there is nothing to look for
+        turn, longest = _FIRST, _LONGEST if self._all else int(TURN * 1e9)
         outcome = self._take(wait=turn)
         try:
             while outcome[0] is Status.REFUSED:
@@ -260,7 +262,7 @@ class SharedSemaphore(HoldMixin):
                 self._changes.wait(outcome[2], seconds if left is None else min(left, seconds))
                 if time.monotonic_ns() - before >= turn:
                     self._recover_dead()
-                    turn = min(2 * turn, _LONGEST)
+                    turn = min(2 * turn, longest)
                 outcome = self._take(has_waited=True, wait=turn, reserve=turn > _FIRST)
         except BaseException:
             # it may have been this thread that was woken
