@@ -64,17 +64,13 @@ class LocalHold:
             if not self.is_held_by_thread:
                 msg = "attempt to release recursive lock not owned by thread"
                 raise AssertionError(msg)
-            if self.leave():
+            self.depth -= 1
+            if self.depth:
                 return False
         if self.held <= 1 and self.thread == threading.get_ident():
             # a grant to another thread may be counted before that thread notes itself
             self.thread = 0
         return True
-
-    def leave(self) -> bool:
-        """Count the release of a recursive lock by its thread; True while it still holds it."""
-        self.depth -= 1
-        return self.depth > 0
 
     def save_depth(self) -> int:
         """Prepare to release it altogether; the depth for :meth:`restore_depth`."""

@@ -201,7 +201,9 @@ class SharedSemaphore(HoldMixin):
     def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
         """Acquire a permit; False if none is free, or became free in time."""
         if self._recursive and self.local_hold.thread == get_ident():
-            return self.local_hold.try_reenter()
+            # nobody else can have released it
+            self.local_hold.depth += 1
+            return True
         outcome = self._take()
         if outcome is _ACQUIRED:
             return True
@@ -220,7 +222,8 @@ class SharedSemaphore(HoldMixin):
                 self.check()
                 msg = "attempt to release recursive lock not owned by thread"
                 raise AssertionError(msg)
-            if hold.leave():
+            hold.depth -= 1
+            if hold.depth:
                 return
         if not self._give_back():
             msg = "semaphore or lock released too many times"
@@ -436,7 +439,9 @@ class SharedSemaphore(HoldMixin):
 
     def _held(self) -> int:
         """Permits of this process."""
-        words = self._words
+        words, at = self._words, self._entry
+        if self._is_single:
+            return words[at + 1] if words[at] == self._identity else 0
         held = sum(words[at + 1] for at in self._all if words[at] == self._identity)
         return held + self._untracked
 
