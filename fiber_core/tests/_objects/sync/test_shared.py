@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import warnings
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -257,6 +258,15 @@ def test_an_interrupt_takes_no_report_with_it(where):
         made.ours.acquire()
     with pytest.warns(HolderDiedWarning):
         assert made.ours.acquire(False)
+
+
+def test_an_interrupt_before_the_state_is_entered_repairs_nothing(monkeypatch):
+    semaphore = Made().ours
+    monkeypatch.setattr(semaphore, "_try_lock", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(semaphore, "_repair", Mock())
+    with pytest.raises(KeyboardInterrupt):
+        semaphore.report_again("it would be another's to repair")
+    assert not semaphore._repair.called
 
 
 def test_an_interrupted_wait_leaves_the_permit_to_others(monkeypatch):

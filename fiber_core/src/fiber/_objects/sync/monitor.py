@@ -18,9 +18,13 @@ import platform
 import struct
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fiber._base.waits import TURN
+from fiber._wire import fork
+
+T = TypeVar("T")
 
 #: bytes of a monitor
 SIZE = 64
@@ -194,3 +198,76 @@ class Word:
         """Wake threads that wait; how many there were."""
         woken: int = self._functions.wake(_NUMBER, self._address, _WAKE, count, None, None, 0)
         return woken
+
+
+class Monitored:
+    """State of 64-bit words in shared memory behind a monitor, as one process uses it; a base class.
+
+    Args:
+        memory: shared memory, mapped.
+        begin: where the monitor begins there, a multiple of 8; the words follow it.
+        is_new: True to make the monitor, of zeros.
+    """
+
+    def __init__(self, memory: mmap.mmap, begin: int, *, is_new: bool) -> None:
+        self._where = memory, begin
+        self._monitor = Monitor(memory, begin, is_new=is_new)
+        # attributes of the object itself: these are looked up at each use
+        self._mutex: Any = self._monitor.mutex
+        self._try_lock: Callable[[Any], int] = self._monitor.try_lock
+        self._unlock = self._monitor.unlock
+        self._lost: Callable[[], BaseException] | None = None
+        fork.register(self)
+
+    def check(self) -> None:
+        """Raise the error of an operation if the owner is lost."""
+        if self._lost is not None:
+            raise self._lost()
+
+    def abandon(self) -> None:
+        """In a process forked by user code: refuse all uses."""
+        self._try_lock = _refuse_forked
+
+    def _enter(self, code: int) -> None:
+        """Go on where ``try_lock`` has not returned 0."""
+        if self._monitor.enter(code):
+            try:
+                self._repair()
+            except BaseException:
+                self._repair()
+                raise
+
+    def _repair(self) -> None:
+        """Put the state in order that a change left which was not finished."""
+        raise NotImplementedError
+
+    def _inside(self, change: Callable[[], T]) -> T:
+        """Run a change with the monitor entered."""
+        has_begun = False
+        try:
+            code = self._try_lock(self._mutex)
+            if code:
+                self._enter(code)
+            has_begun = True
+            return change()
+        except BaseException:
+            if has_begun:
+                self._repair()
+            raise
+        finally:
+            # nothing where an interrupt came first
+            self._unlock(self._mutex)
+
+    def _refuse(self, error: Callable[[], BaseException]) -> None:
+        """Have all uses raise an error from now on: the owner is lost."""
+        self._lost = error
+        self._try_lock = self._refused
+
+    def _refused(self, _: Any) -> int:
+        assert self._lost is not None
+        raise self._lost()
+
+
+def _refuse_forked(_: Any) -> int:
+    fork.check()
+    raise AssertionError

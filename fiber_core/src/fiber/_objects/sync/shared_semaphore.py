@@ -24,13 +24,13 @@ import os
 import time
 from collections.abc import Callable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from fiber._base.waits import TURN
 from fiber._objects.address import Kind, shape_of
 from fiber._objects.sync.hold import HoldMixin, LocalHold
 from fiber._objects.sync.monitor import SIZE as MONITOR_SIZE
-from fiber._objects.sync.monitor import Monitor, Word
+from fiber._objects.sync.monitor import Monitored, Word
 from fiber._objects.sync.wait_queue import Status
 from fiber._objects.waiting import HAS_TWO_CPUS, Deadline
 from fiber._wire import fork
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from fiber._objects.sync.semaphore import SemaphoreState
 
-T = TypeVar("T")
 
 # Words of the state, 8 bytes each, behind the monitor.
 #: free permits; computed from the total and the entries where a process died
@@ -129,7 +128,7 @@ class SharedHold(LocalHold):
         return self._held()
 
 
-class SharedSemaphore(HoldMixin):
+class SharedSemaphore(HoldMixin, Monitored):
     """A semaphore in shared memory, as one process uses it.
 
     Args:
@@ -153,13 +152,8 @@ class SharedSemaphore(HoldMixin):
         state: SemaphoreState | None = None,
         entries: int = 0,
     ) -> None:
-        self._where = memory, begin
-        self._monitor = Monitor(memory, begin, is_new=state is not None)
+        super().__init__(memory, begin, is_new=state is not None)
         self._changes = Word(memory, begin + MONITOR_SIZE + 8 * _CHANGES)
-        # attributes of the object itself: these are looked up at each use
-        self._mutex: Any = self._monitor.mutex
-        self._try_lock: Callable[[Any], int] = self._monitor.try_lock
-        self._unlock = self._monitor.unlock
         if state is None:
             head = memoryview(memory)[begin + MONITOR_SIZE : begin + size_of(0)].cast("q")
             entries = head[_COUNT]
@@ -176,7 +170,6 @@ class SharedSemaphore(HoldMixin):
         self._untracked = 0
         # when this process looked whether the holders live
         self._looked = 0
-        self._lost: Callable[[], BaseException] | None = None
         #: permits that this process holds
         self.local_hold = SharedHold(
             shape_of(kind, 0).name, recursive=self._recursive, count=self._held
@@ -189,7 +182,6 @@ class SharedSemaphore(HoldMixin):
                 | state.report_deaths * _REPORT_DEATHS
                 | state.refuse_after_death * _REFUSE
             )
-        fork.register(self)
 
     def for_others(self) -> SharedSemaphore:
         """The same, as this process uses it for processes that do not map the memory."""
@@ -228,11 +220,6 @@ class SharedSemaphore(HoldMixin):
         if not self._give_back():
             msg = "semaphore or lock released too many times"
             raise ValueError(msg)
-
-    def check(self) -> None:
-        """Raise the error of an operation if the owner is lost."""
-        if self._lost is not None:
-            raise self._lost()
 
     def value(self) -> int:
         """Number of free permits."""
@@ -380,32 +367,10 @@ class SharedSemaphore(HoldMixin):
             # those that were counted have died
             self._words[_WAITERS] = 0
 
-    def _enter(self, code: int) -> None:
-        """Go on where ``try_lock`` has not returned 0."""
-        if self._monitor.enter(code):
-            try:
-                self._repair()
-            except BaseException:
-                self._repair()
-                raise
-
     def _repair(self) -> None:
         """Compute what depends on the entries, of which each is right at any time."""
         words = self._words
         words[_FREE] = words[_TOTAL] - sum(words[at + 1] for at in self._all)
-
-    def _inside(self, change: Callable[[], T]) -> T:
-        """Run a change with the monitor entered."""
-        try:
-            code = self._try_lock(self._mutex)
-            if code:
-                self._enter(code)
-            return change()
-        except BaseException:
-            self._repair()
-            raise
-        finally:
-            self._unlock(self._mutex)
 
     # -- entries; with the monitor entered
 
@@ -516,19 +481,5 @@ class SharedSemaphore(HoldMixin):
             return
         self._inside(functools.partial(self._recover, self._identity))
         self.local_hold.thread = 0
-        self._lost = error
-        self._try_lock = self._refuse
+        self._refuse(error)
         self._changes.wake()
-
-    def _refuse(self, _: Any) -> int:
-        assert self._lost is not None
-        raise self._lost()
-
-    def abandon(self) -> None:
-        """In a process forked by user code: refuse all uses."""
-        self._try_lock = _refuse_forked
-
-
-def _refuse_forked(_: Any) -> int:
-    fork.check()
-    raise AssertionError
