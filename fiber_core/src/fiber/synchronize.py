@@ -22,7 +22,7 @@ from fiber._objects import store
 from fiber._objects.address import Kind
 from fiber._objects.handle import Handle, SharedObject
 from fiber._objects.sync import monitor
-from fiber._objects.sync.barrier import OwnedBarrier
+from fiber._objects.sync.barrier import OwnedBarrier, RemoteBarrier
 from fiber._objects.sync.condition import OwnedCondition
 from fiber._objects.sync.event import OwnedEvent, RemoteEvent
 from fiber._objects.sync.hold import LocalHold
@@ -110,8 +110,8 @@ class ConditionObject(SharedObject, Protocol):
         """Number of waiting threads."""
 
 
-class BarrierObject(SharedObject, Protocol):
-    """A barrier, at its owner or in another process."""
+class BarrierObject(Protocol):
+    """A barrier: at its owner, in another process, or in memory that both share."""
 
     def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
         """Arrive and wait; status, and the party's index or the number of the action to run."""
@@ -571,7 +571,7 @@ class Event(SyncHandle[OwnedEvent | RemoteEvent]):
         return f"<{type(self).__qualname__} at {id(self):#x} {status}>"
 
 
-class Barrier(SyncHandle[BarrierObject]):
+class Barrier(SyncHandle[OwnedBarrier | RemoteBarrier]):
     """A barrier that opens when all parties wait at it; as ``multiprocessing.Barrier``.
 
     It breaks when a process that has a handle of it dies, whether that waits or not.
@@ -595,7 +595,17 @@ class Barrier(SyncHandle[BarrierObject]):
             msg = f"parties must be > 0, not {parties}"
             raise ValueError(msg)
         self._parties, self._action, self._timeout = parties, action, timeout
-        self._own(OwnedBarrier(store.current(), parties))
+        current = store.current()
+        self._own(OwnedBarrier(current, parties, is_shared=_is_shared(current)))
+
+    def _open(self) -> None:
+        # the object, or the barrier in shared memory
+        self._barrier: BarrierObject = self._object.map(self._where) or self._object
+
+    def _checked_barrier(self) -> BarrierObject:
+        """The barrier, checked for use in this process."""
+        self._checked_object()
+        return self._barrier
 
     def _state(self) -> tuple[Any, ...]:
         return (self._parties, self._action, self._timeout, *super()._state())
@@ -615,7 +625,7 @@ class Barrier(SyncHandle[BarrierObject]):
             PeerLostError: the process that it lives in is gone; as for all methods.
             Exception: that of the action, which breaks it.
         """
-        barrier = self._checked_object()
+        barrier = self._checked_barrier()
         timeout = self._timeout if timeout is None else timeout
         status, index = barrier.arrive(timeout, has_action=self._action is not None)
         if status is Status.RUN_ACTION:
@@ -629,17 +639,17 @@ class Barrier(SyncHandle[BarrierObject]):
         try:
             self._action()
         except BaseException:
-            self._object.action_failed(number)
+            self._barrier.action_failed(number)
             raise
-        return self._object.action_succeeded(number)
+        return self._barrier.action_succeeded(number)
 
     def reset(self) -> None:
         """Make it usable again; waiting parties get a BrokenBarrierError."""
-        self._checked_object().reset()
+        self._checked_barrier().reset()
 
     def abort(self) -> None:
         """Break it, until it is reset."""
-        self._checked_object().abort()
+        self._checked_barrier().abort()
 
     @property
     def parties(self) -> int:
@@ -649,18 +659,18 @@ class Barrier(SyncHandle[BarrierObject]):
     @property
     def n_waiting(self) -> int:
         """Number of parties that wait now."""
-        return self._checked_object().state()[1]
+        return self._checked_barrier().state()[1]
 
     @property
     def broken(self) -> bool:
         """True where it is broken."""
-        return self._checked_object().state()[0]
+        return self._checked_barrier().state()[0]
 
     def __repr__(self) -> str:
         kind = type(self)
         name = f"{kind.__module__}.{kind.__qualname__} at {id(self):#x}"
         try:
-            broken, waiting = self._checked_object().state()
+            broken, waiting = self._checked_barrier().state()
         except FiberError:
             return f"<{name}: unknown>"
         return f"<{name}: broken>" if broken else f"<{name}: waiters={waiting}/{self._parties}>"

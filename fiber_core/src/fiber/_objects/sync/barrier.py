@@ -8,14 +8,16 @@ afterwards.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from fiber._objects.address import Kind
-from fiber._objects.sync.owned_waitable import OwnedWaitable
+from fiber._objects.sync.owned_waitable import OwnedWaitable, Place
 from fiber._objects.sync.protocol import Op
 from fiber._objects.sync.remote_waitable import RemoteWaitable, Reply
+from fiber._objects.sync.shared_barrier import SIZE, Arrival, SharedBarrier
 from fiber._objects.sync.wait_queue import Answer, Answers, Request, Status, WaitQueue
+from fiber._objects.waiting import Deadline
 
 if TYPE_CHECKING:
     from fiber._objects.store import Store
@@ -149,12 +151,133 @@ class BarrierState:
         return out
 
 
-class OwnedBarrier(OwnedWaitable):
-    """A barrier at its owner; see :class:`~fiber.synchronize.BarrierObject`."""
+class PeersBarrierState:
+    """What processes that do not map the memory of a shared barrier have of it.
 
-    def __init__(self, store: Store, parties: int) -> None:
-        self._barrier = BarrierState(parties)
+    Args:
+        shared: the barrier.
+        start: has a thread call a function that waits; called when a request has to.
+    """
+
+    def __init__(
+        self,
+        shared: SharedBarrier,
+        start: Callable[[Callable[[float], Callable[[], Answers]]], object],
+    ) -> None:
+        self._shared = shared
+        self._start = start
+        self._arrivals: dict[tuple[Hashable, int], tuple[Request, Arrival]] = {}
+        # those that run an action, and processes that have exited normally
+        self._runs: dict[int, tuple[Hashable, Arrival]] = {}
+        self._exited: set[Hashable] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting requests."""
+        return len(self._arrivals)
+
+    def arrive(self, request: Request, *, has_action: bool) -> Answers:
+        """A party arrives; ``has_action`` where it could run one as the last party."""
+        arrival = Arrival(has_action)
+        self._shared.begin(arrival)
+        self._arrivals[request.process, request.number] = request, arrival
+        answers = self._answers()
+        if arrival.status is None:
+            self._start(self._wait)
+        return answers
+
+    def action_ended(
+        self, process: Hashable, number: int, *, succeeded: bool
+    ) -> tuple[Status, Answers]:
+        """The action has ended; status for the process that ran it, and the answers."""
+        runner, _ = self._runs.pop(number, (None, None))
+        status = Status.BROKEN
+        if runner == process and succeeded:
+            status = self._shared.action_succeeded(number)
+        elif runner == process:
+            self._shared.action_failed(number)
+        return status, self._answers()
+
+    def reset(self) -> Answers:
+        """Break it for the waiting parties and make it usable again."""
+        self._shared.reset()
+        return self._answers()
+
+    def abort(self) -> Answers:
+        """Break it."""
+        self._shared.abort()
+        return self._answers()
+
+    def cancel(self, process: Hashable, number: int, *, expired: bool = False) -> Answers:
+        """Take a waiting party back; where its timeout has passed, break the barrier."""
+        _, arrival = self._arrivals.get((process, number), (None, None))
+        if arrival is not None and expired:
+            self._shared.expire(arrival)
+        elif arrival is not None:
+            self._shared.give_up(arrival)
+            arrival.status = Status.BROKEN
+        return self._answers()
+
+    def process_exited(self, process: Hashable, held: int) -> Answers:
+        """A process exits normally; its requests are forgotten."""
+        self._exited.add(process)
+        for key in [key for key in self._arrivals if key[0] == process]:
+            self._shared.give_up(self._arrivals.pop(key)[1])
+        for number in [n for n, (runner, _) in self._runs.items() if runner == process]:
+            self._shared.give_up(self._runs.pop(number)[1])
+        return self._answers()
+
+    def process_died(self, process: Hashable, description: str) -> Answers:
+        """A process died: break the barrier, which may wait for it."""
+        if process in self._exited:
+            self._exited.discard(process)
+            return []
+        for key in [key for key in self._arrivals if key[0] == process]:
+            del self._arrivals[key]
+        return self.abort()
+
+    def _wait(self, seconds: float) -> Callable[[], Answers]:
+        rounds = [arrival.round for _, arrival in list(self._arrivals.values())]
+        if rounds:
+            self._shared.wait(min(rounds), Deadline(seconds))
+        return self._answers
+
+    def _answers(self) -> Answers:
+        """Answer those whose round has ended."""
+        out: Answers = []
+        for key, (request, arrival) in list(self._arrivals.items()):
+            self._shared.go_on(arrival)
+            if arrival.status is not None:
+                del self._arrivals[key]
+                if arrival.status is Status.RUN_ACTION:
+                    self._runs[arrival.number] = request.process, arrival
+                out.append(Answer(request, arrival.status, arrival.number))
+        return out
+
+
+class OwnedBarrier(OwnedWaitable):
+    """A barrier at its owner; see :class:`~fiber.synchronize.BarrierObject`.
+
+    Args:
+        store: of this process.
+        parties: number of parties that open it.
+        is_shared: True to have the state in memory that the processes of this host share.
+
+    Raises:
+        OSError: there is no room for that.
+    """
+
+    def __init__(self, store: Store, parties: int, *, is_shared: bool = False) -> None:
+        self._barrier: BarrierState | PeersBarrierState = BarrierState(parties)
         super().__init__(store, Kind.BARRIER, self._barrier)
+        #: the barrier in shared memory
+        self.shared = SharedBarrier(*self._allocate(SIZE), parties) if is_shared else None
+        if self.shared is not None:
+            self._state = self._barrier = PeersBarrierState(self.shared, self._wait_for_others)
+
+    def map(self, where: Place | None) -> SharedBarrier | None:
+        """The barrier in shared memory, if it is there."""
+        return self.shared
 
     # -- for threads of this process
 
@@ -188,7 +311,10 @@ class OwnedBarrier(OwnedWaitable):
 
     def state(self) -> tuple[bool, int]:
         """Whether it is broken; number of waiting parties."""
-        return self._barrier.is_broken, self._barrier.waiting
+        if isinstance(self._barrier, BarrierState):
+            return self._barrier.is_broken, self._barrier.waiting
+        assert self.shared is not None
+        return self.shared.state()
 
     def _rollback(self, answer: Answer) -> Answers:
         if answer.status is not Status.RUN_ACTION:
@@ -212,13 +338,29 @@ class OwnedBarrier(OwnedWaitable):
         if op == Op.ABORT:
             return [*barrier.abort(), Answer(request, Status.OK)]
         if op == Op.VALUE:
-            status = Status.BROKEN if barrier.is_broken else Status.OK
-            return [Answer(request, status, barrier.waiting)]
+            is_broken, waiting = self.state()
+            return [Answer(request, Status.BROKEN if is_broken else Status.OK, waiting)]
         return None
 
 
 class RemoteBarrier(RemoteWaitable):
     """A barrier of another process; see :class:`~fiber.synchronize.BarrierObject`."""
+
+    _shared: SharedBarrier | None = None
+
+    def map(self, where: Place | None) -> SharedBarrier | None:
+        """The barrier in shared memory; None where this process does not map that."""
+        with self._lock:
+            if self._shared is None:
+                found = self._mapped(where)
+                self._shared = found and SharedBarrier(*found)
+            return self._shared
+
+    def fail(self, error: BaseException) -> None:
+        """The owner is lost: all uses raise an error."""
+        super().fail(error)
+        if self._shared is not None:
+            self._shared.cut_off(lambda: self.error_to_raise(self._error))
 
     def arrive(self, timeout: float | None, *, has_action: bool) -> tuple[Status, int]:
         """Arrive and wait; status, and the party's index or the number of the action to run."""
@@ -249,6 +391,8 @@ class RemoteBarrier(RemoteWaitable):
     def on_exit(self, code: int) -> None:
         """Report a normal exit of this process; any other exit breaks the barrier."""
         if code == 0 and self._error is None:
+            if self._shared is not None:
+                self._shared.on_exit()
             self.submit(functools.partial(self.send, Op.ENDING))
 
     def _rollback(self, reply: Reply) -> None:
