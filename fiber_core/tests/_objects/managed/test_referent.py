@@ -1,5 +1,6 @@
-"""Managed objects: their methods, called here and from other processes."""
+"""Managed objects: their methods, called here and from other processes, by messages and through pipes."""
 
+import errno
 import gc
 import queue
 import threading
@@ -8,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fiber._objects.managed import calls
+from fiber._objects.managed import calls, channel
 from fiber._objects.managed.caller_threads import CallerThreads
 from fiber._objects.managed.referent import NewReferent, Referent
 from fiber._objects.managed.remote_referent import Call, Caller, current_caller
+from fiber._objects.pipe.packets import PacketSocket
 from fiber._wire.frames import Kind as Frame
 from fiber._wire.frames import Message
 from fiber.exceptions import PeerLostError, WireError
@@ -51,9 +53,8 @@ METHODS = ("echo", "wait", "fail", "leave", "lock", "keys", "child", "missing")
 
 
 def serve(owner, obj, **options):
-    made = Referent(owner.store, CallerThreads(owner.store), obj, METHODS, **options)
-    made.hold(0)
-    return made
+    threads = CallerThreads(owner.store)
+    return owner.make(lambda store: Referent(store, threads, obj, METHODS, **options))
 
 
 @pytest.fixture
@@ -158,16 +159,12 @@ def test_a_caller_gets_an_error_when_the_owner_dies(theirs, mine, obj, owner):
         theirs.call_method("echo", (0,), {})
 
 
-def let_go(call, other, how):
-    """The outcome of a call is let go of unread, or its caller dies."""
-    if how == "die":
-        other.die()
-    else:
-        call.discard()
+#: the outcome of a call is let go of unread, or its caller dies
+LEFT = {"unread": lambda call, _: call.discard(), "dead": lambda _, caller: caller.die()}
 
 
-@pytest.mark.parametrize("how", ["discard", "die"])
-def test_a_created_object_without_a_proxy_is_dropped(owner, obj, other, how):
+@pytest.mark.parametrize("let_go", LEFT.values(), ids=LEFT)
+def test_a_created_object_without_a_proxy_is_dropped(owner, obj, other, let_go):
     def make_referent(typeid, value):
         child = Referent(owner.store, CallerThreads(owner.store), value, METHODS)
         return NewReferent(child, typeid, METHODS, dict)
@@ -177,7 +174,7 @@ def test_a_created_object_without_a_proxy_is_dropped(owner, obj, other, how):
     call = theirs.begin("child", (), {}, current_caller())
     assert call.wait(20)
     assert len(owner.store._own) == 2
-    let_go(call, other, how)
+    let_go(call, other)
 
     until(lambda: len(owner.store._own) == 1)
 
@@ -197,8 +194,8 @@ class Reference:
         return str, ("",)
 
 
-@pytest.mark.parametrize("how", ["discard", "die"])
-def test_references_in_an_unread_answer_are_voided(owner, other, how):
+@pytest.mark.parametrize("let_go", LEFT.values(), ids=LEFT)
+def test_references_in_an_unread_answer_are_voided(owner, other, let_go):
     class Giver:
         def child(self):
             return Reference(held)
@@ -209,7 +206,7 @@ def test_references_in_an_unread_answer_are_voided(owner, other, how):
     assert call.wait(20)
     held.drop(0)
     assert held.target in owner.store._own
-    let_go(call, other, how)
+    let_go(call, other)
 
     until(lambda: held.target not in owner.store._own)
 
@@ -344,3 +341,111 @@ def test_other_operations_are_refused(request, service):
     message = Message(Frame.CAST, 1, 1, memoryview(calls.NUMBERED.pack(127, 1)))
     with pytest.raises(WireError, match="operation 127"):
         served.on_message(SimpleNamespace(), message)
+
+
+# -- through a pipe of the calling thread's, between processes of one host
+
+
+@pytest.fixture
+def neighbour(near, mine):
+    """The object in another process of its owner's host."""
+    return near.remote(mine)
+
+
+def echo(remote, value):
+    return remote.call_method("echo", (value,), {})
+
+
+def ways():
+    """Channels of this thread."""
+    return [one for one in current_caller()._channels.values() if one is not None]
+
+
+def beside(mine, owner, obj):
+    """Another object that its owner serves by the same threads."""
+    return owner.make(lambda store: Referent(store, mine._caller_threads, obj, METHODS))
+
+
+def test_a_thread_has_one_for_all_objects_of_a_process_until_it_ends(
+    owner, near, mine, obj, neighbour
+):
+    other = near.remote(beside(mine, owner, obj))
+    for remote in (neighbour, other):
+        echo(remote, 1)
+    assert len(ways()) == 1
+    in_thread(echo, neighbour, 1)()
+    assert obj.threads[0] == obj.threads[1] != obj.threads[2]
+    # the thread that has ended has none any more
+    until(lambda: mine._caller_threads.threads == 1)
+
+
+def test_large_values_go_both_ways(neighbour):
+    assert echo(neighbour, bytes(3_000_000)) == bytes(3_000_000)
+
+
+def test_a_call_that_is_interrupted_there_delays_none_and_is_rolled_back(
+    owner, near, obj, monkeypatch
+):
+    undone = []
+    mine = serve(owner, obj, rollback=lambda *facts: undone.append(facts))
+    theirs, take = near.remote(mine), PacketSocket.take
+
+    def interrupted(self, **options):
+        if threading.current_thread() is threading.main_thread():
+            assert obj.waiting.wait(20)
+            raise KeyboardInterrupt
+        return take(self, **options)
+
+    assert echo(theirs, 1) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(PacketSocket, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            theirs.call_method("wait", (), {})
+    assert echo(theirs, 2) == 2
+    obj.gate.set()
+    until(lambda: undone == [(obj, "wait", True)])
+
+
+def test_a_process_that_is_gone_is_an_error(neighbour):
+    echo(neighbour, 1)
+    (way,) = ways()
+    # as where the other end is closed with its process
+    way._way._socket.shutdown(2)
+    with pytest.raises(PeerLostError, match="lives in is gone"):
+        echo(neighbour, 2)
+
+
+def test_an_object_that_is_gone_is_an_error(owner, near, mine, obj, neighbour):
+    other = near.remote(beside(mine, owner, obj))
+    echo(neighbour, 1)
+    owner.store.forget(owner.store.own(other.target))
+    with pytest.raises(PeerLostError, match="no longer exists"):
+        echo(other, 2)
+
+
+def test_a_value_without_room_is_an_error_and_the_next_call_is_made(neighbour, monkeypatch):
+    echo(neighbour, 1)
+    send = channel._send
+
+    def fail(way, head, item):
+        if threading.current_thread() is not threading.main_thread():
+            monkeypatch.setattr(channel, "_send", send)
+            raise OSError(errno.ENOSPC, "no room for it")
+        send(way, head, item)
+
+    monkeypatch.setattr(channel, "_send", fail)
+    with pytest.raises(Exception, match="no room for it"):
+        echo(neighbour, 2)
+    assert echo(neighbour, 3) == 3
+
+
+@pytest.mark.parametrize("lacking", ["descriptors", "a host in common"])
+def test_without_one_calls_go_by_messages(world, near, mine, monkeypatch, lacking):
+    if lacking == "descriptors":
+        monkeypatch.setattr(channel, "far_end", lambda item: None)
+    else:
+        near = world.node("far", host="elsewhere", kernel_objects=True)
+    theirs = near.remote(mine)
+    assert echo(theirs, 1) == 1
+    assert echo(theirs, 2) == 2
+    assert ways() == []
