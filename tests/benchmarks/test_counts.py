@@ -14,6 +14,7 @@ from benchmarks.counters import Costs, counting
 
 import counted_tasks as tasks
 import fiber
+from pool_tasks import same
 
 pytestmark = [
     pytest.mark.usefixtures("shared_runtime"),
@@ -67,12 +68,12 @@ def test_a_task_costs_no_more_than_it_did():
 def test_a_large_argument_and_its_result_cross_once_and_are_held_three_times_at_most():
     payload = os.urandom(8_000_000)
     with fiber.Pool(1) as pool:
-        pool.apply(tasks.same, (payload,))
+        pool.apply(same, (payload,))
         pool.apply(tasks.begin_tracing)
         tracemalloc.start()
         try:
             with counting() as counts:
-                assert pool.apply(tasks.same, (payload,)) == payload
+                assert pool.apply(same, (payload,)) == payload
             here = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

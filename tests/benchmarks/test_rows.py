@@ -14,17 +14,6 @@ ROOT = Path(__file__).parents[2]
 MODULES = {"broadcast": "numpy", "closure": "numpy"}
 
 
-def run(*arguments):
-    done = ran(
-        [sys.executable, "-m", "benchmarks", "--tiny", "--bars", "--rounds", "1", *arguments],
-        cwd=ROOT,
-    )
-    # 1 means that a bar was missed, which says nothing here
-    assert done.returncode in {0, 1}, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", rows.NAMES)
 def test_a_row_measures_its_contenders(name, tmp_path):
     needed = MODULES.get(name)
@@ -32,8 +21,12 @@ def test_a_row_measures_its_contenders(name, tmp_path):
         pytest.skip(f"{needed} is not installed")
     found = tmp_path / "found.json"
 
-    table = run("--rows", name, "--json", str(found))
+    words = ["-m", "benchmarks", "--tiny", "--bars", "--rounds", "1", "--rows", name]
+    done = ran([sys.executable, *words, "--json", found], cwd=ROOT)
 
+    # 1 means that a bar was missed, which says nothing here
+    assert done.returncode in {0, 1}, done.stderr
+    assert "Traceback" not in done.stderr
     results = json.loads(found.read_text())
     row = rows.load(name)
     metrics, judged = row.METRICS, {"fiber", "multiprocessing"}
@@ -45,5 +38,5 @@ def test_a_row_measures_its_contenders(name, tmp_path):
             (value,) = one["rounds"][who]
             assert value > 0
         assert len(one["bars"]) == len(metric.bars)
-        assert metric.title in table
+        assert metric.title in done.stdout
     assert results["machine"]["versions"]["fiber-core"]

@@ -90,11 +90,7 @@ class Programs:
             # a stopped one would not end
             one.send_signal(signal.SIGCONT)
         for one in running:
-            try:
-                one.wait(_PATIENCE)
-            except subprocess.TimeoutExpired:
-                one.kill()
-                one.wait()
+            dockerd.end(one)
 
     def _begin(self, name: str) -> None:
         with (self._folder / f"{name}.log").open("ab") as log:

@@ -35,11 +35,6 @@ def _take(seconds: float) -> None:
     _now += seconds
 
 
-def same(item: Any) -> Any:
-    """A task that returns its argument."""
-    return item
-
-
 def begin_tracing(_: Any = None) -> None:
     """Note from now on how much memory Python's objects take in this worker."""
     tracemalloc.start()

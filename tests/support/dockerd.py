@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -386,17 +385,21 @@ class Daemon:
             hygiene.restarted.add(self._process.pid)
             _await_ready(notify, log)
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it by a signal and wait; nothing where it is stopped."""
+    def stop(self) -> None:
+        """End it and wait; nothing where it is stopped."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            end(process)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Have a process end by SIGTERM, or kill it, and wait."""
+    process.terminate()
+    try:
+        process.wait(_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _await_ready(notify: socket.socket, log: Path) -> None:

@@ -85,9 +85,7 @@ class TestEntryPoints:
         assert point.load() is __import__("os").path.join
         assert distributions.EntryPoint("a", "os", "a", "1").load() is __import__("os")
 
-
-class TestVersions:
-    def test_what_is_not_installed_has_none(self, site):
+    def test_what_is_not_installed_has_no_version(self, site):
         with pytest.raises(importlib.metadata.PackageNotFoundError):
             distributions.version("nothing")
 

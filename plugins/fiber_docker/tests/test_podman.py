@@ -73,15 +73,6 @@ def why_not():
     return f"{', '.join(absent)} not found; run apt-get install podman runc" if absent else None
 
 
-def end(service):
-    service.terminate()
-    try:
-        service.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        service.kill()
-        service.wait()
-
-
 @pytest.fixture(scope="module")
 def engine():
     """What programs of these tests run on."""
@@ -114,7 +105,7 @@ def engine():
             env=environ,
             start_new_session=True,
         )
-        stack.callback(end, service)
+        stack.callback(dockerd.end, service)
 
         def ask(*words):
             subprocess.run([*command, *words], check=True, capture_output=True, env=environ)

@@ -15,6 +15,7 @@ import pytest
 from docker.errors import APIError, NotFound
 
 import soak
+import waiting
 from running import Maps
 
 #: seconds for all that a dead master started to end, on the slowest machine; what it took is noted
@@ -103,10 +104,8 @@ def test_a_killed_master_takes_its_containers_with_it(engine, tmp_path):
             time.sleep(current.rng.uniform(0, 4))
         since = time.monotonic()
         count = len(running(engine))
-        while running(engine):
-            assert time.monotonic() - since < PATIENCE, engine.containers()
-            # nobody is left who would tell
-            time.sleep(0.1)
+        # nobody else is left who would tell
+        assert waiting.left(lambda: running(engine), PATIENCE, pause=0.1) == []
         current.note(containers=count, gone=round(time.monotonic() - since, 2))
 
     with contextlib.closing(Maps(tmp_path, engine.environ())) as maps:

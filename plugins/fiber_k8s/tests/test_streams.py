@@ -10,9 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ferry_world import KEY, Echo
-from fiber._tunnel.hub import Hub
-from fiber._tunnel.landing import Landing
+from ferry_world import Echo, FerryWorld
 from fiber.exceptions import BackendError, BackendUnavailableError, UnknownJobError
 from fiber_k8s import websocket_frames
 from fiber_k8s.pod_exec import execute, exit_code_of
@@ -173,26 +171,16 @@ def test_a_stream_ends_when_the_server_says_that_it(frames, backend, monkeypatch
 
 
 def test_a_connection_goes_on_when_the_api_server_is_started_again(
-    site, streams, job, echo, tmp_path
+    site, streams, job, echo, folder
 ):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    landing = Landing(f"127.0.0.1:{port}", key=KEY, ident="one", patience=30)
-    landing.serve(str(tmp_path))
-    hub = Hub(KEY, "hub", patience=30, on_speed=lambda _: None)
-    hub.add("one", "one", lambda: streams.open(job.id, port))
-    hub.begin("one")
-    route = f"hub+tcp://hub@127.0.0.1:{echo.port}"
-    hub.serve(route)
-    way = landing.way(route)
-    host, _, number = way.partition("://")[2].rpartition(":")
-    with socket.create_connection((host, int(number)), timeout=60) as sock:
+    with contextlib.closing(FerryWorld(folder, patience=30)) as ferry:
+        landing = ferry.job("one", begin=False, add=False)
+        ferry.hub.add("one", "one", lambda: streams.open(job.id, ferry.ports["one"]))
+        ferry.hub.begin("one")
+        sock = ferry.connect(landing.way(ferry.serve("hub", echo)))
         for _ in range(3):
             data = secrets.token_bytes(2**20)
             assert talk(sock, data) == data
             with site.cluster.outage():
                 sock.sendall(b"x")
             assert sock.recv(1) == b"x"
-    hub.close()
-    landing.close()

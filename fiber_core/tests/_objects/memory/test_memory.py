@@ -306,13 +306,9 @@ TestParts.settings = settings(max_examples=50, stateful_step_count=30)
 # -- read and written from another host
 
 
-def block(node, size):
-    return node.make(Memory, size)
-
-
 def test_much_goes_in_parts(owner, other):
     size = 10 * MAX_BYTES + 5
-    mine = block(owner, size)
+    mine = owner.make(Memory, size)
     theirs = other.remote(mine)
     data = bytes(range(251)) * (size // 251) + bytes(size % 251)
     theirs.write([(0, data)])
@@ -323,7 +319,7 @@ def test_much_goes_in_parts(owner, other):
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=24)), max_size=12))
 def test_parts_are_written_in_order_and_read_by_everybody(owner, other, third, parts):
-    mine = block(owner, 64)
+    mine = owner.make(Memory, 64)
     theirs = other.remote(mine)
     expected = bytearray(64)
     for begin, data in parts:
@@ -335,12 +331,12 @@ def test_parts_are_written_in_order_and_read_by_everybody(owner, other, third, p
 
 
 def test_the_block_is_free_when_its_last_holder_let_it_go(owner, other):
-    mine = block(owner, 8)
+    mine = owner.make(Memory, 8)
     theirs = other.remote(mine)
     begin = mine.begin
     mine.drop(0)
     assert theirs.read(0, 8) == bytes(8)
-    assert block(owner, 8).begin != begin
+    assert owner.make(Memory, 8).begin != begin
     theirs.drop(0)
     until(lambda: mine._allocation is None)
-    assert block(owner, 8).begin == begin
+    assert owner.make(Memory, 8).begin == begin

@@ -1,6 +1,5 @@
 """Barriers: they open when all parties wait, and break for all that do."""
 
-import functools
 import threading
 
 import pytest
@@ -139,12 +138,6 @@ def test_whatever_happens_each_request_is_answered_once_and_never_in_vain(events
         assert not (barrier.is_broken and waiting and running is None)
 
 
-@pytest.fixture
-def barrier_of(owner):
-    """Makes barriers that live with the owner."""
-    return functools.partial(owner.make, OwnedBarrier)
-
-
 def waiting(barrier, has_action=False, timeout=20):
     """A thread that waits at a barrier where it is one more."""
     _, count = barrier.state()
@@ -153,8 +146,8 @@ def waiting(barrier, has_action=False, timeout=20):
     return waits
 
 
-def test_it_breaks_when_time_is_up(barrier_of, side):
-    barrier = barrier_of(3)
+def test_it_breaks_when_time_is_up(owner, side):
+    barrier = owner.make(OwnedBarrier, 3)
     mine, waits = side(barrier), waiting(barrier)
 
     assert mine.arrive(0.01, has_action=False)[0] is Status.BROKEN
@@ -167,7 +160,7 @@ def test_it_breaks_when_time_is_up(barrier_of, side):
     assert mine.arrive(None, has_action=False)[0] is Status.BROKEN
 
 
-def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(barrier_of, monkeypatch):
+def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(owner, monkeypatch):
     time_is_up, expired = threading.Event(), threading.Event()
     wait, cancel = owned_waitable.wait_for_wakeup, owned_waitable.OwnedWaitable._cancel
 
@@ -181,7 +174,7 @@ def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(barrier
         lambda gate, timeout: wait(gate, timeout) if timeout is None else not time_is_up.wait(20),
     )
     monkeypatch.setattr(owned_waitable.OwnedWaitable, "_cancel", noted)
-    barrier = barrier_of(2)
+    barrier = owner.make(OwnedBarrier, 2)
     waits = waiting(barrier)
     status, number = barrier.arrive(None, has_action=True)
     assert status is Status.RUN_ACTION
@@ -193,8 +186,8 @@ def test_the_action_is_run_while_the_others_wait_though_their_time_be_up(barrier
 
 
 @pytest.mark.parametrize("parties", [1, 2])
-def test_one_who_is_interrupted_leaves(barrier_of, monkeypatch, parties):
-    barrier = barrier_of(parties)
+def test_one_who_is_interrupted_leaves(owner, monkeypatch, parties):
+    barrier = owner.make(OwnedBarrier, parties)
 
     deliver = barrier.deliver_answers
 
@@ -215,8 +208,8 @@ def test_one_who_is_interrupted_leaves(barrier_of, monkeypatch, parties):
 
 
 @pytest.mark.parametrize("code", [None, 1])
-def test_it_breaks_when_a_process_dies_that_has_it(barrier_of, other, code):
-    barrier = barrier_of(3)
+def test_it_breaks_when_a_process_dies_that_has_it(owner, other, code):
+    barrier = owner.make(OwnedBarrier, 3)
     other.remote(barrier)
     waits = waiting(barrier)
     other.end(code)
@@ -225,8 +218,8 @@ def test_it_breaks_when_a_process_dies_that_has_it(barrier_of, other, code):
     assert barrier.state()[0]
 
 
-def test_but_not_when_it_ends_normally_or_has_let_go_of_it(barrier_of, other, third):
-    barrier = barrier_of(2)
+def test_but_not_when_it_ends_normally_or_has_let_go_of_it(owner, other, third):
+    barrier = owner.make(OwnedBarrier, 2)
     other.remote(barrier)
     last = third.remote(barrier)
     last.drop(0)

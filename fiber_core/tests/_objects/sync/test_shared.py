@@ -328,17 +328,6 @@ def test_those_that_wait_and_die_are_forgotten(monkeypatch):
     assert words[shared_semaphore._WAITERS] == 0
 
 
-def test_a_lock_released_by_another_process_is_not_held_any_more():
-    made = Made()
-    ours, theirs = made.ours, made.of(1)
-    ours.acquire()
-    assert ours.local_hold.is_held_by_thread
-    theirs.release()
-    assert (ours.local_hold.held, ours.value()) == (0, 1)
-    with pytest.raises(ValueError, match="too many times"):
-        ours.release()
-
-
 def test_more_processes_than_entries_hold_permits(monkeypatch):
     monkeypatch.setattr(shared_semaphore, "_MAX_ENTRIES", 2)
     made = Made(Kind.SEMAPHORE, 3, 9, report_deaths=False)

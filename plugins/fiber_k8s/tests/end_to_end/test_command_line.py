@@ -56,19 +56,15 @@ def fiber(kube, engine, tmp_path):
     kube.wait_until_gone()
 
 
-def attached(fiber, *words, **more):
-    return fiber("run", "-a", *words, **more)
-
-
 def test_a_program_starts_pods_with_the_rights_that_are_printed(fiber):
-    done = attached(fiber, "python3", "-c", f"exec({POOL!r})")
+    done = fiber("run", "-a", "python3", "-c", f"exec({POOL!r})")
 
     assert done.stdout == "328350 k8s\nFalse\n"
 
 
 def test_without_them_one_error_says_how_to_install_them(fiber, kube):
     words = ("--service-account", "default", "python3", "-c", f"exec({POOL!r})")
-    told = attached(fiber, *words, code=1).stdout
+    told = fiber("run", "-a", *words, code=1).stdout
 
     assert told.count("Traceback") == 1
     last = told.splitlines()[-1]
@@ -82,7 +78,7 @@ def test_the_doctor_finds_nothing_from_outside_nor_from_inside(fiber):
     assert "k8s: fiber may: leases" in told
     assert "k8s: pods reach each other: by TCP" in told
 
-    told = attached(fiber, "python3", "-m", "fiber.cli.main", "doctor").stdout
+    told = fiber("run", "-a", "python3", "-m", "fiber.cli.main", "doctor").stdout
     assert "k8s: this pod may: leases" in told
     assert "k8s: pods reach this program: by TCP" in told
 
@@ -103,10 +99,10 @@ def test_a_folders_image_is_built_pushed_to_a_registry_with_a_login_and_run(
             *("--image-file", str(folder / "Dockerfile")),
             *("--docker-registry", f"{running.address}/team", "cat", "/words"),
         )
-        refused = attached(fiber, *words, code=1, **environ)
+        refused = fiber("run", "-a", *words, code=1, **environ)
         auths = {"auths": {running.address: {"auth": running.auth()}}}
         (tmp_path / "docker" / "config.json").write_text(json.dumps(auths))
-        done = attached(fiber, *words, **environ)
+        done = fiber("run", "-a", *words, **environ)
 
     assert f"log in: docker login {running.address}" in refused.stderr
     assert done.stdout == "from the image\n"
