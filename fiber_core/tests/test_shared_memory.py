@@ -11,7 +11,7 @@ from fiber._base import values
 from fiber._runtime import runtime
 from fiber.exceptions import CapabilityError
 from fiber.shared_memory import ShareableList, SharedMemory
-from memory_blocks import is_there
+from open_memory import is_there
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 

@@ -31,19 +31,10 @@ _environ = pytest.MonkeyPatch()
 @contextlib.contextmanager
 def far() -> Iterator[Mapping[str, str]]:
     """Programs of this machine that see nothing of their submitter."""
-    from distributions import Site
+    from remote_world import RemoteHost
 
     with tempfile.TemporaryDirectory(prefix="fiber-far-") as folder:
-        home, site = Path(folder, "home"), Path(folder, "site")
-        home.mkdir()
-        Site(site).add("far", entry_points={"far": "fiber.testing.fake_remote"})
-        ours = os.environ.get("PYTHONPATH")
-        yield {
-            "FIBER_FAR_FOLDER": str(home),
-            "FIBER_FAR_PATH": str(site),
-            # the master finds the plugin there too
-            "PYTHONPATH": os.pathsep.join([str(site), ours] if ours else [str(site)]),
-        }
+        yield RemoteHost(Path(folder)).environ()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,10 @@
-"""What a process has open, for tests that nothing is left."""
+"""Shared memory as the system has it, for tests that nothing is left."""
 
 import contextlib
+import os
 from pathlib import Path
+
+from fiber._agent import named_memory
 
 
 def open_memory(pid: int | str = "self") -> int:
@@ -11,3 +14,12 @@ def open_memory(pid: int | str = "self") -> int:
         with contextlib.suppress(OSError):
             found += "memfd:fiber-memory" in str(path.readlink())
     return found
+
+
+def is_there(name: str) -> bool:
+    """True where a process could open a named block."""
+    try:
+        os.close(named_memory.open_block(name))
+    except FileNotFoundError:
+        return False
+    return True

@@ -40,8 +40,9 @@ class RemoteHost:
         """For a program that begins a run."""
         values = {**self.settings(backend), **settings}
         variables = {f"FIBER_{key}".upper(): str(value) for key, value in values.items()}
-        path = os.pathsep.join([str(self.site), os.environ.get("PYTHONPATH", "")])
-        return {**os.environ, **variables, "PYTHONPATH": path}
+        # the program finds the plugin there too
+        paths = [str(self.site), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
     def use(self, backend: str = "far", **settings: object) -> None:
         """Have this process start its children there."""

@@ -6,7 +6,7 @@ import secrets
 import pytest
 
 from fiber._agent import named_memory
-from memory_blocks import is_there
+from open_memory import is_there
 
 
 @pytest.fixture

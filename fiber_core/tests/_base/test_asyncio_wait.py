@@ -12,8 +12,7 @@ from pool_tasks import fail_at, nap, nap_and_tell, square
 pytestmark = pytest.mark.usefixtures("shared_runtime")
 
 
-def fail_on_three(x):
-    return fail_at(x, 3)
+fail_on_three = functools.partial(fail_at, bad=3)
 
 
 def in_loop(test):

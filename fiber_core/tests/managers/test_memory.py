@@ -4,7 +4,7 @@ import pytest
 
 from children import finish, start
 from fiber.managers import SharedMemoryManager
-from memory_blocks import is_there
+from open_memory import is_there
 
 pytestmark = [pytest.mark.usefixtures("shared_runtime"), pytest.mark.timeout(120)]
 

@@ -19,6 +19,7 @@ from fiber_docker.images import Images
 from fiber_docker.jobs import JobStarter
 from fiber_docker.stream import Stream
 from fiber_docker.timing import DockerTiming
+from wire_world import in_thread
 
 PATIENCE = 30.0
 RUN = "00c0ffee"
@@ -139,12 +140,6 @@ def process(**fields):
     )
 
 
-def in_thread(function, *words):
-    thread = threading.Thread(target=function, args=words)
-    thread.start()
-    return thread
-
-
 def until_started(starter):
     """Wait until the threads that start have done all that they were given."""
     starter._start_threads.run_all([lambda: None])
@@ -152,7 +147,7 @@ def until_started(starter):
 
 
 def test_close_waits_for_a_container_that_is_being_made_and_removes_it(client, starter):
-    submitter = in_thread(starter.submit, process(), CONTEXT)
+    submitted = in_thread(starter.submit, process(), CONTEXT)
     assert client.asked.wait(PATIENCE)
     left = []
 
@@ -160,10 +155,10 @@ def test_close_waits_for_a_container_that_is_being_made_and_removes_it(client, s
         starter.close()
         left.append((client.may_make.is_set(), set(client.containers)))
 
-    closer = in_thread(close)
+    closed = in_thread(close)
     threading.Timer(0.2, client.may_make.set).start()
-    closer.join(PATIENCE)
-    submitter.join(PATIENCE)
+    closed()
+    submitted()
 
     # not before the engine had answered, and nothing was there then
     assert left == [(True, set())]
@@ -185,14 +180,14 @@ def test_no_thread_of_a_user_asks_for_a_container_and_after_close_none_does(
 
 
 def test_the_log_tail_is_known_though_the_container_ends_before_the_engine_answers(client, starter):
-    words, threads = [], []
+    told = []
 
     def speak_and_end(name):
         (end,) = client.ends
         text = b"No module named fiber\n"
         end.sendall(b"\x02\0\0\0" + len(text).to_bytes(4, "big") + text)
         end.close()
-        threads.append(in_thread(lambda: words.extend(starter.log_tail(name))))
+        told.append(in_thread(starter.log_tail, name))
         # the engine's answer comes while its events are read
         threading.Timer(0.1, client.may_start.set).start()
 
@@ -200,10 +195,9 @@ def test_the_log_tail_is_known_though_the_container_ends_before_the_engine_answe
     client.may_make.set()
     starter.submit(process(), CONTEXT)
     assert client.may_start.wait(PATIENCE)
-    for thread in threads:
-        thread.join(PATIENCE)
+    (tail,) = told
 
-    assert words == ["No module named fiber"]
+    assert list(tail()) == ["No module named fiber"]
 
 
 def test_a_start_that_fails_ends_the_job_and_leaves_nothing(client, starter, feed):
@@ -232,7 +226,7 @@ class TestCancellation:
         client.on_signal = refuse if entry else client.on_signal
         started = []
         client.on_start = started.append
-        submitter = in_thread(starter.submit, process(entry=entry), CONTEXT)
+        submitted = in_thread(starter.submit, process(entry=entry), CONTEXT)
         assert client.asked.wait(PATIENCE)
         (job, _) = next(feed.events(RUN))
 
@@ -240,7 +234,7 @@ class TestCancellation:
         assert [starter.cancel(job, number) for number in (15, 9)] == [True, True]
         assert not feed.status(job.id).state.is_terminal
         client.may_make.set()
-        submitter.join(PATIENCE)
+        submitted()
         until_started(starter)
 
         assert started == []

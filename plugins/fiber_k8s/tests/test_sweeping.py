@@ -1,5 +1,6 @@
 """Runs of programs that are proven to be dead are removed, and never living ones."""
 
+import functools
 import itertools
 from types import SimpleNamespace
 
@@ -209,7 +210,7 @@ class TestOutage:
         (lasts,) = first.observed.values()
         clock.now += lasts - 1
         with cluster.outage(), pytest.raises(BackendUnavailableError):
-            sweeper._client.call = without_retries(sweeper._client.call)
+            sweeper._client.call = functools.partial(sweeper._client.call, again=lambda _: False)
             sweeper.sweep_once()
         clock.now += 2.0
         assert sweeper.sweep_once().observed == {idle.run: lasts}
@@ -217,13 +218,6 @@ class TestOutage:
         clock.now += lasts + 1
         assert sweeper.sweep_once().observed == {idle.run: lasts}
         assert looks(sweeper, clock, lasts + 1).removed == (idle.run,)
-
-
-def without_retries(call):
-    def once(*arguments, **options):
-        return call(*arguments, **{**options, "again": lambda _: False})
-
-    return once
 
 
 class TestProofs:

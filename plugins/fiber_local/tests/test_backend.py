@@ -22,7 +22,6 @@ from fiber.model import (
     ReasonKind,
     ResourceRequest,
     Timing,
-    Volume,
 )
 from fiber.testing import FakeProvider
 from fiber.testing.kit import driver as kit
@@ -188,12 +187,6 @@ def test_a_backend_without_a_run_looks_only(looking):
     "entry, changes, error, words",
     [
         ("wait", {"image": "python:3"}, CapabilityError, "image 'python:3' is not supported by"),
-        (
-            "wait",
-            {"volumes": (Volume(source="/a", path="/b"),)},
-            CapabilityError,
-            "volume '/a' is not supported by local",
-        ),
         ([], {}, SubmitError, "program has no program to run"),
         (["no-such-program"], {"detached": True}, SubmitError, "cannot run 'no-such-program'"),
     ],

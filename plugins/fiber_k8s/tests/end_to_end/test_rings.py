@@ -20,10 +20,10 @@ CAPACITY = {"cpu": "2", "memory": "16Gi"}
 @pytest.fixture
 def master(address, kube, engine):
     """This program, outside of the cluster: pods reach it, or do not."""
-    settings = {} if address is None else {"k8s_address": address}
-    kubeconfig = str(kube.kubeconfig)
-    fiber.init(backend="k8s", image=engine.image, k8s_kubeconfig=kubeconfig, **settings)
-    yield
+    settings = {"image": engine.image, "k8s_kubeconfig": str(kube.kubeconfig)}
+    settings |= {} if address is None else {"k8s_address": address}
+    fiber.init(backend="k8s", **settings)
+    yield settings
     current = runtime.started()
     if current is not None:
         current.close()
@@ -98,20 +98,12 @@ def test_without_capacity_for_all_none_runs_and_the_clusters_message_is_reported
     assert "Insufficient cpu" in str(caught.value)
 
 
-def test_rings_that_fit_one_after_the_other_do_not_hold_what_each_other_lack(kube, kubelet, engine):
+@pytest.mark.parametrize("address", ["dialled"], indirect=True)
+def test_rings_that_fit_one_after_the_other_do_not_hold_what_each_other_lack(master, kube):
     kube.install("volcano")
-    settings = {
-        "image": engine.image,
-        "k8s_kubeconfig": str(kube.kubeconfig),
-        "k8s_address": kubelet.gateway,
-    }
-    fiber.init(backend="k8s", k8s_gang="volcano", k8s_unschedulable_timeout=100.0, **settings)
+    fiber.init(backend="k8s", k8s_gang="volcano", k8s_unschedulable_timeout=100.0, **master)
     # a node has room for one member
     rings = [Ring([(2, fiber.meta(cpu=1.5))], size_of, start_timeout=100.0) for _ in range(3)]
-    try:
-        for ring in rings:
-            ring.start()
-        assert [ring.join(120) for ring in rings] == [[2, 2]] * 3
-    finally:
-        runtime.started().close()
-        fiber.init()
+    for ring in rings:
+        ring.start()
+    assert [ring.join(120) for ring in rings] == [[2, 2]] * 3
