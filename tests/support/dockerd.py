@@ -53,7 +53,7 @@ _MEMORY = "/dev/shm"
 _ROOM = 4 << 30
 _PROGRAMS = ("dockerd", "containerd", "runc", "ip")
 #: PATH with the folders of administrators, which a user's may lack
-_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 @attrs.frozen(kw_only=True)
@@ -220,14 +220,14 @@ def session(engine: Engine) -> Iterator[Engine]:
                         client.api.remove_image(found["Id"], force=True)
 
 
-def missing() -> str | None:
+def missing(
+    programs: Sequence[str] = _PROGRAMS, packages: str = "docker.io iproute2"
+) -> str | None:
     """The requirement of an engine that this machine lacks; None where it has all."""
     if os.getuid() != 0:
         return "an engine of our own can be started by root only"
-    absent = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
-    if absent:
-        return f"{', '.join(absent)} not found; run apt-get install docker.io iproute2"
-    return None
+    absent = [name for name in programs if shutil.which(name, path=PATH) is None]
+    return f"{', '.join(absent)} not found; run apt-get install {packages}" if absent else None
 
 
 @contextlib.contextmanager
@@ -335,7 +335,7 @@ class Daemon:
 
     def __init__(self, folder: Path, bridge: str, number: int, config: Mapping[str, Any]) -> None:
         # where it can be had, dockerd ends with the tests, even if they are killed
-        bond = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv", path=_PATH) else []
+        bond = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv", path=PATH) else []
         self._argv = [
             *bond,
             "dockerd",
@@ -370,7 +370,7 @@ class Daemon:
         config = self._config if config is None else config
         (self._folder / "daemon.json").write_text(json.dumps(config))
         ready, log = self._folder / "ready", self._folder / "log"
-        environ = {**os.environ, "PATH": _PATH, "NOTIFY_SOCKET": str(ready)}
+        environ = {**os.environ, "PATH": PATH, "NOTIFY_SOCKET": str(ready)}
         for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"):
             environ.pop(name, None)
         with log.open("ab") as stream, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -446,4 +446,4 @@ def unmount(folder: Path) -> None:
 
 
 def _ip(*words: str) -> subprocess.CompletedProcess[str]:
-    return ran(["ip", *words], env={"PATH": _PATH})
+    return ran(["ip", *words], env={"PATH": PATH})

@@ -45,7 +45,6 @@ if __name__ == "__main__":
 """
 IMAGE = "localhost/fiber-test:latest"
 PATIENCE = 60.0
-PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 #: what a container gets unless said otherwise is more than root may have in some machines
 CONF = '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
 #: the default network, whose bridge and addresses nobody else has
@@ -65,18 +64,10 @@ NETWORK = {
 }
 
 
-def why_not():
-    """What Podman lacks here; None where its service can be started."""
-    if os.getuid() != 0:
-        return "a service of our own can be started by root only"
-    absent = [name for name in ("podman", "conmon", "runc") if not shutil.which(name, path=PATH)]
-    return f"{', '.join(absent)} not found; run apt-get install podman runc" if absent else None
-
-
 @pytest.fixture(scope="module")
 def engine():
     """What programs of these tests run on."""
-    need("podman", why_not())
+    need("podman", dockerd.missing(("podman", "conmon", "runc"), "podman runc"))
     folder = Path(tempfile.mkdtemp(prefix="fp-"))
     (folder / "networks").mkdir()
     (folder / "networks" / "podman.json").write_text(json.dumps(NETWORK))
@@ -92,7 +83,7 @@ def engine():
         "--runtime=runc",
     ]
     url = f"unix://{folder}/podman.sock"
-    environ = {**os.environ, "PATH": PATH, "CONTAINERS_CONF": f"{folder}/containers.conf"}
+    environ = {**os.environ, "PATH": dockerd.PATH, "CONTAINERS_CONF": f"{folder}/containers.conf"}
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
         stack.callback(dockerd.unmount, folder)

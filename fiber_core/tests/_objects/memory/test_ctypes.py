@@ -398,6 +398,8 @@ def test_the_block_is_free_once_no_instance_is_left_anywhere(owner, other, at):
     del theirs
     gc.collect()
     until(lambda: shared._allocation is None)
+    at(owner)
+    assert local_ctypes.handle_of(local_ctypes.new(ctypes.c_int))._object.begin == shared.begin
 
 
 def test_a_type_of_another_size_is_refused(at, owner, other, sent):

@@ -16,7 +16,6 @@ from fiber._objects.memory import backing, sealed
 from fiber._objects.memory.backing import HEAD, Arena, map_arena
 from fiber._objects.memory.heap import MAX_BYTES, FreeList, Heap, Memory
 from making import making
-from wire_world import until
 
 # hypothesis makes up many orders of events, which takes a busy machine long
 pytestmark = pytest.mark.timeout(600)
@@ -328,15 +327,3 @@ def test_parts_are_written_in_order_and_read_by_everybody(owner, other, third, p
     assert theirs.read(0, 64) == third.remote(mine).read(0, 64) == expected
     assert theirs.read(9, 0) == b""
     assert bytes(mine.view) == expected
-
-
-def test_the_block_is_free_when_its_last_holder_let_it_go(owner, other):
-    mine = owner.make(Memory, 8)
-    theirs = other.remote(mine)
-    begin = mine.begin
-    mine.drop(0)
-    assert theirs.read(0, 8) == bytes(8)
-    assert owner.make(Memory, 8).begin != begin
-    theirs.drop(0)
-    until(lambda: mine._allocation is None)
-    assert owner.make(Memory, 8).begin == begin

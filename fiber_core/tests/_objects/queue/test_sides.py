@@ -249,8 +249,7 @@ def test_a_put_that_is_the_last_thing_its_owner_waited_for_is_no_failure(mine, t
         put(theirs, b"one too many")
 
 
-def test_a_put_that_finds_its_connection_broken_is_an_error(owner, other, monkeypatch):
-    theirs = other.remote(owner.queue())
+def test_a_put_that_finds_its_connection_broken_is_an_error(theirs, monkeypatch):
 
     def broken(segments):
         raise TransportError("gone")
@@ -260,8 +259,7 @@ def test_a_put_that_finds_its_connection_broken_is_an_error(owner, other, monkey
         put(theirs, b"1")
 
 
-def test_a_put_that_was_dropped_with_its_owner_is_an_error(owner, other, monkeypatch):
-    theirs = other.remote(owner.queue())
+def test_a_put_that_was_dropped_with_its_owner_is_an_error(theirs, monkeypatch):
     writer = theirs.writer(0)
     push = writer._push
 

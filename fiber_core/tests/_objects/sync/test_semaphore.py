@@ -393,9 +393,8 @@ def test_a_holder_that_was_cut_off_is_fenced(semaphore_at, owner, other, kind):
             use()
 
 
-def test_the_owner_ends_when_its_last_words_have_come(lock, owner, other):
+def test_the_owner_ends_when_its_last_words_have_come(lock, theirs, owner):
     lock.acquire(True, None)
-    theirs = other.remote(lock)
     waits = in_thread(lambda: theirs.acquire(True, 20))
     until(lambda: lock._semaphore.waiting)
     lock.release()

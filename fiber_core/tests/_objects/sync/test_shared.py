@@ -351,19 +351,17 @@ def test_in_a_forked_process_it_is_refused():
 # -- processes that do not map the memory
 
 
+def make_lock(store):
+    return OwnedSemaphore(store, Kind.LOCK, SemaphoreState(1, 1), is_shared=True)
+
+
 @pytest.fixture
-def shared(owner):
-    """Maker of semaphores that live in shared memory of the owner."""
-
-    def make(kind=Kind.LOCK, value=1, maximum=1, **options):
-        state = SemaphoreState(value, maximum, **options)
-        return owner.make(lambda store: OwnedSemaphore(store, kind, state, is_shared=True))
-
-    return make
+def lock(owner):
+    """One that lives in shared memory of the owner."""
+    return owner.make(make_lock)
 
 
-def test_they_take_turns_with_those_that_do(shared, other, third):
-    lock = shared()
+def test_they_take_turns_with_those_that_do(lock, other, third):
     ours, theirs, last = lock.shared, other.remote(lock), third.remote(lock)
     for first, second in ((ours, theirs), (theirs, ours), (theirs, last)):
         assert first.acquire(True, None)
@@ -379,8 +377,7 @@ def test_they_take_turns_with_those_that_do(shared, other, third):
     until(lambda: lock._deputy is None)
 
 
-def test_each_releases_what_another_holds(shared, other, third):
-    lock = shared()
+def test_each_releases_what_another_holds(lock, other, third):
     theirs, last = other.remote(lock), third.remote(lock)
     lock.shared.acquire()
     theirs.release()
@@ -393,8 +390,7 @@ def test_each_releases_what_another_holds(shared, other, third):
 
 
 @pytest.mark.parametrize("heir", ["owner", "third"])
-def test_the_death_of_one_is_told(shared, other, third, heir):
-    lock = shared()
+def test_the_death_of_one_is_told(lock, other, third, heir):
     assert other.remote(lock).acquire(True, None)
     mine = lock.shared if heir == "owner" else third.remote(lock)
 
@@ -409,8 +405,7 @@ def test_the_death_of_one_is_told(shared, other, third, heir):
     assert mine.acquire(True, 20)
 
 
-def test_what_one_leaves_taken_stays_taken_and_what_nobody_waits_for_is_free(shared, other, third):
-    lock = shared()
+def test_what_one_leaves_taken_stays_taken_and_what_nobody_waits_for_is_free(lock, other, third):
     theirs = other.remote(lock)
     theirs.acquire(True, None)
     waits = in_thread(lambda: third.remote(lock).acquire(True, 20))
@@ -428,12 +423,12 @@ def test_what_one_leaves_taken_stays_taken_and_what_nobody_waits_for_is_free(sha
     lock.shared.release()
 
 
-def test_memory_is_freed_with_the_last_handle(shared, owner):
-    made = [shared() for _ in range(3)]
+def test_memory_is_freed_with_the_last_handle(owner):
+    made = [owner.make(make_lock) for _ in range(3)]
     places = {one.where for one in made}
     for one in made:
         one.drop(0)
-    assert {shared().where for _ in range(3)} == places
+    assert {owner.make(make_lock).where for _ in range(3)} == places
 
 
 # -- events
