@@ -57,18 +57,15 @@ def opened():
 @pytest.fixture
 def connect(config):
     """Opens connections to hosts, whether they can be used or not; all are closed."""
-    made = []
 
     def to(host, run_id=None, config=config):
         ignored = dict.fromkeys(("on_jobs", "on_job", "on_beat", "on_change"), lambda *_: None)
         link = AgentLink(host, config, run_id=run_id, lease=20.0, timing=SshTiming(), **ignored)
-        made.append(link)
         link.wait_connected(30)
         return link
 
-    yield to
-    for link in made:
-        link.close()
+    with making(to, AgentLink.close) as connect:
+        yield connect
 
 
 @pytest.fixture

@@ -68,18 +68,19 @@ def test_what_one_writes_others_read_and_mappings_outlive_it(made, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_it_is_not_mapped(made, tmp_path):
-    location = made(10).location
+@pytest.mark.parametrize("kind", ["an arena", "sealed"])
+def test_what_is_not_it_is_not_found(made, place, tmp_path, kind):
+    # kept: it is gone with its last name
+    one = made(10) if kind == "an arena" else sealed_in(place, b"abc")
+    right = one.location
     for wrong in (
-        attrs.evolve(location, tag=bytes(16)),
-        attrs.evolve(location, size=location.size * 2),
-        attrs.evolve(location, name="fd:x"),
-        attrs.evolve(location, name="../etc/passwd"),
-        attrs.evolve(location, name="mmaker-999999"),
-        attrs.evolve(location, name="fd:999999"),
-        attrs.evolve(location, name="fd:0", pid=os.getpid()),
+        attrs.evolve(right, tag=bytes(16)),
+        *(attrs.evolve(right, size=size) for size in (0, right.size + 1, right.size * 2)),
+        *(attrs.evolve(right, name=name) for name in ("fd:x", "fd:999999", "fd:0")),
+        *(attrs.evolve(right, name=name) for name in ("../etc/passwd", "mmaker-999999")),
     ):
-        assert elsewhere(wrong, tmp_path) is None
+        found = elsewhere(wrong, tmp_path) if kind == "an arena" else sealed.find(wrong, place)
+        assert found is None
 
 
 def test_nothing_is_looked_for_outside_the_folder(tmp_path):
@@ -179,18 +180,6 @@ def test_views_outlive_it(place):
     one.close()
     assert [bytes(view) for view in views] == [b"abc", b"abc"]
     assert sealed.find(one.location, place) is None
-
-
-def test_what_is_not_it_is_not_found(place):
-    location = sealed_in(place, b"abc").location
-    for wrong in (
-        attrs.evolve(location, tag=bytes(16)),
-        attrs.evolve(location, size=location.size + 1),
-        attrs.evolve(location, size=0),
-        attrs.evolve(location, name="fd:999999"),
-        attrs.evolve(location, name="fd:0"),
-    ):
-        assert sealed.find(wrong, place) is None
 
 
 def test_what_others_may_still_change_is_not_it(tmp_path):

@@ -61,14 +61,17 @@ def test_a_loaded_end_has_nothing_in_common_with_its_process_but_the_socket(owne
         here.take(True, None)
 
 
-def test_it_goes_on_from_process_to_process(other, third, ends):
+@pytest.mark.parametrize("host", [None, "elsewhere"])
+def test_it_goes_on_from_process_to_process_wherever_that_is(world, other, ends, host):
     here, there = ends
-    second = other.store.hold(*pickled(there))
-    last = third.store.hold(*pickled(second))
-    for end in (there, second):
-        end.drop(0)
-    put(last, b"from the last")
-    assert take(here) == b"from the last"
+    second = world.node("second", host=host).store.hold(*pickled(there))
+    there.drop(0)
+    last = other.store.hold(*pickled(second))
+    second.drop(0)
+    put(last, b"by way of two")
+    assert take(here) == b"by way of two"
+    put(here, b"and back")
+    assert take(last) == b"and back"
     last.drop(0)
     with pytest.raises(EOFError):
         here.take(True, None)
@@ -231,20 +234,6 @@ class TestBridges:
         with pytest.raises(EOFError):
             here.take(True, None)
         until(lambda: not threads_of_bridges())
-
-    def test_from_there_it_goes_to_others_and_comes_back(self, far, other, ends):
-        here, there = ends
-        loaded = far.store.hold(*pickled(there))
-        there.drop(0)
-        again = other.store.hold(*pickled(loaded))
-        loaded.drop(0)
-        put(again, b"by way of two")
-        assert take(here) == b"by way of two"
-        put(here, b"and back")
-        assert take(again) == b"and back"
-        again.drop(0)
-        with pytest.raises(EOFError):
-            here.take(True, None)
 
     def test_one_that_only_writes_ends_when_its_reader_is_gone(self, owner, far):
         reader, writer = pipe.pair(owner.store, duplex=False)
